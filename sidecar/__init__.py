@@ -1,0 +1,1 @@
+"""The sidecar: the engine that holds and re-emits records, and the process around it."""

@@ -1,0 +1,97 @@
+"""The words every part of the sidecar shares: a held record, its place, and the ways it can leave."""
+
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+Headers = list[tuple[str, bytes | None]]
+
+CONTROL_PREFIX: Final = "tickover-"
+DELIVER_AT: Final = "tickover-deliver-at"
+DELAY: Final = "tickover-delay"
+TARGET: Final = "tickover-target"
+TARGET_PARTITION: Final = "tickover-target-partition"
+ID: Final = "tickover-id"
+ACTION: Final = "tickover-action"
+EXPIRES_AT: Final = "tickover-expires-at"
+ATTEMPT: Final = "tickover-attempt"
+FIRST_FAILURE: Final = "tickover-first-failure"
+ERROR_CLASS: Final = "tickover-error-class"
+ERROR_MESSAGE: Final = "tickover-error-message"
+ORIGIN: Final = "tickover-origin"
+DUE: Final = "tickover-due"
+POLICY: Final = "tickover-policy"
+REASON: Final = "tickover-reason"
+SOURCE: Final = "tickover-source"
+DETAIL: Final = "tickover-detail"
+
+OFFSET_MAX: Final = (1 << 63) - 1
+
+
+class LaneId(NamedTuple):
+    """One source partition."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}"
+
+
+class Position(NamedTuple):
+    """A place in the order in which records of one lane fall due: by due time, then by source offset."""
+
+    due_ms: int
+    offset: int
+
+
+class Outcome(IntEnum):
+    """How a record left. The numbers are written to the ledger: never reuse one."""
+
+    EMITTED = 0
+    DEAD = 1
+    QUARANTINED = 2
+    CANCELLED = 3
+    REPLACED = 4
+    APPLIED = 5
+
+
+class Window:
+    """One promotion: the range of the overflow that one step of a lane's cursor copied into the wheel.
+
+    The overflow watermark may pass `start` only when all records of the window are settled (`unsettled == 0`).
+    """
+
+    __slots__ = ("start", "unsettled")
+
+    def __init__(self, start: Position, unsettled: int) -> None:
+        self.start = start
+        self.unsettled = unsettled
+
+
+class Held(NamedTuple):
+    """A record that was accepted and not yet settled, with the decision made for it.
+
+    `headers` are the user's own, in order; what tickover adds is made at emission (`codec.py`).
+    `trailer` holds error headers and id as they came, which follow tickover's own headers.
+    `window` is None while the record's source offset is open; a promoted record belongs to a window instead.
+    """
+
+    due_ms: int
+    offset: int
+    target: str
+    target_partition: int  # -1: by key
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    policy: str  # name@version
+    origin: bytes | None  # topic/partition/offset where it was first met; None: here
+    attempt: int  # 0: a delay policy, no attempts are counted
+    first_failure_ms: int  # -1: a delay policy
+    trailer: Headers
+    expires_ms: int  # -1: never
+    dead_letter: str
+    window: Window | None
+
+    @property
+    def position(self) -> Position:
+        return Position(self.due_ms, self.offset)

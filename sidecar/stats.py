@@ -1,0 +1,84 @@
+"""What the engine publishes about itself: one frozen value, replaced whole, read by any thread."""
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+LATENESS_BOUNDS_MS = (1, 2, 4, 8, 15, 25, 40, 60, 100, 250, 500, 1_000, 2_500, 5_000, 15_000, 60_000, 300_000)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicCounts:
+    """Counts of one source topic since this process started, and what it holds now.
+
+    `assigned_held` is what this process found held when it was given its partitions (less what it gave back).
+    """
+
+    accepted: int = 0
+    emitted: int = 0
+    dead: int = 0
+    quarantined: int = 0
+    cancelled: int = 0
+    replaced: int = 0
+    applied: int = 0
+    wheel: int = 0
+    overflow: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """Histogram of hand-over to the producer minus due, milliseconds; `counts` has one place more than the bounds."""
+
+    counts: tuple[int, ...] = (0,) * (len(LATENESS_BOUNDS_MS) + 1)
+    sum_ms: float = 0.0
+    max_ms: float = 0.0
+
+    def percentile(self, share: float) -> float:
+        """Upper bound in milliseconds of the bucket where `share` (0..1) of all records is reached; 0 when empty."""
+        wanted = share * sum(self.counts)
+        if wanted <= 0:
+            return 0.0
+        reached = 0
+        for bound, count in zip(LATENESS_BOUNDS_MS, self.counts, strict=False):
+            reached += count
+            if reached >= wanted:
+                return min(float(bound), self.max_ms)
+        return self.max_ms
+
+
+def lateness_bucket(late_ms: float) -> int:
+    """Index into `Lateness.counts` for one lateness."""
+    return bisect_left(LATENESS_BOUNDS_MS, late_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """A snapshot of the engine. Times are epoch milliseconds unless the name says otherwise."""
+
+    replica: str = ""
+    turned_monotonic_s: float = 0.0  # time.monotonic() of the last turn: /livez compares
+    topics: Mapping[str, TopicCounts] = field(default_factory=lambda: MappingProxyType({}))
+    dead_reasons: Mapping[tuple[str, str], int] = field(default_factory=lambda: MappingProxyType({}))
+    quarantine_reasons: Mapping[tuple[str, str], int] = field(default_factory=lambda: MappingProxyType({}))
+    lateness: Lateness = Lateness()
+    early: int = 0
+    oldest_overdue_ms: int = 0  # how long the oldest due record has waited; 0 when none waits
+    next_due_ms: int = -1  # epoch ms of the next due record in the wheel; -1 when none
+    partitions_assigned: int = 0
+    partitions_recovering: int = 0
+    partitions_paused: int = 0
+    rebalances: int = 0
+    recovery_s: float = 0.0  # duration of the last recovery
+    ledger_imbalance: int = 0
+    clock_skew_ms: int = 0  # how far this clock is ahead of the broker's
+    kafka_problem: str = ""  # "" when all is well, else what is wrong, for /readyz
+    overflow_problem: str = ""
+    joined: bool = False  # the group has given this process its share at least once
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why this process isn't ready; empty when it is."""
+        waiting = () if self.joined else ("waiting for the consumer group",)
+        recovering = (f"{self.partitions_recovering} partitions recovering",) if self.partitions_recovering else ()
+        return (*waiting, *recovering, *(text for text in (self.kafka_problem, self.overflow_problem) if text))
