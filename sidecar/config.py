@@ -1,0 +1,295 @@
+"""Every setting, once: its name, type, unit, limits and default.
+
+Strength: command line > environment (`TICKOVER_`, `__` for nesting) > YAML file > the defaults here.
+Durations are `250ms`, `90s`, `15m`, `2h`, `3d` (a bare number is milliseconds), sizes `256KiB`, `512MiB`
+or bytes. An attribute that holds a duration ends in `_ms`; the name that users write does not.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+
+from sidecar.config_sources import ConfigError, explain, gather, nest
+from sidecar.config_values import (
+    Bytes,
+    Client,
+    Milliseconds,
+    Replicas,
+    Topic,
+    TopicGlobs,
+    TopicOrDefault,
+    data_dir,
+)
+
+EMBEDDED: Final = "embedded"
+LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
+SERVER_SCHEMES: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster")
+
+__all__ = ["ConfigError", "Settings", "load_settings"]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, hide_input_in_errors=True)
+
+
+class WheelSettings(_Section):
+    """How much may be held in memory. At a limit the cursor stops and intake goes on into the overflow."""
+
+    records_max: int = Field(
+        default=500_000, ge=1_000, le=50_000_000, description="Records in the wheel, 1,000 to 50,000,000"
+    )
+    bytes_max: Bytes = Field(
+        default=512 << 20, ge=1 << 20, le=1 << 40, description="Bytes in the wheel, 1MiB to 1TiB"
+    )
+
+
+class IntakeSettings(_Section):
+    """What is taken in one turn, and what one record may carry."""
+
+    batch: int = Field(
+        default=500, ge=1, le=10_000, description="Records consumed in one turn of the engine, 1 to 10,000"
+    )
+    headers_max: int = Field(
+        default=1_000,
+        ge=16,
+        le=100_000,
+        description="Headers of one record, 16 to 100,000; with more it is quarantined",
+    )
+    header_bytes_max: Bytes = Field(
+        default=256 << 10, ge=4 << 10, le=64 << 20, description="Bytes of one record's headers, 4KiB to 64MiB"
+    )
+
+
+class KafkaSettings(_Section):
+    """The brokers, and librdkafka's own settings."""
+
+    bootstrap_servers: str = Field(
+        default=EMBEDDED,
+        min_length=1,
+        description="host:port list of the brokers, or `embedded` to start the bundled one",
+    )
+    client: Client = Field(
+        default_factory=dict,
+        description="librdkafka settings by their dotted names, for producer, consumer and admin client alike",
+    )
+
+    @property
+    def embedded(self) -> bool:
+        return self.bootstrap_servers == EMBEDDED
+
+    def client_properties(self) -> dict[str, str]:
+        """`client` with its secrets in the clear, for librdkafka only; `bootstrap.servers` is not in it."""
+        return {
+            key: value.get_secret_value() if isinstance(value, SecretStr) else value
+            for key, value in self.client.items()
+        }
+
+    @model_validator(mode="after")
+    def _one_address(self) -> Self:
+        if "bootstrap.servers" in self.client or "metadata.broker.list" in self.client:
+            raise ValueError("brokers are named by kafka.bootstrap_servers, not in kafka.client")
+        return self
+
+
+class RedisSettings(_Section):
+    """The server of the overflow. A user name and password in the URL are taken out of it and kept apart."""
+
+    url: str = Field(
+        default=EMBEDDED,
+        description=(
+            "`embedded` starts the bundled server; else redis://, rediss://, redis+cluster://"
+            " or rediss+cluster://"
+        ),
+    )
+    username: str = Field(default="", description="User name; empty for the default user")
+    password: SecretStr = Field(
+        default=SecretStr(""), description="Password; better given by redis.password_file"
+    )
+
+    @property
+    def embedded(self) -> bool:
+        return self.url == EMBEDDED
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_credentials_out(cls, values: Any) -> Any:
+        url = values.get("url", EMBEDDED) if isinstance(values, Mapping) else None
+        if not isinstance(url, str) or url == EMBEDDED:
+            return values
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError:  # its text may hold a piece of the password
+            raise ValueError("redis.url has no valid host; percent-encode / # ? @ in a password") from None
+        if parts.scheme not in SERVER_SCHEMES or not parts.hostname or port == 0:
+            raise ValueError("redis.url must be `embedded` or redis[s][+cluster]://host[:port][/database]")
+        if "@" not in parts.netloc:
+            return values
+        given = {"username": unquote(parts.username or ""), "password": unquote(parts.password or "")}
+        for name, item in given.items():
+            if item and values.get(name):
+                raise ValueError(f"redis.{name} is given twice: in redis.url and by itself")
+        bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+        return {**values, **{name: item for name, item in given.items() if item}, "url": bare}
+
+
+class LedgerSettings(_Section):
+    """The topic in which every settlement is written."""
+
+    topic: TopicOrDefault = Field(default="", description="Name; empty: tickover.<group>.ledger")
+    partitions: int = Field(
+        default=8, ge=1, le=1_000, description="Partitions when it is created, 1 to 1,000; fixed afterwards"
+    )
+    replication_factor: Replicas = Field(
+        default=-1, description="Replicas when it is created; -1: the broker's default"
+    )
+    retention_ms: Annotated[Milliseconds | None, Field(ge=3_600_000)] = Field(
+        default=None,
+        alias="retention",
+        description="At least 1h; empty: the longest delay.max of the policies + 7d",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_is_automatic(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and values.get("retention") == "":
+            return {key: value for key, value in values.items() if key != "retention"}
+        return values
+
+
+class PoliciesSettings(_Section):
+    """Where the policies are."""
+
+    file: str = Field(
+        default="", description="YAML file of policies that this process publishes at start; empty: none"
+    )
+    topic: Topic = Field(
+        default="tickover.policies", description="The policy topic: the one truth for all replicas"
+    )
+
+
+class QuarantineSettings(_Section):
+    """Where records go that cannot be decided."""
+
+    topic: Topic = Field(default="tickover.quarantine", description="The quarantine topic")
+
+
+class ApiSettings(_Section):
+    """The REST interface."""
+
+    host: str = Field(
+        default="127.0.0.1", min_length=1, description="Address; other than loopback needs tokens"
+    )
+    port: int = Field(default=8230, ge=0, le=65_535, description="Port, 0 takes a free one")
+    tokens_file: str = Field(
+        default="", description="YAML list of (name, role, hash); empty: no tokens, loopback only"
+    )
+
+    @model_validator(mode="after")
+    def _tokens_beyond_loopback(self) -> Self:
+        if self.host not in LOOPBACK and not self.tokens_file:
+            raise ValueError(
+                f"api.host {self.host} is reachable from other machines, so api.tokens_file must be set "
+                "(or listen on 127.0.0.1)"
+            )
+        return self
+
+
+class LogSettings(_Section):
+    """What is logged, to stderr. Payloads and header values never are."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="debug, info, warning or error"
+    )
+    format: Literal["json", "text"] = Field(
+        default="json", description="json: one object per line; text: for people"
+    )
+
+
+class Settings(_Section):
+    """All settings of one process, frozen. Built by `load_settings`, or in tests: `Settings(group="g")`."""
+
+    group: str = Field(
+        default="tickover",
+        pattern=r"^[A-Za-z0-9._-]{1,200}$",
+        description="Consumer group: its processes share the sources",
+    )
+    instance_id: str = Field(
+        default="",
+        max_length=200,
+        description="group.instance.id, one per process; empty: dynamic membership",
+    )
+    sources: TopicGlobs = Field(
+        default=(), description="Topics or globs, comma list; empty: those the policies match"
+    )
+    guarantee: Literal["at_least_once", "exactly_once"] = Field(
+        default="at_least_once", description="at_least_once or exactly_once"
+    )
+    horizon_ms: Milliseconds = Field(
+        default=30_000,
+        ge=1_000,
+        le=600_000,
+        alias="horizon",
+        description="Longest span of the wheel, 1s to 10m",
+    )
+    start: Literal["earliest", "latest"] = Field(
+        default="earliest", description="Where a source without commit begins: earliest or latest"
+    )
+    tick_ms: int = Field(default=1, ge=1, le=10, description="Resolution of the wheel, milliseconds, 1 to 10")
+    settle_interval_ms: int = Field(
+        default=50, ge=20, le=100, description="Time between ledger blocks, milliseconds, 20 to 100"
+    )
+    shutdown_timeout_ms: Milliseconds = Field(
+        default=10_000,
+        ge=1_000,
+        le=300_000,
+        alias="shutdown_timeout",
+        description="Time for a clean stop, 1s to 5m",
+    )
+    data_dir: Path = Field(default_factory=data_dir, description="Where embedded services keep their data")
+    wheel: WheelSettings = Field(default=WheelSettings())
+    intake: IntakeSettings = Field(default=IntakeSettings())
+    kafka: KafkaSettings = Field(default=KafkaSettings())
+    redis: RedisSettings = Field(default=RedisSettings())
+    ledger: LedgerSettings = Field(default=LedgerSettings())
+    policies: PoliciesSettings = Field(default=PoliciesSettings())
+    quarantine: QuarantineSettings = Field(default=QuarantineSettings())
+    api: ApiSettings = Field(default=ApiSettings())
+    log: LogSettings = Field(default=LogSettings())
+
+    @property
+    def ledger_topic(self) -> str:
+        """The ledger's name with the default filled in."""
+        return self.ledger.topic or f"tickover.{self.group}.ledger"
+
+    @model_validator(mode="after")
+    def _topics_differ(self) -> Self:
+        names = (self.ledger_topic, self.policies.topic, self.quarantine.topic)
+        if len(set(names)) != len(names):
+            raise ValueError(
+                "ledger.topic, policies.topic and quarantine.topic must be three different topics"
+            )
+        return self
+
+
+def load_settings(
+    file: Path | None = None,
+    flags: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Settings:
+    """Settings from flags (dotted names, None: not given) over `environ` over the file; raises `ConfigError`.
+
+    Without `file` the one named by TICKOVER_CONFIG in `environ` is read, if any.
+    """
+    environ = environ or {}
+    named = environ.get("TICKOVER_CONFIG", "")
+    gathered = gather(Settings, file or (Path(named) if named else None), flags or {}, environ)
+    if gathered.problems:
+        raise ConfigError(tuple(gathered.problems))
+    try:
+        return Settings.model_validate(nest(gathered.leaves))
+    except ValidationError as error:
+        raise ConfigError(explain(Settings, error, gathered.leaves)) from None

@@ -1,0 +1,112 @@
+"""The forms in which settings are written: durations, sizes, topic names, lists, client settings."""
+
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, BeforeValidator, PlainSerializer, SecretStr
+
+SIZE_UNITS: Final = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+DURATION_UNITS_MS: Final = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+REPLICAS_MAX: Final = 100
+# Client settings whose values are never shown.
+SECRET_CLIENT_KEY: Final = re.compile(
+    r".*(password|secret|passphrase|private\.key|key\.pem|jaas|sasl\.oauthbearer\.config).*"
+)
+
+
+def _milliseconds(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"(\d{1,15})(ms|s|m|h|d)?", value.strip())
+    if match is None:
+        raise ValueError("must be a duration such as 250ms, 90s, 15m, 2h or 3d")
+    return int(match[1]) * DURATION_UNITS_MS[match[2] or ""]
+
+
+def _duration_text(duration_ms: int) -> str:
+    for unit in ("d", "h", "m", "s"):
+        if duration_ms and duration_ms % DURATION_UNITS_MS[unit] == 0:
+            return f"{duration_ms // DURATION_UNITS_MS[unit]}{unit}"
+    return f"{duration_ms}ms"
+
+
+def _bytes(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    match = re.fullmatch(r"(\d{1,15})\s*(b|kib|mib|gib)?", value.strip().lower())
+    if match is None:
+        raise ValueError("must be a size such as 256KiB or 512MiB, or a number of bytes")
+    return int(match[1]) * SIZE_UNITS[match[2] or ""]
+
+
+def _comma_list(value: object) -> object:
+    return (
+        tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+    )
+
+
+def _topic(name: str) -> str:
+    if re.fullmatch(r"[A-Za-z0-9._-]{1,249}", name) is None or name in (".", ".."):
+        raise ValueError("must be a topic name: at most 249 of A-Z a-z 0-9 . _ -")
+    return name
+
+
+def _topic_or_default(name: str) -> str:
+    return _topic(name) if name else name
+
+
+def _topic_glob(pattern: str) -> str:
+    if re.fullmatch(r"[A-Za-z0-9._\-*?\[\]!]{1,249}", pattern) is None:
+        raise ValueError(f"{pattern!r} is neither a topic name nor a glob (* ? [...])")
+    return pattern
+
+
+def _client(value: object) -> object:
+    """Client settings are text; YAML's numbers and booleans are taken too, and secret ones are wrapped."""
+    if not isinstance(value, Mapping):
+        return value
+    properties: dict[str, str | SecretStr] = {}
+    for key, item in value.items():
+        if isinstance(item, SecretStr):
+            properties[str(key)] = item
+            continue
+        if item is None or isinstance(item, list | dict):
+            raise ValueError(f"{key} must be text, a number or a boolean, as librdkafka reads it")
+        text = str(item).lower() if isinstance(item, bool) else str(item)
+        properties[str(key)] = SecretStr(text) if SECRET_CLIENT_KEY.fullmatch(str(key)) else text
+    return properties
+
+
+def _replicas(count: int) -> int:
+    if count != -1 and not 1 <= count <= REPLICAS_MAX:
+        raise ValueError("must be 1 to 100, or -1 for the broker's default")
+    return count
+
+
+def data_dir() -> Path:
+    try:
+        return Path.home() / ".local" / "share" / "tickover"
+    except RuntimeError:  # a container whose user has no home
+        return Path(tempfile.gettempdir()) / "tickover"
+
+
+Milliseconds = Annotated[
+    int,
+    BeforeValidator(_milliseconds, json_schema_input_type=str | int),
+    PlainSerializer(_duration_text, return_type=str, when_used="json"),
+]
+Bytes = Annotated[int, BeforeValidator(_bytes, json_schema_input_type=str | int)]
+Replicas = Annotated[int, AfterValidator(_replicas)]
+Topic = Annotated[str, AfterValidator(_topic)]
+TopicOrDefault = Annotated[str, AfterValidator(_topic_or_default)]
+TopicGlobs = Annotated[
+    tuple[Annotated[str, AfterValidator(_topic_glob)], ...],
+    BeforeValidator(_comma_list, json_schema_input_type=list[str] | str),
+]
+Client = Annotated[
+    dict[str, str | SecretStr],
+    BeforeValidator(_client, json_schema_input_type=dict[str, str | int | float | bool]),
+]
