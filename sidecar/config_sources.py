@@ -112,7 +112,7 @@ def _read_document(file: Path) -> object:
     if len(text) > FILE_BYTES_MAX:
         raise ConfigError((f"{file}: larger than 1 MiB; this is not a configuration file",))
     try:
-        return yaml.load(text, _Loader)  # noqa: S506
+        return yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise ConfigError((f"{file}: not valid YAML: {' '.join(str(error).split())}",)) from None
 

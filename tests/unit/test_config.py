@@ -1,0 +1,233 @@
+"""Settings: strength of the sources, forms of values, refusals that say where and what to do."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from sidecar.config import ConfigError, Settings, load_settings
+
+SECRET = "hunter2"
+
+
+def from_file(tmp_path: Path, text: str, environ: dict[str, str] | None = None, **flags: object) -> Settings:
+    file = tmp_path / "tickover.yaml"
+    file.write_text(text)
+    return load_settings(file, flags, environ or {})
+
+
+def problems(environ: dict[str, str]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load_settings(None, {}, environ)
+    assert len(caught.value.problems) == 1
+    return str(caught.value)
+
+
+def at(settings: object, path: str) -> Any:
+    for name in path.split("."):
+        settings = getattr(settings, name)
+    return settings
+
+
+def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path) -> None:
+    text = "group: of-file\ntick_ms: 2\napi: {port: 1}\n"
+    environ = {"TICKOVER_GROUP": "of-environment", "TICKOVER_API__PORT": "2"}
+    settings = from_file(tmp_path, text, environ, group="of-flag", tick_ms=None)
+    assert (settings.group, settings.api.port, settings.tick_ms) == ("of-flag", 2, 2)
+    assert settings.settle_interval_ms == 50
+
+
+def test_the_file_can_be_named_by_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "t.yaml").write_text("group: found")
+    assert load_settings(None, {}, {"TICKOVER_CONFIG": str(tmp_path / "t.yaml")}).group == "found"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "path", "value"),
+    [
+        ("TICKOVER_SOURCES", "orders-retry, delay-*,", "sources", ("orders-retry", "delay-*")),
+        ("TICKOVER_HORIZON", "20s", "horizon_ms", 20_000),
+        ("TICKOVER_HORIZON", "2500", "horizon_ms", 2_500),
+        ("TICKOVER_SHUTDOWN_TIMEOUT", "1m", "shutdown_timeout_ms", 60_000),
+        ("TICKOVER_WHEEL__BYTES_MAX", "64MiB", "wheel.bytes_max", 64 << 20),
+        ("TICKOVER_WHEEL__RECORDS_MAX", "1000", "wheel.records_max", 1_000),
+        ("TICKOVER_INTAKE__HEADER_BYTES_MAX", "8 KiB", "intake.header_bytes_max", 8_192),
+        ("TICKOVER_LEDGER__RETENTION", "400d", "ledger.retention_ms", 400 * 86_400_000),
+        ("TICKOVER_LEDGER__RETENTION", "", "ledger.retention_ms", None),
+        ("TICKOVER_LEDGER__TOPIC", "mine", "ledger_topic", "mine"),
+        ("TICKOVER_GROUP", "g", "ledger_topic", "tickover.g.ledger"),
+        ("TICKOVER_REDIS__URL", "rediss://cache:6380/1", "redis.url", "rediss://cache:6380/1"),
+        ("TICKOVER_REDIS__URL", "redis+cluster://a:1", "redis.embedded", False),
+        ("TICKOVER_DATA_DIR", "/data", "data_dir", Path("/data")),
+        ("TICKOVER_LOG__LEVEL", "debug", "log.level", "debug"),
+    ],
+)
+def test_forms_of_values(name: str, text: str, path: str, value: object) -> None:
+    assert at(load_settings(None, {}, {name: text}), path) == value
+
+
+def test_client_settings_pass_through() -> None:
+    environ = {
+        "TICKOVER_KAFKA__CLIENT__SASL_MECHANISM": "PLAIN",
+        "TICKOVER_KAFKA__CLIENT__SASL_PASSWORD": SECRET,
+        "TICKOVER_KAFKA__CLIENT__SASL_OAUTHBEARER_ASSERTION_PRIVATE_KEY_FILE": "/not/read",
+    }
+    settings = load_settings(None, {"kafka.client.linger.ms": 7}, environ)
+    assert settings.kafka.client_properties() == {
+        "sasl.mechanism": "PLAIN",
+        "sasl.password": SECRET,
+        "sasl.oauthbearer.assertion.private.key.file": "/not/read",
+        "linger.ms": "7",
+    }
+
+
+def test_client_settings_of_a_file(tmp_path: Path) -> None:
+    text = "kafka: {client: {linger.ms: 4, enable.idempotence: true}}"
+    properties = from_file(tmp_path, text).kafka.client_properties()
+    assert properties == {"linger.ms": "4", "enable.idempotence": "true"}
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("TICKOVER_REDIS__PASSWORD_FILE", "redis.password"),
+        ("TICKOVER_KAFKA__CLIENT__SASL_PASSWORD_FILE", "kafka.client"),
+        ("TICKOVER_KAFKA__CLIENT__SSL_KEY_PASSWORD_FILE", "kafka.client"),
+    ],
+)
+def test_secrets_from_files_are_masked_everywhere(tmp_path: Path, name: str, path: str) -> None:
+    (tmp_path / "secret").write_text(SECRET + "\n")
+    settings = load_settings(None, {}, {name: str(tmp_path / "secret")})
+    taken = at(settings, path)
+    secrets = list(taken.values()) if isinstance(taken, dict) else [taken]
+    assert [secret.get_secret_value() for secret in secrets] == [SECRET]
+    assert SECRET not in repr(settings) + str(settings) + settings.model_dump_json()
+
+
+def test_credentials_leave_the_url() -> None:
+    settings = load_settings(None, {}, {"TICKOVER_REDIS__URL": f"redis://me:{SECRET}%40@cache:6379/2"})
+    assert (settings.redis.url, settings.redis.username) == ("redis://cache:6379/2", "me")
+    assert settings.redis.password.get_secret_value() == SECRET + "@"
+    assert SECRET not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("TICKOVER_GRUOP", "x", "did you mean TICKOVER_GROUP?"),
+        ("TICKOVER_REDIS_URL", "redis://x", "did you mean TICKOVER_REDIS__URL?"),
+        ("TICKOVER_KAFKA__BOOTSTRAP_SERVER", "x", "did you mean TICKOVER_KAFKA__BOOTSTRAP_SERVERS?"),
+        ("TICKOVER_XYZZY", "x", "config schema"),
+        ("TICKOVER_KAFKA", "x:1", "is a section"),
+        ("TICKOVER_TICK_MS", "0", "greater than or equal to 1"),
+        ("TICKOVER_TICK_MS", "11", "less than or equal to 10"),
+        ("TICKOVER_SETTLE_INTERVAL_MS", "19", "20 to 100"),
+        ("TICKOVER_SETTLE_INTERVAL_MS", "101", "20 to 100"),
+        ("TICKOVER_HORIZON", "1 week", "such as 250ms"),
+        ("TICKOVER_HORIZON", "-5s", "such as 250ms"),
+        ("TICKOVER_HORIZON", "11m", "600000"),
+        ("TICKOVER_GUARANTEE", "at_most_once", "'exactly_once'"),
+        ("TICKOVER_START", "now", "'earliest'"),
+        ("TICKOVER_GROUP", "{a}", "pattern"),
+        ("TICKOVER_SOURCES", "a b", "neither a topic name nor a glob"),
+        ("TICKOVER_WHEEL__BYTES_MAX", "lots", "a size such as"),
+        ("TICKOVER_LEDGER__PARTITIONS", "0", "1 to 1,000"),
+        ("TICKOVER_LEDGER__REPLICATION_FACTOR", "0", "-1 for the broker's default"),
+        ("TICKOVER_LEDGER__RETENTION", "5s", "At least 1h"),
+        ("TICKOVER_POLICIES__TOPIC", "a/b", "a topic name"),
+        ("TICKOVER_QUARANTINE__TOPIC", "tickover.policies", "three different topics"),
+        ("TICKOVER_API__PORT", "70000", "65535"),
+        ("TICKOVER_API__HOST", "0.0.0.0", "api.tokens_file must be set"),
+        ("TICKOVER_REDIS__URL", "http://x", "redis[s][+cluster]://"),
+        ("TICKOVER_REDIS__PASSWORD_FILE", "/does/not/exist", "No such file"),
+        ("TICKOVER_KAFKA__CLIENT__BOOTSTRAP_SERVERS", "x", "kafka.bootstrap_servers"),
+        ("TICKOVER_LOG__FORMAT", "xml", "'json' or 'text'"),
+    ],
+)
+def test_refusals_name_the_source_and_say_what_to_do(name: str, text: str, says: str) -> None:
+    message = problems({name: text})
+    assert says in message
+    assert name in message or "three different" in message
+
+
+def test_every_problem_of_a_load_is_told_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_settings(None, {}, {"TICKOVER_GRUOP": "x", "TICKOVER_STRAT": "earliest"})
+    assert len(caught.value.problems) == 2
+
+
+def test_a_refused_password_is_not_repeated() -> None:
+    for url in (f"redis://:{SECRET}/x@cache:6379", f"rdis://me:{SECRET}@cache"):
+        assert SECRET not in problems({"TICKOVER_REDIS__URL": url})
+    with pytest.raises(ConfigError) as caught:
+        load_settings(None, {"redis.password": [SECRET]}, {})
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("gruop: x", "did you mean group?"),
+        ("api: {prot: 1}", "did you mean api.port?"),
+        ("api: {port: x}", "api.port: "),
+        ("api: 5", "must be a mapping"),
+        ("- a", "must be a mapping"),
+        ("a: [", "not valid YAML"),
+        ("group: a\ngroup: b", "is given twice"),
+        ("kafka: {client: {linger.ms: [1]}}", "linger.ms must be text"),
+        ("horizon_ms: 5000", "did you mean horizon?"),
+    ],
+)
+def test_refusals_of_a_file_name_file_and_key(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(ConfigError, match="tickover.yaml") as caught:
+        from_file(tmp_path, text)
+    assert says in str(caught.value)
+
+
+def test_an_empty_file_and_empty_sections_are_allowed(tmp_path: Path) -> None:
+    assert from_file(tmp_path, "") == from_file(tmp_path, "api:\nlog: {}") == Settings()
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        load_settings(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("TICKOVER_SERVICE_HOST", "10.0.0.1"),
+        ("TICKOVER_PORT", "tcp://10.0.0.1:8230"),
+        ("TICKOVER_PORT_8230_TCP_ADDR", "10.0.0.1"),
+        ("TICKOVER_REDIS_SERVICE_PORT_REDIS", "6379"),
+        ("TICKOVER_URL", "http://x"),
+        ("TICKOVER_TOKEN", "x"),
+        ("TICKOVER_TEST_IMAGE", "x"),
+        ("PATH", "/bin"),
+    ],
+)
+def test_other_variables_are_left_alone(name: str, text: str) -> None:
+    assert load_settings(None, {}, {name: text}) == Settings()
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValidationError):
+        Settings().group = "other"  # type: ignore[misc]
+
+
+def test_what_is_shown_can_be_loaded_again(tmp_path: Path) -> None:
+    settings = Settings.model_validate(
+        {"horizon": "20s", "ledger": {"retention": "2h"}, "sources": ["a", "b*"]}
+    )
+    shown = settings.model_dump_json(by_alias=True, exclude={"redis": {"password"}})
+    assert json.loads(shown)["horizon"] == "20s"
+    assert from_file(tmp_path, shown) == settings
+
+
+def test_every_setting_is_described() -> None:
+    schema = Settings.model_json_schema()
+    for model in (schema, *schema["$defs"].values()):
+        for name, field in model["properties"].items():
+            assert "$ref" in field or field.get("description") or "allOf" in field, name
