@@ -1,0 +1,294 @@
+"""The ledger's block: what one settle interval did to one source partition, as bytes.
+
+    frame    magic, version and packing of the body: frame.py
+    body     fixed part, little endian
+             +------------+------+---------+-----------+--------------+---------------+-----------+
+             | written_ms |  L   | W: due  | W: offset | acknowledged | overflow_held |  number   |
+             |    i64     | i64  |   i64   |    i64    |     i64      |      i64      |    i64    |
+             +------------+------+---------+-----------+--------------+---------------+-----------+
+             | partition  | runs | settled |  its ids  | its reasons  |    entries    | their ids |
+             |    i32     | u32  |   u32   |    u32    |     u32      |      u32      |    u32    |
+             +------------+------+---------+-----------+--------------+---------------+-----------+
+             then the columns, in this order (how each is packed: column.py)
+             group, topic                                              words, one each
+             runs      from_offset, version                            numbers
+             settled   offset                                          offsets
+                       due_ms, outcome, in_overflow, attempt           numbers
+                       policy, target                                  words
+                       ids: offset (offsets), id (texts)               only records that have one
+                       reasons: offset (offsets), reason (words)       only the dead and the quarantined
+             entries   offset                                          offsets
+                       due_ms, target_partition, attempt,
+                       first_failure_ms, expires_ms                    numbers
+                       policy, target, dead_letter                     words
+                       ids: offset (offsets), id (texts)
+
+Columns, not rows: neighbours in a column are alike, so two thousand settled records cost 2 to 5 bytes each,
+and every step of the work is one call into C for a whole column (figures: docs/ledger-format.md).
+Numbers are 64 bits signed. A change of this layout is a new version; a reader knows all versions up to its
+own. This module needs nothing of Kafka, so that the pipeline's executors can read the ledger with it.
+"""
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from sidecar.column import (
+    RECORDS_MAX,
+    ColumnReader,
+    pack_numbers,
+    pack_offsets,
+    pack_texts,
+    pack_words,
+)
+from sidecar.frame import LedgerFormatError, NewerLedgerFormatError, pack_frame, unpack_frame
+from sidecar.record import Outcome, Position
+
+__all__ = [
+    "NOTHING_SETTLED",
+    "NO_ENTRIES",
+    "RECORDS_MAX",
+    "Block",
+    "Entries",
+    "LedgerFormatError",
+    "NewerLedgerFormatError",
+    "Settled",
+    "decode",
+    "encode",
+    "lane_key",
+    "ledger_partition",
+]
+
+_FIXED: Final = struct.Struct("<7qi6I")
+_OUTCOMES: Final = tuple(Outcome)
+
+
+class Settled(NamedTuple):
+    """Parallel columns: one place per record settled in this block, sorted by offset.
+
+    `in_overflow` is 1 where the overflow has an entry for the record. `ids` and `reasons` are by offset, and
+    only for records that have one. The time of settling is the block's `written_ms`, one for all.
+    """
+
+    offsets: Sequence[int]
+    dues_ms: Sequence[int]
+    outcomes: Sequence[int]
+    in_overflow: Sequence[int]
+    policies: Sequence[str]
+    targets: Sequence[str]
+    attempts: Sequence[int]
+    ids: Mapping[int, str]
+    reasons: Mapping[int, str]
+
+
+class Entries(NamedTuple):
+    """Parallel columns: one place per record that this block moves to the overflow, sorted by offset.
+
+    Enough to redo the decision of a `Held` without deciding again; `ids` by offset, where there is one.
+    """
+
+    offsets: Sequence[int]
+    dues_ms: Sequence[int]
+    policies: Sequence[str]
+    targets: Sequence[str]
+    target_partitions: Sequence[int]
+    attempts: Sequence[int]
+    first_failures_ms: Sequence[int]
+    expires_ms: Sequence[int]
+    dead_letters: Sequence[str]
+    ids: Mapping[int, str]
+
+
+NOTHING_SETTLED: Final = Settled((), (), (), (), (), (), (), {}, {})
+NO_ENTRIES: Final = Entries((), (), (), (), (), (), (), (), (), {})
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One ledger record. `low`, `watermark`, `acknowledged`: L, W and A of the lane when it was written.
+
+    `runs` are (from_offset, version of the policy table that decided from there on).
+    `number` counts the blocks of a lane that change the overflow; 0: this one does not.
+    """
+
+    group: str
+    topic: str
+    partition: int
+    written_ms: int
+    low: int
+    watermark: Position
+    acknowledged: int
+    overflow_held: int
+    runs: tuple[tuple[int, int], ...]
+    number: int
+    settled: Settled
+    entries: Entries
+
+
+def encode(block: Block) -> bytes:
+    """The block as a ledger record's value.
+
+    Raises ValueError for what could not be read back: columns of unequal length, offsets out of order,
+    numbers over 64 bits, more than RECORDS_MAX records or 16 MiB unpacked. These are bugs of the caller.
+    """
+    try:
+        body = b"".join((_fixed_part(block), *_head_columns(block), *_settled_columns(block.settled)))
+        if block.entries.offsets:
+            body += b"".join(_entry_columns(block.entries))
+    except (struct.error, OverflowError) as error:
+        raise ValueError(f"a number out of range: {error}") from error
+    return pack_frame(body)
+
+
+def _fixed_part(block: Block) -> bytes:
+    settled, entries = block.settled, block.entries
+    counts = (
+        len(block.runs),
+        len(settled.offsets),
+        len(settled.ids),
+        len(settled.reasons),
+        len(entries.offsets),
+        len(entries.ids),
+    )
+    if max(counts) > RECORDS_MAX:
+        raise ValueError(f"a block of {max(counts)} records, more than {RECORDS_MAX}")
+    if {*map(len, settled[:7])} != {counts[1]} or {*map(len, entries[:9])} != {counts[4]}:
+        raise ValueError("columns of unequal length")
+    return _FIXED.pack(
+        block.written_ms,
+        block.low,
+        *block.watermark,
+        block.acknowledged,
+        block.overflow_held,
+        block.number,
+        block.partition,
+        *counts,
+    )
+
+
+def _head_columns(block: Block) -> tuple[bytes, ...]:
+    return (
+        pack_words((block.group,)),
+        pack_words((block.topic,)),
+        pack_numbers([start for start, _ in block.runs]),
+        pack_numbers([version for _, version in block.runs]),
+    )
+
+
+def _settled_columns(settled: Settled) -> tuple[bytes, ...]:
+    return (
+        pack_offsets(settled.offsets),
+        pack_numbers(settled.dues_ms),
+        pack_numbers(settled.outcomes),
+        pack_numbers(settled.in_overflow),
+        pack_numbers(settled.attempts),
+        pack_words(settled.policies),
+        pack_words(settled.targets),
+        _pack_sparse(settled.ids, pack_texts),
+        _pack_sparse(settled.reasons, pack_words),
+    )
+
+
+def _entry_columns(entries: Entries) -> tuple[bytes, ...]:
+    return (
+        pack_offsets(entries.offsets),
+        pack_numbers(entries.dues_ms),
+        pack_numbers(entries.target_partitions),
+        pack_numbers(entries.attempts),
+        pack_numbers(entries.first_failures_ms),
+        pack_numbers(entries.expires_ms),
+        pack_words(entries.policies),
+        pack_words(entries.targets),
+        pack_words(entries.dead_letters),
+        _pack_sparse(entries.ids, pack_texts),
+    )
+
+
+def _pack_sparse(texts: Mapping[int, str], pack: Callable[[Sequence[str]], bytes]) -> bytes:
+    if not texts:
+        return b""
+    offsets = sorted(texts)
+    return pack_offsets(offsets) + pack(list(map(texts.__getitem__, offsets)))
+
+
+def decode(data: bytes | None) -> Block:
+    """What `encode` was given; columns are lists. Raises LedgerFormatError for anything else, only that."""
+    body = unpack_frame(data)
+    if len(body) < _FIXED.size:
+        raise LedgerFormatError("cut short")
+    fixed = _FIXED.unpack_from(body)
+    runs, settled, settled_ids, reasons, entries, entry_ids = counts = fixed[8:]
+    if max(counts) > RECORDS_MAX or max(settled_ids, reasons) > settled or entry_ids > entries:
+        raise LedgerFormatError("counts out of range")
+    reader = ColumnReader(body, _FIXED.size)
+    group, topic = reader.words(1)[0], reader.words(1)[0]
+    table_runs = tuple(zip(reader.numbers(runs), reader.numbers(runs), strict=True))
+    settled_part = _read_settled(reader, settled, settled_ids, reasons)
+    entries_part = _read_entries(reader, entries, entry_ids)
+    reader.end()
+    return Block(
+        group=group,
+        topic=topic,
+        partition=fixed[7],
+        written_ms=fixed[0],
+        low=fixed[1],
+        watermark=Position(fixed[2], fixed[3]),
+        acknowledged=fixed[4],
+        overflow_held=fixed[5],
+        runs=table_runs,
+        number=fixed[6],
+        settled=settled_part,
+        entries=entries_part,
+    )
+
+
+def _read_settled(reader: ColumnReader, count: int, ids: int, reasons: int) -> Settled:
+    offsets, dues_ms = reader.offsets(count), reader.numbers(count)
+    codes, in_overflow, attempts = reader.numbers(count), reader.numbers(count), reader.numbers(count)
+    if count and not 0 <= min(codes) <= max(codes) < len(_OUTCOMES):
+        raise LedgerFormatError("unknown outcome")
+    return Settled(
+        offsets=offsets,
+        dues_ms=dues_ms,
+        outcomes=list(map(_OUTCOMES.__getitem__, codes)),
+        in_overflow=in_overflow,
+        attempts=attempts,
+        policies=reader.words(count),
+        targets=reader.words(count),
+        ids=_read_sparse(reader, ids, reader.texts),
+        reasons=_read_sparse(reader, reasons, reader.words),
+    )
+
+
+def _read_entries(reader: ColumnReader, count: int, ids: int) -> Entries:
+    return Entries(
+        offsets=reader.offsets(count),
+        dues_ms=reader.numbers(count),
+        target_partitions=reader.numbers(count),
+        attempts=reader.numbers(count),
+        first_failures_ms=reader.numbers(count),
+        expires_ms=reader.numbers(count),
+        policies=reader.words(count),
+        targets=reader.words(count),
+        dead_letters=reader.words(count),
+        ids=_read_sparse(reader, ids, reader.texts),
+    )
+
+
+def _read_sparse(reader: ColumnReader, count: int, read: Callable[[int], list[str]]) -> dict[int, str]:
+    return dict(zip(reader.offsets(count), read(count), strict=True)) if count else {}
+
+
+def lane_key(topic: str, partition: int) -> bytes:
+    """The key of a lane's ledger records."""
+    return f"{topic}/{partition}".encode()
+
+
+def ledger_partition(topic: str, partition: int, partitions: int) -> int:
+    """Where a lane's blocks are: CRC-32 (zlib's) of the key, modulo the ledger's partitions.
+
+    That is librdkafka's `consistent` partitioner, so a client that only has the key finds the same place.
+    """
+    return crc32(lane_key(topic, partition)) % partitions

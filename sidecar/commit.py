@@ -1,0 +1,108 @@
+"""What an offset commit carries beside the offset: where a recovery of the lane begins.
+
+One line of JSON of about 200 bytes; Kafka refuses more than 4,096. Its first key is our mark and version:
+
+    {"tickover":1,"watermark":[due_ms,offset],"acknowledged":A,"block":E,"recovery":..,"rebuild":..,
+     "overflow_held":..,"topic_id":"..","leader_epoch":..}
+
+L is the committed offset itself.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sidecar.frame import LedgerFormatError, NewerLedgerFormatError
+from sidecar.record import Position
+
+METADATA_BYTES_MAX: Final = 4096
+
+_MARK: Final = '{"tickover":'
+_VERSION: Final = 1
+_INT64_MAX: Final = (1 << 63) - 1
+_encode_json: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
+
+@dataclass(frozen=True, slots=True)
+class CommitState:
+    """A lane at a commit: L, W, A, E and the pointers into the ledger partition where its blocks are.
+
+    `block_offset` is the ledger offset of this commit's own last block. `topic_id` and `leader_epoch` are the
+    source's: a commit of another topic of the same name is not ours to go on from.
+    """
+
+    low: int
+    watermark: Position
+    acknowledged: int
+    block_offset: int
+    recovery_pointer: int
+    rebuild_pointer: int
+    overflow_held: int
+    topic_id: str
+    leader_epoch: int
+
+
+def encode_metadata(state: CommitState) -> str:
+    """The metadata to commit with offset `state.low`. Raises ValueError when Kafka would refuse it."""
+    text = _encode_json(
+        {
+            "tickover": _VERSION,
+            "watermark": state.watermark,
+            "acknowledged": state.acknowledged,
+            "block": state.block_offset,
+            "recovery": state.recovery_pointer,
+            "rebuild": state.rebuild_pointer,
+            "overflow_held": state.overflow_held,
+            "topic_id": state.topic_id,
+            "leader_epoch": state.leader_epoch,
+        }
+    )
+    if len(text) > METADATA_BYTES_MAX:
+        raise ValueError(f"commit metadata of {len(text)} bytes, more than {METADATA_BYTES_MAX}")
+    return text
+
+
+def decode_metadata(offset: int, text: str) -> CommitState | None:
+    """The state committed with `offset`; None when the text is empty or not ours: somebody else committed.
+
+    Raises NewerLedgerFormatError for a later version, LedgerFormatError when it is ours but damaged: going on
+    as if nothing had been committed would repeat or lose records.
+    """
+    if not text.startswith(_MARK):
+        return None
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise LedgerFormatError(f"commit metadata that is not JSON: {text[:80]!r}") from error
+    version = fields["tickover"]
+    if type(version) is not int or version < 1:
+        raise LedgerFormatError(f"commit metadata of version {version!r:.80}")
+    if version > _VERSION:
+        raise NewerLedgerFormatError(f"commit metadata of version {version}; this is version {_VERSION}")
+    try:
+        due_ms, watermark_offset = fields["watermark"]
+        return CommitState(
+            low=offset,
+            watermark=Position(_integer(due_ms), _integer(watermark_offset)),
+            acknowledged=_integer(fields["acknowledged"]),
+            block_offset=_integer(fields["block"]),
+            recovery_pointer=_integer(fields["recovery"]),
+            rebuild_pointer=_integer(fields["rebuild"]),
+            overflow_held=_integer(fields["overflow_held"]),
+            topic_id=_text(fields["topic_id"]),
+            leader_epoch=_integer(fields["leader_epoch"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise LedgerFormatError(f"commit metadata with a field missing or wrong: {error!r}") from error
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int or abs(value) > _INT64_MAX:
+        raise TypeError(f"{value!r:.80} is no 64-bit integer")
+    return value
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise TypeError(f"{value!r:.80} is no text")
+    return value
