@@ -214,7 +214,7 @@ def _pack_sparse(texts: Mapping[int, str], pack: Callable[[Sequence[str]], bytes
 
 
 def decode(data: bytes | None) -> Block:
-    """What `encode` was given; columns are lists. Raises LedgerFormatError for anything else, only that."""
+    """What `encode` was given, columns as lists. Raises LedgerFormatError for anything else, only that."""
     body = unpack_frame(data)
     if len(body) < _FIXED.size:
         raise LedgerFormatError("cut short")
@@ -245,9 +245,11 @@ def decode(data: bytes | None) -> Block:
 
 
 def _read_settled(reader: ColumnReader, count: int, ids: int, reasons: int) -> Settled:
+    if not count:
+        return NOTHING_SETTLED
     offsets, dues_ms = reader.offsets(count), reader.numbers(count)
     codes, in_overflow, attempts = reader.numbers(count), reader.numbers(count), reader.numbers(count)
-    if count and not 0 <= min(codes) <= max(codes) < len(_OUTCOMES):
+    if not 0 <= min(codes) <= max(codes) < len(_OUTCOMES):
         raise LedgerFormatError("unknown outcome")
     return Settled(
         offsets=offsets,
@@ -263,6 +265,8 @@ def _read_settled(reader: ColumnReader, count: int, ids: int, reasons: int) -> S
 
 
 def _read_entries(reader: ColumnReader, count: int, ids: int) -> Entries:
+    if not count:
+        return NO_ENTRIES
     return Entries(
         offsets=reader.offsets(count),
         dues_ms=reader.numbers(count),
