@@ -1,0 +1,81 @@
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+PYTHON ?= python3
+venv := .venv
+ready := $(venv)/.ready
+reports := reports
+pytest := $(venv)/bin/pytest
+
+.PHONY: help
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' Makefile
+
+.PHONY: setup
+setup: $(ready) ## Create .venv with the locked dependencies and the tickover command
+	@:
+
+$(ready): requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "tickover needs Python 3.11 or newer")'
+	@test -x $(venv)/bin/python || { echo "creating $(venv)"; $(PYTHON) -m venv $(venv); }
+	@echo "installing the locked dependencies"
+	@$(venv)/bin/python -m pip install --quiet --no-input --require-hashes --requirement requirements/dev.txt
+	@$(venv)/bin/python -m pip install --quiet --no-input --no-deps --no-build-isolation --editable .
+	@touch $(ready)
+
+.PHONY: run
+run: setup ## Start everything on this machine with a live demo
+	@$(venv)/bin/tickover demo
+
+.PHONY: test
+test: system-packages setup check docker ## Run every check and every test, those on real Kafka and Redis included
+	@mkdir -p $(reports) && rm -f $(reports)/tests.xml
+	@status=0; \
+	$(pytest) --junitxml=$(reports)/tests.xml || status=$$?; \
+	$(venv)/bin/python -m tests.gate $(reports)/tests.xml || status=1; \
+	exit $$status
+
+.PHONY: test-fast
+test-fast: setup ## Run the tests that need no service
+	@$(pytest) -m "not integration"
+
+.PHONY: integration
+integration: system-packages setup docker ## Run only the tests that need Kafka, Redis or Docker
+	@$(pytest) -m integration
+
+.PHONY: check
+check: setup ## Check format, lint, types, layers and the tidy rules
+	@$(venv)/bin/ruff format --check --quiet .
+	@$(venv)/bin/ruff check --quiet .
+	@$(venv)/bin/mypy
+	@$(venv)/bin/lint-imports
+	@$(pytest) -q tests/unit/test_tidy.py
+
+.PHONY: fmt
+fmt: setup ## Format the code and fix what the linter can fix
+	@$(venv)/bin/ruff format .
+	@$(venv)/bin/ruff check --fix-only .
+
+.PHONY: lock
+lock: setup ## Refresh the hashed lock files from pyproject.toml
+	@requirements/compile $(venv)/bin/uv
+
+.PHONY: system-packages
+system-packages: ## Install the Debian packages that the tests use (as root; else says what is missing)
+	@tests/system-packages
+
+.PHONY: docker
+docker:
+	@tests/services/dockerd start || echo "tests in containers are left out" >&2
+
+.PHONY: up
+up: ## Start Kafka, Valkey and tickover in containers (docker compose)
+	@$(compose) up --build --detach
+
+.PHONY: down
+down: ## Stop the containers of `make up` and delete their data
+	@$(compose) down --volumes
+
+compose = $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)

@@ -1,0 +1,1 @@
+"""What an interface promises, asked of each of its implementations."""

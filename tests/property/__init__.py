@@ -1,0 +1,1 @@
+"""Laws, on generated input."""
