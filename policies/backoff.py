@@ -1,0 +1,63 @@
+"""How long to wait before the next attempt. Pure: jitter is a hash of the record's identity, so that a record
+which is read again is decided the same.
+
+    base   fixed         delay
+           exponential   initial * factor ** (failed - 1), at most max
+           list          delays[failed - 1], the last one for all later attempts
+    jitter none          base
+           full          uniform in 0 .. base
+           equal         uniform in base / 2 .. base
+"""
+
+import math
+from hashlib import blake2b
+from typing import assert_never
+
+from policies.model import Backoff, ExponentialBackoff, FixedBackoff, ListBackoff
+
+
+def base_ms(backoff: Backoff, failed_attempt: int) -> int:
+    """Milliseconds to wait after attempt `failed_attempt` (1 or more), before jitter."""
+    match backoff:
+        case FixedBackoff():
+            return backoff.delay
+        case ExponentialBackoff():
+            try:
+                grown_ms = backoff.initial * backoff.factor ** (failed_attempt - 1)
+            except OverflowError:  # beyond any float, so beyond max too
+                return backoff.max if backoff.initial else 0
+            # The float may be infinite by the multiplication alone; compare before rounding up.
+            return backoff.max if grown_ms >= backoff.max else math.ceil(grown_ms)
+        case ListBackoff():
+            return backoff.delays[min(failed_attempt, len(backoff.delays)) - 1]
+        case _:
+            assert_never(backoff)
+
+
+def delay_range_ms(backoff: Backoff, failed_attempt: int) -> tuple[int, int]:
+    """The shortest and the longest wait that jitter can make of this attempt."""
+    longest_ms = base_ms(backoff, failed_attempt)
+    match backoff.jitter:
+        case "none":
+            return longest_ms, longest_ms
+        case "full":
+            return 0, longest_ms
+        case "equal":
+            return -(-longest_ms // 2), longest_ms
+        case _:
+            assert_never(backoff.jitter)
+
+
+def delay_ms(backoff: Backoff, failed_attempt: int, identity: tuple[str, int, int]) -> int:
+    """The wait of the record (topic, partition, offset) after its attempt `failed_attempt` failed."""
+    shortest_ms, longest_ms = delay_range_ms(backoff, failed_attempt)
+    if shortest_ms == longest_ms:
+        return longest_ms
+    # 64 bits scaled to the range by multiplication: no modulo bias worth the name, and no float.
+    return shortest_ms + ((_hash_of(identity) * (longest_ms - shortest_ms + 1)) >> 64)
+
+
+def _hash_of(identity: tuple[str, int, int]) -> int:
+    """64 bits, the same in every process and version. A topic name has no slash: identities stay apart."""
+    text = "{}/{}/{}".format(*identity)
+    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")

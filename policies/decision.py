@@ -1,0 +1,87 @@
+"""What a decision depends on and what it can be."""
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Final, NamedTuple
+
+
+class Repeated(Enum):
+    """The place of a value for a control header that was given more than once."""
+
+    REPEATED = "repeated"
+
+
+REPEATED: Final = Repeated.REPEATED
+
+Control = bytes | None | Repeated
+
+# Why a record is quarantined (contract, `tickover-reason`); the other reasons are found by the engine.
+BAD_HEADER: Final = "bad_header"
+NO_POLICY: Final = "no_policy"
+TARGET_NOT_ALLOWED: Final = "target_not_allowed"
+TOO_FAR: Final = "too_far"
+LOOP: Final = "loop"
+BAD_TIMESTAMP: Final = "bad_timestamp"
+UNSUPPORTED_ACTION: Final = "unsupported_action"
+
+# Why a record is dead.
+ATTEMPTS_EXHAUSTED: Final = "attempts_exhausted"
+NOT_RETRYABLE: Final = "not_retryable"
+TIMEOUT: Final = "timeout"
+EXPIRED: Final = "expired"
+
+
+class Facts(NamedTuple):
+    """All that a decision may depend on: no clock, no random number."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int  # -1 when the record has none
+    headers: Sequence[tuple[str, bytes | None]]  # the user's own
+    controls: Mapping[str, Control]  # tickover's, by full name
+
+
+class Hold(NamedTuple):
+    """Emit the record when it is due."""
+
+    due_ms: int
+    target: str
+    target_partition: int  # -1: by key
+    policy: str  # name@version; the same object for all records of one policy version and topic
+    attempt: int  # the number the emitted record will carry; 0: a delay policy
+    first_failure_ms: int  # -1: a delay policy
+    expires_ms: int  # -1: never
+    dead_letter: str  # the topic for a record that expires while it is held
+    id: str | None
+
+
+class Dead(NamedTuple):
+    """Give the record up: to the dead-letter topic, now."""
+
+    reason: str
+    topic: str  # the dead-letter topic
+    policy: str
+    attempt: int  # the one that failed; 0: a delay policy
+    first_failure_ms: int  # -1: a delay policy
+    id: str | None
+    due_ms: int  # the record's timestamp
+
+
+class Quarantine(NamedTuple):
+    """Set the record aside: nothing sensible can be done with it. The detail never shows a header's value."""
+
+    reason: str
+    detail: str
+
+
+Decision = Hold | Dead | Quarantine
+
+
+class Refusal(Exception):
+    """Ends a decision early; becomes a Quarantine."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail

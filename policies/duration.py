@@ -1,0 +1,136 @@
+"""Durations and times as users write them, turned into whole milliseconds. Always rounded up: never early."""
+
+import math
+import re
+from collections.abc import Callable
+from datetime import date
+from typing import Final
+
+from policies.errors import FormatError
+
+DAY_MS: Final = 86_400_000
+DURATION_MAX_MS: Final = 3_650 * DAY_MS
+TIME_MAX_MS: Final = 253_402_300_799_999  # the last millisecond of the year 9999
+TEXT_LENGTH_MAX: Final = 64
+
+_UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": DAY_MS}
+_PLAIN: Final = re.compile(r"(\d+)(?:\.(\d+))?(ms|s|m|h|d)?", re.ASCII)
+_ISO: Final = re.compile(
+    r"P(?=[\dT])(?:(\d+(?:\.\d+)?)W)?(?:(\d+(?:\.\d+)?)D)?"
+    r"(?:T(?=\d)(?:(\d+(?:\.\d+)?)H)?(?:(\d+(?:\.\d+)?)M)?(?:(\d+(?:\.\d+)?)S)?)?",
+    re.ASCII,
+)
+_ISO_UNITS_MS: Final = (7 * DAY_MS, DAY_MS, 3_600_000, 60_000, 1_000)
+_ISO_CALENDAR: Final = re.compile(r"P[\d.]+[YM]", re.ASCII)
+_DIGITS: Final = re.compile(r"\d+", re.ASCII)
+_RFC_3339: Final = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:([Zz])|([+-])(\d\d):(\d\d))?", re.ASCII
+)
+_EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
+
+
+def parse_duration(given: object) -> int:
+    """Milliseconds of `250ms`, `90s`, `15m`, `2h`, `3d`, ISO 8601 (`PT90S`) or a bare number of milliseconds.
+
+    A fraction of a millisecond counts as a whole one. Raises FormatError.
+    """
+    if isinstance(given, float):
+        if not math.isfinite(given):
+            raise FormatError("a duration must be finite", given)
+        duration_ms = math.ceil(given)
+        if given < 0:
+            raise FormatError("a duration cannot be negative", given)
+    elif isinstance(given, int) and not isinstance(given, bool):
+        duration_ms = given
+    elif isinstance(given, str):
+        duration_ms = _duration_of_text(given)
+    else:
+        raise FormatError("a duration is a text like 90s or a number of milliseconds", given)
+    if duration_ms < 0:
+        raise FormatError("a duration cannot be negative", given)
+    if duration_ms > DURATION_MAX_MS:
+        raise FormatError("a duration cannot be longer than 3650d", given)
+    return duration_ms
+
+
+def _duration_of_text(text: str) -> int:
+    if len(text) > TEXT_LENGTH_MAX:
+        raise FormatError(f"a duration has at most {TEXT_LENGTH_MAX} characters", text)
+    if plain := _PLAIN.fullmatch(text):
+        whole, fraction, unit = plain.groups()
+        return _ceiling(whole, fraction or "", _UNITS[unit or "ms"])
+    if (iso := _ISO.fullmatch(text)) and any(iso.groups()):
+        return _duration_of_iso(text, iso.groups())
+    if text.startswith("-"):
+        raise FormatError("a duration cannot be negative", text)
+    if _ISO_CALENDAR.match(text):
+        raise FormatError("years and months have no fixed length: use days", text)
+    if text.lower().lstrip("+") in ("nan", "inf", "infinity"):
+        raise FormatError("a duration must be finite", text)
+    raise FormatError("not a duration (write 250ms, 90s, 15m, 2h, 3d or PT90S)", text)
+
+
+def _duration_of_iso(text: str, parts: tuple[str | None, ...]) -> int:
+    given = [(part, unit_ms) for part, unit_ms in zip(parts, _ISO_UNITS_MS, strict=True) if part is not None]
+    if any("." in part for part, _ in given[:-1]):
+        raise FormatError("only the smallest unit of an ISO 8601 duration may have a fraction", text)
+    total_ms = 0
+    for part, unit_ms in given:
+        whole, _, fraction = part.partition(".")
+        total_ms += _ceiling(whole, fraction, unit_ms)
+    return total_ms
+
+
+def _ceiling(whole: str, fraction: str, unit_ms: int) -> int:
+    """`whole.fraction` units as milliseconds, rounded up; in integers, because floats round on their own."""
+    scale: int = 10 ** len(fraction)
+    return -(-int(whole + fraction) * unit_ms // scale)
+
+
+def format_duration(duration_ms: int) -> str:
+    """The shortest single-unit text that parses back to the same number of milliseconds."""
+    if duration_ms:
+        for unit in ("d", "h", "m", "s"):
+            if duration_ms % _UNITS[unit] == 0:
+                return f"{duration_ms // _UNITS[unit]}{unit}"
+    return f"{duration_ms}ms"
+
+
+def parse_time(text: str) -> int:
+    """Epoch milliseconds of a whole number of them, or of an RFC 3339 time with its zone.
+
+    A fraction of a millisecond counts as a whole one. Raises FormatError.
+    """
+    if len(text) > TEXT_LENGTH_MAX:
+        raise FormatError(f"a time has at most {TEXT_LENGTH_MAX} characters", text)
+    if _DIGITS.fullmatch(text):
+        time_ms = int(text)
+    elif rfc_3339 := _RFC_3339.fullmatch(text):
+        time_ms = _time_of_parts(text, rfc_3339.group)
+    elif text.startswith("-"):
+        raise FormatError("a time cannot be negative", text)
+    else:
+        raise FormatError("not a time (write whole epoch milliseconds, or RFC 3339 with a zone)", text)
+    if time_ms < 0:
+        raise FormatError("a time cannot be before 1970", text)
+    if time_ms > TIME_MAX_MS:
+        raise FormatError("a time cannot be after the year 9999", text)
+    return time_ms
+
+
+def _time_of_parts(text: str, part: Callable[[int], str | None]) -> int:
+    year, month, day, hour, minute, second = (int(part(index) or "") for index in range(1, 7))
+    if part(8) is None and part(9) is None:
+        raise FormatError("a time needs its zone (Z or +01:00)", text)
+    zone_hour, zone_minute = int(part(10) or "0"), int(part(11) or "0")
+    if hour > 23 or minute > 59 or second > 60 or zone_hour > 23 or zone_minute > 59:
+        raise FormatError("not a time of day", text)
+    try:
+        days = date(year, month, day).toordinal() - _EPOCH_DAY
+    except ValueError:
+        raise FormatError("not a day of the calendar", text) from None
+    zone_ms = (zone_hour * 60 + zone_minute) * 60_000 * (-1 if part(9) == "-" else 1)
+    whole_ms = days * DAY_MS + (hour * 60 + minute) * 60_000 + second * 1_000 - zone_ms
+    if second == 60 and whole_ms % DAY_MS:
+        raise FormatError("a leap second comes only before midnight UTC", text)
+    return whole_ms + _ceiling("0", part(7) or "", 1_000)

@@ -1,0 +1,70 @@
+"""What can go wrong with policies; the type says what to do."""
+
+
+class PolicyError(Exception):
+    """Anything this package refuses."""
+
+
+class FormatError(PolicyError, ValueError):
+    """A text is not what it should be. `problem` leaves the text itself out, so it may be logged."""
+
+    def __init__(self, problem: str, given: object) -> None:
+        shown = repr(given)
+        super().__init__(f"{problem}: {shown if len(shown) <= 80 else shown[:77] + '...'}")
+        self.problem = problem
+
+
+class PolicyFileError(PolicyError):
+    """The policies file cannot be used; the message names the file, line and column."""
+
+    def __init__(self, path: str, line: int, column: int, problem: str) -> None:
+        super().__init__(f"{path}:{line}:{column}: {problem}" if line else f"{path}: {problem}")
+        self.path = path
+        self.line = line
+        self.column = column
+        self.problem = problem
+
+
+class PolicyConflict(PolicyError):
+    """Somebody else was first: read the policy again and decide anew."""
+
+    def __init__(self, name: str, expected_version: int, current_version: int) -> None:
+        super().__init__(f"policy {name} is at version {current_version}, not at {expected_version}")
+        self.name = name
+        self.expected_version = expected_version
+        self.current_version = current_version
+
+
+class FileManaged(PolicyError):
+    """The policy comes from the policies file and changes only there."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"policy {name} is managed by the policies file: change it there")
+        self.name = name
+
+
+class PolicyTooLarge(PolicyError):
+    """The policy does not fit into one record of the policy topic."""
+
+
+class TooManyPolicies(PolicyError):
+    """There is no room for another policy: remove one first."""
+
+
+class VersionUnknown(PolicyError):
+    """The policy topic was not read that far in the time given."""
+
+
+class NewerSchema(PolicyError):
+    """The policy topic holds a record of a newer program: reading on would mean guessing."""
+
+    def __init__(self, schema: int, offset: int) -> None:
+        super().__init__(
+            f"the record at offset {offset} has schema {schema}: this program is too old to read it"
+        )
+        self.schema = schema
+        self.offset = offset
+
+
+class PolicyStoreUnavailable(PolicyError):
+    """The policy topic cannot be read or written now; try again, or do what the message says."""

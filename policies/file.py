@@ -1,0 +1,138 @@
+"""The policies file: YAML documents (`---`), one policy each. Errors name the line."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import yaml
+from pydantic import ValidationError
+
+from policies.errors import PolicyFileError
+from policies.model import Policy
+
+FILE_BYTES_MAX: Final = 4 * 1024 * 1024
+NODES_MAX: Final = 200_000  # counted with aliases expanded, so that a few lines cannot become gigabytes
+DEPTH_MAX: Final = 40
+POLICIES_MAX: Final = 10_000
+
+
+def read_policies_file(path: str | Path) -> tuple[Policy, ...]:
+    """The policies of the file, in its order. Raises PolicyFileError."""
+    try:
+        with Path(path).open("rb") as file:
+            raw = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise PolicyFileError(str(path), 0, 0, error.strerror or "cannot be read") from error
+    if len(raw) > FILE_BYTES_MAX:
+        raise PolicyFileError(str(path), 0, 0, f"larger than {FILE_BYTES_MAX} bytes")
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise PolicyFileError(str(path), line, 1, "not UTF-8") from None
+    return parse_policies(text, str(path))
+
+
+def parse_policies(text: str, path: str = "policies") -> tuple[Policy, ...]:
+    """The policies of a YAML text; `path` is the name that errors show. Raises PolicyFileError."""
+    policies: dict[str, Policy] = {}
+    for document in _documents(text, path):
+        policy = _policy_of(document, path)
+        if policy.name in policies:
+            line, column = _place(_node_at(document, ("name",)))
+            raise PolicyFileError(path, line, column, f"policy {policy.name} stands twice in the file")
+        if len(policies) >= POLICIES_MAX:
+            raise PolicyFileError(path, *_place(document), f"more than {POLICIES_MAX} policies")
+        policies[policy.name] = policy
+    return tuple(policies.values())
+
+
+def _documents(text: str, path: str) -> Iterator[yaml.Node]:
+    """The documents that hold something, as nodes, because only nodes know their lines."""
+    try:
+        for document in yaml.compose_all(text, Loader=yaml.SafeLoader):
+            if isinstance(document, yaml.ScalarNode) and document.tag == "tag:yaml.org,2002:null":
+                continue  # an empty document: a separator too many
+            _check_nodes(document, path)
+            yield document
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
+        raise PolicyFileError(path, line, column, error.problem or "not YAML") from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise PolicyFileError(
+            path, line, 1, f"a character that YAML does not allow ({error.reason})"
+        ) from None
+    except RecursionError:
+        raise PolicyFileError(path, 0, 0, f"nested deeper than {DEPTH_MAX}") from None
+
+
+def _check_nodes(document: yaml.Node, path: str) -> None:
+    """Refuse what YAML lets through: keys given twice, and aliases that blow up."""
+    pending = [(document, 1)]
+    seen = 0
+    while pending:
+        node, depth = pending.pop()
+        seen += 1
+        if seen > NODES_MAX:
+            raise PolicyFileError(path, *_place(document), f"more than {NODES_MAX} values in one document")
+        if depth > DEPTH_MAX:
+            raise PolicyFileError(path, *_place(node), f"nested deeper than {DEPTH_MAX}")
+        if isinstance(node, yaml.MappingNode):
+            keys: set[str] = set()
+            for key, value in node.value:
+                if not isinstance(key, yaml.ScalarNode):
+                    raise PolicyFileError(path, *_place(key), "a key must be a text")
+                if key.value in keys:
+                    raise PolicyFileError(path, *_place(key), f"the key {key.value} is given twice")
+                keys.add(key.value)
+                pending.append((value, depth + 1))
+        elif isinstance(node, yaml.SequenceNode):
+            pending.extend((item, depth + 1) for item in node.value)
+
+
+def _policy_of(document: yaml.Node, path: str) -> Policy:
+    try:
+        # A fresh constructor without a reader: it only turns nodes into plain values.
+        content = yaml.constructor.SafeConstructor().construct_document(document)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or document.start_mark
+        problem = error.problem or "not a plain value"
+        raise PolicyFileError(path, mark.line + 1, mark.column + 1, problem) from None
+    except ValueError as error:  # a date that is none, a number too long
+        raise PolicyFileError(path, *_place(document), f"not a plain value ({error})") from None
+    if not isinstance(content, dict):
+        raise PolicyFileError(path, *_place(document), "a policy is a mapping (name: ..., match: ...)")
+    try:
+        return Policy.model_validate(content)
+    except ValidationError as error:
+        first, *others = error.errors(include_url=False)
+        line, column = _place(_node_at(document, first["loc"]))
+        more = f" (and {len(others)} more)" if others else ""
+        raise PolicyFileError(path, line, column, _sentence(first["loc"], first["msg"]) + more) from None
+
+
+def _sentence(place: tuple[int | str, ...], message: str) -> str:
+    where = ".".join(str(part) for part in place)
+    text = message.removeprefix("Value error, ")
+    return f"{where}: {text}" if where else text
+
+
+def _node_at(document: yaml.Node, place: tuple[int | str, ...]) -> yaml.Node:
+    """The deepest node on the way to the place; parts that are no keys (the kind of a union) are skipped."""
+    node = document
+    for part in place:
+        if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            node = node.value[part]
+        elif isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                if key.value == part:
+                    # A key that should not be there is itself the place of the error.
+                    node = value if isinstance(value, yaml.CollectionNode) else key
+                    break
+    return node
+
+
+def _place(node: yaml.Node) -> tuple[int, int]:
+    return node.start_mark.line + 1, node.start_mark.column + 1

@@ -1,0 +1,161 @@
+"""What the control headers of one record ask for. Reading them is the only place where they are checked."""
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from policies.decision import BAD_HEADER, UNSUPPORTED_ACTION, Control, Refusal
+from policies.duration import TEXT_LENGTH_MAX, TIME_MAX_MS, parse_duration, parse_time
+from policies.errors import FormatError
+from sidecar.record import (
+    ACTION,
+    ATTEMPT,
+    DELAY,
+    DELIVER_AT,
+    ERROR_CLASS,
+    ERROR_MESSAGE,
+    EXPIRES_AT,
+    FIRST_FAILURE,
+    ID,
+    TARGET,
+    TARGET_PARTITION,
+)
+
+INT32_MAX: Final = (1 << 31) - 1
+ID_BYTES_MAX: Final = 1_024
+ERROR_CLASS_BYTES_MAX: Final = 1_024
+DURATIONS_CACHED_MAX: Final = 4_096
+DIGITS_MAX: Final = 32
+ACTIONS: Final = frozenset(("cancel", "reschedule", "fire"))
+
+
+class Absent(Enum):
+    """The place of a value for a header that was not given; null is a value."""
+
+    ABSENT = "absent"
+
+
+ABSENT: Final = Absent.ABSENT
+
+_new_tuple: Final = tuple.__new__
+
+Found = Control | Absent
+
+
+class Request(NamedTuple):
+    """The headers that every policy reads; `target` is raw, because its answer is cached by its bytes."""
+
+    deliver_at_ms: int  # -1: not given
+    delay_ms: int  # -1: not given
+    target: Found
+    target_partition: int  # -1: by key
+    id: str | None
+    expires_ms: int  # -1: never
+
+
+class Failure(NamedTuple):
+    """The further headers that a retry policy reads."""
+
+    attempt: int  # the one that failed
+    first_failure_ms: int
+    error_class: str | None
+
+
+def read_request(controls: Mapping[str, Control]) -> Request:
+    """The request of a record. Raises Refusal (bad_header, unsupported_action)."""
+    # Hot: one get per header beats a loop with a dispatch, although most are absent.
+    get: Callable[[str, Found], Found] = controls.get
+    raw = get(DELAY, ABSENT)
+    delay_ms = -1 if raw is ABSENT else _delay_of(raw)
+    raw = get(DELIVER_AT, ABSENT)
+    deliver_at_ms = -1 if raw is ABSENT else _time_of(DELIVER_AT, raw)
+    raw = get(TARGET_PARTITION, ABSENT)
+    target_partition = -1 if raw is ABSENT else _number_of(TARGET_PARTITION, raw, INT32_MAX)
+    raw = get(EXPIRES_AT, ABSENT)
+    expires_ms = -1 if raw is ABSENT else _time_of(EXPIRES_AT, raw)
+    raw = get(ID, ABSENT)
+    message_id = None if raw is ABSENT else _id_of(raw)
+    raw = get(ACTION, ABSENT)
+    if raw is not ABSENT:
+        _refuse_action(text_of(ACTION, raw), message_id)
+    target = get(TARGET, ABSENT)
+    # Hot: half the time of Request(...), which is a Python function that does this.
+    return _new_tuple(Request, (deliver_at_ms, delay_ms, target, target_partition, message_id, expires_ms))
+
+
+def read_failure(controls: Mapping[str, Control], timestamp_ms: int) -> Failure:
+    """What a retry policy must know of the failure. Raises Refusal (bad_header)."""
+    attempt, first_failure_ms, error_class = 1, timestamp_ms, None
+    if ATTEMPT in controls:
+        attempt = _number_of(ATTEMPT, controls[ATTEMPT], INT32_MAX - 1)
+        if attempt == 0:
+            raise Refusal(BAD_HEADER, f"{ATTEMPT}: attempts count from 1")
+    if FIRST_FAILURE in controls:
+        first_failure_ms = _number_of(FIRST_FAILURE, controls[FIRST_FAILURE], TIME_MAX_MS)
+    if ERROR_CLASS in controls:
+        whole = text_of(ERROR_CLASS, controls[ERROR_CLASS]).encode()
+        error_class = whole[:ERROR_CLASS_BYTES_MAX].decode(errors="ignore")
+    if ERROR_MESSAGE in controls:
+        text_of(ERROR_MESSAGE, controls[ERROR_MESSAGE])
+    return Failure(attempt, first_failure_ms, error_class)
+
+
+def text_of(header: str, raw: Found) -> str:
+    """The header's text. Raises Refusal when it is repeated, null or not UTF-8."""
+    if isinstance(raw, bytes):
+        try:
+            return raw.decode()
+        except UnicodeDecodeError:
+            raise Refusal(BAD_HEADER, f"{header}: not UTF-8") from None
+    raise Refusal(BAD_HEADER, f"{header}: {'null' if raw is None else 'given more than once'}")
+
+
+@lru_cache(DURATIONS_CACHED_MAX)
+def _cached_delay_of(raw: bytes) -> int:
+    try:
+        return parse_duration(text_of(DELAY, raw))
+    except FormatError as error:
+        raise Refusal(BAD_HEADER, f"{DELAY}: {error.problem}") from None
+
+
+def _delay_of(raw: Found) -> int:
+    # The length is limited before the cache, so that its memory is; a cache keeps no errors.
+    if isinstance(raw, bytes) and len(raw) <= TEXT_LENGTH_MAX:
+        return _cached_delay_of(raw)
+    text_of(DELAY, raw)
+    raise Refusal(BAD_HEADER, f"{DELAY}: longer than {TEXT_LENGTH_MAX} bytes")
+
+
+def _time_of(header: str, raw: Found) -> int:
+    try:
+        return parse_time(text_of(header, raw))
+    except FormatError as error:
+        raise Refusal(BAD_HEADER, f"{header}: {error.problem}") from None
+
+
+def _number_of(header: str, raw: Found, number_max: int) -> int:
+    text = text_of(header, raw)
+    if not (text.isascii() and text.isdigit()):
+        raise Refusal(BAD_HEADER, f"{header}: not a whole number of 0 or more")
+    # The length first: int() of a text without end takes time without end.
+    if len(text) > DIGITS_MAX or int(text) > number_max:
+        raise Refusal(BAD_HEADER, f"{header}: larger than {number_max}")
+    return int(text)
+
+
+def _id_of(raw: Found) -> str:
+    text = text_of(ID, raw)
+    if not text:
+        raise Refusal(BAD_HEADER, f"{ID}: empty")
+    if len(text.encode()) > ID_BYTES_MAX:
+        raise Refusal(BAD_HEADER, f"{ID}: longer than {ID_BYTES_MAX} bytes")
+    return text
+
+
+def _refuse_action(action: str, message_id: str | None) -> None:
+    if action not in ACTIONS:
+        raise Refusal(BAD_HEADER, f"{ACTION}: unknown (cancel, reschedule or fire)")
+    if message_id is None:
+        raise Refusal(BAD_HEADER, f"{ACTION}: needs {ID}")
+    raise Refusal(UNSUPPORTED_ACTION, f"{ACTION}: not available in this version")

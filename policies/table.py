@@ -1,0 +1,287 @@
+"""Which policy a record meets and what that policy decides. Pure: the same facts and the same table give the
+same decision, always, in the engine, in `explain` and in a backtest.
+
+Matching order: an exact topic before a glob, then the glob with the longer literal part, then more header
+conditions, then the name. The first whose header conditions hold decides.
+
+Order of questions, the first that says no ends it:
+    policy        no_policy             Headers that the policy does not read are never looked at.
+    timestamp     bad_timestamp
+    headers       bad_header, unsupported_action
+    target        bad_header, loop, target_not_allowed
+    attempt       attempts_exhausted, not_retryable   (retry)
+    due           bad_header, too_far, timeout (retry), expired
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from policies.backoff import delay_ms
+from policies.decision import (
+    ATTEMPTS_EXHAUSTED,
+    BAD_HEADER,
+    BAD_TIMESTAMP,
+    EXPIRED,
+    LOOP,
+    NO_POLICY,
+    NOT_RETRYABLE,
+    REPEATED,
+    TARGET_NOT_ALLOWED,
+    TIMEOUT,
+    TOO_FAR,
+    Control,
+    Dead,
+    Decision,
+    Facts,
+    Hold,
+    Quarantine,
+    Refusal,
+    Repeated,
+)
+from policies.duration import TIME_MAX_MS, format_duration
+from policies.glob import compile_globs, is_exact, literal_length
+from policies.model import DELAY_MAX_DEFAULT_MS, Policy, Retry, Versioned, is_topic
+from policies.request import ABSENT, Found, Request, read_failure, read_request, text_of
+from sidecar.record import TARGET
+
+__all__ = [
+    "EMPTY_TABLE",
+    "REPEATED",
+    "Control",
+    "Dead",
+    "Decision",
+    "Facts",
+    "Hold",
+    "PolicyTable",
+    "Quarantine",
+    "Repeated",
+    "Rule",
+    "decide",
+]
+
+RETRY_SUFFIX: Final = "-retry"
+DEAD_LETTER_SUFFIX: Final = "-dlq"
+TOPICS_CACHED_MAX: Final = 10_000
+TARGETS_CACHED_MAX: Final = 1_024
+HEADER_VALUE_BYTES_MAX: Final = 4_096  # of a header value, this much is compared with a condition's glob
+
+_new_tuple: Final = tuple.__new__
+
+Conditions = tuple[tuple[str, re.Pattern[str]], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rule:
+    """One version of a policy, compiled for one source topic."""
+
+    policy: Policy
+    retry: Retry | None
+    topic: str
+    label: str  # name@version
+    conditions: Conditions
+    default_target: str | None
+    default_delay_ms: int  # -1: none
+    delay_max_ms: int
+    allow: re.Pattern[str] | None
+    retry_on: re.Pattern[str] | None
+    give_up_on: re.Pattern[str] | None
+    # By raw header: the target and its dead-letter topic, one pair of strings for all records that name it.
+    _topics: dict[Found, tuple[str, str]] = field(default_factory=dict, repr=False)
+
+    def topics_of(self, raw: Found) -> tuple[str, str]:
+        """The target and the dead-letter topic. Raises Refusal (bad_header, loop, target_not_allowed)."""
+        topics = self._topics.get(raw)
+        if topics is None:
+            target = self._resolve_target(raw)
+            topics = target, self._dead_letter_of(target)
+            if len(self._topics) >= TARGETS_CACHED_MAX:
+                self._topics.clear()
+            self._topics[raw] = topics
+        return topics
+
+    def _resolve_target(self, raw: Found) -> str:
+        target = self.default_target if raw is ABSENT else text_of(TARGET, raw)
+        if target is None:
+            raise Refusal(BAD_HEADER, f"{TARGET}: missing, and policy {self.label} has no target.topic")
+        if not is_topic(target):
+            raise Refusal(BAD_HEADER, f"{TARGET}: not a topic name")
+        if target == self.topic:
+            raise Refusal(LOOP, "the target is the source topic")
+        if target != self.default_target and (self.allow is None or not self.allow.match(target)):
+            raise Refusal(TARGET_NOT_ALLOWED, f"{TARGET}: not allowed by policy {self.label}")
+        return target
+
+    def _dead_letter_of(self, target: str) -> str:
+        if self.policy.dead_letter is not None:
+            return self.policy.dead_letter.topic
+        return (self.topic if self.retry is None else target) + DEAD_LETTER_SUFFIX
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PolicyTable:
+    """The policies of one moment. `version`: offset + 1 of the last record of the topic that counts."""
+
+    version: int
+    policies: Mapping[str, Versioned]
+    _rules: dict[str, tuple[Rule, ...]] = field(default_factory=dict, init=False, repr=False)
+
+    def rules(self, topic: str) -> tuple[Rule, ...]:
+        """The policies that may match records of this topic, in matching order."""
+        rules = self._rules.get(topic)
+        if rules is None:
+            ranked = sorted(
+                (rank, name)
+                for name, versioned in self.policies.items()
+                if (rank := _rank(versioned.policy, topic))
+            )
+            rules = tuple(_compile(self.policies[name], topic) for _, name in ranked)
+            if len(self._rules) >= TOPICS_CACHED_MAX:
+                self._rules.clear()
+            self._rules[topic] = rules
+        return rules
+
+
+EMPTY_TABLE: Final = PolicyTable(0, MappingProxyType({}))
+
+
+def _rank(policy: Policy, topic: str) -> tuple[int, int, int] | None:
+    """The place of the policy in the matching order (smaller is first); None when no topic glob matches."""
+    best = None
+    for glob in policy.match.topics:
+        pattern = compile_globs((glob,))
+        if glob == topic or (pattern is not None and pattern.match(topic)):
+            rank = (0 if is_exact(glob) else 1, -literal_length(glob), -len(policy.match.headers))
+            best = rank if best is None else min(best, rank)
+    return best
+
+
+def _compile(versioned: Versioned, topic: str) -> Rule:
+    policy = versioned.policy
+    conditions = tuple(
+        (name, pattern) for name, glob in policy.match.headers.items() if (pattern := compile_globs((glob,)))
+    )
+    default_target = policy.target.topic
+    if default_target is None and policy.retry is not None and topic.endswith(RETRY_SUFFIX):
+        default_target = topic.removesuffix(RETRY_SUFFIX) or None
+    delay, retry = policy.delay, policy.retry
+    return Rule(
+        policy=policy,
+        retry=retry,
+        topic=topic,
+        label=f"{policy.name}@{versioned.version}",
+        conditions=conditions,
+        default_target=default_target,
+        default_delay_ms=-1 if delay is None or delay.default is None else delay.default,
+        delay_max_ms=DELAY_MAX_DEFAULT_MS if delay is None else delay.max,
+        allow=compile_globs(policy.target.allow),
+        retry_on=None if retry is None else compile_globs(retry.retry_on),
+        give_up_on=None if retry is None else compile_globs(retry.give_up_on),
+    )
+
+
+def decide(facts: Facts, table: PolicyTable) -> Decision:
+    """What becomes of the record. Never raises, whatever the headers hold."""
+    topic, _, _, timestamp_ms, headers, controls = facts
+    for rule in table._rules.get(topic) or table.rules(topic):
+        if not rule.conditions or holds(rule.conditions, headers):
+            break
+    else:
+        return Quarantine(NO_POLICY, "no policy matches the topic and headers")
+    if not 0 <= timestamp_ms <= TIME_MAX_MS:
+        return Quarantine(
+            BAD_TIMESTAMP, "missing" if timestamp_ms == -1 else "before 1970 or after the year 9999"
+        )
+    try:
+        request = read_request(controls)
+        if rule.retry is None:
+            return _decide_delay(rule, timestamp_ms, request)
+        return _decide_retry(rule, rule.retry, facts, request)
+    except Refusal as refusal:
+        return Quarantine(refusal.reason, refusal.detail)
+
+
+def holds(conditions: Conditions, headers: Sequence[tuple[str, bytes | None]]) -> bool:
+    """Whether for every condition some header of its name has a value that matches; null never does."""
+    return all(
+        any(name == wanted and value is not None and pattern.match(_text(value)) for name, value in headers)
+        for wanted, pattern in conditions
+    )
+
+
+def _text(value: bytes) -> str:
+    return value[:HEADER_VALUE_BYTES_MAX].decode(errors="replace")
+
+
+def _decide_delay(rule: Rule, timestamp_ms: int, request: Request) -> Hold | Dead:
+    deliver_at_ms, wait_ms, raw_target, target_partition, message_id, expires_ms = request
+    target, dead_letter = rule.topics_of(raw_target)
+    if deliver_at_ms >= 0:
+        due_ms = deliver_at_ms
+    else:
+        if wait_ms < 0:
+            wait_ms = rule.default_delay_ms
+            if wait_ms < 0:
+                raise Refusal(BAD_HEADER, f"no delay asked for, and policy {rule.label} has no default")
+        due_ms = timestamp_ms + wait_ms
+    if due_ms - timestamp_ms > rule.delay_max_ms:
+        raise _too_far(rule)
+    if 0 <= expires_ms < due_ms:
+        return Dead(EXPIRED, dead_letter, rule.label, 0, -1, message_id, timestamp_ms)
+    # Hot: half the time of Hold(...), which is a Python function that does this.
+    return _new_tuple(
+        Hold, (due_ms, target, target_partition, rule.label, 0, -1, expires_ms, dead_letter, message_id)
+    )
+
+
+def _decide_retry(rule: Rule, retry: Retry, facts: Facts, request: Request) -> Hold | Dead:
+    timestamp_ms = facts.timestamp_ms
+    failed, first_failure_ms, error_class = read_failure(facts.controls, timestamp_ms)
+    target, dead_letter = rule.topics_of(request.target)
+
+    def dead(reason: str) -> Dead:
+        return Dead(reason, dead_letter, rule.label, failed, first_failure_ms, request.id, timestamp_ms)
+
+    if failed > retry.attempts:
+        return dead(ATTEMPTS_EXHAUSTED)
+    if not _is_retryable(rule, retry, error_class):
+        return dead(NOT_RETRYABLE)
+    if request.deliver_at_ms >= 0:
+        due_ms = request.deliver_at_ms
+    elif request.delay_ms >= 0:
+        due_ms = timestamp_ms + request.delay_ms
+    else:
+        due_ms = timestamp_ms + delay_ms(retry.backoff, failed, (facts.topic, facts.partition, facts.offset))
+    asked = request.deliver_at_ms >= 0 or request.delay_ms >= 0
+    if asked and due_ms - timestamp_ms > rule.delay_max_ms:
+        raise _too_far(rule)
+    if retry.timeout is not None and due_ms > first_failure_ms + retry.timeout:
+        return dead(TIMEOUT)
+    if 0 <= request.expires_ms < due_ms:
+        return dead(EXPIRED)
+    return Hold(
+        due_ms,
+        target,
+        request.target_partition,
+        rule.label,
+        failed + 1,
+        first_failure_ms,
+        request.expires_ms,
+        dead_letter,
+        request.id,
+    )
+
+
+def _is_retryable(rule: Rule, retry: Retry, error_class: str | None) -> bool:
+    if error_class is None:  # matches only `*`, and nothing of the more specific
+        return "*" in retry.retry_on and "*" not in retry.give_up_on
+    if rule.give_up_on is not None and rule.give_up_on.match(error_class):
+        return False
+    return rule.retry_on is not None and rule.retry_on.match(error_class) is not None
+
+
+def _too_far(rule: Rule) -> Refusal:
+    limit = format_duration(rule.delay_max_ms)
+    return Refusal(TOO_FAR, f"due more than {limit} after the record's timestamp (policy {rule.label})")

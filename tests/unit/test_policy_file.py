@@ -1,0 +1,100 @@
+"""The policies file: documents in, policies or an error with its line out."""
+
+from pathlib import Path
+
+import pytest
+
+from policies.errors import PolicyFileError
+from policies.file import parse_policies, read_policies_file
+
+GOOD = """\
+---
+name: orders-retry
+match: {topics: ["orders-retry"], headers: {tenant: "gold*"}}
+retry:
+  attempts: 5
+  backoff: {kind: exponential, initial: 1s, factor: 2, max: 10m, jitter: full}
+  timeout: 24h
+  retry_on: ["*"]
+  give_up_on: ["*.ValidationError"]
+target: {topic: orders, allow: ["orders"]}
+dead_letter: {topic: orders-dlq}
+---
+# nothing here
+---
+name: reminders
+match: {topics: ["reminders"]}
+delay: {default: 15m, max: 400d}
+target: {allow: ["mail-*", "push"]}
+"""
+
+
+def test_documents_become_policies_in_order_and_empty_ones_are_passed_over() -> None:
+    assert [policy.name for policy in parse_policies(GOOD)] == ["orders-retry", "reminders"]
+
+
+@pytest.mark.parametrize("text", ["", "---\n", "# only words\n", "---\n---\n"])
+def test_a_file_may_hold_no_policy(text: str) -> None:
+    assert parse_policies(text) == ()
+
+
+def one(delay: str = "{default: 15m}", more: str = "") -> str:
+    return f"name: a\nmatch: {{topics: [a]}}\ntarget: {{topic: b}}\ndelay: {delay}\n{more}"
+
+
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{name}: &{name} [{','.join(['*' + before] * 9)}]\n"
+    for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "problem"),
+    [
+        (one("{default: soon}"), 4, "delay.default: not a duration"),
+        (one("\n  default: 1m\n  most: 2m"), 6, "delay.most: Extra inputs"),
+        (one(more="retry: {attempts: 1, backoff: {kind: fixed, delay: 1s}}"), 1, "exactly one of"),
+        (one(more="retry:\n  attempts: 1\n  backoff:\n    kind: exponential\n    initial: x"), 9, "initial"),
+        (GOOD + "---\n" + GOOD, 21, "policy orders-retry stands twice"),
+        (one(more="name: b"), 5, "the key name is given twice"),
+        (one("{default: 1m, default: 2m}"), 4, "the key default is given twice"),
+        ("- a\n- b\n", 1, "a policy is a mapping"),
+        ("just text", 1, "a policy is a mapping"),
+        ("name: [a\nmatch: b\n", 2, "expected ',' or ']'"),
+        ("a: 1\n\tb: 2\n", 2, "cannot start any token"),
+        ("name: \x00\n", 1, "a character that YAML does not allow"),
+        ("? [a]\n: b\n", 1, "a key must be a text"),
+        ("name: !!python/object:os.system x\n", 1, "could not determine a constructor"),
+        ("name: 2026-13-45\n", 1, "not a plain value"),
+        (BOMB, 1, "more than 200000 values"),
+        ("[" * 50 + "]" * 50, 1, "nested deeper than 40"),
+        ("[" * 5_000 + "]" * 5_000, 0, "nested deeper than 40"),
+        ("a: &x [*x]\n", 1, "nested deeper than 40"),
+        ("a: *unknown\n", 1, "undefined alias"),
+    ],
+)
+def test_an_error_names_line_and_problem(text: str, line: int, problem: str) -> None:
+    with pytest.raises(PolicyFileError) as caught:
+        parse_policies(text, "p.yaml")
+    assert problem in str(caught.value)
+    assert caught.value.line == line
+    assert str(caught.value).startswith("p.yaml:")
+
+
+def test_a_file_is_read_with_or_without_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "policies.yaml"
+    path.write_bytes(b"\xef\xbb\xbf" + GOOD.encode())
+    assert len(read_policies_file(path)) == 2
+
+
+def test_a_file_that_is_missing_too_large_or_not_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PolicyFileError, match="No such file"):
+        read_policies_file(tmp_path / "none.yaml")
+    large = tmp_path / "large.yaml"
+    large.write_bytes(b"#" * (4 * 1024 * 1024 + 1))
+    with pytest.raises(PolicyFileError, match="larger than"):
+        read_policies_file(large)
+    binary = tmp_path / "binary.yaml"
+    binary.write_bytes(b"name: a\nmatch: \xff\n")
+    with pytest.raises(PolicyFileError, match="binary.yaml:2:1: not UTF-8"):
+        read_policies_file(binary)
