@@ -1,0 +1,267 @@
+"""A real Kafka node in a child process, from the jars that Maven fetched.
+
+Broker and controller in one JVM, reachable only on the loopback interface. It is for trying out and for
+tests: one replica, no security.
+"""
+
+import base64
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from sidecar.embedded.jars import (
+    KafkaUnavailable,
+    Progress,
+    fetch_jars,
+    kafka_version,
+    missing_tools,
+    silent,
+)
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 20.0
+
+# Below the range from which the system gives ports to outgoing connections: a client that keeps trying to
+# reach a stopped broker inside that range can connect to itself and so take the port away for good.
+_PORTS = range(20_000, 32_000)
+_PORT_ATTEMPTS_MAX = 100
+
+_POLL_S = 0.05
+_STARTED = b"Kafka Server started"
+
+# The shell's child reads a pipe that only we hold open; when we die, however we die, it reads the end and
+# kills the broker. `exec` makes the broker take the shell's process id. PDEATHSIG would not do: it kills when
+# the starting thread ends, and that need not be the main thread.
+_GUARDED = 'exec 3<&0; (cat <&3 >/dev/null; kill -KILL $$) & exec "$@" 3<&- </dev/null'
+
+_PROPERTIES = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "default.replication.factor": "1",
+    "auto.create.topics.enable": "false",
+    "group.initial.rebalance.delay.ms": "0",
+    # A broker stopped for a while must not lose what it holds for us the moment it is back.
+    "log.retention.ms": "-1",
+    "offsets.retention.minutes": "5256000",
+    # One node: nobody takes over, so a node that was killed need not wait long to be let in again.
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+    "num.network.threads": "2",
+    "num.io.threads": "4",
+}
+
+_LOG4J = """\
+status = error
+appender.file.type = File
+appender.file.name = FILE
+appender.file.fileName = {log}
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = [%d] %p %m (%c)%n
+rootLogger.level = warn
+rootLogger.appenderRef.file.ref = FILE
+logger.started.name = kafka.server.KafkaRaftServer
+logger.started.level = info
+"""
+
+
+class MavenKafka:
+    """One real Kafka node in a child process that dies with this one.
+
+    Keeps its ports and its data over `stop()` or `kill()` and `start()`. `properties` go over the defaults.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        port: int = 0,
+        progress: Progress = silent,
+        properties: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._directory = data_dir.absolute()
+        self._progress = progress
+        self._port = port or free_port()
+        self._controller_port = free_port(excluded=self._port)
+        self._properties = dict(properties)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def description(self) -> str:
+        """Which kind this is, in words for the user."""
+        return f"Kafka {kafka_version()}, a real broker from Maven jars"
+
+    @property
+    def bootstrap(self) -> str:
+        """host:port for clients."""
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def log(self) -> Path:
+        """The broker's own log file: warnings and errors."""
+        return self._directory / "broker.log"
+
+    def start(self) -> None:
+        """Fetch the jars and format the storage if need be, start, and return when clients can be served.
+
+        Raises KafkaUnavailable with the broker's last words.
+        """
+        if self._process is not None:
+            return
+        reason = missing_tools()
+        if reason is not None:
+            raise KafkaUnavailable(reason)
+        jars = fetch_jars(self._progress)
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._write_settings()
+        self._format(jars)
+        seen = self.log.stat().st_size if self.log.exists() else 0
+        self._process = self._launch(jars)
+        try:
+            self._wait_until_started(self._process, seen)
+        except BaseException:
+            self.kill()
+            raise
+
+    def stop(self) -> None:
+        """End the broker in order, or by force when it takes too long; twice is harmless."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._progress("Kafka did not stop in time and is killed")
+        self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would; twice is harmless."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        # The group holds the broker and the guard that waits for our death; it exists until both are gone.
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        assert process.stdin is not None
+        process.stdin.close()
+
+    def _write_settings(self) -> None:
+        controller = f"127.0.0.1:{self._controller_port}"
+        properties = {
+            **_PROPERTIES,
+            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{controller}",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
+            "controller.quorum.voters": f"1@{controller}",
+            "log.dirs": str(self._directory / "log"),
+            **self._properties,
+        }
+        lines = [f"{key}={value}\n" for key, value in properties.items()]
+        (self._directory / "server.properties").write_text("".join(lines))
+        (self._directory / "log4j2.properties").write_text(_LOG4J.format(log=self.log))
+
+    def _format(self, jars: Path) -> None:
+        if (self._directory / "log" / "meta.properties").exists():
+            return
+        self._progress("Formatting Kafka's storage")
+        command = [
+            *self._java(jars),
+            "-XX:TieredStopAtLevel=1",
+            "kafka.tools.StorageTool",
+            "format",
+        ]
+        command += [
+            "-t",
+            _cluster_id(),
+            "-c",
+            str(self._directory / "server.properties"),
+        ]
+        result = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            timeout=START_TIMEOUT_S,
+        )
+        if result.returncode != 0:
+            raise KafkaUnavailable(f"Kafka's storage could not be formatted: {_cause(result.stdout)}")
+
+    def _launch(self, jars: Path) -> subprocess.Popen[bytes]:
+        self._progress("Starting Kafka")
+        command = [*self._java(jars), "-Xms128m", "-Xmx512m", "kafka.Kafka"]
+        command.append(str(self._directory / "server.properties"))
+        with (self._directory / "broker.out").open("wb") as output:
+            return subprocess.Popen(
+                ["sh", "-c", _GUARDED, "sh", *command],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # Its own group: Ctrl-C reaches us, and we stop the broker when nobody needs it any more.
+                start_new_session=True,
+            )
+
+    def _wait_until_started(self, process: subprocess.Popen[bytes], seen: int) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if _STARTED in _tail(self.log, seen):
+                return
+            if process.poll() is not None:
+                raise KafkaUnavailable(f"Kafka ended while starting: {self._last_words(seen)}")
+            time.sleep(_POLL_S)
+        raise KafkaUnavailable(
+            f"Kafka did not start within {START_TIMEOUT_S:.0f} s: {self._last_words(seen)}"
+        )
+
+    def _last_words(self, seen: int) -> str:
+        words = _tail(self._directory / "broker.out", 0) + _tail(self.log, seen)
+        return _cause(words.decode(errors="replace"))
+
+    def _java(self, jars: Path) -> list[str]:
+        settings = f"-Dlog4j2.configurationFile=file:{self._directory / 'log4j2.properties'}"
+        return ["java", settings, "-cp", f"{jars}/*"]
+
+
+def free_port(excluded: int = 0) -> int:
+    """A loopback port that nobody listens on, outside the range of outgoing connections."""
+    for port in random.sample(_PORTS, _PORT_ATTEMPTS_MAX):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if port != excluded and probe.connect_ex(("127.0.0.1", port)) != 0:
+                return port
+    raise KafkaUnavailable("no free port found")
+
+
+def _cause(output: str) -> str:
+    """The end of what a Java program said, without the frames of its stack traces."""
+    return "\n".join(line for line in output.splitlines() if not line.startswith("\tat "))[-1000:]
+
+
+def _cluster_id() -> str:
+    """Kafka's form of a UUID: 22 characters of base64; a leading `-` would be read as an option."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not text.startswith("-"):
+            return text
+
+
+def _tail(path: Path, start: int) -> bytes:
+    if not path.exists():
+        return b""
+    with path.open("rb") as file:
+        file.seek(start)
+        return file.read()
