@@ -1,0 +1,141 @@
+"""The brokers that tickover brings along: told plainly which one it is, and gone when it should be."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from sidecar.embedded import jars
+from sidecar.embedded import kafka as embedded
+from sidecar.embedded.jars import KafkaUnavailable
+from sidecar.embedded.kafka import MavenKafka, available, embedded_kafka
+from sidecar.embedded.maven import free_port
+from sidecar.embedded.mock import MockKafka
+from tests.services.fixtures import missing
+
+
+@pytest.fixture
+def maven_kafka(tmp_path: Path) -> MavenKafka:
+    """A broker of the test's own, not started."""
+    reason = available()
+    if reason is not None:
+        missing("Kafka from Maven", reason)
+    return MavenKafka(tmp_path / "kafka")
+
+
+def test_the_mock_cluster_takes_a_record_and_ends_twice() -> None:
+    mock = MockKafka()
+    mock.start()
+    mock.start()
+    producer = Producer({"bootstrap.servers": mock.bootstrap, "log_level": "0"})
+    producer.produce("topic", b"value")
+    assert producer.flush(10) == 0
+    mock.stop()
+    mock.stop()
+
+
+def test_without_java_the_mock_cluster_is_taken_and_the_user_is_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    told: list[str] = []
+    broker = embedded_kafka(tmp_path, progress=told.append)
+    assert isinstance(broker, MockKafka)
+    assert "NOT a real broker" in told[-1]
+    assert "not installed: java, mvn" in told[-1]
+
+
+def test_when_the_jars_cannot_be_fetched_the_mock_cluster_is_taken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fails(_progress: jars.Progress) -> Path:
+        raise KafkaUnavailable("no network")
+
+    monkeypatch.setattr(embedded, "available", lambda: None)
+    monkeypatch.setattr(embedded, "fetch_jars", fails)
+    told: list[str] = []
+    assert isinstance(embedded_kafka(tmp_path, progress=told.append), MockKafka)
+    assert "no network" in told[-1]
+
+
+def test_old_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, line in (
+        ("java", "echo 'openjdk version \"11.0.2\"' >&2"),
+        ("mvn", "true"),
+    ):
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\n{line}\n")
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    assert available() == f"java 11 is too old, Kafka {jars.kafka_version()} needs 17"
+
+
+def test_jars_are_fetched_once_and_a_broken_fetch_is_not_taken_for_whole(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    maven = tmp_path / "mvn"
+    maven.write_text("#!/bin/sh\necho no such artifact; exit 1\n")
+    maven.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with pytest.raises(KafkaUnavailable, match="no such artifact"):
+        jars.fetch_jars()
+    maven.write_text(f'#!/bin/sh\necho called >>{tmp_path}/calls\nmkdir -p "${{7#*=}}"\n')
+    told: list[str] = []
+    directory = jars.fetch_jars(told.append)
+    assert jars.fetch_jars(told.append) == directory
+    assert (tmp_path / "calls").read_text() == "called\n"
+    assert len(told) == 1
+
+
+def test_free_ports_lie_outside_the_range_of_outgoing_connections() -> None:
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert all(free_port() < first for _ in range(20))
+
+
+@pytest.mark.integration
+def test_a_broker_that_cannot_start_says_why_and_leaves_nothing_behind(
+    maven_kafka: MavenKafka,
+) -> None:
+    broken = MavenKafka(maven_kafka.log.parent, properties={"log.retention.ms": "soon"})
+    with pytest.raises(KafkaUnavailable, match=r"log\.retention\.ms"):
+        broken.start()
+    broken.stop()
+
+
+@pytest.mark.integration
+def test_the_broker_dies_with_its_parent(maven_kafka: MavenKafka) -> None:
+    code = (
+        "import sys; from pathlib import Path; from sidecar.embedded.kafka import MavenKafka;"
+        "kafka = MavenKafka(Path(sys.argv[1])); kafka.start();"
+        "print(kafka.bootstrap, flush=True); sys.stdin.read()"
+    )
+    root = Path(__file__).parents[2]
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code, str(maven_kafka.log.parent)],
+        cwd=root,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with parent:
+        assert parent.stdout is not None
+        host, port = parent.stdout.readline().strip().split(":")
+        assert _listens(host, int(port))
+        os.kill(parent.pid, signal.SIGKILL)
+        parent.wait()
+        deadline = time.monotonic() + 10
+        while _listens(host, int(port)):
+            assert time.monotonic() < deadline, "the broker outlived its parent"
+            time.sleep(0.02)
+
+
+def _listens(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((host, port)) == 0

@@ -1,0 +1,1 @@
+"""Real servers for tests: started once for a whole run, ended with it."""

@@ -1,0 +1,125 @@
+"""Fixtures: servers start when the first test asks for them, and end with the run.
+
+A missing service skips a test on a developer's machine and fails it where CI=true.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from sidecar.embedded.jars import KafkaUnavailable
+from sidecar.embedded.kafka import available
+from sidecar.embedded.mock import MockKafka
+from tests.services.kafka import Kafka
+from tests.services.kafka_servers import (
+    ContainerServer,
+    KafkaServer,
+    MavenServer,
+    find_image,
+)
+
+# auto: docker where an engine answers and has or gets the image, else maven.
+# both: as auto, and neither kind may be missing.
+CHOICE = os.environ.get("TICKOVER_TEST_KAFKA", "auto")
+IN_CI = os.environ.get("CI") == "true"
+
+
+class KafkaChoice:
+    """Starts each kind of broker at most once in a run."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self._running: dict[str, Kafka] = {}
+        self._cleanup = ExitStack()
+
+    def default(self) -> Kafka:
+        """The broker for tests that do not care which."""
+        if CHOICE in ("docker", "maven"):
+            return self.kind(CHOICE)
+        try:
+            find_image()
+        except LookupError:
+            return self.kind("maven")
+        return self.kind("docker")
+
+    def kind(self, kind: str) -> Kafka:
+        """The broker of one kind, started if it is not yet; raises LookupError when it cannot be had here."""
+        if kind not in self._running:
+            server = self._server(kind)
+            self._cleanup.callback(server.remove)
+            server.start()
+            self._running[kind] = Kafka(server)
+        return self._running[kind]
+
+    def close(self) -> None:
+        """End whatever was started."""
+        self._running.clear()
+        self._cleanup.close()
+
+    def _server(self, kind: str) -> KafkaServer:
+        if kind == "docker":
+            return ContainerServer(find_image())
+        reason = available()
+        if reason is not None:
+            raise LookupError(reason)
+        return MavenServer(self._data_dir)
+
+
+def missing(service: str, reason: object) -> None:
+    """Skip for a service that is not there; in CI fail, so that nothing goes untested unseen."""
+    if IN_CI or CHOICE == "both":
+        pytest.fail(f"{service} is missing: {reason}")
+    pytest.skip(f"{service} is missing: {reason}")
+
+
+@pytest.fixture(scope="session")
+def kafka_choice(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaChoice]:
+    """All brokers of this run."""
+    choice = KafkaChoice(tmp_path_factory.mktemp("kafka"))
+    yield choice
+    choice.close()
+
+
+@pytest.fixture(scope="session")
+def kafka(kafka_choice: KafkaChoice) -> Kafka:
+    """A real broker: in a container where Docker answers, else from Maven jars."""
+    try:
+        return kafka_choice.default()
+    except (LookupError, KafkaUnavailable) as error:
+        missing("Kafka", error)
+        raise
+
+
+@pytest.fixture(scope="session", params=["docker", "maven"])
+def each_kafka(request: pytest.FixtureRequest, kafka_choice: KafkaChoice) -> Kafka:
+    """Every kind of real broker in turn: for what must not depend on the kind."""
+    if CHOICE not in ("auto", "both", request.param):
+        pytest.skip(f"TICKOVER_TEST_KAFKA={CHOICE}")
+    try:
+        return kafka_choice.kind(request.param)
+    except (LookupError, KafkaUnavailable) as error:
+        missing(f"Kafka from {request.param}", error)
+        raise
+
+
+@pytest.fixture
+def mock_kafka() -> Iterator[MockKafka]:
+    """A fresh mock cluster."""
+    cluster = MockKafka()
+    cluster.start()
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture(params=["mock", pytest.param("real", marks=pytest.mark.integration)])
+def kafka_place(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """(bootstrap, a fresh topic) of the mock cluster and of the real broker in turn."""
+    if request.param == "mock":
+        bootstrap: str = request.getfixturevalue("mock_kafka").bootstrap
+        return bootstrap, f"test-{uuid4().hex[:8]}"
+    kafka: Kafka = request.getfixturevalue("kafka")
+    return kafka.bootstrap, kafka.topic("clients", partitions=4)

@@ -1,0 +1,167 @@
+"""The ways to a real Kafka broker in a test run: a Docker container, or a child process from Maven jars."""
+
+import os
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+import docker
+import docker.errors
+import requests.exceptions
+from testcontainers.core.container import DockerContainer
+
+from sidecar.embedded.maven import MavenKafka, free_port
+
+IMAGE = os.environ.get("TICKOVER_TEST_KAFKA_IMAGE", "apache/kafka:4.1.1")
+STANDIN_IMAGE = "tickover-standin/kafka"
+START_TIMEOUT_S = 90.0
+
+# Short session timeouts let tests see a member's death soon; the group's own default stays the client's.
+PROPERTIES = {"group.min.session.timeout.ms": "1000"}
+
+_CONTAINER_PORT = 9092
+_STARTED = b"Kafka Server started"
+
+
+class KafkaServer(Protocol):
+    """A real broker that tests may stop and start."""
+
+    bootstrap: str
+
+    def start(self) -> None:
+        """Return when clients can be served."""
+
+    def stop(self) -> None:
+        """Orderly end; data and port are kept until `remove`."""
+
+    def kill(self) -> None:
+        """SIGKILL, then as `stop`."""
+
+    def remove(self) -> None:
+        """End it, and forget its data."""
+
+
+class MavenServer:
+    """A broker in a child process."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._kafka = MavenKafka(data_dir, properties=PROPERTIES)
+        self.bootstrap = self._kafka.bootstrap
+
+    def start(self) -> None:
+        """Return when clients can be served."""
+        self._kafka.start()
+
+    def stop(self) -> None:
+        """Orderly end."""
+        self._kafka.stop()
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._kafka.kill()
+
+    def remove(self) -> None:
+        """SIGKILL: the data directory belongs to the test run, which deletes it."""
+        self._kafka.kill()
+
+
+class ContainerServer:
+    """A broker in a container. Its port on the host is fixed, because the broker tells it to clients."""
+
+    def __init__(self, image: str) -> None:
+        port = free_port()
+        self.bootstrap = f"127.0.0.1:{port}"
+        self._container = DockerContainer(image).with_bind_ports(_CONTAINER_PORT, port)
+        for name, value in _container_settings(self.bootstrap).items():
+            self._container.with_env(name, value)
+        self._created = False
+
+    def start(self) -> None:
+        """Create the container, or start it again, and return when clients can be served."""
+        since_s = time.time()
+        if self._created:
+            self._wrapped().start()
+        else:
+            self._container.start()
+            self._created = True
+        self._wait_until_started(since_s)
+
+    def stop(self) -> None:
+        """Orderly end."""
+        self._wrapped().stop(timeout=20)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._wrapped().kill()
+        self._wrapped().wait()
+
+    def remove(self) -> None:
+        """End and delete the container with its data."""
+        if self._created:
+            self._container.stop(force=True, delete_volume=True)
+
+    def _wrapped(self) -> Any:
+        return self._container.get_wrapped_container()
+
+    def _wait_until_started(self, since_s: float) -> None:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while _STARTED not in (words := self._wrapped().logs(since=since_s)):
+            self._wrapped().reload()
+            if self._wrapped().status == "exited" or time.monotonic() > deadline:
+                raise RuntimeError(f"Kafka did not start in its container: {words[-1000:].decode()}")
+            time.sleep(0.1)
+
+
+def find_image() -> str:
+    """The public image, or the stand-in of tests/images/build; raises LookupError with what is missing."""
+    try:
+        client = docker.from_env(timeout=60)
+    except (
+        docker.errors.DockerException,
+        requests.exceptions.RequestException,
+    ) as error:
+        raise LookupError(f"no Docker engine answers: {error}") from error
+    try:
+        for image in (IMAGE, STANDIN_IMAGE):
+            if client.images.list(name=image):
+                return image
+        client.images.pull(IMAGE)
+        return IMAGE
+    except docker.errors.APIError as error:
+        raise LookupError(f"no image {IMAGE}, run tests/images/build: {error}") from error
+    finally:
+        client.close()
+
+
+def _container_settings(advertised: str) -> dict[str, str]:
+    """What apache/kafka and the stand-in read: it replaces the image's own settings as a whole."""
+    properties = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "listeners": f"PLAINTEXT://:{_CONTAINER_PORT},INTERNAL://localhost:9094,CONTROLLER://:9093",
+        # The host's address does not work inside the container, and there the broker verifies a transactional
+        # produce over a connection to itself: without this listener it ends in NOT_ENOUGH_REPLICAS.
+        "advertised.listeners": f"PLAINTEXT://{advertised},INTERNAL://localhost:9094",
+        "inter.broker.listener.name": "INTERNAL",
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.voters": "1@localhost:9093",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,INTERNAL:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "log.dirs": "/tmp/kafka-logs",
+        "offsets.topic.replication.factor": "1",
+        "offsets.topic.num.partitions": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "transaction.state.log.num.partitions": "1",
+        "auto.create.topics.enable": "false",
+        "group.initial.rebalance.delay.ms": "0",
+        "log.retention.ms": "-1",
+        "broker.session.timeout.ms": "3000",
+        "broker.heartbeat.interval.ms": "500",
+        **PROPERTIES,
+    }
+    settings = {f"KAFKA_{key.upper().replace('.', '_')}": value for key, value in properties.items()}
+    return {
+        **settings,
+        "CLUSTER_ID": "5L6g3nShT-eMCtK--X86sw",
+        "KAFKA_HEAP_OPTS": "-Xms128m -Xmx512m",
+    }
