@@ -73,7 +73,7 @@ class KafkaSettings(_Section):
     )
     client: Client = Field(
         default_factory=dict,
-        description="librdkafka settings by their dotted names, for producer, consumer and admin client alike",
+        description="librdkafka settings by their dotted names, for all clients alike",
     )
 
     @property

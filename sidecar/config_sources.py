@@ -15,8 +15,10 @@ import yaml
 from pydantic import BaseModel, SecretStr, ValidationError
 
 PREFIX: Final = "TICKOVER_"
-# Variables that are ours but not settings: the file's name, and what the CLI needs to call a running sidecar.
+# Ours, but no settings: the name of the file, what the command line needs to call a sidecar, the container's image.
 OTHER_VARIABLES: Final = frozenset(
+    {"TICKOVER_CONFIG", "TICKOVER_URL", "TICKOVER_TOKEN", "TICKOVER_TOKEN_FILE", "TICKOVER_IMAGE"}
+)
     {"TICKOVER_CONFIG", "TICKOVER_URL", "TICKOVER_TOKEN", "TICKOVER_TOKEN_FILE"}
 )
 RESERVED_PREFIXES: Final = ("TICKOVER_TEST_", "TICKOVER_BENCH_")

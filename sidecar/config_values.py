@@ -8,29 +8,15 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, BeforeValidator, PlainSerializer, SecretStr
 
+from policies.duration import format_duration, parse_duration
+from policies.model import is_topic
+
 SIZE_UNITS: Final = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
-DURATION_UNITS_MS: Final = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 REPLICAS_MAX: Final = 100
 # Client settings whose values are never shown.
 SECRET_CLIENT_KEY: Final = re.compile(
     r".*(password|secret|passphrase|private\.key|key\.pem|jaas|sasl\.oauthbearer\.config).*"
 )
-
-
-def _milliseconds(value: object) -> object:
-    if not isinstance(value, str):
-        return value
-    match = re.fullmatch(r"(\d{1,15})(ms|s|m|h|d)?", value.strip())
-    if match is None:
-        raise ValueError("must be a duration such as 250ms, 90s, 15m, 2h or 3d")
-    return int(match[1]) * DURATION_UNITS_MS[match[2] or ""]
-
-
-def _duration_text(duration_ms: int) -> str:
-    for unit in ("d", "h", "m", "s"):
-        if duration_ms and duration_ms % DURATION_UNITS_MS[unit] == 0:
-            return f"{duration_ms // DURATION_UNITS_MS[unit]}{unit}"
-    return f"{duration_ms}ms"
 
 
 def _bytes(value: object) -> object:
@@ -49,7 +35,7 @@ def _comma_list(value: object) -> object:
 
 
 def _topic(name: str) -> str:
-    if re.fullmatch(r"[A-Za-z0-9._-]{1,249}", name) is None or name in (".", ".."):
+    if not is_topic(name):
         raise ValueError("must be a topic name: at most 249 of A-Z a-z 0-9 . _ -")
     return name
 
@@ -87,6 +73,7 @@ def _replicas(count: int) -> int:
 
 
 def data_dir() -> Path:
+    """Where a user's programs keep their data."""
     try:
         return Path.home() / ".local" / "share" / "tickover"
     except RuntimeError:  # a container whose user has no home
@@ -95,8 +82,8 @@ def data_dir() -> Path:
 
 Milliseconds = Annotated[
     int,
-    BeforeValidator(_milliseconds, json_schema_input_type=str | int),
-    PlainSerializer(_duration_text, return_type=str, when_used="json"),
+    BeforeValidator(parse_duration, json_schema_input_type=str | int),
+    PlainSerializer(format_duration, return_type=str, when_used="json"),
 ]
 Bytes = Annotated[int, BeforeValidator(_bytes, json_schema_input_type=str | int)]
 Replicas = Annotated[int, AfterValidator(_replicas)]

@@ -1,8 +1,8 @@
-"""Logs: one JSON object per line (or text for people) on stderr, for our own and for libraries' loggers alike.
+"""Logs: one JSON object per line (or text for people) on stderr, for our own loggers and libraries'.
 
-The rule: keys, values and header values of records never stand in a log, nor do secrets. It is kept here and
-not by care at each call: fields with such names are replaced, bytes are counted instead of shown, and an object
-that isn't plain data is named by its type, so that neither a client's message nor a held record is printed.
+The rule: keys, values and header values of records never stand in a log, nor do secrets. It is kept here, not
+by care at each call: fields with such names are replaced, bytes are counted, not shown, and an object that
+isn't plain data is named by its type, so that neither a client's message nor a held record is printed.
 """
 
 import logging
@@ -126,7 +126,7 @@ def sanitise_arguments(record: logging.LogRecord) -> bool:
 
 
 def clean(value: object, depth: int = 0) -> object:
-    """A copy of `value` that may be shown: plain data, bounded, without bytes and without forbidden fields."""
+    """A copy of `value` that may be shown: plain data, bounded, no bytes, no forbidden fields."""
     match value:
         case None | bool() | int() | float():
             return value

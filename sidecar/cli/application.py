@@ -1,0 +1,68 @@
+"""The `tickover` command: its subcommands, and the one place where failures become a line and a status."""
+
+import sys
+from typing import Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from sidecar.cli import configuration, diagnosis, messages, policies, running
+from sidecar.cli.failure import Failure, Status
+from sidecar.cli.output import say
+from sidecar.config import ConfigError
+
+HELP: Final = """Delayed delivery and retries for Kafka.
+
+Data goes to stdout, words to stderr. Exit status: 0 ok, 1 failed, 2 usage, 3 not found, 4 conflict.
+"""
+
+
+class FailureGroup(TyperGroup):
+    """The top of the command tree: an expected failure is told in words, not in a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Failure as failure:
+            say(f"tickover: {failure}")
+            raise typer.Exit(failure.status) from None
+        except ConfigError as error:
+            for problem in error.problems:
+                say(f"tickover: {problem}")
+            raise typer.Exit(Status.USAGE) from None
+        except BrokenPipeError:
+            sys.stderr.close()  # the reader, `head` say, has seen enough
+            raise typer.Exit(Status.OK) from None
+
+
+app = typer.Typer(
+    cls=FailureGroup,
+    help=HELP,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(running.run)
+app.command()(running.demo)
+app.command()(diagnosis.doctor)
+app.add_typer(policies.app, name="policies")
+app.add_typer(messages.app, name="messages")
+app.add_typer(configuration.app, name="config")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"tickover {version('tickover')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """What stands before the subcommand."""

@@ -1,0 +1,152 @@
+"""Calling a running sidecar's REST interface, and turning its refusals into one line and a status."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import httpx
+import typer
+
+from sidecar.cli.failure import Failure, Status
+from sidecar.config import LOOPBACK, load_settings
+
+TIMEOUT_S: Final = 30.0
+TOKEN_CHARACTERS_MAX: Final = 4_096
+PAGES_MAX: Final = 1_000
+PAGE_LIMIT: Final = 500
+ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # where a server listens, where to call it
+STATUSES: Final = {404: Status.NOT_FOUND, 409: Status.CONFLICT, 412: Status.CONFLICT}
+HINTS: Final = {
+    401: "give a token: --token-file FILE, TICKOVER_TOKEN or TICKOVER_TOKEN_FILE",
+    403: "use a token whose role allows this",
+    412: "somebody else changed it meanwhile; look again, then repeat",
+    503: "try again; `tickover doctor` finds the cause",
+}
+
+UrlOption = Annotated[
+    str,
+    typer.Option(
+        "--url",
+        envvar="TICKOVER_URL",
+        help="Address of the sidecar. Default: api.host and api.port of the settings.",
+    ),
+]
+TokenOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file", envvar="TICKOVER_TOKEN_FILE", help="File with the bearer token (or TICKOVER_TOKEN)."
+    ),
+]
+
+
+class Sidecar:
+    """One sidecar's REST interface. Refusals and lost connections are `Failure`s."""
+
+    def __init__(self, client: httpx.Client) -> None:
+        self._client = client
+
+    def call(
+        self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
+    ) -> httpx.Response:
+        """Send one request; returns the answer when it is a success."""
+        try:
+            response = self._client.request(method, path, headers=headers, json=body)
+        except httpx.ConnectError:
+            raise Failure(
+                f"nobody answers at {self._client.base_url}: start the sidecar with `tickover run`, "
+                "or name it with --url or TICKOVER_URL"
+            ) from None
+        except httpx.TimeoutException:
+            raise Failure(f"{self._client.base_url} has not answered within {TIMEOUT_S:.0f} s") from None
+        except httpx.HTTPError as error:
+            raise Failure(f"{self._client.base_url}: {str(error) or type(error).__name__}") from None
+        if not response.is_success:
+            raise refusal(response)
+        return response
+
+    def document(
+        self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Send one request whose answer is a JSON object."""
+        return read_object(self.call(method, path, body, headers))
+
+    def items(self, path: str) -> Iterator[dict[str, Any]]:
+        """Every item of a paged list."""
+        cursor = None
+        for _ in range(PAGES_MAX):
+            query = httpx.QueryParams({"limit": PAGE_LIMIT} | ({"cursor": cursor} if cursor else {}))
+            page = self.document("GET", f"{path}?{query}")
+            yield from page.get("items", ())
+            cursor = page.get("next")
+            if not cursor:
+                return
+        raise Failure(f"{path} has more than {PAGES_MAX * PAGE_LIMIT} items")
+
+
+def read_object(response: httpx.Response) -> dict[str, Any]:
+    """The JSON object of an answer."""
+    try:
+        document = response.json()
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise Failure(f"{response.request.url} is not a tickover sidecar: its answer is no JSON object")
+    return document
+
+
+def refusal(response: httpx.Response) -> Failure:
+    """A problem document (RFC 9457), or whatever a proxy in between has sent, as a failure."""
+    try:
+        problem = response.json()
+    except ValueError:
+        problem = None
+    if not isinstance(problem, dict):
+        problem = {}
+    text = str(problem.get("detail") or problem.get("title") or response.reason_phrase or "refused")
+    for error in problem.get("errors") or ():
+        if isinstance(error, dict):
+            text += f"\n  {error.get('at', '')}: {error.get('message', '')}"
+    hint = HINTS.get(response.status_code)
+    line = f"{text} ({response.status_code})" + (f"; {hint}" if hint else "")
+    return Failure(line, STATUSES.get(response.status_code, Status.FAILED))
+
+
+@contextmanager
+def connect(context: typer.Context, url: str, token_file: Path | None) -> Iterator[Sidecar]:
+    """The sidecar at `url`. Tests put an httpx transport into the context instead of a network."""
+    address = url or _default_url()
+    try:
+        parsed = httpx.URL(address)
+    except httpx.InvalidURL as error:
+        raise Failure(f"--url {address}: {error}", Status.USAGE) from None
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise Failure(f"--url {address}: must be http://host:port or https://host:port", Status.USAGE)
+    token = _token(token_file)
+    with httpx.Client(
+        base_url=parsed,
+        timeout=TIMEOUT_S,
+        headers={"Authorization": f"Bearer {token}"} if token else {},
+        transport=context.obj if isinstance(context.obj, httpx.BaseTransport) else None,
+        trust_env=parsed.host not in LOOPBACK,  # a proxy of the environment does not know our loopback
+    ) as client:
+        yield Sidecar(client)
+
+
+def _default_url() -> str:
+    api = load_settings(None, {}, os.environ).api
+    host = ANY_ADDRESS.get(api.host, api.host)
+    return f"http://[{host}]:{api.port}" if ":" in host else f"http://{host}:{api.port}"
+
+
+def _token(token_file: Path | None) -> str:
+    if token_file is None:
+        return os.environ.get("TICKOVER_TOKEN", "").strip()
+    try:
+        with token_file.open(encoding="ascii") as stream:
+            return stream.read(TOKEN_CHARACTERS_MAX).strip()
+    except OSError as error:
+        raise Failure(f"{token_file}: the token cannot be read: {error.strerror}", Status.USAGE) from None
+    except UnicodeDecodeError:
+        raise Failure(f"{token_file} holds no token: it is not plain text", Status.USAGE) from None

@@ -1,0 +1,125 @@
+"""`tickover messages`: sending delayed messages through a sidecar."""
+
+import base64
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from policies.duration import parse_duration, parse_time
+from policies.errors import FormatError
+from sidecar.cli.connection import TokenOption, UrlOption, connect
+from sidecar.cli.failure import Failure, Status
+from sidecar.cli.output import Form, OutputOption, show
+
+VALUE_BYTES_MAX: Final = 1 << 20  # the sidecar takes no larger body
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Send delayed messages.")
+
+
+@app.callback()
+def messages() -> None:
+    """Send delayed messages."""
+
+
+# The parameters of a command are its options: they cannot be fewer than what the user may say.
+@app.command()
+def send(
+    context: typer.Context,
+    target: Annotated[str, typer.Option(help="Topic the message goes to when it is due.")],
+    source: Annotated[
+        str | None, typer.Option(help="Delay topic; may be left out where one policy fits.")
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="Key, as text; left out: null.")] = None,
+    value: Annotated[str | None, typer.Option(help="Value, as text; left out: null.")] = None,
+    value_file: Annotated[
+        str | None, typer.Option(help="File with the value, any bytes; - is stdin.")
+    ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option(help="name=value; may be repeated, the order is kept.")
+    ] = None,
+    delay: Annotated[
+        str | None, typer.Option(help="How long to wait: 250ms, 90s, 15m, 2h, 3d or PT90S.")
+    ] = None,
+    deliver_at: Annotated[
+        str | None, typer.Option(help="When: RFC 3339 with zone, or epoch milliseconds.")
+    ] = None,
+    message_id: Annotated[
+        str | None, typer.Option("--id", help="Your id; replaces a held message of that id.")
+    ] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="Sending again with this key, within 24 h, sends nothing twice.")
+    ] = None,
+    url: UrlOption = "",
+    token: TokenOption = None,
+    form: OutputOption = Form.TABLE,
+) -> None:
+    """Send a message that is delivered later; prints its id, due time and place once Kafka has it."""
+    if value is not None and value_file is not None:
+        raise Failure("give --value or --value-file, not both", Status.USAGE)
+    body: dict[str, Any] = {"target": target, "headers": [read_header(text) for text in header or ()]}
+    optional = {"source": source, "key": key, "id": message_id, **_time(delay, deliver_at)}
+    body |= {name: given for name, given in optional.items() if given is not None}
+    body["value"] = value if value_file is None else _content(value_file)
+    _refuse_half_characters(body)
+    headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
+    with connect(context, url, token) as sidecar:
+        show(sidecar.document("POST", "/v1/messages", body, headers), form)
+
+
+def read_header(text: str) -> list[str]:
+    """`name=value` as name and value."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise Failure(f"--header {text}: must be name=value", Status.USAGE)
+    return [name, value]
+
+
+def _time(delay: str | None, deliver_at: str | None) -> dict[str, str]:
+    """At most one of both, checked here so that a slip of the finger needs no sidecar to be found."""
+    if delay is not None and deliver_at is not None:
+        raise Failure("give --delay or --deliver-at, not both", Status.USAGE)
+    try:
+        if delay is not None:
+            parse_duration(delay)
+            return {"delay": delay}
+        if deliver_at is not None:
+            parse_time(deliver_at)
+            return {"deliver_at": deliver_at}
+    except FormatError as error:
+        raise Failure(
+            f"{'--delay' if delay is not None else '--deliver-at'}: {error}", Status.USAGE
+        ) from None
+    return {}
+
+
+def _content(file: str) -> str | dict[str, str]:
+    """The file as text where it is UTF-8, else as base64."""
+    try:
+        if file == "-":
+            content = sys.stdin.buffer.read(VALUE_BYTES_MAX + 1)
+        else:
+            with Path(file).open("rb") as stream:
+                content = stream.read(VALUE_BYTES_MAX + 1)
+    except OSError as error:
+        raise Failure(f"--value-file {file}: {error.strerror}", Status.USAGE) from None
+    if len(content) > VALUE_BYTES_MAX:
+        raise Failure(
+            f"--value-file {file}: larger than 1 MiB; produce it to the delay topic yourself", Status.USAGE
+        )
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(content).decode()}
+
+
+def _refuse_half_characters(body: dict[str, Any]) -> None:
+    """Arguments that are not UTF-8 reach Python as lone surrogates, which no JSON text may hold."""
+    try:
+        repr(body).encode()
+        str([body.get("key"), body.get("value"), body.get("id"), body.get("headers")]).encode()
+    except UnicodeEncodeError:
+        raise Failure(
+            "an argument is not UTF-8 text; put binary values into a --value-file", Status.USAGE
+        ) from None

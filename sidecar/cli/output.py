@@ -1,0 +1,108 @@
+"""Showing data on stdout as a table, JSON or YAML, and words on stderr."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+import typer
+import yaml
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+CELL_MAX: Final = 200
+PIPE_WIDTH: Final = 200  # of a table that no terminal limits
+
+
+class Form(StrEnum):
+    """How data is written."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+OutputOption = Annotated[Form, typer.Option("--output", "-o", help="How data is written to stdout.")]
+
+
+def say(text: str) -> None:
+    """Words for the user: on stderr, so that stdout stays data."""
+    print(text, file=sys.stderr)
+
+
+def show(data: Any, form: Form, columns: Sequence[str] | None = None) -> None:
+    """Write plain data to stdout. In a table, `columns` picks and orders the fields of a list of mappings."""
+    match form:
+        case Form.JSON:
+            print(json.dumps(data, indent=2, ensure_ascii=False))
+        case Form.YAML:
+            print(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), end="")
+        case Form.TABLE if isinstance(data, Mapping):
+            _print(_pairs(data))
+        case Form.TABLE:
+            _print(_rows(data, columns or _all_columns(data)))
+
+
+def utc_text(time_ms: object) -> object:
+    """Epoch milliseconds as a time that people read; anything else as it is."""
+    if not isinstance(time_ms, int):
+        return time_ms
+    try:
+        time = datetime.fromtimestamp(time_ms / 1_000, UTC)
+    except (OverflowError, ValueError):
+        return time_ms
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _print(table: Table) -> None:
+    terminal = Console(file=sys.stdout, soft_wrap=False)
+    width = None if terminal.is_terminal else PIPE_WIDTH
+    Console(file=sys.stdout, width=width, highlight=False).print(table)
+
+
+def _all_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def _rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
+    table = Table(
+        *(name.replace("_", " ").upper() for name in columns), box=None, header_style="bold", pad_edge=False
+    )
+    for row in rows:
+        table.add_row(*(Text(_cell(row.get(name))) for name in columns))
+    return table
+
+
+def _pairs(data: Mapping[str, Any]) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, value in _flat(data).items():
+        table.add_row(Text(name, style="bold"), Text(_cell(value)))
+    return table
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in data.items():
+        if isinstance(value, Mapping) and value:
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def _cell(value: Any) -> str:
+    """A value in one line. Control characters are escaped: what is shown may come from anybody."""
+    match value:
+        case None:
+            text = "-"
+        case str():
+            text = value
+        case list() | tuple() if all(isinstance(item, str | int | float) for item in value):
+            text = ", ".join(str(item) for item in value)
+        case _:
+            text = json.dumps(value, ensure_ascii=False)
+    text = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
+    return text if len(text) <= CELL_MAX else text[: CELL_MAX - 3] + "..."

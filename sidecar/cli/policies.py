@@ -1,0 +1,229 @@
+"""`tickover policies`: reading and changing the rulebook through a sidecar; `validate` needs none."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+import typer
+from pydantic import ValidationError
+
+from policies.errors import PolicyFileError
+from policies.file import parse_policies, read_policies_file
+from policies.model import Policy, policy_document
+from sidecar.cli.connection import Sidecar, TokenOption, UrlOption, connect, read_object
+from sidecar.cli.failure import Failure, Status
+from sidecar.cli.messages import read_header
+from sidecar.cli.output import Form, OutputOption, say, show, utc_text
+
+INPUT_CHARACTERS_MAX: Final = 4 << 20
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show, change and check policies.")
+
+Name = Annotated[str, typer.Argument(help="Name of the policy.")]
+File = Annotated[
+    str, typer.Option("--file", "-f", help="YAML file of policies (`---` between them); - is stdin.")
+]
+
+
+@app.command("list")
+def list_all(
+    context: typer.Context, url: UrlOption = "", token: TokenOption = None, form: OutputOption = Form.TABLE
+) -> None:
+    """List all policies."""
+    with connect(context, url, token) as sidecar:
+        items = list(sidecar.items("/v1/policies"))
+    show([_summary(item) for item in items] if form is Form.TABLE else items, form)
+
+
+@app.command()
+def get(
+    context: typer.Context,
+    name: Name,
+    url: UrlOption = "",
+    token: TokenOption = None,
+    form: OutputOption = Form.YAML,
+) -> None:
+    """Show one policy."""
+    with connect(context, url, token) as sidecar:
+        show(sidecar.document("GET", _path(name)), form)
+
+
+@app.command()
+def apply(
+    context: typer.Context,
+    file: File,
+    url: UrlOption = "",
+    token: TokenOption = None,
+    form: OutputOption = Form.TABLE,
+) -> None:
+    """Create or replace every policy of a file. What is as wanted already stays untouched."""
+    policies = _read(file)
+    results: list[dict[str, str]] = []
+    try:
+        with connect(context, url, token) as sidecar:
+            results.extend(
+                {"name": policy.name, "result": _apply_one(sidecar, policy)} for policy in policies
+            )
+    finally:
+        show(results, form)  # also when one is refused: those before it are applied
+
+
+@app.command()
+def delete(context: typer.Context, name: Name, url: UrlOption = "", token: TokenOption = None) -> None:
+    """Delete a policy. Its versions stay in the history."""
+    with connect(context, url, token) as sidecar:
+        etag = sidecar.call("GET", _path(name)).headers.get("ETag", "")
+        sidecar.call("DELETE", _path(name), headers={"If-Match": etag})
+    say(f"policy {name} deleted")
+
+
+@app.command()
+def versions(
+    context: typer.Context,
+    name: Name,
+    url: UrlOption = "",
+    token: TokenOption = None,
+    form: OutputOption = Form.TABLE,
+) -> None:
+    """Show every version of a policy."""
+    with connect(context, url, token) as sidecar:
+        items = list(sidecar.items(_path(name) + "/versions"))
+    show([_version(item) for item in items] if form is Form.TABLE else items, form)
+
+
+@app.command()
+def rollback(
+    context: typer.Context,
+    name: Name,
+    version: Annotated[int, typer.Argument(min=1, help="The version to return to.")],
+    url: UrlOption = "",
+    token: TokenOption = None,
+) -> None:
+    """Make a new version that equals an earlier one."""
+    with connect(context, url, token) as sidecar:
+        answer = sidecar.call("POST", _path(name) + "/rollback", {"version": version})
+    now = answer.headers.get("ETag", "").strip('"')
+    say(f"policy {name} is as in version {version} again; this is version {now}")
+
+
+# The parameters of a command are its options: they cannot be fewer than what the user may say.
+@app.command()
+def explain(
+    context: typer.Context,
+    topic: Annotated[str, typer.Option(help="Source topic of the record.")],
+    header: Annotated[list[str] | None, typer.Option(help="name=value; may be repeated.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Ask only this policy.")] = None,
+    file: Annotated[
+        str | None, typer.Option("--file", "-f", help="Take the policy from this YAML file.")
+    ] = None,
+    timestamp: Annotated[
+        int | None, typer.Option(help="Of the record, epoch milliseconds; default: now.")
+    ] = None,
+    partition: Annotated[int, typer.Option(min=0, help="Of the record; jitter depends on it.")] = 0,
+    offset: Annotated[int, typer.Option(min=0, help="Of the record; jitter depends on it.")] = 0,
+    url: UrlOption = "",
+    token: TokenOption = None,
+    form: OutputOption = Form.TABLE,
+) -> None:
+    """Show what would become of a record, with all its attempts. Nothing is sent or changed."""
+    record: dict[str, Any] = {"topic": topic, "partition": partition, "offset": offset}
+    record["headers"] = [read_header(text) for text in header or ()]
+    if timestamp is not None:
+        record["timestamp"] = timestamp
+    asked = policy if file is None else policy_document(_one_of(file, policy))
+    with connect(context, url, token) as sidecar:
+        answer = sidecar.document("POST", "/v1/policies/explain", {"policy": asked, "record": record})
+    if form is not Form.TABLE:
+        show(answer, form)
+        return
+    show({name: answer[name] for name in ("policy", "candidates", "decision", "end") if name in answer}, form)
+    steps = [
+        {name: utc_text(step[name]) if name.startswith("due") else step[name] for name in step}
+        for step in answer.get("schedule", ())
+    ]
+    if steps:
+        show(steps, form)
+
+
+def _one_of(file: str, name: str | None) -> Policy:
+    """The one policy of a file, or the one of the name."""
+    policies = [policy for policy in _read(file) if name in (None, policy.name)]
+    if len(policies) != 1:
+        found = f"{len(policies)} policies" + (f" named {name}" if name else "")
+        raise Failure(f"{file}: has {found}; say which one with --policy", Status.USAGE)
+    return policies[0]
+
+
+@app.command()
+def validate(file: Annotated[str, typer.Argument(help="YAML file of policies; - is stdin.")]) -> None:
+    """Check a file of policies, without a sidecar."""
+    policies = _read(file)
+    if not policies:
+        raise Failure(f"{file}: no policy in it")
+    say(f"{file}: {len(policies)} {'policy' if len(policies) == 1 else 'policies'}, all valid")
+
+
+def _read(file: str) -> tuple[Policy, ...]:
+    try:
+        if file != "-":
+            return read_policies_file(Path(file))
+        return parse_policies(sys.stdin.read(INPUT_CHARACTERS_MAX), "stdin")
+    except PolicyFileError as error:
+        raise Failure(str(error)) from None
+    except UnicodeDecodeError:
+        raise Failure("stdin: not UTF-8") from None
+
+
+def _apply_one(sidecar: Sidecar, policy: Policy) -> str:
+    """Compare and set: replace exactly what was looked at, or create only what is not there."""
+    wanted = policy_document(policy)
+    try:
+        response = sidecar.call("GET", _path(policy.name))
+    except Failure as failure:
+        if failure.status is not Status.NOT_FOUND:
+            raise
+        sidecar.call("PUT", _path(policy.name), wanted, {"If-None-Match": "*"})
+        return "created"
+    if _policy_of(read_object(response)) == wanted:
+        return "unchanged"
+    sidecar.call("PUT", _path(policy.name), wanted, {"If-Match": response.headers.get("ETag", "")})
+    return "replaced"
+
+
+def _policy_of(answer: dict[str, Any]) -> dict[str, Any] | None:
+    """The policy in `policy_document`'s form, so that equal ones are equal; None: of a newer program."""
+    try:
+        return policy_document(Policy.model_validate(answer))
+    except ValidationError:
+        return None
+
+
+def _summary(item: dict[str, Any]) -> dict[str, Any]:
+    """One line of the list."""
+    target = item.get("target") or {}
+    return {
+        "name": item.get("name"),
+        "version": item.get("version"),
+        "kind": "retry" if item.get("retry") else "delay",
+        "topics": (item.get("match") or {}).get("topics"),
+        "target": target.get("topic") or target.get("allow"),
+        "dead_letter": (item.get("dead_letter") or {}).get("topic"),
+        "managed_by": item.get("managed_by"),
+    }
+
+
+def _version(item: dict[str, Any]) -> dict[str, Any]:
+    """One line of the history."""
+    policy = item.get("policy")
+    return {
+        "version": item.get("version"),
+        "time": utc_text(item.get("time")),
+        "author": item.get("author"),
+        "managed_by": item.get("managed_by"),
+        "policy": "deleted" if policy is None else {part: policy[part] for part in policy if part != "name"},
+    }
+
+
+def _path(name: str) -> str:
+    return f"/v1/policies/{quote(name, safe='')}"

@@ -1,0 +1,57 @@
+"""`tickover run` and `tickover demo`. What they start is imported inside, so that others need not wait."""
+
+from typing import Annotated
+
+import typer
+
+from sidecar.cli.configuration import ConfigOption, SetOption, settings_of
+from sidecar.cli.failure import Failure, Status
+from sidecar.config import Settings
+from sidecar.logs import configure_logs
+
+KafkaOption = Annotated[str | None, typer.Option(help="host:port list of the brokers, or `embedded`.")]
+RedisOption = Annotated[str | None, typer.Option(help="redis[s][+cluster]://host:port, or `embedded`.")]
+
+
+def run(
+    config: ConfigOption = None,
+    group: Annotated[str | None, typer.Option(help="Consumer group.")] = None,
+    kafka: KafkaOption = None,
+    redis: RedisOption = None,
+    policies: Annotated[str | None, typer.Option(help="YAML file of policies.")] = None,
+    given: SetOption = None,
+) -> None:
+    """Run the sidecar until SIGTERM or SIGINT. Settings: flags over TICKOVER_ variables over the file."""
+    settings = settings_of(
+        config, given, group=group, kafka__bootstrap_servers=kafka, redis__url=redis, policies__file=policies
+    )
+    refuse_unavailable(settings)
+    configure_logs(settings.log)
+    from sidecar.process import Process
+
+    raise typer.Exit(Process(settings).run())
+
+
+def demo(
+    seconds: Annotated[
+        float | None,
+        typer.Option(min=1, max=86_400, help="End by itself after so many seconds; else Ctrl-C ends it."),
+    ] = None,
+    rate: Annotated[int, typer.Option(min=1, max=10_000, help="Delayed messages per second.")] = 20,
+    kafka: KafkaOption = None,
+    redis: RedisOption = None,
+    config: ConfigOption = None,
+    given: SetOption = None,
+) -> None:
+    """Show delayed messages, retries and dead letters live; status 1 if any was lost, early or wrong."""
+    settings = settings_of(config, given, kafka__bootstrap_servers=kafka, redis__url=redis)
+    refuse_unavailable(settings)
+    from sidecar.demo import run_demo
+
+    raise typer.Exit(run_demo(settings, seconds, rate))
+
+
+def refuse_unavailable(settings: Settings) -> None:
+    """End before anything starts when a setting asks for what this version does not have."""
+    if settings.guarantee == "exactly_once":
+        raise Failure("exactly_once arrives with a later version; use at_least_once", Status.USAGE)

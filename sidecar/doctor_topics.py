@@ -1,0 +1,296 @@
+"""Checks of the topics: pure functions of what the cluster, the policies and the settings say."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from policies.duration import DAY_MS, format_duration
+from policies.glob import compile_globs, is_exact
+from policies.model import ExponentialBackoff, FixedBackoff, Policy
+from sidecar.config import Settings
+from sidecar.finding import Finding, Severity
+
+RETENTION_MARGIN_MS: Final = 7 * DAY_MS
+REPLICAS_WANTED: Final = 3
+# The defaults of brokers (1,048,588) and of the producer (1,000,000) differ by this; that is no finding.
+SIZE_SLACK: Final = 1.05
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """One topic. `config` is empty when it could not be read; then `config_problem` says why."""
+
+    partitions: int = 1
+    replicas: int = 1
+    config: Mapping[str, str] = field(default_factory=dict)
+    config_problem: str = ""
+
+    def number(self, name: str) -> int | None:
+        """A numeric setting; None when it is not known."""
+        text = self.config.get(name, "")
+        return int(text) if text.lstrip("-").isdigit() else None
+
+    @property
+    def compacted(self) -> bool:
+        return "compact" in self.config.get("cleanup.policy", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What the brokers say. `producer_bytes_max` is the largest record that tickover's producer sends."""
+
+    bootstrap: str
+    brokers: int
+    topics: Mapping[str, TopicFacts]
+    producer_bytes_max: int
+
+    def create(self, topic: str, partitions: int, replicas: int = -1, **config: str) -> str:
+        """The command that creates a topic."""
+        options = "".join(f" --config {name.replace('_', '.')}={value}" for name, value in config.items())
+        factor = f" --replication-factor {replicas}" if replicas > 0 else ""
+        return (
+            f"kafka-topics.sh --bootstrap-server {self.bootstrap} --create --topic {topic}"
+            f" --partitions {partitions}{factor}{options}"
+        )
+
+    def alter(self, topic: str, setting: str) -> str:
+        """The command that changes a setting of a topic."""
+        return (
+            f"kafka-configs.sh --bootstrap-server {self.bootstrap} --alter --entity-type topics"
+            f" --entity-name {topic} --add-config {setting}"
+        )
+
+
+def check_topics(cluster: Cluster, settings: Settings, policies: Sequence[Policy]) -> Iterator[Finding]:
+    """All checks of topics, the internal ones first."""
+    yield from _ledger(cluster, settings, policies)
+    yield from _policy_topic(cluster, settings)
+    yield from _quarantine(cluster, settings)
+    sources = source_topics(settings, policies, cluster.topics)
+    yield from _sources(cluster, settings, policies, sources)
+    yield from _targets(cluster, policies)
+    yield from _sizes(cluster, policies, sources)
+    for name, facts in cluster.topics.items():
+        if facts.config_problem:
+            fix = f"allow this principal to DescribeConfigs on topic {name}"
+            yield Finding(
+                Severity.WARNING, f"topic {name}", f"its settings cannot be read: {facts.config_problem}", fix
+            )
+
+
+def longest_hold_ms(policy: Policy) -> int:
+    """The longest that this policy may hold a record in one go."""
+    if policy.delay is not None:
+        return policy.delay.max
+    backoff = policy.retry.backoff if policy.retry else None
+    match backoff:
+        case None:
+            return 0
+        case FixedBackoff():
+            return backoff.delay
+        case ExponentialBackoff():
+            return backoff.max
+        case _:
+            return max(backoff.delays)
+
+
+def matching(globs: Iterable[str], topics: Iterable[str]) -> list[str]:
+    """The topics that one of the globs matches, sorted."""
+    pattern = compile_globs(globs)
+    return sorted(topic for topic in topics if pattern.fullmatch(topic)) if pattern else []
+
+
+def source_topics(settings: Settings, policies: Sequence[Policy], topics: Iterable[str]) -> list[str]:
+    """The existing topics that the sidecar would consume."""
+    globs = settings.sources or tuple(glob for policy in policies for glob in policy.match.topics)
+    internal = {settings.ledger_topic, settings.policies.topic, settings.quarantine.topic}
+    found = matching(globs, topics)
+    return [
+        topic for topic in found if topic not in internal and (topic in globs or not topic.startswith("__"))
+    ]
+
+
+def _ledger(cluster: Cluster, settings: Settings, policies: Sequence[Policy]) -> Iterator[Finding]:
+    name = settings.ledger_topic
+    part = f"ledger {name}"
+    longest_ms = max(map(longest_hold_ms, policies), default=0)
+    wanted_ms = settings.ledger.retention_ms or longest_ms + RETENTION_MARGIN_MS
+    facts = cluster.topics.get(name)
+    if facts is None:
+        fix = cluster.create(
+            name,
+            settings.ledger.partitions,
+            settings.ledger.replication_factor,
+            cleanup_policy="delete",
+            retention_ms=str(wanted_ms),
+            message_timestamp_type="LogAppendTime",
+        )
+        yield _absent(part, fix)
+        return
+    problems = list(_internal(cluster, name, part, facts))
+    retention_ms = facts.number("retention.ms")
+    if retention_ms is not None and 0 <= retention_ms < wanted_ms:
+        what = f"retention.ms is {format_duration(retention_ms)}, wanted is {format_duration(wanted_ms)}"
+        reason = (
+            " (the longest delay.max + 7d)" if settings.ledger.retention_ms is None else " (ledger.retention)"
+        )
+        fix = cluster.alter(name, f"retention.ms={wanted_ms}")
+        problems.append(Finding(Severity.WARNING, part, what + reason, fix))
+    if facts.config.get("message.timestamp.type", "LogAppendTime") != "LogAppendTime":
+        what = (
+            "message.timestamp.type is not LogAppendTime, so this clock cannot be compared with the broker's"
+        )
+        fix = cluster.alter(name, "message.timestamp.type=LogAppendTime")
+        problems.append(Finding(Severity.WARNING, part, what, fix))
+    yield from problems or [Finding(Severity.OK, part, f"{facts.partitions} partitions, settings as wanted")]
+
+
+def _policy_topic(cluster: Cluster, settings: Settings) -> Iterator[Finding]:
+    name = settings.policies.topic
+    part = f"policy topic {name}"
+    facts = cluster.topics.get(name)
+    if facts is None:
+        yield _absent(
+            part, cluster.create(name, 1, cleanup_policy="delete", retention_ms="-1", retention_bytes="-1")
+        )
+        return
+    problems = list(_internal(cluster, name, part, facts))
+    if facts.partitions != 1:
+        what = f"{facts.partitions} partitions, of which only the first is used"
+        fix = "write to it through tickover only, or name a new one with policies.topic"
+        problems.append(Finding(Severity.WARNING, part, what, fix))
+    for setting in ("retention.ms", "retention.bytes"):
+        if (facts.number(setting) or -1) != -1:
+            what = f"{setting} is {facts.number(setting)}: in the end the policies would be lost"
+            problems.append(Finding(Severity.ERROR, part, what, cluster.alter(name, f"{setting}=-1")))
+    yield from problems or [Finding(Severity.OK, part, "one partition, kept for ever")]
+
+
+def _quarantine(cluster: Cluster, settings: Settings) -> Iterator[Finding]:
+    name = settings.quarantine.topic
+    part = f"quarantine {name}"
+    facts = cluster.topics.get(name)
+    if facts is None:
+        yield _absent(part, cluster.create(name, 1, cleanup_policy="delete"))
+        return
+    yield from list(_internal(cluster, name, part, facts)) or [Finding(Severity.OK, part, "exists")]
+
+
+def _absent(part: str, fix: str) -> Finding:
+    return Finding(
+        Severity.WARNING, part, "does not exist; the sidecar creates it at start if it may, else", fix
+    )
+
+
+def _internal(cluster: Cluster, name: str, part: str, facts: TopicFacts) -> Iterator[Finding]:
+    if facts.compacted:
+        what = "is compacted, so records in it disappear"
+        yield Finding(Severity.ERROR, part, what, cluster.alter(name, "cleanup.policy=delete"))
+    if facts.replicas == 1 and cluster.brokers >= REPLICAS_WANTED:
+        what = f"has one replica on a cluster of {cluster.brokers} brokers: it is lost with its broker"
+        fix = "raise its replication factor with kafka-reassign-partitions.sh"
+        yield Finding(Severity.WARNING, part, what, fix)
+
+
+def _sources(
+    cluster: Cluster, settings: Settings, policies: Sequence[Policy], sources: Sequence[str]
+) -> Iterator[Finding]:
+    wanted = settings.sources or dict.fromkeys(glob for policy in policies for glob in policy.match.topics)
+    for glob in wanted:
+        if is_exact(glob):
+            if glob not in cluster.topics:
+                fix = cluster.create(glob, 1)
+                yield Finding(Severity.ERROR, f"source {glob}", "does not exist", fix)
+        elif not matching([glob], sources):
+            yield Finding(
+                Severity.WARNING, f"source {glob}", "no topic matches it", "create one, or correct the glob"
+            )
+    for name in sources:
+        problems = list(_source(cluster, name, policies))
+        yield from problems or [
+            Finding(Severity.OK, f"source {name}", f"{cluster.topics[name].partitions} partitions")
+        ]
+
+
+def _source(cluster: Cluster, name: str, policies: Sequence[Policy]) -> Iterator[Finding]:
+    facts, part = cluster.topics[name], f"source {name}"
+    if facts.compacted:
+        what = "is compacted: a record that is held could disappear, so the sidecar refuses it"
+        yield Finding(Severity.ERROR, part, what, cluster.alter(name, "cleanup.policy=delete"))
+    here = [policy for policy in policies if matching(policy.match.topics, [name])]
+    if not here:
+        fix = "apply a policy whose match.topics names it (tickover policies apply -f FILE)"
+        yield Finding(Severity.ERROR, part, "no policy matches it: its records are quarantined", fix)
+        return
+    longest = max(here, key=longest_hold_ms)
+    longest_ms = longest_hold_ms(longest)
+    retention_ms = facts.number("retention.ms")
+    if retention_ms is not None and 0 <= retention_ms < longest_ms:
+        setting = "delay.max" if longest.delay else "retry.backoff"
+        what = (
+            f"retention.ms is {format_duration(retention_ms)}, below {setting} {format_duration(longest_ms)}"
+            f" of policy {longest.name}: records held longer live in Redis only, which is then not expendable"
+        )
+        yield Finding(
+            Severity.WARNING, part, what, cluster.alter(name, f"retention.ms={longest_ms + DAY_MS}")
+        )
+    if (facts.number("retention.bytes") or -1) > 0:
+        what = f"retention.bytes is {facts.number('retention.bytes')}: a burst could push held records out"
+        yield Finding(Severity.WARNING, part, what, cluster.alter(name, "retention.bytes=-1"))
+
+
+def _targets(cluster: Cluster, policies: Sequence[Policy]) -> Iterator[Finding]:
+    found = 0
+    for policy in policies:
+        wanted = {
+            "target.topic": [policy.target.topic] if policy.target.topic else [],
+            "target.allow": list(policy.target.allow),
+            "dead_letter.topic": [policy.dead_letter.topic] if policy.dead_letter else [],
+        }
+        for place, globs in wanted.items():
+            for glob in globs:
+                part = f"policy {policy.name}, {place}"
+                if matching([glob], cluster.topics):
+                    found += 1
+                elif is_exact(glob):
+                    fix = cluster.create(glob, _partitions_like(cluster, policy))
+                    yield Finding(Severity.ERROR, part, f"topic {glob} does not exist", fix)
+                else:
+                    fix = "create one, or correct the glob"
+                    yield Finding(Severity.WARNING, part, f"no topic matches {glob}", fix)
+    if found:
+        yield Finding(Severity.OK, "targets", f"{found} targets and dead-letter topics of policies exist")
+
+
+def _partitions_like(cluster: Cluster, policy: Policy) -> int:
+    """As many partitions as the topics have whose records it will hold."""
+    sources = matching(policy.match.topics, cluster.topics)
+    return max((cluster.topics[name].partitions for name in sources), default=1)
+
+
+def _sizes(cluster: Cluster, policies: Sequence[Policy], sources: Sequence[str]) -> Iterator[Finding]:
+    """What may come in must be able to go out: to every target, and through the producer."""
+    problems = []
+    for name in sources:
+        largest = cluster.topics[name].number("max.message.bytes")
+        if largest is None:
+            continue
+        part = f"message size {name}"
+        if largest > cluster.producer_bytes_max * SIZE_SLACK:
+            what = (
+                f"takes records of {largest} bytes, the producer sends {cluster.producer_bytes_max}:"
+                " larger ones are quarantined by reference"
+            )
+            fix = f"TICKOVER_KAFKA__CLIENT__MESSAGE_MAX_BYTES={largest}"
+            problems.append(Finding(Severity.WARNING, part, what, fix))
+        here = [policy for policy in policies if matching(policy.match.topics, [name])]
+        globs = [glob for policy in here for glob in (policy.target.topic, *policy.target.allow) if glob]
+        for target in matching(globs, cluster.topics):
+            taken = cluster.topics[target].number("max.message.bytes")
+            if taken is not None and taken * SIZE_SLACK < largest:
+                what = f"takes records of {largest} bytes, its target {target} only {taken}"
+                fix = cluster.alter(target, f"max.message.bytes={largest}")
+                problems.append(Finding(Severity.WARNING, part, what, fix))
+    yield from problems
+    if sources and not problems:
+        yield Finding(Severity.OK, "message size", "what the sources take, producer and targets take too")
