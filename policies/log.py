@@ -77,7 +77,9 @@ def decode_change(value: bytes | None, offset: int) -> Change | None:
     if not isinstance(document, dict):
         return None
     schema = document.get("schema")
-    if isinstance(schema, int) and not isinstance(schema, bool) and schema > SCHEMA:
+    if not isinstance(schema, int) or isinstance(schema, bool):
+        return None
+    if schema > SCHEMA:
         raise NewerSchema(schema, offset)
     try:
         change = Change.model_validate(document)

@@ -37,7 +37,8 @@ def _find(admin: AdminClient, topic: str, deadline_s: float) -> TopicMetadata | 
     while True:
         try:
             # All topics: asking for one by its name would make many brokers create it, with their retention.
-            found = admin.list_topics(timeout=ASK_TIMEOUT_S).topics.get(topic)
+            timeout_s = min(ASK_TIMEOUT_S, max(deadline_s - time.monotonic(), PAUSE_S))
+            found = admin.list_topics(timeout=timeout_s).topics.get(topic)
             return found if found is not None and found.partitions else None
         except KafkaException as error:
             if time.monotonic() > deadline_s:

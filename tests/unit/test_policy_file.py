@@ -96,5 +96,5 @@ def test_a_file_that_is_missing_too_large_or_not_text_is_refused(tmp_path: Path)
         read_policies_file(large)
     binary = tmp_path / "binary.yaml"
     binary.write_bytes(b"name: a\nmatch: \xff\n")
-    with pytest.raises(PolicyFileError, match="binary.yaml:2:1: not UTF-8"):
+    with pytest.raises(PolicyFileError, match=r"binary\.yaml:2:1: not UTF-8"):
         read_policies_file(binary)
