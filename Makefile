@@ -71,11 +71,19 @@ docker:
 	@tests/services/dockerd start || echo "tests in containers are left out" >&2
 
 .PHONY: up
-up: ## Start Kafka, Valkey and tickover in containers (docker compose)
+up: data/tokens.yaml ## Start Kafka, Valkey and tickover in containers (docker compose)
 	@$(compose) up --build --detach
+	@echo "Kafka at localhost:19092, API at http://localhost:8230 (bearer token in data/token)"
 
 .PHONY: down
 down: ## Stop the containers of `make up` and delete their data
 	@$(compose) down --volumes
 
 compose = $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
+
+data/tokens.yaml: | $(ready)
+	@mkdir -p data
+	@$(venv)/bin/python -c 'from pathlib import Path; from api.auth import new_token; \
+	token, digest = new_token(); \
+	Path("data/token").touch(0o600); Path("data/token").write_text(token + "\n"); \
+	Path("$@").write_text(f"- {{name: local, role: admin, hash: \"{digest}\"}}\n")'

@@ -1,0 +1,298 @@
+"""The house rules that a formatter or linter does not know. CONTRIBUTING.md gives the reasons."""
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from tests.source import ROOT, Source, attributes_read, environment_names, python_files, text_files
+
+FUNCTION_LINES_MAX = 70
+FILE_LINES_MAX = 300
+TEST_FILE_LINES_MAX = 400  # tables of cases are long, and nobody has to hold them in mind at once
+PARAMETERS_MAX = 6
+
+EMPTY_NAMES = frozenset(
+    {"utils", "util", "common", "helpers", "helper", "manager", "managers", "core", "misc", "base"}
+)
+EMPTY_SUFFIXES = ("Manager", "Helper", "Helpers", "Util", "Utils")
+# One letter of each stands in brackets, so that this file does not match itself.
+UNFINISHED = re.compile(r"\b([T]ODO|[F]IXME|[X]XX|[N]otImplementedError)\b")
+MACHINE = re.compile(r"/wor[k]/(main|shared)|/tmp/wor[k]|/roo[t]/|/hom[e]/[a-z]+/|/opt/whee[l]s")
+LOCK_FOREIGN = re.compile(r"://|--(extra-)?index-url|--find-links|--trusted-host")
+# A framework calls these by name: their parameters are what users see, not what a reader must hold in mind.
+FRAMEWORK_DECORATORS = frozenset({"command", "callback", "get", "put", "post", "patch", "delete"})
+# What waits for a condition may sleep between two looks at it.
+WAITING = re.compile(r"^_?(wait|poll|until|eventually)")
+# Time and chance are arguments of these; import-linter checks their imports, this file their calls.
+CLOCKLESS = frozenset(
+    {"api.message", "api.partitioner"}
+    | {
+        f"sidecar.{name}"
+        for name in (
+            *(
+                "block",
+                "codec",
+                "column",
+                "commit",
+                "emission",
+                "frame",
+                "lane",
+                "ports",
+                "record",
+                "recovery",
+            ),
+            *("refusals", "settlement", "stats", "tally", "targets", "wheel"),
+        )
+    }
+    | {
+        f"policies.{name}"
+        for name in (
+            "backoff",
+            "decision",
+            "duration",
+            "errors",
+            "explain",
+            "glob",
+            "model",
+            "request",
+            "table",
+        )
+    }
+)
+CLOCKS = frozenset(
+    {"now", "utcnow", "today", "time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "urandom"}
+)
+ENTRY_POINTS = frozenset({"sidecar.__main__"})
+# Read by something else than the settings: the file itself, the command line, and the containers' own.
+OTHER_VARIABLES = frozenset(
+    {"TICKOVER_CONFIG", "TICKOVER_URL", "TICKOVER_TOKEN", "TICKOVER_TOKEN_FILE", "TICKOVER_IMAGE"}
+)
+
+SOURCES = python_files()
+PRODUCT = [source for source in SOURCES if source.is_product]
+TESTS = [source for source in SOURCES if source.is_test]
+
+
+def refuse(faults: list[str]) -> None:
+    """Fail with one fault per line."""
+    if faults:
+        pytest.fail("\n".join(["", *faults]), pytrace=False)
+
+
+def at(source: Source, node: ast.stmt | ast.expr) -> str:
+    return f"{source.place}:{node.lineno}"
+
+
+def test_files_are_short() -> None:
+    faults = []
+    for source in SOURCES:
+        lines = len(source.text.splitlines())
+        limit = TEST_FILE_LINES_MAX if source.is_test else FILE_LINES_MAX
+        if lines > limit:
+            faults.append(f"{source.place}: {lines} lines, at most {limit}: split it by meaning")
+    refuse(faults)
+
+
+def test_functions_are_short() -> None:
+    faults = []
+    for source in SOURCES:
+        for function in source.functions():
+            lines = (function.end_lineno or function.lineno) - function.lineno + 1
+            if lines > FUNCTION_LINES_MAX:
+                faults.append(
+                    f"{at(source, function)}: {function.name} has {lines} lines, at most {FUNCTION_LINES_MAX}"
+                )
+    refuse(faults)
+
+
+def is_called_by_framework(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    targets = (item.func if isinstance(item, ast.Call) else item for item in function.decorator_list)
+    return any(
+        isinstance(target, ast.Attribute) and target.attr in FRAMEWORK_DECORATORS for target in targets
+    )
+
+
+def test_functions_take_few_parameters() -> None:
+    faults = []
+    for source in PRODUCT:
+        registered = set(re.findall(r"\.command\([^)]*\)\((\w+)\)", source.text))
+        for function in source.functions():
+            if is_called_by_framework(function) or function.name in registered:
+                continue
+            arguments = function.args
+            names = [item.arg for item in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+            count = len([name for name in names if name not in ("self", "cls")])
+            if count > PARAMETERS_MAX:
+                faults.append(
+                    f"{at(source, function)}: {function.name} takes {count}, at most {PARAMETERS_MAX}"
+                )
+    refuse(faults)
+
+
+def test_names_say_something() -> None:
+    faults = [
+        f"{source.place}: a file's name says what is in it"
+        for source in SOURCES
+        if EMPTY_NAMES & set(source.path.stem.split("_")) or source.path.parent.name in EMPTY_NAMES
+    ]
+    for source in SOURCES:
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.ClassDef) and node.name.endswith(EMPTY_SUFFIXES):
+                faults.append(f"{at(source, node)}: the name {node.name} does not say what it does")
+    refuse(faults)
+
+
+def lines_matching(pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
+    for path in text_files():
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+            found = pattern.search(line)
+            if found:
+                yield f"{path.relative_to(ROOT).as_posix()}:{number}", found.group()
+
+
+def test_nothing_is_left_unfinished() -> None:
+    refuse([f"{place}: {word}" for place, word in lines_matching(UNFINISHED)])
+
+
+def test_nothing_names_this_machine() -> None:
+    refuse([f"{place}: {word} exists on one machine only" for place, word in lines_matching(MACHINE)])
+
+
+def test_lock_files_name_no_index() -> None:
+    faults = []
+    for path in sorted((ROOT / "requirements").glob("*.txt")):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if LOCK_FOREIGN.search(line):
+                faults.append(f"requirements/{path.name}:{number}: {line.strip()}")
+    refuse(faults)
+
+
+def sleeps(function: ast.AST) -> Iterator[ast.Call]:
+    for node in ast.walk(function):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "sleep":
+            yield node
+
+
+def test_tests_wait_for_a_signal() -> None:
+    faults = []
+    for source in TESTS:
+        if source.place.startswith("tests/services/"):
+            continue
+        allowed = {
+            id(call)
+            for function in source.functions()
+            if WAITING.match(function.name)
+            for call in sleeps(function)
+        }
+        faults += [
+            f"{at(source, call)}: sleeping tests are slow or flaky: wait for a condition in a wait_* function"
+            for call in sleeps(source.tree)
+            if id(call) not in allowed
+        ]
+    refuse(faults)
+
+
+def test_every_module_is_used() -> None:
+    used = {name for source in PRODUCT for name in source.imports if name != source.module}
+    for source in SOURCES:
+        if not source.is_product:
+            used |= {name for name in source.imports if name.startswith("tests.")}
+    supports = [
+        source for source in TESTS if not source.path.name.startswith(("test_", "conftest", "__init__"))
+    ]
+    packages = {name.rpartition(".")[0] for name in used}
+    faults = [
+        f"{source.place}: nothing imports it"
+        for source in (*PRODUCT, *supports)
+        if source.module not in used | packages | ENTRY_POINTS
+        and source.path.name != "__init__.py"
+        and f'"{source.module}"' not in (ROOT / "Makefile").read_text()
+        and f"-m {source.module}" not in (ROOT / "Makefile").read_text()
+    ]
+    refuse(faults)
+
+
+def setting_fields(config: Source) -> Iterator[tuple[str, ast.AnnAssign]]:
+    for section in config.tree.body:
+        if isinstance(section, ast.ClassDef) and section.name.endswith("Settings"):
+            for node in section.body:
+                if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                    yield f"{section.name}.{node.target.id}", node
+
+
+def test_every_setting_is_read() -> None:
+    [config] = [source for source in SOURCES if source.module == "sidecar.config"]
+    outside = [s for s in PRODUCT if not s.module.startswith("sidecar.config")]
+    read = {name for source in outside for name in source.attributes_read}
+    for function in config.functions():
+        if function.name in read:
+            read |= set(attributes_read(function))
+    refuse(
+        [
+            f"{at(config, node)}: nothing reads {name}"
+            for name, node in setting_fields(config)
+            if name.rpartition(".")[2] not in read
+        ]
+    )
+
+
+def test_pure_modules_read_no_clock() -> None:
+    faults = []
+    for source in SOURCES:
+        if source.module not in CLOCKLESS:
+            continue
+        for node in ast.walk(source.tree):
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr in CLOCKS
+            ):
+                faults.append(
+                    f"{at(source, node)}: {ast.unparse(node.func)}() here: time and chance are arguments"
+                )
+    refuse(faults)
+
+
+def test_packages_hold_a_docstring_and_public_names() -> None:
+    faults = []
+    for source in SOURCES:
+        if source.path.name != "__init__.py":
+            continue
+        if not ast.get_docstring(source.tree):
+            faults.append(f"{source.place}: says in a docstring what the package is")
+        for node in source.tree.body[1:]:
+            is_public = isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+            if not (is_public or isinstance(node, ast.Import | ast.ImportFrom)):
+                faults.append(f"{at(source, node)}: only a docstring and public names stand in __init__.py")
+    refuse(faults)
+
+
+def known_variables() -> set[str]:
+    from sidecar.config import Settings
+
+    known = set(OTHER_VARIABLES)
+    for name, field in Settings.model_fields.items():
+        plain = (field.alias or name).upper()
+        section = field.annotation
+        inner = getattr(section, "model_fields", None)
+        if inner is None:
+            known |= {f"TICKOVER_{plain}", f"TICKOVER_{plain}_FILE"}
+            continue
+        for inner_name, inner_field in inner.items():
+            variable = f"TICKOVER_{plain}__{(inner_field.alias or inner_name).upper()}"
+            known |= {variable, f"{variable}_FILE"}
+    return known
+
+
+def test_every_variable_named_anywhere_is_a_setting() -> None:
+    known = known_variables()
+    places = [ROOT / "README.md", ROOT / "docker-compose.yml", ROOT / "Dockerfile"]
+    for place in ("charts", "docs", "examples"):
+        places += [path for path in sorted((ROOT / place).rglob("*")) if path.is_file()]
+    faults = []
+    for path in places:
+        for name in sorted(environment_names(path.read_text(encoding="utf-8")) - known):
+            faults.append(f"{path.relative_to(ROOT).as_posix()}: there is no setting {name}")
+    refuse(faults)
