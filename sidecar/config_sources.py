@@ -15,11 +15,9 @@ import yaml
 from pydantic import BaseModel, SecretStr, ValidationError
 
 PREFIX: Final = "TICKOVER_"
-# Ours, but no settings: the name of the file, what the command line needs to call a sidecar, the container's image.
+# Ours, but no settings: the file's name, what the command line needs to call us, the container's image.
 OTHER_VARIABLES: Final = frozenset(
     {"TICKOVER_CONFIG", "TICKOVER_URL", "TICKOVER_TOKEN", "TICKOVER_TOKEN_FILE", "TICKOVER_IMAGE"}
-)
-    {"TICKOVER_CONFIG", "TICKOVER_URL", "TICKOVER_TOKEN", "TICKOVER_TOKEN_FILE"}
 )
 RESERVED_PREFIXES: Final = ("TICKOVER_TEST_", "TICKOVER_BENCH_")
 # Kubernetes sets these for every service whose name begins with "tickover"; they are nobody's settings.
