@@ -13,6 +13,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 
@@ -153,8 +154,9 @@ class MavenKafka:
         process, self._process = self._process, None
         if process is None:
             return
-        # The group holds the broker and the guard that waits for our death; it exists until both are gone.
-        os.killpg(process.pid, signal.SIGKILL)
+        # The group holds the broker and the guard that waits for our death. No group: both are gone already.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         assert process.stdin is not None
         process.stdin.close()
