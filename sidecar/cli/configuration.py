@@ -23,9 +23,7 @@ SetOption = Annotated[
 
 
 @app.command("show")
-def show_settings(
-    config: ConfigOption = None, given: SetOption = None, form: OutputOption = Form.YAML
-) -> None:
+def show_settings(config: ConfigOption = None, given: SetOption = None, form: OutputOption = Form.YAML) -> None:
     """Show the settings in force, with secrets masked."""
     show(settings_of(config, given).model_dump(mode="json", by_alias=True), form)
 

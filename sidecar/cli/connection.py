@@ -35,9 +35,7 @@ UrlOption = Annotated[
 ]
 TokenOption = Annotated[
     Path | None,
-    typer.Option(
-        "--token-file", envvar="TICKOVER_TOKEN_FILE", help="File with the bearer token (or TICKOVER_TOKEN)."
-    ),
+    typer.Option("--token-file", envvar="TICKOVER_TOKEN_FILE", help="File with the bearer token (or TICKOVER_TOKEN)."),
 ]
 
 
@@ -53,6 +51,9 @@ class Sidecar:
         """Send one request; returns the answer when it is a success."""
         try:
             response = self._client.request(method, path, headers=headers, json=body)
+        except UnicodeEncodeError:  # bytes of the command line reach Python as lone surrogates
+            text = "an argument is not UTF-8 text (a key for the header: not ASCII); bytes go into a --value-file"
+            raise Failure(text, Status.USAGE) from None
         except httpx.ConnectError:
             raise Failure(
                 f"nobody answers at {self._client.base_url}: start the sidecar with `tickover run`, "
@@ -141,12 +142,14 @@ def _default_url() -> str:
 
 
 def _token(token_file: Path | None) -> str:
-    if token_file is None:
-        return os.environ.get("TICKOVER_TOKEN", "").strip()
-    try:
-        with token_file.open(encoding="ascii") as stream:
-            return stream.read(TOKEN_CHARACTERS_MAX).strip()
-    except OSError as error:
-        raise Failure(f"{token_file}: the token cannot be read: {error.strerror}", Status.USAGE) from None
-    except UnicodeDecodeError:
-        raise Failure(f"{token_file} holds no token: it is not plain text", Status.USAGE) from None
+    token = os.environ.get("TICKOVER_TOKEN", "")
+    if token_file is not None:
+        try:
+            with token_file.open(encoding="utf-8", errors="replace") as stream:
+                token = stream.read(TOKEN_CHARACTERS_MAX)
+        except OSError as error:
+            raise Failure(f"{token_file}: no token can be read: {error.strerror}", Status.USAGE) from None
+    token = token.strip()
+    if not (token.isascii() and token.isprintable()):
+        raise Failure(f"{token_file or 'TICKOVER_TOKEN'} holds no token: it is not plain text", Status.USAGE)
+    return token

@@ -28,26 +28,14 @@ def messages() -> None:
 def send(
     context: typer.Context,
     target: Annotated[str, typer.Option(help="Topic the message goes to when it is due.")],
-    source: Annotated[
-        str | None, typer.Option(help="Delay topic; may be left out where one policy fits.")
-    ] = None,
+    source: Annotated[str | None, typer.Option(help="Delay topic; may be left out where one policy fits.")] = None,
     key: Annotated[str | None, typer.Option(help="Key, as text; left out: null.")] = None,
     value: Annotated[str | None, typer.Option(help="Value, as text; left out: null.")] = None,
-    value_file: Annotated[
-        str | None, typer.Option(help="File with the value, any bytes; - is stdin.")
-    ] = None,
-    header: Annotated[
-        list[str] | None, typer.Option(help="name=value; may be repeated, the order is kept.")
-    ] = None,
-    delay: Annotated[
-        str | None, typer.Option(help="How long to wait: 250ms, 90s, 15m, 2h, 3d or PT90S.")
-    ] = None,
-    deliver_at: Annotated[
-        str | None, typer.Option(help="When: RFC 3339 with zone, or epoch milliseconds.")
-    ] = None,
-    message_id: Annotated[
-        str | None, typer.Option("--id", help="Your id; replaces a held message of that id.")
-    ] = None,
+    value_file: Annotated[str | None, typer.Option(help="File with the value, any bytes; - is stdin.")] = None,
+    header: Annotated[list[str] | None, typer.Option(help="name=value; may be repeated, the order is kept.")] = None,
+    delay: Annotated[str | None, typer.Option(help="How long to wait: 250ms, 90s, 15m, 2h, 3d or PT90S.")] = None,
+    deliver_at: Annotated[str | None, typer.Option(help="When: RFC 3339 with zone, or epoch milliseconds.")] = None,
+    message_id: Annotated[str | None, typer.Option("--id", help="Your id; replaces a held message of that id.")] = None,
     idempotency_key: Annotated[
         str | None, typer.Option(help="Sending again with this key, within 24 h, sends nothing twice.")
     ] = None,
@@ -62,7 +50,6 @@ def send(
     optional = {"source": source, "key": key, "id": message_id, **_time(delay, deliver_at)}
     body |= {name: given for name, given in optional.items() if given is not None}
     body["value"] = value if value_file is None else _content(value_file)
-    _refuse_half_characters(body)
     headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
     with connect(context, url, token) as sidecar:
         show(sidecar.document("POST", "/v1/messages", body, headers), form)
@@ -88,9 +75,7 @@ def _time(delay: str | None, deliver_at: str | None) -> dict[str, str]:
             parse_time(deliver_at)
             return {"deliver_at": deliver_at}
     except FormatError as error:
-        raise Failure(
-            f"{'--delay' if delay is not None else '--deliver-at'}: {error}", Status.USAGE
-        ) from None
+        raise Failure(f"{'--delay' if delay is not None else '--deliver-at'}: {error}", Status.USAGE) from None
     return {}
 
 
@@ -105,21 +90,8 @@ def _content(file: str) -> str | dict[str, str]:
     except OSError as error:
         raise Failure(f"--value-file {file}: {error.strerror}", Status.USAGE) from None
     if len(content) > VALUE_BYTES_MAX:
-        raise Failure(
-            f"--value-file {file}: larger than 1 MiB; produce it to the delay topic yourself", Status.USAGE
-        )
+        raise Failure(f"--value-file {file}: larger than 1 MiB; produce it to the delay topic yourself", Status.USAGE)
     try:
         return content.decode()
     except UnicodeDecodeError:
         return {"base64": base64.b64encode(content).decode()}
-
-
-def _refuse_half_characters(body: dict[str, Any]) -> None:
-    """Arguments that are not UTF-8 reach Python as lone surrogates, which no JSON text may hold."""
-    try:
-        repr(body).encode()
-        str([body.get("key"), body.get("value"), body.get("id"), body.get("headers")]).encode()
-    except UnicodeEncodeError:
-        raise Failure(
-            "an argument is not UTF-8 text; put binary values into a --value-file", Status.USAGE
-        ) from None

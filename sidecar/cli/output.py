@@ -68,9 +68,7 @@ def _all_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
-    table = Table(
-        *(name.replace("_", " ").upper() for name in columns), box=None, header_style="bold", pad_edge=False
-    )
+    table = Table(*(name.replace("_", " ").upper() for name in columns), box=None, header_style="bold", pad_edge=False)
     for row in rows:
         table.add_row(*(Text(_cell(row.get(name))) for name in columns))
     return table

@@ -21,9 +21,7 @@ INPUT_CHARACTERS_MAX: Final = 4 << 20
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show, change and check policies.")
 
 Name = Annotated[str, typer.Argument(help="Name of the policy.")]
-File = Annotated[
-    str, typer.Option("--file", "-f", help="YAML file of policies (`---` between them); - is stdin.")
-]
+File = Annotated[str, typer.Option("--file", "-f", help="YAML file of policies (`---` between them); - is stdin.")]
 
 
 @app.command("list")
@@ -62,9 +60,7 @@ def apply(
     results: list[dict[str, str]] = []
     try:
         with connect(context, url, token) as sidecar:
-            results.extend(
-                {"name": policy.name, "result": _apply_one(sidecar, policy)} for policy in policies
-            )
+            results.extend({"name": policy.name, "result": _apply_one(sidecar, policy)} for policy in policies)
     finally:
         show(results, form)  # also when one is refused: those before it are applied
 
@@ -114,12 +110,8 @@ def explain(
     topic: Annotated[str, typer.Option(help="Source topic of the record.")],
     header: Annotated[list[str] | None, typer.Option(help="name=value; may be repeated.")] = None,
     policy: Annotated[str | None, typer.Option(help="Ask only this policy.")] = None,
-    file: Annotated[
-        str | None, typer.Option("--file", "-f", help="Take the policy from this YAML file.")
-    ] = None,
-    timestamp: Annotated[
-        int | None, typer.Option(help="Of the record, epoch milliseconds; default: now.")
-    ] = None,
+    file: Annotated[str | None, typer.Option("--file", "-f", help="Take the policy from this YAML file.")] = None,
+    timestamp: Annotated[int | None, typer.Option(help="Of the record, epoch milliseconds; default: now.")] = None,
     partition: Annotated[int, typer.Option(min=0, help="Of the record; jitter depends on it.")] = 0,
     offset: Annotated[int, typer.Option(min=0, help="Of the record; jitter depends on it.")] = 0,
     url: UrlOption = "",
@@ -226,4 +218,4 @@ def _version(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _path(name: str) -> str:
-    return f"/v1/policies/{quote(name, safe='')}"
+    return f"/v1/policies/{quote(name, safe='', errors='surrogateescape')}"

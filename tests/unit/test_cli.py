@@ -1,0 +1,234 @@
+"""The command line without a sidecar: files, settings, statuses, and where words and data go."""
+
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from policies.file import read_policies_file
+from sidecar.cli.application import app
+from sidecar.config import Settings, load_settings
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CONFIG", "URL", "TOKEN", "TOKEN_FILE"):
+        monkeypatch.delenv(f"TICKOVER_{name}", raising=False)
+
+
+def tickover(*arguments: str, transport: httpx.BaseTransport | None = None, stdin: str = "") -> Result:
+    result = CliRunner().invoke(app, list(arguments), obj=transport, input=stdin, prog_name="tickover")
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def answering(status: int, content: bytes, media_type: str = "application/problem+json") -> httpx.MockTransport:
+    headers = {"content-type": media_type}
+    return httpx.MockTransport(lambda request: httpx.Response(status, content=content, headers=headers))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        [],
+        ["run"],
+        ["demo"],
+        ["doctor"],
+        ["policies"],
+        *(["policies", name] for name in ("list", "get", "apply", "delete", "versions", "rollback")),
+        ["policies", "explain"],
+        ["policies", "validate"],
+        ["messages", "send"],
+        ["config", "show"],
+        ["config", "schema"],
+    ],
+)
+def test_every_command_has_help(command: list[str]) -> None:
+    result = tickover(*command, "--help")
+    assert result.exit_code == 0
+    assert "Usage: tickover" in result.stdout
+    assert len(result.stdout.splitlines()) > 4
+
+
+def test_unknown_commands_and_options_are_usage() -> None:
+    assert tickover("runn").exit_code == 2
+    assert tickover("run", "--colour").exit_code == 2
+    assert tickover("policies", "list", "-o", "xml").exit_code == 2
+    assert tickover("messages", "send").exit_code == 2
+
+
+def test_completion_can_be_installed() -> None:
+    assert "--install-completion" in tickover("--help").stdout
+
+
+def test_settings_are_shown_with_secrets_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TICKOVER_REDIS__PASSWORD", "hunter2")
+    monkeypatch.setenv("TICKOVER_KAFKA__CLIENT__SASL_PASSWORD", "hunter2")
+    for form in ("table", "json", "yaml"):
+        result = tickover("config", "show", "--set", "group=g", "-o", form)
+        assert result.exit_code == 0
+        assert "hunter2" not in result.stdout
+        assert "**********" in result.stdout
+        assert result.stderr == ""
+    assert json.loads(tickover("config", "show", "-o", "json").stdout)["api"]["port"] == 8230
+
+
+def test_what_is_shown_is_a_file_of_settings(tmp_path: Path) -> None:
+    shown = yaml.safe_load(tickover("config", "show", "--set", "horizon=20s").stdout)
+    del shown["redis"]["password"]
+    (tmp_path / "t.yaml").write_text(yaml.safe_dump(shown))
+    assert load_settings(tmp_path / "t.yaml") == Settings.model_validate({"horizon": "20s"})
+
+
+def test_bad_settings_are_usage_and_name_their_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TICKOVER_TICK_MS", "99")
+    for command in (["config", "show"], ["run"], ["demo"], ["doctor"], ["policies", "list"]):
+        result = tickover(*command)
+        assert result.exit_code == 2
+        assert result.stdout == ""
+        assert "environment variable TICKOVER_TICK_MS" in result.stderr
+    assert "must be name=value" in tickover("config", "show", "--set", "group").stderr
+
+
+def test_the_schema_lists_every_setting() -> None:
+    schema = json.loads(tickover("config", "schema").stdout)
+    assert set(schema["properties"]) >= {"group", "kafka", "horizon", "api"}
+    table = tickover("config", "schema", "-o", "table").stdout
+    assert "TICKOVER_KAFKA__CLIENT__<LIBRDKAFKA_KEY>" in table
+    assert "TICKOVER_LEDGER__RETENTION" in table
+
+
+def test_exactly_once_is_refused_with_the_reason() -> None:
+    for command in ("run", "demo"):
+        result = tickover(command, "--set", "guarantee=exactly_once")
+        assert result.exit_code == 2
+        assert "exactly_once arrives with a later version; use at_least_once" in result.stderr
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, module: str, **names: Any) -> None:
+    replaced = types.ModuleType(module)
+    vars(replaced).update(names)
+    monkeypatch.setitem(sys.modules, module, replaced)
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_run_gives_the_settings_to_the_process_and_ends_with_its_status(
+    monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    seen: list[Settings] = []
+
+    class Process:
+        def __init__(self, settings: Settings) -> None:
+            seen.append(settings)
+
+        def run(self) -> int:
+            return status
+
+    stand_in(monkeypatch, "sidecar.process", Process=Process)
+    monkeypatch.setattr("sidecar.cli.running.configure_logs", lambda settings: None)
+    result = tickover("run", "--group", "g", "--kafka", "k:1", "--redis", "redis://r", "--set", "tick_ms=5")
+    assert result.exit_code == status
+    [settings] = seen
+    assert (settings.group, settings.kafka.bootstrap_servers, settings.tick_ms) == ("g", "k:1", 5)
+    assert settings.redis.url == "redis://r"
+
+
+def test_demo_passes_its_options_and_status_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def run_demo(settings: Settings, seconds: float | None, rate: int) -> int:
+        seen.append((settings.kafka.embedded, seconds, rate))
+        return 1
+
+    stand_in(monkeypatch, "sidecar.demo", run_demo=run_demo)
+    assert tickover("demo", "--seconds", "3", "--rate", "50").exit_code == 1
+    assert tickover("demo", "--kafka", "k:1").exit_code == 1
+    assert seen == [(True, 3.0, 50), (False, None, 20)]
+
+
+def test_validate_works_offline_and_names_the_line(tmp_path: Path) -> None:
+    good = tickover("policies", "validate", str(ROOT / "examples" / "policies.yaml"))
+    assert (good.exit_code, good.stdout) == (0, "")
+    assert "3 policies, all valid" in good.stderr
+    (tmp_path / "p.yaml").write_text("name: a\nmatch: {topics: [t]}\ndelay: {max: 1 week}\ntarget: {allow: [x]}\n")
+    bad = tickover("policies", "validate", str(tmp_path / "p.yaml"))
+    assert bad.exit_code == 1
+    assert "p.yaml:3:" in bad.stderr
+    assert tickover("policies", "validate", str(tmp_path / "none.yaml")).exit_code == 1
+    assert tickover("policies", "validate", "-", stdin="").exit_code == 1
+
+
+def test_the_examples_hold() -> None:
+    assert len(read_policies_file(ROOT / "examples" / "policies.yaml")) == 3
+    assert load_settings(ROOT / "examples" / "tickover.yaml").group == "payments"
+
+
+def test_nobody_answering_says_how_to_start() -> None:
+    result = tickover("policies", "list", "--url", "http://127.0.0.1:1")
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert "tickover run" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "exit_code", "says"),
+    [
+        (401, b'{"detail": "Who are you?"}', 1, "--token-file"),
+        (403, b'{"detail": "Not you."}', 1, "role"),
+        (404, b'{"detail": "No such policy."}', 3, "No such policy."),
+        (409, b'{"detail": "The file manages it."}', 4, "The file manages it."),
+        (412, b'{"detail": "Changed."}', 4, "somebody else changed it"),
+        (422, b'{"detail": "Bad.", "errors": [{"at": "/delay", "message": "odd"}]}', 1, "/delay: odd"),
+        (503, b'{"detail": "Kafka is away."}', 1, "doctor"),
+        (502, b"<html>proxy</html>", 1, "502"),
+        (500, b"[]", 1, "500"),
+        (200, b"<html>", 1, "is not a tickover sidecar"),
+    ],
+)
+def test_refusals_become_a_line_and_a_status(status: int, content: bytes, exit_code: int, says: str) -> None:
+    result = tickover("policies", "get", "p", transport=answering(status, content))
+    assert result.exit_code == exit_code
+    assert says in result.stderr
+    assert result.stdout == ""
+
+
+def test_the_token_comes_from_file_or_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        seen.append((str(request.url), request.headers.get("authorization")))
+        return httpx.Response(200, json={"items": [], "next": None})
+
+    transport = httpx.MockTransport(handle)
+    (tmp_path / "token").write_text("abc\n")
+    tickover("policies", "list", transport=transport)
+    tickover("policies", "list", "--token-file", str(tmp_path / "token"), transport=transport)
+    monkeypatch.setenv("TICKOVER_TOKEN", "def")
+    monkeypatch.setenv("TICKOVER_URL", "https://tickover.example")
+    tickover("policies", "list", transport=transport)
+    assert seen == [
+        ("http://127.0.0.1:8230/v1/policies?limit=500", None),
+        ("http://127.0.0.1:8230/v1/policies?limit=500", "Bearer abc"),
+        ("https://tickover.example/v1/policies?limit=500", "Bearer def"),
+    ]
+    assert tickover("policies", "list", "--token-file", str(tmp_path / "no")).exit_code == 2
+    assert tickover("policies", "list", "--url", "localhost:8230").exit_code == 2
+
+
+def test_all_pages_are_fetched() -> None:
+    def handle(request: httpx.Request) -> httpx.Response:
+        page = int(request.url.params.get("cursor", "0"))
+        following = str(page + 1) if page < 2 else None
+        return httpx.Response(200, json={"items": [{"name": f"p{page}"}], "next": following})
+
+    result = tickover("policies", "list", "-o", "json", transport=httpx.MockTransport(handle))
+    assert [item["name"] for item in json.loads(result.stdout)] == ["p0", "p1", "p2"]

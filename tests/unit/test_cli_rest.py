@@ -1,0 +1,213 @@
+"""Commands that talk to a sidecar, against the real REST interface over fakes."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from sidecar.cli.application import app
+from sidecar.cli.output import Form, show
+from tests.unit.api_world import NOW_MS, REMINDERS, RETRY, World, world
+
+
+class Bridge(httpx.BaseTransport):
+    """Carries requests of the synchronous client to the application."""
+
+    def __init__(self, there: World) -> None:
+        self._there = there
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        headers = dict(request.headers)
+        response = self._there.call(request.method, str(request.url), content=request.read(), headers=headers)
+        return httpx.Response(response.status_code, headers=response.headers, content=response.content)
+
+
+class Terminal:
+    """A user with a sidecar."""
+
+    def __init__(self, there: World) -> None:
+        self.there = there
+
+    def __call__(self, *arguments: str, stdin: str | bytes = "") -> Result:
+        result = CliRunner().invoke(app, list(arguments), obj=Bridge(self.there), input=stdin)
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        assert "Traceback" not in result.stderr
+        return result
+
+    def data(self, *arguments: str) -> Any:
+        result = self(*arguments, "-o", "json")
+        assert result.exit_code == 0, result.stderr
+        return json.loads(result.stdout)
+
+
+@pytest.fixture
+def tickover(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+    for name in ("CONFIG", "URL", "TOKEN", "TOKEN_FILE"):
+        monkeypatch.delenv(f"TICKOVER_{name}", raising=False)
+    with world() as there:
+        yield Terminal(there)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "policies.yaml"
+    path.write_text(yaml.safe_dump_all([REMINDERS, RETRY]))
+    return path
+
+
+def test_apply_creates_then_leaves_alone_then_replaces(tickover: Terminal, file: Path) -> None:
+    assert tickover.data("policies", "apply", "-f", str(file)) == [
+        {"name": "reminders", "result": "created"},
+        {"name": "orders-retry", "result": "created"},
+    ]
+    assert {row["result"] for row in tickover.data("policies", "apply", "-f", str(file))} == {"unchanged"}
+    assert [len(tickover.there.policies.versions(name)) for name in ("reminders", "orders-retry")] == [1, 1]
+    file.write_text(yaml.safe_dump_all([REMINDERS, {**RETRY, "retry": {**RETRY["retry"], "attempts": 7}}]))
+    assert [row["result"] for row in tickover.data("policies", "apply", "-f", str(file))] == ["unchanged", "replaced"]
+    assert "attempts: 7" in tickover("policies", "get", "orders-retry").stdout
+
+
+def test_apply_reads_stdin(tickover: Terminal) -> None:
+    result = tickover("policies", "apply", "-f", "-", stdin=yaml.safe_dump(REMINDERS))
+    assert result.exit_code == 0
+    assert "created" in result.stdout
+
+
+def test_apply_meets_a_faster_writer(tickover: Terminal, file: Path) -> None:
+    tickover("policies", "apply", "-f", str(file))
+    file.write_text(yaml.safe_dump_all([REMINDERS, {**RETRY, "retry": {**RETRY["retry"], "attempts": 7}}]))
+    policies = tickover.there.policies
+
+    def other_writer() -> None:
+        policies.lost_race = lambda: None
+        tickover.there.add(RETRY)
+
+    policies.lost_race = other_writer
+    result = tickover("policies", "apply", "-f", str(file))
+    assert result.exit_code == 4
+    assert "somebody else changed it" in result.stderr
+    assert "unchanged" in result.stdout  # what was done before is still told
+
+
+def test_a_policy_of_the_file_is_a_conflict(tickover: Terminal, file: Path) -> None:
+    tickover.there.add({**REMINDERS, "delay": {"max": "1d"}}, "file")
+    for arguments in (["apply", "-f", str(file)], ["delete", "reminders"], ["rollback", "reminders", "1"]):
+        result = tickover("policies", *arguments)
+        assert result.exit_code == 4
+        assert "policies file" in result.stderr.lower()
+
+
+def test_list_get_delete_versions_rollback(tickover: Terminal, file: Path) -> None:
+    tickover("policies", "apply", "-f", str(file))
+    assert [item["name"] for item in tickover.data("policies", "list")] == ["orders-retry", "reminders"]
+    table = tickover("policies", "list").stdout
+    assert "mail-*, push" in table
+    assert "retry" in table
+    assert tickover.data("policies", "get", "reminders")["delay"]["default"] == "15m"
+    deleted = tickover("policies", "delete", "reminders")
+    assert (deleted.exit_code, deleted.stdout) == (0, "")
+    assert tickover("policies", "get", "reminders").exit_code == 3
+    assert tickover("policies", "delete", "reminders").exit_code == 3
+    back = tickover("policies", "rollback", "reminders", "1")
+    assert back.exit_code == 0
+    assert "now version 3" in back.stderr or "this is version 3" in back.stderr
+    history = tickover.data("policies", "versions", "reminders")
+    assert [version["version"] for version in history] == [1, 2, 3]
+    shown = tickover("policies", "versions", "reminders").stdout
+    assert "deleted" in shown
+    assert "2027-01-15T08:00:00.000Z" in shown
+    assert tickover("policies", "rollback", "reminders", "9").exit_code == 3
+    assert tickover("policies", "rollback", "reminders", "0").exit_code == 2
+    assert tickover("policies", "versions", "nobody").exit_code == 3
+
+
+def test_a_name_cannot_leave_its_place_in_the_path(tickover: Terminal) -> None:
+    assert tickover("policies", "get", "../stats").exit_code == 3
+    assert tickover("policies", "get", "a?b=c").exit_code == 3
+    assert tickover("policies", "get", "\udcff").exit_code == 3
+
+
+def test_explain_shows_decision_and_attempts(tickover: Terminal, file: Path) -> None:
+    arguments = ["policies", "explain", "--topic", "orders-retry", "-f", str(file), "--policy", "orders-retry"]
+    answer = tickover.data(*arguments, "--timestamp", str(NOW_MS), "--header", "tickover-attempt=2")
+    assert answer["decision"]["due"] == NOW_MS + 2_000
+    assert [step["attempt"] for step in answer["schedule"]] == [3, 4, 5, 6]
+    table = tickover(*arguments, "--timestamp", str(NOW_MS)).stdout
+    assert "2027-01-15T08:00:01.000Z" in table
+    assert "attempts_exhausted" in table
+    assert tickover("policies", "explain", "--topic", "t", "--policy", "nobody").exit_code == 3
+    assert tickover("policies", "explain", "--topic", "t", "-f", str(file)).exit_code == 2
+
+
+def test_send_carries_everything(tickover: Terminal, tmp_path: Path) -> None:
+    tickover.there.add(REMINDERS)
+    (tmp_path / "value").write_bytes(b"\xff\x00")
+    arguments = ["--target", "push", "--source", "reminders", "--key", "k", "--id", "i-1", "--delay", "90s"]
+    arguments += ["--value-file", str(tmp_path / "value"), "--header", "a=1", "--header", "a=2=3", "--header", "b="]
+    answer = tickover.data("messages", "send", *arguments)
+    assert answer["id"] == "i-1"
+    assert answer["due"] == NOW_MS + 90_000
+    [record] = tickover.there.sender.sent
+    assert (record.key, record.value) == (b"k", b"\xff\x00")
+    assert list(record.headers[:3]) == [("a", b"1"), ("a", b"2=3"), ("b", b"")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "value"),
+    [
+        ([], b"", None),
+        (["--value", ""], b"", b""),
+        (["--value", "h\u00e9"], b"", "h\u00e9".encode()),
+        (["--value-file", "-"], b"from stdin", b"from stdin"),
+    ],
+)
+def test_values_of_a_message(tickover: Terminal, arguments: list[str], stdin: bytes, value: bytes | None) -> None:
+    tickover.there.add(REMINDERS)
+    result = tickover("messages", "send", "--target", "push", *arguments, stdin=stdin)
+    assert result.exit_code == 0, result.stderr
+    assert "position.topic" in result.stdout
+    assert tickover.there.sender.sent[0].value == value
+
+
+def test_the_same_idempotency_key_sends_once(tickover: Terminal) -> None:
+    tickover.there.add(REMINDERS)
+    arguments = ["messages", "send", "--target", "push", "--idempotency-key", "once"]
+    assert tickover.data(*arguments) == tickover.data(*arguments)
+    assert len(tickover.there.sender.sent) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--delay", "1s", "--deliver-at", "2030-01-01T00:00:00Z"], "not both"),
+        (["--delay", "soon"], "--delay: not a duration"),
+        (["--deliver-at", "2030-01-01T00:00:00"], "needs its zone"),
+        (["--value", "a", "--value-file", "b"], "not both"),
+        (["--value-file", "/does/not/exist"], "No such file"),
+        (["--header", "novalue"], "name=value"),
+        (["--key", "\udcff"], "not UTF-8"),
+        (["--idempotency-key", "\u00e9"], "not UTF-8"),
+    ],
+)
+def test_slips_are_usage_and_reach_no_sidecar(tickover: Terminal, arguments: list[str], says: str) -> None:
+    result = tickover("messages", "send", "--target", "push", *arguments)
+    assert result.exit_code == 2
+    assert says in result.stderr
+    assert tickover.there.sender.sent == []
+
+
+def test_a_refused_message_says_why(tickover: Terminal) -> None:
+    tickover.there.add(REMINDERS)
+    result = tickover("messages", "send", "--target", "elsewhere", "--source", "reminders", "--delay", "1s")
+    assert result.exit_code == 1
+    assert "(422)" in result.stderr
+
+
+def test_control_characters_of_others_do_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    show([{"name": "a\x1b[2Jb\nc"}], Form.TABLE)
+    assert "a\\x1b[2Jb\\x0ac" in capsys.readouterr().out
