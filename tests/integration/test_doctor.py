@@ -1,0 +1,109 @@
+"""The doctor on a real broker: what it asks is answered as it expects, and it changes nothing."""
+
+import uuid
+
+import pytest
+
+from policies.log import Change, encode_change
+from policies.model import Policy
+from sidecar import doctor
+from sidecar.config import Settings
+from sidecar.finding import Finding, Severity
+from tests.services.kafka import Kafka
+
+pytestmark = pytest.mark.integration
+
+
+class Place:
+    """Topic names of one test's own, and the settings that name them."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        self.mark = uuid.uuid4().hex[:8]
+        self.kafka = kafka
+        self.source, self.target = f"source-{self.mark}", f"target-{self.mark}"
+        self.settings = Settings.model_validate(
+            {
+                "group": self.mark,
+                "kafka": {"bootstrap_servers": kafka.bootstrap},
+                "policies": {"topic": f"policies-{self.mark}"},
+                "quarantine": {"topic": f"quarantine-{self.mark}"},
+            }
+        )
+
+    def publish(self, delay_max: str) -> None:
+        policy = Policy.model_validate(
+            {
+                "name": "doctored",
+                "match": {"topics": [self.source]},
+                "delay": {"max": delay_max},
+                "target": {"allow": [self.target]},
+            }
+        )
+        change = Change(write="w", name="doctored", expected=0, author="test", managed_by="api", policy=policy)
+        self.kafka.produce(self.settings.policies.topic, [(b"doctored", encode_change(change))])
+
+    def findings(self) -> dict[str, Finding]:
+        """The worst finding of each part about Kafka."""
+        worst: dict[str, Finding] = {}
+        order = [Severity.OK, Severity.WARNING, Severity.ERROR]
+        for finding in doctor.examine(self.settings):
+            before = worst.get(finding.part)
+            if before is None or order.index(finding.severity) > order.index(before.severity):
+                worst[finding.part] = finding
+        return worst
+
+
+@pytest.fixture
+def place(kafka: Kafka) -> Place:
+    return Place(kafka)
+
+
+def test_an_empty_cluster_gets_the_commands_that_create_what_is_missing(place: Place, kafka: Kafka) -> None:
+    findings = place.findings()
+    assert findings["brokers"].severity is Severity.OK
+    for part, topic in (
+        (f"ledger {place.settings.ledger_topic}", place.settings.ledger_topic),
+        (f"policy topic {place.settings.policies.topic}", place.settings.policies.topic),
+        (f"quarantine {place.settings.quarantine.topic}", place.settings.quarantine.topic),
+    ):
+        assert findings[part].severity is Severity.WARNING
+        assert f"--create --topic {topic} " in findings[part].fix
+    assert "there are none" in findings["policies"].what
+    topics = kafka.admin.list_topics(timeout=10).topics
+    assert not [name for name in topics if place.mark in name], "the doctor writes nothing"
+
+
+def test_topics_as_they_should_be(place: Place, kafka: Kafka) -> None:
+    ledger = {"retention_ms": -1, "cleanup_policy": "delete", "message_timestamp_type": "LogAppendTime"}
+    kafka.create_topic(place.settings.ledger_topic, 2, **ledger)
+    kafka.create_topic(place.settings.policies.topic, 1, retention_ms=-1, retention_bytes=-1)
+    kafka.create_topic(place.settings.quarantine.topic)
+    kafka.create_topic(place.source, 3, retention_ms=-1)
+    kafka.create_topic(place.target, 3)
+    place.publish("1d")
+    findings = place.findings()
+    assert {part: finding for part, finding in findings.items() if finding.severity is not Severity.OK} == {}
+    assert "1 in force" in findings["policies"].what
+    assert f"source {place.source}" in findings
+
+
+def test_topics_as_they_should_not_be(place: Place, kafka: Kafka) -> None:
+    kafka.create_topic(place.settings.policies.topic, 1, retention_ms=-1)
+    kafka.create_topic(place.source, 1, cleanup_policy="compact,delete", retention_ms=3_600_000)
+    place.publish("10d")
+    sources = [f for f in doctor.examine(place.settings) if f.part == f"source {place.source}"]
+    assert [finding.severity for finding in sources] == [Severity.ERROR, Severity.WARNING]
+    assert "is compacted" in sources[0].what
+    assert "1h, below delay.max 10d of policy doctored" in sources[1].what
+    target = place.findings()["policy doctored, target.allow"]
+    assert target.severity is Severity.ERROR
+    assert f"--create --topic {place.target} --partitions 1" in target.fix
+
+
+def test_a_broker_ahead_of_our_clock(place: Place, kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    kafka.create_topic(place.settings.policies.topic, 1, retention_ms=-1, message_timestamp_type="LogAppendTime")
+    place.publish("1d")
+    assert "clock" not in place.findings()
+    slow_ms = doctor.wall_ms() - 60_000
+    monkeypatch.setattr(doctor, "wall_ms", lambda: slow_ms)
+    assert "behind the broker's" in place.findings()["clock"].what

@@ -1,0 +1,330 @@
+"""What the doctor makes of facts: each judgement a row, nothing asked of any server."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+from typer.testing import CliRunner
+
+from policies.model import Policy
+from sidecar import doctor, doctor_redis
+from sidecar.cli.application import app
+from sidecar.config import Settings
+from sidecar.doctor_redis import inspect_redis
+from sidecar.doctor_topics import Cluster, TopicFacts, check_topics
+from sidecar.finding import Finding, Severity
+
+DAY_MS = 86_400_000
+REMINDERS = Policy.model_validate(
+    {
+        "name": "reminders",
+        "match": {"topics": ["reminders"]},
+        "delay": {"max": "10d"},
+        "target": {"allow": ["push", "mail-*"]},
+        "dead_letter": {"topic": "reminders-dlq"},
+    }
+)
+RETRY = Policy.model_validate(
+    {
+        "name": "orders-retry",
+        "match": {"topics": ["*-retry"]},
+        "retry": {"attempts": 3, "backoff": {"kind": "list", "delays": ["1s", "2h"]}},
+        "target": {"topic": "orders"},
+    }
+)
+LEDGER = {"cleanup.policy": "delete", "retention.ms": str(17 * DAY_MS), "message.timestamp.type": "LogAppendTime"}
+FOREVER = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+HEALTHY = {
+    "tickover.tickover.ledger": TopicFacts(8, 3, LEDGER),
+    "tickover.policies": TopicFacts(1, 3, FOREVER),
+    "tickover.quarantine": TopicFacts(1, 3, {"cleanup.policy": "delete"}),
+    "reminders": TopicFacts(12, 3, {**FOREVER, "max.message.bytes": "1048588"}),
+    "orders-retry": TopicFacts(6, 3, {"retention.ms": "604800000", "max.message.bytes": "1048588"}),
+    "orders": TopicFacts(6, 3, {"max.message.bytes": "1048588"}),
+    "push": TopicFacts(3, 3, {"max.message.bytes": "1048588"}),
+    "mail-out": TopicFacts(3, 3, {"max.message.bytes": "1048588"}),
+    "reminders-dlq": TopicFacts(3, 3),
+    "unrelated": TopicFacts(1, 1, {"cleanup.policy": "compact"}),
+    "__consumer_offsets": TopicFacts(50, 3, {"cleanup.policy": "compact"}),
+}
+
+
+def judge(
+    changed: dict[str, TopicFacts | None], settings: Settings | None = None, producer_bytes_max: int = 1_000_000
+) -> list[Finding]:
+    """Findings that are not all well, of the healthy cluster with some topics changed or (None) gone."""
+    topics = {name: facts for name, facts in {**HEALTHY, **changed}.items() if facts is not None}
+    cluster = Cluster("k:9092", 3, topics, producer_bytes_max)
+    findings = check_topics(cluster, settings or Settings(), [REMINDERS, RETRY])
+    return [finding for finding in findings if finding.severity is not Severity.OK]
+
+
+def facts(name: str, **config: str) -> dict[str, TopicFacts | None]:
+    before = HEALTHY[name]
+    changed = {key.replace("_", "."): value for key, value in config.items()}
+    return {name: TopicFacts(before.partitions, before.replicas, {**before.config, **changed})}
+
+
+def test_a_healthy_cluster_has_no_findings() -> None:
+    assert judge({}) == []
+    every = list(check_topics(Cluster("k", 3, HEALTHY, 1_000_000), Settings(), [REMINDERS, RETRY]))
+    assert {"source reminders", "source orders-retry", "targets", "message size"} <= {f.part for f in every}
+
+
+@pytest.mark.parametrize(
+    ("changed", "severity", "says", "fix"),
+    [
+        (
+            {"tickover.tickover.ledger": None},
+            Severity.WARNING,
+            "ledger tickover.tickover.ledger: does not exist",
+            (
+                "kafka-topics.sh --bootstrap-server k:9092 --create --topic tickover.tickover.ledger --partitions 8"
+                f" --config cleanup.policy=delete --config retention.ms={17 * DAY_MS}"
+                " --config message.timestamp.type=LogAppendTime"
+            ),
+        ),
+        (
+            facts("tickover.tickover.ledger", retention_ms="604800000"),
+            Severity.WARNING,
+            "retention.ms is 7d, wanted is 17d (the longest delay.max + 7d)",
+            f"--add-config retention.ms={17 * DAY_MS}",
+        ),
+        (
+            facts("tickover.tickover.ledger", cleanup_policy="compact"),
+            Severity.ERROR,
+            "is compacted",
+            "cleanup.policy=delete",
+        ),
+        (
+            facts("tickover.tickover.ledger", message_timestamp_type="CreateTime"),
+            Severity.WARNING,
+            "not LogAppendTime",
+            "message.timestamp.type=LogAppendTime",
+        ),
+        (
+            {"tickover.tickover.ledger": TopicFacts(8, 1, LEDGER)},
+            Severity.WARNING,
+            "one replica on a cluster of 3",
+            "kafka-reassign-partitions.sh",
+        ),
+        (
+            {"tickover.policies": None},
+            Severity.WARNING,
+            "policy topic tickover.policies: does not exist",
+            (
+                "--create --topic tickover.policies --partitions 1 --config cleanup.policy=delete"
+                " --config retention.ms=-1 --config retention.bytes=-1"
+            ),
+        ),
+        (facts("tickover.policies", retention_ms="1000"), Severity.ERROR, "retention.ms is 1000", "retention.ms=-1"),
+        (
+            facts("tickover.policies", retention_bytes="9"),
+            Severity.ERROR,
+            "retention.bytes is 9",
+            "retention.bytes=-1",
+        ),
+        ({"tickover.policies": TopicFacts(3, 3, FOREVER)}, Severity.WARNING, "3 partitions", "policies.topic"),
+        ({"tickover.quarantine": None}, Severity.WARNING, "does not exist", "--create --topic tickover.quarantine"),
+        (facts("tickover.quarantine", cleanup_policy="compact,delete"), Severity.ERROR, "compacted", "delete"),
+        ({"reminders": None}, Severity.ERROR, "source reminders: does not exist", "--create --topic reminders"),
+        ({"orders-retry": None}, Severity.WARNING, "source *-retry: no topic matches it", "correct the glob"),
+        (facts("reminders", cleanup_policy="compact"), Severity.ERROR, "source reminders: is compacted", "delete"),
+        (
+            facts("reminders", retention_ms="604800000"),
+            Severity.WARNING,
+            "retention.ms is 7d, below delay.max 10d of policy reminders",
+            f"--entity-name reminders --add-config retention.ms={11 * DAY_MS}",
+        ),
+        (
+            facts("orders-retry", retention_ms="3600000"),
+            Severity.WARNING,
+            "retention.ms is 1h, below retry.backoff 2h of policy orders-retry",
+            "--entity-name orders-retry",
+        ),
+        (facts("reminders", retention_bytes="1000"), Severity.WARNING, "retention.bytes is 1000", "=-1"),
+        (
+            {"orders": None},
+            Severity.ERROR,
+            "target.topic: topic orders does not exist",
+            "--topic orders --partitions 6",
+        ),
+        ({"push": None}, Severity.ERROR, "target.allow: topic push does not exist", "--topic push --partitions 12"),
+        ({"mail-out": None}, Severity.WARNING, "no topic matches mail-*", "correct the glob"),
+        ({"reminders-dlq": None}, Severity.ERROR, "dead_letter.topic: topic reminders-dlq", "--topic reminders-dlq"),
+        (
+            facts("push", max_message_bytes="1000"),
+            Severity.WARNING,
+            "takes records of 1048588 bytes, its target push only 1000",
+            "--entity-name push --add-config max.message.bytes=1048588",
+        ),
+        (
+            {"push": TopicFacts(3, 3, {}, "Topic authorization failed.")},
+            Severity.WARNING,
+            "cannot be read: Topic authorization failed.",
+            "DescribeConfigs on topic push",
+        ),
+    ],
+)
+def test_each_fault_is_found_alone_and_has_a_fix(
+    changed: dict[str, TopicFacts | None], severity: Severity, says: str, fix: str
+) -> None:
+    [finding] = judge(changed)
+    assert finding.severity is severity
+    assert says in f"{finding.part}: {finding.what}"
+    assert fix in finding.fix
+
+
+def test_larger_records_than_the_producer_sends() -> None:
+    [finding] = judge({}, producer_bytes_max=500_000)[:1]
+    assert "larger ones are quarantined by reference" in finding.what
+    assert finding.fix == "TICKOVER_KAFKA__CLIENT__MESSAGE_MAX_BYTES=1048588"
+
+
+def test_sources_without_a_policy_and_internal_topics() -> None:
+    [finding] = judge({}, Settings.model_validate({"sources": ["reminders", "*-retry", "unrela*", "tickover.*"]}))[:1]
+    assert finding.part == "source tickover.*"
+    found = judge({}, Settings.model_validate({"sources": ["unrelated"]}))
+    assert [(f.severity, f.part) for f in found] == [(Severity.ERROR, "source unrelated")] * 2
+    assert "no policy matches it" in found[1].what
+
+
+INFO = {
+    "redis_version": "7.2.4",
+    "redis_mode": "standalone",
+    "role": "master",
+    "maxmemory_policy": "noeviction",
+    "maxmemory": 1 << 30,
+    "aof_enabled": 1,
+}
+CONFIG = {"appendfsync": "always", "save": ""}
+
+
+class Server:
+    """Stands for a Redis that answers so."""
+
+    def __init__(self, info: dict[str, Any], config: dict[str, Any] | None, now_ms: int) -> None:
+        self._info, self._config, self._now_ms = info, config, now_ms
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def time(self) -> tuple[int, int]:
+        return self._now_ms // 1_000, self._now_ms % 1_000 * 1_000
+
+    def info(self) -> dict[str, Any]:
+        return self._info
+
+    def config_get(self, _pattern: str) -> dict[str, Any]:
+        if self._config is None:
+            raise redis.ResponseError("unknown command")
+        return self._config
+
+
+@pytest.mark.parametrize(
+    ("info", "config", "skew_ms", "severity", "says"),
+    [
+        ({}, CONFIG, 0, None, ""),
+        ({}, None, 900, None, ""),
+        ({"server_name": "valkey", "valkey_version": "9.1.2"}, CONFIG, 0, None, ""),
+        ({"redis_version": "5.0.7"}, CONFIG, 0, Severity.ERROR, "Redis 5.0.7 is too old"),
+        ({"role": "slave"}, CONFIG, 0, Severity.ERROR, "replica"),
+        ({"redis_mode": "cluster"}, CONFIG, 0, Severity.ERROR, "this is a Cluster"),
+        ({"maxmemory_policy": "allkeys-lru"}, CONFIG, 0, Severity.ERROR, "maxmemory-policy is allkeys-lru"),
+        ({"maxmemory": 0}, CONFIG, 0, Severity.WARNING, "maxmemory is not set"),
+        ({"aof_enabled": 0}, CONFIG, 0, Severity.WARNING, "appendonly is off"),
+        ({}, {**CONFIG, "appendfsync": "everysec"}, 0, Severity.WARNING, "appendfsync is everysec"),
+        ({}, {**CONFIG, "save": "3600 1"}, 0, Severity.WARNING, "snapshots"),
+        ({}, CONFIG, 5_000, Severity.WARNING, "5000 ms behind Redis's"),
+        ({}, CONFIG, -5_000, Severity.WARNING, "5000 ms ahead of Redis's"),
+    ],
+)
+def test_each_fault_of_redis_is_found_alone(
+    monkeypatch: pytest.MonkeyPatch,
+    info: dict[str, Any],
+    config: dict[str, Any] | None,
+    skew_ms: int,
+    severity: Severity | None,
+    says: str,
+) -> None:
+    server = Server({**INFO, **info}, config, 1_800_000_000_000 + skew_ms)
+    monkeypatch.setattr(doctor_redis, "_client", lambda settings: server)
+    settings = Settings.model_validate({"redis": {"url": "redis://r:6379"}})
+    findings = [f for f in inspect_redis(settings, lambda: 1_800_000_000_000) if f.severity is not Severity.OK]
+    assert [f.severity for f in findings] == ([] if severity is None else [severity])
+    assert all(says in f.what and f.fix for f in findings)
+
+
+def inspections(monkeypatch: pytest.MonkeyPatch, **replaced: Callable[..., Iterator[Finding]]) -> None:
+    monkeypatch.setattr(doctor, "INSPECTIONS", replaced)
+
+
+def healthy(_settings: Settings, _now: Callable[[], int]) -> Iterator[Finding]:
+    yield Finding(Severity.OK, "redis", "well")
+
+
+def test_a_part_that_hangs_or_breaks_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    never = threading.Event()
+
+    def hanging(_settings: Settings, _now: Callable[[], int]) -> Iterator[Finding]:
+        yield Finding(Severity.OK, "brokers", "one is there")
+        never.wait(30)
+
+    def breaking(_settings: Settings, _now: Callable[[], int]) -> Iterator[Finding]:
+        yield Finding(Severity.WARNING, "third", "odd")
+        raise ZeroDivisionError
+
+    inspections(monkeypatch, brokers=hanging, third=breaking, redis=healthy)
+    findings = doctor.examine(Settings(), deadline_s=0.2)
+    never.set()
+    assert [(f.part, f.severity.value) for f in findings] == [
+        ("brokers", "ok"),
+        ("brokers", "error"),
+        ("third", "warning"),
+        ("third", "error"),
+        ("redis", "ok"),
+    ]
+
+
+def test_everything_embedded_is_well() -> None:
+    assert {(f.part, f.severity) for f in doctor.examine(Settings())} == {
+        ("brokers", Severity.OK),
+        ("redis", Severity.OK),
+    }
+
+
+def test_what_is_down_is_told_with_its_cause_and_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TICKOVER_CONFIG", raising=False)
+    nowhere = ["--set", "kafka.bootstrap_servers=127.0.0.1:1", "--set", "redis.url=redis://127.0.0.1:1"]
+    monkeypatch.setattr("sidecar.doctor_kafka.CONNECT_TIMEOUT_S", 1.0)
+    result = CliRunner().invoke(app, ["doctor", *nowhere])
+    assert result.exit_code == 1
+    assert result.stdout.count("Connection refused") == 2
+    assert "2 errors" in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_a_client_setting_that_librdkafka_does_not_know() -> None:
+    settings = Settings.model_validate(
+        {"kafka": {"bootstrap_servers": "127.0.0.1:1", "client": {"security.protcol": "SSL"}}}
+    )
+    [finding] = [f for f in doctor.examine(settings) if f.part == "brokers"]
+    assert finding.severity is Severity.ERROR
+    assert "security.protcol" in finding.what
+
+
+@pytest.mark.parametrize(("severity", "status"), [(Severity.ERROR, 1), (Severity.WARNING, 0), (Severity.OK, 0)])
+def test_the_status_follows_the_worst_finding(monkeypatch: pytest.MonkeyPatch, severity: Severity, status: int) -> None:
+    def one(_settings: Settings, _now: Callable[[], int]) -> Iterator[Finding]:
+        yield Finding(severity, "part", "what", "mend it so")
+
+    inspections(monkeypatch, part=one)
+    for form in ("table", "json", "yaml"):
+        result = CliRunner().invoke(app, ["doctor", "-o", form])
+        assert result.exit_code == status
+        assert "mend it so" in result.stdout
