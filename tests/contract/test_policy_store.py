@@ -1,10 +1,9 @@
-"""The policy store against the client's own mock cluster: several stores on one topic, as replicas."""
+"""The policy store, several on one topic as replicas: on the client's mock cluster and on real Kafka."""
 
 import json
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from uuid import uuid4
 
 import pytest
 from confluent_kafka import Producer
@@ -16,84 +15,47 @@ from policies.errors import (
     PolicyTooLarge,
     VersionUnknown,
 )
-from policies.model import Policy, Removed, Versioned
+from policies.model import Removed, Versioned
 from policies.store import PolicyStore
 from policies.table import PolicyTable
-
-TOPIC = "tickover.policies"
-SEEN_WITHIN_S = 2.0  # the contract's limit for every replica
-
-
-def policy(name: str, delay_ms: int = 1_000) -> Policy:
-    return Policy.model_validate(
-        {
-            "name": name,
-            "match": {"topics": [name]},
-            "delay": {"default": delay_ms},
-            "target": {"topic": "target"},
-        }
-    )
+from tests.contract.policy_replicas import SEEN_WITHIN_S, TOPIC, Place, policy, replica, seen, write
+from tests.services.kafka import Kafka
 
 
-@pytest.fixture
-def brokers() -> Iterator[str]:
-    """A mock cluster with an empty policy topic; it lives as long as the producer that owns it."""
+@pytest.fixture(params=["mock", pytest.param("real", marks=pytest.mark.integration)])
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """A policy topic of its own: empty on the mock cluster (it cannot create one), missing on real Kafka."""
+    if request.param == "real":
+        kafka: Kafka = request.getfixturevalue("kafka")
+        yield Place(kafka.bootstrap, f"policies-{uuid4().hex}")
+        return
+    # The mock cluster lives as long as the producer that owns it.
     owner = Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": 1, "log_level": 0})
     broker = next(iter(owner.list_topics(TOPIC, timeout=10).brokers.values()))
-    yield f"{broker.host}:{broker.port}"
+    yield Place(f"{broker.host}:{broker.port}", TOPIC)
     owner.flush(0)
 
 
-@contextmanager
-def replica(brokers: str) -> Iterator[PolicyStore]:
-    store = PolicyStore({"bootstrap.servers": brokers, "log_level": "0"}, TOPIC)
-    store.start()
-    try:
-        yield store
-    finally:
-        store.stop()
-
-
-def seen(store: PolicyStore, condition: Callable[[PolicyTable], bool]) -> bool:
-    """Whether the store's table meets the condition within the contract's limit; woken by the store."""
-    met = threading.Event()
-
-    def look(table: PolicyTable) -> None:
-        if condition(table):
-            met.set()
-
-    store.on_change(look)
-    look(store.table)
-    return met.wait(SEEN_WITHIN_S)
-
-
-def write(brokers: str, *values: bytes | None) -> None:
-    producer = Producer({"bootstrap.servers": brokers, "log_level": 0})
-    for value in values:
-        producer.produce(TOPIC, value, b"", 0)
-    assert producer.flush(10) == 0
-
-
-def test_an_empty_topic_is_an_empty_table(brokers: str) -> None:
-    with replica(brokers) as store:
+def test_an_empty_topic_is_an_empty_table(place: Place) -> None:
+    with replica(place) as store:
         assert (store.table.version, dict(store.table.policies)) == (0, {})
         assert (store.healthy, store.reason) == (True, "")
 
 
-def test_a_written_policy_is_seen_by_every_replica_and_by_later_ones(brokers: str) -> None:
-    with replica(brokers) as first, replica(brokers) as second:
+def test_a_written_policy_is_seen_by_every_replica_and_by_later_ones(place: Place) -> None:
+    with replica(place) as first, replica(place) as second:
         written = first.put(policy("a"), 0, "me")
         assert (written.version, written.author, written.managed_by) == (1, "me", "api")
         assert written.time_ms > 0
         assert first.table.policies["a"] == written
         assert seen(second, lambda table: "a" in table.policies)
-        with replica(brokers) as late:
+        with replica(place) as late:
             assert late.table.policies == {"a": written}
             assert late.table.version == first.table.version == 1
 
 
-def test_only_the_version_expected_is_replaced(brokers: str) -> None:
-    with replica(brokers) as store:
+def test_only_the_version_expected_is_replaced(place: Place) -> None:
+    with replica(place) as store:
         store.put(policy("a"), 0, "me")
         with pytest.raises(PolicyConflict) as caught:
             store.put(policy("a", 2), 0, "me")
@@ -109,8 +71,8 @@ def test_only_the_version_expected_is_replaced(brokers: str) -> None:
             store.delete("b", 1, "me")
 
 
-def test_of_writers_that_race_exactly_one_wins(brokers: str) -> None:
-    with replica(brokers) as first, replica(brokers) as second, ThreadPoolExecutor(8) as pool:
+def test_of_writers_that_race_exactly_one_wins(place: Place) -> None:
+    with replica(place) as first, replica(place) as second, ThreadPoolExecutor(8) as pool:
 
         def attempt(turn: int) -> int:
             try:
@@ -123,8 +85,8 @@ def test_of_writers_that_race_exactly_one_wins(brokers: str) -> None:
         assert first.table.policies == second.table.policies
 
 
-def test_versions_and_past_tables_and_rollback(brokers: str) -> None:
-    with replica(brokers) as store:
+def test_versions_and_past_tables_and_rollback(place: Place) -> None:
+    with replica(place) as store:
         store.put(policy("a", 1), 0, "me")
         store.put(policy("a", 2), 1, "you")
         removed = store.delete("a", 2, "me")
@@ -146,88 +108,92 @@ def test_versions_and_past_tables_and_rollback(brokers: str) -> None:
             store.table_at(5, timeout_s=0.01)
 
 
-def test_a_table_that_is_on_its_way_is_waited_for(brokers: str) -> None:
-    with replica(brokers) as first, replica(brokers) as second, ThreadPoolExecutor(1) as pool:
+def test_a_table_that_is_on_its_way_is_waited_for(place: Place) -> None:
+    with replica(place) as first, replica(place) as second, ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(second.table_at, 1)
         written = first.put(policy("a"), 0, "me")
         assert waiting.result(SEEN_WITHIN_S).policies == {"a": written}
 
 
-def test_a_file_is_published_and_only_a_file_changes_it(brokers: str) -> None:
-    with replica(brokers) as store:
+def test_a_file_is_published_and_only_a_file_changes_it(place: Place) -> None:
+    with replica(place) as store:
         store.put(policy("rest"), 0, "me")
         store.put(policy("both"), 0, "me")
         store.publish_file([policy("a"), policy("b"), policy("both", 5)])
         managed = {name: found.managed_by for name, found in store.table.policies.items()}
         assert managed == {"rest": "api", "both": "file", "a": "file", "b": "file"}
         assert store.table.policies["both"].version == 2
+        store.publish_file([policy("a"), policy("b"), policy("both", 5), policy("rest")])
+        assert store.table.policies["rest"].managed_by == "file"  # taken over, although nothing else differs
         with pytest.raises(FileManaged):
             store.put(policy("a", 2), 1, "me")
         with pytest.raises(FileManaged):
             store.delete("a", 1, "me")
         before = store.table
-        assert store.publish_file([policy("a"), policy("b"), policy("both", 5)]) is before  # nothing to write
+        same = [policy("rest"), policy("both", 5), policy("b"), policy("a")]
+        assert store.publish_file(same) is before  # nothing to write
+        store.put(policy("own"), 0, "me")
         store.publish_file([policy("a", 7)])
-        assert {name: found.version for name, found in store.table.policies.items()} == {"rest": 1, "a": 2}
+        assert {name: found.version for name, found in store.table.policies.items()} == {"own": 1, "a": 2}
 
 
-def test_replicas_that_publish_the_same_file_at_once_agree(brokers: str) -> None:
+def test_replicas_that_publish_the_same_file_at_once_agree(place: Place) -> None:
     names = [f"p{number}" for number in range(20)]
-    with replica(brokers) as first, replica(brokers) as second, ThreadPoolExecutor(2) as pool:
+    with replica(place) as first, replica(place) as second, ThreadPoolExecutor(2) as pool:
         file = [policy(name) for name in names]
         tables = list(pool.map(lambda store: store.publish_file(file), (first, second)))
         for table in tables:
-            assert {found.policy.name: found.version for found in table.policies.values()} == dict.fromkeys(
-                names, 1
-            )
+            assert {found.policy.name: found.version for found in table.policies.values()} == dict.fromkeys(names, 1)
 
 
-def test_garbage_is_passed_over(brokers: str) -> None:
-    write(brokers, b"\xff", None, b"{}", b"[]", b'{"schema":1,"name":"a"}')
-    with replica(brokers) as store:
+def test_garbage_is_passed_over(place: Place) -> None:
+    with replica(place) as store:
+        assert store.table.version == 0  # and the topic is there
+    write(place, b"\xff", None, b"{}", b"[]", b'{"schema":1,"name":"a"}')
+    with replica(place) as store:
         assert store.healthy
-        write(brokers, b"more")
+        write(place, b"more")
         assert store.put(policy("a"), 0, "me").version == 1
         assert store.table.version == 7
 
 
-def test_a_newer_schema_stops_the_reader_with_the_last_good_table(brokers: str) -> None:
-    with replica(brokers) as store:
+def test_a_newer_schema_stops_the_reader_with_the_last_good_table(place: Place) -> None:
+    with replica(place) as store:
         store.put(policy("a"), 0, "me")
-        write(brokers, json.dumps({"schema": 2, "name": "b"}).encode())
+        write(place, json.dumps({"schema": 2, "name": "b"}).encode())
         with pytest.raises(PolicyStoreUnavailable):
             store.put(policy("c"), 0, "me")
         assert not store.healthy
         assert "schema 2" in store.reason
         assert set(store.table.policies) == {"a"}
-        with replica(brokers) as late:
+        with replica(place) as late:
             assert not late.healthy
             assert set(late.table.policies) == {"a"}
 
 
-def test_a_policy_too_large_for_a_record_is_refused_before_it_is_written(brokers: str) -> None:
+def test_a_policy_too_large_for_a_record_is_refused_before_it_is_written(place: Place) -> None:
     large = policy("a").model_copy(
         update={"match": policy("a").match.model_copy(update={"topics": ("t" * 249,) * 5_000})}
     )
-    with replica(brokers) as store:
+    with replica(place) as store:
         with pytest.raises(PolicyTooLarge):
             store.put(large, 0, "me")
         assert store.put(policy("a"), 0, "me").version == 1
 
 
-def test_a_callback_that_fails_shows_and_writes_end(brokers: str) -> None:
+def test_a_callback_that_fails_shows_and_writes_end(place: Place) -> None:
     def fail(table: PolicyTable) -> None:
         raise RuntimeError("callback")
 
-    with replica(brokers) as store:
+    with replica(place) as store:
         store.on_change(fail)
         with pytest.raises(PolicyStoreUnavailable, match="may still take effect"):
             store.put(policy("a"), 0, "me")
         assert "callback" in store.reason
 
 
-def test_start_and_stop_twice_are_harmless_and_a_stopped_store_does_not_write(brokers: str) -> None:
-    with replica(brokers) as store:
+def test_start_and_stop_twice_are_harmless_and_a_stopped_store_does_not_write(place: Place) -> None:
+    with replica(place) as store:
         store.start()
         store.put(policy("a"), 0, "me")
         store.stop()

@@ -19,9 +19,7 @@ identities = st.tuples(
 def exponentials(draw: st.DrawFn) -> ExponentialBackoff:
     initial, longest = sorted((draw(durations), draw(durations)))
     factor = draw(st.floats(1, 1_000))
-    return ExponentialBackoff(
-        kind="exponential", initial=initial, factor=factor, max=longest, jitter=draw(jitters)
-    )
+    return ExponentialBackoff(kind="exponential", initial=initial, factor=factor, max=longest, jitter=draw(jitters))
 
 
 backoffs: st.SearchStrategy[Backoff] = st.one_of(
@@ -55,9 +53,7 @@ def test_a_wait_is_within_its_bounds_and_always_the_same(
 
 
 @given(exponentials(), st.integers(1, 10_000))
-def test_an_exponential_wait_starts_at_initial_and_never_shrinks(
-    backoff: ExponentialBackoff, attempt: int
-) -> None:
+def test_an_exponential_wait_starts_at_initial_and_never_shrinks(backoff: ExponentialBackoff, attempt: int) -> None:
     assert base_ms(backoff, 1) == backoff.initial
     assert base_ms(backoff, attempt) <= base_ms(backoff, attempt + 1) <= backoff.max
 

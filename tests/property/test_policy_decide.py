@@ -72,13 +72,9 @@ words = st.sampled_from(
         b"",
     ]
 )
-values: st.SearchStrategy[Control] = st.one_of(
-    numbers, words, st.binary(max_size=80), st.none(), st.just(REPEATED)
-)
+values: st.SearchStrategy[Control] = st.one_of(numbers, words, st.binary(max_size=80), st.none(), st.just(REPEATED))
 controls = st.dictionaries(st.sampled_from(NAMES).map(lambda name: f"tickover-{name}"), values, max_size=6)
-headers = st.lists(
-    st.tuples(st.sampled_from(["tenant", "other"]), st.none() | st.binary(max_size=5)), max_size=3
-)
+headers = st.lists(st.tuples(st.sampled_from(["tenant", "other"]), st.none() | st.binary(max_size=5)), max_size=3)
 records = st.builds(
     Facts,
     topic=st.sampled_from(["reminders", "orders-retry", "orders-x", "-retry", "x"]),
@@ -126,9 +122,7 @@ plain = st.builds(
     offset=st.integers(0, 9),
     timestamp_ms=st.integers(0, TIME_MAX_MS),
     headers=st.just([]),
-    controls=st.integers(0, DELAY_MAX_DEFAULT_MS).map(
-        lambda number: {"tickover-delay": str(number).encode()}
-    ),
+    controls=st.integers(0, DELAY_MAX_DEFAULT_MS).map(lambda number: {"tickover-delay": str(number).encode()}),
 )
 
 

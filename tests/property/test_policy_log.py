@@ -108,9 +108,7 @@ def test_interleaved_writers_who_read_before_they_write_never_overwrite_unseen(
 
 
 def test_a_removed_name_is_created_anew_with_the_next_version() -> None:
-    log = read(
-        [encode_change(change("a", 0)), encode_change(change("a", 1, None)), encode_change(change("a", 0, 7))]
-    )
+    log = read([encode_change(change("a", 0)), encode_change(change("a", 1, None)), encode_change(change("a", 0, 7))])
     first, removed, second = log.versions("a")
     assert isinstance(first, Versioned)
     assert isinstance(removed, Removed)
