@@ -141,7 +141,7 @@ class Clock:
                 self._gap = gap - confirmed
                 if confirmed > 0:
                     # Wall and broker agree against the old limit: no need to wait for more observations.
-                    self._limit = max(self._limit, self._ceiling)
+                    self._limit = self._ceiling
                 return confirmed
             if not self._floor <= self._anchor + gap <= self._ceiling < inf:
                 return 0.0

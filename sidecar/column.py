@@ -174,9 +174,7 @@ class ColumnReader:
         if count > 1:
             kind = self._body[place]
             if not kind & _STEP or 0 in (
-                self._body[place + _HEAD.size : self._place]
-                if kind == _STEP | 1
-                else map(sub, numbers[1:], numbers)
+                self._body[place + _HEAD.size : self._place] if kind == _STEP | 1 else map(sub, numbers[1:], numbers)
             ):
                 raise LedgerFormatError("offsets out of order")
         return numbers

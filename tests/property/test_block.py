@@ -122,9 +122,7 @@ def test_any_block_comes_back_as_it_was(block):
 def test_the_same_block_is_the_same_bytes_whatever_sequences_hold_it(block):
     as_tuples = replace(
         block,
-        settled=block.settled._replace(
-            offsets=tuple(block.settled.offsets), targets=tuple(block.settled.targets)
-        ),
+        settled=block.settled._replace(offsets=tuple(block.settled.offsets), targets=tuple(block.settled.targets)),
     )
 
     assert encode(as_tuples) == encode(block)

@@ -1,4 +1,4 @@
-"""Whatever wall clock, broker and network do: never ahead of the broker's time as last seen, never standing."""
+"""Whatever wall, broker and network do: never ahead of the broker as last seen, never standing still."""
 
 from math import floor
 

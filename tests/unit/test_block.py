@@ -3,6 +3,7 @@
 import random
 import struct
 import tracemalloc
+from array import array
 from collections import Counter
 from dataclasses import replace
 
@@ -126,7 +127,7 @@ def test_a_big_endian_host_swaps_wide_columns(monkeypatch):
 
 @pytest.mark.parametrize(("code", "size"), [("H", 2), ("I", 4), ("Q", 8)])
 def test_arrays_are_as_wide_as_the_format_says(code, size):
-    assert column.array(code).itemsize == size
+    assert array(code).itemsize == size
 
 
 @pytest.mark.parametrize(("dues_ms", "bytes_max"), [
@@ -179,6 +180,14 @@ def test_what_could_not_be_read_back_is_not_written(wrong):
         encode(block_of(3, **wrong))
 
 
+@pytest.mark.parametrize("name", [name for name in Entries._fields if name != "ids"])
+def test_entries_of_unequal_length_are_not_written(name):
+    entries = entries_of(3)
+    wrong = entries._replace(**{name: getattr(entries, name)[:2]})
+    with pytest.raises(ValueError, match="unequal"):
+        encode(replace(EMPTY, entries=wrong))
+
+
 def test_more_records_than_a_reader_takes_are_not_written():
     assert decode(encode(block_of(RECORDS_MAX))).settled.attempts[-1] == 0
     with pytest.raises(ValueError, match=f"{RECORDS_MAX + 1} records"):
@@ -204,6 +213,7 @@ def test_a_newer_version_stops_the_reader():
     b"TL\x01\x02" + encode(EMPTY)[4:],
     b"XL" + encode(EMPTY)[2:],
     b"TL\x01\x01junk",
+    encode(block_of(500)) + b"\x00",
 ])  # fmt: skip
 def test_what_is_no_block_is_refused(data):
     with pytest.raises(LedgerFormatError) as refusal:
@@ -232,6 +242,7 @@ def zstd_frame_claiming(size: int) -> bytes:
 HOSTILE = [
     *(with_count(place, count) for place in range(6) for count in (RECORDS_MAX, RECORDS_MAX + 1, 0xFFFFFFFF)),
     *(with_count(place, 0xFFFFFFFF, block_of(2)) for place in range(6)),
+    with_count(0, 2_000_000, replace(EMPTY, runs=((1, 1),))),  # two constant columns: no byte is missing
     b"TL\x01\x01" + zstd_frame_claiming(1 << 50),
     b"TL\x01\x01" + zstd_frame_claiming((1 << 64) - 1),
     b"TL\x01\x01" + zstandard.ZstdCompressor(write_content_size=False).compress(bytes(1 << 26)),

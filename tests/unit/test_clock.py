@@ -87,6 +87,21 @@ def test_a_step_back_is_followed_as_far_as_the_broker_goes_along(clock):
     assert read(clock, BOOT_MS + 20, -3_600_000) == -1_003.0
 
 
+def test_what_is_left_of_a_step_does_not_pass_the_broker(clock):
+    observe(clock, BOOT_MS, 1_000)
+    for turn in range(1, 20):
+        assert read(clock, BOOT_MS + turn * 1_000, 1_050) == 1_002.0
+
+
+def test_a_step_back_does_not_raise_the_limit(clock):
+    observe(clock, BOOT_MS, -1_000)
+    observe(clock, BOOT_MS + 10, -300)
+
+    read(clock, BOOT_MS + 20, -3_600_000)
+
+    assert read(clock, BOOT_MS + 30, -3_600_000) == -998.0
+
+
 def test_a_step_that_the_broker_can_not_tell_is_slewed(clock):
     clock.observe(BOOT_MS - 500, WALL_MS, BOOT_MS + 500)
 
@@ -119,6 +134,27 @@ def test_an_observation_that_agrees_starts_the_wait_anew(clock):
     observe(clock, BOOT_MS + RECOVERY_MS + 100)
 
     assert read(clock, BOOT_MS + RECOVERY_MS + 200) == -998.0
+
+
+def test_a_lower_observation_starts_the_wait_anew(clock):
+    observe(clock, BOOT_MS, -1_000)
+    observe(clock, BOOT_MS + 10)
+    observe(clock, BOOT_MS + RECOVERY_MS - 10, -2_000)
+    observe(clock, BOOT_MS + RECOVERY_MS + 100)
+
+    assert read(clock, BOOT_MS + RECOVERY_MS + 200) == -1_998.0
+
+
+def test_the_limit_rises_to_the_slowest_broker_and_again_when_that_one_is_gone(clock):
+    observe(clock, BOOT_MS, -1_000)
+    start = BOOT_MS + 10
+    observe(clock, start, -500)
+    observe(clock, start + RECOVERY_MS)
+    assert read(clock, start + RECOVERY_MS) == -503.0
+
+    observe(clock, start + RECOVERY_MS + 1)
+    observe(clock, start + 2 * RECOVERY_MS + 1)
+    assert read(clock, start + 2 * RECOVERY_MS + 1) == -3.0
 
 
 def test_an_observation_that_says_little_does_not_raise_the_limit(clock):

@@ -76,9 +76,7 @@ def test_words_without_a_code_or_a_text_are_refused(distinct, codes, reason):
         ColumnReader(packed, 0).words(3)
 
 
-@pytest.mark.parametrize(
-    "column", [[7], [300], [7] * 9, [0, 255, 0], [5, 256, 5], [9, 9, 300, 9], [10**13, 0, -1]]
-)
+@pytest.mark.parametrize("column", [[7], [300], [7] * 9, [0, 255, 0], [5, 256, 5], [9, 9, 300, 9], [10**13, 0, -1]])
 def test_numbers_end_where_the_next_column_begins(column):
     reader = ColumnReader(pack_numbers(column) + pack_offsets([1, 2, 70_000]) + pack_words(["x"]), 0)
 

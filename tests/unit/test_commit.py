@@ -1,0 +1,74 @@
+"""Commit metadata: read back as written, ignored when somebody else's, refused when newer or damaged."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.block import LedgerFormatError, NewerLedgerFormatError
+from sidecar.commit import METADATA_BYTES_MAX, CommitState, decode_metadata, encode_metadata
+from sidecar.record import Position
+
+INT64 = st.integers(-(1 << 63) + 1, (1 << 63) - 1)
+STATES = st.builds(
+    CommitState,
+    low=INT64,
+    watermark=st.builds(Position, INT64, INT64),
+    acknowledged=INT64,
+    block_offset=INT64,
+    recovery_pointer=INT64,
+    rebuild_pointer=INT64,
+    overflow_held=INT64,
+    topic_id=st.text(max_size=30),
+    leader_epoch=INT64,
+)
+STATE = CommitState(5, Position(1_763_720_000_000, 7), 8, 9, 10, 11, 12, "vL4xXyz0Q0mJp1n5cQmRrA", 3)
+TEXT = encode_metadata(STATE)
+
+
+@given(STATES)
+def test_any_state_comes_back_as_it_was_and_fits_a_commit(state):
+    text = encode_metadata(state)
+
+    assert decode_metadata(state.low, text) == state
+    assert len(text.encode()) <= METADATA_BYTES_MAX
+
+
+def test_the_text_is_the_documented_one():
+    assert TEXT == (
+        '{"tickover":1,"watermark":[1763720000000,7],"acknowledged":8,"block":9,"recovery":10,"rebuild":11,'
+        '"overflow_held":12,"topic_id":"vL4xXyz0Q0mJp1n5cQmRrA","leader_epoch":3}'
+    )
+
+
+@pytest.mark.parametrize("text", ["", "metadata", "{}", '{"other":1}', "[" * 4096, "\ud800", " " + TEXT])
+def test_what_others_committed_says_nothing(text):
+    assert decode_metadata(5, text) is None
+
+
+def test_a_newer_version_stops_the_reader():
+    with pytest.raises(NewerLedgerFormatError, match="version 2"):
+        decode_metadata(5, TEXT.replace(":1,", ":2,", 1))
+
+
+@pytest.mark.parametrize("field", json.loads(TEXT))
+@pytest.mark.parametrize("wrong", [None, 1.5, True, [1], {"1": 1}, 1 << 63, [1, "2"], [1, 2, 3]])
+def test_a_wrong_field_is_refused(field, wrong):
+    fields = json.loads(TEXT)
+    missing = {name: value for name, value in fields.items() if name != field} if field != "tickover" else fields
+    for damaged in (fields | {field: wrong}, missing | {"tickover": wrong} if field == "tickover" else missing):
+        with pytest.raises(LedgerFormatError):
+            decode_metadata(5, json.dumps(damaged, separators=(",", ":")))
+
+
+@pytest.mark.parametrize("text", [TEXT[:-1], '{"tickover":', '{"tickover":' + "[" * 4000, '{"tickover":0}'])
+def test_damaged_metadata_is_refused(text):
+    with pytest.raises(LedgerFormatError) as refusal:
+        decode_metadata(5, text)
+    assert not isinstance(refusal.value, NewerLedgerFormatError)
+
+
+def test_metadata_that_kafka_would_refuse_is_not_written():
+    with pytest.raises(ValueError, match="4096"):
+        encode_metadata(CommitState(5, Position(1, 2), 3, 4, 5, 6, 7, "x" * 4096, 8))
