@@ -98,9 +98,7 @@ def test_durations_are_held_as_milliseconds_and_shown_as_text() -> None:
         (RETRY, "retry.retry_on", [], "at least 1"),
     ],
 )
-def test_everything_else_is_refused_and_says_why(
-    base: dict[str, Any], path: str, value: Any, problem: str
-) -> None:
+def test_everything_else_is_refused_and_says_why(base: dict[str, Any], path: str, value: Any, problem: str) -> None:
     document = changed(base, path, value) if value != "\ud83d" else {**base, "name": value}
     with pytest.raises(ValidationError, match=problem):
         Policy.model_validate(document)
