@@ -1,0 +1,159 @@
+"""Who may call: bearer tokens with roles, or, without tokens, only this machine.
+
+The tokens file is a YAML (or JSON) list:
+
+    - {name: deploy, role: admin, hash: "sha256:9f86d0..."}
+
+Tokens are 256 random bits (`new_token`), so a plain SHA-256 is enough to keep: nobody can guess its input,
+and a slow hash would let anybody keep the process busy. The API is no place for passwords.
+"""
+
+import hashlib
+import hmac
+import re
+import secrets
+from dataclasses import dataclass
+from enum import IntEnum
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+
+import yaml
+from fastapi import Request
+
+from api.problems import Problem
+
+TOKENS_MAX: Final = 1_000
+ANONYMOUS: Final = "anonymous"
+_HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+class Role(IntEnum):
+    """A role may do whatever the ones below it may."""
+
+    READ = 1
+    WRITE = 2
+    ADMIN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sends a request; `name` is the author of what it changes."""
+
+    name: str
+    role: Role
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One line of the tokens file."""
+
+    caller: Caller
+    digest: bytes
+
+
+class AccessConfigError(ValueError):
+    """The API can't start with these settings; the text says what to change."""
+
+
+class Tokens:
+    """The tokens of one file."""
+
+    def __init__(self, tokens: tuple[Token, ...]) -> None:
+        self._tokens = tokens
+
+    def caller(self, token: str) -> Caller | None:
+        """Whose token this is. Compares with all of them in constant time, so its time tells nothing."""
+        digest = hashlib.sha256(token.encode()).digest()
+        found = None
+        for known in self._tokens:
+            if hmac.compare_digest(known.digest, digest):
+                found = known.caller
+        return found
+
+
+def access(host: str, tokens_file: str) -> Tokens | None:
+    """The tokens to ask for; None when none are needed. Raises `AccessConfigError`."""
+    if tokens_file:
+        return load_tokens(Path(tokens_file))
+    if not is_loopback(host):
+        raise AccessConfigError(
+            f"api.host {host} is reachable from other machines, so api.tokens_file must be set (or listen on 127.0.0.1)"
+        )
+    return None
+
+
+def load_tokens(path: Path) -> Tokens:
+    """Read a tokens file. Raises `AccessConfigError`, never with a hash in its text."""
+    try:
+        entries = yaml.safe_load(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise AccessConfigError(f"tokens file {path} can't be read: {type(error).__name__}") from None
+    except yaml.YAMLError:
+        raise AccessConfigError(f"tokens file {path} is not YAML") from None
+    if not isinstance(entries, list) or not entries or len(entries) > TOKENS_MAX:
+        raise AccessConfigError(f"tokens file {path} must be a list of 1 to {TOKENS_MAX} tokens")
+    tokens = tuple(_token(entry, f"tokens file {path}, entry {i}") for i, entry in enumerate(entries, 1))
+    for what, values in (
+        ("name", [token.caller.name for token in tokens]),
+        ("hash", [token.digest for token in tokens]),
+    ):
+        if len(set(values)) != len(values):
+            raise AccessConfigError(f"tokens file {path} has the same {what} twice")
+    return Tokens(tokens)
+
+
+def _token(entry: object, where: str) -> Token:
+    if not isinstance(entry, dict) or set(entry) != {"name", "role", "hash"}:
+        raise AccessConfigError(f"{where}: exactly name, role and hash are wanted")
+    name, role, digest = entry["name"], entry["role"], entry["hash"]
+    if not isinstance(name, str) or not name or len(name) > 100 or not name.isprintable():
+        raise AccessConfigError(f"{where}: name must be 1 to 100 printable characters")
+    if not isinstance(role, str) or role not in {known.name.lower() for known in Role}:
+        raise AccessConfigError(f"{where}: role must be read, write or admin")
+    if not isinstance(digest, str) or not _HASH.fullmatch(digest):
+        raise AccessConfigError(f"{where}: hash must be sha256: and 64 lower-case hexadecimal digits")
+    return Token(Caller(name, Role[role.upper()]), bytes.fromhex(digest.removeprefix("sha256:")))
+
+
+def new_token() -> tuple[str, str]:
+    """A fresh token, and its hash for the tokens file."""
+    token = "tko_" + secrets.token_urlsafe(32)
+    return token, "sha256:" + hashlib.sha256(token.encode()).hexdigest()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach `host` (a name or an address, IPv6 with or without brackets)."""
+    try:
+        return ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def identify(request: Request, tokens: Tokens | None, needed: Role) -> Caller:
+    """The caller of `request`, or 401, or 403 without the role."""
+    if tokens is None:
+        return _local(request)
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    caller = tokens.caller(token.strip()) if scheme.lower() == "bearer" else None
+    if caller is None:
+        raise Problem(
+            401,
+            "unauthorized",
+            "Send a valid token: Authorization: Bearer <token>.",
+            {"WWW-Authenticate": 'Bearer realm="tickover"'},
+        )
+    if caller.role < needed:
+        raise Problem(403, "forbidden", f"This needs the role {needed.name.lower()}.")
+    return caller
+
+
+def _local(request: Request) -> Caller:
+    """Without tokens the only fence is the loopback address, and browsers are behind it: a page whose host
+    name is pointed at 127.0.0.1 could call us. Its requests still carry that name in Host.
+    """
+    host = request.headers.get("host", "")
+    name = host if host.endswith("]") else host.rpartition(":")[0] or host
+    if not is_loopback(name):
+        raise Problem(403, "host-not-allowed", "Without tokens the API answers only as localhost.")
+    return Caller(ANONYMOUS, Role.ADMIN)

@@ -1,0 +1,134 @@
+"""Bodies: at most so many bytes, strict JSON, one model. Whatever arrives ends in a value or a 4xx.
+
+Python's json is lenient where others are not: it takes duplicate keys (last wins), NaN, 1e999 as infinity and
+half of a surrogate pair. Each would mean something else to the next reader, or crash librdkafka: refused.
+"""
+
+import json
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel, ValidationError
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.problems import Problem, problem_response, unprocessable, validation_errors
+
+DRAINED_LIMITS: Final = 16  # of a refused body this many times the limit is read and thrown away
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Body(NamedTuple):
+    """A parsed body and its canonical bytes (sorted keys), by which two bodies are compared."""
+
+    value: Any
+    canonical: bytes
+
+
+class BodyLimit:
+    """Refuses bodies over `limit_bytes`: by Content-Length at once, else (chunked) by counting what comes.
+
+    What else comes of a refused body is thrown away up to a limit: most clients send all of it before they read,
+    and a connection closed in their face is reset, so that they would never see the 413.
+    """
+
+    def __init__(self, app: ASGIApp, limit_bytes: int) -> None:
+        self.app = app
+        self.limit_bytes = limit_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        declared = headers.get(b"content-length", b"0")
+        if declared.isdigit() and int(declared[:20]) > self.limit_bytes:
+            waits = b"expect" in headers  # a client that asks first gets its answer first
+            refusal = self._refusal(drained=not waits and await self._drain(receive))
+            await problem_response(refusal, scope["path"])(scope, receive, send)
+            return
+        received = 0
+
+        async def counted_receive() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self.limit_bytes:
+                raise self._refusal(drained=not message.get("more_body") or await self._drain(receive))
+            return message
+
+        await self.app(scope, counted_receive, send)
+
+    async def _drain(self, receive: Receive) -> bool:
+        """Whether all of it has come."""
+        discarded = 0
+        while discarded <= DRAINED_LIMITS * self.limit_bytes:
+            message = await receive()
+            discarded += len(message.get("body", b""))
+            if not message.get("more_body"):
+                return True
+        return False
+
+    def _refusal(self, drained: bool) -> Problem:
+        # With the rest of a body still to come, this connection can't carry another request.
+        headers = {} if drained else {"Connection": "close"}
+        return Problem(413, "body-too-large", f"A body may have {self.limit_bytes} bytes.", headers)
+
+
+async def json_body(request: Request) -> Body:
+    """The request's body as strict JSON."""
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        raise Problem(415, "unsupported-media-type", "Send the body as application/json.")
+    if request.headers.get("content-encoding", "identity").lower() != "identity":
+        raise Problem(415, "unsupported-encoding", "Send the body uncompressed.")
+    return parse(await request.body())
+
+
+def parse(data: bytes) -> Body:
+    """Strict JSON: 400 for what isn't JSON, 422 for what is ambiguous."""
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise Problem(400, "malformed-json", "The body is not UTF-8.") from None
+    try:
+        value = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
+        # Also finds infinities written as 1e999 (ValueError) and half surrogates (UnicodeEncodeError).
+        canonical = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
+        return Body(value, canonical.encode("utf-8"))
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise Problem(400, "malformed-json", f"The body is not JSON: {error.msg} at {where}.") from None
+    except UnicodeEncodeError:
+        raise unprocessable("invalid-text", "A text holds half of a surrogate pair.") from None
+    except RecursionError:
+        raise unprocessable("too-deep", "The body is nested too deeply.") from None
+    except ValueError:
+        raise unprocessable("invalid-number", "A number is too large or not finite.") from None
+
+
+def validated(model: type[Model], body: Body) -> Model:
+    """The body as `model`, or 422 with a list of what is wrong where."""
+    try:
+        return model.model_validate(body.value)
+    except ValidationError as error:
+        raise invalid(error) from None
+    except RecursionError:
+        raise unprocessable("too-deep", "The body is nested too deeply.") from None
+
+
+def invalid(error: ValidationError) -> Problem:
+    """What is wrong where, without what was given."""
+    errors = validation_errors(error.errors(include_url=False, include_context=False, include_input=False))
+    return unprocessable("invalid-body", "The body does not fit the schema.", errors=errors)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise unprocessable("duplicate-key", "An object has the same key twice.")
+    return value
+
+
+def _constant(name: str) -> NoReturn:
+    raise unprocessable("invalid-number", f"{name} is not a JSON number.")

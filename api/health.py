@@ -1,0 +1,85 @@
+"""Whether this process lives, is ready, and what it has done."""
+
+import asyncio
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from api.dependencies import GivenPorts, Reader, json_response
+from api.problems import Problem
+from sidecar.stats import Stats, TopicCounts
+
+router = APIRouter(tags=["process"])
+
+
+@router.get("/livez")
+async def live(ports: GivenPorts) -> Response:
+    """200 while the engine turns. When it hasn't for 10 s only a restart helps."""
+    age_s = ports.monotonic_s() - ports.stats().turned_monotonic_s
+    if age_s > ports.limits.turn_age_s:
+        raise Problem(503, "not-alive", f"The engine has not turned for {age_s:.0f} s.")
+    return json_response({"status": "alive"})
+
+
+@router.get("/readyz")
+async def ready(ports: GivenPorts) -> Response:
+    """200 when this process does its work, else 503 with what is wrong."""
+    problems = list(ports.stats().problems)
+    if not ports.policies.healthy:
+        problems.append(f"policies: {ports.policies.reason}")
+    if problems:
+        raise Problem(503, "not-ready", "; ".join(problems), {"Retry-After": "1"}, problems=problems)
+    return json_response({"status": "ready"})
+
+
+@router.get("/metrics", response_class=Response)
+async def metrics(caller: Reader, ports: GivenPorts) -> Response:
+    """Prometheus text."""
+    text = await asyncio.to_thread(ports.metrics)
+    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+@router.get("/v1/stats")
+async def stats(caller: Reader, ports: GivenPorts) -> Response:
+    """Counts of this process by source topic since it started, what it holds, and its lateness."""
+    return json_response(stats_document(ports.stats()))
+
+
+def stats_document(stats: Stats) -> dict[str, Any]:
+    """`Stats` as plain data; `next_due` is epoch milliseconds."""
+    return {
+        "replica": stats.replica,
+        "topics": {topic: _counts(counts) for topic, counts in sorted(stats.topics.items())},
+        "lateness_ms": {
+            "p50": stats.lateness.percentile(0.5),
+            "p90": stats.lateness.percentile(0.9),
+            "p99": stats.lateness.percentile(0.99),
+            "max": stats.lateness.max_ms,
+        },
+        "early": stats.early,
+        "oldest_overdue_ms": stats.oldest_overdue_ms,
+        "next_due": None if stats.next_due_ms < 0 else stats.next_due_ms,
+        "partitions": {
+            "assigned": stats.partitions_assigned,
+            "recovering": stats.partitions_recovering,
+            "paused": stats.partitions_paused,
+        },
+        "rebalances": stats.rebalances,
+        "ledger_imbalance": stats.ledger_imbalance,
+        "clock_skew_ms": stats.clock_skew_ms,
+        "problems": list(stats.problems),
+    }
+
+
+def _counts(counts: TopicCounts) -> dict[str, Any]:
+    return {
+        "accepted": counts.accepted,
+        "emitted": counts.emitted,
+        "dead": counts.dead,
+        "quarantined": counts.quarantined,
+        "cancelled": counts.cancelled,
+        "replaced": counts.replaced,
+        "applied": counts.applied,
+        "held": {"wheel": counts.wheel, "overflow": counts.overflow},
+    }

@@ -1,0 +1,142 @@
+"""What the API needs of the rest of the process: small interfaces, given to `create_app` in one `Ports`."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from api.auth import Tokens
+from policies.model import ManagedBy, Policy, Removed, Versioned
+from policies.table import PolicyTable
+from sidecar.stats import Stats
+
+
+class Policies(Protocol):
+    """The policy topic (`policies.store.PolicyStore`). Calls block; the API makes them in threads."""
+
+    @property
+    def table(self) -> PolicyTable: ...
+
+    @property
+    def healthy(self) -> bool: ...
+
+    @property
+    def reason(self) -> str: ...
+
+    def put(self, policy: Policy, expected_version: int, author: str, managed_by: ManagedBy) -> Versioned: ...
+
+    def delete(self, name: str, expected_version: int, author: str, managed_by: ManagedBy) -> Removed: ...
+
+    def versions(self, name: str) -> Sequence[Versioned | Removed]: ...
+
+
+class Outgoing(NamedTuple):
+    """A record for a source topic."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]]
+    timestamp_ms: int
+
+
+class Acknowledged(NamedTuple):
+    """Where Kafka put it; `timestamp_ms` is the broker's where the topic says so."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+class SenderError(Exception):
+    """A record was not acknowledged."""
+
+
+class SenderRefused(SenderError):
+    """Kafka will never take this record."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+class SenderUnavailable(SenderError):
+    """Kafka did not answer; whether it has the record is unknown."""
+
+
+class Sender(Protocol):
+    """Kafka, as the API writes to it (`api.sender.KafkaSender`)."""
+
+    async def send(self, record: Outgoing) -> Acknowledged: ...
+
+    async def partition_count(self, topic: str) -> int | None: ...
+
+
+class Fresh(NamedTuple):
+    """Go on: nobody has answered this key. `timestamp_ms` is the time of the first try, to be used again."""
+
+    timestamp_ms: int
+
+
+class Answered(NamedTuple):
+    """This key has its answer."""
+
+    response: bytes
+
+
+class Busy(NamedTuple):
+    """The same request is under way, here or on another replica."""
+
+
+class Mismatch(NamedTuple):
+    """The key was used for another body."""
+
+
+class IdempotencyUnavailable(Exception):
+    """The store can't be asked; without it a promise of once can't be given."""
+
+
+class Idempotency(Protocol):
+    """Answers by key, shared by all replicas (`api.idempotency.RedisIdempotency`).
+
+    All raise `IdempotencyUnavailable`.
+    """
+
+    async def begin(self, key: str, fingerprint: bytes, now_ms: int) -> Fresh | Answered | Busy | Mismatch: ...
+
+    async def finish(self, key: str, response: bytes) -> None: ...
+
+    async def release(self, key: str) -> None:
+        """The try failed and may have reached Kafka: the same body may try again at once, another may not."""
+
+    async def forget(self, key: str) -> None:
+        """The try was refused before anything was sent: the key is free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one request may ask for."""
+
+    body_bytes: int = 1 << 20
+    headers: int = 1_000
+    header_bytes: int = 256 << 10
+    turn_age_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Everything `create_app` works with. Clocks are arguments: epoch milliseconds and monotonic seconds."""
+
+    policies: Policies
+    stats: Callable[[], Stats]
+    sender: Sender
+    idempotency: Idempotency
+    metrics: Callable[[], bytes]
+    tokens: Tokens | None
+    now_ms: Callable[[], int]
+    monotonic_s: Callable[[], float]
+    limits: Limits = Limits()
+
+
+Responses = Mapping[int | str, dict[str, object]]

@@ -1,0 +1,132 @@
+"""RFC 9457 problem documents: the one shape of every error that leaves the API."""
+
+import json
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+MEDIA_TYPE: Final = "application/problem+json"
+ERRORS_MAX: Final = 20
+
+log = logging.getLogger("tickover.api")
+
+
+class Problem(Exception):
+    """A refused request. `type` is the last step of its URI (`file-managed`); `extra` are further members."""
+
+    def __init__(
+        self,
+        status: int,
+        type: str,
+        detail: str,
+        headers: Mapping[str, str] | None = None,
+        **extra: Any,
+    ) -> None:
+        super().__init__(f"{status} {type}")
+        self.status = status
+        self.type = type
+        self.detail = detail
+        self.headers = dict(headers or {})
+        self.extra = extra
+
+
+def problem_response(problem: Problem, instance: str) -> Response:
+    """ASCII JSON, so that no text in it (a half character in a name, say) can fail to be encoded."""
+    document = {
+        "type": f"/problems/{problem.type}",
+        "title": problem.type.replace("-", " ").capitalize(),
+        "status": problem.status,
+        "detail": problem.detail,
+        "instance": instance,
+        **problem.extra,
+    }
+    return Response(json.dumps(document), problem.status, problem.headers, MEDIA_TYPE)
+
+
+def unprocessable(type: str, detail: str, **extra: Any) -> Problem:
+    """422: well-formed, but not to be done."""
+    return Problem(422, type, detail, **extra)
+
+
+def install(app: FastAPI) -> None:
+    """Every error the routes and the router raise becomes a problem document."""
+    app.add_exception_handler(Problem, _own)
+    app.add_exception_handler(HTTPException, _of_router)
+    app.add_exception_handler(RequestValidationError, _of_parameters)
+
+
+def validation_errors(errors: Any) -> list[dict[str, str]]:
+    """Pydantic's errors as place and message; never the input, which may be a payload."""
+    return [
+        {"at": "/" + "/".join(str(step) for step in error["loc"]), "message": error["msg"]}
+        for error in errors[:ERRORS_MAX]
+    ]
+
+
+def _own(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Problem)
+    return problem_response(error, request.url.path)
+
+
+def _of_router(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    phrase = HTTPStatus(error.status_code).phrase
+    detail = {
+        404: "There is nothing at this path.",
+        405: f"{request.method} is not allowed here.",
+    }.get(error.status_code, phrase)
+    type = phrase.lower().replace(" ", "-")
+    return problem_response(Problem(error.status_code, type, detail, error.headers), request.url.path)
+
+
+def _of_parameters(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    errors = validation_errors(error.errors())
+    return problem_response(
+        unprocessable("invalid-parameter", "A query or path parameter is not valid.", errors=errors),
+        request.url.path,
+    )
+
+
+class Failures:
+    """The outermost ASGI layer: what nobody foresaw becomes a 500 without internals.
+
+    The log gets the type and the place, never the message: pydantic and librdkafka put input into theirs.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started = False
+
+        async def watched_send(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watched_send)
+        except Exception as error:  # noqa: BLE001 - the last line: a client gets an answer, whatever it was
+            log.error("request failed: %s at %s", type(error).__name__, _place(error))
+            if started:
+                raise ConnectionAbortedError("response cut short") from None
+            problem = Problem(500, "internal-error", "The request failed inside tickover; its log says where.")
+            await problem_response(problem, scope["path"])(scope, receive, send)
+
+
+def _place(error: Exception) -> str:
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return f"{frame.tb_frame.f_code.co_filename}:{frame.tb_lineno}" if frame else "unknown"

@@ -1,0 +1,186 @@
+"""Prometheus text of what the engine publishes, of the policies, and of the overflow's commands.
+
+Counts come from the engine's frozen `Stats`, so a scrape costs the engine nothing. What the overflow's worker
+and housekeeping measure themselves they hand to a `Recorder`.
+"""
+
+from collections.abc import Callable, Iterable
+from importlib.metadata import PackageNotFoundError, version
+from platform import python_version
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from policies.table import PolicyTable
+from sidecar.record import Outcome
+from sidecar.stats import LATENESS_BOUNDS_MS, Lateness, Stats, TopicCounts
+
+PREFIX: Final = "tickover_"
+COMMAND_BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+
+
+def _version() -> str:
+    try:
+        return version("tickover")
+    except PackageNotFoundError:  # run from a checkout that isn't installed
+        return "0"
+
+
+VERSION: Final = _version()
+
+
+class Recorder:
+    """Measurements that no snapshot has. Any thread may call it."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._seconds = Histogram(
+            PREFIX + "overflow_seconds",
+            "Duration of the overflow's commands",
+            ["command"],
+            registry=self.registry,
+            buckets=COMMAND_BOUNDS_S,
+        )
+        self._memory = Gauge(
+            PREFIX + "redis_memory_ratio",
+            "Redis memory used, as a share of maxmemory; 0 without a limit",
+            registry=self.registry,
+        )
+
+    def observe(self, command: str, seconds: float) -> None:
+        """One call of the overflow took so long."""
+        self._seconds.labels(command).observe(seconds)
+
+    def set_memory_ratio(self, ratio: float) -> None:
+        """Used memory of the Redis that is nearest to its limit (0..1)."""
+        self._memory.set(ratio)
+
+
+class Exposition:
+    """Call it for the text of a scrape."""
+
+    def __init__(
+        self, stats: Callable[[], Stats], table: Callable[[], PolicyTable], recorder: Recorder
+    ) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(_Snapshot(stats, table))
+        self._recorder = recorder
+
+    def __call__(self) -> bytes:
+        return generate_latest(self._registry) + generate_latest(self._recorder.registry)
+
+
+class _Snapshot(Collector):
+    """Turns one `Stats` and one `PolicyTable` into metrics."""
+
+    def __init__(self, stats: Callable[[], Stats], table: Callable[[], PolicyTable]) -> None:
+        self._stats = stats
+        self._table = table
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # else registering would collect, before there is anything to collect
+
+    def collect(self) -> Iterable[Metric]:
+        stats = self._stats()
+        yield from _topic_counts(stats)
+        yield from _reasons(stats)
+        yield _held(stats)
+        yield _lateness(stats.lateness)
+        yield from _state(stats)
+        yield _policies(self._table())
+        yield InfoMetricFamily(
+            PREFIX + "build", "This program", {"version": VERSION, "python": python_version()}
+        )
+
+
+def _topic_counts(stats: Stats) -> Iterable[Metric]:
+    accepted = CounterMetricFamily(PREFIX + "accepted", "Records taken from a source", labels=["topic"])
+    settled = CounterMetricFamily(
+        PREFIX + "settled", "Records that have left for good", labels=["topic", "outcome"]
+    )
+    emitted = CounterMetricFamily(PREFIX + "emitted", "Records emitted to their target", labels=["topic"])
+    cancelled = CounterMetricFamily(PREFIX + "cancelled", "Records cancelled", labels=["topic"])
+    for topic, counts in sorted(stats.topics.items()):
+        accepted.add_metric([topic], counts.accepted)
+        emitted.add_metric([topic], counts.emitted)
+        cancelled.add_metric([topic], counts.cancelled)
+        for outcome in Outcome:
+            settled.add_metric([topic, outcome.name.lower()], _settled_as(outcome, counts))
+    return accepted, settled, emitted, cancelled
+
+
+def _settled_as(outcome: Outcome, counts: TopicCounts) -> int:
+    match outcome:
+        case Outcome.EMITTED:
+            return counts.emitted
+        case Outcome.DEAD:
+            return counts.dead
+        case Outcome.QUARANTINED:
+            return counts.quarantined
+        case Outcome.CANCELLED:
+            return counts.cancelled
+        case Outcome.REPLACED:
+            return counts.replaced
+        case Outcome.APPLIED:
+            return counts.applied
+
+
+def _reasons(stats: Stats) -> Iterable[Metric]:
+    for name, documentation, reasons in (
+        ("dead", "Records given up, by reason", stats.dead_reasons),
+        ("quarantined", "Records set aside, by reason", stats.quarantine_reasons),
+    ):
+        family = CounterMetricFamily(PREFIX + name, documentation, labels=["topic", "reason"])
+        for (topic, reason), count in sorted(reasons.items()):
+            family.add_metric([topic, reason], count)
+        yield family
+
+
+def _held(stats: Stats) -> Metric:
+    held = GaugeMetricFamily(PREFIX + "held", "Records accepted and not yet settled", labels=["tier"])
+    held.add_metric(["wheel"], sum(counts.wheel for counts in stats.topics.values()))
+    held.add_metric(["overflow"], sum(counts.overflow for counts in stats.topics.values()))
+    return held
+
+
+def _lateness(lateness: Lateness) -> Metric:
+    buckets, reached = [], 0
+    bounds = (*(str(bound / 1_000) for bound in LATENESS_BOUNDS_MS), "+Inf")
+    for bound, count in zip(bounds, lateness.counts, strict=True):
+        reached += count
+        buckets.append((bound, reached))
+    family = HistogramMetricFamily(PREFIX + "lateness_seconds", "Hand-over to the producer minus due")
+    family.add_metric([], buckets, lateness.sum_ms / 1_000)
+    return family
+
+
+def _state(stats: Stats) -> Iterable[Metric]:
+    yield CounterMetricFamily(PREFIX + "early", "Records emitted before they were due", stats.early)
+    yield CounterMetricFamily(PREFIX + "rebalances", "Changes of the partitions assigned", stats.rebalances)
+    yield _gauge("oldest_overdue_seconds", "Wait of the oldest due record", stats.oldest_overdue_ms / 1_000)
+    if stats.next_due_ms >= 0:  # without a next one, any number would be a time
+        yield _gauge("next_due_timestamp_seconds", "When the next is due", stats.next_due_ms / 1_000)
+    yield _gauge("ledger_imbalance", "Records that accounts can't explain", stats.ledger_imbalance)
+    yield _gauge("recovery_seconds", "Duration of the last recovery", stats.recovery_s)
+    yield _gauge("paused_partitions", "Partitions whose intake waits", stats.partitions_paused)
+
+
+def _gauge(name: str, documentation: str, value: float) -> Metric:
+    return GaugeMetricFamily(PREFIX + name, documentation, value)
+
+
+def _policies(table: PolicyTable) -> Metric:
+    family = GaugeMetricFamily(
+        PREFIX + "policy_info", "Policies in force; always 1", labels=["policy", "version"]
+    )
+    for name, versioned in sorted(table.policies.items()):
+        family.add_metric([name, str(versioned.version)], 1)
+    return family

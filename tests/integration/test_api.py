@@ -1,0 +1,327 @@
+"""The API on a real Kafka and a real Redis: policies from the policy topic, records in a source topic."""
+
+import asyncio
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import redis
+import redis.exceptions
+
+from api.app import create_app
+from api.idempotency import RedisIdempotency
+from api.ports import Answered, Busy, Fresh, Idempotency, IdempotencyUnavailable, Mismatch, Ports
+from api.sender import KafkaSender
+from api.server import Server
+from policies.store import PolicyStore
+from sidecar.metrics import Exposition, Recorder
+from sidecar.stats import Stats
+from tests.services.kafka import Kafka
+from tests.unit.api_world import MemoryIdempotency
+
+pytestmark = pytest.mark.integration
+
+ANSWER_S = 20.0
+
+
+@pytest.fixture(scope="module")
+def redis_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Debian's redis-server on a Unix socket, with nothing on disk."""
+    binary = shutil.which("redis-server") or shutil.which("valkey-server")
+    if binary is None:
+        pytest.fail("no redis-server here")
+    path = tmp_path_factory.mktemp("redis") / "redis.sock"
+    options = ["--port", "0", "--unixsocket", str(path), "--save", "", "--appendonly", "no"]
+    process = subprocess.Popen([binary, *options], stdout=subprocess.DEVNULL, cwd=path.parent)
+    try:
+        wait_until(path.exists)
+        yield path
+    finally:
+        process.terminate()
+        process.wait(ANSWER_S)
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    """Until a condition of another process holds: it has no signal to wait for."""
+    deadline_s = time.monotonic() + ANSWER_S
+    while not true():
+        if time.monotonic() > deadline_s:
+            raise TimeoutError("the condition did not come true")
+        threading.Event().wait(0.01)
+
+
+@pytest.fixture
+def client(redis_path: Path) -> Iterator[Any]:
+    with redis.Redis(unix_socket_path=str(redis_path), socket_timeout=5) as made:
+        made.flushall()
+        yield made
+
+
+@dataclass
+class Api:
+    """One replica of the API."""
+
+    url: str
+    source: str
+    target: str
+
+    def call(self, method: str, path: str, **options: Any) -> httpx.Response:
+        return httpx.request(method, self.url + path, timeout=ANSWER_S, **options)
+
+    def message(self, key: str = "", **body: Any) -> httpx.Response:
+        headers = {"idempotency-key": key} if key else {}
+        return self.call("POST", "/v1/messages", json={"target": self.target, **body}, headers=headers)
+
+
+@pytest.fixture
+def replicas(kafka: Kafka, client: Any) -> Iterator[tuple[Api, Api]]:
+    """Two of them, on the same topics and the same Redis."""
+    policies_topic = f"{kafka.topic('api-policies')}-log"
+    source, target = kafka.topic("api-source", 6), kafka.topic("api-target")
+    stops: list[Callable[[], None]] = []
+    made = []
+    try:
+        for _ in range(2):
+            server, parts = replica(kafka, policies_topic, client)
+            stops += parts
+            made.append(Api(f"http://127.0.0.1:{server.port}", source, target))
+        yield made[0], made[1]
+    finally:
+        for stop in reversed(stops):
+            stop()
+
+
+def replica(kafka: Kafka, policies_topic: str, client: Any) -> tuple[Server, list[Callable[[], None]]]:
+    settings = {"bootstrap.servers": kafka.bootstrap}
+    store, sender = PolicyStore(settings, policies_topic), KafkaSender(settings)
+    idempotency = RedisIdempotency(client, "test")
+    stats = Stats(joined=True, turned_monotonic_s=time.monotonic())
+    ports = Ports(
+        policies=store,
+        stats=lambda: stats,
+        sender=sender,
+        idempotency=idempotency,
+        metrics=Exposition(lambda: stats, lambda: store.table, Recorder()),
+        tokens=None,
+        now_ms=lambda: time.time_ns() // 1_000_000,
+        monotonic_s=time.monotonic,
+    )
+    server = Server(create_app(ports), "127.0.0.1", 0)
+    store.start()
+    sender.start()
+    server.start()
+    return server, [store.stop, sender.stop, idempotency.stop, server.stop]
+
+
+def policy(api: Api) -> dict[str, Any]:
+    return {
+        "name": "reminders",
+        "match": {"topics": [api.source]},
+        "delay": {"default": "15m"},
+        "target": {"allow": [api.target]},
+    }
+
+
+def create(api: Api) -> httpx.Response:
+    return api.call("PUT", "/v1/policies/reminders", json=policy(api), headers={"if-none-match": "*"})
+
+
+def test_a_policy_made_here_is_followed_there(replicas: tuple[Api, Api]) -> None:
+    here, there = replicas
+    assert create(here).status_code == 201
+    wait_until(lambda: there.call("GET", "/v1/policies/reminders").status_code == 200)
+    assert create(there).status_code == 412
+
+    changed = {**policy(here), "delay": {"default": "1m"}}
+    replaced = there.call("PUT", "/v1/policies/reminders", json=changed, headers={"if-match": '"1"'})
+    assert (replaced.status_code, replaced.headers["etag"]) == (200, '"2"')
+    rolled_back = there.call("POST", "/v1/policies/reminders/rollback", json={"version": 1})
+    assert rolled_back.json()["delay"]["default"] == "15m"
+    deleted = there.call("DELETE", "/v1/policies/reminders", headers={"if-match": '"3"'})
+    assert deleted.status_code == 204
+    wait_until(lambda: here.call("GET", "/v1/policies/reminders").status_code == 404)
+    assert len(here.call("GET", "/v1/policies/reminders/versions").json()["items"]) == 4
+
+
+def test_an_accepted_message_is_in_kafka(kafka: Kafka, replicas: tuple[Api, Api]) -> None:
+    api, _ = replicas
+    create(api)
+    headers = [["a", "1"], ["a", None], ["b", {"base64": "/wA="}], ["c", ""]]
+    before_ms = time.time_ns() // 1_000_000
+    answers = [
+        api.message(key="", value="é", headers=headers, delay="90s", id="x"),
+        api.call("POST", "/v1/messages", json={"target": api.target, "key": "k", "value": None}),
+        api.call("POST", "/v1/messages", json={"target": api.target, "key": "", "id": "y"}),
+    ]
+    assert [answer.status_code for answer in answers] == [202, 202, 202]
+    records = {(record.partition(), record.offset()): record for record in kafka.read(api.source, 3)}
+    first, second, third = (
+        records[answer.json()["position"]["partition"], answer.json()["position"]["offset"]] for answer in answers
+    )
+    assert (first.key(), first.value()) == (None, "é".encode())
+    assert first.headers() == [
+        ("a", b"1"),
+        ("a", None),
+        ("b", b"\xff\x00"),
+        ("c", b""),
+        ("tickover-delay", b"90s"),
+        ("tickover-target", api.target.encode()),
+        ("tickover-id", b"x"),
+    ]
+    assert answers[0].json()["due"] == first.timestamp()[1] + 90_000 >= before_ms + 90_000
+    assert (second.key(), second.value()) == (b"k", None)
+    assert answers[1].json()["due"] == second.timestamp()[1] + 900_000
+    assert third.key() == b""
+
+
+def test_the_same_key_goes_where_a_producer_would_send_it(kafka: Kafka, replicas: tuple[Api, Api]) -> None:
+    api, _ = replicas
+    create(api)
+    keys = [f"key-{number}" for number in range(12)]
+    reports = kafka.produce(api.source, [(key.encode(), b"") for key in keys])
+    ours = [
+        api.call("POST", "/v1/messages", json={"target": api.target, "key": key}).json()["position"]["partition"]
+        for key in keys
+    ]
+    theirs = {report.key(): report.partition() for report in reports}
+    assert ours == [theirs[key.encode()] for key in keys]
+
+
+def test_idempotent_on_every_replica(kafka: Kafka, replicas: tuple[Api, Api]) -> None:
+    here, there = replicas
+    create(here)
+    wait_until(lambda: there.call("GET", "/v1/policies/reminders").status_code == 200)
+    first, second = here.message(key="k", value="1"), there.message(key="k", value="1")
+    assert first.json() == second.json()
+    assert second.headers["idempotency-replayed"] == "true"
+    assert there.message(key="k", value="2").status_code == 422
+    assert [record.value() for record in kafka.read_all(here.source)] == [b"1"]
+
+
+def test_a_topic_with_its_own_time(kafka: Kafka, replicas: tuple[Api, Api]) -> None:
+    api, _ = replicas
+    source = kafka.topic("api-appended", 1, message_timestamp_type="LogAppendTime")
+    document = {**policy(api), "match": {"topics": [source]}}
+    api.call("PUT", "/v1/policies/reminders", json=document, headers={"if-none-match": "*"})
+    answer = api.message(delay="1s").json()
+    (record,) = kafka.read(source, 1)
+    assert answer["due"] == record.timestamp()[1] + 1_000
+
+
+def test_unknown_topics_are_not_created(kafka: Kafka, replicas: tuple[Api, Api]) -> None:
+    api, _ = replicas
+    document = {**policy(api), "match": {"topics": ["api-none"]}}
+    api.call("PUT", "/v1/policies/reminders", json=document, headers={"if-none-match": "*"})
+    assert api.message().json()["type"] == "/problems/unknown-source"
+    assert "api-none" not in kafka.admin.list_topics(timeout=10).topics
+
+
+def test_a_record_that_the_topic_refuses(kafka: Kafka, replicas: tuple[Api, Api]) -> None:
+    api, _ = replicas
+    source = kafka.topic("api-small", 1, max_message_bytes=2_000)
+    document = {**policy(api), "match": {"topics": [source]}}
+    api.call("PUT", "/v1/policies/reminders", json=document, headers={"if-none-match": "*"})
+    answer = api.message(value="x" * 10_000)
+    assert (answer.status_code, answer.json()["type"]) == (422, "/problems/too-large")
+
+
+Store = Callable[[], Idempotency]
+
+
+@pytest.fixture(params=["memory", "redis"])
+def idempotency(request: pytest.FixtureRequest, client: Any) -> Iterator[Idempotency]:
+    """The fake and the real one keep the same contract."""
+    if request.param == "memory":
+        yield MemoryIdempotency()
+    else:
+        store = RedisIdempotency(client, "test")
+        yield store
+        store.stop()
+
+
+def run(*steps: Callable[[], Awaitable[Any]]) -> list[Any]:
+    async def in_order() -> list[Any]:
+        return [await step() for step in steps]
+
+    return asyncio.run(in_order())
+
+
+def test_store_of_answers(idempotency: Idempotency) -> None:
+    store = idempotency
+    assert run(
+        lambda: store.begin("k", b"a", 5),
+        lambda: store.begin("k", b"a", 6),
+        lambda: store.begin("k", b"b", 6),
+        lambda: store.release("k"),
+        lambda: store.begin("k", b"b", 7),
+        lambda: store.begin("k", b"a", 7),
+        lambda: store.finish("k", b"{}"),
+        lambda: store.begin("k", b"a", 8),
+        lambda: store.begin("k", b"b", 8),
+        lambda: store.begin("other", b"b", 9),
+        lambda: store.forget("other"),
+        lambda: store.begin("other", b"c", 10),
+    ) == [
+        Fresh(5),
+        Busy(),
+        Mismatch(),
+        None,
+        Mismatch(),
+        Fresh(5),
+        None,
+        Answered(b"{}"),
+        Mismatch(),
+        Fresh(9),
+        None,
+        Fresh(10),
+    ]
+
+
+def test_answers_are_kept_for_a_day_under_a_hash(client: Any) -> None:
+    store = RedisIdempotency(client, "test")
+    run(lambda: store.begin("secret", b"\xff\x00", 5), lambda: store.finish("secret", b"{}"))
+    (key,) = client.keys()
+    assert key.startswith(b"tickover:test:idempotency:")
+    assert b"secret" not in key
+    assert 86_300 < client.ttl(key) <= 86_400
+    run(lambda: store.finish("never begun", b"{}"), lambda: store.release("never begun"))
+    assert client.keys() == [key]
+    store.stop()
+
+
+def test_a_lease_runs_out(client: Any) -> None:
+    store = RedisIdempotency(client, "test")
+    assert run(lambda: store.begin("k", b"a", 5)) == [Fresh(5)]
+    (key,) = client.keys()
+    seconds, _ = client.time()
+    assert 25_000 < int(client.hget(key, "busy_until")) - seconds * 1_000 <= 31_000
+    client.hset(key, "busy_until", seconds * 1_000)
+    assert run(lambda: store.begin("k", b"a", 6)) == [Fresh(5)]
+    store.stop()
+
+
+def test_only_one_of_many_is_first(client: Any) -> None:
+    store = RedisIdempotency(client, "test")
+
+    async def rush() -> list[Any]:
+        return await asyncio.gather(*(store.begin("k", b"a", number) for number in range(50)))
+
+    words = asyncio.run(rush())
+    assert sum(isinstance(word, Fresh) for word in words) == 1
+    assert sum(isinstance(word, Busy) for word in words) == 49
+    store.stop()
+
+
+def test_redis_is_down(tmp_path: Path) -> None:
+    with redis.Redis(unix_socket_path=str(tmp_path / "none")) as client:
+        store = RedisIdempotency(client, "test")
+        with pytest.raises(IdempotencyUnavailable):
+            run(lambda: store.begin("k", b"a", 5))
+        store.stop()

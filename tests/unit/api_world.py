@@ -1,0 +1,231 @@
+"""An API over fakes: policies by the real rule of the policy topic, Kafka and Redis in memory."""
+
+import asyncio
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+
+from api.app import create_app
+from api.auth import Tokens
+from api.ports import (
+    Acknowledged,
+    Answered,
+    Busy,
+    Fresh,
+    IdempotencyUnavailable,
+    Limits,
+    Mismatch,
+    Outgoing,
+    Ports,
+)
+from policies.errors import FileManaged, PolicyConflict, PolicyStoreUnavailable
+from policies.log import Change, PolicyLog, encode_change
+from policies.model import ManagedBy, Policy, Removed, Versioned
+from policies.table import PolicyTable
+from sidecar.metrics import Exposition, Recorder
+from sidecar.stats import Stats
+
+NOW_MS = 1_800_000_000_000
+BASE_URL = "http://127.0.0.1:8230"
+
+
+class MemoryPolicies:
+    """The policy topic's rule without a topic."""
+
+    def __init__(self) -> None:
+        self.log = PolicyLog()
+        self.reason = ""
+        self.lost_race: Callable[[], None] = lambda: None
+        self._numbers = itertools.count()
+
+    @property
+    def healthy(self) -> bool:
+        return not self.reason
+
+    @property
+    def table(self) -> PolicyTable:
+        return self.log.table
+
+    def put(
+        self, policy: Policy, expected_version: int, author: str, managed_by: ManagedBy = "api"
+    ) -> Versioned:
+        entry = self._apply(policy.name, policy, expected_version, author, managed_by)
+        assert isinstance(entry, Versioned)
+        return entry
+
+    def delete(self, name: str, expected_version: int, author: str, managed_by: ManagedBy = "api") -> Removed:
+        entry = self._apply(name, None, expected_version, author, managed_by)
+        assert isinstance(entry, Removed)
+        return entry
+
+    def versions(self, name: str) -> tuple[Versioned | Removed, ...]:
+        return self.log.versions(name)
+
+    def _apply(
+        self, name: str, policy: Policy | None, expected: int, author: str, managed_by: ManagedBy
+    ) -> Versioned | Removed:
+        self.lost_race()
+        if self.reason:
+            raise PolicyStoreUnavailable(self.reason)
+        current = self.table.policies.get(name)
+        if current is not None and current.managed_by == "file" and managed_by != "file":
+            raise FileManaged(name)
+        change = Change(
+            write="w", name=name, expected=expected, author=author, managed_by=managed_by, policy=policy
+        )
+        verdict = self.log.apply(next(self._numbers), encode_change(change), NOW_MS)
+        assert verdict is not None
+        if verdict.won is None:
+            raise PolicyConflict(name, expected, verdict.current_version)
+        return verdict.won
+
+
+class MemorySender:
+    """Topics with partition counts; keeps what it is given."""
+
+    def __init__(self, topics: dict[str, int]) -> None:
+        self.topics = topics
+        self.sent: list[Outgoing] = []
+        self.failures: list[Exception] = []
+
+    async def send(self, record: Outgoing) -> Acknowledged:
+        if self.failures:
+            raise self.failures.pop()
+        for name, _ in record.headers:
+            name.encode()  # librdkafka's client would crash
+        self.sent.append(record)
+        return Acknowledged(record.topic, record.partition, len(self.sent) - 1, record.timestamp_ms)
+
+    async def partition_count(self, topic: str) -> int | None:
+        return self.topics.get(topic)
+
+
+class MemoryIdempotency:
+    """The script of `api.idempotency`, in Python."""
+
+    def __init__(self) -> None:
+        self.down = False
+        self.kept: dict[str, dict[str, Any]] = {}
+
+    async def begin(self, key: str, fingerprint: bytes, now_ms: int) -> Fresh | Answered | Busy | Mismatch:
+        self._check()
+        had = self.kept.setdefault(
+            key, {"fingerprint": fingerprint, "ms": now_ms, "busy": False, "response": None}
+        )
+        if had["fingerprint"] != fingerprint:
+            return Mismatch()
+        if had["response"] is not None:
+            return Answered(had["response"])
+        if had["busy"]:
+            return Busy()
+        had["busy"] = True
+        return Fresh(had["ms"])
+
+    async def finish(self, key: str, response: bytes) -> None:
+        self._check()
+        self.kept[key]["response"] = response
+
+    async def release(self, key: str) -> None:
+        self._check()
+        self.kept[key]["busy"] = False
+
+    async def forget(self, key: str) -> None:
+        self._check()
+        del self.kept[key]
+
+    def _check(self) -> None:
+        if self.down:
+            raise IdempotencyUnavailable("down")
+
+
+@dataclass
+class World:
+    """One API and everything behind it."""
+
+    policies: MemoryPolicies = field(default_factory=MemoryPolicies)
+    sender: MemorySender = field(default_factory=lambda: MemorySender({"reminders": 12, "gold": 3}))
+    idempotency: MemoryIdempotency = field(default_factory=MemoryIdempotency)
+    stats: Stats = field(default_factory=lambda: Stats(joined=True, turned_monotonic_s=100.0))
+    monotonic_s: float = 100.0
+    now_ms: int = NOW_MS
+    tokens: Tokens | None = None
+    limits: Limits = field(default_factory=Limits)
+    runner: asyncio.Runner = field(default_factory=asyncio.Runner)
+    recorder: Recorder = field(default_factory=Recorder)
+
+    def __post_init__(self) -> None:
+        self.app: FastAPI = create_app(
+            Ports(
+                policies=self.policies,
+                stats=lambda: self.stats,
+                sender=self.sender,
+                idempotency=self.idempotency,
+                metrics=Exposition(lambda: self.stats, lambda: self.policies.table, self.recorder),
+                tokens=self.tokens,
+                now_ms=lambda: self.now_ms,
+                monotonic_s=lambda: self.monotonic_s,
+                limits=self.limits,
+            )
+        )
+
+    def call(self, method: str, path: str, **options: Any) -> httpx.Response:
+        async def request() -> httpx.Response:
+            transport = httpx.ASGITransport(self.app)
+            async with httpx.AsyncClient(transport=transport, base_url=BASE_URL) as client:
+                return await client.request(method, path, **options)
+
+        return self.runner.run(request())
+
+    def send_raw(self, method: str, path: str, body: bytes, **headers: str) -> httpx.Response:
+        headers.setdefault("content-type", "application/json")
+        return self.call(method, path, content=body, headers=headers)
+
+    def message(self, **body: Any) -> httpx.Response:
+        return self.call("POST", "/v1/messages", json=body)
+
+    def add(self, document: dict[str, Any], managed_by: ManagedBy = "api") -> None:
+        policy = Policy.model_validate(document)
+        current = self.policies.table.policies.get(policy.name)
+        self.policies.put(policy, current.version if current else 0, "test", managed_by)
+
+    def change_stats(self, **changes: Any) -> None:
+        self.stats = replace(self.stats, **changes)
+
+
+REMINDERS: dict[str, Any] = {
+    "name": "reminders",
+    "match": {"topics": ["reminders"]},
+    "delay": {"default": "15m", "max": "400d"},
+    "target": {"allow": ["mail-*", "push"]},
+}
+RETRY: dict[str, Any] = {
+    "name": "orders-retry",
+    "match": {"topics": ["orders-retry"]},
+    "retry": {"attempts": 5, "backoff": {"kind": "exponential", "initial": "1s", "max": "10m"}},
+}
+
+
+@contextmanager
+def world(**parts: Any) -> Iterator[World]:
+    with asyncio.Runner() as runner:
+        yield World(runner=runner, **parts)
+
+
+def problem(response: httpx.Response, status: int, type: str) -> dict[str, Any]:
+    """Checks that it is a problem document of this kind."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    document = json.loads(response.content)
+    assert document["type"] == f"/problems/{type}"
+    assert document["status"] == status
+    assert document["title"]
+    assert document["detail"]
+    assert document["instance"].startswith("/")
+    assert isinstance(document, dict)
+    return document

@@ -1,0 +1,166 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from api.auth import AccessConfigError, Role, access, is_loopback, load_tokens, new_token
+from tests.unit.api_world import REMINDERS, World, problem, world
+
+ROUTES = [
+    ("GET", "/v1/policies", Role.READ),
+    ("GET", "/v1/policies/x", Role.READ),
+    ("GET", "/v1/policies/x/versions", Role.READ),
+    ("GET", "/v1/schemas/policy", Role.READ),
+    ("POST", "/v1/policies/explain", Role.READ),
+    ("GET", "/v1/stats", Role.READ),
+    ("GET", "/metrics", Role.READ),
+    ("POST", "/v1/messages", Role.WRITE),
+    ("PUT", "/v1/policies/x", Role.ADMIN),
+    ("DELETE", "/v1/policies/x", Role.ADMIN),
+    ("POST", "/v1/policies/x/rollback", Role.ADMIN),
+]
+OPEN = ["/livez", "/readyz", "/openapi.json", "/docs"]
+
+
+def tokens_file(path: Path) -> tuple[Path, dict[Role, str]]:
+    made = {role: new_token() for role in Role}
+    entries = [{"name": role.name, "role": role.name.lower(), "hash": made[role][1]} for role in Role]
+    path.write_text(json.dumps(entries))
+    return path, {role: token for role, (token, _) in made.items()}
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+def test_every_route_and_role(tmp_path: Path) -> None:
+    path, given = tokens_file(tmp_path / "tokens.yaml")
+    with world(tokens=load_tokens(path)) as api:
+        for method, route, needed in ROUTES:
+            response = api.call(method, route)
+            problem(response, 401, "unauthorized")
+            assert response.headers["www-authenticate"].startswith("Bearer")
+            for role in Role:
+                status = api.call(method, route, headers=bearer(given[role])).status_code
+                assert (status == 403) == (role < needed), (method, route, role)
+                assert status != 401
+        for route in OPEN:
+            assert api.call("GET", route).status_code == 200
+
+
+def test_no_route_is_forgotten() -> None:
+    with world() as api:
+        document = api.call("GET", "/openapi.json").json()
+        listed = {
+            (method.upper(), path.replace("{name}", "x"))
+            for path, operations in document["paths"].items()
+            for method in operations
+        }
+        assert listed == {(method, path) for method, path, _ in ROUTES} | {
+            ("GET", "/livez"),
+            ("GET", "/readyz"),
+        }
+
+
+@pytest.mark.parametrize(
+    "header", ["", "Bearer", "Bearer ", "Bearer wrong", "Basic dTpw", "{token}", "Bearer {token}x"]
+)
+def test_wrong_tokens(tmp_path: Path, header: str) -> None:
+    path, given = tokens_file(tmp_path / "tokens.yaml")
+    with world(tokens=load_tokens(path)) as api:
+        value = header.format(token=given[Role.ADMIN])
+        problem(api.call("GET", "/v1/stats", headers={"authorization": value}), 401, "unauthorized")
+
+
+def test_who_has_no_token_sends_no_body(tmp_path: Path) -> None:
+    path, _ = tokens_file(tmp_path / "tokens.yaml")
+    with world(tokens=load_tokens(path)) as api:
+        problem(api.send_raw("POST", "/v1/messages", b"{"), 401, "unauthorized")
+
+
+def test_the_author_is_the_token_name(tmp_path: Path) -> None:
+    path, given = tokens_file(tmp_path / "tokens.yaml")
+    with world(tokens=load_tokens(path)) as api:
+        headers = {**bearer(given[Role.ADMIN]), "if-none-match": "*"}
+        assert api.call("PUT", "/v1/policies/reminders", json=REMINDERS, headers=headers).status_code == 201
+        assert api.policies.versions("reminders")[0].author == "ADMIN"
+
+
+def test_idempotency_keys_of_two_callers_do_not_meet(tmp_path: Path) -> None:
+    path, given = tokens_file(tmp_path / "tokens.yaml")
+    with world(tokens=load_tokens(path)) as api:
+        api.add(REMINDERS)
+        answers = [
+            api.call(
+                "POST",
+                "/v1/messages",
+                json={"target": "push", "value": role.name},
+                headers={**bearer(given[role]), "idempotency-key": "k"},
+            )
+            for role in (Role.WRITE, Role.ADMIN)
+        ]
+        assert [answer.status_code for answer in answers] == [202, 202]
+        assert answers[0].json()["id"] != answers[1].json()["id"]
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8230", "10.0.0.1:8230", "127.0.0.1.evil.example", ""])
+def test_without_tokens_only_as_localhost(host: str) -> None:
+    with world() as api:
+        problem(api.call("GET", "/v1/stats", headers={"host": host}), 403, "host-not-allowed")
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1", "127.0.0.1:8230", "[::1]:8230", "[::1]"])
+def test_localhost_has_many_names(host: str) -> None:
+    with world() as api:
+        assert api.call("GET", "/v1/stats", headers={"host": host}).status_code == 200
+
+
+def test_loopback_needs_no_tokens() -> None:
+    for host in ("127.0.0.1", "127.8.8.8", "::1", "localhost"):
+        assert access(host, "") is None
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.1", "example.org"])
+def test_any_other_host_needs_tokens(host: str, tmp_path: Path) -> None:
+    with pytest.raises(AccessConfigError, match=r"api\.tokens_file must be set"):
+        access(host, "")
+    path, _ = tokens_file(tmp_path / "tokens.yaml")
+    assert access(host, str(path)) is not None
+    assert not is_loopback(host)
+
+
+HASH = "sha256:" + "0" * 64
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "must be a list"),
+        ("[]", "must be a list"),
+        ("{}", "must be a list"),
+        ("[", "is not YAML"),
+        ("[1]", "exactly name, role and hash"),
+        (f"[{{name: a, role: read, hash: '{HASH}', x: 1}}]", "entry 1: exactly"),
+        (f"[{{name: a, role: root, hash: '{HASH}'}}]", "role must be"),
+        (f"[{{name: '', role: read, hash: '{HASH}'}}]", "name must be"),
+        ("[{name: a, role: read, hash: secret}]", "hash must be"),
+        (f"[{{name: a, role: read, hash: '{HASH}'}}, {{name: b, role: read, hash: '{HASH}'}}]", "same hash"),
+    ],
+)
+def test_bad_tokens_files(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "tokens.yaml"
+    path.write_text(text)
+    with pytest.raises(AccessConfigError, match=said) as raised:
+        load_tokens(path)
+    assert "secret" not in str(raised.value)
+
+
+def test_missing_tokens_file(tmp_path: Path) -> None:
+    with pytest.raises(AccessConfigError, match="can't be read"):
+        load_tokens(tmp_path / "none")
+
+
+def test_open_world_has_no_tokens() -> None:
+    with world() as api:
+        assert isinstance(api, World)
+        assert api.call("GET", "/v1/stats").status_code == 200

@@ -1,0 +1,113 @@
+"""Health, errors of the router, the description and its page."""
+
+import base64
+import hashlib
+import logging
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from sidecar.stats import Lateness, TopicCounts
+from tests.unit.api_world import World, problem, world
+
+
+@pytest.fixture
+def api() -> Iterator[World]:
+    with world() as made:
+        yield made
+
+
+def test_alive_while_the_engine_turns(api: World) -> None:
+    api.monotonic_s = 110.0
+    assert api.call("GET", "/livez").status_code == 200
+    api.monotonic_s = 110.1
+    problem(api.call("GET", "/livez"), 503, "not-alive")
+
+
+def test_ready_when_nothing_is_wrong(api: World) -> None:
+    assert api.call("GET", "/readyz").status_code == 200
+    api.change_stats(joined=False, kafka_problem="brokers down")
+    document = problem(api.call("GET", "/readyz"), 503, "not-ready")
+    assert document["problems"] == ["waiting for the consumer group", "brokers down"]
+
+
+def test_probes_ask_for_no_host(api: World) -> None:
+    assert api.call("GET", "/livez", headers={"host": "10.1.2.3:8230"}).status_code == 200
+
+
+def test_stats(api: World) -> None:
+    counts = TopicCounts(accepted=9, emitted=2, dead=1, wheel=4, overflow=2)
+    api.change_stats(replica="r1", topics={"t": counts}, lateness=Lateness())
+    document = api.call("GET", "/v1/stats").json()
+    assert document["replica"] == "r1"
+    assert document["topics"]["t"]["accepted"] == 9
+    assert document["topics"]["t"]["held"] == {"wheel": 4, "overflow": 2}
+    assert set(document["lateness_ms"]) == {"p50", "p90", "p99", "max"}
+
+
+def test_metrics(api: World) -> None:
+    response = api.call("GET", "/metrics")
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert "tickover_early_total 0.0" in response.text
+
+
+def test_router_errors_are_problems(api: World) -> None:
+    problem(api.call("GET", "/nothing"), 404, "not-found")
+    problem(api.call("GET", "/v1/policies/"), 404, "not-found")
+    response = api.call("PATCH", "/v1/stats")
+    problem(response, 405, "method-not-allowed")
+    assert response.headers["allow"] == "GET"
+
+
+@pytest.mark.parametrize("path", ["/v1/policies/%00", "/v1/policies/%ed%a0%80", "/%ff", "/v1/policies/..%2f"])
+def test_odd_paths(api: World, path: str) -> None:
+    assert api.call("GET", path).status_code == 404
+
+
+def test_the_unforeseen_shows_nothing(api: World, caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> None:
+        raise ValueError("hunter2")
+
+    api.app.add_api_route("/broken", broken)
+    with caplog.at_level(logging.ERROR):
+        response = api.call("GET", "/broken")
+    problem(response, 500, "internal-error")
+    assert "hunter2" not in response.text + caplog.text
+    assert "ValueError at " in caplog.text
+    assert "test_api_process.py" in caplog.text
+
+
+def test_safe_headers_everywhere(api: World) -> None:
+    for path in ("/livez", "/nothing", "/docs", "/openapi.json"):
+        response = api.call("GET", path)
+        assert response.headers["x-content-type-options"] == "nosniff"
+        assert response.headers["cache-control"] == "no-store"
+
+
+def test_description(api: World) -> None:
+    document = api.call("GET", "/openapi.json").json()
+    assert document["openapi"].startswith("3.1.")
+    references = set(re.findall(r'"\$ref": "([^"]+)"', api.call("GET", "/openapi.json").text))
+    assert references
+    for reference in references:
+        found = document
+        for step in reference.removeprefix("#/").split("/"):
+            found = found[step]
+    post = document["paths"]["/v1/messages"]["post"]
+    assert post["requestBody"]["content"]["application/json"]["schema"]["$ref"].endswith("/NewMessage")
+    assert post["security"] == [{}, {"token": []}]
+    assert document["paths"]["/livez"]["get"]["security"] == [{}]
+    assert set(post["responses"]) == {"202", "default"}
+
+
+def test_page_has_nothing_from_outside(api: World) -> None:
+    response = api.call("GET", "/docs")
+    assert not re.search(r"https?://|src=|//[a-z]", response.text)
+    policy = response.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe" not in policy
+    for tag in ("script", "style"):
+        (text,) = re.findall(f"<{tag}>(.*?)</{tag}>", response.text, re.DOTALL)
+        assert f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" in policy
+    assert api.call("GET", "/").headers["location"] == "/docs"

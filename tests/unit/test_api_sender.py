@@ -1,0 +1,180 @@
+"""The thread between HTTP requests and librdkafka, with a producer that reports when the test says so."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from api.ports import Outgoing, SenderRefused, SenderUnavailable
+from api.sender import KafkaSender
+
+RECORD = Outgoing("t", 3, b"k", b"v", [("a", None)], 1_000)
+
+
+class Reports:
+    """A confluent Producer, as far as it is used. Reports are served in `poll`, on the sender's thread."""
+
+    def __init__(self, settings: dict[str, str]) -> None:
+        self.settings = settings
+        self.produced: list[dict[str, Any]] = []
+        self.due: list[tuple[Any, Any]] = []
+        self.served = threading.Semaphore(0)
+        self.raises: Exception | None = None
+        self.topics = {"t": 4}
+        self.asked = 0
+        self._arrived = threading.Event()
+
+    def produce(self, topic: str, value: Any, key: Any, partition: int, **rest: Any) -> None:
+        if self.raises is not None:
+            raise self.raises
+        self.produced.append({"topic": topic, "value": value, "key": key, "partition": partition, **rest})
+
+    def report(self, error: KafkaError | None = None) -> None:
+        message = SimpleNamespace(
+            topic=lambda: "t", partition=lambda: 3, offset=lambda: 7, timestamp=lambda: (1, 1_000)
+        )
+        self.due.append((error, message))
+        self._arrived.set()
+
+    def poll(self, seconds: float) -> int:
+        self._arrived.wait(seconds)
+        self._arrived.clear()
+        while self.due:
+            error, message = self.due.pop(0)
+            record = self.produced.pop(0)
+            try:
+                record["on_delivery"](error, message)
+            finally:
+                self.served.release()
+        return 0
+
+    def flush(self, seconds: float) -> int:
+        return 0
+
+    def close(self) -> None:
+        self.due.clear()
+
+    def list_topics(self, timeout: float) -> Any:
+        self.asked += 1
+        if self.raises is not None:
+            raise self.raises
+        return SimpleNamespace(
+            topics={name: SimpleNamespace(partitions=dict.fromkeys(range(n))) for name, n in self.topics.items()}
+        )
+
+
+@pytest.fixture
+def made() -> Iterator[tuple[KafkaSender, Reports]]:
+    producers: list[Reports] = []
+
+    def producer(settings: Any) -> Any:
+        producers.append(Reports(settings))
+        return producers[0]
+
+    sender = KafkaSender({"bootstrap.servers": "b:1", "partitioner": "consistent"}, producer)
+    sender.start()
+    yield sender, producers[0]
+    sender.stop()
+    sender.stop()
+
+
+def test_answers_when_kafka_has_acknowledged(made: tuple[KafkaSender, Reports]) -> None:
+    sender, producer = made
+
+    async def send() -> Any:
+        task = asyncio.create_task(sender.send(RECORD))
+        await asyncio.sleep(0)
+        assert not task.done()
+        producer.report()
+        return await task
+
+    assert asyncio.run(send()) == ("t", 3, 7, 1_000)
+    assert producer.settings["partitioner"] == "murmur2_random"
+    assert producer.settings["bootstrap.servers"] == "b:1"
+
+
+def test_a_cancelled_request_harms_nobody(made: tuple[KafkaSender, Reports]) -> None:
+    sender, producer = made
+
+    async def send_two() -> Any:
+        first = asyncio.create_task(sender.send(RECORD))
+        second = asyncio.create_task(sender.send(RECORD))
+        await asyncio.sleep(0)
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        producer.report()
+        producer.report()
+        return await asyncio.wait_for(second, 10)
+
+    assert asyncio.run(send_two()).offset == 7
+
+
+def test_a_report_after_the_loop_is_gone(made: tuple[KafkaSender, Reports]) -> None:
+    sender, producer = made
+
+    async def abandon() -> None:
+        task = asyncio.create_task(sender.send(RECORD))
+        await asyncio.sleep(0)
+        task.cancel()
+
+    asyncio.run(abandon())
+    producer.report()
+    assert producer.served.acquire(timeout=10)
+
+    async def send() -> Any:
+        task = asyncio.create_task(sender.send(RECORD))
+        await asyncio.sleep(0)
+        producer.report()
+        return await asyncio.wait_for(task, 10)
+
+    assert asyncio.run(send()).offset == 7
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (KafkaError._MSG_TIMED_OUT, SenderUnavailable),
+        (KafkaError.NOT_ENOUGH_REPLICAS, SenderUnavailable),
+        (KafkaError.MSG_SIZE_TOO_LARGE, SenderRefused),
+    ],
+)
+def test_failures(made: tuple[KafkaSender, Reports], code: int, expected: type[Exception]) -> None:
+    sender, producer = made
+
+    async def send() -> None:
+        task = asyncio.create_task(sender.send(RECORD))
+        await asyncio.sleep(0)
+        producer.report(KafkaError(code))
+        await task
+
+    with pytest.raises(expected):
+        asyncio.run(send())
+    producer.raises = KafkaException(KafkaError(code))
+    with pytest.raises(expected):
+        asyncio.run(sender.send(RECORD))
+
+
+def test_a_full_queue(made: tuple[KafkaSender, Reports]) -> None:
+    sender, producer = made
+    producer.raises = BufferError()
+    with pytest.raises(SenderUnavailable, match="queue is full"):
+        asyncio.run(sender.send(RECORD))
+
+
+def test_partition_counts_are_remembered(made: tuple[KafkaSender, Reports]) -> None:
+    sender, producer = made
+    assert [asyncio.run(sender.partition_count("t")) for _ in range(3)] == [4, 4, 4]
+    assert [asyncio.run(sender.partition_count("other")) for _ in range(3)] == [None] * 3
+    assert producer.asked == 1
+
+
+def test_partition_counts_without_brokers(made: tuple[KafkaSender, Reports]) -> None:
+    sender, producer = made
+    producer.raises = KafkaException(KafkaError(KafkaError._TRANSPORT))
+    with pytest.raises(SenderUnavailable):
+        asyncio.run(sender.partition_count("t"))

@@ -1,0 +1,75 @@
+import asyncio
+import socket
+import threading
+from typing import Any
+
+import httpx
+import pytest
+
+from api.server import BindError, Server
+from tests.unit.api_world import REMINDERS, problem, world
+
+
+def test_serves_from_its_own_thread() -> None:
+    with world() as api:
+        api.add(REMINDERS)
+        server = Server(api.app, "127.0.0.1", 0)
+        server.start()
+        server.start()
+        try:
+            assert server.port > 0
+            with httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as client:
+                assert client.get("/livez").json() == {"status": "alive"}
+                assert client.post("/v1/messages", json={"target": "push"}).status_code == 202
+                chunks = (b" " * 65_536 for _ in range(40))
+                response = client.post("/v1/messages", content=chunks, headers={"content-type": "application/json"})
+                problem(response, 413, "body-too-large")
+                response = client.post("/v1/messages", content=b" " * (3 << 20))
+                problem(response, 413, "body-too-large")
+                assert client.get("/readyz").status_code == 200
+                assert "server" not in response.headers
+        finally:
+            server.stop()
+            server.stop()
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"http://127.0.0.1:{server.port}/livez")
+
+
+def test_a_taken_port_is_said_plainly() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, world() as api:
+        port = taken.getsockname()[1]
+        with pytest.raises(BindError, match=rf"can't listen on 127\.0\.0\.1 port {port}: Address already in use"):
+            Server(api.app, "127.0.0.1", port).start()
+
+
+def test_an_unknown_host_is_said_plainly() -> None:
+    with world() as api, pytest.raises(BindError, match=r"no\.such\.host\.invalid"):
+        Server(api.app, "no.such.host.invalid", 0).start()
+
+
+def test_a_client_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It neither ends the server nor a neighbour's request."""
+    with world() as api:
+        api.add(REMINDERS)
+        entered, leave = threading.Event(), threading.Event()
+        send = api.sender.send
+
+        async def slow_send(record: Any) -> Any:
+            entered.set()
+            await asyncio.to_thread(leave.wait)
+            return await send(record)
+
+        monkeypatch.setattr(api.sender, "send", slow_send)
+        server = Server(api.app, "127.0.0.1", 0)
+        server.start()
+        try:
+            url = f"http://127.0.0.1:{server.port}"
+            with pytest.raises(httpx.ReadTimeout):
+                httpx.post(f"{url}/v1/messages", json={"target": "push"}, timeout=httpx.Timeout(5, read=0.2))
+            assert entered.is_set()
+            assert httpx.get(f"{url}/livez").status_code == 200
+            monkeypatch.undo()
+            assert httpx.post(f"{url}/v1/messages", json={"target": "push"}).status_code == 202
+        finally:
+            leave.set()
+            server.stop()
