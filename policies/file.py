@@ -61,9 +61,7 @@ def _documents(text: str, path: str) -> Iterator[yaml.Node]:
         raise PolicyFileError(path, line, column, error.problem or "not YAML") from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise PolicyFileError(
-            path, line, 1, f"a character that YAML does not allow ({error.reason})"
-        ) from None
+        raise PolicyFileError(path, line, 1, f"a character that YAML does not allow ({error.reason})") from None
     except RecursionError:
         raise PolicyFileError(path, 0, 0, f"nested deeper than {DEPTH_MAX}") from None
 

@@ -126,9 +126,7 @@ class PolicyReader:
         if error.code() == KafkaError._PARTITION_EOF:
             self._end = message.offset() or 0
         elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-            self._failure = (
-                f"topic {self._topic.topic} has no offset {self._log.position} any more: was it made anew?"
-            )
+            self._failure = f"topic {self._topic.topic} has no offset {self._log.position} any more: was it made anew?"
         else:
             self._trouble = str(error)
         return None
@@ -205,7 +203,6 @@ class PolicyReader:
         with self._progress:
             if not self._progress.wait_for(lambda: self._log.position >= version, timeout_s):
                 raise VersionUnknown(
-                    f"policy table {version} is unknown: "
-                    f"topic {self._topic.topic} was read up to {self._log.position}"
+                    f"policy table {version} is unknown: topic {self._topic.topic} was read up to {self._log.position}"
                 )
             return self._log.table_at(version)

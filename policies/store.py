@@ -102,9 +102,7 @@ class PolicyStore:
 
     # Writing
 
-    def put(
-        self, policy: Policy, expected_version: int, author: str, managed_by: ManagedBy = "api"
-    ) -> Versioned:
+    def put(self, policy: Policy, expected_version: int, author: str, managed_by: ManagedBy = "api") -> Versioned:
         """Write a new version of the policy; `expected_version` 0: there must be none yet.
 
         Raises PolicyConflict, FileManaged, PolicyTooLarge, TooManyPolicies, PolicyStoreUnavailable.
@@ -136,9 +134,7 @@ class PolicyStore:
                     self._wait(write)
                 except PolicyConflict:
                     continue  # the next round sees what the other wrote
-        raise PolicyStoreUnavailable(
-            "the policies file cannot be published: others keep changing its policies"
-        )
+        raise PolicyStoreUnavailable("the policies file cannot be published: others keep changing its policies")
 
     def _submit(self, change: Change) -> _Write:
         if self._producer is None or self._reader.reason:
@@ -154,9 +150,7 @@ class PolicyStore:
         verdict: Future[Verdict] = Future()
         self._writes[change.write] = verdict
         try:
-            self._producer.produce(
-                self.topic, value, change.name, PARTITION, on_delivery=self._on_delivery(change)
-            )
+            self._producer.produce(self.topic, value, change.name, PARTITION, on_delivery=self._on_delivery(change))
         except (KafkaException, BufferError) as error:
             self._writes.pop(change.write, None)
             raise PolicyStoreUnavailable(f"policy {change.name} cannot be written: {error}") from error
@@ -171,9 +165,7 @@ class PolicyStore:
             if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
                 verdict.set_exception(PolicyTooLarge(f"policy {change.name} is larger than the broker takes"))
             else:
-                verdict.set_exception(
-                    PolicyStoreUnavailable(f"policy {change.name} was not written: {error}")
-                )
+                verdict.set_exception(PolicyStoreUnavailable(f"policy {change.name} was not written: {error}"))
 
         return delivered
 
@@ -205,9 +197,7 @@ class PolicyStore:
         return future.result()
 
 
-def _change(
-    name: str, policy: Policy | None, expected_version: int, author: str, managed_by: ManagedBy
-) -> Change:
+def _change(name: str, policy: Policy | None, expected_version: int, author: str, managed_by: ManagedBy) -> Change:
     return Change(
         write=uuid.uuid4().hex,
         name=name,

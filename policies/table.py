@@ -133,9 +133,7 @@ class PolicyTable:
         rules = self._rules.get(topic)
         if rules is None:
             ranked = sorted(
-                (rank, name)
-                for name, versioned in self.policies.items()
-                if (rank := _rank(versioned.policy, topic))
+                (rank, name) for name, versioned in self.policies.items() if (rank := _rank(versioned.policy, topic))
             )
             rules = tuple(_compile(self.policies[name], topic) for _, name in ranked)
             if len(self._rules) >= TOPICS_CACHED_MAX:
@@ -191,9 +189,7 @@ def decide(facts: Facts, table: PolicyTable) -> Decision:
     else:
         return Quarantine(NO_POLICY, "no policy matches the topic and headers")
     if not 0 <= timestamp_ms <= TIME_MAX_MS:
-        return Quarantine(
-            BAD_TIMESTAMP, "missing" if timestamp_ms == -1 else "before 1970 or after the year 9999"
-        )
+        return Quarantine(BAD_TIMESTAMP, "missing" if timestamp_ms == -1 else "before 1970 or after the year 9999")
     try:
         request = read_request(controls)
         if rule.retry is None:
@@ -231,9 +227,7 @@ def _decide_delay(rule: Rule, timestamp_ms: int, request: Request) -> Hold | Dea
     if 0 <= expires_ms < due_ms:
         return Dead(EXPIRED, dead_letter, rule.label, 0, -1, message_id, timestamp_ms)
     # Hot: half the time of Hold(...), which is a Python function that does this.
-    return _new_tuple(
-        Hold, (due_ms, target, target_partition, rule.label, 0, -1, expires_ms, dead_letter, message_id)
-    )
+    return _new_tuple(Hold, (due_ms, target, target_partition, rule.label, 0, -1, expires_ms, dead_letter, message_id))
 
 
 def _decide_retry(rule: Rule, retry: Retry, facts: Facts, request: Request) -> Hold | Dead:
