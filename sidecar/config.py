@@ -41,9 +41,7 @@ class WheelSettings(_Section):
     records_max: int = Field(
         default=500_000, ge=1_000, le=50_000_000, description="Records in the wheel, 1,000 to 50,000,000"
     )
-    bytes_max: Bytes = Field(
-        default=512 << 20, ge=1 << 20, le=1 << 40, description="Bytes in the wheel, 1MiB to 1TiB"
-    )
+    bytes_max: Bytes = Field(default=512 << 20, ge=1 << 20, le=1 << 40, description="Bytes in the wheel, 1MiB to 1TiB")
 
 
 class IntakeSettings(_Section):
@@ -100,14 +98,11 @@ class RedisSettings(_Section):
     url: str = Field(
         default=EMBEDDED,
         description=(
-            "`embedded` starts the bundled server; else redis://, rediss://, redis+cluster://"
-            " or rediss+cluster://"
+            "`embedded` starts the bundled server; else redis://, rediss://, redis+cluster:// or rediss+cluster://"
         ),
     )
     username: str = Field(default="", description="User name; empty for the default user")
-    password: SecretStr = Field(
-        default=SecretStr(""), description="Password; better given by redis.password_file"
-    )
+    password: SecretStr = Field(default=SecretStr(""), description="Password; better given by redis.password_file")
 
     @property
     def embedded(self) -> bool:
@@ -163,12 +158,8 @@ class LedgerSettings(_Section):
 class PoliciesSettings(_Section):
     """Where the policies are."""
 
-    file: str = Field(
-        default="", description="YAML file of policies that this process publishes at start; empty: none"
-    )
-    topic: Topic = Field(
-        default="tickover.policies", description="The policy topic: the one truth for all replicas"
-    )
+    file: str = Field(default="", description="YAML file of policies that this process publishes at start; empty: none")
+    topic: Topic = Field(default="tickover.policies", description="The policy topic: the one truth for all replicas")
 
 
 class QuarantineSettings(_Section):
@@ -180,13 +171,9 @@ class QuarantineSettings(_Section):
 class ApiSettings(_Section):
     """The REST interface."""
 
-    host: str = Field(
-        default="127.0.0.1", min_length=1, description="Address; other than loopback needs tokens"
-    )
+    host: str = Field(default="127.0.0.1", min_length=1, description="Address; other than loopback needs tokens")
     port: int = Field(default=8230, ge=0, le=65_535, description="Port, 0 takes a free one")
-    tokens_file: str = Field(
-        default="", description="YAML list of (name, role, hash); empty: no tokens, loopback only"
-    )
+    tokens_file: str = Field(default="", description="YAML list of (name, role, hash); empty: no tokens, loopback only")
 
     @model_validator(mode="after")
     def _tokens_beyond_loopback(self) -> Self:
@@ -204,9 +191,7 @@ class LogSettings(_Section):
     level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="debug, info, warning or error"
     )
-    format: Literal["json", "text"] = Field(
-        default="json", description="json: one object per line; text: for people"
-    )
+    format: Literal["json", "text"] = Field(default="json", description="json: one object per line; text: for people")
 
 
 class Settings(_Section):
@@ -222,9 +207,7 @@ class Settings(_Section):
         max_length=200,
         description="group.instance.id, one per process; empty: dynamic membership",
     )
-    sources: TopicGlobs = Field(
-        default=(), description="Topics or globs, comma list; empty: those the policies match"
-    )
+    sources: TopicGlobs = Field(default=(), description="Topics or globs, comma list; empty: those the policies match")
     guarantee: Literal["at_least_once", "exactly_once"] = Field(
         default="at_least_once", description="at_least_once or exactly_once"
     )
@@ -269,9 +252,7 @@ class Settings(_Section):
     def _topics_differ(self) -> Self:
         names = (self.ledger_topic, self.policies.topic, self.quarantine.topic)
         if len(set(names)) != len(names):
-            raise ValueError(
-                "ledger.topic, policies.topic and quarantine.topic must be three different topics"
-            )
+            raise ValueError("ledger.topic, policies.topic and quarantine.topic must be three different topics")
         return self
 
 

@@ -21,9 +21,7 @@ OTHER_VARIABLES: Final = frozenset(
 )
 RESERVED_PREFIXES: Final = ("TICKOVER_TEST_", "TICKOVER_BENCH_")
 # Kubernetes sets these for every service whose name begins with "tickover"; they are nobody's settings.
-KUBERNETES_SERVICE: Final = re.compile(
-    r"TICKOVER_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP)(_\w+)?)"
-)
+KUBERNETES_SERVICE: Final = re.compile(r"TICKOVER_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP)(_\w+)?)")
 KUBERNETES_PORT: Final = re.compile(r"(tcp|udp|sctp)://.*")
 # librdkafka's own settings that end in ".file": for them `_FILE` does not mean "read the secret from here".
 CLIENT_FILE_KEYS: Final = frozenset(
@@ -83,9 +81,7 @@ def nest(leaves: Mapping[Place, Sourced]) -> dict[str, Any]:
     return tree
 
 
-def explain(
-    model: type[BaseModel], error: ValidationError, leaves: Mapping[Place, Sourced]
-) -> tuple[str, ...]:
+def explain(model: type[BaseModel], error: ValidationError, leaves: Mapping[Place, Sourced]) -> tuple[str, ...]:
     """One line per validation error: the source, what is wrong, and what the setting means."""
     lines = []
     for item in error.errors(include_url=False):
@@ -106,9 +102,7 @@ def _read_document(file: Path) -> object:
         with file.open("rb") as stream:
             text = stream.read(FILE_BYTES_MAX + 1)
     except OSError as error:
-        raise ConfigError(
-            (f"{file}: cannot be read: {error.strerror}; check --config or TICKOVER_CONFIG",)
-        ) from None
+        raise ConfigError((f"{file}: cannot be read: {error.strerror}; check --config or TICKOVER_CONFIG",)) from None
     if len(text) > FILE_BYTES_MAX:
         raise ConfigError((f"{file}: larger than 1 MiB; this is not a configuration file",))
     try:
@@ -125,9 +119,7 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             name = str(key.value)
             if name in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"key {name!r} is given twice", key.start_mark
-                )
+                raise yaml.constructor.ConstructorError(None, None, f"key {name!r} is given twice", key.start_mark)
             seen.add(name)
         return super().construct_mapping(node, deep)
 
@@ -188,16 +180,12 @@ def _place(model: type[BaseModel], path: Place, sourced: Sourced, into: Gathered
         into.leaves[path] = sourced
         return
     if _section(model, path) is not None or path == CLIENT:
-        into.problems.append(
-            f"{sourced.source}: is a section, not a setting; set one of {_members(model, path)}"
-        )
+        into.problems.append(f"{sourced.source}: is a section, not a setting; set one of {_members(model, path)}")
         return
     into.problems.append(f"{sourced.source}: unknown setting{_suggestion(model, path, sourced.source)}")
 
 
-def _open_secret(
-    model: type[BaseModel], path: Place, sourced: Sourced, into: Gathered
-) -> tuple[Place, Sourced]:
+def _open_secret(model: type[BaseModel], path: Place, sourced: Sourced, into: Gathered) -> tuple[Place, Sourced]:
     """`password_file` stands for `password` with the file's content, less one line end."""
     base = (*path[:-1], path[-1].removesuffix("_file"))
     if base == path or not (_is_secret(model, base) or base[:2] == CLIENT):

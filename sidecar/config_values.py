@@ -29,9 +29,7 @@ def _bytes(value: object) -> object:
 
 
 def _comma_list(value: object) -> object:
-    return (
-        tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
-    )
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
 def _topic(name: str) -> str:

@@ -40,9 +40,7 @@ def examine(settings: Settings, deadline_s: float = DEADLINE_S) -> list[Finding]
         findings += list(results[name])
         if late:
             what = f"not all was inspected within {deadline_s:g} s"
-            findings.append(
-                Finding(Severity.ERROR, name, what, "look at the network in between, then repeat")
-            )
+            findings.append(Finding(Severity.ERROR, name, what, "look at the network in between, then repeat"))
     return findings
 
 
@@ -51,6 +49,4 @@ def _collect(name: str, settings: Settings, into: list[Finding]) -> None:
         into.extend(INSPECTIONS[name](settings, wall_ms))
     except Exception as error:  # noqa: BLE001 - the doctor must report, whatever it meets
         what = f"the inspection broke: {type(error).__name__}: {error}"
-        into.append(
-            Finding(Severity.ERROR, name, what, "see whether a newer tickover mends it, else report it")
-        )
+        into.append(Finding(Severity.ERROR, name, what, "see whether a newer tickover mends it, else report it"))

@@ -108,9 +108,7 @@ def _policies(
         findings.append(Finding(Severity.OK, "policies", f"{len(found)} in force"))
     elif not findings:
         fix = "tickover policies apply -f FILE, or policies.file (TICKOVER_POLICIES__FILE)"
-        findings.append(
-            Finding(Severity.WARNING, "policies", "there are none: every record would be quarantined", fix)
-        )
+        findings.append(Finding(Severity.WARNING, "policies", "there are none: every record would be quarantined", fix))
     return list(found.values()), findings
 
 
@@ -175,9 +173,7 @@ def _cluster(
         else:
             config = {name: entry.value for name, entry in entries.items() if entry.value is not None}
             facts[resource.name] = _facts(topic, config)
-    producer_bytes_max = int(
-        settings.kafka.client_properties().get("message.max.bytes", PRODUCER_BYTES_DEFAULT)
-    )
+    producer_bytes_max = int(settings.kafka.client_properties().get("message.max.bytes", PRODUCER_BYTES_DEFAULT))
     return Cluster(settings.kafka.bootstrap_servers, brokers, facts, producer_bytes_max)
 
 
@@ -196,9 +192,7 @@ def _clock(
             records = list(_read(topic, client, start=None, count_max=1))
         except (KafkaException, TimeoutError):
             continue  # that the topic cannot be read is told where it matters
-        stamped += [
-            stamp for kind, stamp in (m.timestamp() for m in records) if kind == TIMESTAMP_LOG_APPEND_TIME
-        ]
+        stamped += [stamp for kind, stamp in (m.timestamp() for m in records) if kind == TIMESTAMP_LOG_APPEND_TIME]
     ahead_ms = max(stamped, default=0) - wall_ms()
     if ahead_ms > SKEW_MAX_MS:
         what = f"this machine's clock is at least {ahead_ms} ms behind the broker's: records would fire late"

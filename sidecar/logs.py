@@ -148,9 +148,7 @@ def clean(value: object, depth: int = 0) -> object:
             return clean(value._asdict(), depth + 1)
         case Mapping():
             return {
-                str(name)[:TEXT_MAX]: REDACTED
-                if FORBIDDEN_NAME.fullmatch(str(name))
-                else clean(item, depth + 1)
+                str(name)[:TEXT_MAX]: REDACTED if FORBIDDEN_NAME.fullmatch(str(name)) else clean(item, depth + 1)
                 for name, item in list(value.items())[:ITEMS_MAX]
             }
         case tuple():

@@ -218,9 +218,7 @@ def test_settings_are_frozen() -> None:
 
 
 def test_what_is_shown_can_be_loaded_again(tmp_path: Path) -> None:
-    settings = Settings.model_validate(
-        {"horizon": "20s", "ledger": {"retention": "2h"}, "sources": ["a", "b*"]}
-    )
+    settings = Settings.model_validate({"horizon": "20s", "ledger": {"retention": "2h"}, "sources": ["a", "b*"]})
     shown = settings.model_dump_json(by_alias=True, exclude={"redis": {"password"}})
     assert json.loads(shown)["horizon"] == "20s"
     assert from_file(tmp_path, shown) == settings
