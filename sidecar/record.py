@@ -73,7 +73,6 @@ class Held(NamedTuple):
 
     `headers` are the user's own, in order; what tickover adds is made at emission (`codec.py`).
     `trailer` holds error headers and id as they came, which follow tickover's own headers.
-    `window` is None while the record's source offset is open; a promoted record belongs to a window instead.
     """
 
     due_ms: int
@@ -90,8 +89,32 @@ class Held(NamedTuple):
     trailer: Headers
     expires_ms: int  # -1: never
     dead_letter: str
-    window: Window | None
+    size: int  # bytes of key, value and header values: what it counts against the wheel's limit
 
     @property
     def position(self) -> Position:
         return Position(self.due_ms, self.offset)
+
+
+class Departure(NamedTuple):
+    """A record that leaves another way than by being emitted: what is written, where to, and why."""
+
+    due_ms: int
+    offset: int
+    outcome: Outcome
+    reason: str
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    policy: str
+    attempt: int
+    id: str | None
+    detail: str = ""
+
+
+class Arrival(NamedTuple):
+    """A decided record whose target isn't known yet to exist, with its headers as they came."""
+
+    held: Held
+    headers: Headers

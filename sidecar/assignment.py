@@ -1,0 +1,150 @@
+"""Which partitions this process has: recovered when assigned, settled when revoked, paused at a limit.
+
+The consumer group calls `assigned`, `revoked` and `lost` on the engine's thread, from within `Intake.take`. A new
+partition stays paused until its lane is recovered; all others go on meanwhile. A revoked one is settled and
+committed before the call returns, so that its next owner starts where this one ended.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from sidecar.emission import Emitter
+from sidecar.lane import Lane
+from sidecar.overflow_worker import OverflowWorker
+from sidecar.ports import Intake, Output, Start
+from sidecar.record import LaneId
+from sidecar.recovery_reader import RecoveryJob, RecoveryWorker
+from sidecar.settlement import Settlement
+
+log = logging.getLogger(__name__)
+
+DRAIN_MS: Final = 5_000  # how long a revoked partition's emissions are waited for
+POLL_S: Final = 0.005
+
+
+class Assignment:
+    """Owned by the engine's thread. `clock` gives epoch milliseconds: draining must know when to give up."""
+
+    def __init__(
+        self,
+        intake: Intake,
+        output: Output,
+        emitter: Emitter,
+        settlement: Settlement,
+        workers: tuple[OverflowWorker, RecoveryWorker],
+        clock: Callable[[], int],
+    ) -> None:
+        self.lanes: dict[tuple[str | None, int | None], Lane] = {}
+        self.joined = False
+        self.paused = False
+        self.rebalances = 0
+        self.recovery_s = 0.0
+        self._intake = intake
+        self._output = output
+        self._emitter = emitter
+        self._settlement = settlement
+        self._overflow, self._recovery = workers
+        self._clock = clock
+        self._jobs: list[RecoveryJob] = []
+
+    # --- the consumer group's events ------------------------------------------------------------------------------
+
+    def assigned(self, starts: Mapping[LaneId, Start]) -> None:
+        """New partitions, paused by the intake. Their recovery begins."""
+        self.joined = True
+        self.rebalances += 1
+        log.info("partitions assigned", extra={"partitions": [str(lane) for lane in starts]})
+        for lane, start in starts.items():
+            if start.lost:
+                log.error(
+                    "the source's retention took records that were open here",
+                    extra={"topic": lane.topic, "partition": lane.partition, "from": start.offset - start.lost,
+                           "count": start.lost},
+                )  # fmt: skip
+        if starts:
+            self._jobs.append(self._recovery.submit(starts, self._clock()))
+
+    def revoked(self, lanes: Sequence[LaneId]) -> None:
+        """Settle and commit what these partitions have in flight, then let go of them."""
+        self.rebalances += 1
+        leaving = self._take_out(lanes)
+        if leaving:
+            self._drain(leaving)
+            self._settlement.commit(leaving, wait=True)
+        self._let_go(leaving)
+        log.info("partitions revoked", extra={"partitions": [str(lane) for lane in lanes]})
+
+    def lost(self, lanes: Sequence[LaneId]) -> None:
+        """Another member has these partitions already: write nothing more about them."""
+        self.rebalances += 1
+        self._let_go(self._take_out(lanes))
+        log.warning("partitions lost", extra={"partitions": [str(lane) for lane in lanes]})
+
+    def leave(self) -> None:
+        """Shutdown: settle and commit everything."""
+        self.revoked([lane.id for lane in self.lanes.values()])
+
+    # --- one step -------------------------------------------------------------------------------------------------
+
+    def step(self, now_ms: int) -> None:
+        """Take in lanes whose recovery has ended. What makes a recovery impossible is raised."""
+        if not self._jobs or not self._jobs[0].future.done():
+            return
+        job = self._jobs.pop(0)
+        fresh = [lane for lane in job.future.result() if lane.id in job.starts]
+        for lane in fresh:
+            self.lanes[lane.id] = lane
+        self.recovery_s = (now_ms - job.started_ms) / 1_000
+        if not self.paused:
+            self._intake.resume([lane.id for lane in fresh])
+
+    @property
+    def recovering(self) -> int:
+        """Number of partitions whose recovery is under way."""
+        return sum(len(job.starts) for job in self._jobs)
+
+    # --- back-pressure --------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Read nothing more for now."""
+        if not self.paused:
+            self.paused = True
+            self._intake.pause([lane.id for lane in self.lanes.values()])
+
+    def release(self) -> None:
+        """Read on."""
+        if self.paused:
+            self.paused = False
+            self._intake.resume([lane.id for lane in self.lanes.values()])
+
+    # --- letting go -----------------------------------------------------------------------------------------------
+
+    def _take_out(self, lane_ids: Sequence[LaneId]) -> list[Lane]:
+        """Stop intake and firing of these lanes: what they hold in memory is read again by their next owner."""
+        gone = set(lane_ids)
+        for job in self._jobs:
+            job.starts = {lane: start for lane, start in job.starts.items() if lane not in gone}
+        leaving = [self.lanes.pop(lane) for lane in lane_ids if lane in self.lanes]
+        self._emitter.drop(set(leaving))
+        for lane in leaving:
+            lane.puts = []
+            lane.touched = False
+        return leaving
+
+    def _drain(self, leaving: Sequence[Lane]) -> None:
+        """Wait until what was emitted is in the ledger and what the ledger has is in the overflow."""
+        deadline_ms = self._clock() + DRAIN_MS
+        everything: Iterable[Lane] = [*self.lanes.values(), *leaving]
+        while (now_ms := self._clock()) < deadline_ms:
+            self._output.poll(POLL_S)
+            self._settlement.step(everything, now_ms)
+            self._overflow.apply(leaving, now_ms)
+            applying = any(change.ready for lane in leaving for change in lane.changes)
+            if not self._settlement.unfinished(leaving) and (not applying or self._overflow.problem):
+                return
+        log.warning("gave up waiting for partitions to settle: some records may fire again")
+
+    def _let_go(self, leaving: Sequence[Lane]) -> None:
+        for lane in leaving:
+            lane.dropped = True

@@ -1,0 +1,169 @@
+"""Headers in and out: what a record asks of tickover, and what tickover writes on what it emits.
+
+In: `split` sorts a record's headers into the user's own (kept, in order), the control headers a policy may read,
+and the trailer (error headers, id), which follows tickover's own headers on the way out.
+Out: own headers are made at emission, not while a record is held: a record waits longer than it travels.
+"""
+
+from collections.abc import Mapping
+from sys import intern
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from policies.table import REPEATED, Repeated
+from sidecar.record import (
+    ACTION,
+    ATTEMPT,
+    CONTROL_PREFIX,
+    DELAY,
+    DELIVER_AT,
+    DETAIL,
+    DUE,
+    ERROR_CLASS,
+    ERROR_MESSAGE,
+    EXPIRES_AT,
+    FIRST_FAILURE,
+    ID,
+    ORIGIN,
+    POLICY,
+    REASON,
+    SOURCE,
+    TARGET,
+    TARGET_PARTITION,
+    Headers,
+    Held,
+)
+
+Controls = Mapping[str, bytes | Repeated | None]
+
+ERROR_LIMITS_BYTES: Final = {ERROR_CLASS: 1_024, ERROR_MESSAGE: 8_192}
+_CONTROLS: Final = frozenset(
+    {DELIVER_AT, DELAY, TARGET, TARGET_PARTITION, ID, ACTION, EXPIRES_AT, ATTEMPT, FIRST_FAILURE, ERROR_CLASS}
+)
+_TRAILER: Final = frozenset({ERROR_CLASS, ERROR_MESSAGE, ID})
+_COUNTED: Final = frozenset({ATTEMPT, FIRST_FAILURE})
+_OWN: Final = frozenset({DUE, POLICY, REASON, SOURCE, DETAIL})
+_NO_CONTROLS: Final[Controls] = MappingProxyType({})
+_PREFIX_LENGTH: Final = len(CONTROL_PREFIX)
+_NO_HEADERS: Final[Headers] = []
+
+
+class Split(NamedTuple):
+    """A record's headers, sorted. `counted` are attempt and first failure, which only a retry policy rewrites."""
+
+    user: Headers
+    controls: Controls
+    trailer: Headers
+    counted: Headers
+    origin: bytes | None
+    size: int  # bytes of the header values
+
+
+def split(headers: Headers | None) -> Split:
+    """Sort the headers of a consumed record. Names are interned: held records share them."""
+    if not headers:
+        return Split(_NO_HEADERS, _NO_CONTROLS, _NO_HEADERS, _NO_HEADERS, None, 0)
+    user: Headers = []
+    reserved: Headers | None = None
+    size = 0
+    for name, value in headers:
+        if value:
+            size += len(value)
+        if name[:_PREFIX_LENGTH] != CONTROL_PREFIX:
+            user.append((intern(name), value))
+        elif reserved is None:
+            reserved = [(name, value)]
+        else:
+            reserved.append((name, value))
+    if reserved is None:
+        return Split(user, _NO_CONTROLS, _NO_HEADERS, _NO_HEADERS, None, size)
+    return _with_reserved(headers, user, reserved, size)
+
+
+def _with_reserved(headers: Headers, user: Headers, reserved: Headers, size: int) -> Split:
+    controls: dict[str, bytes | Repeated | None] = {}
+    trailer = counted = _NO_HEADERS
+    origin = None
+    unknown = False
+    for name, value in reserved:
+        if name in _CONTROLS:
+            controls[name] = value if name not in controls else REPEATED
+        if name in _TRAILER:
+            trailer = [*trailer, (intern(name), _cut(name, value))]
+        elif name in _COUNTED:
+            counted = [*counted, (intern(name), value)]
+        elif name == ORIGIN:
+            origin = origin if value is None else value
+        elif name not in _CONTROLS and name not in _OWN:
+            unknown = True
+    if unknown:  # a tickover-* name that we don't know is the user's own: it keeps its place
+        known = _CONTROLS | _TRAILER | _OWN | {ORIGIN}
+        user = [(intern(name), value) for name, value in headers if name not in known]
+    return Split(user, controls, trailer, counted, origin, size)
+
+
+def _cut(name: str, value: bytes | None) -> bytes | None:
+    limit = ERROR_LIMITS_BYTES.get(name)
+    if limit is None or value is None or len(value) <= limit:
+        return value
+    cut = value[:limit]
+    try:
+        cut.decode()
+    except UnicodeDecodeError as error:
+        if limit - error.start < 4:  # the limit fell inside a character: drop its first bytes too
+            return cut[: error.start]
+    return cut
+
+
+def emission_headers(held: Held, here: bytes) -> Headers:
+    """Headers of a record that is due. `here` is the lane's `topic/partition/`."""
+    own: Headers = [
+        *held.headers,
+        (ORIGIN, held.origin or here + b"%d" % held.offset),
+        (DUE, b"%d" % held.due_ms),
+        (POLICY, held.policy.encode()),
+    ]
+    if held.attempt:
+        own.append((ATTEMPT, b"%d" % held.attempt))
+        own.append((FIRST_FAILURE, b"%d" % held.first_failure_ms))
+    if held.trailer:
+        own += held.trailer
+    return own
+
+
+def dead_letter_headers(held: Held, here: bytes, reason: str) -> Headers:
+    """Headers of a dead letter: those of an emission whose attempt is the one that failed, and why it is dead."""
+    return [
+        *emission_headers(held, here),
+        (REASON, reason.encode()),
+        (SOURCE, here + b"%d" % held.offset),
+    ]
+
+
+def quarantine_headers(headers: Headers | None, source: bytes, reason: str, detail: str) -> Headers:
+    """All headers as they came, then where the record is from and why it is here."""
+    kept = [header for header in headers or () if header[0] not in (SOURCE, REASON, DETAIL)]
+    return [*kept, (SOURCE, source), (REASON, reason.encode()), (DETAIL, detail.encode(errors="replace"))]
+
+
+def asked_headers(held: Held, here: bytes) -> Headers:
+    """The headers of a held record as a request again: sent to its source once more, it is decided the same."""
+    asked: Headers = [
+        *held.headers,
+        (DELIVER_AT, b"%d" % held.due_ms),
+        (TARGET, held.target.encode()),
+        (ORIGIN, held.origin or here + b"%d" % held.offset),
+    ]
+    if held.target_partition >= 0:
+        asked.append((TARGET_PARTITION, b"%d" % held.target_partition))
+    if held.expires_ms >= 0:
+        asked.append((EXPIRES_AT, b"%d" % held.expires_ms))
+    if held.attempt:
+        asked.append((ATTEMPT, b"%d" % (held.attempt - 1)))
+        asked.append((FIRST_FAILURE, b"%d" % held.first_failure_ms))
+    return [*asked, *held.trailer]
+
+
+def header_bytes(headers: Headers | None) -> int:
+    """Size of the headers' names and values in bytes."""
+    return sum(len(name) + len(value or b"") for name, value in headers or ())

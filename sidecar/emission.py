@@ -1,0 +1,344 @@
+"""Emission: from due to handed over. What can't be emitted as it is leaves another named way from here.
+
+due -> ready -> produce -> open generation (settlement.py)
+         |         |
+         |         +- queue full: stays ready        +- refused by Kafka: `refused`, below
+         +- expired: dead letter      +- no such topic: quarantine      +- too large: quarantine by reference
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from sidecar.codec import (
+    asked_headers,
+    dead_letter_headers,
+    emission_headers,
+    header_bytes,
+    quarantine_headers,
+)
+from sidecar.failures import take_failed
+from sidecar.lane import Lane
+from sidecar.ports import Output
+from sidecar.record import DETAIL, REASON, SOURCE, Arrival, Departure, Headers, Held, Outcome
+from sidecar.settlement import Generation, Settlement, held_id
+from sidecar.tally import Tally
+from sidecar.targets import Parcel, Targets
+
+log = logging.getLogger(__name__)
+
+ANY_PARTITION: Final = -1
+NOW: Final = 0  # the producer's word for "timestamp: when it is sent"
+DETAIL_LENGTH_MAX: Final = 500
+REFERENCE_PART_MAX: Final = 64 * 1024  # a larger key, or larger headers, are left out of a quarantine by reference
+TOO_LARGE: Final = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
+NO_TARGET: Final = frozenset(
+    {
+        "UNKNOWN_TOPIC_OR_PART",
+        "_UNKNOWN_TOPIC",
+        "_UNKNOWN_PARTITION",
+        "TOPIC_AUTHORIZATION_FAILED",
+        "TOPIC_EXCEPTION",
+    }
+)
+
+
+PASSING: Final = frozenset(
+    {"_MSG_TIMED_OUT", "_TIMED_OUT", "_TRANSPORT", "_PURGE_QUEUE", "_PURGE_INFLIGHT", "REQUEST_TIMED_OUT"}
+    | {"NOT_ENOUGH_REPLICAS", "NOT_ENOUGH_REPLICAS_AFTER_APPEND", "NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE"}
+    | {"KAFKA_STORAGE_ERROR", "THROTTLING_QUOTA_EXCEEDED", "NETWORK_EXCEPTION"}
+)
+
+
+class EmissionError(Exception):
+    """The producer can't go on: the process ends loudly and starts over."""
+
+
+class _Batch:
+    """Records of one lane that fell due in one turn, and how many of them are handed over."""
+
+    __slots__ = ("lane", "records", "start")
+
+    def __init__(self, lane: Lane, records: list[Held]) -> None:
+        self.lane = lane
+        self.records = records
+        self.start = 0
+
+
+class Load:
+    """What the wheels of all lanes hold together, against the limits of the settings."""
+
+    __slots__ = ("bytes", "records")
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.bytes = 0
+
+
+class Emitter:
+    """Owns what is due and not yet handed over. `settlement` and `hold` are set by the engine when they exist."""
+
+    settlement: Settlement
+    hold: Callable[[Lane, Held], None]
+
+    def __init__(self, output: Output, lone_output: Output, targets: Targets, tally: Tally, quarantine: str) -> None:
+        self.load = Load()
+        self.problem = ""
+        self._output = output
+        self._lone_output = lone_output  # sends every record in a batch of its own
+        self._targets = targets
+        self._tally = tally
+        self._quarantine = quarantine
+        self._ready: deque[_Batch] = deque()
+        self._again: deque[tuple[Lane, Parcel, bool]] = deque()  # the last: in a batch of its own
+
+    # --- due ------------------------------------------------------------------------------------------------------
+
+    def to_wheel(self, lane: Lane, records: Iterable[Held]) -> None:
+        """Hold records in a lane's wheel."""
+        insert = lane.wheel.insert
+        load = self.load
+        for held in records:
+            insert(held)
+            load.records += 1
+            load.bytes += held.size
+
+    def fire(self, lane: Lane, now_ms: int) -> None:
+        """Take what is due out of a lane's wheel."""
+        fired = lane.wheel.advance(now_ms)
+        if fired:
+            self._ready.append(_Batch(lane, fired))
+
+    def arrive(self, lane: Lane, held: Held, headers: Headers) -> None:
+        """A decided record whose target isn't known: it is held when the cluster has said that the target exists."""
+        self._again.append((lane, Arrival(held, headers), False))
+
+    @property
+    def partitions(self) -> dict[str, int]:
+        """Topics known to exist, with their partition counts."""
+        return self._targets.partitions
+
+    def depart(self, lane: Lane, departure: Departure) -> None:
+        """A record that is to leave another way than by being emitted."""
+        self._again.append((lane, departure, False))
+
+    # --- handed over ----------------------------------------------------------------------------------------------
+
+    def emit(self, now_ms: int, budget: int) -> int:
+        """Hand at most `budget` records to the producer; returns how many. A full queue ends it early."""
+        self._again.extend((lane, parcel, False) for lane, parcel in self._targets.step(now_ms))
+        sent = 0
+        try:
+            while self._again and sent < budget:
+                item = self._again[0]
+                self._emit_one(item[0], item[1], now_ms, item[2])
+                self._again.popleft()
+                sent += 1
+            while self._ready and sent < budget:
+                batch = self._ready[0]
+                sent += self._emit_batch(batch, now_ms, budget - sent)
+                if batch.start == len(batch.records):
+                    self._ready.popleft()
+        except BufferError:
+            pass  # the producer is full: what is left stays ready, and polling makes room
+        return sent
+
+    def _emit_batch(self, batch: _Batch, now_ms: int, budget: int) -> int:
+        """The hot path: one call per record, no allocation beside the headers. Raises BufferError when full."""
+        lane = batch.lane
+        chunk = batch.records[batch.start : batch.start + budget]
+        generation = self.settlement.open
+        produce, report = self._output.produce, generation.report
+        partitions, here, late = self._targets.partitions, lane.here, self._tally.late
+        fine = len(late)
+        emitted: list[Held] = []
+        emitted_append = emitted.append
+        taken = size = late_sum = 0
+        try:
+            for held in chunk:
+                target = held.target
+                if held.target_partition >= partitions.get(target, -1) or 0 <= held.expires_ms < now_ms:
+                    self._emit_one(lane, held, now_ms)
+                else:
+                    try:
+                        produce(
+                            target, held.value, held.key, held.target_partition, report, None, NOW,
+                            emission_headers(held, here),
+                        )  # fmt: skip
+                    except self._output.refused as error:
+                        self._refuse(lane, held, error.args[0], alone=False)
+                    else:
+                        emitted_append(held)
+                        late_ms = now_ms - held.due_ms
+                        if 0 <= late_ms < fine:
+                            late[late_ms] += 1
+                            late_sum += late_ms
+                        else:
+                            self._tally.handed_over(late_ms, 1)
+                taken += 1
+                size += held.size
+        finally:
+            batch.start += taken
+            generation.sent += len(emitted)
+            if emitted:
+                generation.batches.append((lane, emitted))
+            self._tally.fine_late(late_sum)
+            self.load.records -= taken
+            self.load.bytes -= size
+        return taken
+
+    def _emit_one(self, lane: Lane, parcel: Parcel, now_ms: int, alone: bool = False) -> None:
+        """Any record, with all that can be wrong with it. Raises BufferError when the producer is full."""
+        if lane.dropped:
+            return
+        if isinstance(parcel, Departure):
+            self._emit_departure(lane, parcel, now_ms, alone)
+            return
+        if isinstance(parcel, Arrival):
+            self._arrive(lane, parcel, now_ms)
+            return
+        if 0 <= parcel.expires_ms < now_ms:
+            self._emit_departure(lane, dead(lane, parcel, parcel.dead_letter, "expired"), now_ms, alone)
+            return
+        count = self._targets.partitions.get(parcel.target)
+        if count is None and not self._targets.absent(parcel.target, now_ms):
+            self._targets.wait(parcel.target, lane, parcel)
+        elif count is None or parcel.target_partition >= count:
+            detail = _no_target(parcel, count)
+            self._emit_departure(lane, self._quarantined(lane, parcel, "unknown_target", detail), now_ms, alone)
+        elif self._produce(
+            lane, parcel, parcel.target, parcel.target_partition, emission_headers(parcel, lane.here), alone
+        ):
+            self.settlement.open.batches.append((lane, [parcel]))
+            self._tally.handed_over(now_ms - parcel.due_ms, 1)
+
+    def _arrive(self, lane: Lane, arrival: Arrival, now_ms: int) -> None:
+        """A record read a moment ago: it is held once its target is known to exist."""
+        held = arrival.held
+        count = self._targets.partitions.get(held.target)
+        if count is None and not self._targets.absent(held.target, now_ms):
+            self._targets.wait(held.target, lane, arrival)
+        elif count is None or held.target_partition >= count:
+            headers = quarantine_headers(
+                arrival.headers, lane.here + b"%d" % held.offset, "unknown_target", _no_target(held, count)
+            )
+            departure = self._quarantined(lane, held, "unknown_target", "")._replace(headers=headers)
+            self._emit_departure(lane, departure, now_ms, alone=False)
+        else:
+            self.hold(lane, held)
+
+    def _emit_departure(self, lane: Lane, departure: Departure, now_ms: int, alone: bool) -> None:
+        """Dead letters and quarantined records. A dead-letter topic that isn't there makes it a quarantined one."""
+        topic = departure.topic
+        known = topic in self._targets.partitions
+        if not known and topic != self._quarantine and self._targets.absent(topic, now_ms):
+            detail = f"no dead-letter topic {topic}, or no permission to see it; the reason was {departure.reason}"
+            self._emit_departure(lane, self._quarantined(lane, departure, "unknown_target", detail), now_ms, alone)
+        elif not known:
+            if self._targets.absent(topic, now_ms):
+                self.problem = f"the quarantine topic {topic} doesn't exist: create it, `tickover doctor` prints how"
+            self._targets.wait(topic, lane, departure)
+        elif self._produce(lane, departure, topic, ANY_PARTITION, departure.headers, alone):
+            self.problem = ""
+            self.settlement.open.departures.append((lane, departure))
+
+    def _produce(
+        self, lane: Lane, parcel: Held | Departure, topic: str, partition: int, headers: Headers, alone: bool
+    ) -> bool:
+        """Hand one record over; False when the producer refuses it and it leaves by the quarantine instead."""
+        generation = self.settlement.open
+        output, report = (self._lone_output, generation.report_alone) if alone else (self._output, generation.report)
+        try:
+            output.produce(topic, parcel.value, parcel.key, partition, report, None, NOW, headers)
+        except output.refused as error:
+            self._refuse(lane, parcel, error.args[0], alone)
+            return False
+        generation.sent += 1
+        return True
+
+    # --- refused --------------------------------------------------------------------------------------------------
+
+    def refused(self, generation: Generation) -> None:
+        """Take the records that Kafka refused out of a complete generation, and see to each by its error."""
+        for failure, found in take_failed(generation):
+            name = failure.error.name()
+            for lane, parcel in found:
+                if name in TOO_LARGE and not failure.alone:  # perhaps only its batch was: try it alone
+                    self._again.append((lane, parcel, True))
+                else:
+                    self._refuse(lane, parcel, failure.error, failure.alone)
+
+    def _refuse(self, lane: Lane, parcel: Held | Departure, error: Any, alone: bool) -> None:
+        """What becomes of one refused record: emitted again, asked about again, or quarantined by reference."""
+        name = error.name()
+        if name in NO_TARGET:
+            self._targets.forget(parcel.topic if isinstance(parcel, Departure) else parcel.target)
+            self._again.append((lane, parcel, False))
+            return
+        if error.fatal() or name not in TOO_LARGE | PASSING:
+            raise EmissionError(f"the producer refused a record of {lane.id}: {error.str()}")
+        if name in PASSING:
+            log.warning("emitting again", extra={"error": name, "lane": str(lane.id)})
+            self._again.append((lane, parcel, alone))
+            return
+        if isinstance(parcel, Departure) and parcel.value is None and parcel.key is None:
+            raise EmissionError(f"not even a reference to {lane.id}/{parcel.offset} can be quarantined: {error.str()}")
+        reason = parcel.reason if isinstance(parcel, Departure) and parcel.reason else "too_large"
+        departure = self._quarantined(lane, parcel, reason, f"too large to be produced: {error.str()}")
+        small_key = departure.key is not None and len(departure.key) <= REFERENCE_PART_MAX
+        headers = departure.headers
+        if header_bytes(headers) > REFERENCE_PART_MAX:
+            headers = [header for header in headers if header[0] in (SOURCE, REASON, DETAIL)]
+        self.depart(lane, departure._replace(value=None, key=departure.key if small_key else None, headers=headers))
+
+    def _quarantined(self, lane: Lane, parcel: Held | Departure, reason: str, detail: str) -> Departure:
+        """The departure of a decided record to the quarantine."""
+        source = lane.here + b"%d" % parcel.offset
+        headers = parcel.headers if isinstance(parcel, Departure) else asked_headers(parcel, lane.here)
+        return Departure(
+            parcel.due_ms, parcel.offset, Outcome.QUARANTINED, reason, self._quarantine, parcel.key, parcel.value,
+            quarantine_headers(headers, source, reason, detail[:DETAIL_LENGTH_MAX]), parcel.policy, parcel.attempt,
+            parcel.id if isinstance(parcel, Departure) else held_id(parcel),
+        )  # fmt: skip
+
+    # --- for the engine -------------------------------------------------------------------------------------------
+
+    @property
+    def backlog(self) -> int:
+        """Records that are due or leaving and not handed over."""
+        return sum(len(batch.records) - batch.start for batch in self._ready) + len(self._again) + self._targets.count
+
+    def oldest_due_ms(self) -> int:
+        """Due time of the record that has waited longest, -1 when none waits."""
+        return min((batch.records[batch.start].due_ms for batch in self._ready), default=-1)
+
+    def drop(self, lanes: set[Lane]) -> None:
+        """Forget what belongs to lanes that were revoked: whoever has them next reads it again."""
+        for batch in self._ready:
+            if batch.lane in lanes:
+                self._unload(batch.records[batch.start :])
+        for lane in lanes:
+            for bucket in lane.wheel.buckets.values():
+                self._unload(bucket)
+        self._ready = deque(batch for batch in self._ready if batch.lane not in lanes)
+        self._again = deque(item for item in self._again if item[0] not in lanes)
+        self._targets.drop(lanes)
+
+    def _unload(self, records: list[Held]) -> None:
+        self.load.records -= len(records)
+        self.load.bytes -= sum(held.size for held in records)
+
+
+def _no_target(held: Held, partitions: int | None) -> str:
+    if partitions is None:
+        return f"no topic {held.target}, or no permission to see it"
+    return f"topic {held.target} has {partitions} partitions, {held.target_partition} was asked for"
+
+
+def dead(lane: Lane, held: Held, topic: str, reason: str) -> Departure:
+    """The departure of a decided record to its dead-letter topic."""
+    return Departure(
+        held.due_ms, held.offset, Outcome.DEAD, reason, topic, held.key, held.value,
+        dead_letter_headers(held, lane.here, reason), held.policy, held.attempt, held_id(held),
+    )  # fmt: skip

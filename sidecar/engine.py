@@ -1,0 +1,340 @@
+"""The engine: consume -> decode -> decide -> hold -> due -> emit -> settle.
+
+One thread owns everything here. Others reach it by three doors only: `table` (an immutable policy table, swapped
+whole), `submit` (a bounded mailbox of commands with futures), and `stats` (a frozen snapshot it publishes).
+The methods stand in the order a record meets them. Time is an argument; the run loop at the end reads the clock.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from queue import Empty, Queue
+from typing import Any, Final
+
+from policies.table import Dead, Facts, Hold, PolicyTable, Quarantine, decide
+from sidecar.assignment import Assignment
+from sidecar.codec import quarantine_headers, split
+from sidecar.emission import Emitter, dead
+from sidecar.lane import Lane
+from sidecar.overflow_worker import OverflowWorker
+from sidecar.ports import Intake, Output, SourceRecord, Time
+from sidecar.record import Departure, Headers, Held, Outcome
+from sidecar.recovery import table_version_at
+from sidecar.settlement import Settlement
+from sidecar.snapshot import Publisher
+from sidecar.stats import Stats
+from sidecar.tally import Tally
+
+log = logging.getLogger(__name__)
+
+EMIT_PER_TURN_MAX: Final = 1_000  # bounds a turn to a few milliseconds: the group, REST and the clock wait no longer
+COMMANDS_MAX: Final = 1_000
+COMMANDS_PER_TURN_MAX: Final = 16
+PUBLISH_INTERVAL_MS: Final = 250
+OVERFLOW_PENDING_MAX: Final = 50_000  # records on their way to the overflow: above, intake pauses
+RELEASE_SHARE: Final = 0.9  # intake goes on when the load is below this share of its limit
+STOP_S: Final = 8.0
+
+Command = Callable[["Engine"], Any]
+
+
+class EngineError(Exception):
+    """The engine can't go on. The process ends with status 1 and starts over; nothing is restarted in place."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What the engine's own code decides by."""
+
+    quarantine: str
+    settle_interval_ms: int
+    intake_batch: int
+    headers_max: int
+    header_bytes_max: int
+    wheel_records_max: int
+    wheel_bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the engine drives, each owned by its thread alone."""
+
+    intake: Intake
+    output: Output
+    emitter: Emitter
+    settlement: Settlement
+    overflow: OverflowWorker
+    assignment: Assignment
+    publisher: Publisher
+    tally: Tally
+
+
+class Engine:
+    """See the module. `table_at(version)` gives the policy table as it was."""
+
+    def __init__(
+        self,
+        settings: EngineSettings,
+        parts: Parts,
+        table: PolicyTable,
+        table_at: Callable[[int], PolicyTable],
+    ) -> None:
+        self.table = table
+        self.stats = Stats()
+        self.failure: BaseException | None = None
+        self.finished = threading.Event()
+        self._settings = settings
+        self._parts = parts
+        self._table_at = table_at
+        self._lanes = parts.assignment.lanes
+        self._mailbox: Queue[tuple[Command, Future[Any]]] = Queue(COMMANDS_MAX)
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._settled_ms = 0
+        self._published_ms = 0
+        self._pending = 0
+        parts.emitter.settlement = parts.settlement
+        parts.emitter.hold = self._hold
+
+    # --- one turn -------------------------------------------------------------------------------------------------
+
+    def turn(self, now_ms: int) -> int:
+        """One round of the journey; returns how much was done, 0 when there was nothing to do."""
+        parts = self._parts
+        self._answer()
+        records = parts.intake.take(self._settings.intake_batch)
+        if records:
+            self._accept(records, now_ms)
+        parts.assignment.step(now_ms)
+        lanes = self._lanes.values()
+        room = self._settings.wheel_records_max // 2 - parts.emitter.load.records
+        parts.overflow.step(
+            lanes, now_ms, room if parts.emitter.load.bytes < self._settings.wheel_bytes_max // 2 else 0
+        )
+        for lane in lanes:
+            parts.emitter.fire(lane, now_ms)
+        emitted = parts.emitter.emit(now_ms, EMIT_PER_TURN_MAX)
+        parts.output.poll(0)
+        if now_ms - self._settled_ms >= self._settings.settle_interval_ms or now_ms < self._settled_ms:
+            self._settled_ms = now_ms
+            parts.settlement.step(lanes, now_ms)
+            self._press()
+        if now_ms - self._published_ms >= PUBLISH_INTERVAL_MS or now_ms < self._published_ms:
+            self._published_ms = now_ms
+            self.stats = parts.publisher.publish(now_ms)
+        return len(records) + emitted
+
+    # --- consume, decode, decide, hold ----------------------------------------------------------------------------
+
+    def _accept(self, records: Sequence[SourceRecord], now_ms: int) -> None:
+        """Records come in runs of one partition: what depends on the lane is looked up once a run."""
+        table = self.table
+        soon_ms = now_ms + self._parts.overflow.soon_ms
+        run: list[SourceRecord] = []
+        place: tuple[str | None, int | None] = (None, None)
+        for record in records:
+            if (record.topic(), record.partition()) != place:
+                self._accept_run(place, run, soon_ms, table)
+                place = record.topic(), record.partition()
+                run = []
+            run.append(record)
+        self._accept_run(place, run, soon_ms, table)
+
+    def _accept_run(
+        self, place: tuple[str | None, int | None], run: list[SourceRecord], soon_ms: int, table: PolicyTable
+    ) -> None:
+        lane = self._lanes.get(place)
+        if lane is None or not run:
+            return
+        near_ms = max(soon_ms, (lane.promised or lane.cursor).due_ms)
+        near: list[Held] = []
+        accepted = 0
+        for record in run:
+            offset = record.offset()
+            if offset is None or not lane.accept(offset):
+                continue
+            accepted += 1
+            held = self._decide(lane, record, offset, table)
+            if held is None:
+                continue
+            if held.due_ms <= near_ms:
+                near.append(held)
+            else:
+                lane.puts.append(held)
+        if near:
+            self._parts.emitter.to_wheel(lane, near)
+        lane.accepted += accepted
+        lane.touched = True
+        self._parts.tally.accepted[lane.id.topic] += accepted
+
+    def _decide(self, lane: Lane, record: SourceRecord, offset: int, table: PolicyTable) -> Held | None:
+        """The record with its decision; None when it leaves at once or waits for something."""
+        settings = self._settings
+        try:
+            headers: Headers | None = record.headers()  # once: a second call after an error gives garbage
+        except SystemError:  # the client's way of saying that a header's name is not UTF-8
+            self._quarantine(lane, record, offset, "bad_header", "a header name is not UTF-8; headers left out")
+            return None
+        if headers is not None and len(headers) > settings.headers_max:
+            detail = f"{len(headers)} headers, the limit is {settings.headers_max}"
+            self._quarantine(lane, record, offset, "too_many_headers", detail, headers)
+            return None
+        sorted_headers = split(headers)
+        if sorted_headers.size > settings.header_bytes_max:
+            detail = f"{sorted_headers.size} bytes of headers, the limit is {settings.header_bytes_max}"
+            self._quarantine(lane, record, offset, "too_many_headers", detail, headers)
+            return None
+        user, controls, trailer, counted, origin, size = sorted_headers
+        key: bytes | None = record.key()
+        value: bytes | None = record.value()
+        if key:
+            size += len(key)
+        if value:
+            size += len(value)
+        if offset < lane.recovered_until:
+            if (entry := lane.entries.pop(offset, None)) is not None:
+                trailer = trailer if entry.attempt else counted + trailer
+                lane.redo(entry._replace(key=key, value=value, headers=user, origin=origin, trailer=trailer, size=size))
+                return None
+            table = self._table_then(lane, offset, table)
+        elif not lane.runs or lane.runs[-1][1] != table.version:
+            lane.note_table(offset, table.version)
+        topic, partition = lane.id
+        stamp = record.timestamp()
+        timestamp_ms = stamp[1] if stamp[0] else -1
+        decision = decide(Facts(topic, partition, offset, timestamp_ms, user, controls), table)
+        if type(decision) is Hold:
+            (
+                due_ms,
+                target,
+                target_partition,
+                policy,
+                attempt,
+                first_failure_ms,
+                expires_ms,
+                dead_letter,
+                _,
+            ) = decision
+            if counted and not attempt:
+                trailer = counted + trailer
+            held = Held(
+                due_ms, offset, target, target_partition, key, value, user, policy, origin, attempt, first_failure_ms,
+                trailer, expires_ms, dead_letter, size,
+            )  # fmt: skip
+            if target_partition < self._parts.emitter.partitions.get(target, -1):
+                return held
+            self._parts.emitter.arrive(lane, held, headers or [])
+            return None
+        if isinstance(decision, Dead):
+            held = Held(
+                decision.due_ms, offset, decision.topic, -1, key, value, user, decision.policy, origin,
+                decision.attempt, decision.first_failure_ms, trailer, -1, "", size,
+            )  # fmt: skip
+            self._parts.emitter.depart(lane, dead(lane, held, decision.topic, decision.reason))
+            return None
+        assert isinstance(decision, Quarantine)
+        self._quarantine(lane, record, offset, decision.reason, decision.detail, headers)
+        return None
+
+    def _table_then(self, lane: Lane, offset: int, table: PolicyTable) -> PolicyTable:
+        """The table that decided this record when it was read before a crash."""
+        version = table_version_at(lane.recovered_runs, offset)
+        return table if version in (-1, table.version) else self._table_at(version)
+
+    def _quarantine(
+        self,
+        lane: Lane,
+        record: SourceRecord,
+        offset: int,
+        reason: str,
+        detail: str,
+        headers: Headers | None = None,
+    ) -> None:
+        marked = quarantine_headers(headers, lane.here + b"%d" % offset, reason, detail)
+        self._parts.emitter.depart(
+            lane,
+            Departure(
+                max(record.timestamp()[1], 0), offset, Outcome.QUARANTINED, reason, self._settings.quarantine,
+                record.key(), record.value(), marked, "", 0, None,
+            ),
+        )  # fmt: skip
+
+    def _hold(self, lane: Lane, held: Held) -> None:
+        """Hold one record that had to wait for something before."""
+        if held.due_ms <= (lane.promised or lane.cursor).due_ms:
+            self._parts.emitter.to_wheel(lane, [held])
+        else:
+            lane.puts.append(held)
+
+    # --- back-pressure --------------------------------------------------------------------------------------------
+
+    def _press(self) -> None:
+        """Pause intake at a limit, resume it well below: what isn't read is safe in Kafka."""
+        settings, load = self._settings, self._parts.emitter.load
+        pending = sum(
+            len(lane.puts) + sum(len(change.records) for change in lane.changes) for lane in self._lanes.values()
+        )
+        share = max(
+            load.records / settings.wheel_records_max,
+            load.bytes / settings.wheel_bytes_max,
+            pending / OVERFLOW_PENDING_MAX,
+        )
+        if share >= 1.0:
+            self._parts.assignment.pause()
+        elif share < RELEASE_SHARE:
+            self._parts.assignment.release()
+
+    # --- mailbox --------------------------------------------------------------------------------------------------
+
+    def submit(self, command: Command) -> Future[Any]:
+        """Run `command(engine)` on the engine's thread. Raises queue.Full when too many wait.
+
+        A future that its owner cancelled is skipped: a caller that went away can't harm the engine.
+        """
+        future: Future[Any] = Future()
+        self._mailbox.put_nowait((command, future))
+        return future
+
+    def _answer(self) -> None:
+        for _ in range(COMMANDS_PER_TURN_MAX):
+            try:
+                command, future = self._mailbox.get_nowait()
+            except Empty:
+                return
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(command(self))
+            except Exception as error:  # noqa: BLE001 - the sender's command failed, not the engine: the sender hears of it
+                future.set_exception(error)
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    def start(self, time: Time, pace: Callable[[float], None]) -> None:
+        """Begin turning on a thread of its own; `pace` sleeps for seconds."""
+        self._thread = threading.Thread(target=self._run, args=(time, pace), name="engine", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop intake, settle what is in flight, commit, leave the group. Twice is harmless."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(STOP_S + 1)
+
+    def _run(self, time: Time, pace: Callable[[float], None]) -> None:
+        try:
+            while not self._stopping.is_set():
+                if not self.turn(time.now_ms()):
+                    pace(self._idle_s())
+            self._parts.assignment.leave()
+            self._parts.intake.close()
+        except BaseException as error:
+            self.failure = error
+            log.critical("the engine failed", exc_info=error)
+        finally:
+            self.finished.set()
+
+    def _idle_s(self) -> float:
+        return 0.001 if self._parts.emitter.load.records else 0.003

@@ -1,0 +1,56 @@
+"""Work beside the engine, on APScheduler: nothing on a record's path is a job.
+
+Each job is a plain function that can be called by hand; the scheduler only says when. A job that fails is logged
+and runs again at its next time.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from apscheduler.schedulers.background import BackgroundScheduler
+
+log = logging.getLogger(__name__)
+logging.getLogger("apscheduler").setLevel(logging.WARNING)  # it would tell of every run of every job
+
+Job = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """One job and the seconds between its runs."""
+
+    job: Job
+    seconds: float
+
+
+class Housekeeping:
+    """The jobs of one process. Runs of one job never overlap; runs that were missed are made up for by one."""
+
+    def __init__(self, jobs: Mapping[str, Interval]) -> None:
+        self._scheduler = BackgroundScheduler(
+            job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None}, timezone="UTC"
+        )
+        for name, interval in jobs.items():
+            self._scheduler.add_job(
+                _logged(name, interval.job), "interval", seconds=interval.seconds, id=name, name=name
+            )
+
+    def start(self) -> None:
+        """Begin."""
+        self._scheduler.start()
+
+    def stop(self) -> None:
+        """Wait for what is running. Twice is harmless."""
+        if self._scheduler.running:
+            self._scheduler.shutdown(wait=True)
+
+
+def _logged(name: str, job: Job) -> Job:
+    def run() -> None:
+        try:
+            job()
+        except Exception as error:  # noqa: BLE001 - a job must not end the scheduler; it runs again
+            log.warning("housekeeping failed", extra={"job": name, "error": str(error)})
+
+    return run

@@ -1,0 +1,303 @@
+"""One assigned source partition: its wheel, its cursor, and which of its offsets are done.
+
+    offsets     base        low (L)              next
+                 |1 1 1 1 1 1|0 1 1 0 0 1 1 1 0|          `done`, one byte per offset
+    due times        W ........ C ........>               watermark, cursor: positions (due, offset)
+                     [windows ]                           promoted and not yet all settled
+
+What must hold (design: the journey of a record):
+* every record with position <= C is in the wheel; every later one is in the overflow or on its way there (`puts`,
+  then `changes`), and its offset stays open until the overflow has acknowledged it;
+* an offset's byte is 1 only when the fact is in the ledger;
+* everything in the overflow at or before W is settled, so recovery starts with C = W.
+
+No clock, no client, no lock: the engine's thread owns it.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from sidecar.record import OFFSET_MAX, Departure, Held, LaneId, Position, Window
+from sidecar.wheel import Wheel
+
+TRIM_BYTES: Final = 1 << 16  # how many done bytes below L may stay before they are cut off
+NOWHERE: Final = Position(-1, -1)
+NEVER: Final = Position(OFFSET_MAX, OFFSET_MAX)
+REBUILD_SPAN_MS: Final = 3_600_000  # blocks whose entries end within one hour share one rebuild candidate
+
+
+@dataclass(slots=True)
+class ChangeBlock:
+    """One numbered change of the overflow: committed to the ledger first, then written to Redis.
+
+    After a crash the entries are known from the ledger before the records are: `records` fills up as the source is
+    read again, and the block is written once `missing` is empty.
+    """
+
+    number: int
+    records: dict[int, Held]  # by offset
+    missing: set[int]
+    earliest: Position
+    latest_due_ms: int
+    committed: bool = False
+
+    @property
+    def ready(self) -> bool:
+        """Committed, and every record at hand."""
+        return self.committed and not self.missing
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerMark:
+    """What a written block still pins: see `Lane.recovery_pointer`."""
+
+    ledger_offset: int
+    offset_max: int  # highest settled offset, -1 when none
+    number: int  # change block, 0 when none
+    promoted_max: Position  # highest settled position that has an overflow entry
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """State of one assigned partition. Times are epoch milliseconds."""
+
+    id: LaneId
+    base: int
+    wheel: Wheel
+    cursor: Position
+    ledger_start: int  # recovery pointer while no block pins an earlier one: "the ledger's end" as last seen
+    next: int = 0
+    low: int = 0
+    done: bytearray = field(default_factory=bytearray)
+    windows: deque[Window] = field(default_factory=deque)
+    skip: dict[int, Position] = field(default_factory=dict)  # has an entry, needs no promotion: settled or in the wheel
+    entries: dict[int, Held] = field(
+        default_factory=dict
+    )  # decided before a crash: redone when read, never decided again
+    puts: list[Held] = field(default_factory=list)
+    puts_bytes: int = 0
+    changes: deque[ChangeBlock] = field(default_factory=deque)
+    number: int = 0
+    acknowledged: int = 0
+    overflow_held: int = 0  # in the overflow's care and not settled, promoted ones included
+    overflow_sealed: int = 0  # the same, less what blocks under way settle: this is what a block records
+    blocks_in_flight: int = 0
+    overflow_used: bool = False  # a change block was written once: promotion must look there
+    runs: list[tuple[int, int]] = field(default_factory=list)
+    recovered_runs: list[tuple[int, int]] = field(default_factory=list)
+    recovered_until: int = -1  # offsets below were read before a crash: decided by the table of then
+    marks: deque[LedgerMark] = field(default_factory=deque)
+    rebuilds: deque[tuple[int, int]] = field(default_factory=deque)  # (ledger offset, latest due of its entries)
+    block_offset: int = -1  # E
+    settled: list[Held] = field(default_factory=list)  # emitted and acknowledged, not yet in a block
+    departed: list[Departure] = field(default_factory=list)
+    wheel_bytes: int = 0
+    promised: Position | None = None  # how far a promotion under way will move the cursor
+    dropped: bool = False  # revoked: nothing about it may be written any more
+    touched: bool = False  # something for a block
+    uncommitted: bool = False  # something for an offset commit
+    committed_watermark: Position = NOWHERE  # W as far as a commit has it: the overflow may be tidied up to here
+    tidied_ms: int = 0
+    accepted: int = 0
+    settled_count: int = 0
+    held_at_start: int = 0
+    here: bytes = b""
+
+    def __post_init__(self) -> None:
+        self.here = f"{self.id.topic}/{self.id.partition}/".encode()
+        self.low = max(self.low, self.base)
+        self.next = max(self.next, self.base)
+        self.held_at_start = self.overflow_held
+
+    # --- intake -------------------------------------------------------------------------------------------------
+
+    def accept(self, offset: int) -> bool:
+        """Note that `offset` was read; False when it is done already or was read before."""
+        if offset < self.next:
+            return False
+        done = self.done
+        index = offset - self.base
+        self._close_gap(index)
+        self.next = offset + 1
+        if index < len(done):
+            return not done[index]
+        done.append(0)
+        return True
+
+    def _close_gap(self, index: int) -> None:
+        """Offsets that the source doesn't have (control records, compaction) count as done."""
+        done = self.done
+        first = self.next - self.base
+        if index > first:
+            known = min(index, len(done))
+            if known > first:
+                done[first:known] = b"\x01" * (known - first)
+            if index > len(done):
+                done.extend(b"\x01" * (index - len(done)))
+            self.uncommitted = True
+
+    def note_table(self, offset: int, version: int) -> None:
+        """From this offset on, records are decided by this version of the policy table."""
+        if not self.runs or self.runs[-1][1] != version:
+            self.runs.append((offset, version))
+            self.touched = True
+
+    def redo(self, held: Held) -> None:
+        """A record whose overflow entry is known from before a crash was read again: its change block can have it."""
+        for change in self.changes:
+            if held.offset in change.missing:
+                change.missing.discard(held.offset)
+                change.records[held.offset] = held
+                return
+
+    def held_now(self) -> int:
+        """Records that this lane holds, counted from its marks: open offsets that were read, and the overflow's."""
+        read_to = min(self.next - self.base, len(self.done))
+        return self.done.count(0, self.low - self.base, read_to) + self.overflow_held
+
+    @property
+    def imbalance(self) -> int:
+        """Held at assignment + accepted since - settled since - held now: 0, or a record is unaccounted for."""
+        return self.held_at_start + self.accepted - self.settled_count - self.held_now()
+
+    # --- cursor -------------------------------------------------------------------------------------------------
+
+    def earliest_put(self) -> Position:
+        """The earliest position that is only on its way to the overflow: the cursor stays below it."""
+        earliest = min((held.position for held in self.puts), default=NEVER)
+        for change in self.changes:
+            earliest = min(earliest, change.earliest)
+        return earliest
+
+    def overtaken(self, due_ms: int) -> list[Held]:
+        """Records on their way to the overflow that fall due too soon to wait for it: they go into the wheel.
+
+        Those of a change block will reach the overflow all the same: their offsets stay open, and promotion skips
+        the copies.
+        """
+        soon = [held for held in self.puts if held.due_ms <= due_ms]
+        if soon:
+            self.puts = [held for held in self.puts if held.due_ms > due_ms]
+        for change in self.changes:
+            if change.earliest.due_ms <= due_ms:
+                waiting = [held for held in change.records.values() if held.offset not in self.skip]
+                late = [held for held in waiting if held.due_ms <= due_ms]
+                self.skip.update((held.offset, held.position) for held in late)
+                soon += late
+                if not change.missing:
+                    change.earliest = min((held.position for held in waiting if held.due_ms > due_ms), default=NEVER)
+        return soon
+
+    def promoted(self, start: Position, records: Sequence[Held], cursor: Position) -> list[Held]:
+        """Take in what a promotion copied from the overflow; returns what goes into the wheel."""
+        skip = self.skip
+        fresh = [held for held in records if held.offset not in skip] if skip else list(records)
+        if fresh:
+            self.windows.append(Window(start, len(fresh)))
+        self.cursor = cursor
+        self.promised = None
+        return fresh
+
+    @property
+    def watermark(self) -> Position:
+        """W: everything in the overflow at or before this position is settled."""
+        return self.windows[0].start if self.windows else self.cursor
+
+    # --- settlement ---------------------------------------------------------------------------------------------
+
+    def is_open(self, offset: int) -> bool:
+        """True when the record's source offset is what keeps it: it isn't in the overflow's care."""
+        index = offset - self.base
+        return index >= 0 and not self.done[index]
+
+    def settle(self, places: Iterable[tuple[int, int]]) -> None:
+        """These (offset, due) are in the ledger now: done marks for open offsets, less in their windows for others."""
+        base, done, windows = self.base, self.done, self.windows
+        for offset, due_ms in places:
+            index = offset - base
+            if index >= 0 and not done[index]:
+                done[index] = 1
+            else:
+                self._settle_promoted(windows, (due_ms, offset))
+                self.overflow_held -= 1
+            self.settled_count += 1
+        while windows and windows[0].unsettled == 0:
+            windows.popleft()
+        self.uncommitted = True
+
+    @staticmethod
+    def _settle_promoted(windows: deque[Window], position: tuple[int, int]) -> None:
+        owner = None
+        for window in windows:
+            if window.start >= position:
+                break
+            owner = window
+        assert owner is not None and owner.unsettled > 0, f"settled {position}, which no window holds"
+        owner.unsettled -= 1
+
+    def applied(self, change: ChangeBlock) -> None:
+        """The overflow has acknowledged a change block: its records are in its care, their offsets are done."""
+        self.acknowledged = change.number
+        base, done, skip = self.base, self.done, self.skip
+        for offset in change.records:
+            index = offset - base
+            if offset not in skip and index >= 0 and not done[index]:
+                done[index] = 1
+                self.overflow_held += 1
+                self.overflow_sealed += 1
+        self.uncommitted = True
+
+    def advance_low(self) -> int:
+        """Move L over what is done and forget the bytes far below it."""
+        index = self.done.find(0, self.low - self.base)
+        self.low = self.base + (index if index >= 0 else len(self.done))
+        if self.low - self.base >= TRIM_BYTES:
+            del self.done[: self.low - self.base]
+            self.base = self.low
+        while len(self.runs) > 1 and self.runs[1][0] <= self.low:
+            self.runs.pop(0)
+        return self.low
+
+    def forget_passed(self) -> None:
+        """Drop what W has passed from the list of overflow copies to skip."""
+        watermark = self.watermark
+        passed = [offset for offset, position in self.skip.items() if position <= watermark]
+        for offset in passed:
+            if not self.is_open(offset):
+                del self.skip[offset]
+
+    # --- ledger -------------------------------------------------------------------------------------------------
+
+    def written(self, mark: LedgerMark, entries_latest_due_ms: int) -> None:
+        """A block of this lane is in the ledger."""
+        self.block_offset = mark.ledger_offset
+        self.marks.append(mark)
+        if entries_latest_due_ms >= 0:
+            self._note_rebuild(mark.ledger_offset, entries_latest_due_ms)
+
+    def _note_rebuild(self, ledger_offset: int, latest_due_ms: int) -> None:
+        rebuilds = self.rebuilds
+        if not rebuilds or latest_due_ms > rebuilds[-1][1] + REBUILD_SPAN_MS:
+            rebuilds.append((ledger_offset, latest_due_ms))
+        elif latest_due_ms > rebuilds[-1][1]:
+            rebuilds[-1] = (rebuilds[-1][0], latest_due_ms)
+
+    def recovery_pointer(self) -> int:
+        """First ledger offset that a recovery must replay: an offset >= L, a change > A, or a promoted record > W."""
+        marks, low, watermark, acknowledged = self.marks, self.low, self.watermark, self.acknowledged
+        while marks:
+            mark = marks[0]
+            if mark.offset_max >= low or mark.number > acknowledged or mark.promoted_max > watermark:
+                return mark.ledger_offset
+            self.ledger_start = mark.ledger_offset + 1
+            marks.popleft()
+        return self.ledger_start
+
+    def rebuild_pointer(self) -> int:
+        """First ledger offset with an overflow entry that is still ahead of W."""
+        rebuilds, due_ms = self.rebuilds, self.watermark.due_ms
+        while rebuilds and rebuilds[0][1] < due_ms:
+            rebuilds.popleft()
+        return rebuilds[0][0] if rebuilds else self.recovery_pointer()

@@ -1,0 +1,62 @@
+"""The ledger topic: where every settlement is written, and read again after a crash.
+
+The codec of what is written is `block.py`; what a recovery makes of it is `recovery.py`. Here is the topic itself.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from sidecar.block import lane_key, ledger_partition
+from sidecar.ports import DeliveryReport, Output
+from sidecar.record import Headers, LaneId
+
+NO_HEADERS: Final[Headers] = []
+
+
+class LedgerError(Exception):
+    """The ledger can't be written or read: nothing may be settled without it, so the process ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerTopic:
+    """Name and size of the ledger. The partition count is fixed at creation: a lane's blocks stay together."""
+
+    name: str
+    partitions: int
+
+    def partition_of(self, lane: LaneId) -> int:
+        """The ledger partition that holds this lane's blocks."""
+        return ledger_partition(lane.topic, lane.partition, self.partitions)
+
+    def append(self, output: Output, lane: LaneId, block: bytes, report: DeliveryReport) -> None:
+        """Produce one encoded block. Raises BufferError when the producer's queue is full."""
+        output.produce(
+            self.name,
+            block,
+            lane_key(lane.topic, lane.partition),
+            self.partition_of(lane),
+            report,
+            None,
+            0,
+            NO_HEADERS,
+        )
+
+
+class LedgerRecord(NamedTuple):
+    """One record of the ledger topic as read."""
+
+    partition: int
+    offset: int
+    key: bytes
+    value: bytes
+
+
+class LedgerLog(Protocol):
+    """Reading the ledger. Blocking: a recovery calls it from its own thread."""
+
+    def bounds(self, partition: int) -> tuple[int, int]:
+        """(first offset still there, next offset to be written)."""
+
+    def read(self, starts: Mapping[int, int], at_least: Mapping[int, int]) -> Iterator[LedgerRecord]:
+        """All records of these partitions from `starts` on, to the end as it is now and past `at_least`."""

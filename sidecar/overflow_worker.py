@@ -1,0 +1,189 @@
+"""The engine's side of the overflow: one thread that talks to Redis, so that a slow Redis never stalls the wheel.
+
+The engine's thread decides (which change blocks to apply, how far a cursor may move) and takes the results in; the
+worker thread only carries values to Redis and back. Jobs run strictly in the order they were submitted.
+
+The cursor's rules (design: the journey of a record):
+* it moves to now + horizon, or as far as the wheel has room;
+* it never reaches the earliest record that is only on its way to the overflow;
+* while a promotion is under way, `lane.promised` is what newly read records are compared with.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sidecar.lane import ChangeBlock, Lane
+from sidecar.overflow import Change, Overflow, OverflowFull, OverflowUnavailable, Promotion
+from sidecar.record import OFFSET_MAX, Held, Position
+
+log = logging.getLogger(__name__)
+
+PROMOTION_RECORDS_MAX: Final = 10_000
+CHANGES_PER_JOB_MAX: Final = 64
+JOBS_MAX: Final = 4
+STEPS_PER_HORIZON: Final = 16
+TIDY_INTERVAL_MS: Final = 10_000
+SOON_MS: Final = 1_000  # what is due within this time isn't sent to the overflow
+RETRY_FIRST_MS: Final = 100
+RETRY_MAX_MS: Final = 500  # an overflow that is back is used again within a second
+
+
+@dataclass(slots=True)
+class _Job:
+    future: Future[Any]
+    done: Callable[[Any], None]
+    undone: Callable[[], None]
+
+
+class OverflowWorker:
+    """Applies change blocks, promotes, tidies. `step` is called once a turn by the engine."""
+
+    def __init__(self, overflow: Overflow, horizon_ms: int, to_wheel: Callable[[Lane, list[Held]], None]) -> None:
+        self.problem = ""
+        self._overflow = overflow
+        self._horizon_ms = horizon_ms
+        self._step_ms = max(horizon_ms // STEPS_PER_HORIZON, 1)
+        self.soon_ms = min(SOON_MS, horizon_ms // 2)
+        self._to_wheel = to_wheel
+        self._executor = ThreadPoolExecutor(1, "overflow")
+        self._jobs: deque[_Job] = deque()
+        self._applying = False
+        self._now_ms = 0
+        self._retry_at_ms = 0
+        self._retry_ms = RETRY_FIRST_MS
+
+    def stop(self) -> None:
+        """Give up what is queued and end the thread. Twice is harmless."""
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def step(self, lanes: Iterable[Lane], now_ms: int, room: int) -> None:
+        """Take results in, then apply what is committed and promote what the wheel has room for (`room` records)."""
+        for lane in lanes:
+            self._overtake(lane, now_ms)
+        self.apply(lanes, now_ms)
+        if now_ms < self._retry_at_ms:
+            return
+        for lane in lanes:
+            if len(self._jobs) >= JOBS_MAX:
+                return
+            if lane.promised is None and not lane.dropped:
+                room -= self._promote(lane, room)
+                self._tidy(lane)
+
+    def apply(self, lanes: Iterable[Lane], now_ms: int) -> None:
+        """Take results in and apply what is committed, nothing else."""
+        self._now_ms = now_ms
+        while self._jobs and self._jobs[0].future.done():
+            self._finish(self._jobs.popleft())
+        if now_ms >= self._retry_at_ms and not self._applying:
+            self._apply(lanes)
+
+    # --- jobs -----------------------------------------------------------------------------------------------------
+
+    def _submit(self, work: Callable[[], Any], done: Callable[[Any], None], undone: Callable[[], None]) -> None:
+        self._jobs.append(_Job(self._executor.submit(work), done, undone))
+
+    def _finish(self, job: _Job) -> None:
+        try:
+            result = job.future.result()
+        except (OverflowUnavailable, OverflowFull) as error:
+            job.undone()
+            self._note_problem(str(error))
+            return
+        if self.problem:
+            log.info("the overflow is back")
+        self.problem = ""
+        self._retry_ms = RETRY_FIRST_MS
+        job.done(result)
+
+    def _note_problem(self, problem: str) -> None:
+        if not self.problem:
+            log.warning("the overflow is away; the wheel goes on", extra={"problem": problem})
+        self.problem = problem
+        self._retry_at_ms = self._now_ms + self._retry_ms
+        self._retry_ms = min(self._retry_ms * 2, RETRY_MAX_MS)
+
+    # --- change blocks --------------------------------------------------------------------------------------------
+
+    def _apply(self, lanes: Iterable[Lane]) -> None:
+        """Everything that the ledger has and Redis hasn't, in one job: at most one is under way."""
+        ready: list[tuple[Lane, ChangeBlock]] = []
+        for lane in lanes:
+            for change in lane.changes:
+                if not change.ready or lane.dropped or len(ready) >= CHANGES_PER_JOB_MAX:
+                    break
+                ready.append((lane, change))
+        if not ready:
+            return
+        changes = [Change(lane.id, change.number, list(change.records.values())) for lane, change in ready]
+        now_ms = self._now_ms
+        self._applying = True
+
+        def applied(_: None) -> None:
+            self._applying = False
+            for lane, change in ready:
+                lane.changes.popleft()
+                lane.overflow_used = True
+                lane.applied(change)
+
+        def unapplied() -> None:
+            self._applying = False
+
+        self._submit(lambda: self._overflow.apply(changes, now_ms), applied, unapplied)
+
+    # --- the cursor -----------------------------------------------------------------------------------------------
+
+    def _overtake(self, lane: Lane, now_ms: int) -> None:
+        """What falls due before the overflow can have it goes into the wheel now."""
+        if lane.puts or lane.changes:
+            soon = lane.overtaken(now_ms + self.soon_ms)
+            if soon:
+                self._to_wheel(lane, soon)
+
+    def _promote(self, lane: Lane, room: int) -> int:
+        """Move one lane's cursor; returns how many records may come of it."""
+        start = lane.cursor
+        earliest = lane.earliest_put()
+        goal = Position(self._now_ms + self._horizon_ms, OFFSET_MAX)
+        until = min(goal, Position(earliest.due_ms, earliest.offset - 1))
+        if until <= start:
+            return 0
+        if not lane.overflow_used:  # nothing was ever written there: there is nothing to read
+            lane.cursor = until
+            return 0
+        enough = start.due_ms - self._now_ms > self._horizon_ms // 2
+        if room <= 0 or (enough and until.due_ms - start.due_ms < self._step_ms):
+            return 0
+        records_max = min(room, PROMOTION_RECORDS_MAX)
+        lane.promised = until
+        acknowledged = lane.acknowledged
+
+        def promoted(result: Promotion) -> None:
+            if not lane.dropped:
+                self._to_wheel(lane, lane.promoted(start, result.records, result.cursor))
+
+        def unpromoted() -> None:
+            lane.promised = None
+
+        self._submit(
+            lambda: self._overflow.promote(lane.id, start, until, records_max, acknowledged),
+            promoted,
+            unpromoted,
+        )
+        return records_max
+
+    def _tidy(self, lane: Lane) -> None:
+        if not lane.overflow_used or self._now_ms - lane.tidied_ms < TIDY_INTERVAL_MS:
+            return
+        lane.tidied_ms = self._now_ms
+        settled, now_ms = lane.committed_watermark, self._now_ms
+
+        def tidied(remaining: int) -> None:
+            if remaining:
+                lane.tidied_ms = 0
+
+        self._submit(lambda: self._overflow.tidy(lane.id, settled, now_ms), tidied, lambda: None)

@@ -1,0 +1,102 @@
+"""What the engine needs of the world: four small interfaces, each with a real implementation and a fake.
+
+The engine's core imports no client library; these types are all it knows of Kafka and Redis.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from sidecar.record import Headers, LaneId
+
+
+class SourceRecord(Protocol):
+    """A consumed record, as confluent-kafka's Message gives it."""
+
+    def topic(self) -> str | None: ...
+    def partition(self) -> int | None: ...
+    def offset(self) -> int | None: ...
+    def timestamp(self) -> tuple[int, int]: ...
+    def key(self) -> Any: ...
+    def value(self) -> Any: ...
+    def headers(self) -> Any: ...
+    def error(self) -> Any: ...
+
+
+class Start(NamedTuple):
+    """Where a lane begins: its committed offset and metadata, cut to what the source still has.
+
+    `lost` counts offsets below the log's start that were committed as open: retention took them.
+    """
+
+    offset: int
+    metadata: str
+    committed: bool
+    lost: int = 0
+
+
+class GroupEvents(Protocol):
+    """What the consumer group tells the engine, on the engine's own thread, from within `Intake.take`."""
+
+    def assigned(self, starts: Mapping[LaneId, Start]) -> None: ...
+    def revoked(self, lanes: Sequence[LaneId]) -> None: ...
+    def lost(self, lanes: Sequence[LaneId]) -> None: ...
+
+
+class Intake(Protocol):
+    """The consumer."""
+
+    def take(self, count: int) -> Sequence[SourceRecord]:
+        """At most `count` records, without waiting. Group events are delivered from within."""
+
+    def pause(self, lanes: Sequence[LaneId]) -> None: ...
+    def resume(self, lanes: Sequence[LaneId]) -> None: ...
+
+    def commit(self, offsets: Mapping[LaneId, tuple[int, str]], wait: bool) -> None:
+        """Commit (offset, metadata) of each lane; `wait` for the broker's answer or let it come by itself."""
+
+    def close(self) -> None:
+        """Leave the group."""
+
+
+DeliveryReport = Callable[[Any, Any], None]
+
+
+class Output(Protocol):
+    """The producer. `produce` raises BufferError when its queue is full, `refused` when it refuses this record.
+
+    The first argument of `refused` is the client's error, with `name()`, `fatal()` and `str()`.
+    """
+
+    refused: type[Exception]
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        report: DeliveryReport,
+        report_unused: None,
+        timestamp_ms: int,
+        headers: Headers,
+        /,
+    ) -> None:
+        """confluent-kafka's own method, by position because keywords cost time on the hot path.
+
+        It takes the report in two places of which the first counts; timestamp 0 means: when it is sent.
+        """
+
+    def poll(self, seconds: float) -> int:
+        """Serve delivery reports; returns how many."""
+
+
+class Time(Protocol):
+    """The engine's clock (`timekeeper.py`). Epoch milliseconds, and boot time that nobody can set."""
+
+    def now_ms(self) -> int: ...
+
+    def boot_ms(self) -> float: ...
+
+    def observe(self, sent_boot_ms: float, broker_ms: float, acknowledged_boot_ms: float) -> None: ...
+
+    def probe_due(self) -> bool: ...

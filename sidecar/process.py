@@ -1,0 +1,203 @@
+"""The process: every part made, started in order, and stopped in the opposite one.
+
+    services -> policy store -> own topics -> engine -> REST -> housekeeping
+
+`Process.run` blocks until SIGTERM, SIGINT or the engine's failure, and returns the exit status.
+"""
+
+import logging
+import signal
+import threading
+import time
+from contextlib import ExitStack
+from types import FrameType
+from typing import Any, Final
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from api.app import create_app
+from api.auth import AccessConfigError, access
+from api.idempotency import RedisIdempotency
+from api.ports import Limits, Ports
+from api.sender import KafkaSender
+from api.server import BindError, Server
+from policies.errors import PolicyError
+from policies.file import read_policies_file
+from policies.store import PolicyStore
+from sidecar.assembly import Machinery, Policies, build
+from sidecar.config import Settings
+from sidecar.embedded.kafka import KafkaUnavailable
+from sidecar.engine import Engine
+from sidecar.housekeeping import Housekeeping, Interval
+from sidecar.ledger import LedgerTopic
+from sidecar.metrics import Exposition, Recorder
+from sidecar.overflow import OverflowFailure
+from sidecar.overflow_timing import TimedOverflow
+from sidecar.overflow_redis import RedisOverflow, open_overflow
+from sidecar.retention import ledger_retention_ms, longest_delay_ms
+from sidecar.services import Progress, Services, start_services
+from sidecar.sources import Sources
+from sidecar.timekeeper import Timekeeper
+from sidecar.topics import MissingTopicError, ensure_topic, ledger_config
+
+log = logging.getLogger(__name__)
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+WATCH_S: Final = 0.5
+EXPECTED: Final = (
+    AccessConfigError, BindError, KafkaException, KafkaUnavailable, MissingTopicError, OSError, OverflowFailure,
+    PolicyError,
+)  # fmt: skip
+
+
+class Process:
+    """One sidecar. `start` and `stop` may also be called without `run`, as the demo and tests do."""
+
+    def __init__(self, settings: Settings, progress: Progress | None = None) -> None:
+        self.settings = settings
+        self.services: Services
+        self.server: Server
+        self.store: PolicyStore
+        self.machinery: Machinery
+        self._progress = progress or (lambda text: log.info(text))
+        self._stack = ExitStack()
+        self._asked = threading.Event()
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of this process."""
+        return self.machinery.engine
+
+    def run(self) -> int:
+        """Start, wait for a signal or the engine's failure, stop. Returns the exit status."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        try:
+            self.start()
+        except EXPECTED as error:
+            log.critical("can't start", extra={"error": str(error)})
+            self.stop()
+            return EXIT_FAILED
+        while not self._asked.is_set() and not self.engine.finished.wait(WATCH_S):
+            pass
+        self.stop()
+        failure = self.engine.failure
+        if failure is not None:
+            log.critical("ended because the engine failed", extra={"error": f"{type(failure).__name__}: {failure}"})
+            return EXIT_FAILED
+        log.info("stopped")
+        return EXIT_OK
+
+    def start(self) -> None:
+        """Everything, in order. What fails is raised after what was started has been stopped by `stop`."""
+        settings = self.settings
+        tokens = access(settings.api.host, settings.api.tokens_file)
+        self.services = start_services(settings, self._progress)
+        self._stack.callback(self.services.stop)
+        client: dict[str, str] = {
+            **settings.kafka.client_properties(), "bootstrap.servers": self.services.bootstrap
+        }  # fmt: skip
+        recorder = Recorder()
+        overflow = open_overflow(
+            self.services.redis_url,
+            settings.group,
+            username=settings.redis.username,
+            password=settings.redis.password.get_secret_value(),
+        )
+        self._stack.callback(overflow.close)
+        self._report_redis(overflow)
+        self.store = self._open_policies(client)
+        admin = AdminClient(dict(client))
+        ledger = self._ensure_topics(admin)
+        timekeeper = Timekeeper()
+        self.machinery = build(
+            settings, client, TimedOverflow(overflow, recorder.observe), ledger, Policies(self.store.table, self.store.table_at), timekeeper,
+            time.monotonic,
+        )  # fmt: skip
+        engine = self.machinery.engine
+        self._stack.callback(self.machinery.close)
+        self.store.on_change(lambda table: setattr(engine, "table", table))
+        engine.table = self.store.table
+        engine.start(timekeeper, time.sleep)
+        self._stack.callback(engine.stop)
+        own_topics = frozenset({ledger.name, settings.policies.topic, settings.quarantine.topic})
+        sources = Sources(settings, own_topics, admin, self.machinery, lambda: self.store.table)
+        sources.look()
+        self._start_api(client, overflow, recorder, tokens)
+        self._start_housekeeping(sources, overflow, recorder)
+        self._progress(f"REST at http://{settings.api.host}:{self.server.port}")
+
+    def stop(self) -> None:
+        """Stop in the opposite order. Twice is harmless."""
+        self._stack.close()
+
+    # --- parts ----------------------------------------------------------------------------------------------------
+
+    def _report_redis(self, overflow: RedisOverflow) -> None:
+        for finding in overflow.inspect():
+            log.warning("redis", extra={"finding": finding.message, "fix": finding.fix})
+
+    def _open_policies(self, client: dict[str, str]) -> PolicyStore:
+        settings = self.settings
+        file_policies = read_policies_file(settings.policies.file) if settings.policies.file else None
+        store = PolicyStore(client, settings.policies.topic, settings.ledger.replication_factor)
+        store.start()
+        self._stack.callback(store.stop)
+        if file_policies is not None:
+            store.publish_file(file_policies)
+        return store
+
+    def _ensure_topics(self, admin: AdminClient) -> LedgerTopic:
+        ledger = self.settings.ledger
+        name = ledger.topic or f"tickover.{self.settings.group}.ledger"
+        retention_ms = ledger.retention_ms or ledger_retention_ms(longest_delay_ms(self.store.table))
+        partitions = ensure_topic(
+            admin, name, ledger.partitions, ledger.replication_factor, ledger_config(retention_ms)
+        )
+        ensure_topic(admin, self.settings.quarantine.topic, 1, ledger.replication_factor, {"retention.ms": "-1"})
+        return LedgerTopic(name, partitions)
+
+    def _start_api(self, client: dict[str, str], overflow: RedisOverflow, recorder: Recorder, tokens: Any) -> None:
+        settings, engine, store = self.settings, self.engine, self.store
+        sender = KafkaSender(client)
+        sender.start()
+        self._stack.callback(sender.stop)
+        idempotency = RedisIdempotency(overflow.client, settings.group)
+        self._stack.callback(idempotency.stop)
+        ports = Ports(
+            policies=store,
+            stats=lambda: engine.stats,
+            sender=sender,
+            idempotency=idempotency,
+            metrics=Exposition(lambda: engine.stats, lambda: store.table, recorder),
+            tokens=tokens,
+            now_ms=lambda: time.time_ns() // 1_000_000,
+            monotonic_s=time.monotonic,
+            limits=Limits(headers=settings.intake.headers_max, header_bytes=settings.intake.header_bytes_max),
+        )
+        self.server = Server(create_app(ports), settings.api.host, settings.api.port)
+        self.server.start()
+        self._stack.callback(self.server.stop)
+
+    def _start_housekeeping(self, sources: Sources, overflow: RedisOverflow, recorder: Recorder) -> None:
+        publisher, engine = self.machinery.publisher, self.engine
+
+        def survey() -> None:
+            engine.submit(lambda _: publisher.survey()).result(WATCH_S * 20)
+
+        housekeeping = Housekeeping(
+            {
+                "sources": Interval(sources.look, 2),
+                "survey": Interval(survey, 5),
+                "redis-memory": Interval(lambda: recorder.set_memory_ratio(overflow.memory_ratio()), 10),
+                "retention": Interval(sources.check_retention, 600),
+            }
+        )
+        housekeeping.start()
+        self._stack.callback(housekeeping.stop)
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        log.info("asked to stop", extra={"signal": signal.Signals(number).name})
+        self._asked.set()

@@ -1,0 +1,199 @@
+"""Recovery of a partition: from its commit and the ledger back to the lane that was lost.
+
+Pure: `Replay` is fed the lane's blocks in ledger order and gives the lane. Reading them is `recovery_reader.py`.
+
+What each part of the ledger says (design: the ledger):
+* a settled offset at or above L is done; a settled record that has an overflow entry ahead of W is skipped when
+  promotion meets its copy;
+* an entry whose change block Redis has (`number <= hw`) is in the overflow's care: done for Kafka;
+* an entry whose change block Redis hasn't is redone: its source offset is still open, so the record will be read
+  again, is held as it was decided, and the change block is applied when its records are complete.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from sidecar.block import Block, Entries
+from sidecar.commit import CommitState
+from sidecar.lane import NEVER, NOWHERE, ChangeBlock, Lane, LedgerMark
+from sidecar.record import Held, LaneId, Position
+from sidecar.wheel import Wheel
+
+
+class OverflowBehindError(Exception):
+    """Redis has fewer change blocks than were acknowledged: it lost data, or it is another server."""
+
+    def __init__(self, lane: LaneId, hw: int, acknowledged: int) -> None:
+        self.lane, self.hw, self.acknowledged = lane, hw, acknowledged
+        super().__init__(
+            f"the overflow of {lane} has {hw} change blocks, but {acknowledged} were acknowledged: Redis lost data or "
+            "is not the server that was used before. Nothing was emitted. Point redis.url at the right server or "
+            "restore its data; held records are safe in the ledger and the source topic."
+        )
+
+
+class OverflowForeignError(Exception):
+    """Redis holds entries of a partition that neither commit nor ledger know of."""
+
+    def __init__(self, lane: LaneId, hw: int) -> None:
+        self.lane, self.hw = lane, hw
+        super().__init__(
+            f"Redis holds {hw} change blocks of {lane}, but the group has no committed offset and no ledger block for "
+            "it: they are left from an earlier topic or cluster of the same name. Use another TICKOVER_GROUP, or "
+            "delete the lane's keys in Redis if nothing in them is wanted."
+        )
+
+
+class Replay:
+    """One lane being recovered."""
+
+    def __init__(self, lane: LaneId, offset: int, commit: CommitState | None, hw: int) -> None:
+        self.id = lane
+        self.low = offset
+        self.hw = hw
+        self.watermark = commit.watermark if commit else NOWHERE
+        self.acknowledged = commit.acknowledged if commit else 0
+        self.overflow_held = commit.overflow_held if commit else 0
+        self.block_offset = commit.block_offset if commit else -1
+        self._known = commit is not None
+        self._counted_to = self.acknowledged  # change blocks up to this number are in overflow_held
+        self._rebuild_pointer = commit.rebuild_pointer if commit else -1
+        self._done = bytearray()
+        self._settled_ahead: dict[int, Position] = {}  # settled, with an overflow entry
+        self._blocks: list[tuple[int, Block]] = []
+        self._changes: list[tuple[int, Entries]] = []
+        self._runs: tuple[tuple[int, int], ...] = ()
+
+    def block(self, ledger_offset: int, block: Block) -> None:
+        """The lane's next block."""
+        if self._blocks and ledger_offset <= self._blocks[-1][0]:
+            return
+        self._known = True
+        self._blocks.append((ledger_offset, block))
+        self.block_offset = max(self.block_offset, ledger_offset)
+        self.watermark = max(self.watermark, block.watermark)
+        self.acknowledged = max(self.acknowledged, block.acknowledged)
+        self._runs = block.runs
+        self.overflow_held = block.overflow_held
+        self._counted_to = block.acknowledged
+        for offset, due_ms, held in zip(
+            block.settled.offsets, block.settled.dues_ms, block.settled.in_overflow, strict=True
+        ):
+            self._mark_done(offset)
+            if held:
+                self._settled_ahead[offset] = Position(due_ms, offset)
+        if block.number:
+            self._changes.append((block.number, block.entries))
+
+    def lane(self, now_ms: int, tick_ms: int, ledger_end: int) -> Lane:
+        """The lane as it was. Raises OverflowBehindError or OverflowForeignError when Redis contradicts the ledger."""
+        if self.hw < self.acknowledged:
+            raise OverflowBehindError(self.id, self.hw, self.acknowledged)
+        if self.hw and not self._known:
+            raise OverflowForeignError(self.id, self.hw)
+        for number, entries in self._changes:
+            if number <= self.hw:
+                self._in_care(number, entries)
+        lane = Lane(
+            self.id, self.low, Wheel(now_ms, tick_ms), self.watermark, ledger_start=ledger_end, done=self._done,
+            number=max([self.hw, *(number for number, _ in self._changes)]), acknowledged=self.hw,
+            overflow_held=self.overflow_held, overflow_sealed=self.overflow_held, block_offset=self.block_offset,
+            overflow_used=self.hw > 0,
+        )  # fmt: skip
+        lane.skip = {offset: place for offset, place in self._settled_ahead.items() if place > self.watermark}
+        lane.runs = list(self._runs)
+        lane.recovered_runs = list(self._runs)
+        lane.recovered_until = self.low + len(self._done)
+        self._redo(lane)
+        self._pointers(lane)
+        lane.advance_low()
+        lane.uncommitted = True
+        return lane
+
+    def _mark_done(self, offset: int) -> None:
+        index = offset - self.low
+        if index >= len(self._done):
+            self._done.extend(bytes(index + 1 - len(self._done)))
+        if index >= 0:
+            self._done[index] = 1
+
+    def _in_care(self, number: int, entries: Entries) -> None:
+        for offset in entries.offsets:
+            index = offset - self.low
+            open_before = index >= len(self._done) or (index >= 0 and not self._done[index])
+            if number > self._counted_to and index >= 0 and open_before:
+                self.overflow_held += 1
+            self._mark_done(offset)
+
+    def _redo(self, lane: Lane) -> None:
+        """Change blocks that Redis hasn't: known entries, records to be read again. Settled ones need no redoing."""
+        for number, entries in self._changes:
+            if number <= self.hw:
+                continue
+            wanted = [held for held in decided(entries) if not self._is_done(held.offset)]
+            lane.entries.update((held.offset, held) for held in wanted)
+            lane.changes.append(
+                ChangeBlock(
+                    number,
+                    {},
+                    {held.offset for held in wanted},
+                    min((held.position for held in wanted), default=NEVER),
+                    max(entries.dues_ms, default=-1),
+                    committed=True,
+                )
+            )
+
+    def _is_done(self, offset: int) -> bool:
+        index = offset - self.low
+        return index < 0 or (index < len(self._done) and self._done[index] == 1)
+
+    def _pointers(self, lane: Lane) -> None:
+        """What pins the ledger: the same marks that the lane had when it wrote these blocks."""
+        if self._rebuild_pointer >= 0 and lane.overflow_held:
+            lane.rebuilds.append((self._rebuild_pointer, max(NEVER.due_ms, 0)))
+        for ledger_offset, block in self._blocks:
+            places = zip(block.settled.dues_ms, block.settled.offsets, block.settled.in_overflow, strict=True)
+            ahead = max((Position(due, offset) for due, offset, held in places if held), default=NOWHERE)
+            mark = LedgerMark(ledger_offset, max(block.settled.offsets, default=-1), block.number, ahead)
+            lane.written(mark, max(block.entries.dues_ms, default=-1))
+
+
+def decided(entries: Entries) -> Sequence[Held]:
+    """The entries of a change block as held records without their payload, which is in the source topic."""
+    return [
+        Held(
+            due,
+            offset,
+            target,
+            partition,
+            None,
+            None,
+            [],
+            policy,
+            None,
+            attempt,
+            first,
+            [],
+            expires,
+            dead_letter,
+            0,
+        )
+        for offset, due, target, partition, policy, attempt, first, expires, dead_letter in zip(
+            entries.offsets,
+            entries.dues_ms,
+            entries.targets,
+            entries.target_partitions,
+            entries.policies,
+            entries.attempts,
+            entries.first_failures_ms,
+            entries.expires_ms,
+            entries.dead_letters,
+            strict=True,
+        )
+    ]
+
+
+def table_version_at(runs: Sequence[tuple[int, int]], offset: int) -> int:
+    """The policy table version that decided the record at `offset`, -1 when no run says."""
+    index = bisect_right(runs, (offset, 1 << 62)) - 1
+    return runs[index][1] if index >= 0 else -1

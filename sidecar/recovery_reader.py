@@ -1,0 +1,98 @@
+"""Reading what a recovery needs: commits and ledger from Kafka, the change-block number from Redis.
+
+Runs in a thread of its own (`RecoveryWorker`), so that partitions already held go on firing meanwhile.
+"""
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from sidecar.block import decode, lane_key
+from sidecar.commit import decode_metadata
+from sidecar.lane import Lane
+from sidecar.ledger import LedgerLog, LedgerTopic
+from sidecar.overflow import Overflow
+from sidecar.ports import Start
+from sidecar.record import LaneId
+from sidecar.recovery import Replay
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class RecoveryJob:
+    """The recovery of one assignment, under way."""
+
+    starts: Mapping[LaneId, Start]
+    started_ms: int
+    future: Future[list[Lane]]
+
+
+class RecoveryWorker:
+    """Recovers the lanes of one assignment after another."""
+
+    def __init__(self, ledger: LedgerTopic, ledger_log: LedgerLog, overflow: Overflow, tick_ms: int) -> None:
+        self._ledger = ledger
+        self._log = ledger_log
+        self._overflow = overflow
+        self._tick_ms = tick_ms
+        self._executor = ThreadPoolExecutor(1, "recovery")
+
+    def submit(self, starts: Mapping[LaneId, Start], now_ms: int) -> RecoveryJob:
+        """Begin; the future gives the lanes or raises what makes recovery impossible."""
+        return RecoveryJob(starts, now_ms, self._executor.submit(self.recover, starts, now_ms))
+
+    def stop(self) -> None:
+        """Give up what is queued. Twice is harmless."""
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def recover(self, starts: Mapping[LaneId, Start], now_ms: int) -> list[Lane]:
+        """Commit -> replay of the ledger from the recovery pointer -> lanes."""
+        replays: dict[bytes, Replay] = {}
+        froms: dict[int, int] = {}
+        untils: dict[int, int] = {}
+        ends: dict[int, int] = {}
+        for lane_id, start in starts.items():
+            partition = self._ledger.partition_of(lane_id)
+            first, end = self._log.bounds(partition)
+            ends[partition] = max(end, ends.get(partition, 0))
+            state = decode_metadata(start.offset, start.metadata) if start.metadata else None
+            replay = Replay(lane_id, start.offset, state, self._overflow.watermark(lane_id))
+            replays[lane_key(lane_id.topic, lane_id.partition)] = replay
+            wanted = self._replay_from(start, replay, first, end)
+            froms[partition] = min(wanted, froms.get(partition, wanted))
+            untils[partition] = max(replay.block_offset, untils.get(partition, -1))
+        records = 0
+        for record in self._log.read(froms, untils):
+            if (replay_found := replays.get(record.key)) is not None:
+                replay_found.block(record.offset, decode(record.value))
+                records += 1
+        lanes = [
+            replay.lane(now_ms, self._tick_ms, ends[self._ledger.partition_of(replay.id)])
+            for replay in replays.values()
+        ]
+        log.info("recovered", extra={"partitions": len(lanes), "blocks": records})
+        return lanes
+
+    def _replay_from(self, start: Start, replay: Replay, first: int, end: int) -> int:
+        """Where in the ledger this lane's replay begins.
+
+        Without a commit the partition is new, unless Redis has change blocks of it: then the group's offsets have
+        expired, and the blocks, which repeat L, W and A, are all there is.
+        """
+        state = decode_metadata(start.offset, start.metadata) if start.metadata else None
+        if state is None:
+            return first if replay.hw else end
+        pointer = min(state.recovery_pointer, state.block_offset if state.block_offset >= 0 else end)
+        if pointer < first:
+            log.error(
+                "the ledger no longer has all blocks that this partition needs: records settled in the missing ones "
+                "may fire again; raise the ledger's retention.ms above the longest delay",
+                extra={
+                    "topic": replay.id.topic,
+                    "partition": replay.id.partition,
+                    "missing": first - pointer,
+                },
+            )
+        return max(pointer, first)

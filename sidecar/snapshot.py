@@ -1,0 +1,82 @@
+"""Making `Stats` of what the engine's parts know."""
+
+from collections import Counter
+from collections.abc import Callable
+from types import MappingProxyType
+
+from sidecar.assignment import Assignment
+from sidecar.emission import Emitter
+from sidecar.overflow_worker import OverflowWorker
+from sidecar.record import Outcome
+from sidecar.stats import Stats
+from sidecar.tally import Tally
+
+
+class Publisher:
+    """Builds a snapshot of the counters a few times a second; `survey` adds what needs a look at every bucket."""
+
+    def __init__(
+        self,
+        replica: str,
+        tally: Tally,
+        emitter: Emitter,
+        assignment: Assignment,
+        overflow: OverflowWorker,
+        monotonic_s: Callable[[], float],
+    ) -> None:
+        self.kafka_problem = ""  # set by the clients' error callbacks
+        self.clock_skew_ms = 0
+        self._monotonic_s = monotonic_s
+        self._replica = replica
+        self._tally = tally
+        self._emitter = emitter
+        self._assignment = assignment
+        self._overflow = overflow
+        self._next_due_ms = -1
+        self._imbalance = 0
+
+    def survey(self) -> int:
+        """Count again what is held and when it is next due; returns the imbalance. Called by housekeeping, by mail."""
+        lanes = self._assignment.lanes.values()
+        dues = [due for lane in lanes if (due := lane.wheel.next_due_ms()) >= 0]
+        self._next_due_ms = min(dues, default=-1)
+        recount = sum(lane.wheel.count - lane.wheel.recount() for lane in lanes)
+        self._imbalance = sum(lane.imbalance for lane in lanes) + recount
+        return self._imbalance
+
+    def publish(self, now_ms: int) -> Stats:
+        """The snapshot as of now."""
+        lanes = self._assignment.lanes.values()
+        wheel: Counter[str] = Counter()
+        overflow: Counter[str] = Counter()
+        for lane in lanes:
+            promoted = sum(window.unsettled for window in lane.windows)
+            on_the_way = len(lane.puts) + sum(len(change.records) for change in lane.changes)
+            wheel[lane.id.topic] += lane.wheel.count
+            overflow[lane.id.topic] += lane.overflow_held - promoted + on_the_way
+        tally = self._tally
+        topics = sorted({*wheel, *tally.accepted, *(topic for topic, _ in tally.outcomes)})
+        oldest_ms = self._emitter.oldest_due_ms()
+        return Stats(
+            replica=self._replica,
+            turned_monotonic_s=self._monotonic_s(),
+            topics=MappingProxyType(
+                {topic: tally.topic_counts(topic, wheel[topic], overflow[topic]) for topic in topics}
+            ),
+            dead_reasons=MappingProxyType(tally.by_reason(Outcome.DEAD)),
+            quarantine_reasons=MappingProxyType(tally.by_reason(Outcome.QUARANTINED)),
+            lateness=tally.lateness(),
+            early=tally.early,
+            oldest_overdue_ms=max(now_ms - oldest_ms, 0) if oldest_ms >= 0 else 0,
+            next_due_ms=self._next_due_ms,
+            partitions_assigned=len(lanes),
+            partitions_recovering=self._assignment.recovering,
+            partitions_paused=len(lanes) if self._assignment.paused else 0,
+            rebalances=self._assignment.rebalances,
+            recovery_s=self._assignment.recovery_s,
+            ledger_imbalance=self._imbalance,
+            clock_skew_ms=self.clock_skew_ms,
+            kafka_problem=self.kafka_problem or self._emitter.problem,
+            overflow_problem=self._overflow.problem,
+            joined=self._assignment.joined,
+        )

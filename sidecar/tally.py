@@ -1,0 +1,74 @@
+"""The engine's counters: plain numbers that its own thread counts up and `Stats` publishes."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from sidecar.record import Outcome
+from sidecar.stats import LATENESS_BOUNDS_MS, Lateness, TopicCounts, lateness_bucket
+
+LATENESS_FINE_MS: Final = 1_024  # lateness is counted by the millisecond below this, beyond it in the last place
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts since the process started, by source topic."""
+
+    accepted: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[tuple[str, int]] = field(default_factory=Counter)
+    reasons: Counter[tuple[str, int, str]] = field(default_factory=Counter)
+    late: list[int] = field(default_factory=lambda: [0] * LATENESS_FINE_MS)
+    very_late: Counter[int] = field(default_factory=Counter)  # by bucket of LATENESS_BOUNDS_MS
+    late_sum_ms: int = 0
+    late_max_ms: int = 0
+    early: int = 0
+
+    def settled(self, topic: str, outcomes: Iterable[int], reasons: Mapping[int, str], offsets: Iterable[int]) -> None:
+        """Count one block's settled records."""
+        for outcome, count in Counter(outcomes).items():
+            self.outcomes[topic, outcome] += count
+        if reasons:
+            for offset, outcome in zip(offsets, outcomes, strict=True):
+                if offset in reasons:
+                    self.reasons[topic, outcome, reasons[offset]] += 1
+
+    def handed_over(self, late_ms: int, count: int) -> None:
+        """`count` records went to the producer `late_ms` after they were due."""
+        if late_ms < 0:
+            self.early += count
+            late_ms = 0
+        if late_ms < LATENESS_FINE_MS:
+            self.late[late_ms] += count
+        else:
+            self.very_late[lateness_bucket(late_ms)] += count
+        self.late_sum_ms += late_ms * count
+        self.late_max_ms = max(self.late_max_ms, late_ms)
+
+    def fine_late(self, sum_ms: int) -> None:
+        """The hot path has counted records into `late` itself; this is the sum of their lateness."""
+        self.late_sum_ms += sum_ms
+
+    def lateness(self) -> Lateness:
+        """The histogram in the bounds that are published."""
+        counts = [0] * (len(LATENESS_BOUNDS_MS) + 1)
+        for late_ms, count in enumerate(self.late):
+            if count:
+                counts[lateness_bucket(late_ms)] += count
+        for bucket, count in self.very_late.items():
+            counts[bucket] += count
+        fine_max_ms = next((ms for ms in range(LATENESS_FINE_MS - 1, -1, -1) if self.late[ms]), 0)
+        return Lateness(tuple(counts), float(self.late_sum_ms), float(max(self.late_max_ms, fine_max_ms)))
+
+    def settled_total(self, topic: str) -> int:
+        """All records of a topic that left, whichever way."""
+        return sum(self.outcomes[topic, outcome] for outcome in Outcome)
+
+    def topic_counts(self, topic: str, wheel: int, overflow: int) -> TopicCounts:
+        """The published counts of one topic."""
+        outcomes = {outcome.name.lower(): self.outcomes[topic, outcome] for outcome in Outcome}
+        return TopicCounts(accepted=self.accepted[topic], wheel=wheel, overflow=overflow, **outcomes)
+
+    def by_reason(self, outcome: Outcome) -> dict[tuple[str, str], int]:
+        """(topic, reason) -> count of one outcome."""
+        return {(topic, reason): n for (topic, kind, reason), n in self.reasons.items() if kind == outcome}

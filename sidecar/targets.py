@@ -1,0 +1,74 @@
+"""Which topics can be emitted to: asked once, remembered, and asked again when an emission says otherwise.
+
+A record for an unknown topic waits here until the cluster has answered; the answer never takes the engine's time.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final
+
+from sidecar.lane import Lane
+from sidecar.record import Arrival, Departure, Held
+
+Parcel = Held | Departure | Arrival
+Ask = Callable[[str], int]  # topic -> its partitions; 0: there is no such topic, or we may not see it
+
+ANSWER_AGE_MAX_MS: Final = 5_000  # a "no such topic" is asked again after this time
+
+
+class Targets:
+    """Partition counts of target topics. Owned by the engine's thread; only `ask` runs in another."""
+
+    def __init__(self, ask: Ask) -> None:
+        self.partitions: dict[str, int] = {}
+        self._absent_ms: dict[str, int] = {}
+        self._ask = ask
+        self._executor = ThreadPoolExecutor(1, "targets")
+        self._asking: dict[str, Future[int]] = {}
+        self._waiting: dict[str, deque[tuple[Lane, Parcel]]] = {}
+
+    def absent(self, topic: str, now_ms: int) -> bool:
+        """True when the cluster said a moment ago that there is no such topic."""
+        return now_ms - self._absent_ms.get(topic, -ANSWER_AGE_MAX_MS) < ANSWER_AGE_MAX_MS
+
+    def wait(self, topic: str, lane: Lane, parcel: Parcel) -> None:
+        """Keep one record until the cluster has said what it knows of its topic."""
+        self._waiting.setdefault(topic, deque()).append((lane, parcel))
+
+    def forget(self, topic: str) -> None:
+        """An emission was refused as if the topic were gone: ask again at the next record."""
+        self.partitions.pop(topic, None)
+
+    def step(self, now_ms: int) -> list[tuple[Lane, Parcel]]:
+        """Records whose question was answered. Each is emitted again, which now finds the answer."""
+        if not self._waiting:
+            return []
+        for topic in self._waiting:
+            if topic not in self._asking and not self.absent(topic, now_ms):
+                self._asking[topic] = self._executor.submit(self._ask, topic)
+        answered: list[tuple[Lane, Parcel]] = []
+        for topic in [topic for topic, future in self._asking.items() if future.done()]:
+            count = self._asking.pop(topic).result()
+            if count:
+                self.partitions[topic] = count
+                self._absent_ms.pop(topic, None)
+            else:
+                self.partitions.pop(topic, None)
+                self._absent_ms[topic] = now_ms
+            answered += self._waiting.pop(topic)
+        return answered
+
+    def drop(self, lanes: set[Lane]) -> None:
+        """Forget the records of lanes that were revoked."""
+        for topic, waiting in self._waiting.items():
+            self._waiting[topic] = deque(item for item in waiting if item[0] not in lanes)
+
+    @property
+    def count(self) -> int:
+        """How many records wait for an answer."""
+        return sum(map(len, self._waiting.values()))
+
+    def stop(self) -> None:
+        """End the asking thread. Twice is harmless."""
+        self._executor.shutdown(wait=False, cancel_futures=True)

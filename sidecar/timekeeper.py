@@ -1,0 +1,32 @@
+"""The engine's clock as it runs: `Clock` fed with the machine's readings."""
+
+from sidecar.clock import Clock, SystemTime
+
+
+class Timekeeper:
+    """Owned by the engine's thread."""
+
+    def __init__(self) -> None:
+        self._system = SystemTime()
+        self._clock = Clock(*self._system.read())
+
+    def now_ms(self) -> int:
+        """Epoch milliseconds, rounded down, never ahead of the broker's: what is due here is due there."""
+        return int(self._clock.read(*self._system.read()))
+
+    def boot_ms(self) -> float:
+        """Time since the machine's start, which nobody can set."""
+        return self._system.read()[1]
+
+    def observe(self, sent_boot_ms: float, broker_ms: float, acknowledged_boot_ms: float) -> None:
+        """A ledger block's append time, between two boot times of ours."""
+        self._clock.observe(sent_boot_ms, broker_ms, acknowledged_boot_ms)
+
+    def probe_due(self) -> bool:
+        """Whether a block should be written only to see the broker's clock."""
+        return self._clock.probe_due(self.boot_ms())
+
+    @property
+    def skew_ahead_ms(self) -> float:
+        """How far this machine's clock is ahead of the broker's."""
+        return self._clock.skew_ahead_ms

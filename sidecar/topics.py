@@ -1,0 +1,128 @@
+"""The topics that are tickover's own: made when missing, read back in a recovery, and the sources to consume."""
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from sidecar.ledger import LedgerError, LedgerRecord
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_S: Final = 30.0
+READ_BATCH: Final = 500
+READ_WAIT_S: Final = 1.0
+STALLED_READS_MAX: Final = 30  # reads without a record, each READ_WAIT_S long, before the ledger counts as unreadable
+
+
+class MissingTopicError(Exception):
+    """A topic of tickover's own is missing and can't be created."""
+
+
+def ledger_config(retention_ms: int) -> dict[str, str]:
+    """Broker settings of the ledger: append time, because it measures our clock against the brokers'."""
+    return {
+        "cleanup.policy": "delete",
+        "message.timestamp.type": "LogAppendTime",
+        "retention.ms": str(retention_ms),
+        "max.message.bytes": str(10 << 20),
+    }
+
+
+def ensure_topic(admin: AdminClient, name: str, partitions: int, replicas: int, config: Mapping[str, str]) -> int:
+    """Create a topic if it is missing; returns its partition count. Raises MissingTopicError with the way out."""
+    count = _partition_count(admin, name)
+    if count:
+        return count
+    created = admin.create_topics(
+        [NewTopic(name, partitions, replicas, config=dict(config))], operation_timeout=TIMEOUT_S
+    )
+    try:
+        created[name].result(TIMEOUT_S)
+        log.info("topic created", extra={"topic": name, "partitions": partitions})
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            settings = " ".join(f"--config {key}={value}" for key, value in config.items())
+            raise MissingTopicError(
+                f"topic {name} is missing and can't be created ({error.args[0].str()}); create it by:\n"
+                f"kafka-topics.sh --create --topic {name} --partitions {partitions} {settings}"
+            ) from error
+    return _partition_count(admin, name) or partitions
+
+
+def _partition_count(admin: AdminClient, name: str) -> int:
+    topic = admin.list_topics(name, timeout=TIMEOUT_S).topics[name]
+    return 0 if topic.error is not None else len(topic.partitions)
+
+
+def matching_sources(existing: Iterable[str], wanted: Sequence[str], own: Iterable[str]) -> list[str]:
+    """The existing topics that these names or globs mean, without tickover's own and Kafka's internal ones."""
+    excluded = frozenset(own)
+    return sorted(
+        name
+        for name in existing
+        if name not in excluded and not name.startswith("__") and any(fnmatchcase(name, pattern) for pattern in wanted)
+    )
+
+
+class KafkaLedgerLog:
+    """Reads ledger partitions for a recovery. Blocking; used by the recovery thread alone."""
+
+    def __init__(self, settings: Mapping[str, Any], topic: str) -> None:
+        self._topic = topic
+        self._settings = {
+            **settings,
+            "group.id": f"{topic}.recovery",  # never joined: the client wants a name even to read without a group
+            "enable.auto.commit": "false",
+            "enable.partition.eof": "true",
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+        }
+        self._consumer: Consumer | None = None
+
+    def bounds(self, partition: int) -> tuple[int, int]:
+        """(first offset still there, next offset to be written)."""
+        low, high = self._open().get_watermark_offsets(TopicPartition(self._topic, partition), timeout=TIMEOUT_S)
+        return low, high
+
+    def read(self, starts: Mapping[int, int], at_least: Mapping[int, int]) -> Iterator[LedgerRecord]:
+        """All records from `starts` to the end of each partition, and past `at_least`."""
+        consumer = self._open()
+        consumer.assign([TopicPartition(self._topic, partition, start) for partition, start in starts.items()])
+        reading = set(starts)
+        position = dict(starts)
+        stalled = 0
+        try:
+            while reading:
+                messages = consumer.consume(READ_BATCH, READ_WAIT_S)
+                stalled = stalled + 1 if not messages else 0
+                if stalled > STALLED_READS_MAX:
+                    raise LedgerError(f"the ledger {self._topic} can't be read to its end")
+                for message in messages:
+                    partition = message.partition() or 0
+                    error = message.error()
+                    if error is None:
+                        position[partition] = (message.offset() or 0) + 1
+                        yield LedgerRecord(
+                            partition, message.offset() or 0, message.key() or b"", message.value() or b""
+                        )
+                    elif error.code() != KafkaError._PARTITION_EOF:
+                        log.warning("reading the ledger", extra={"error": str(error)})
+                    elif max(position[partition], message.offset() or 0) > at_least.get(partition, -1):
+                        reading.discard(partition)
+        finally:
+            consumer.unassign()
+
+    def close(self) -> None:
+        """Twice is harmless."""
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+
+    def _open(self) -> Consumer:
+        if self._consumer is None:
+            self._consumer = Consumer(self._settings)
+        return self._consumer
