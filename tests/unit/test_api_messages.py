@@ -259,6 +259,8 @@ JAVA_HASHES = {
 @pytest.mark.parametrize(("key", "expected"), JAVA_HASHES.items())
 def test_murmur2_as_in_kafkas_own_test(key: bytes, expected: int) -> None:
     assert murmur2(key) == expected & 0xFFFFFFFF
+    for partitions in (1, 7, 12):  # Utils.toPositive(hash) % partitions
+        assert partition_of(key, partitions) == (expected & 0x7FFFFFFF) % partitions
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,12 @@ def test_file_managed_is_read_only(api: World, method: str, path: str, body: Any
     assert len(api.policies.versions("reminders")) == 1
 
 
+def test_file_managed_is_said_first(api: World) -> None:
+    api.add(REMINDERS, "file")
+    problem(put(api, REMINDERS), 409, "file-managed")
+    problem(put(api, REMINDERS, if_none_match="*"), 409, "file-managed")
+
+
 def test_file_managed_found_out_by_the_store(api: World) -> None:
     meanwhile(api, REMINDERS, "file")
     problem(put(api, REMINDERS, if_none_match="*"), 409, "file-managed")
