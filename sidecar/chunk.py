@@ -1,0 +1,274 @@
+"""Chunks: the unit in which held records rest in Redis, up to 512 of one slot, as columns, compressed.
+
+Records of one topic look alike, and column beside column they compress to a third of what they take one by
+one. A chunk is a *blob* and a *header* (`overflow_layout.py`) that says which positions it covers. The blob
+is one zstd frame around this, all integers little endian, the columns those of `column.py`:
+
+    0         4           8
+    +---------+-----------+---------------------------+-----------------------------+
+    | count   | columns   | columns                   | bytes                       |
+    | u32     | size u32  | (columns size bytes)      | of all byte columns, joined |
+    +---------+-----------+---------------------------+-----------------------------+
+
+    columns   due, offset                             numbers, sorted by (due, offset)
+              target partition, attempt,
+              first failure, expires at, size         numbers
+              target, policy, dead letter             words
+              key, value, origin                      byte column: numbers, the length of each, -1 for null
+              headers, then trailer, each:
+                  shapes u32, names per shape         numbers; a shape is a record's header names in order
+                  names                               words: those of all shapes, joined
+                  shape of each record                numbers
+                  for each shape, for each name       byte column of the records that have this shape
+
+The same records give the same bytes, so what is written twice is written to the same place.
+"""
+
+import struct
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import partial
+from itertools import repeat
+from typing import Any, Final, NamedTuple
+
+import xxhash
+import zstandard
+
+from sidecar.column import ColumnReader, pack_numbers, pack_words
+from sidecar.frame import LedgerFormatError
+from sidecar.record import Headers, Held, Position
+
+RECORDS_MAX: Final = 512
+BYTES_MAX: Final = 256 * 1024  # uncompressed; a larger record has a chunk for itself
+ZSTD_LEVEL: Final = 1  # measured: 3 gains 2 % and takes a third more time
+
+_HEAD: Final = struct.Struct("<II")
+_LENGTH: Final = struct.Struct("<I")
+_NO_HEADERS: Final[Headers] = []  # shared: whoever holds a record never changes its header lists
+_as_held: Final = partial(tuple.__new__, Held)  # skips the named tuple's own constructor: half the time
+
+ByteColumn = Sequence[bytes | None]
+
+
+class ChunkDamagedError(Exception):
+    """A blob that isn't what its header says."""
+
+
+class Blob(NamedTuple):
+    """A packed run of records."""
+
+    data: bytes
+    raw_bytes: int  # before compression
+    content_hash: int  # xxh3, 64 bits, of `data`
+
+
+class ChunkCodec:
+    """Packs and unpacks. Not for two threads at a time: it holds compression contexts."""
+
+    __slots__ = ("_compress", "_decompress")
+
+    def __init__(self) -> None:
+        self._compress = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress
+        self._decompress = zstandard.ZstdDecompressor().decompress
+
+    def pack(self, records: Sequence[Held]) -> list[tuple[Sequence[Held], Blob]]:
+        """Blobs for records of one slot sorted by position, each with the run of records that is in it."""
+        packed: list[tuple[Sequence[Held], Blob]] = []
+        for start in range(0, len(records), RECORDS_MAX):
+            self._pack_run(records[start : start + RECORDS_MAX], packed)
+        return packed
+
+    def _pack_run(self, run: Sequence[Held], packed: list[tuple[Sequence[Held], Blob]]) -> None:
+        raw = _pack_columns(run)
+        if len(raw) > BYTES_MAX and len(run) > 1:
+            middle = len(run) // 2
+            self._pack_run(run[:middle], packed)
+            self._pack_run(run[middle:], packed)
+            return
+        data = self._compress(raw)
+        packed.append((run, Blob(data, len(raw), xxhash.xxh3_64_intdigest(data))))
+
+    def unpack(self, blob: Blob, after: Position, until: Position) -> list[Held]:
+        """The blob's records with after < position <= until. Raises ChunkDamagedError."""
+        if xxhash.xxh3_64_intdigest(blob.data) != blob.content_hash:
+            raise ChunkDamagedError("a chunk's content does not match its header")
+        try:
+            # Looked at first: a damaged size must not make us allocate it.
+            if zstandard.frame_content_size(blob.data) != blob.raw_bytes:
+                raise ChunkDamagedError("a chunk's size does not match its header")
+            raw = self._decompress(blob.data)
+            return _unpack_columns(raw, after, until)
+        except (zstandard.ZstdError, LedgerFormatError, struct.error, IndexError) as error:
+            raise ChunkDamagedError(f"a chunk cannot be read: {error}") from error
+
+
+# --- packing ----------------------------------------------------------------------------------------------
+
+
+def _pack_columns(records: Sequence[Held]) -> bytes:
+    columns: tuple[Any, ...] = tuple(zip(*records, strict=True))
+    dues, offsets, targets, target_partitions, keys, values, headers = columns[:7]
+    policies, origins, attempts, first_failures, trailers, expiries, dead_letters, sizes = columns[7:]
+    parts = [
+        pack_numbers(dues),
+        pack_numbers(offsets),
+        pack_numbers(target_partitions),
+        pack_numbers(attempts),
+        pack_numbers(first_failures),
+        pack_numbers(expiries),
+        pack_numbers(sizes),
+        pack_words(targets),
+        pack_words(policies),
+        pack_words(dead_letters),
+    ]
+    data: list[bytes] = []
+    for column in (keys, values, origins):
+        _pack_bytes(column, parts, data)
+    _pack_headers(headers, parts, data)
+    _pack_headers(trailers, parts, data)
+    packed = b"".join(parts)
+    return b"".join((_HEAD.pack(len(records), len(packed)), packed, *data))
+
+
+def _pack_bytes(column: ByteColumn, parts: list[bytes], data: list[bytes]) -> None:
+    if None not in column:
+        parts.append(pack_numbers(list(map(len, column))))  # type: ignore[arg-type]
+        data.extend(column)  # type: ignore[arg-type]
+        return
+    parts.append(pack_numbers([-1 if value is None else len(value) for value in column]))
+    data.extend(filter(None, column))
+
+
+def _pack_headers(column: Sequence[Headers], parts: list[bytes], data: list[bytes]) -> None:
+    shapes, shape_of_each = _shapes(column)
+    parts.append(_LENGTH.pack(len(shapes)))
+    parts.append(pack_numbers(list(map(len, shapes))))
+    parts.append(pack_words([name for shape in shapes for name in shape]))
+    parts.append(pack_numbers(shape_of_each))
+    for number, shape in enumerate(shapes):
+        if not shape:
+            continue
+        alike: Sequence[Headers] = column
+        if len(shapes) > 1:
+            alike = [headers for headers, own in zip(column, shape_of_each, strict=True) if own == number]
+        for pairs in zip(*alike, strict=True):
+            _pack_bytes([value for _, value in pairs], parts, data)
+
+
+def _shapes(column: Sequence[Headers]) -> tuple[list[tuple[str, ...]], list[int]]:
+    """The different sequences of header names, in order of first use, and which one each record has."""
+    if not any(column):
+        return [()], [0] * len(column)
+    shapes: dict[tuple[str, ...], int] = {}
+    own = [shapes.setdefault(tuple([name for name, _ in headers]), len(shapes)) for headers in column]
+    return list(shapes), own
+
+
+# --- unpacking --------------------------------------------------------------------------------------------
+
+
+class _Rows:
+    """Which rows of a chunk are wanted, and where the joined bytes of its next byte column begin."""
+
+    __slots__ = ("count", "place", "raw", "reader", "start", "stop")
+
+    def __init__(self, raw: bytes) -> None:
+        self.count, size = _HEAD.unpack_from(raw)
+        self.raw = raw
+        self.reader = ColumnReader(raw, _HEAD.size)
+        self.place = _HEAD.size + size
+        self.start = 0
+        self.stop = self.count
+
+    def narrow(self, dues: list[int], offsets: list[int], after: Position, until: Position) -> None:
+        """Keep rows with after < position <= until."""
+
+        def position(row: int) -> Position:
+            return Position(dues[row], offsets[row])
+
+        rows = range(self.count)
+        if position(0) <= after:
+            self.start = bisect_right(rows, after, key=position)
+        if position(self.count - 1) > until:
+            self.stop = bisect_right(rows, until, lo=self.start, key=position)
+
+    def numbers(self) -> list[int]:
+        return self.reader.numbers(self.count)[self.start : self.stop]
+
+    def words(self) -> list[str]:
+        return self.reader.words(self.count)[self.start : self.stop]
+
+    def values(self) -> ByteColumn:
+        return self.byte_column(self.count, self.start, self.stop)
+
+    def byte_column(self, count: int, start: int, stop: int) -> ByteColumn:
+        """Rows start..stop of a byte column of `count` values."""
+        lengths = self.reader.numbers(count)
+        absent = min(lengths) < 0
+        present = [length if length > 0 else 0 for length in lengths] if absent else lengths
+        place = self.place
+        self.place = place + sum(present)
+        if stop - start < count:
+            place += sum(present[:start])
+            present, lengths = present[start:stop], lengths[start:stop]
+        # One format for the whole column: a third of the time of slicing value by value.
+        values = struct.unpack_from("%ds" * len(present) % tuple(present), self.raw, place)
+        if absent:
+            return [None if length < 0 else value for length, value in zip(lengths, values, strict=True)]
+        return values
+
+    def headers(self) -> list[Headers]:
+        shapes = self._shapes()
+        own = self.reader.numbers(self.count)
+        if len(shapes) == 1:
+            return self._alike(shapes[0], self.count, self.start, self.stop)
+        found = []
+        for number, shape in enumerate(shapes):
+            count = own.count(number)
+            found.append(iter(self._alike(shape, count, 0, count)))
+        return [next(found[number]) for number in own][self.start : self.stop]
+
+    def _shapes(self) -> list[tuple[str, ...]]:
+        sizes = self.reader.numbers(self.reader.length())
+        names = iter(self.reader.words(sum(sizes)))
+        return [tuple(next(names) for _ in range(size)) for size in sizes]
+
+    def _alike(self, shape: tuple[str, ...], count: int, start: int, stop: int) -> list[Headers]:
+        if not shape:
+            return [_NO_HEADERS] * (stop - start)
+        columns = [zip(repeat(name), self.byte_column(count, start, stop), strict=False) for name in shape]
+        return list(map(list, zip(*columns, strict=True)))
+
+
+def _unpack_columns(raw: bytes, after: Position, until: Position) -> list[Held]:
+    rows = _Rows(raw)
+    dues = rows.reader.numbers(rows.count)
+    offsets = rows.reader.numbers(rows.count)
+    rows.narrow(dues, offsets, after, until)
+    if rows.start >= rows.stop:
+        return []
+    target_partitions, attempts = rows.numbers(), rows.numbers()
+    first_failures, expiries, sizes = rows.numbers(), rows.numbers(), rows.numbers()
+    targets, policies, dead_letters = rows.words(), rows.words(), rows.words()
+    keys, values, origins = rows.values(), rows.values(), rows.values()
+    headers, trailers = rows.headers(), rows.headers()
+    if rows.place != len(raw):
+        raise ChunkDamagedError(f"a chunk has {len(raw) - rows.place} bytes too many")
+    columns = (
+        dues[rows.start : rows.stop],
+        offsets[rows.start : rows.stop],
+        targets,
+        target_partitions,
+        keys,
+        values,
+        headers,
+        policies,
+        origins,
+        attempts,
+        first_failures,
+        trailers,
+        expiries,
+        dead_letters,
+        sizes,
+    )
+    return list(map(_as_held, zip(*columns, strict=True)))

@@ -1,0 +1,95 @@
+"""What can be wrong with a Redis that is to hold the overflow: said at start, and by `tickover doctor`."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from redis.cluster import RedisCluster
+from redis.exceptions import ResponseError
+
+from sidecar.finding import Severity
+from sidecar.overflow_layout import SERVER_VERSION_MIN
+from sidecar.overflow_link import Client, failures
+
+HOST_MEMORY_SHARE_MAX: Final = 0.6
+
+Facts = Mapping[str, Any]
+
+
+class RedisFinding(NamedTuple):
+    """One thing that should be mended, and how."""
+
+    severity: Severity
+    message: str
+    fix: str
+
+
+def inspect(client: Client) -> list[RedisFinding]:
+    """Findings of all primaries, worst first; none when all is well. Raises OverflowUnavailable."""
+    found: dict[RedisFinding, None] = {}
+    for information in server_information(client):
+        found.update(dict.fromkeys(_judge(information)))
+    return sorted(found, key=lambda finding: finding.severity is not Severity.ERROR)
+
+
+def memory_ratio(client: Client) -> float:
+    """Used of allowed memory, of the fullest primary; 0 where there is no limit. Raises OverflowUnavailable."""
+    ratios = [0.0]
+    for information in server_information(client):
+        if allowed := _number(information, "maxmemory"):
+            ratios.append(_number(information, "used_memory") / allowed)
+    return max(ratios)
+
+
+def server_information(client: Client) -> list[Facts]:
+    """INFO of each primary, with the `save` setting where the server tells it."""
+    with failures():
+        if not isinstance(client, RedisCluster):
+            return [_of_server(client)]
+        cluster: Client = client
+        return [_of_server(cluster.get_redis_connection(node)) for node in cluster.get_primaries()]
+
+
+def _of_server(server: Client) -> Facts:
+    information: dict[str, Any] = dict(server.info())
+    try:
+        information["save"] = server.config_get("save").get("save", "")
+    except ResponseError:  # managed servers hide CONFIG
+        information["save"] = None
+    return information
+
+
+def _judge(information: Facts) -> Iterator[RedisFinding]:
+    version = str(information.get("redis_version", "0"))  # Valkey says here which Redis it is compatible with
+    numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+    if numbers < SERVER_VERSION_MIN:
+        yield RedisFinding(
+            Severity.ERROR, f"Redis {version} is too old", "use Redis 6.2 or newer, or Valkey 7.2 or newer"
+        )
+    policy = information.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        message = f"maxmemory-policy is {policy}: short of memory, Redis throws held records away"
+        yield RedisFinding(Severity.ERROR, message, "CONFIG SET maxmemory-policy noeviction")
+    if not _number(information, "aof_enabled") and not information["save"]:
+        if information["save"] is None:
+            message = "no append-only file, and whether there are snapshots is not told"
+        else:
+            message = "neither append-only file nor snapshots: a restart of Redis loses all it holds"
+        fix = "CONFIG SET appendonly yes, CONFIG SET appendfsync always"
+        yield RedisFinding(Severity.WARNING, message, fix)
+    yield from _judge_memory(information)
+
+
+def _judge_memory(information: Facts) -> Iterator[RedisFinding]:
+    allowed, host = _number(information, "maxmemory"), _number(information, "total_system_memory")
+    fix = f"CONFIG SET maxmemory {int(host * HOST_MEMORY_SHARE_MAX) or '<60 % of the host>'}"
+    if not allowed:
+        yield RedisFinding(Severity.WARNING, "maxmemory is not set: the host may run out of memory", fix)
+    elif host and allowed > host * HOST_MEMORY_SHARE_MAX:
+        share = f"{allowed / host:.0%} of the host's memory"
+        message = f"maxmemory is {share}: a rewrite of the append-only file may need as much again"
+        yield RedisFinding(Severity.WARNING, message, fix)
+
+
+def _number(information: Facts, name: str) -> int:
+    return int(information.get(name) or 0)

@@ -1,0 +1,142 @@
+"""The connection to Redis: one server or a Cluster, scripts by hash, errors in the overflow's words."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, Final
+from urllib.parse import urlsplit, urlunsplit
+
+from redis import Redis
+from redis.backoff import ExponentialWithJitterBackoff
+from redis.cluster import RedisCluster
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import NoScriptError, RedisClusterException, RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
+
+from sidecar.overflow import OverflowFull, OverflowUnavailable
+
+SOCKET_TIMEOUT_S: Final = 5.0
+RETRIES: Final = 2
+_CLUSTER_SCHEMES: Final = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
+
+# First words of error replies. A script's error may have others in front (Redis 6).
+_FULL: Final = ("OOM ", "MISCONF ")
+_AWAY: Final = (
+    "READONLY", "LOADING", "BUSY", "MASTERDOWN", "NOREPLICAS", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK ",
+    "NOAUTH", "WRONGPASS", "NOPERM", "UNKILLABLE",
+)  # fmt: skip
+
+Client = Any  # redis-py's own types for commands are unions of sync and async results: of no use to a checker
+Call = tuple[str, Sequence[str], Sequence[Any]]  # script, keys, arguments
+
+
+class Link:
+    """Runs scripts. For one thread at a time."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.is_cluster = isinstance(client, RedisCluster)
+
+    def run(self, script: str, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
+        """One script; its keys are all of one lane."""
+        with failures():
+            return self._run(script, keys, arguments)
+
+    def run_all(self, calls: Sequence[Call]) -> list[Any]:
+        """Scripts in order. On one server all at once: with an append-only file they share one fsync."""
+        with failures():
+            if self.is_cluster or len(calls) == 1:
+                return [self._run(*call) for call in calls]
+            try:
+                return self._pipelined(calls)
+            except NoScriptError:
+                for script in {call[0] for call in calls}:
+                    self.client.script_load(script)
+                return self._pipelined(calls)
+
+    def do(self, command: Callable[[Client], Any]) -> Any:
+        """Any other command."""
+        with failures():
+            return command(self.client)
+
+    def close(self) -> None:
+        self.client.close()
+
+    def _run(self, script: str, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
+        try:
+            return self.client.evalsha(script_hash(script), len(keys), *keys, *arguments)
+        except NoScriptError:
+            return self.client.eval(script, len(keys), *keys, *arguments)
+
+    def _pipelined(self, calls: Sequence[Call]) -> list[Any]:
+        pipeline = self.client.pipeline(transaction=False)
+        for script, keys, arguments in calls:
+            pipeline.execute_command("EVALSHA", script_hash(script), len(keys), *keys, *arguments)
+        replies: list[Any] = pipeline.execute(raise_on_error=False)
+        # A missing script matters first: with it everything is sent again, and what was done is done once.
+        for kind in (NoScriptError, Exception):
+            for reply in replies:
+                if isinstance(reply, kind):
+                    raise reply
+        return replies
+
+
+@contextmanager
+def failures() -> Iterator[None]:
+    """Turn redis-py's errors into the overflow's."""
+    try:
+        yield
+    except (RedisConnectionError, RedisTimeoutError, RedisClusterException) as error:
+        raise OverflowUnavailable(f"Redis does not answer: {error}") from error
+    except ResponseError as error:
+        text = f"{type(error).__name__} {error}"
+        if any(word in text for word in _FULL) or type(error).__name__ == "OutOfMemoryError":
+            raise OverflowFull(f"Redis takes no more writes: {error}") from error
+        if any(word in text for word in _AWAY) or type(error).__name__ in _AWAY_TYPES:
+            raise OverflowUnavailable(f"Redis refuses: {error}") from error
+        raise
+    except RedisError as error:
+        raise OverflowUnavailable(f"Redis: {error}") from error
+
+
+_AWAY_TYPES: Final = frozenset(
+    # redis-py strips the first word of replies for which it has a type
+    {"ReadOnlyError", "MovedError", "AskError", "TryAgainError", "ClusterDownError", "MasterDownError",
+     "NoPermissionError", "AuthenticationError", "AuthorizationError"}
+)  # fmt: skip
+
+
+def connect(url: str, username: str = "", password: str = "") -> Client:
+    """A client for redis://, rediss://, unix://, redis+cluster:// or rediss+cluster://.
+
+    One server is not contacted yet; a Cluster is, to learn who has which slot. Raises OverflowUnavailable.
+    """
+    parts = urlsplit(url)
+    settings: dict[str, Any] = {
+        "socket_timeout": SOCKET_TIMEOUT_S,
+        "socket_connect_timeout": SOCKET_TIMEOUT_S,
+        "protocol": 2,
+        # A timeout is not retried: it has taken long enough, and the caller comes back by itself.
+        "retry": Retry(
+            ExponentialWithJitterBackoff(base=0.02, cap=0.2),
+            RETRIES,
+            supported_errors=(RedisConnectionError,),
+        ),
+    }
+    if username:
+        settings["username"] = username
+    if password:
+        settings["password"] = password
+    scheme = _CLUSTER_SCHEMES.get(parts.scheme)
+    if scheme is None:
+        return Redis.from_url(url, **settings)
+    with failures():
+        return RedisCluster.from_url(urlunsplit(parts._replace(scheme=scheme)), **settings)
+
+
+@lru_cache(maxsize=16)
+def script_hash(script: str) -> str:
+    """The name by which a server knows a script."""
+    return hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()

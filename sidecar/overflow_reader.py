@@ -1,0 +1,119 @@
+"""Reads chunks of one lane from Redis, page by page, and watches `hw` with every page."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from sidecar.chunk import ChunkCodec, ChunkDamagedError
+from sidecar.overflow import OverflowLoss
+from sidecar.overflow_layout import (
+    LEVELS,
+    LIST,
+    READ,
+    Header,
+    HeaderFormatError,
+    LaneKeys,
+    Level,
+    read_header,
+)
+from sidecar.overflow_link import Link
+from sidecar.overflow_window import Read
+from sidecar.record import Held, LaneId, Position
+
+HEADERS_PER_PAGE: Final = 1_000
+
+
+class GoneError(Exception):
+    """A chunk went away between its header and its blob: another process moved it. Read again."""
+
+
+class LaneReader:
+    """Reads headers and blobs of one lane, and watches `hw` with every page."""
+
+    def __init__(self, link: Link, codec: ChunkCodec, keys: LaneKeys, lane: LaneId, acknowledged: int) -> None:
+        self.keys = keys
+        self.hw = -1  # as of the first page
+        self._link = link
+        self._codec = codec
+        self._lane = lane
+        self._acknowledged = acknowledged
+
+    def all_headers(self, after: Position, until: Position, records_enough: int) -> tuple[list[Header], Position]:
+        """Headers of all levels with records in after..until, by first position, and how far they reach."""
+        self.hw = -1
+        headers: list[Header] = []
+        limit = until
+        for level in LEVELS:
+            found, reach = self._headers(level, after, until, records_enough)
+            headers += found
+            limit = min(limit, reach)
+        headers.sort()
+        return headers, limit
+
+    def _headers(
+        self, level: Level, after: Position, until: Position, records_enough: int
+    ) -> tuple[list[Header], Position]:
+        """Headers of one level; ends early when those before the last one have enough records."""
+        low, high, last = level.start_ms(max(after.due_ms, 0)), until.due_ms, b""
+        headers: dict[bytes, Header] = {}
+        waiting: list[Header] = []  # may reach beyond what was listed
+        enough = 0
+        while True:
+            page = self.page(level, str(low), str(high), last)
+            fresh = [header for header in page if header.last > after and header.member not in headers]
+            headers.update((header.member, header) for header in fresh if header.first <= until)
+            if len(page) < HEADERS_PER_PAGE or page[-1].first > until:
+                return list(headers.values()), until
+            frontier = page[-1].first
+            waiting += fresh
+            enough += sum(header.rows for header in waiting if header.last <= frontier)
+            waiting = [header for header in waiting if header.last > frontier]
+            # Whatever is not listed begins at or after the frontier.
+            if enough >= records_enough and frontier > after:
+                return list(headers.values()), min(until, frontier)
+            low, last = frontier.due_ms, page[-1].member
+
+    def page(self, level: Level, low: str, high: str, last: bytes) -> list[Header]:
+        """The next headers of a level by (score, header), behind `last`."""
+        hw, members = self._link.run(LIST, [self.keys.hw, self.keys.level(level)], [low, high, HEADERS_PER_PAGE, last])
+        self._check(hw)
+        try:
+            return [read_header(member, level) for member in members]
+        except HeaderFormatError as error:
+            raise OverflowLoss(self._lane, 0, str(error)) from error
+
+    def after(self, after: Position) -> Read:
+        """Reads chunks, leaving out what is at or before `after`."""
+
+        def read(headers: Sequence[Header], limit: Position) -> list[Held]:
+            keys = [self.keys.hw, *map(self.keys.slot, headers)]
+            hw, blobs = self._link.run(READ, keys, [header.member for header in headers])
+            self._check(hw)
+            records: list[Held] = []
+            for header, data in zip(headers, blobs, strict=True):
+                if data is None:
+                    self._explain_missing(header)
+                try:
+                    records += self._codec.unpack(header.blob(data), after, limit)
+                except ChunkDamagedError as error:
+                    raise OverflowLoss(self._lane, 0, str(error)) from error
+            return records
+
+        return read
+
+    def _explain_missing(self, header: Header) -> None:
+        level = self.keys.level(header.level)
+        if self._link.do(lambda client: client.zscore(level, header.member)) is None:
+            raise GoneError
+        raise OverflowLoss(self._lane, 0, f"a chunk of {header.rows} records has a header but no content")
+
+    def _check(self, hw: int) -> None:
+        check_whole(self._lane, hw, self._acknowledged)
+        if self.hw < 0:
+            self.hw = hw
+
+
+def check_whole(lane: LaneId, hw: int, acknowledged: int) -> None:
+    """Raises OverflowLoss when Redis has fewer change blocks than it acknowledged."""
+    if hw < acknowledged:
+        detail = f"blocks up to {acknowledged} were acknowledged, only those up to {hw} are there"
+        raise OverflowLoss(lane, hw, detail)

@@ -1,0 +1,128 @@
+"""The servers on which the overflow must behave the same: bundled Valkey, Debian's Redis, a Cluster of three."""
+
+import os
+import random
+import shutil
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import Redis
+
+from sidecar.embedded.valkey import EmbeddedValkey
+
+SLOTS = 16_384
+WAIT_S = 20.0
+PORTS = range(20_000, 32_000)  # below those that the system gives to outgoing connections
+
+KINDS = ["valkey", pytest.param("redis", marks=pytest.mark.integration), "cluster"]
+
+
+@dataclass(frozen=True, slots=True)
+class RedisServer:
+    """A running server or Cluster."""
+
+    url: str
+    nodes: list[EmbeddedValkey]
+
+    def on_each_node(self, command: Callable[[Any], Any]) -> list[Any]:
+        """Run a command on every node, past the overflow's own client."""
+        answers = []
+        for node in self.nodes:
+            with Redis.from_url(node.url, protocol=2) as client:
+                answers.append(command(client))
+        return answers
+
+    def configure(self, name: str, value: str) -> None:
+        """CONFIG SET on every node."""
+        self.on_each_node(lambda client: client.config_set(name, value))
+
+
+@pytest.fixture(name="redis_server", scope="session", params=KINDS)
+def redis_server_fixture(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RedisServer]:
+    """Each kind of server in turn, shared by the tests of a run: they use groups of their own."""
+    directory = tmp_path_factory.mktemp(request.param)
+    with ExitStack() as stack:
+        match request.param:
+            case "valkey":
+                yield _one(stack, EmbeddedValkey(directory))
+            case "redis":
+                yield _one(stack, EmbeddedValkey(directory, free_port(), server=_debian_redis()))
+            case _:
+                yield _cluster(stack, directory)
+
+
+@pytest.fixture(name="valkey")
+def valkey_fixture(tmp_path: Path) -> Iterator[EmbeddedValkey]:
+    """A bundled Valkey of the test's own, to be stopped, killed and misconfigured."""
+    server = EmbeddedValkey(tmp_path / "valkey")
+    server.start()
+    yield server
+    server.stop()
+
+
+def _debian_redis() -> Path:
+    found = shutil.which("redis-server")
+    if found is None:
+        reason = "redis-server is not installed (apt-get install redis-server)"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return Path(found)
+
+
+def _one(stack: ExitStack, server: EmbeddedValkey) -> RedisServer:
+    stack.callback(server.stop)
+    server.start()
+    return RedisServer(server.url, [server])
+
+
+def _cluster(stack: ExitStack, directory: Path) -> RedisServer:
+    ports = [free_port() for _ in range(3)]
+    bus_ports = [free_port() for _ in range(3)]
+    nodes = []
+    for port, bus_port in zip(ports, bus_ports, strict=True):
+        settings = {"cluster-enabled": "yes", "cluster-port": str(bus_port)}
+        nodes.append(EmbeddedValkey(directory / str(port), port, settings))
+        stack.callback(nodes[-1].stop)
+        nodes[-1].start()
+    cluster = RedisServer(f"redis+cluster://127.0.0.1:{ports[0]}", nodes)
+    for number, node in enumerate(nodes):
+        with Redis.from_url(node.url, protocol=2) as client:
+            first, last = SLOTS * number // 3, SLOTS * (number + 1) // 3 - 1
+            client.execute_command("CLUSTER ADDSLOTSRANGE", first, last)
+            client.execute_command("CLUSTER MEET", "127.0.0.1", ports[0], bus_ports[0])
+    wait_until(lambda: all(cluster.on_each_node(_knows_all)))
+    return cluster
+
+
+def _knows_all(client: Any) -> bool:
+    information = client.execute_command("CLUSTER INFO")
+    text = information.decode() if isinstance(information, bytes) else str(information)
+    wanted = ("cluster_state:ok", "cluster_known_nodes:3", f"cluster_slots_ok:{SLOTS}")
+    wanted_parsed = ("'cluster_state': 'ok'", "'cluster_known_nodes': '3'", f"'cluster_slots_ok': '{SLOTS}'")
+    return all(word in text for word in wanted) or all(word in text for word in wanted_parsed)
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on."""
+    while True:
+        port = random.choice(PORTS)
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) != 0:
+                return port
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Poll a real condition for which the server gives no signal."""
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        time.sleep(0.02)

@@ -1,0 +1,177 @@
+"""What the engine may rely on, on every kind of Redis."""
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from sidecar.overflow import Change, OverflowFull, OverflowLoss
+from sidecar.overflow_layout import COARSE, FINE, LaneKeys
+from sidecar.overflow_redis import RedisOverflow, open_overflow
+from sidecar.record import LaneId, Position
+from tests.contract.overflow_records import LANE, NOW_MS, START, at, held, in_order, promote_all
+from tests.contract.redis_servers import RedisServer, redis_server_fixture
+
+__all__ = ["redis_server_fixture"]
+
+HOUR_MS = 3_600_000
+_groups = itertools.count()
+
+
+@pytest.fixture(name="overflow")
+def overflow_fixture(redis_server: RedisServer) -> Iterator[RedisOverflow]:
+    overflow = open_overflow(redis_server.url, f"group{next(_groups)}")
+    yield overflow
+    overflow.close()
+
+
+def keys_left(server: RedisServer, group: str) -> set[str]:
+    found = server.on_each_node(lambda client: client.keys(f"*{group}:*"))
+    return {key.decode() for keys in found for key in keys}
+
+
+def test_what_is_put_is_promoted_in_order(overflow: RedisOverflow) -> None:
+    records = [held(offset, offset * 7_919 % (40 * HOUR_MS)) for offset in range(3_000)]
+    overflow.apply([Change(LANE, 1, records[:2_000]), Change(LANE, 2, records[2_000:])], NOW_MS)
+    assert overflow.watermark(LANE) == 2
+    assert promote_all(overflow, START, at(40 * HOUR_MS)) == in_order(records)
+    assert overflow.count(LANE, START) == 3_000
+    assert overflow.count(LANE, in_order(records)[999].position) == 2_000
+
+
+def test_records_due_at_one_moment_are_split_by_offset(overflow: RedisOverflow) -> None:
+    records = [held(offset, 5_000) for offset in range(2_000)]
+    overflow.apply([Change(LANE, 1, records)], NOW_MS)
+    step = overflow.promote(LANE, START, at(60_000), 300, 1)
+    assert step.records == records[:300]
+    assert step.cursor == records[299].position
+    assert promote_all(overflow, step.cursor, at(60_000), 300) == records[300:]
+
+
+def test_a_block_applied_twice_changes_nothing(overflow: RedisOverflow) -> None:
+    first, second = Change(LANE, 1, [held(1, 9_000)]), Change(LANE, 2, [held(2, 9_000)])
+    overflow.apply([first, second], NOW_MS)
+    overflow.apply([first, second], NOW_MS + 5 * HOUR_MS)
+    overflow.apply([Change(LANE, 1, [held(7, 9_000)])], NOW_MS)
+    assert overflow.watermark(LANE) == 2
+    assert promote_all(overflow, START, at(HOUR_MS)) == [held(1, 9_000), held(2, 9_000)]
+
+
+def test_a_gap_in_the_blocks_is_loss(overflow: RedisOverflow) -> None:
+    other = LaneId("reminders", 4)
+    with pytest.raises(OverflowLoss) as caught:
+        overflow.apply([Change(other, 1, [held(1, 9_000)]), Change(LANE, 3, [held(2, 9_000)])], NOW_MS)
+    assert (caught.value.lane, caught.value.hw) == (LANE, 0)
+    assert overflow.watermark(LANE) == 0
+    assert overflow.watermark(other) == 1
+
+
+def test_fewer_blocks_than_acknowledged_is_loss(overflow: RedisOverflow) -> None:
+    overflow.apply([Change(LANE, 1, [held(1, 9_000)])], NOW_MS)
+    with pytest.raises(OverflowLoss) as caught:
+        overflow.promote(LANE, START, at(HOUR_MS), 10, 2)
+    assert caught.value.hw == 1
+
+
+def test_loss_is_seen_although_the_records_were_read_ahead(redis_server: RedisServer, overflow: RedisOverflow) -> None:
+    overflow.apply([Change(LANE, 1, [held(1, 1_000), held(2, 30_000)])], NOW_MS)
+    assert overflow.promote(LANE, START, at(2_000), 10, 1).records == [held(1, 1_000)]
+    redis_server.on_each_node(lambda client: client.flushall())
+    with pytest.raises(OverflowLoss):
+        overflow.promote(LANE, at(2_000), at(40_000), 10, 1)
+
+
+@pytest.mark.parametrize(("level", "delay_ms"), [(FINE, 9_000), (COARSE, 9 * HOUR_MS)])
+def test_a_header_without_its_content_is_loss(
+    redis_server: RedisServer, overflow: RedisOverflow, level: object, delay_ms: int
+) -> None:
+    assert level in (FINE, COARSE)
+    overflow.apply([Change(LANE, 1, [held(1, delay_ms)])], NOW_MS)
+    for key in keys_left(redis_server, overflow.group):
+        if key.split("}:")[1].count(":"):
+            overflow.client.delete(key)
+    with pytest.raises(OverflowLoss):
+        overflow.promote(LANE, START, at(10 * HOUR_MS), 10, 1)
+
+
+def test_a_put_into_what_was_read_ahead_is_promoted(overflow: RedisOverflow) -> None:
+    overflow.apply([Change(LANE, 1, [held(1, 1_000), held(2, 30_000)])], NOW_MS)
+    assert overflow.promote(LANE, START, at(2_000), 10, 1).records == [held(1, 1_000)]
+    overflow.apply([Change(LANE, 2, [held(3, 20_000), held(4, 900_000)])], NOW_MS)
+    assert promote_all(overflow, at(2_000), at(40_000)) == [held(3, 20_000), held(2, 30_000)]
+
+
+def test_a_put_by_another_process_is_promoted_too(redis_server: RedisServer, overflow: RedisOverflow) -> None:
+    overflow.apply([Change(LANE, 1, [held(1, 1_000), held(2, 30_000)])], NOW_MS)
+    overflow.promote(LANE, START, at(2_000), 10, 1)
+    other = open_overflow(redis_server.url, overflow.group)
+    other.apply([Change(LANE, 2, [held(3, 20_000)])], NOW_MS)
+    other.close()
+    assert promote_all(overflow, at(2_000), at(40_000)) == [held(3, 20_000), held(2, 30_000)]
+
+
+def test_settled_slots_go_and_nothing_else_stays(redis_server: RedisServer, overflow: RedisOverflow) -> None:
+    records = [held(offset, offset * 7_919 % (6 * HOUR_MS)) for offset in range(2_000)]
+    overflow.apply([Change(LANE, 1, records)], NOW_MS)
+    settled = at(3 * HOUR_MS)
+    while overflow.tidy(LANE, settled, NOW_MS):
+        pass
+    assert promote_all(overflow, settled, at(6 * HOUR_MS)) == in_order(
+        record for record in records if record.position > settled
+    )
+    while overflow.tidy(LANE, at(8 * HOUR_MS), NOW_MS):
+        pass
+    assert keys_left(redis_server, overflow.group) == {LaneKeys(overflow.group, LANE).hw}
+
+
+def test_cascade_moves_what_comes_near_and_loses_nothing(redis_server: RedisServer, overflow: RedisOverflow) -> None:
+    records = [held(offset, offset * 9_973 % (6 * HOUR_MS)) for offset in range(2_000)]
+    overflow.apply([Change(LANE, 1, records)], NOW_MS)
+    keys = LaneKeys(overflow.group, LANE)
+    before = overflow.client.zcard(keys.level(COARSE))
+    now_ms = NOW_MS + 2 * HOUR_MS
+    while overflow.tidy(LANE, Position(0, 0), now_ms):
+        pass
+    assert 0 < overflow.client.zcard(keys.level(COARSE)) < before
+    assert promote_all(overflow, START, at(6 * HOUR_MS)) == in_order(records)
+    assert overflow.count(LANE, START) == len(records)
+
+
+def test_scripts_that_the_server_forgot_are_sent_again(redis_server: RedisServer, overflow: RedisOverflow) -> None:
+    redis_server.on_each_node(lambda client: client.script_flush())
+    overflow.apply([Change(LaneId("t", number), 1, [held(1, 9_000)]) for number in range(5)], NOW_MS)
+    redis_server.on_each_node(lambda client: client.script_flush())
+    assert promote_all(overflow, START, at(HOUR_MS), lane=LaneId("t", 4)) == [held(1, 9_000)]
+
+
+def test_a_full_server_refuses_puts_and_lets_everything_else_go_on(
+    redis_server: RedisServer, overflow: RedisOverflow
+) -> None:
+    records = [held(offset, offset * 9_973 % (6 * HOUR_MS)) for offset in range(500)]
+    overflow.apply([Change(LANE, 1, records)], NOW_MS)
+    limits = redis_server.on_each_node(lambda client: client.config_get("maxmemory")["maxmemory"])
+    redis_server.configure("maxmemory", "1mb")
+    try:
+        with pytest.raises(OverflowFull):
+            overflow.apply([Change(LANE, 2, [held(9_999, 9_000)])], NOW_MS)
+        assert promote_all(overflow, START, at(6 * HOUR_MS)) == in_order(records)
+        settled = at(7 * HOUR_MS)
+        while overflow.tidy(LANE, settled, NOW_MS):
+            pass
+        assert keys_left(redis_server, overflow.group) == {LaneKeys(overflow.group, LANE).hw}
+    finally:
+        redis_server.configure("maxmemory", limits[0])
+    overflow.apply([Change(LANE, 2, [held(9_999, 8 * HOUR_MS)])], NOW_MS)
+    assert overflow.watermark(LANE) == 2
+
+
+def test_large_values_and_thousands_of_slots(overflow: RedisOverflow) -> None:
+    large = [held(offset, offset, b"%d" % offset * 100_000) for offset in range(5)]
+    sparse = [held(100 + offset, (2 + offset) * HOUR_MS) for offset in range(2_000)]
+    overflow.apply([Change(LANE, 1, large), Change(LANE, 2, sparse)], NOW_MS)
+    assert promote_all(overflow, START, at(2_100 * HOUR_MS)) == large + sparse
+
+
+def test_a_healthy_server_has_no_findings(overflow: RedisOverflow) -> None:
+    assert overflow.inspect() == []
+    assert 0 < overflow.memory_ratio() < 1

@@ -1,0 +1,176 @@
+"""The overflow's server stopped, frozen, misconfigured; another process moving things while we read."""
+
+from collections.abc import Callable, Sequence
+from os import kill
+from signal import SIGCONT, SIGSTOP
+from typing import Any
+
+import pytest
+
+from sidecar import overflow_link
+from sidecar.embedded.valkey import EmbeddedValkey
+from sidecar.finding import Severity
+from sidecar.overflow import Change, OverflowLoss, OverflowUnavailable
+from sidecar.overflow_layout import ADD, COARSE, READ, REMOVE, LaneKeys
+from sidecar.overflow_link import connect, script_hash
+from sidecar.overflow_redis import RedisOverflow, open_overflow
+from sidecar.record import Position
+from tests.contract.overflow_records import LANE, NOW_MS, START, at, held, in_order, promote_all
+from tests.contract.redis_servers import valkey_fixture
+
+__all__ = ["valkey_fixture"]
+
+HOUR_MS = 3_600_000
+RECORDS = [held(offset, offset * 9_973 % (6 * HOUR_MS)) for offset in range(2_000)]
+
+
+class Interrupted:
+    """A real client that lets something happen just before a script runs for the first time."""
+
+    def __init__(self, client: Any, interruption: Callable[[], object], script: str = READ) -> None:
+        self._client = client
+        self._interruption: Callable[[], object] | None = interruption
+        self._awaited = script_hash(script)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    def evalsha(self, name: str, *arguments: Any) -> Any:
+        if name == self._awaited and self._interruption is not None:
+            interruption, self._interruption = self._interruption, None
+            interruption()
+        return self._client.evalsha(name, *arguments)
+
+
+def put(url: str) -> None:
+    overflow = open_overflow(url, "g")
+    overflow.apply([Change(LANE, 1, RECORDS)], NOW_MS)
+    overflow.close()
+
+
+def tidy_all(url: str, settled: Position, now_ms: int) -> None:
+    other = open_overflow(url, "g")
+    while other.tidy(LANE, settled, now_ms):
+        pass
+    other.close()
+
+
+def test_a_cascade_between_header_and_content_loses_nothing(valkey: EmbeddedValkey) -> None:
+    put(valkey.url)
+    client = Interrupted(connect(valkey.url), lambda: tidy_all(valkey.url, START, NOW_MS + 5 * HOUR_MS))
+    overflow = RedisOverflow(client, "g")
+    assert promote_all(overflow, START, at(6 * HOUR_MS)) == in_order(RECORDS)
+    assert not client.exists(LaneKeys("g", LANE).level(COARSE))
+    overflow.close()
+
+
+def test_two_cascades_at_once_lose_nothing(valkey: EmbeddedValkey) -> None:
+    put(valkey.url)
+    now_ms = NOW_MS + 5 * HOUR_MS
+    client = Interrupted(connect(valkey.url), lambda: tidy_all(valkey.url, START, now_ms))
+    overflow = RedisOverflow(client, "g")
+    while overflow.tidy(LANE, START, now_ms):
+        pass
+    assert promote_all(overflow, START, at(6 * HOUR_MS)) == in_order(RECORDS)
+    overflow.close()
+
+
+class CutError(Exception):
+    """The process ended here."""
+
+
+@pytest.mark.parametrize("script", [ADD, REMOVE])
+def test_a_cascade_cut_short_leaves_copies_that_are_dropped(valkey: EmbeddedValkey, script: str) -> None:
+    put(valkey.url)
+
+    def cut() -> None:
+        raise CutError
+
+    overflow = RedisOverflow(Interrupted(connect(valkey.url), cut, script), "g")
+    with pytest.raises(CutError):
+        overflow.tidy(LANE, START, NOW_MS + 5 * HOUR_MS)
+    assert promote_all(overflow, START, at(6 * HOUR_MS)) == in_order(RECORDS)
+    overflow.close()
+
+
+def test_a_restarted_server_is_used_again_by_itself(valkey: EmbeddedValkey) -> None:
+    put(valkey.url)
+    overflow = open_overflow(valkey.url, "g")
+    assert overflow.watermark(LANE) == 1
+    valkey.kill()
+    with pytest.raises(OverflowUnavailable):
+        overflow.watermark(LANE)
+    with pytest.raises(OverflowUnavailable):
+        overflow.apply([Change(LANE, 2, RECORDS), Change(LANE, 3, [])], NOW_MS)
+    valkey.start()
+    assert overflow.watermark(LANE) == 1
+    assert promote_all(overflow, START, at(6 * HOUR_MS)) == in_order(RECORDS)
+    overflow.close()
+
+
+def test_a_frozen_server_is_given_up_after_one_timeout(valkey: EmbeddedValkey, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overflow_link, "SOCKET_TIMEOUT_S", 0.3)
+    put(valkey.url)
+    overflow = open_overflow(valkey.url, "g")
+    kill(valkey.process_id, SIGSTOP)
+    try:
+        with pytest.raises(OverflowUnavailable):
+            overflow.promote(LANE, START, at(HOUR_MS), 10, 1)
+    finally:
+        kill(valkey.process_id, SIGCONT)
+    assert promote_all(overflow, START, at(6 * HOUR_MS)) == in_order(RECORDS)
+    overflow.close()
+
+
+def test_a_damaged_chunk_is_loss(valkey: EmbeddedValkey) -> None:
+    put(valkey.url)
+    overflow = open_overflow(valkey.url, "g")
+    for key in overflow.client.scan_iter(match="*}:a:*"):
+        for member in overflow.client.hkeys(key):
+            overflow.client.hset(key, member, b"something else")
+    with pytest.raises(OverflowLoss):
+        overflow.promote(LANE, START, at(HOUR_MS), 10, 1)
+    overflow.close()
+
+
+@pytest.mark.parametrize("member", [b"short", bytes(59)])
+def test_a_header_of_another_version_is_not_guessed_at(valkey: EmbeddedValkey, member: bytes) -> None:
+    overflow = open_overflow(valkey.url, "g")
+    overflow.client.zadd(LaneKeys("g", LANE).level(COARSE), {member: NOW_MS})
+    with pytest.raises(OverflowLoss):
+        overflow.promote(LANE, START, at(HOUR_MS), 10, 0)
+    overflow.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "severity", "words"),
+    [
+        ({"maxmemory-policy": "allkeys-lru"}, Severity.ERROR, "allkeys-lru"),
+        ({"appendonly": "no"}, Severity.WARNING, "neither"),
+        ({"maxmemory": "0"}, Severity.WARNING, "maxmemory is not set"),
+        ({"maxmemory": "99999gb"}, Severity.WARNING, "of the host's memory"),
+    ],
+)
+def test_findings(valkey: EmbeddedValkey, settings: dict[str, str], severity: Severity, words: str) -> None:
+    overflow = open_overflow(valkey.url, "g")
+    for name, value in settings.items():
+        overflow.client.config_set(name, value)
+    (finding,) = overflow.inspect()
+    assert finding.severity is severity
+    assert words in finding.message
+    assert finding.fix.startswith("CONFIG SET")
+    overflow.close()
+
+
+def test_nobody_there() -> None:
+    overflow = open_overflow("redis://127.0.0.1:1", "g")
+    calls: Sequence[Callable[[], object]] = [
+        lambda: overflow.watermark(LANE),
+        lambda: overflow.tidy(LANE, START, NOW_MS),
+        overflow.inspect,
+    ]
+    for call in calls:
+        with pytest.raises(OverflowUnavailable):
+            call()
+    with pytest.raises(OverflowUnavailable):
+        open_overflow("redis+cluster://127.0.0.1:1", "g")

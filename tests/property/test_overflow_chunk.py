@@ -1,0 +1,47 @@
+"""Any records survive packing, whole and in part."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sidecar.chunk import ChunkCodec
+from sidecar.overflow_layout import FINE, header_of, read_header
+from sidecar.record import OFFSET_MAX, Held, Position
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+payloads = st.none() | st.binary(max_size=40)
+headers = st.lists(st.tuples(st.sampled_from(["a", "b", ""]) | texts, payloads), max_size=4)
+numbers = st.integers(-1, (1 << 53) - 1)
+offsets = st.integers(0, OFFSET_MAX)
+
+helds = st.builds(
+    Held, st.integers(0, 1 << 40), offsets, texts, st.integers(-1, 2**31 - 1), payloads, payloads, headers, texts,
+    st.none() | st.binary(max_size=20), st.integers(0, 1_000), numbers, headers, numbers, texts,
+    st.integers(0, 1 << 40),
+)  # fmt: skip
+runs = st.lists(helds, min_size=1, max_size=30, unique_by=lambda held: held.offset).map(
+    lambda records: sorted(records, key=lambda held: (held.due_ms, held.offset))
+)
+
+
+@given(runs)
+def test_round_trip(records: list[Held]) -> None:
+    everything = Position(-1, -1), Position(OFFSET_MAX, OFFSET_MAX)
+    codec = ChunkCodec()
+    packed = codec.pack(records)
+    assert [held for run, _ in packed for held in run] == records
+    for run, blob in packed:
+        assert codec.unpack(blob, *everything) == list(run)
+        assert codec.pack(run)[0][1] == blob
+        header = header_of(run, FINE, blob)
+        assert read_header(header.member, FINE) == header
+
+
+@settings(max_examples=50)
+@given(runs, st.integers(0, 1 << 40), st.integers(0, 1 << 40), offsets, offsets)
+def test_part_of_a_chunk(records: list[Held], low: int, high: int, first: int, last: int) -> None:
+    codec = ChunkCodec()
+    borders = [Position(low, first), Position(high, last), records[0].position, records[-1].position]
+    for after in borders:
+        for until in borders:
+            found = [held for _, blob in codec.pack(records) for held in codec.unpack(blob, after, until)]
+            assert found == [held for held in records if after < held.position <= until]

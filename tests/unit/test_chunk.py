@@ -1,0 +1,81 @@
+"""Chunks: what goes in comes out, and what is damaged is noticed."""
+
+import pytest
+
+from sidecar.chunk import BYTES_MAX, RECORDS_MAX, Blob, ChunkCodec, ChunkDamagedError
+from sidecar.record import OFFSET_MAX, Held, Position
+
+START = Position(-1, -1)
+END = Position(OFFSET_MAX, OFFSET_MAX)
+
+
+def held(offset: int, due_ms: int = 1_000, value: bytes | None = b"value", **fields: object) -> Held:
+    """A record as the engine makes it."""
+    plain = Held(due_ms, offset, "orders", -1, b"key", value, [], "policy@1", None, 0, -1, [], -1, "orders-dlq", 8)
+    return plain._replace(**fields)  # type: ignore[arg-type]
+
+
+def test_records_come_back_equal() -> None:
+    records = [
+        held(1),
+        held(2, key=None, value=None),
+        held(3, value=b"", headers=[("a", b"\xff\xfe"), ("a", None), ("", b"")]),
+        held(4, headers=[("a", b"1"), ("b", b"2")], trailer=[("tickover-id", b"x")], origin=b"t/0/1"),
+        held(5, due_ms=2_000, target="other", policy="p@2", attempt=3, first_failure_ms=999, expires_ms=5_000),
+    ]
+    ((run, blob),) = ChunkCodec().pack(records)
+    assert list(run) == records
+    assert ChunkCodec().unpack(blob, START, END) == records
+
+
+def test_only_the_wanted_rows_come_back() -> None:
+    records = [held(offset, due_ms=1_000 + offset // 10, value=b"%d" % offset) for offset in range(100)]
+    ((_, blob),) = ChunkCodec().pack(records)
+    after, until = records[13].position, records[57].position
+    assert ChunkCodec().unpack(blob, after, until) == records[14:58]
+    assert ChunkCodec().unpack(blob, records[99].position, END) == []
+
+
+def test_the_same_records_give_the_same_bytes() -> None:
+    records = [held(offset, headers=[("h", b"%d" % offset)]) for offset in range(50)]
+    copies = [Held(*record) for record in records]
+    assert ChunkCodec().pack(records)[0][1] == ChunkCodec().pack(copies)[0][1]
+
+
+def test_a_chunk_has_a_limit_of_records_and_of_bytes() -> None:
+    many = ChunkCodec().pack([held(offset) for offset in range(RECORDS_MAX + 1)])
+    assert [len(run) for run, _ in many] == [RECORDS_MAX, 1]
+    large = [held(offset, value=bytes(BYTES_MAX // 4)) for offset in range(8)]
+    packed = ChunkCodec().pack(large)
+    assert all(blob.raw_bytes <= BYTES_MAX for _, blob in packed)
+    assert [record for run, _ in packed for record in run] == large
+
+
+def test_a_record_larger_than_a_chunk_has_one_for_itself() -> None:
+    records = [held(1), held(2, value=bytes(3 * BYTES_MAX)), held(3)]
+    packed = ChunkCodec().pack(records)
+    assert [len(run) for run, _ in packed] == [1, 1, 1]
+    assert [ChunkCodec().unpack(blob, START, END)[0] for _, blob in packed] == records
+
+
+@pytest.mark.parametrize("place", [0, 1, -1])
+def test_damage_is_noticed(place: int) -> None:
+    ((_, blob),) = ChunkCodec().pack([held(1), held(2)])
+    data = bytearray(blob.data)
+    data[place] ^= 1
+    with pytest.raises(ChunkDamagedError):
+        ChunkCodec().unpack(blob._replace(data=bytes(data)), START, END)
+
+
+def test_a_size_that_is_not_the_headers_is_refused_before_it_is_allocated() -> None:
+    ((_, blob),) = ChunkCodec().pack([held(1)])
+    with pytest.raises(ChunkDamagedError):
+        ChunkCodec().unpack(Blob(blob.data, blob.raw_bytes + 1, blob.content_hash), START, END)
+
+
+def test_strings_are_shared_within_a_chunk() -> None:
+    ((_, blob),) = ChunkCodec().pack([held(1, headers=[("h", b"")]), held(2, headers=[("h", b"")])])
+    first, second = ChunkCodec().unpack(blob, START, END)
+    assert first.target is second.target
+    assert first.policy is second.policy
+    assert first.headers[0][0] is second.headers[0][0]
