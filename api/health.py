@@ -26,11 +26,11 @@ async def live(ports: GivenPorts) -> Response:
 async def ready(ports: GivenPorts) -> Response:
     """200 when this process does its work, else 503 with what is wrong."""
     problems = list(ports.stats().problems)
-    if not ports.policies.healthy:
-        problems.append(f"policies: {ports.policies.reason}")
     if problems:
         raise Problem(503, "not-ready", "; ".join(problems), {"Retry-After": "1"}, problems=problems)
-    return json_response({"status": "ready"})
+    # Without the policy topic records are decided by the last good table; only writes to policies have to wait.
+    warnings = [] if ports.policies.healthy else [f"policies: {ports.policies.reason}"]
+    return json_response({"status": "ready", "warnings": warnings})
 
 
 @router.get("/metrics", response_class=Response)
