@@ -7,10 +7,12 @@ from typing import Final
 from policies.duration import DAY_MS, format_duration
 from policies.glob import compile_globs, is_exact
 from policies.model import ExponentialBackoff, FixedBackoff, Policy
+from policies.topic import TOPIC_SETTINGS
 from sidecar.config import Settings
 from sidecar.finding import Finding, Severity
+from sidecar.retention import ledger_retention_ms
+from sidecar.topics import ledger_config
 
-RETENTION_MARGIN_MS: Final = 7 * DAY_MS
 REPLICAS_WANTED: Final = 3
 # The defaults of brokers (1,048,588) and of the producer (1,000,000) differ by this; that is no finding.
 SIZE_SLACK: Final = 1.05
@@ -44,9 +46,9 @@ class Cluster:
     topics: Mapping[str, TopicFacts]
     producer_bytes_max: int
 
-    def create(self, topic: str, partitions: int, replicas: int = -1, **config: str) -> str:
+    def create(self, topic: str, partitions: int, replicas: int = -1, config: Mapping[str, str] | None = None) -> str:
         """The command that creates a topic."""
-        options = "".join(f" --config {name.replace('_', '.')}={value}" for name, value in config.items())
+        options = "".join(f" --config {name}={value}" for name, value in (config or {}).items())
         factor = f" --replication-factor {replicas}" if replicas > 0 else ""
         return (
             f"kafka-topics.sh --bootstrap-server {self.bootstrap} --create --topic {topic}"
@@ -94,6 +96,12 @@ def longest_hold_ms(policy: Policy) -> int:
             return max(backoff.delays)
 
 
+def _span_ms(policy: Policy) -> int:
+    """The longest that the ledger may be asked about a record of this policy, over all its attempts."""
+    timeout_ms = policy.retry.timeout if policy.retry else None
+    return max(longest_hold_ms(policy), timeout_ms or 0)
+
+
 def matching(globs: Iterable[str], topics: Iterable[str]) -> list[str]:
     """The topics that one of the globs matches, sorted."""
     pattern = compile_globs(globs)
@@ -105,25 +113,20 @@ def source_topics(settings: Settings, policies: Sequence[Policy], topics: Iterab
     globs = settings.sources or tuple(glob for policy in policies for glob in policy.match.topics)
     internal = {settings.ledger_topic, settings.policies.topic, settings.quarantine.topic}
     found = matching(globs, topics)
-    return [
-        topic for topic in found if topic not in internal and (topic in globs or not topic.startswith("__"))
-    ]
+    return [topic for topic in found if topic not in internal and (topic in globs or not topic.startswith("__"))]
 
 
 def _ledger(cluster: Cluster, settings: Settings, policies: Sequence[Policy]) -> Iterator[Finding]:
     name = settings.ledger_topic
     part = f"ledger {name}"
-    longest_ms = max(map(longest_hold_ms, policies), default=0)
-    wanted_ms = settings.ledger.retention_ms or longest_ms + RETENTION_MARGIN_MS
+    wanted_ms = settings.ledger.retention_ms or ledger_retention_ms(max(map(_span_ms, policies), default=0))
     facts = cluster.topics.get(name)
     if facts is None:
         fix = cluster.create(
             name,
             settings.ledger.partitions,
             settings.ledger.replication_factor,
-            cleanup_policy="delete",
-            retention_ms=str(wanted_ms),
-            message_timestamp_type="LogAppendTime",
+            ledger_config(wanted_ms),
         )
         yield _absent(part, fix)
         return
@@ -131,15 +134,16 @@ def _ledger(cluster: Cluster, settings: Settings, policies: Sequence[Policy]) ->
     retention_ms = facts.number("retention.ms")
     if retention_ms is not None and 0 <= retention_ms < wanted_ms:
         what = f"retention.ms is {format_duration(retention_ms)}, wanted is {format_duration(wanted_ms)}"
-        reason = (
-            " (the longest delay.max + 7d)" if settings.ledger.retention_ms is None else " (ledger.retention)"
-        )
+        reason = " (the longest delay.max + 7d)" if settings.ledger.retention_ms is None else " (ledger.retention)"
         fix = cluster.alter(name, f"retention.ms={wanted_ms}")
         problems.append(Finding(Severity.WARNING, part, what + reason, fix))
+    bytes_max, bytes_wanted = facts.number("max.message.bytes"), ledger_config(wanted_ms)["max.message.bytes"]
+    if bytes_max is not None and bytes_max < int(bytes_wanted):
+        what = f"max.message.bytes is {bytes_max}, wanted is {bytes_wanted}: a large block would be refused"
+        fix = cluster.alter(name, f"max.message.bytes={bytes_wanted}")
+        problems.append(Finding(Severity.WARNING, part, what, fix))
     if facts.config.get("message.timestamp.type", "LogAppendTime") != "LogAppendTime":
-        what = (
-            "message.timestamp.type is not LogAppendTime, so this clock cannot be compared with the broker's"
-        )
+        what = "message.timestamp.type is not LogAppendTime, so this clock cannot be compared with the broker's"
         fix = cluster.alter(name, "message.timestamp.type=LogAppendTime")
         problems.append(Finding(Severity.WARNING, part, what, fix))
     yield from problems or [Finding(Severity.OK, part, f"{facts.partitions} partitions, settings as wanted")]
@@ -150,9 +154,7 @@ def _policy_topic(cluster: Cluster, settings: Settings) -> Iterator[Finding]:
     part = f"policy topic {name}"
     facts = cluster.topics.get(name)
     if facts is None:
-        yield _absent(
-            part, cluster.create(name, 1, cleanup_policy="delete", retention_ms="-1", retention_bytes="-1")
-        )
+        yield _absent(part, cluster.create(name, 1, -1, TOPIC_SETTINGS))
         return
     problems = list(_internal(cluster, name, part, facts))
     if facts.partitions != 1:
@@ -171,15 +173,13 @@ def _quarantine(cluster: Cluster, settings: Settings) -> Iterator[Finding]:
     part = f"quarantine {name}"
     facts = cluster.topics.get(name)
     if facts is None:
-        yield _absent(part, cluster.create(name, 1, cleanup_policy="delete"))
+        yield _absent(part, cluster.create(name, 1, -1, {"cleanup.policy": "delete"}))
         return
     yield from list(_internal(cluster, name, part, facts)) or [Finding(Severity.OK, part, "exists")]
 
 
 def _absent(part: str, fix: str) -> Finding:
-    return Finding(
-        Severity.WARNING, part, "does not exist; the sidecar creates it at start if it may, else", fix
-    )
+    return Finding(Severity.WARNING, part, "does not exist; the sidecar creates it at start if it may, else", fix)
 
 
 def _internal(cluster: Cluster, name: str, part: str, facts: TopicFacts) -> Iterator[Finding]:
@@ -202,14 +202,10 @@ def _sources(
                 fix = cluster.create(glob, 1)
                 yield Finding(Severity.ERROR, f"source {glob}", "does not exist", fix)
         elif not matching([glob], sources):
-            yield Finding(
-                Severity.WARNING, f"source {glob}", "no topic matches it", "create one, or correct the glob"
-            )
+            yield Finding(Severity.WARNING, f"source {glob}", "no topic matches it", "create one, or correct the glob")
     for name in sources:
         problems = list(_source(cluster, name, policies))
-        yield from problems or [
-            Finding(Severity.OK, f"source {name}", f"{cluster.topics[name].partitions} partitions")
-        ]
+        yield from problems or [Finding(Severity.OK, f"source {name}", f"{cluster.topics[name].partitions} partitions")]
 
 
 def _source(cluster: Cluster, name: str, policies: Sequence[Policy]) -> Iterator[Finding]:
@@ -231,9 +227,7 @@ def _source(cluster: Cluster, name: str, policies: Sequence[Policy]) -> Iterator
             f"retention.ms is {format_duration(retention_ms)}, below {setting} {format_duration(longest_ms)}"
             f" of policy {longest.name}: records held longer live in Redis only, which is then not expendable"
         )
-        yield Finding(
-            Severity.WARNING, part, what, cluster.alter(name, f"retention.ms={longest_ms + DAY_MS}")
-        )
+        yield Finding(Severity.WARNING, part, what, cluster.alter(name, f"retention.ms={longest_ms + DAY_MS}"))
     if (facts.number("retention.bytes") or -1) > 0:
         what = f"retention.bytes is {facts.number('retention.bytes')}: a burst could push held records out"
         yield Finding(Severity.WARNING, part, what, cluster.alter(name, "retention.bytes=-1"))

@@ -74,8 +74,13 @@ def test_an_empty_cluster_gets_the_commands_that_create_what_is_missing(place: P
 
 
 def test_topics_as_they_should_be(place: Place, kafka: Kafka) -> None:
-    ledger = {"retention_ms": -1, "cleanup_policy": "delete", "message_timestamp_type": "LogAppendTime"}
-    kafka.create_topic(place.settings.ledger_topic, 2, **ledger)
+    kafka.create_topic(
+        place.settings.ledger_topic,
+        2,
+        retention_ms=-1,
+        message_timestamp_type="LogAppendTime",
+        max_message_bytes=10 << 20,
+    )
     kafka.create_topic(place.settings.policies.topic, 1, retention_ms=-1, retention_bytes=-1)
     kafka.create_topic(place.settings.quarantine.topic)
     kafka.create_topic(place.source, 3, retention_ms=-1)
