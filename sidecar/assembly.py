@@ -79,7 +79,9 @@ def build(
     recovery = RecoveryWorker(ledger, ledger_log, overflow, settings.tick_ms)
     assignment = Assignment(intake, output, emitter, settlement, (worker, recovery), time.now_ms)
     intake.events = assignment
-    publisher = Publisher(replica_name(settings), tally, emitter, assignment, worker, monotonic_s)
+    publisher = Publisher(
+        replica_name(settings), tally, emitter, assignment, worker, monotonic_s, lambda: time.skew_ahead_ms
+    )
     problem.publisher = publisher
     engine = Engine(
         engine_settings(settings),

@@ -17,7 +17,7 @@ from policies.table import Dead, Facts, Hold, PolicyTable, Quarantine, decide
 from sidecar.assignment import Assignment
 from sidecar.codec import quarantine_headers, split
 from sidecar.emission import Emitter, dead
-from sidecar.lane import Lane
+from sidecar.lane import NOT_DECIDED, Lane
 from sidecar.overflow_worker import OverflowWorker
 from sidecar.ports import Intake, Output, SourceRecord, Time
 from sidecar.record import Departure, Headers, Held, Outcome
@@ -241,7 +241,7 @@ class Engine:
     def _table_then(self, lane: Lane, offset: int, table: PolicyTable) -> PolicyTable:
         """The table that decided this record when it was read before a crash."""
         version = table_version_at(lane.recovered_runs, offset)
-        return table if version in (-1, table.version) else self._table_at(version)
+        return table if version in (NOT_DECIDED, table.version) else self._table_at(version)
 
     def _quarantine(
         self,

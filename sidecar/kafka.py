@@ -48,6 +48,7 @@ _CONSUMER_FIXED: Final = {
 _PRODUCER_DEFAULTS: Final = {
     "linger.ms": "5",
     "batch.size": "1000000",
+    "message.max.bytes": "1048588",  # what a broker takes by default: the client's own default is less
     "queue.buffering.max.messages": "1000000",
     "queue.buffering.max.kbytes": "1048576",
     "compression.type": "lz4",

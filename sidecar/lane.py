@@ -23,6 +23,7 @@ from sidecar.record import OFFSET_MAX, Departure, Held, LaneId, Position, Window
 from sidecar.wheel import Wheel
 
 TRIM_BYTES: Final = 1 << 16  # how many done bytes below L may stay before they are cut off
+NOT_DECIDED: Final = 0  # in a block's runs, in place of a table version: from here on nothing was read
 NOWHERE: Final = Position(-1, -1)
 NEVER: Final = Position(OFFSET_MAX, OFFSET_MAX)
 REBUILD_SPAN_MS: Final = 3_600_000  # blocks whose entries end within one hour share one rebuild candidate

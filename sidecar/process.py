@@ -33,8 +33,8 @@ from sidecar.housekeeping import Housekeeping, Interval
 from sidecar.ledger import LedgerTopic
 from sidecar.metrics import Exposition, Recorder
 from sidecar.overflow import OverflowFailure
-from sidecar.overflow_timing import TimedOverflow
 from sidecar.overflow_redis import RedisOverflow, open_overflow
+from sidecar.overflow_timing import TimedOverflow
 from sidecar.retention import ledger_retention_ms, longest_delay_ms
 from sidecar.services import Progress, Services, start_services
 from sidecar.sources import Sources
@@ -61,7 +61,7 @@ class Process:
         self.server: Server
         self.store: PolicyStore
         self.machinery: Machinery
-        self._progress = progress or (lambda text: log.info(text))
+        self._progress = progress or log.info
         self._stack = ExitStack()
         self._asked = threading.Event()
 
@@ -113,9 +113,14 @@ class Process:
         ledger = self._ensure_topics(admin)
         timekeeper = Timekeeper()
         self.machinery = build(
-            settings, client, TimedOverflow(overflow, recorder.observe), ledger, Policies(self.store.table, self.store.table_at), timekeeper,
+            settings,
+            client,
+            TimedOverflow(overflow, recorder.observe),
+            ledger,
+            Policies(self.store.table, self.store.table_at),
+            timekeeper,
             time.monotonic,
-        )  # fmt: skip
+        )
         engine = self.machinery.engine
         self._stack.callback(self.machinery.close)
         self.store.on_change(lambda table: setattr(engine, "table", table))

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from sidecar.block import Block, Entries
 from sidecar.commit import CommitState
-from sidecar.lane import NEVER, NOWHERE, ChangeBlock, Lane, LedgerMark
+from sidecar.lane import NEVER, NOT_DECIDED, NOWHERE, ChangeBlock, Lane, LedgerMark
 from sidecar.record import Held, LaneId, Position
 from sidecar.wheel import Wheel
 
@@ -101,9 +101,10 @@ class Replay:
             overflow_used=self.hw > 0,
         )  # fmt: skip
         lane.skip = {offset: place for offset, place in self._settled_ahead.items() if place > self.watermark}
-        lane.runs = list(self._runs)
+        lane.runs = [run for run in self._runs if run[1] != NOT_DECIDED]
         lane.recovered_runs = list(self._runs)
-        lane.recovered_until = self.low + len(self._done)
+        read_to = max((start for start, _ in self._runs), default=-1)
+        lane.recovered_until = max(read_to, self.low + len(self._done))
         self._redo(lane)
         self._pointers(lane)
         lane.advance_low()
@@ -194,6 +195,6 @@ def decided(entries: Entries) -> Sequence[Held]:
 
 
 def table_version_at(runs: Sequence[tuple[int, int]], offset: int) -> int:
-    """The policy table version that decided the record at `offset`, -1 when no run says."""
+    """The policy table version that decided the record at `offset`, NOT_DECIDED when no run says."""
     index = bisect_right(runs, (offset, 1 << 62)) - 1
-    return runs[index][1] if index >= 0 else -1
+    return runs[index][1] if index >= 0 else NOT_DECIDED

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from sidecar.block import Block, Entries, Settled, encode
 from sidecar.commit import CommitState, encode_metadata
-from sidecar.lane import NEVER, NOWHERE, ChangeBlock, Lane, LedgerMark
+from sidecar.lane import NEVER, NOT_DECIDED, NOWHERE, ChangeBlock, Lane, LedgerMark
 from sidecar.ledger import LedgerError, LedgerTopic
 from sidecar.ports import Intake, Output, Time
 from sidecar.record import Departure, Held, LaneId, Outcome, Position
@@ -27,6 +27,7 @@ from sidecar.tally import Tally
 SETTLED_PER_BLOCK_MAX: Final = 20_000
 ENTRIES_PER_BLOCK_MAX: Final = 2_000
 ENTRY_BYTES_PER_BLOCK_MAX: Final = 1 << 20
+SETTLED_WITH_IDS_MAX: Final = 500  # an id may have 1,024 bytes, and a block must fit into a Kafka record
 _offset: Final = attrgetter("offset")
 
 
@@ -220,7 +221,9 @@ class AtLeastOnce:
     def _seal(self, lane: Lane, now_ms: int) -> None:
         """Produce one block; the lane's lists lose what is in it only when the producer has taken it."""
         batch = lane.settled[:SETTLED_PER_BLOCK_MAX]
-        departed = lane.departed[:SETTLED_PER_BLOCK_MAX]
+        if any(held.trailer for held in batch):
+            batch = batch[:SETTLED_WITH_IDS_MAX]
+        departed = lane.departed[:SETTLED_WITH_IDS_MAX]
         lane.puts.sort(key=_offset)  # almost always sorted already: only what waited for its target isn't
         puts = _bounded(lane.puts)
         settled = settled_columns(lane, batch, departed)
@@ -239,7 +242,7 @@ class AtLeastOnce:
             watermark=lane.watermark,
             acknowledged=lane.acknowledged,
             overflow_held=lane.overflow_sealed - promoted,
-            runs=tuple(lane.runs),
+            runs=(*lane.runs, (max(lane.next, lane.recovered_until), NOT_DECIDED)),
             number=change.number if change else 0,
             settled=settled,
             entries=entry_columns(puts),

@@ -23,10 +23,11 @@ class Publisher:
         assignment: Assignment,
         overflow: OverflowWorker,
         monotonic_s: Callable[[], float],
+        skew_ms: Callable[[], float],
     ) -> None:
         self.kafka_problem = ""  # set by the clients' error callbacks
-        self.clock_skew_ms = 0
         self._monotonic_s = monotonic_s
+        self._skew_ms = skew_ms
         self._replica = replica
         self._tally = tally
         self._emitter = emitter
@@ -75,7 +76,7 @@ class Publisher:
             rebalances=self._assignment.rebalances,
             recovery_s=self._assignment.recovery_s,
             ledger_imbalance=self._imbalance,
-            clock_skew_ms=self.clock_skew_ms,
+            clock_skew_ms=round(self._skew_ms()),
             kafka_problem=self.kafka_problem or self._emitter.problem,
             overflow_problem=self._overflow.problem,
             joined=self._assignment.joined,

@@ -53,6 +53,8 @@ class Wheel:
         reached = now_ms // self.tick_ms
         first = self._fired_tick + 1
         if reached < first:
+            if reached < first - 1:
+                self._step_back(reached)
             return []
         self._fired_tick = reached
         buckets = self.buckets
@@ -78,6 +80,14 @@ class Wheel:
     def recount(self) -> int:
         """Number of records by looking at every bucket, to be compared with `count`."""
         return sum(map(len, self.buckets.values())) - len(self._cancelled)
+
+    def _step_back(self, reached: int) -> None:
+        """Time was set back: what was filed as overdue at the old time goes where the new time has it."""
+        waiting = self.buckets.pop(self._fired_tick + 1, [])
+        self._fired_tick = reached
+        self.count -= len(waiting)
+        for held in waiting:
+            self.insert(held)
 
     def _without_cancelled(self, fired: list[Held]) -> list[Held]:
         cancelled = self._cancelled
