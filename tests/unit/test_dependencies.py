@@ -1,0 +1,36 @@
+"""What pyproject.toml asks for is used, and what the product imports is asked for."""
+
+import re
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+
+from tests.source import PACKAGES, ROOT, python_files
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+REQUIRED = {plain(re.split(r"[^\w.-]", line, maxsplit=1)[0]) for line in PROJECT["dependencies"]}
+OPTIONAL = {plain(re.split(r"[^\w.-]", line, maxsplit=1)[0]) for line in PROJECT["optional-dependencies"]["pipeline"]}
+MODULES = {module: {plain(name) for name in names} for module, names in packages_distributions().items()}
+IMPORTED = {name.partition(".")[0] for source in python_files() if source.is_product for name in source.imports}
+
+
+def distributions(module: str) -> set[str]:
+    """Whose module it is; where it is not installed, of a distribution of the same name."""
+    return MODULES.get(module, {plain(module)})
+
+
+def test_every_dependency_is_imported() -> None:
+    used = set().union(*(distributions(module) for module in IMPORTED))
+    assert REQUIRED - used == set()
+
+
+def test_every_import_is_declared() -> None:
+    foreign = IMPORTED - set(PACKAGES) - set(sys.stdlib_module_names)
+    declared = REQUIRED | OPTIONAL
+    assert {module for module in foreign if not distributions(module) & declared} == set()
