@@ -67,7 +67,7 @@ def build(
     tally = Tally()
     output = KafkaOutput(producer_settings(client), problem)
     intake = KafkaIntake(
-        consumer_settings(client, settings.group, settings.instance_id), settings.start == "latest", problem
+        consumer_settings(client, settings.group, settings.instance_id), client, settings.start == "latest", problem
     )
     targets = Targets(output.partition_count)
     lone_output = LoneOutput(lone_producer_settings(client), problem)

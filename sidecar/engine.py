@@ -35,7 +35,6 @@ COMMANDS_PER_TURN_MAX: Final = 16
 PUBLISH_INTERVAL_MS: Final = 250
 OVERFLOW_PENDING_MAX: Final = 50_000  # records on their way to the overflow: above, intake pauses
 RELEASE_SHARE: Final = 0.9  # intake goes on when the load is below this share of its limit
-STOP_S: Final = 8.0
 
 Command = Callable[["Engine"], Any]
 
@@ -317,11 +316,11 @@ class Engine:
         self._thread = threading.Thread(target=self._run, args=(time, pace), name="engine", daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
+    def stop(self, timeout_s: float) -> None:
         """Stop intake, settle what is in flight, commit, leave the group. Twice is harmless."""
         self._stopping.set()
         if self._thread is not None:
-            self._thread.join(STOP_S + 1)
+            self._thread.join(timeout_s)
 
     def _run(self, time: Time, pace: Callable[[float], None]) -> None:
         try:

@@ -16,9 +16,12 @@ from confluent_kafka import (
     KafkaException,
     Message,
     Producer,
+    TopicCollection,
     TopicPartition,
 )
+from confluent_kafka.admin import AdminClient
 
+from sidecar.commit import decode_metadata
 from sidecar.ports import GroupEvents, Start
 from sidecar.record import LaneId
 
@@ -131,10 +134,13 @@ class KafkaIntake:
     With `start_latest`, a source without a commit begins at its end instead of its beginning.
     """
 
-    def __init__(self, settings: Mapping[str, Any], start_latest: bool, on_problem: OnProblem) -> None:
+    def __init__(
+        self, settings: Mapping[str, Any], client: Mapping[str, str], start_latest: bool, on_problem: OnProblem
+    ) -> None:
         self.events: GroupEvents
         self._start_latest = start_latest
         self._failure: KafkaException | None = None
+        self._admin = AdminClient(dict(client))
         self._consumer = Consumer({**settings, "error_cb": error_callback(on_problem), "on_commit": self._on_commit})
 
     def subscribe(self, topics: Sequence[str]) -> None:
@@ -208,18 +214,36 @@ class KafkaIntake:
 
     def _starts(self, consumer: Consumer, partitions: list[TopicPartition]) -> dict[LaneId, Start]:
         starts: dict[LaneId, Start] = {}
+        topic_ids = self._topic_ids({partition.topic for partition in partitions})
         for committed in consumer.committed(partitions, timeout=ANSWER_TIMEOUT_S):
             if committed.error is not None:
                 raise KafkaException(committed.error)
             lane = LaneId(committed.topic, committed.partition)
             first, end = consumer.get_watermark_offsets(committed, timeout=ANSWER_TIMEOUT_S, cached=False)
+            topic_id = topic_ids.get(lane.topic, "")
             if committed.offset == OFFSET_INVALID:
-                starts[lane] = Start(end if self._start_latest else first, "", committed=False)
+                starts[lane] = Start(end if self._start_latest else first, "", topic_id)
+            elif _is_former(committed, topic_id, end):
+                log.error(
+                    "this topic was deleted and created again, or lost records: its old commit is not used",
+                    extra={"topic": lane.topic, "partition": lane.partition, "committed": committed.offset},
+                )
+                starts[lane] = Start(first, "", topic_id)
             else:
-                offset = min(max(committed.offset, first), end)
-                lost = max(first - committed.offset, 0)
-                starts[lane] = Start(offset, committed.metadata or "", committed=True, lost=lost)
+                offset = max(committed.offset, first)
+                starts[lane] = Start(offset, committed.metadata or "", topic_id, lost=offset - committed.offset)
         return starts
+
+    def _topic_ids(self, topics: set[str]) -> dict[str, str]:
+        """Kafka's ids of topics; a broker that has none to give (before 2.8, or the mock) gives an empty answer."""
+        answers = self._admin.describe_topics(TopicCollection(sorted(topics)), request_timeout=ANSWER_TIMEOUT_S)
+        ids: dict[str, str] = {}
+        for topic, answer in answers.items():
+            try:
+                ids[topic] = str(answer.result(ANSWER_TIMEOUT_S).topic_id)
+            except KafkaException as error:
+                log.warning("no answer about a topic", extra={"topic": topic, "error": str(error.args[0])})
+        return ids
 
     # --- errors ---------------------------------------------------------------------------------------------------
 
@@ -259,6 +283,13 @@ def error_callback(on_problem: OnProblem) -> Callable[[KafkaError], None]:
         log.warning("kafka client", extra={"error": str(error)})
 
     return report
+
+
+def _is_former(committed: TopicPartition, topic_id: str, end: int) -> bool:
+    """Whether a commit belongs to an earlier topic of the same name, or to records that the topic no longer has."""
+    state = decode_metadata(committed.offset, committed.metadata or "")
+    known = state.topic_id if state is not None else ""
+    return committed.offset > end or bool(known and topic_id and known != topic_id)
 
 
 def _partitions(lanes: Sequence[LaneId]) -> list[TopicPartition]:

@@ -101,6 +101,7 @@ class Lane:
     uncommitted: bool = False  # something for an offset commit
     committed_watermark: Position = NOWHERE  # W as far as a commit has it: the overflow may be tidied up to here
     tidied_ms: int = 0
+    topic_id: str = ""  # Kafka's id of the source: a topic created anew under the same name is another one
     accepted: int = 0
     settled_count: int = 0
     held_at_start: int = 0

@@ -25,12 +25,13 @@ class SourceRecord(Protocol):
 class Start(NamedTuple):
     """Where a lane begins: its committed offset and metadata, cut to what the source still has.
 
-    `lost` counts offsets below the log's start that were committed as open: retention took them.
+    `metadata` is empty where nothing was committed. `lost` counts offsets below the log's start that were committed
+    as open: retention took them.
     """
 
     offset: int
     metadata: str
-    committed: bool
+    topic_id: str
     lost: int = 0
 
 

@@ -5,6 +5,7 @@
 `Process.run` blocks until SIGTERM, SIGINT or the engine's failure, and returns the exit status.
 """
 
+import gc
 import logging
 import signal
 import threading
@@ -46,6 +47,7 @@ log = logging.getLogger(__name__)
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 WATCH_S: Final = 0.5
+GARBAGE_HELD_MAX: Final = 10_000
 EXPECTED: Final = (
     AccessConfigError, BindError, KafkaException, KafkaUnavailable, MissingTopicError, OSError, OverflowFailure,
     PolicyError,
@@ -126,12 +128,15 @@ class Process:
         self.store.on_change(lambda table: setattr(engine, "table", table))
         engine.table = self.store.table
         engine.start(timekeeper, time.sleep)
-        self._stack.callback(engine.stop)
+        self._stack.callback(engine.stop, settings.shutdown_timeout_ms / 1_000)
         own_topics = frozenset({ledger.name, settings.policies.topic, settings.quarantine.topic})
         sources = Sources(settings, own_topics, admin, self.machinery, lambda: self.store.table)
         sources.look()
         self._start_api(client, overflow, recorder, tokens)
         self._start_housekeeping(sources, overflow, recorder)
+        gc.collect()
+        gc.freeze()
+        gc.disable()  # see _collect_garbage
         self._progress(f"REST at http://{settings.api.host}:{self.server.port}")
 
     def stop(self) -> None:
@@ -198,10 +203,20 @@ class Process:
                 "survey": Interval(survey, 5),
                 "redis-memory": Interval(lambda: recorder.set_memory_ratio(overflow.memory_ratio()), 10),
                 "retention": Interval(sources.check_retention, 600),
+                "memory": Interval(self._collect_garbage, 30),
             }
         )
         housekeeping.start()
         self._stack.callback(housekeeping.stop)
+
+    def _collect_garbage(self) -> None:
+        """Collect cycles (REST makes some, the engine none) only while little is held.
+
+        A collection looks at every held record with the interpreter's lock in hand: 17 to 38 ms for 150,000 of them,
+        which would be lateness. While much is held the few cycles wait.
+        """
+        if sum(counts.wheel for counts in self.engine.stats.topics.values()) < GARBAGE_HELD_MAX:
+            gc.collect()
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         log.info("asked to stop", extra={"signal": signal.Signals(number).name})

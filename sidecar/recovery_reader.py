@@ -72,6 +72,8 @@ class RecoveryWorker:
             replay.lane(now_ms, self._tick_ms, ends[self._ledger.partition_of(replay.id)])
             for replay in replays.values()
         ]
+        for lane in lanes:
+            lane.topic_id = starts[lane.id].topic_id
         log.info("recovered", extra={"partitions": len(lanes), "blocks": records})
         return lanes
 

@@ -270,7 +270,7 @@ def commit_state(lane: Lane) -> CommitState:
         recovery_pointer=lane.recovery_pointer(),
         rebuild_pointer=lane.rebuild_pointer(),
         overflow_held=lane.overflow_held,
-        topic_id="",
+        topic_id=lane.topic_id,
         leader_epoch=-1,
     )
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from policies.table import PolicyTable
@@ -37,6 +38,7 @@ class Sources:
         self._machinery = machinery
         self._table = table
         self._subscribed: list[str] = []
+        self._compacted: dict[str, bool] = {}
 
     def look(self) -> None:
         """Subscribe to what is there now, if it differs from before."""
@@ -45,7 +47,7 @@ class Sources:
         patterns = self._settings.sources or sorted(
             {glob for version in self._table().policies.values() for glob in version.policy.match.topics}
         )
-        found = matching_sources(existing, patterns, self._own)
+        found = self._without_compacted(matching_sources(existing, patterns, self._own))
         if found == self._subscribed:
             return
         log.info("sources", extra={"topics": found})
@@ -53,17 +55,40 @@ class Sources:
         self._machinery.engine.submit(lambda _: intake.subscribe(found)).result(ANSWER_S)
         self._subscribed = found
 
+    def _without_compacted(self, topics: list[str]) -> list[str]:
+        """A compacted source is refused: compaction could remove a record that is held, and nobody would know."""
+        unknown = [topic for topic in topics if topic not in self._compacted]
+        for topic, value in self._config(unknown, "cleanup.policy").items():
+            self._compacted[topic] = "compact" in value
+            if self._compacted[topic]:
+                log.error(
+                    "not consumed: a compacted topic can't be a source; use cleanup.policy=delete",
+                    extra={"topic": topic},
+                )
+        return [topic for topic in topics if not self._compacted.setdefault(topic, False)]
+
+    def _config(self, topics: list[str], name: str) -> dict[str, str]:
+        """One broker setting of each topic; topics whose settings can't be read are left out."""
+        if not topics:
+            return {}
+        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+        values: dict[str, str] = {}
+        for resource, future in self._admin.describe_configs(resources, request_timeout=ANSWER_S).items():
+            try:
+                values[resource.name] = future.result(ANSWER_S)[name].value
+            except (KafkaException, KeyError) as error:
+                log.warning("a topic's settings can't be read", extra={"topic": resource.name, "error": str(error)})
+        return values
+
     def check_retention(self) -> None:
         """Say which sources keep their records for less than what may be held: Redis is then not expendable."""
         longest_ms = longest_delay_ms(self._table())
         if not self._subscribed or not longest_ms:
             return
-        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in self._subscribed]
-        for resource, future in self._admin.describe_configs(resources, request_timeout=ANSWER_S).items():
-            retention_ms = int(future.result(ANSWER_S)["retention.ms"].value)
-            if 0 <= retention_ms < longest_ms:
+        for topic, value in self._config(self._subscribed, "retention.ms").items():
+            if 0 <= int(value) < longest_ms:
                 log.warning(
                     "a source keeps its records for less time than a policy may hold them: what is held longer "
                     "can't be put back if Redis loses it; raise retention.ms",
-                    extra={"topic": resource.name, "retention_ms": retention_ms, "longest_ms": longest_ms},
+                    extra={"topic": topic, "retention_ms": int(value), "longest_ms": longest_ms},
                 )
