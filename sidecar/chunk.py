@@ -14,7 +14,8 @@ is one zstd frame around this, all integers little endian, the columns those of 
               target partition, attempt,
               first failure, expires at, size         numbers
               target, policy, dead letter             words
-              key, value, origin                      byte column: numbers, the length of each, -1 for null
+              key, value, origin                      byte columns: values stored u32, 1 if all are the same;
+                                                      numbers, the length of each, -1 for null
               headers, then trailer, each:
                   shapes u32, names per shape         numbers; a shape is a record's header names in order
                   names                               words: those of all shapes, joined
@@ -131,6 +132,10 @@ def _pack_columns(records: Sequence[Held]) -> bytes:
 
 
 def _pack_bytes(column: ByteColumn, parts: list[bytes], data: list[bytes]) -> None:
+    first = column[0]
+    if column[-1] == first and column.count(first) == len(column):
+        column = column[:1]
+    parts.append(_LENGTH.pack(len(column)))
     if None not in column:
         parts.append(pack_numbers(list(map(len, column))))  # type: ignore[arg-type]
         data.extend(column)  # type: ignore[arg-type]
@@ -203,8 +208,14 @@ class _Rows:
 
     def byte_column(self, count: int, start: int, stop: int) -> ByteColumn:
         """Rows start..stop of a byte column of `count` values."""
+        stored = self.reader.length()
+        if stored == 1:  # all the same: one object for all of them
+            (length,) = self.reader.numbers(1)
+            place = self.place
+            self.place = place + max(length, 0)
+            return [self.raw[place : self.place] if length >= 0 else None] * (stop - start)
         lengths = self.reader.numbers(count)
-        absent = min(lengths) < 0
+        absent = -1 in lengths
         present = [length if length > 0 else 0 for length in lengths] if absent else lengths
         place = self.place
         self.place = place + sum(present)

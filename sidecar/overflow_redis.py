@@ -217,9 +217,12 @@ class RedisOverflow:
         if not headers:
             return 0
         more = len(headers) == HEADERS_PER_PAGE
-        # A slot goes with its last header; of the last slot of a full page there may be more headers to come.
+        # A slot goes with its last header. The last header of a full page stays for the next one: only then
+        # is it known whether its slot has more, and a slot without a header would never be found again.
         ends = [header for header, following in pairwise(headers) if header.slot != following.slot]
-        if not more:
+        if more:
+            headers = headers[:-1]
+        else:
             ends.append(headers[-1])
         keys = [reader.keys.level(level), *(reader.keys.slot(header) for header in ends)]
         self._link.run(UNLINK, keys, [header.member for header in headers])

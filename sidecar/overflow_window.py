@@ -15,6 +15,7 @@ anything beyond.
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -69,16 +70,24 @@ def earliest(headers: Sequence[Header], read: Read, until: Position, records_max
     rows: list[Held] = []
     limit = until
     place = 0
+    sorted_already = not any(header.last >= following.first for header, following in pairwise(headers))
     while place < len(headers) and headers[place].first <= limit:
         page = page_of(headers, place, limit, records_max - len(rows))
         place += len(page)
         rows += read(page, limit)
-        if len(rows) > records_max:
-            rows = in_order(rows)
+        # Sorting is what overlap costs: half as much again may pile up before it is done.
+        if len(rows) > records_max + (0 if sorted_already else records_max // 2):
+            if not sorted_already:
+                rows = in_order(rows)
             if len(rows) > records_max:
                 del rows[records_max:]
                 limit = rows[-1].position
-    return Span(in_order(rows), limit)
+    if not sorted_already:
+        rows = in_order(rows)
+    if len(rows) > records_max:
+        del rows[records_max:]
+        limit = rows[-1].position
+    return Span(rows, limit)
 
 
 def page_of(headers: Sequence[Header], place: int, limit: Position, records_wanted: int) -> Sequence[Header]:

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 from sidecar import chunk, overflow_reader, overflow_redis, overflow_window
 from sidecar.embedded.valkey import EmbeddedValkey
 from sidecar.overflow import Change
+from sidecar.overflow_layout import LaneKeys
 from sidecar.overflow_redis import RedisOverflow, open_overflow
 from sidecar.record import Held, Position
 from tests.contract.overflow_records import LANE, NOW_MS, held
@@ -42,7 +43,13 @@ class OverflowModel(RuleBasedStateMachine):
         self.offset = 0
 
     def teardown(self) -> None:
+        """When all is settled nothing stays behind."""
+        end = Position(1 << 50, 0)
+        while self.overflow.tidy(LANE, end, self.cursor.due_ms):
+            pass
+        left = {key.decode() for key in self.overflow.client.keys(f"*{self.group}:*")}
         self.overflow.close()
+        assert left <= {LaneKeys(self.group, LANE).hw}
 
     @rule(delays=st.lists(st.integers(1, SPAN_MS) | st.integers(1, 200), min_size=1, max_size=40), late=STEPS_MS)
     def put(self, delays: list[int], late: int) -> None:
