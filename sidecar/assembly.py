@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from policies.table import PolicyTable
 from sidecar.assignment import Assignment
 from sidecar.config import Settings
+from sidecar.deciding import Decider, HeaderLimits
 from sidecar.emission import Emitter
 from sidecar.engine import Engine, EngineSettings, Parts
 from sidecar.kafka import (
@@ -83,11 +84,12 @@ def build(
         replica_name(settings), tally, emitter, assignment, worker, monotonic_s, lambda: time.skew_ahead_ms
     )
     problem.publisher = publisher
+    limits = HeaderLimits(settings.intake.headers_max, settings.intake.header_bytes_max, settings.quarantine.topic)
+    decider = Decider(limits, targets.partitions, policies.table_at)
     engine = Engine(
         engine_settings(settings),
-        Parts(intake, output, emitter, settlement, worker, assignment, publisher, tally),
+        Parts(intake, output, emitter, settlement, decider, worker, assignment, publisher, tally),
         policies.table,
-        policies.table_at,
     )
 
     def close() -> None:
@@ -102,11 +104,8 @@ def build(
 def engine_settings(settings: Settings) -> EngineSettings:
     """The part of the settings that the engine's own code decides by."""
     return EngineSettings(
-        quarantine=settings.quarantine.topic,
         settle_interval_ms=settings.settle_interval_ms,
         intake_batch=settings.intake.batch,
-        headers_max=settings.intake.headers_max,
-        header_bytes_max=settings.intake.header_bytes_max,
         wheel_records_max=settings.wheel.records_max,
         wheel_bytes_max=settings.wheel.bytes_max,
     )

@@ -11,18 +11,14 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from sidecar.codec import (
-    asked_headers,
-    dead_letter_headers,
-    emission_headers,
-    header_bytes,
-    quarantine_headers,
-)
+from sidecar.codec import emission_headers, header_bytes, quarantine_headers
+from sidecar.departure import NO_TARGET, PASSING, TOO_LARGE, dead, no_target, quarantined
 from sidecar.failures import take_failed
+from sidecar.generation import Generation
 from sidecar.lane import Lane
 from sidecar.ports import Output
-from sidecar.record import DETAIL, REASON, SOURCE, Arrival, Departure, Headers, Held, Outcome
-from sidecar.settlement import Generation, Settlement, held_id
+from sidecar.record import DETAIL, REASON, SOURCE, Arrival, Departure, Headers, Held
+from sidecar.settlement import Settlement
 from sidecar.tally import Tally
 from sidecar.targets import Parcel, Targets
 
@@ -30,25 +26,7 @@ log = logging.getLogger(__name__)
 
 ANY_PARTITION: Final = -1
 NOW: Final = 0  # the producer's word for "timestamp: when it is sent"
-DETAIL_LENGTH_MAX: Final = 500
 REFERENCE_PART_MAX: Final = 64 * 1024  # a larger key, or larger headers, are left out of a quarantine by reference
-TOO_LARGE: Final = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
-NO_TARGET: Final = frozenset(
-    {
-        "UNKNOWN_TOPIC_OR_PART",
-        "_UNKNOWN_TOPIC",
-        "_UNKNOWN_PARTITION",
-        "TOPIC_AUTHORIZATION_FAILED",
-        "TOPIC_EXCEPTION",
-    }
-)
-
-
-PASSING: Final = frozenset(
-    {"_MSG_TIMED_OUT", "_TIMED_OUT", "_TRANSPORT", "_PURGE_QUEUE", "_PURGE_INFLIGHT", "REQUEST_TIMED_OUT"}
-    | {"NOT_ENOUGH_REPLICAS", "NOT_ENOUGH_REPLICAS_AFTER_APPEND", "NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE"}
-    | {"KAFKA_STORAGE_ERROR", "THROTTLING_QUOTA_EXCEEDED", "NETWORK_EXCEPTION"}
-)
 
 
 class EmissionError(Exception):
@@ -110,18 +88,9 @@ class Emitter:
         if fired:
             self._ready.append(_Batch(lane, fired))
 
-    def arrive(self, lane: Lane, held: Held, headers: Headers) -> None:
-        """A decided record whose target isn't known: it is held when the cluster has said that the target exists."""
-        self._again.append((lane, Arrival(held, headers), False))
-
-    @property
-    def partitions(self) -> dict[str, int]:
-        """Topics known to exist, with their partition counts."""
-        return self._targets.partitions
-
-    def depart(self, lane: Lane, departure: Departure) -> None:
-        """A record that is to leave another way than by being emitted."""
-        self._again.append((lane, departure, False))
+    def leave(self, lane: Lane, parcel: Departure | Arrival) -> None:
+        """A record that leaves at once, or that is held when the cluster has said that its target exists."""
+        self._again.append((lane, parcel, False))
 
     # --- handed over ----------------------------------------------------------------------------------------------
 
@@ -205,8 +174,10 @@ class Emitter:
         if count is None and not self._targets.absent(parcel.target, now_ms):
             self._targets.wait(parcel.target, lane, parcel)
         elif count is None or parcel.target_partition >= count:
-            detail = _no_target(parcel, count)
-            self._emit_departure(lane, self._quarantined(lane, parcel, "unknown_target", detail), now_ms, alone)
+            detail = no_target(parcel, count)
+            self._emit_departure(
+                lane, quarantined(self._quarantine, lane, parcel, "unknown_target", detail), now_ms, alone
+            )
         elif self._produce(
             lane, parcel, parcel.target, parcel.target_partition, emission_headers(parcel, lane.here), alone
         ):
@@ -221,9 +192,9 @@ class Emitter:
             self._targets.wait(held.target, lane, arrival)
         elif count is None or held.target_partition >= count:
             headers = quarantine_headers(
-                arrival.headers, lane.here + b"%d" % held.offset, "unknown_target", _no_target(held, count)
+                arrival.headers, lane.here + b"%d" % held.offset, "unknown_target", no_target(held, count)
             )
-            departure = self._quarantined(lane, held, "unknown_target", "")._replace(headers=headers)
+            departure = quarantined(self._quarantine, lane, held, "unknown_target", "")._replace(headers=headers)
             self._emit_departure(lane, departure, now_ms, alone=False)
         else:
             self.hold(lane, held)
@@ -234,7 +205,9 @@ class Emitter:
         known = topic in self._targets.partitions
         if not known and topic != self._quarantine and self._targets.absent(topic, now_ms):
             detail = f"no dead-letter topic {topic}, or no permission to see it; the reason was {departure.reason}"
-            self._emit_departure(lane, self._quarantined(lane, departure, "unknown_target", detail), now_ms, alone)
+            self._emit_departure(
+                lane, quarantined(self._quarantine, lane, departure, "unknown_target", detail), now_ms, alone
+            )
         elif not known:
             if self._targets.absent(topic, now_ms):
                 self.problem = f"the quarantine topic {topic} doesn't exist: create it, `tickover doctor` prints how"
@@ -285,22 +258,12 @@ class Emitter:
         if isinstance(parcel, Departure) and parcel.value is None and parcel.key is None:
             raise EmissionError(f"not even a reference to {lane.id}/{parcel.offset} can be quarantined: {error.str()}")
         reason = parcel.reason if isinstance(parcel, Departure) and parcel.reason else "too_large"
-        departure = self._quarantined(lane, parcel, reason, f"too large to be produced: {error.str()}")
+        departure = quarantined(self._quarantine, lane, parcel, reason, f"too large to be produced: {error.str()}")
         small_key = departure.key is not None and len(departure.key) <= REFERENCE_PART_MAX
         headers = departure.headers
         if header_bytes(headers) > REFERENCE_PART_MAX:
             headers = [header for header in headers if header[0] in (SOURCE, REASON, DETAIL)]
-        self.depart(lane, departure._replace(value=None, key=departure.key if small_key else None, headers=headers))
-
-    def _quarantined(self, lane: Lane, parcel: Held | Departure, reason: str, detail: str) -> Departure:
-        """The departure of a decided record to the quarantine."""
-        source = lane.here + b"%d" % parcel.offset
-        headers = parcel.headers if isinstance(parcel, Departure) else asked_headers(parcel, lane.here)
-        return Departure(
-            parcel.due_ms, parcel.offset, Outcome.QUARANTINED, reason, self._quarantine, parcel.key, parcel.value,
-            quarantine_headers(headers, source, reason, detail[:DETAIL_LENGTH_MAX]), parcel.policy, parcel.attempt,
-            parcel.id if isinstance(parcel, Departure) else held_id(parcel),
-        )  # fmt: skip
+        self.leave(lane, departure._replace(value=None, key=departure.key if small_key else None, headers=headers))
 
     # --- for the engine -------------------------------------------------------------------------------------------
 
@@ -328,17 +291,3 @@ class Emitter:
     def _unload(self, records: list[Held]) -> None:
         self.load.records -= len(records)
         self.load.bytes -= sum(held.size for held in records)
-
-
-def _no_target(held: Held, partitions: int | None) -> str:
-    if partitions is None:
-        return f"no topic {held.target}, or no permission to see it"
-    return f"topic {held.target} has {partitions} partitions, {held.target_partition} was asked for"
-
-
-def dead(lane: Lane, held: Held, topic: str, reason: str) -> Departure:
-    """The departure of a decided record to its dead-letter topic."""
-    return Departure(
-        held.due_ms, held.offset, Outcome.DEAD, reason, topic, held.key, held.value,
-        dead_letter_headers(held, lane.here, reason), held.policy, held.attempt, held_id(held),
-    )  # fmt: skip

@@ -13,15 +13,14 @@ from dataclasses import dataclass
 from queue import Empty, Queue
 from typing import Any, Final
 
-from policies.table import Dead, Facts, Hold, PolicyTable, Quarantine, decide
+from policies.table import PolicyTable
 from sidecar.assignment import Assignment
-from sidecar.codec import quarantine_headers, split
-from sidecar.emission import Emitter, dead
-from sidecar.lane import NOT_DECIDED, Lane
+from sidecar.deciding import Decider
+from sidecar.emission import Emitter
+from sidecar.lane import Lane
 from sidecar.overflow_worker import OverflowWorker
 from sidecar.ports import Intake, Output, SourceRecord, Time
-from sidecar.record import Departure, Headers, Held, Outcome
-from sidecar.recovery import table_version_at
+from sidecar.record import Held
 from sidecar.settlement import Settlement
 from sidecar.snapshot import Publisher
 from sidecar.stats import Stats
@@ -47,11 +46,8 @@ class EngineError(Exception):
 class EngineSettings:
     """What the engine's own code decides by."""
 
-    quarantine: str
     settle_interval_ms: int
     intake_batch: int
-    headers_max: int
-    header_bytes_max: int
     wheel_records_max: int
     wheel_bytes_max: int
 
@@ -64,6 +60,7 @@ class Parts:
     output: Output
     emitter: Emitter
     settlement: Settlement
+    decider: Decider
     overflow: OverflowWorker
     assignment: Assignment
     publisher: Publisher
@@ -71,29 +68,22 @@ class Parts:
 
 
 class Engine:
-    """See the module. `table_at(version)` gives the policy table as it was."""
+    """See the module."""
 
-    def __init__(
-        self,
-        settings: EngineSettings,
-        parts: Parts,
-        table: PolicyTable,
-        table_at: Callable[[int], PolicyTable],
-    ) -> None:
+    def __init__(self, settings: EngineSettings, parts: Parts, table: PolicyTable) -> None:
         self.table = table
         self.stats = Stats()
         self.failure: BaseException | None = None
         self.finished = threading.Event()
         self._settings = settings
         self._parts = parts
-        self._table_at = table_at
+        self._decider = parts.decider
         self._lanes = parts.assignment.lanes
         self._mailbox: Queue[tuple[Command, Future[Any]]] = Queue(COMMANDS_MAX)
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._settled_ms = 0
         self._published_ms = 0
-        self._pending = 0
         parts.emitter.settlement = parts.settlement
         parts.emitter.hold = self._hold
 
@@ -150,115 +140,25 @@ class Engine:
         near_ms = max(soon_ms, (lane.promised or lane.cursor).due_ms)
         near: list[Held] = []
         accepted = 0
+        decide_record = self._decider.decide
         for record in run:
             offset = record.offset()
             if offset is None or not lane.accept(offset):
                 continue
             accepted += 1
-            held = self._decide(lane, record, offset, table)
-            if held is None:
-                continue
-            if held.due_ms <= near_ms:
-                near.append(held)
-            else:
-                lane.puts.append(held)
+            parcel = decide_record(lane, record, offset, table)
+            if isinstance(parcel, Held):
+                if parcel.due_ms <= near_ms:
+                    near.append(parcel)
+                else:
+                    lane.puts.append(parcel)
+            elif parcel is not None:
+                self._parts.emitter.leave(lane, parcel)
         if near:
             self._parts.emitter.to_wheel(lane, near)
         lane.accepted += accepted
         lane.touched = True
         self._parts.tally.accepted[lane.id.topic] += accepted
-
-    def _decide(self, lane: Lane, record: SourceRecord, offset: int, table: PolicyTable) -> Held | None:
-        """The record with its decision; None when it leaves at once or waits for something."""
-        settings = self._settings
-        try:
-            headers: Headers | None = record.headers()  # once: a second call after an error gives garbage
-        except SystemError:  # the client's way of saying that a header's name is not UTF-8
-            self._quarantine(lane, record, offset, "bad_header", "a header name is not UTF-8; headers left out")
-            return None
-        if headers is not None and len(headers) > settings.headers_max:
-            detail = f"{len(headers)} headers, the limit is {settings.headers_max}"
-            self._quarantine(lane, record, offset, "too_many_headers", detail, headers)
-            return None
-        sorted_headers = split(headers)
-        if sorted_headers.size > settings.header_bytes_max:
-            detail = f"{sorted_headers.size} bytes of headers, the limit is {settings.header_bytes_max}"
-            self._quarantine(lane, record, offset, "too_many_headers", detail, headers)
-            return None
-        user, controls, trailer, counted, origin, size = sorted_headers
-        key: bytes | None = record.key()
-        value: bytes | None = record.value()
-        if key:
-            size += len(key)
-        if value:
-            size += len(value)
-        if offset < lane.recovered_until:
-            if (entry := lane.entries.pop(offset, None)) is not None:
-                trailer = trailer if entry.attempt else counted + trailer
-                lane.redo(entry._replace(key=key, value=value, headers=user, origin=origin, trailer=trailer, size=size))
-                return None
-            table = self._table_then(lane, offset, table)
-        elif not lane.runs or lane.runs[-1][1] != table.version:
-            lane.note_table(offset, table.version)
-        topic, partition = lane.id
-        stamp = record.timestamp()
-        timestamp_ms = stamp[1] if stamp[0] else -1
-        decision = decide(Facts(topic, partition, offset, timestamp_ms, user, controls), table)
-        if type(decision) is Hold:
-            (
-                due_ms,
-                target,
-                target_partition,
-                policy,
-                attempt,
-                first_failure_ms,
-                expires_ms,
-                dead_letter,
-                _,
-            ) = decision
-            if counted and not attempt:
-                trailer = counted + trailer
-            held = Held(
-                due_ms, offset, target, target_partition, key, value, user, policy, origin, attempt, first_failure_ms,
-                trailer, expires_ms, dead_letter, size,
-            )  # fmt: skip
-            if target_partition < self._parts.emitter.partitions.get(target, -1):
-                return held
-            self._parts.emitter.arrive(lane, held, headers or [])
-            return None
-        if isinstance(decision, Dead):
-            held = Held(
-                decision.due_ms, offset, decision.topic, -1, key, value, user, decision.policy, origin,
-                decision.attempt, decision.first_failure_ms, trailer, -1, "", size,
-            )  # fmt: skip
-            self._parts.emitter.depart(lane, dead(lane, held, decision.topic, decision.reason))
-            return None
-        assert isinstance(decision, Quarantine)
-        self._quarantine(lane, record, offset, decision.reason, decision.detail, headers)
-        return None
-
-    def _table_then(self, lane: Lane, offset: int, table: PolicyTable) -> PolicyTable:
-        """The table that decided this record when it was read before a crash."""
-        version = table_version_at(lane.recovered_runs, offset)
-        return table if version in (NOT_DECIDED, table.version) else self._table_at(version)
-
-    def _quarantine(
-        self,
-        lane: Lane,
-        record: SourceRecord,
-        offset: int,
-        reason: str,
-        detail: str,
-        headers: Headers | None = None,
-    ) -> None:
-        marked = quarantine_headers(headers, lane.here + b"%d" % offset, reason, detail)
-        self._parts.emitter.depart(
-            lane,
-            Departure(
-                max(record.timestamp()[1], 0), offset, Outcome.QUARANTINED, reason, self._settings.quarantine,
-                record.key(), record.value(), marked, "", 0, None,
-            ),
-        )  # fmt: skip
 
     def _hold(self, lane: Lane, held: Held) -> None:
         """Hold one record that had to wait for something before."""

@@ -9,9 +9,9 @@ repeats a record rather than lose one.
 from collections import defaultdict
 from typing import Any
 
+from sidecar.generation import Failure, Generation
 from sidecar.lane import Lane
 from sidecar.record import Departure, Held
-from sidecar.settlement import Failure, Generation
 
 Content = tuple[str, bytes | None, bytes | None]
 Found = tuple[Lane, Held | Departure]

@@ -15,10 +15,11 @@ No clock, no client, no lock: the engine's thread owns it.
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from sidecar.change import ChangeBlock, LedgerMark
 from sidecar.record import OFFSET_MAX, Departure, Held, LaneId, Position, Window
 from sidecar.wheel import Wheel
 
@@ -27,37 +28,6 @@ NOT_DECIDED: Final = 0  # in a block's runs, in place of a table version: from h
 NOWHERE: Final = Position(-1, -1)
 NEVER: Final = Position(OFFSET_MAX, OFFSET_MAX)
 REBUILD_SPAN_MS: Final = 3_600_000  # blocks whose entries end within one hour share one rebuild candidate
-
-
-@dataclass(slots=True)
-class ChangeBlock:
-    """One numbered change of the overflow: committed to the ledger first, then written to Redis.
-
-    After a crash the entries are known from the ledger before the records are: `records` fills up as the source is
-    read again, and the block is written once `missing` is empty.
-    """
-
-    number: int
-    records: dict[int, Held]  # by offset
-    missing: set[int]
-    earliest: Position
-    latest_due_ms: int
-    committed: bool = False
-
-    @property
-    def ready(self) -> bool:
-        """Committed, and every record at hand."""
-        return self.committed and not self.missing
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerMark:
-    """What a written block still pins: see `Lane.recovery_pointer`."""
-
-    ledger_offset: int
-    offset_max: int  # highest settled offset, -1 when none
-    number: int  # change block, 0 when none
-    promoted_max: Position  # highest settled position that has an overflow entry
 
 
 @dataclass(slots=True, eq=False)
@@ -209,24 +179,28 @@ class Lane:
 
     # --- settlement ---------------------------------------------------------------------------------------------
 
-    def is_open(self, offset: int) -> bool:
-        """True when the record's source offset is what keeps it: it isn't in the overflow's care."""
+    def in_care(self, offset: int) -> bool:
+        """True when the overflow has the record: its source offset is done without its being settled."""
         index = offset - self.base
-        return index >= 0 and not self.done[index]
+        return index < 0 or self.done[index] == 1
 
-    def settle(self, places: Iterable[tuple[int, int]]) -> None:
-        """These (offset, due) are in the ledger now: done marks for open offsets, less in their windows for others."""
+    def settle(self, offsets: Sequence[int], dues_ms: Sequence[int]) -> None:
+        """These records are in the ledger now: done marks for open offsets, less in their windows for others."""
         base, done, windows = self.base, self.done, self.windows
-        for offset, due_ms in places:
-            index = offset - base
-            if index >= 0 and not done[index]:
-                done[index] = 1
-            else:
-                self._settle_promoted(windows, (due_ms, offset))
-                self.overflow_held -= 1
-            self.settled_count += 1
-        while windows and windows[0].unsettled == 0:
-            windows.popleft()
+        if windows or self.overflow_held:
+            for offset, due_ms in zip(offsets, dues_ms, strict=True):
+                index = offset - base
+                if index >= 0 and not done[index]:
+                    done[index] = 1
+                else:
+                    self._settle_promoted(windows, (due_ms, offset))
+                    self.overflow_held -= 1
+            while windows and windows[0].unsettled == 0:
+                windows.popleft()
+        else:
+            for offset in offsets:
+                done[offset - base] = 1
+        self.settled_count += len(offsets)
         self.uncommitted = True
 
     @staticmethod
@@ -267,7 +241,7 @@ class Lane:
         watermark = self.watermark
         passed = [offset for offset, position in self.skip.items() if position <= watermark]
         for offset in passed:
-            if not self.is_open(offset):
+            if self.in_care(offset):
                 del self.skip[offset]
 
     # --- ledger -------------------------------------------------------------------------------------------------

@@ -16,7 +16,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sidecar.lane import ChangeBlock, Lane
+from sidecar.change import ChangeBlock
+from sidecar.lane import Lane
 from sidecar.overflow import Change, Overflow, OverflowFull, OverflowUnavailable, Promotion
 from sidecar.record import OFFSET_MAX, Held, Position
 

@@ -14,8 +14,9 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from sidecar.block import Block, Entries
+from sidecar.change import ChangeBlock, LedgerMark
 from sidecar.commit import CommitState
-from sidecar.lane import NEVER, NOT_DECIDED, NOWHERE, ChangeBlock, Lane, LedgerMark
+from sidecar.lane import NEVER, NOT_DECIDED, NOWHERE, Lane
 from sidecar.record import Held, LaneId, Position
 from sidecar.wheel import Wheel
 

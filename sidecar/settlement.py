@@ -13,67 +13,17 @@ A crash between 1 and 4 repeats what was emitted since the last block, and never
 """
 
 from collections.abc import Iterable, Mapping
-from operator import attrgetter
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Protocol
 
-from sidecar.block import Block, Entries, Settled, encode
-from sidecar.commit import CommitState, encode_metadata
-from sidecar.lane import NEVER, NOT_DECIDED, NOWHERE, ChangeBlock, Lane, LedgerMark
+from sidecar.block import encode
+from sidecar.commit import encode_metadata
+from sidecar.generation import Generation, Refusals
+from sidecar.lane import Lane
 from sidecar.ledger import LedgerError, LedgerTopic
 from sidecar.ports import Intake, Output, Time
-from sidecar.record import Departure, Held, LaneId, Outcome, Position
+from sidecar.record import LaneId
+from sidecar.sealing import Seal, commit_state, mark_of, seal_of, take_sealed
 from sidecar.tally import Tally
-
-SETTLED_PER_BLOCK_MAX: Final = 20_000
-ENTRIES_PER_BLOCK_MAX: Final = 2_000
-ENTRY_BYTES_PER_BLOCK_MAX: Final = 1 << 20
-SETTLED_WITH_IDS_MAX: Final = 500  # an id may have 1,024 bytes, and a block must fit into a Kafka record
-_offset: Final = attrgetter("offset")
-
-
-class Failure(NamedTuple):
-    """A delivery that Kafka refused: the client's error and message, and whether the record was alone in its batch."""
-
-    error: Any
-    message: Any
-    alone: bool
-
-
-class Generation:
-    """Records handed to the producer within one interval, and how many of them Kafka has acknowledged."""
-
-    __slots__ = ("acknowledged", "batches", "departures", "failures", "sent")
-
-    def __init__(self) -> None:
-        self.sent = 0
-        self.acknowledged = 0
-        self.batches: list[tuple[Lane, list[Held]]] = []
-        self.departures: list[tuple[Lane, Departure]] = []
-        self.failures: list[Failure] = []
-
-    def report(self, error: Any, message: Any) -> None:
-        """Delivery report of any record of this generation: one shared bound method, as it runs once a record."""
-        self.acknowledged += 1
-        if error is not None:
-            self.failures.append(Failure(error, message, alone=False))
-
-    def report_alone(self, error: Any, message: Any) -> None:
-        """Delivery report of a record that was sent in a batch of its own."""
-        self.acknowledged += 1
-        if error is not None:
-            self.failures.append(Failure(error, message, alone=True))
-
-    @property
-    def complete(self) -> bool:
-        """Every record has its report."""
-        return self.acknowledged == self.sent
-
-
-class Refusals(Protocol):
-    """Where a generation's failed deliveries go: they are emitted again or leave another way."""
-
-    def refused(self, generation: Generation) -> None:
-        """Take the failed records out of the generation and see to them."""
 
 
 class Settlement(Protocol):
@@ -91,13 +41,12 @@ class Settlement(Protocol):
 class BlockReport:
     """One block on its way to the ledger; its delivery report makes its content a fact."""
 
-    __slots__ = ("change", "lane", "owner", "sent_boot_ms", "settled")
+    __slots__ = ("lane", "owner", "seal", "sent_boot_ms")
 
-    def __init__(self, owner: "AtLeastOnce", lane: Lane, settled: Settled, change: ChangeBlock | None) -> None:
+    def __init__(self, owner: "AtLeastOnce", lane: Lane, seal: Seal) -> None:
         self.owner = owner
         self.lane = lane
-        self.settled = settled
-        self.change = change
+        self.seal = seal
         self.sent_boot_ms = owner.time.boot_ms()
 
     def report(self, error: Any, message: Any) -> None:
@@ -106,28 +55,15 @@ class BlockReport:
             self.owner.failure = LedgerError(f"the ledger refused a block of {self.lane.id}: {error}")
             return
         self.owner.time.observe(self.sent_boot_ms, message.timestamp()[1], self.owner.time.boot_ms())
-        lane = self.lane
+        lane, seal = self.lane, self.seal
         lane.blocks_in_flight -= 1
-        if not lane.dropped:
-            self._take_effect(lane, message.offset())
-
-    def _take_effect(self, lane: Lane, ledger_offset: int) -> None:
-        settled, change = self.settled, self.change
-        promoted = [
-            Position(due, offset)
-            for due, offset, held in zip(settled.dues_ms, settled.offsets, settled.in_overflow, strict=True)
-            if held
-        ]
-        mark = LedgerMark(
-            ledger_offset,
-            max(settled.offsets, default=-1),
-            change.number if change else 0,
-            max(promoted, default=NOWHERE),
-        )
-        lane.written(mark, change.latest_due_ms if change else -1)
-        lane.settle(zip(settled.offsets, settled.dues_ms, strict=True))
-        if change is not None:
-            change.committed = True
+        if lane.dropped:
+            return
+        settled = seal.block.settled
+        lane.written(mark_of(seal, message.offset()), seal.change.latest_due_ms if seal.change else -1)
+        lane.settle(settled.offsets, settled.dues_ms)
+        if seal.change is not None:
+            seal.change.committed = True
         self.owner.tally.settled(lane.id.topic, settled.outcomes, settled.reasons, settled.offsets)
 
 
@@ -220,127 +156,8 @@ class AtLeastOnce:
 
     def _seal(self, lane: Lane, now_ms: int) -> None:
         """Produce one block; the lane's lists lose what is in it only when the producer has taken it."""
-        batch = lane.settled[:SETTLED_PER_BLOCK_MAX]
-        if any(held.trailer for held in batch):
-            batch = batch[:SETTLED_WITH_IDS_MAX]
-        departed = lane.departed[:SETTLED_WITH_IDS_MAX]
-        lane.puts.sort(key=_offset)  # almost always sorted already: only what waited for its target isn't
-        puts = _bounded(lane.puts)
-        settled = settled_columns(lane, batch, departed)
-        promoted = sum(
-            1
-            for offset, held in zip(settled.offsets, settled.in_overflow, strict=True)
-            if held and not lane.is_open(offset)
-        )
-        change = _change_block(lane.number + 1, puts) if puts else None
-        block = Block(
-            group=self._group,
-            topic=lane.id.topic,
-            partition=lane.id.partition,
-            written_ms=now_ms,
-            low=lane.low,
-            watermark=lane.watermark,
-            acknowledged=lane.acknowledged,
-            overflow_held=lane.overflow_sealed - promoted,
-            runs=(*lane.runs, (max(lane.next, lane.recovered_until), NOT_DECIDED)),
-            number=change.number if change else 0,
-            settled=settled,
-            entries=entry_columns(puts),
-        )
-        report = BlockReport(self, lane, settled, change)
-        self._ledger.append(self._output, lane.id, encode(block), report.report)
+        seal = seal_of(lane, now_ms, self._group)
+        report = BlockReport(self, lane, seal)
+        self._ledger.append(self._output, lane.id, encode(seal.block), report.report)
         lane.blocks_in_flight += 1
-        lane.overflow_sealed -= promoted
-        del lane.settled[: len(batch)]
-        del lane.departed[: len(departed)]
-        lane.touched = False
-        if change is not None:
-            lane.puts = lane.puts[len(puts) :]
-            lane.number = change.number
-            lane.changes.append(change)
-
-
-def commit_state(lane: Lane) -> CommitState:
-    """What a recovery of this lane needs beside its offset."""
-    return CommitState(
-        low=lane.low,
-        watermark=lane.watermark,
-        acknowledged=lane.acknowledged,
-        block_offset=lane.block_offset,
-        recovery_pointer=lane.recovery_pointer(),
-        rebuild_pointer=lane.rebuild_pointer(),
-        overflow_held=lane.overflow_held,
-        topic_id=lane.topic_id,
-        leader_epoch=-1,
-    )
-
-
-def settled_columns(lane: Lane, batch: list[Held], departed: list[Departure]) -> Settled:
-    """The columns of a block's settled records, sorted by offset."""
-    emitted = int(Outcome.EMITTED)
-    rows = [(h.offset, h.due_ms, emitted, h.policy, h.target, h.attempt) for h in batch]
-    rows += [(d.offset, d.due_ms, int(d.outcome), d.policy, d.topic, d.attempt) for d in departed]
-    rows.sort()
-    offsets, dues, outcomes, policies, targets, attempts = map(list, zip(*rows, strict=True)) if rows else ([],) * 6
-    ids = {h.offset: text for h in batch if h.trailer and (text := held_id(h)) is not None}
-    ids |= {d.offset: d.id for d in departed if d.id is not None}
-    if lane.windows or lane.skip:
-        is_open, skip = lane.is_open, lane.skip
-        in_overflow = [0 if is_open(offset) and offset not in skip else 1 for offset in offsets]
-    else:
-        in_overflow = [0] * len(offsets)
-    return Settled(
-        offsets,
-        dues,
-        outcomes,
-        in_overflow,
-        policies,
-        targets,
-        attempts,
-        ids,
-        {d.offset: d.reason for d in departed},
-    )
-
-
-def entry_columns(puts: list[Held]) -> Entries:
-    """The columns of a block's overflow entries: enough to redo each decision without deciding again."""
-    return Entries(
-        offsets=[held.offset for held in puts],
-        dues_ms=[held.due_ms for held in puts],
-        policies=[held.policy for held in puts],
-        targets=[held.target for held in puts],
-        target_partitions=[held.target_partition for held in puts],
-        attempts=[held.attempt for held in puts],
-        first_failures_ms=[held.first_failure_ms for held in puts],
-        expires_ms=[held.expires_ms for held in puts],
-        dead_letters=[held.dead_letter for held in puts],
-        ids={held.offset: text for held in puts if held.trailer and (text := held_id(held)) is not None},
-    )
-
-
-def held_id(held: Held) -> str | None:
-    """The user's id of a held record, None when it has none."""
-    for name, value in held.trailer:
-        if name == "tickover-id" and value is not None:
-            return value.decode(errors="replace")
-    return None
-
-
-def _change_block(number: int, puts: list[Held]) -> ChangeBlock:
-    return ChangeBlock(
-        number=number,
-        records={held.offset: held for held in puts},
-        missing=set(),
-        earliest=min((held.position for held in puts), default=NEVER),
-        latest_due_ms=max(held.due_ms for held in puts),
-    )
-
-
-def _bounded(puts: list[Held]) -> list[Held]:
-    """The first puts, at most as many and as large as one script may write."""
-    size = 0
-    for count, held in enumerate(puts[:ENTRIES_PER_BLOCK_MAX]):
-        size += held.size
-        if size > ENTRY_BYTES_PER_BLOCK_MAX and count:
-            return puts[:count]
-    return puts[:ENTRIES_PER_BLOCK_MAX]
+        take_sealed(lane, seal)

@@ -1,0 +1,36 @@
+"""What a ledger block leaves behind in a lane: a change of the overflow, and a mark of what it pins."""
+
+from dataclasses import dataclass
+
+from sidecar.record import Held, Position
+
+
+@dataclass(slots=True)
+class ChangeBlock:
+    """One numbered change of the overflow: committed to the ledger first, then written to Redis.
+
+    After a crash the entries are known from the ledger before the records are: `records` fills up as the source is
+    read again, and the block is written once `missing` is empty.
+    """
+
+    number: int
+    records: dict[int, Held]  # by offset
+    missing: set[int]
+    earliest: Position
+    latest_due_ms: int
+    committed: bool = False
+
+    @property
+    def ready(self) -> bool:
+        """Committed, and every record at hand."""
+        return self.committed and not self.missing
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerMark:
+    """What a written block still pins: see `Lane.recovery_pointer`."""
+
+    ledger_offset: int
+    offset_max: int  # highest settled offset, -1 when none
+    number: int  # change block, 0 when none
+    promoted_max: Position  # highest settled position that has an overflow entry

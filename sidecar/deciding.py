@@ -1,0 +1,131 @@
+"""Decoding and deciding: from a consumed record to what becomes of it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from policies.table import Dead, Facts, Hold, PolicyTable, Quarantine, decide
+from sidecar.codec import Split, quarantine_headers, split
+from sidecar.departure import dead
+from sidecar.lane import NOT_DECIDED, Lane
+from sidecar.ports import SourceRecord
+from sidecar.record import Arrival, Departure, Headers, Held, Outcome
+from sidecar.recovery import table_version_at
+
+TOO_MANY_HEADERS: Final = "too_many_headers"
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderLimits:
+    """What one record may carry, and where it goes when it carries more."""
+
+    headers_max: int
+    header_bytes_max: int
+    quarantine: str
+
+
+class Decider:
+    """`partitions` are the topics known to exist; `table_at(version)` gives the policy table as it was."""
+
+    def __init__(
+        self, limits: HeaderLimits, partitions: Mapping[str, int], table_at: Callable[[int], PolicyTable]
+    ) -> None:
+        self._limits = limits
+        self._partitions = partitions
+        self._table_at = table_at
+
+    def decide(
+        self, lane: Lane, record: SourceRecord, offset: int, table: PolicyTable
+    ) -> Held | Departure | Arrival | None:
+        """A record to hold, one that leaves at once, one whose target must be asked for; None: the lane redoes it."""
+        limits = self._limits
+        try:
+            headers: Headers | None = record.headers()  # once: a second call after an error gives garbage
+        except SystemError:  # the client's way of saying that a header's name is not UTF-8
+            return self._quarantined(lane, record, offset, "bad_header", "a header name is not UTF-8; headers left out")
+        if headers is not None and len(headers) > limits.headers_max:
+            detail = f"{len(headers)} headers, the limit is {limits.headers_max}"
+            return self._quarantined(lane, record, offset, TOO_MANY_HEADERS, detail, headers)
+        parts = split(headers)
+        if parts.size > limits.header_bytes_max:
+            detail = f"{parts.size} bytes of headers, the limit is {limits.header_bytes_max}"
+            return self._quarantined(lane, record, offset, TOO_MANY_HEADERS, detail, headers)
+        if offset < lane.recovered_until:
+            if self._redone(lane, record, offset, parts):
+                return None
+            table = self._table_then(lane, offset, table)
+        elif not lane.runs or lane.runs[-1][1] != table.version:
+            lane.note_table(offset, table.version)
+        topic, partition = lane.id
+        kind, timestamp_ms = record.timestamp()
+        decision = decide(
+            Facts(topic, partition, offset, timestamp_ms if kind else -1, parts.user, parts.controls), table
+        )
+        if type(decision) is Hold:
+            held = _held(record, offset, decision, parts)
+            if held.target_partition < self._partitions.get(held.target, -1):
+                return held
+            return Arrival(held, headers or [])
+        if isinstance(decision, Dead):
+            return _dead(lane, record, offset, decision, parts)
+        assert isinstance(decision, Quarantine)
+        return self._quarantined(lane, record, offset, decision.reason, decision.detail, headers)
+
+    def _redone(self, lane: Lane, record: SourceRecord, offset: int, parts: Split) -> bool:
+        """True when the record was put to the overflow before a crash: it is held as it was decided then."""
+        entry = lane.entries.pop(offset, None)
+        if entry is None:
+            return False
+        trailer = parts.trailer if entry.attempt else parts.counted + parts.trailer
+        key, value = record.key(), record.value()
+        size = parts.size + len(key or b"") + len(value or b"")
+        lane.redo(
+            entry._replace(key=key, value=value, headers=parts.user, origin=parts.origin, trailer=trailer, size=size)
+        )
+        return True
+
+    def _table_then(self, lane: Lane, offset: int, table: PolicyTable) -> PolicyTable:
+        """The table that decided this record when it was read before a crash."""
+        version = table_version_at(lane.recovered_runs, offset)
+        return table if version in (NOT_DECIDED, table.version) else self._table_at(version)
+
+    def _quarantined(
+        self,
+        lane: Lane,
+        record: SourceRecord,
+        offset: int,
+        reason: str,
+        detail: str,
+        headers: Headers | None = None,
+    ) -> Departure:
+        marked = quarantine_headers(headers, lane.here + b"%d" % offset, reason, detail)
+        return Departure(
+            max(record.timestamp()[1], 0), offset, Outcome.QUARANTINED, reason, self._limits.quarantine,
+            record.key(), record.value(), marked, "", 0, None,
+        )  # fmt: skip
+
+
+def _held(record: SourceRecord, offset: int, decision: Hold, parts: Split) -> Held:
+    """On the hot path: one tuple."""
+    user, _, trailer, counted, origin, size = parts
+    due_ms, target, target_partition, policy, attempt, first_failure_ms, expires_ms, dead_letter, _ = decision
+    key: bytes | None = record.key()
+    value: bytes | None = record.value()
+    if key:
+        size += len(key)
+    if value:
+        size += len(value)
+    if counted and not attempt:
+        trailer = counted + trailer
+    return Held(
+        due_ms, offset, target, target_partition, key, value, user, policy, origin, attempt, first_failure_ms,
+        trailer, expires_ms, dead_letter, size,
+    )  # fmt: skip
+
+
+def _dead(lane: Lane, record: SourceRecord, offset: int, decision: Dead, parts: Split) -> Departure:
+    held = Held(
+        decision.due_ms, offset, decision.topic, -1, record.key(), record.value(), parts.user, decision.policy,
+        parts.origin, decision.attempt, decision.first_failure_ms, parts.trailer, -1, "", parts.size,
+    )  # fmt: skip
+    return dead(lane, held, decision.topic, decision.reason)

@@ -1,0 +1,55 @@
+"""Leaving another way than by being emitted: dead letters, quarantine, and which refusals mean what."""
+
+from typing import Final
+
+from sidecar.codec import asked_headers, dead_letter_headers, quarantine_headers
+from sidecar.lane import Lane
+from sidecar.record import Departure, Held, Outcome
+from sidecar.sealing import held_id
+
+DETAIL_LENGTH_MAX: Final = 500
+
+# Kafka's names of refusals, by what becomes of the record.
+TOO_LARGE: Final = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
+NO_TARGET: Final = frozenset(
+    {
+        "UNKNOWN_TOPIC_OR_PART",
+        "_UNKNOWN_TOPIC",
+        "_UNKNOWN_PARTITION",
+        "TOPIC_AUTHORIZATION_FAILED",
+        "TOPIC_EXCEPTION",
+    }
+)
+
+
+PASSING: Final = frozenset(
+    {"_MSG_TIMED_OUT", "_TIMED_OUT", "_TRANSPORT", "_PURGE_QUEUE", "_PURGE_INFLIGHT", "REQUEST_TIMED_OUT"}
+    | {"NOT_ENOUGH_REPLICAS", "NOT_ENOUGH_REPLICAS_AFTER_APPEND", "NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE"}
+    | {"KAFKA_STORAGE_ERROR", "THROTTLING_QUOTA_EXCEEDED", "NETWORK_EXCEPTION"}
+)
+
+
+def dead(lane: Lane, held: Held, topic: str, reason: str) -> Departure:
+    """The departure of a decided record to its dead-letter topic."""
+    return Departure(
+        held.due_ms, held.offset, Outcome.DEAD, reason, topic, held.key, held.value,
+        dead_letter_headers(held, lane.here, reason), held.policy, held.attempt, held_id(held),
+    )  # fmt: skip
+
+
+def quarantined(topic: str, lane: Lane, parcel: Held | Departure, reason: str, detail: str) -> Departure:
+    """The departure of a decided record to the quarantine topic."""
+    source = lane.here + b"%d" % parcel.offset
+    headers = parcel.headers if isinstance(parcel, Departure) else asked_headers(parcel, lane.here)
+    return Departure(
+        parcel.due_ms, parcel.offset, Outcome.QUARANTINED, reason, topic, parcel.key, parcel.value,
+        quarantine_headers(headers, source, reason, detail[:DETAIL_LENGTH_MAX]), parcel.policy, parcel.attempt,
+        parcel.id if isinstance(parcel, Departure) else held_id(parcel),
+    )  # fmt: skip
+
+
+def no_target(held: Held, partitions: int | None) -> str:
+    """Why a record's target can't be emitted to."""
+    if partitions is None:
+        return f"no topic {held.target}, or no permission to see it"
+    return f"topic {held.target} has {partitions} partitions, {held.target_partition} was asked for"

@@ -1,0 +1,195 @@
+"""Sealing: what a lane has to say since its last block, as one block for the ledger.
+
+Works column by column: a block has thousands of records, and one call into C for a whole column costs a fraction of
+a step per record.
+"""
+
+from dataclasses import dataclass
+from operator import attrgetter, itemgetter
+from typing import Final
+
+from sidecar.block import Block, Entries, Settled
+from sidecar.change import ChangeBlock, LedgerMark
+from sidecar.commit import CommitState
+from sidecar.lane import NEVER, NOT_DECIDED, NOWHERE, Lane
+from sidecar.record import ID, Departure, Held, Outcome, Position
+
+SETTLED_PER_BLOCK_MAX: Final = 20_000
+SETTLED_WITH_IDS_MAX: Final = 500  # an id may have 1,024 bytes, and a block must fit into a Kafka record
+ENTRIES_PER_BLOCK_MAX: Final = 2_000
+ENTRY_BYTES_PER_BLOCK_MAX: Final = 1 << 20
+
+_EMITTED: Final = int(Outcome.EMITTED)
+_FIELDS: Final = Held._fields
+_offset: Final = attrgetter("offset")
+_offset_of_held: Final = itemgetter(_FIELDS.index("offset"))
+_due_ms: Final = itemgetter(_FIELDS.index("due_ms"))
+_policy: Final = itemgetter(_FIELDS.index("policy"))
+_target: Final = itemgetter(_FIELDS.index("target"))
+_attempt: Final = itemgetter(_FIELDS.index("attempt"))
+_trailer: Final = itemgetter(_FIELDS.index("trailer"))
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """A block, and how much of the lane's lists is in it."""
+
+    block: Block
+    change: ChangeBlock | None
+    emitted: int
+    departed: int
+    promoted: int  # settled records that were in the overflow's care
+
+
+def seal_of(lane: Lane, now_ms: int, group: str) -> Seal:
+    """The lane's next block. The lane stays as it is until `take_sealed`; only the order of its puts may change."""
+    batch = lane.settled[:SETTLED_PER_BLOCK_MAX]
+    if any(map(_trailer, batch)):
+        batch = batch[:SETTLED_WITH_IDS_MAX]
+    departed = lane.departed[:SETTLED_WITH_IDS_MAX]
+    lane.puts.sort(key=_offset_of_held)  # almost always sorted already: only what waited for its target isn't
+    puts = _bounded(lane.puts)
+    settled = settled_columns(lane, batch, departed)
+    promoted = sum(map(lane.in_care, settled.offsets)) if any(settled.in_overflow) else 0
+    change = _change_block(lane.number + 1, puts) if puts else None
+    block = Block(
+        group=group,
+        topic=lane.id.topic,
+        partition=lane.id.partition,
+        written_ms=now_ms,
+        low=lane.low,
+        watermark=lane.watermark,
+        acknowledged=lane.acknowledged,
+        overflow_held=lane.overflow_sealed - promoted,
+        runs=(*lane.runs, (max(lane.next, lane.recovered_until), NOT_DECIDED)),
+        number=change.number if change else 0,
+        settled=settled,
+        entries=entry_columns(puts),
+    )
+    return Seal(block, change, len(batch), len(departed), promoted)
+
+
+def take_sealed(lane: Lane, seal: Seal) -> None:
+    """The producer has the block: what is in it leaves the lane's lists."""
+    lane.overflow_sealed -= seal.promoted
+    del lane.settled[: seal.emitted]
+    del lane.departed[: seal.departed]
+    lane.touched = False
+    if seal.change is not None:
+        del lane.puts[: len(seal.change.records)]
+        lane.number = seal.change.number
+        lane.changes.append(seal.change)
+
+
+def mark_of(seal: Seal, ledger_offset: int) -> LedgerMark:
+    """What the block pins, now that it is at this offset of the ledger."""
+    settled = seal.block.settled
+    ahead = NOWHERE
+    if any(settled.in_overflow):
+        places = zip(settled.dues_ms, settled.offsets, settled.in_overflow, strict=True)
+        ahead = max(Position(due_ms, offset) for due_ms, offset, held in places if held)
+    return LedgerMark(
+        ledger_offset, settled.offsets[-1] if settled.offsets else -1, seal.change.number if seal.change else 0, ahead
+    )
+
+
+def settled_columns(lane: Lane, batch: list[Held], departed: list[Departure]) -> Settled:
+    """The columns of a block's settled records, sorted by offset."""
+    if departed:
+        return _mixed_columns(lane, batch, departed)
+    batch.sort(key=_offset_of_held)
+    offsets = list(map(_offset_of_held, batch))
+    return Settled(
+        offsets,
+        list(map(_due_ms, batch)),
+        [_EMITTED] * len(batch),
+        _in_overflow(lane, offsets),
+        list(map(_policy, batch)),
+        list(map(_target, batch)),
+        list(map(_attempt, batch)),
+        _ids(batch),
+        {},
+    )
+
+
+def _mixed_columns(lane: Lane, batch: list[Held], departed: list[Departure]) -> Settled:
+    rows = [(h.offset, h.due_ms, _EMITTED, h.policy, h.target, h.attempt) for h in batch]
+    rows += [(d.offset, d.due_ms, int(d.outcome), d.policy, d.topic, d.attempt) for d in departed]
+    rows.sort()
+    offsets, dues, outcomes, policies, targets, attempts = map(list, zip(*rows, strict=True))
+    ids = _ids(batch) | {d.offset: d.id for d in departed if d.id is not None}
+    reasons = {d.offset: d.reason for d in departed}
+    return Settled(offsets, dues, outcomes, _in_overflow(lane, offsets), policies, targets, attempts, ids, reasons)
+
+
+def _in_overflow(lane: Lane, offsets: list[int]) -> list[int]:
+    """1 where the overflow has an entry: promoted from there, or overtaken on the way."""
+    if not lane.windows and not lane.skip:
+        return [0] * len(offsets)
+    in_care, skip = lane.in_care, lane.skip
+    return [1 if in_care(offset) or offset in skip else 0 for offset in offsets]
+
+
+def _ids(batch: list[Held]) -> dict[int, str]:
+    if not any(map(_trailer, batch)):
+        return {}
+    return {held.offset: text for held in batch if held.trailer and (text := held_id(held)) is not None}
+
+
+def entry_columns(puts: list[Held]) -> Entries:
+    """The columns of a block's overflow entries: enough to redo each decision without deciding again."""
+    return Entries(
+        offsets=[held.offset for held in puts],
+        dues_ms=[held.due_ms for held in puts],
+        policies=[held.policy for held in puts],
+        targets=[held.target for held in puts],
+        target_partitions=[held.target_partition for held in puts],
+        attempts=[held.attempt for held in puts],
+        first_failures_ms=[held.first_failure_ms for held in puts],
+        expires_ms=[held.expires_ms for held in puts],
+        dead_letters=[held.dead_letter for held in puts],
+        ids=_ids(puts),
+    )
+
+
+def held_id(held: Held) -> str | None:
+    """The user's id of a held record, None when it has none."""
+    for name, value in held.trailer:
+        if name == ID and value is not None:
+            return value.decode(errors="replace")
+    return None
+
+
+def _change_block(number: int, puts: list[Held]) -> ChangeBlock:
+    return ChangeBlock(
+        number=number,
+        records={held.offset: held for held in puts},
+        missing=set(),
+        earliest=min((held.position for held in puts), default=NEVER),
+        latest_due_ms=max(held.due_ms for held in puts),
+    )
+
+
+def _bounded(puts: list[Held]) -> list[Held]:
+    """The first puts, at most as many and as large as one script may write."""
+    size = 0
+    for count, held in enumerate(puts[:ENTRIES_PER_BLOCK_MAX]):
+        size += held.size
+        if size > ENTRY_BYTES_PER_BLOCK_MAX and count:
+            return puts[:count]
+    return puts[:ENTRIES_PER_BLOCK_MAX]
+
+
+def commit_state(lane: Lane) -> CommitState:
+    """What a recovery of this lane needs beside its offset."""
+    return CommitState(
+        low=lane.low,
+        watermark=lane.watermark,
+        acknowledged=lane.acknowledged,
+        block_offset=lane.block_offset,
+        recovery_pointer=lane.recovery_pointer(),
+        rebuild_pointer=lane.rebuild_pointer(),
+        overflow_held=lane.overflow_held,
+        topic_id=lane.topic_id,
+        leader_epoch=-1,
+    )
