@@ -12,7 +12,7 @@ The cursor's rules (design: the journey of a record):
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -43,14 +43,20 @@ class _Job:
 class OverflowWorker:
     """Applies change blocks, promotes, tidies. `step` is called once a turn by the engine."""
 
-    def __init__(self, overflow: Overflow, horizon_ms: int, to_wheel: Callable[[Lane, list[Held]], None]) -> None:
+    def __init__(
+        self,
+        overflow: Overflow,
+        horizon_ms: int,
+        to_wheel: Callable[[Lane, list[Held]], None],
+        executor: Executor | None = None,
+    ) -> None:
         self.problem = ""
         self._overflow = overflow
         self._horizon_ms = horizon_ms
         self._step_ms = max(horizon_ms // STEPS_PER_HORIZON, 1)
         self.soon_ms = min(SOON_MS, horizon_ms // 2)
         self._to_wheel = to_wheel
-        self._executor = ThreadPoolExecutor(1, "overflow")
+        self._executor = executor or ThreadPoolExecutor(1, "overflow")
         self._jobs: deque[_Job] = deque()
         self._applying = False
         self._now_ms = 0

@@ -5,7 +5,7 @@ Runs in a thread of its own (`RecoveryWorker`), so that partitions already held 
 
 import logging
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from sidecar.block import decode, lane_key
@@ -32,12 +32,19 @@ class RecoveryJob:
 class RecoveryWorker:
     """Recovers the lanes of one assignment after another."""
 
-    def __init__(self, ledger: LedgerTopic, ledger_log: LedgerLog, overflow: Overflow, tick_ms: int) -> None:
+    def __init__(
+        self,
+        ledger: LedgerTopic,
+        ledger_log: LedgerLog,
+        overflow: Overflow,
+        tick_ms: int,
+        executor: Executor | None = None,
+    ) -> None:
         self._ledger = ledger
         self._log = ledger_log
         self._overflow = overflow
         self._tick_ms = tick_ms
-        self._executor = ThreadPoolExecutor(1, "recovery")
+        self._executor = executor or ThreadPoolExecutor(1, "recovery")
 
     def submit(self, starts: Mapping[LaneId, Start], now_ms: int) -> RecoveryJob:
         """Begin; the future gives the lanes or raises what makes recovery impossible."""

@@ -5,7 +5,7 @@ A record for an unknown topic waits here until the cluster has answered; the ans
 
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Final
 
 from sidecar.lane import Lane
@@ -20,11 +20,11 @@ ANSWER_AGE_MAX_MS: Final = 5_000  # a "no such topic" is asked again after this 
 class Targets:
     """Partition counts of target topics. Owned by the engine's thread; only `ask` runs in another."""
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: Ask, executor: Executor | None = None) -> None:
         self.partitions: dict[str, int] = {}
         self._absent_ms: dict[str, int] = {}
         self._ask = ask
-        self._executor = ThreadPoolExecutor(1, "targets")
+        self._executor = executor or ThreadPoolExecutor(1, "targets")
         self._asking: dict[str, Future[int]] = {}
         self._waiting: dict[str, deque[tuple[Lane, Parcel]]] = {}
 
