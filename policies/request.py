@@ -25,7 +25,7 @@ from sidecar.record import (
 INT32_MAX: Final = (1 << 31) - 1
 ID_BYTES_MAX: Final = 1_024
 ERROR_CLASS_BYTES_MAX: Final = 1_024
-DURATIONS_CACHED_MAX: Final = 4_096
+DURATIONS_CACHED_MAX: Final = 16_384
 DIGITS_MAX: Final = 32
 ACTIONS: Final = frozenset(("cancel", "reschedule", "fire"))
 

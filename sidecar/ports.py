@@ -6,7 +6,7 @@ The engine's core imports no client library; these types are all it knows of Kaf
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from sidecar.record import Headers, LaneId
+from sidecar.record import LaneId
 
 
 class SourceRecord(Protocol):
@@ -79,7 +79,7 @@ class Output(Protocol):
         report: DeliveryReport,
         report_unused: None,
         timestamp_ms: int,
-        headers: Headers,
+        headers: Sequence[tuple[str, str | bytes | None]],
         /,
     ) -> None:
         """confluent-kafka's own method, by position because keywords cost time on the hot path.

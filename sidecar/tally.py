@@ -45,10 +45,6 @@ class Tally:
         self.late_sum_ms += late_ms * count
         self.late_max_ms = max(self.late_max_ms, late_ms)
 
-    def fine_late(self, sum_ms: int) -> None:
-        """The hot path has counted records into `late` itself; this is the sum of their lateness."""
-        self.late_sum_ms += sum_ms
-
     def lateness(self) -> Lateness:
         """The histogram in the bounds that are published."""
         counts = [0] * (len(LATENESS_BOUNDS_MS) + 1)

@@ -67,7 +67,7 @@ class Wheel:
         for tick in ticks:
             bucket = buckets.pop(tick, None)
             if bucket is not None:
-                fired = bucket if not fired else fired + bucket
+                fired += bucket
         if self._cancelled and fired:
             fired = self._without_cancelled(fired)
         self.count -= len(fired)
