@@ -45,6 +45,14 @@ test-fast: setup ## Run the tests that need no service
 integration: system-packages setup docker ## Run only the tests that need Kafka, Redis or Docker
 	@$(pytest) -m integration
 
+.PHONY: sim
+sim: setup ## Run the engine's seeded simulation, TICKOVER_SIM_SEEDS=n seeds of it
+	@$(pytest) tests/simulation
+
+.PHONY: bench
+bench: setup ## Run all benchmarks, each beside its baseline (20 minutes on an idle machine)
+	@for name in overflow throughput lateness memory burst; do $(venv)/bin/python -m benchmarks.$$name || exit; done
+
 .PHONY: check
 check: setup ## Check format, lint, types, layers and the tidy rules
 	@$(venv)/bin/ruff format --check --quiet .
@@ -68,7 +76,8 @@ system-packages: ## Install the Debian packages that the tests use (as root; els
 
 .PHONY: docker
 docker:
-	@tests/services/dockerd start || echo "tests in containers are left out" >&2
+	@{ tests/services/dockerd start && PYTHON=$(venv)/bin/python tests/images/build; } \
+		|| echo "tests in containers are left out" >&2
 
 .PHONY: up
 up: data/tokens.yaml ## Start Kafka, Valkey and tickover in containers (docker compose)

@@ -61,7 +61,6 @@ def build(
     ledger: LedgerTopic,
     policies: Policies,
     time: Time,
-    monotonic_s: Callable[[], float],
 ) -> Machinery:
     """All parts of the engine over real clients; nothing is started."""
     problem = _Problem()
@@ -73,16 +72,14 @@ def build(
     targets = Targets(output.partition_count)
     lone_output = LoneOutput(lone_producer_settings(client), problem)
     emitter = Emitter(output, lone_output, targets, tally, settings.quarantine.topic)
-    settlement = AtLeastOnce(settings.group, output, intake, ledger, emitter, tally, time)
+    settlement = AtLeastOnce(output, intake, ledger, emitter, tally, time)
     emitter.settlement = settlement
     worker = OverflowWorker(overflow, settings.horizon_ms, emitter.to_wheel)
     ledger_log = KafkaLedgerLog(client, ledger.name)
     recovery = RecoveryWorker(ledger, ledger_log, overflow, settings.tick_ms)
     assignment = Assignment(intake, output, emitter, settlement, (worker, recovery), time.now_ms)
     intake.events = assignment
-    publisher = Publisher(
-        replica_name(settings), tally, emitter, assignment, worker, monotonic_s, lambda: time.skew_ahead_ms
-    )
+    publisher = Publisher(replica_name(settings), tally, emitter, assignment, worker, time)
     problem.publisher = publisher
     limits = HeaderLimits(settings.intake.headers_max, settings.intake.header_bytes_max, settings.quarantine.topic)
     decider = Decider(limits, targets.partitions, policies.table_at)

@@ -22,6 +22,7 @@ from sidecar.record import DETAIL, DUE, ORIGIN, POLICY, REASON, SOURCE, Arrival,
 from sidecar.settlement import Settlement
 from sidecar.tally import Tally
 from sidecar.targets import Parcel, Targets
+from sidecar.wheel import Load
 
 log = logging.getLogger(__name__)
 
@@ -48,16 +49,6 @@ class _Batch:
         self.lane = lane
         self.records = records
         self.start = 0
-
-
-class Load:
-    """What the wheels of all lanes hold together, against the limits of the settings."""
-
-    __slots__ = ("bytes", "records")
-
-    def __init__(self) -> None:
-        self.records = 0
-        self.bytes = 0
 
 
 class Emitter:

@@ -24,6 +24,7 @@ class LedgerTopic:
 
     name: str
     partitions: int
+    group: str  # whose ledger it is
 
     def partition_of(self, lane: LaneId) -> int:
         """The ledger partition that holds this lane's blocks."""

@@ -67,9 +67,7 @@ class Recorder:
 class Exposition:
     """Call it for the text of a scrape."""
 
-    def __init__(
-        self, stats: Callable[[], Stats], table: Callable[[], PolicyTable], recorder: Recorder
-    ) -> None:
+    def __init__(self, stats: Callable[[], Stats], table: Callable[[], PolicyTable], recorder: Recorder) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(_Snapshot(stats, table))
         self._recorder = recorder
@@ -96,16 +94,12 @@ class _Snapshot(Collector):
         yield _lateness(stats.lateness)
         yield from _state(stats)
         yield _policies(self._table())
-        yield InfoMetricFamily(
-            PREFIX + "build", "This program", {"version": VERSION, "python": python_version()}
-        )
+        yield InfoMetricFamily(PREFIX + "build", "This program", {"version": VERSION, "python": python_version()})
 
 
 def _topic_counts(stats: Stats) -> Iterable[Metric]:
     accepted = CounterMetricFamily(PREFIX + "accepted", "Records taken from a source", labels=["topic"])
-    settled = CounterMetricFamily(
-        PREFIX + "settled", "Records that have left for good", labels=["topic", "outcome"]
-    )
+    settled = CounterMetricFamily(PREFIX + "settled", "Records that have left for good", labels=["topic", "outcome"])
     emitted = CounterMetricFamily(PREFIX + "emitted", "Records emitted to their target", labels=["topic"])
     cancelled = CounterMetricFamily(PREFIX + "cancelled", "Records cancelled", labels=["topic"])
     for topic, counts in sorted(stats.topics.items()):
@@ -178,9 +172,7 @@ def _gauge(name: str, documentation: str, value: float) -> Metric:
 
 
 def _policies(table: PolicyTable) -> Metric:
-    family = GaugeMetricFamily(
-        PREFIX + "policy_info", "Policies in force; always 1", labels=["policy", "version"]
-    )
+    family = GaugeMetricFamily(PREFIX + "policy_info", "Policies in force; always 1", labels=["policy", "version"])
     for name, versioned in sorted(table.policies.items()):
         family.add_metric([name, str(versioned.version)], 1)
     return family

@@ -70,6 +70,7 @@ class Output(Protocol):
 
     refused: type[Exception]
 
+    # tidy: confluent-kafka's own signature
     def produce(
         self,
         topic: str,
@@ -92,7 +93,7 @@ class Output(Protocol):
 
 
 class Time(Protocol):
-    """The engine's clock (`timekeeper.py`). Epoch milliseconds, and boot time that nobody can set."""
+    """The engine's clock (`timekeeper.py`): epoch milliseconds, boot time that nobody can set, and time.monotonic()."""
 
     def now_ms(self) -> int: ...
 
@@ -101,6 +102,8 @@ class Time(Protocol):
     def observe(self, sent_boot_ms: float, broker_ms: float, acknowledged_boot_ms: float) -> None: ...
 
     def probe_due(self) -> bool: ...
+
+    def monotonic_s(self) -> float: ...
 
     @property
     def skew_ahead_ms(self) -> float: ...

@@ -31,6 +31,7 @@ from sidecar.config import Settings
 from sidecar.embedded.kafka import KafkaUnavailable
 from sidecar.engine import Engine
 from sidecar.housekeeping import Housekeeping, Interval
+from sidecar.kafka import client_log
 from sidecar.ledger import LedgerTopic
 from sidecar.metrics import Exposition, Recorder
 from sidecar.overflow import OverflowFailure
@@ -98,8 +99,9 @@ class Process:
         tokens = access(settings.api.host, settings.api.tokens_file)
         self.services = start_services(settings, self._progress)
         self._stack.callback(self.services.stop)
-        client: dict[str, str] = {
-            **settings.kafka.client_properties(), "bootstrap.servers": self.services.bootstrap
+        # With the logger what the clients say is logged as everything else is; without it they write to stderr.
+        client: dict[str, Any] = {
+            **settings.kafka.client_properties(), "bootstrap.servers": self.services.bootstrap, "logger": client_log
         }  # fmt: skip
         recorder = Recorder()
         overflow = open_overflow(
@@ -114,14 +116,9 @@ class Process:
         admin = AdminClient(dict(client))
         ledger = self._ensure_topics(admin)
         timekeeper = Timekeeper()
+        policies = Policies(self.store.table, self.store.table_at)
         self.machinery = build(
-            settings,
-            client,
-            TimedOverflow(overflow, recorder.observe),
-            ledger,
-            Policies(self.store.table, self.store.table_at),
-            timekeeper,
-            time.monotonic,
+            settings, client, TimedOverflow(overflow, recorder.observe), ledger, policies, timekeeper
         )
         engine = self.machinery.engine
         self._stack.callback(self.machinery.close)
@@ -167,7 +164,7 @@ class Process:
             admin, name, ledger.partitions, ledger.replication_factor, ledger_config(retention_ms)
         )
         ensure_topic(admin, self.settings.quarantine.topic, 1, ledger.replication_factor, {"retention.ms": "-1"})
-        return LedgerTopic(name, partitions)
+        return LedgerTopic(name, partitions, self.settings.group)
 
     def _start_api(self, client: dict[str, str], overflow: RedisOverflow, recorder: Recorder, tokens: Any) -> None:
         settings, engine, store = self.settings, self.engine, self.store

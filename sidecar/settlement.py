@@ -72,7 +72,6 @@ class AtLeastOnce:
 
     def __init__(
         self,
-        group: str,
         output: Output,
         intake: Intake,
         ledger: LedgerTopic,
@@ -84,7 +83,6 @@ class AtLeastOnce:
         self.tally = tally
         self.time = time
         self.failure: LedgerError | None = None
-        self._group = group
         self._output = output
         self._intake = intake
         self._ledger = ledger
@@ -156,7 +154,7 @@ class AtLeastOnce:
 
     def _seal(self, lane: Lane, now_ms: int) -> None:
         """Produce one block; the lane's lists lose what is in it only when the producer has taken it."""
-        seal = seal_of(lane, now_ms, self._group)
+        seal = seal_of(lane, now_ms, self._ledger.group)
         report = BlockReport(self, lane, seal)
         self._ledger.append(self._output, lane.id, encode(seal.block), report.report)
         lane.blocks_in_flight += 1

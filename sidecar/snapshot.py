@@ -1,12 +1,12 @@
 """Making `Stats` of what the engine's parts know."""
 
 from collections import Counter
-from collections.abc import Callable
 from types import MappingProxyType
 
 from sidecar.assignment import Assignment
 from sidecar.emission import Emitter
 from sidecar.overflow_worker import OverflowWorker
+from sidecar.ports import Time
 from sidecar.record import Outcome
 from sidecar.stats import Stats
 from sidecar.tally import Tally
@@ -22,12 +22,10 @@ class Publisher:
         emitter: Emitter,
         assignment: Assignment,
         overflow: OverflowWorker,
-        monotonic_s: Callable[[], float],
-        skew_ms: Callable[[], float],
+        time: Time,
     ) -> None:
         self.kafka_problem = ""  # set by the clients' error callbacks
-        self._monotonic_s = monotonic_s
-        self._skew_ms = skew_ms
+        self._time = time
         self._replica = replica
         self._tally = tally
         self._emitter = emitter
@@ -60,7 +58,7 @@ class Publisher:
         oldest_ms = self._emitter.oldest_due_ms()
         return Stats(
             replica=self._replica,
-            turned_monotonic_s=self._monotonic_s(),
+            turned_monotonic_s=self._time.monotonic_s(),
             topics=MappingProxyType(
                 {topic: tally.topic_counts(topic, wheel[topic], overflow[topic]) for topic in topics}
             ),
@@ -76,7 +74,7 @@ class Publisher:
             rebalances=self._assignment.rebalances,
             recovery_s=self._assignment.recovery_s,
             ledger_imbalance=self._imbalance,
-            clock_skew_ms=round(self._skew_ms()),
+            clock_skew_ms=round(self._time.skew_ahead_ms),
             kafka_problem=self.kafka_problem or self._emitter.problem,
             overflow_problem=self._overflow.problem,
             joined=self._assignment.joined,

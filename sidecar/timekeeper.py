@@ -1,5 +1,7 @@
 """The engine's clock as it runs: `Clock` fed with the machine's readings."""
 
+import time
+
 from sidecar.clock import Clock, SystemTime
 
 
@@ -25,6 +27,10 @@ class Timekeeper:
     def probe_due(self) -> bool:
         """Whether a block should be written only to see the broker's clock."""
         return self._clock.probe_due(self.boot_ms())
+
+    def monotonic_s(self) -> float:
+        """As other threads measure how long ago something was."""
+        return time.monotonic()
 
     @property
     def skew_ahead_ms(self) -> float:

@@ -94,3 +94,13 @@ class Wheel:
         hit = {held.offset for held in fired if held.offset in cancelled}
         cancelled -= hit
         return [held for held in fired if held.offset not in hit]
+
+
+class Load:
+    """What the wheels of all lanes hold together, against the limits of the settings."""
+
+    __slots__ = ("bytes", "records")
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.bytes = 0

@@ -49,9 +49,7 @@ def embedded_kafka(data_dir: Path, port: int = 0, progress: Progress = silent) -
     if reason is None:
         progress(f"Kafka: a real broker, version {kafka_version()}, from Maven jars")
         return MavenKafka(data_dir, port, progress)
-    progress(
-        f"Kafka: NOT a real broker but librdkafka's mock cluster, in memory, forgetful under load ({reason})"
-    )
+    progress(f"Kafka: NOT a real broker but librdkafka's mock cluster, in memory, forgetful under load ({reason})")
     return MockKafka()
 
 

@@ -225,9 +225,7 @@ class MavenKafka:
             if process.poll() is not None:
                 raise KafkaUnavailable(f"Kafka ended while starting: {self._last_words(seen)}")
             time.sleep(_POLL_S)
-        raise KafkaUnavailable(
-            f"Kafka did not start within {START_TIMEOUT_S:.0f} s: {self._last_words(seen)}"
-        )
+        raise KafkaUnavailable(f"Kafka did not start within {START_TIMEOUT_S:.0f} s: {self._last_words(seen)}")
 
     def _last_words(self, seen: int) -> str:
         words = _tail(self._directory / "broker.out", 0) + _tail(self.log, seen)
