@@ -1,0 +1,37 @@
+"""Sites for the tests that run the sidecar as a child process."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from sidecar.embedded.maven import free_port
+from sidecar.embedded.valkey import EmbeddedValkey
+from tests.services.kafka import Kafka
+from tests.services.site import Site
+
+NewSite = Callable[[], Site]
+
+
+@pytest.fixture(scope="session")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Valkey that outlives every sidecar."""
+    server = EmbeddedValkey(tmp_path_factory.mktemp("valkey"), free_port())
+    server.start()
+    yield server.url
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def new_site(kafka: Kafka, redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewSite]:
+    """Makes sites; their sidecars end with the module."""
+    directory: Path = tmp_path_factory.mktemp("sites")
+    with ExitStack() as stack:
+
+        def new() -> Site:
+            site = Site(kafka, redis_url, directory)
+            stack.callback(site.close)
+            return site
+
+        yield new

@@ -1,0 +1,121 @@
+"""The sidecar as its users run it: `tickover run` as a child process with TICKOVER_ variables."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import httpx
+
+from tests.services.waiting import wait_until
+
+START_S = 40.0
+STOP_S = 15.0
+ANSWER_S = 10.0
+
+
+class Sidecar:
+    """One process; `start` may be called again after it has ended: it is then the next life of the same member.
+
+    Started by one life, everything durable outlives it: Kafka and Redis are not its children.
+    """
+
+    def __init__(self, settings: Mapping[str, str], port: int, log: Path) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self.log = log
+        self._environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("TICKOVER_")},
+            **{f"TICKOVER_{name}": value for name, value in settings.items()},
+            "TICKOVER_API__PORT": str(port),
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        self._output: BinaryIO | None = None
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    def start(self) -> "Sidecar":
+        """Start it and return when it is ready."""
+        self.launch()
+        self.wait_until_ready()
+        return self
+
+    def launch(self) -> None:
+        """Start it without waiting for anything."""
+        assert self._process is None, "it runs already"
+        self._output = self.log.open("ab")
+        command = [sys.executable, "-m", "sidecar", "run"]
+        self._process = subprocess.Popen(command, env=self._environment, stdout=self._output, stderr=self._output)
+
+    def wait_until_ready(self) -> None:
+        """Until /readyz says that partitions are recovered and all services answer."""
+        wait_until(self._is_ready, START_S, lambda: f"the sidecar is not ready: {self.last_words()}")
+
+    def _is_ready(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, f"the sidecar ended while starting: {self.last_words()}"
+        try:
+            return httpx.get(f"{self.url}/readyz", timeout=ANSWER_S).status_code == httpx.codes.OK
+        except httpx.TransportError:
+            return False
+
+    def stop(self) -> int:
+        """SIGTERM, as an orchestrator does; returns the exit status."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+        return self.wait_until_ended()
+
+    def kill(self) -> None:
+        """SIGKILL, at whatever it is doing; twice is harmless."""
+        if self._process is not None:
+            self._process.kill()
+            self.wait_until_ended()
+
+    def wait_until_ended(self, timeout_s: float = STOP_S) -> int:
+        """Its exit status; 0 when it doesn't run."""
+        process, self._process = self._process, None
+        if process is None:
+            return 0
+        try:
+            return process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise AssertionError(f"the sidecar did not end within {timeout_s} s: {self.last_words()}") from None
+        finally:
+            if self._output is not None:
+                self._output.close()
+
+    # --- what it says ---------------------------------------------------------------------------------------------
+
+    def call(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """One request to its API."""
+        return httpx.request(method, self.url + path, timeout=ANSWER_S, **options)
+
+    def stats(self) -> dict[str, Any]:
+        """GET /v1/stats."""
+        document: dict[str, Any] = self.call("GET", "/v1/stats").json()
+        return document
+
+    def partitions(self) -> int:
+        """How many source partitions it has and has recovered."""
+        return int(self.stats()["partitions"]["assigned"])
+
+    def messages(self, level: str) -> list[dict[str, Any]]:
+        """What it has logged at one level so far."""
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        records = [json.loads(line) for line in lines if line.startswith("{")]
+        return [record for record in records if record.get("level") == level]
+
+    def last_words(self) -> str:
+        """The end of its log."""
+        return self.log.read_bytes()[-3000:].decode(errors="replace")
+
+
+def now_ms() -> int:
+    """This machine's wall clock, which is the brokers' too."""
+    return time.time_ns() // 1_000_000
