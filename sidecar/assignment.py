@@ -128,6 +128,7 @@ class Assignment:
         leaving = [self.lanes.pop(lane) for lane in lane_ids if lane in self.lanes]
         self._emitter.drop(set(leaving))
         for lane in leaving:
+            lane.leaving = True
             lane.puts = []
             lane.touched = False
         return leaving

@@ -66,7 +66,8 @@ class Lane:
     departed: list[Departure] = field(default_factory=list)
     wheel_bytes: int = 0
     promised: Position | None = None  # how far a promotion under way will move the cursor
-    dropped: bool = False  # revoked: nothing about it may be written any more
+    leaving: bool = False  # revoked: what is in flight is settled, nothing new begins
+    dropped: bool = False  # gone: nothing about it may be written any more
     touched: bool = False  # something for a block
     uncommitted: bool = False  # something for an offset commit
     committed_watermark: Position = NOWHERE  # W as far as a commit has it: the overflow may be tidied up to here
@@ -109,6 +110,14 @@ class Lane:
             if index > len(done):
                 done.extend(b"\x01" * (index - len(done)))
             self.uncommitted = True
+            for offset in [offset for offset in self.entries if offset < self.base + index]:
+                self._give_up(offset)
+
+    def _give_up(self, offset: int) -> None:
+        """A record with an overflow entry that is gone from the source: its change block goes on without it."""
+        del self.entries[offset]
+        for change in self.changes:
+            change.missing.discard(offset)
 
     def note_table(self, offset: int, version: int) -> None:
         """From this offset on, records are decided by this version of the policy table."""
@@ -187,7 +196,7 @@ class Lane:
     def settle(self, offsets: Sequence[int], dues_ms: Sequence[int]) -> None:
         """These records are in the ledger now: done marks for open offsets, less in their windows for others."""
         base, done, windows = self.base, self.done, self.windows
-        if windows or self.overflow_held:
+        if windows:
             for offset, due_ms in zip(offsets, dues_ms, strict=True):
                 index = offset - base
                 if index >= 0 and not done[index]:

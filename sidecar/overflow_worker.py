@@ -154,6 +154,8 @@ class OverflowWorker:
     def _promote(self, lane: Lane, room: int) -> int:
         """Move one lane's cursor; returns how many records may come of it."""
         start = lane.cursor
+        if start.due_ms > self._now_ms + self._horizon_ms - self._step_ms:
+            return 0
         earliest = lane.earliest_put()
         goal = Position(self._now_ms + self._horizon_ms, OFFSET_MAX)
         until = min(goal, Position(earliest.due_ms, earliest.offset - 1))
@@ -170,7 +172,7 @@ class OverflowWorker:
         acknowledged = lane.acknowledged
 
         def promoted(result: Promotion) -> None:
-            if not lane.dropped:
+            if not lane.leaving:
                 self._to_wheel(lane, lane.promoted(start, result.records, result.cursor))
 
         def unpromoted() -> None:
@@ -187,6 +189,7 @@ class OverflowWorker:
         if not lane.overflow_used or self._now_ms - lane.tidied_ms < TIDY_INTERVAL_MS:
             return
         lane.tidied_ms = self._now_ms
+        lane.forget_passed()
         settled, now_ms = lane.committed_watermark, self._now_ms
 
         def tidied(remaining: int) -> None:

@@ -12,7 +12,7 @@
 A crash between 1 and 4 repeats what was emitted since the last block, and never loses a record.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from sidecar.block import encode
@@ -60,7 +60,7 @@ class BlockReport:
         if lane.dropped:
             return
         settled = seal.block.settled
-        lane.written(mark_of(seal, message.offset()), seal.change.latest_due_ms if seal.change else -1)
+        lane.written(mark_of(seal.block, message.offset()), seal.change.latest_due_ms if seal.change else -1)
         lane.settle(settled.offsets, settled.dues_ms)
         if seal.change is not None:
             seal.change.committed = True
@@ -116,16 +116,14 @@ class AtLeastOnce:
 
     def commit(self, lanes: Iterable[Lane], wait: bool) -> None:
         """Commit the lanes that moved."""
-        offsets: Mapping[LaneId, tuple[int, str]] = {
-            lane.id: (lane.advance_low(), encode_metadata(commit_state(lane)))
-            for lane in lanes
-            if lane.uncommitted and not lane.dropped
-        }
-        if not offsets:
-            return
-        self._intake.commit(offsets, wait)
+        offsets: dict[LaneId, tuple[int, str]] = {}
         for lane in lanes:
-            lane.uncommitted = False
+            if lane.uncommitted and not lane.dropped:
+                offsets[lane.id] = (lane.advance_low(), encode_metadata(commit_state(lane)))
+                lane.uncommitted = False
+                lane.committed_watermark = lane.watermark
+        if offsets:
+            self._intake.commit(offsets, wait)
 
     def _collect(self) -> None:
         """Give the records of acknowledged generations to their lanes."""

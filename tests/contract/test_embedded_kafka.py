@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from sidecar.embedded.kafka import MavenKafka, available, embedded_kafka
 from sidecar.embedded.maven import free_port
 from sidecar.embedded.mock import MockKafka
 from tests.services.fixtures import missing
+from tests.services.waiting import wait_until
 
 
 @pytest.fixture
@@ -130,10 +130,7 @@ def test_the_broker_dies_with_its_parent(maven_kafka: MavenKafka) -> None:
         assert _listens(host, int(port))
         os.kill(parent.pid, signal.SIGKILL)
         parent.wait()
-        deadline = time.monotonic() + 10
-        while _listens(host, int(port)):
-            assert time.monotonic() < deadline, "the broker outlived its parent"
-            time.sleep(0.02)
+        wait_until(lambda: not _listens(host, int(port)), 10, lambda: "the broker outlived its parent")
 
 
 def _listens(host: str, port: int) -> bool:
