@@ -31,6 +31,6 @@ class LedgerMark:
     """What a written block still pins: see `Lane.recovery_pointer`."""
 
     ledger_offset: int
-    offset_max: int  # highest settled offset, -1 when none
+    offset_max: int  # highest offset settled or put to the overflow, -1 when none
     number: int  # change block, 0 when none
     promoted_max: Position  # highest settled position that has an overflow entry

@@ -14,10 +14,11 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from sidecar.block import Block, Entries
-from sidecar.change import ChangeBlock, LedgerMark
+from sidecar.change import ChangeBlock
 from sidecar.commit import CommitState
 from sidecar.lane import NEVER, NOT_DECIDED, NOWHERE, Lane
 from sidecar.record import Held, LaneId, Position
+from sidecar.sealing import mark_of
 from sidecar.wheel import Wheel
 
 
@@ -154,10 +155,7 @@ class Replay:
         if self._rebuild_pointer >= 0 and lane.overflow_held:
             lane.rebuilds.append((self._rebuild_pointer, max(NEVER.due_ms, 0)))
         for ledger_offset, block in self._blocks:
-            places = zip(block.settled.dues_ms, block.settled.offsets, block.settled.in_overflow, strict=True)
-            ahead = max((Position(due, offset) for due, offset, held in places if held), default=NOWHERE)
-            mark = LedgerMark(ledger_offset, max(block.settled.offsets, default=-1), block.number, ahead)
-            lane.written(mark, max(block.entries.dues_ms, default=-1))
+            lane.written(mark_of(block, ledger_offset), max(block.entries.dues_ms, default=-1))
 
 
 def decided(entries: Entries) -> Sequence[Held]:
