@@ -81,16 +81,18 @@ def take_sealed(lane: Lane, seal: Seal) -> None:
         lane.changes.append(seal.change)
 
 
-def mark_of(seal: Seal, ledger_offset: int) -> LedgerMark:
-    """What the block pins, now that it is at this offset of the ledger."""
-    settled = seal.block.settled
+def mark_of(block: Block, ledger_offset: int) -> LedgerMark:
+    """What the block pins, now that it is at this offset of the ledger.
+
+    Entries count as settled records do: while L is below one, only the block says that it isn't to be put again.
+    """
+    settled, entries = block.settled, block.entries
     ahead = NOWHERE
     if any(settled.in_overflow):
         places = zip(settled.dues_ms, settled.offsets, settled.in_overflow, strict=True)
         ahead = max(Position(due_ms, offset) for due_ms, offset, held in places if held)
-    return LedgerMark(
-        ledger_offset, settled.offsets[-1] if settled.offsets else -1, seal.change.number if seal.change else 0, ahead
-    )
+    highest = max(settled.offsets[-1] if settled.offsets else -1, entries.offsets[-1] if entries.offsets else -1)
+    return LedgerMark(ledger_offset, highest, block.number, ahead)
 
 
 def settled_columns(lane: Lane, batch: list[Held], departed: list[Departure]) -> Settled:
