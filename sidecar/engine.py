@@ -19,7 +19,7 @@ from sidecar.deciding import Decider
 from sidecar.emission import Emitter
 from sidecar.lane import Lane
 from sidecar.overflow_worker import OverflowWorker
-from sidecar.ports import Intake, Output, SourceRecord, Time
+from sidecar.ports import Intake, SourceRecord, Time
 from sidecar.record import Held
 from sidecar.settlement import Settlement
 from sidecar.snapshot import Publisher
@@ -57,7 +57,6 @@ class Parts:
     """What the engine drives, each owned by its thread alone."""
 
     intake: Intake
-    output: Output
     emitter: Emitter
     settlement: Settlement
     decider: Decider
@@ -105,7 +104,7 @@ class Engine:
         for lane in lanes:
             parts.emitter.fire(lane, now_ms)
         emitted = parts.emitter.emit(now_ms, EMIT_PER_TURN_MAX)
-        parts.output.poll(0)
+        parts.emitter.poll(0)
         if now_ms - self._settled_ms >= self._settings.settle_interval_ms or now_ms < self._settled_ms:
             self._settled_ms = now_ms
             parts.settlement.step(lanes, now_ms)
@@ -195,6 +194,10 @@ class Engine:
         future: Future[Any] = Future()
         self._mailbox.put_nowait((command, future))
         return future
+
+    def tidy(self) -> None:
+        """Clean the overflow up behind the watermark: a command for `submit`."""
+        self._parts.overflow.ask_to_tidy(self._lanes.values())
 
     def _answer(self) -> None:
         for _ in range(COMMANDS_PER_TURN_MAX):

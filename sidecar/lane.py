@@ -71,7 +71,7 @@ class Lane:
     touched: bool = False  # something for a block
     uncommitted: bool = False  # something for an offset commit
     committed_watermark: Position = NOWHERE  # W as far as a commit has it: the overflow may be tidied up to here
-    tidied_ms: int = 0
+    tidy_asked: bool = False
     topic_id: str = ""  # Kafka's id of the source: a topic created anew under the same name is another one
     accepted: int = 0
     settled_count: int = 0

@@ -27,7 +27,6 @@ PROMOTION_RECORDS_MAX: Final = 10_000
 CHANGES_PER_JOB_MAX: Final = 64
 JOBS_MAX: Final = 4
 STEPS_PER_HORIZON: Final = 16
-TIDY_INTERVAL_MS: Final = 10_000
 SOON_MS: Final = 1_000  # what is due within this time isn't sent to the overflow
 RETRY_FIRST_MS: Final = 100
 RETRY_MAX_MS: Final = 500  # an overflow that is back is used again within a second
@@ -185,15 +184,19 @@ class OverflowWorker:
         )
         return records_max
 
+    def ask_to_tidy(self, lanes: Iterable[Lane]) -> None:
+        """Clean up what is settled and bring near what comes near, a bounded step at a time. Asked by housekeeping."""
+        for lane in lanes:
+            lane.tidy_asked = lane.overflow_used
+
     def _tidy(self, lane: Lane) -> None:
-        if not lane.overflow_used or self._now_ms - lane.tidied_ms < TIDY_INTERVAL_MS:
+        if not lane.tidy_asked:
             return
-        lane.tidied_ms = self._now_ms
+        lane.tidy_asked = False
         lane.forget_passed()
         settled, now_ms = lane.committed_watermark, self._now_ms
 
         def tidied(remaining: int) -> None:
-            if remaining:
-                lane.tidied_ms = 0
+            lane.tidy_asked = remaining > 0
 
         self._submit(lambda: self._overflow.tidy(lane.id, settled, now_ms), tidied, lambda: None)

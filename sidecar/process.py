@@ -48,6 +48,7 @@ log = logging.getLogger(__name__)
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 WATCH_S: Final = 0.5
+ANSWER_S: Final = 10.0  # how long housekeeping waits for the engine
 GARBAGE_HELD_MAX: Final = 10_000
 EXPECTED: Final = (
     AccessConfigError, BindError, KafkaException, KafkaUnavailable, MissingTopicError, OSError, OverflowFailure,
@@ -192,12 +193,13 @@ class Process:
         publisher, engine = self.machinery.publisher, self.engine
 
         def survey() -> None:
-            engine.submit(lambda _: publisher.survey()).result(WATCH_S * 20)
+            engine.submit(lambda _: publisher.survey()).result(ANSWER_S)
 
         housekeeping = Housekeeping(
             {
                 "sources": Interval(sources.look, 2),
                 "survey": Interval(survey, 5),
+                "overflow": Interval(lambda: engine.submit(Engine.tidy).result(ANSWER_S), 10),
                 "redis-memory": Interval(lambda: recorder.set_memory_ratio(overflow.memory_ratio()), 10),
                 "retention": Interval(sources.check_retention, 600),
                 "memory": Interval(self._collect_garbage, 30),
