@@ -77,7 +77,7 @@ def build(
     worker = OverflowWorker(overflow, settings.horizon_ms, emitter.to_wheel)
     ledger_log = KafkaLedgerLog(client, ledger.name)
     recovery = RecoveryWorker(ledger, ledger_log, overflow, settings.tick_ms)
-    assignment = Assignment(intake, output, emitter, settlement, (worker, recovery), time.now_ms)
+    assignment = Assignment(intake, emitter, settlement, (worker, recovery), time.now_ms)
     intake.events = assignment
     publisher = Publisher(replica_name(settings), tally, emitter, assignment, worker, time)
     problem.publisher = publisher
@@ -85,7 +85,7 @@ def build(
     decider = Decider(limits, targets.partitions, policies.table_at)
     engine = Engine(
         engine_settings(settings),
-        Parts(intake, output, emitter, settlement, decider, worker, assignment, publisher, tally),
+        Parts(intake, emitter, settlement, decider, worker, assignment, publisher, tally),
         policies.table,
     )
 

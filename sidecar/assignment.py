@@ -12,7 +12,7 @@ from typing import Final
 from sidecar.emission import Emitter
 from sidecar.lane import Lane
 from sidecar.overflow_worker import OverflowWorker
-from sidecar.ports import Intake, Output, Start
+from sidecar.ports import Intake, Start
 from sidecar.record import LaneId
 from sidecar.recovery_reader import RecoveryJob, RecoveryWorker
 from sidecar.settlement import Settlement
@@ -29,7 +29,6 @@ class Assignment:
     def __init__(
         self,
         intake: Intake,
-        output: Output,
         emitter: Emitter,
         settlement: Settlement,
         workers: tuple[OverflowWorker, RecoveryWorker],
@@ -41,7 +40,6 @@ class Assignment:
         self.rebalances = 0
         self.recovery_s = 0.0
         self._intake = intake
-        self._output = output
         self._emitter = emitter
         self._settlement = settlement
         self._overflow, self._recovery = workers
@@ -138,7 +136,7 @@ class Assignment:
         deadline_ms = self._clock() + DRAIN_MS
         everything: Iterable[Lane] = [*self.lanes.values(), *leaving]
         while (now_ms := self._clock()) < deadline_ms:
-            self._output.poll(POLL_S)
+            self._emitter.poll(POLL_S)
             self._settlement.step(everything, now_ms)
             self._overflow.apply(leaving, now_ms)
             applying = any(change.ready for lane in leaving for change in lane.changes)

@@ -110,6 +110,11 @@ class Emitter:
             pass  # the producer is full: what is left stays ready, and polling makes room
         return sent
 
+    def poll(self, seconds: float) -> None:
+        """Serve the delivery reports of both producers."""
+        self._output.poll(seconds)
+        self._lone_output.poll(0)
+
     def _emit_batch(self, batch: _Batch, now_ms: int, budget: int) -> int:
         """The hot path: one call per record, no allocation beside the headers. Raises BufferError when full."""
         lane = batch.lane
