@@ -52,8 +52,8 @@ class Decider:
             detail = f"{parts.size} bytes of headers, the limit is {limits.header_bytes_max}"
             return self._quarantined(lane, record, offset, TOO_MANY_HEADERS, detail, headers)
         if offset < lane.recovered_until:
-            if self._redone(lane, record, offset, parts):
-                return None
+            if (entry := lane.entries.pop(offset, None)) is not None:
+                return _redone(lane, record, entry, parts)
             table = self._table_then(lane, offset, table)
         elif not lane.runs or lane.runs[-1][1] != table.version:
             lane.note_table(offset, table.version)
@@ -70,19 +70,6 @@ class Decider:
             return _dead(lane, record, offset, decision, parts)
         assert isinstance(decision, Quarantine)
         return self._quarantined(lane, record, offset, decision.reason, decision.detail, headers)
-
-    def _redone(self, lane: Lane, record: SourceRecord, offset: int, parts: Split) -> bool:
-        """True when the record was put to the overflow before a crash: it is held as it was decided then."""
-        entry = lane.entries.pop(offset, None)
-        if entry is None:
-            return False
-        trailer = parts.trailer if entry.attempt else parts.counted + parts.trailer
-        key, value = record.key(), record.value()
-        size = parts.size + len(key or b"") + len(value or b"")
-        lane.redo(
-            entry._replace(key=key, value=value, headers=parts.user, origin=parts.origin, trailer=trailer, size=size)
-        )
-        return True
 
     def _table_then(self, lane: Lane, offset: int, table: PolicyTable) -> PolicyTable:
         """The table that decided this record when it was read before a crash."""
@@ -103,6 +90,15 @@ class Decider:
             max(record.timestamp()[1], 0), offset, Outcome.QUARANTINED, reason, self._limits.quarantine,
             record.key(), record.value(), marked, "", 0, None,
         )  # fmt: skip
+
+
+def _redone(lane: Lane, record: SourceRecord, entry: Held, parts: Split) -> Held | None:
+    """A record that was put to the overflow before a crash, as it was decided then; None: its change block has it."""
+    trailer = parts.trailer if entry.attempt else parts.counted + parts.trailer
+    key, value = record.key(), record.value()
+    size = parts.size + len(key or b"") + len(value or b"")
+    held = entry._replace(key=key, value=value, headers=parts.user, origin=parts.origin, trailer=trailer, size=size)
+    return None if lane.redo(held) else held
 
 
 def _held(record: SourceRecord, offset: int, decision: Hold, parts: Split) -> Held:

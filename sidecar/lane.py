@@ -125,13 +125,17 @@ class Lane:
             self.runs.append((offset, version))
             self.touched = True
 
-    def redo(self, held: Held) -> None:
-        """A record whose overflow entry is known from before a crash was read again: its change block can have it."""
+    def redo(self, held: Held) -> bool:
+        """A record whose overflow entry is known from before a crash was read again: its change block can have it.
+
+        False when no change block waits for it: the overflow has it, but W has passed it, so it is held here.
+        """
         for change in self.changes:
             if held.offset in change.missing:
                 change.missing.discard(held.offset)
                 change.records[held.offset] = held
-                return
+                return True
+        return False
 
     def held_now(self) -> int:
         """Records that this lane holds, counted from its marks: open offsets that were read, and the overflow's."""

@@ -93,9 +93,9 @@ class Replay:
             raise OverflowBehindError(self.id, self.hw, self.acknowledged)
         if self.hw and not self._known:
             raise OverflowForeignError(self.id, self.hw)
-        for number, entries in self._changes:
-            if number <= self.hw:
-                self._in_care(number, entries)
+        overtaken = [
+            held for number, entries in self._changes if number <= self.hw for held in self._in_care(number, entries)
+        ]
         lane = Lane(
             self.id, self.low, Wheel(now_ms, tick_ms), self.watermark, ledger_start=ledger_end, done=self._done,
             number=max([self.hw, *(number for number, _ in self._changes)]), acknowledged=self.hw,
@@ -107,6 +107,7 @@ class Replay:
         lane.recovered_runs = list(self._runs)
         read_to = max((start for start, _ in self._runs), default=-1)
         lane.recovered_until = max(read_to, self.low + len(self._done))
+        lane.entries = {held.offset: held for held in overtaken}
         self._redo(lane)
         self._pointers(lane)
         lane.advance_low()
@@ -120,13 +121,22 @@ class Replay:
         if index >= 0:
             self._done[index] = 1
 
-    def _in_care(self, number: int, entries: Entries) -> None:
-        for offset in entries.offsets:
-            index = offset - self.low
-            open_before = index >= len(self._done) or (index >= 0 and not self._done[index])
-            if number > self._counted_to and index >= 0 and open_before:
+    def _in_care(self, number: int, entries: Entries) -> list[Held]:
+        """Mark what the overflow has as done; returns those that it has and that W has passed.
+
+        W passes only what is settled or was overtaken: held by its open source offset, its copy never to be promoted.
+        """
+        overtaken = []
+        for held in decided(entries):
+            if self._is_done(held.offset):
+                continue
+            if held.position <= self.watermark:
+                overtaken.append(held)
+                continue
+            if number > self._counted_to:
                 self.overflow_held += 1
-            self._mark_done(offset)
+            self._mark_done(held.offset)
+        return overtaken
 
     def _redo(self, lane: Lane) -> None:
         """Change blocks that Redis hasn't: known entries, records to be read again. Settled ones need no redoing."""
