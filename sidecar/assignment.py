@@ -11,6 +11,7 @@ from typing import Final
 
 from sidecar.emission import Emitter
 from sidecar.lane import Lane
+from sidecar.overflow import OverflowUnavailable
 from sidecar.overflow_worker import OverflowWorker
 from sidecar.ports import Intake, Start
 from sidecar.record import LaneId
@@ -21,6 +22,7 @@ log = logging.getLogger(__name__)
 
 DRAIN_MS: Final = 5_000  # how long a revoked partition's emissions are waited for
 POLL_S: Final = 0.005
+RETRY_MS: Final = 500  # an overflow that is back is used again within a second
 
 
 class Assignment:
@@ -89,13 +91,26 @@ class Assignment:
         """Take in lanes whose recovery has ended. What makes a recovery impossible is raised."""
         if not self._jobs or not self._jobs[0].future.done():
             return
-        job = self._jobs.pop(0)
+        job = self._jobs[0]
+        if isinstance(job.future.exception(), OverflowUnavailable):
+            self._recover_again(job, now_ms)
+            return
+        del self._jobs[0]
         fresh = [lane for lane in job.future.result() if lane.id in job.starts]
         for lane in fresh:
             self.lanes[lane.id] = lane
         self.recovery_s = (now_ms - job.started_ms) / 1_000
         if not self.paused:
             self._intake.resume([lane.id for lane in fresh])
+
+    def _recover_again(self, job: RecoveryJob, now_ms: int) -> None:
+        """The overflow was away: what it has must be known before these partitions may go on."""
+        if job.retry_at_ms < 0:
+            job.retry_at_ms = now_ms + RETRY_MS
+            log.warning("recovery waits for the overflow", extra={"partitions": [str(lane) for lane in job.starts]})
+        elif now_ms >= job.retry_at_ms:
+            self._jobs[0] = self._recovery.submit(job.starts, now_ms)
+            self._jobs[0].started_ms = job.started_ms
 
     @property
     def recovering(self) -> int:

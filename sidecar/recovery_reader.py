@@ -27,6 +27,7 @@ class RecoveryJob:
     starts: Mapping[LaneId, Start]
     started_ms: int
     future: Future[list[Lane]]
+    retry_at_ms: int = -1  # when it failed for a reason that passes
 
 
 class RecoveryWorker:
