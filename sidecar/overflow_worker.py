@@ -188,6 +188,8 @@ class OverflowWorker:
         """Clean up what is settled and bring near what comes near, a bounded step at a time. Asked by housekeeping."""
         for lane in lanes:
             lane.tidy_asked = lane.overflow_used
+            if lane.overflow_used and lane.committed_watermark < lane.watermark:
+                lane.uncommitted = True  # a lane at rest settles nothing, and its last copies would stay
 
     def _tidy(self, lane: Lane) -> None:
         if not lane.tidy_asked:
