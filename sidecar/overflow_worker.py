@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final
 
 from sidecar.change import ChangeBlock
@@ -28,6 +29,7 @@ CHANGES_PER_JOB_MAX: Final = 64
 JOBS_MAX: Final = 4
 STEPS_PER_HORIZON: Final = 16
 SOON_MS: Final = 1_000  # what is due within this time isn't sent to the overflow
+_cursor: Final = attrgetter("cursor")
 RETRY_FIRST_MS: Final = 100
 RETRY_MAX_MS: Final = 500  # an overflow that is back is used again within a second
 
@@ -71,9 +73,9 @@ class OverflowWorker:
         for lane in lanes:
             self._overtake(lane, now_ms)
         self.apply(lanes, now_ms)
-        if now_ms < self._retry_at_ms:
+        if now_ms < self._retry_at_ms or len(self._jobs) >= JOBS_MAX:
             return
-        for lane in lanes:
+        for lane in sorted(lanes, key=_cursor):  # the furthest behind first: a slow overflow can't serve all at once
             if len(self._jobs) >= JOBS_MAX:
                 return
             if lane.promised is None and not lane.dropped:
