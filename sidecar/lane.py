@@ -250,11 +250,11 @@ class Lane:
         return self.low
 
     def forget_passed(self) -> None:
-        """Drop what W has passed from the list of overflow copies to skip."""
+        """Drop what W has passed from the list of overflow copies to skip, unless its change block is still here."""
         watermark = self.watermark
         passed = [offset for offset, position in self.skip.items() if position <= watermark]
         for offset in passed:
-            if self.in_care(offset):
+            if self.in_care(offset) and not any(offset in change.records for change in self.changes):
                 del self.skip[offset]
 
     # --- ledger -------------------------------------------------------------------------------------------------
