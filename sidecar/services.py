@@ -1,14 +1,19 @@
 """Kafka and Redis of this process: those of the settings, or embedded ones started for it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+from confluent_kafka.admin import AdminClient
 
 from sidecar.config import Settings
-from sidecar.embedded.kafka import Broker, embedded_kafka
+from sidecar.embedded.kafka import Broker, MockKafka, embedded_kafka
 from sidecar.embedded.valkey import EmbeddedValkey
 
 Progress = Callable[[str], None]
+
+ANSWER_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,8 @@ def start_services(settings: Settings, progress: Progress) -> Services:
             kafka = embedded_kafka(data_dir / "kafka", progress=progress)
             kafka.start()
             progress(f"Kafka: {kafka.description} at {kafka.bootstrap}")
+            if isinstance(kafka, MockKafka):
+                make_mock_topics(kafka.bootstrap, [settings.policies.topic])
     except BaseException:
         if redis is not None:
             redis.stop()
@@ -50,3 +57,10 @@ def start_services(settings: Settings, progress: Progress) -> Services:
         kafka,
         redis,
     )
+
+
+def make_mock_topics(bootstrap: str, names: Iterable[str]) -> None:
+    """Make topics in the mock cluster: it refuses to create them by request, but makes those it is asked about."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for name in names:
+        admin.list_topics(name, timeout=ANSWER_S)

@@ -1,0 +1,113 @@
+"""`tickover demo` as a user starts it: it ends by itself or on a signal, and its judge has seen something."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from sidecar.embedded.kafka import available
+from tests.services.fixtures import missing
+from tests.services.kafka import Kafka
+from tests.source import ROOT
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+SET_UP_S = 90.0
+STOP_S = 15.0
+COMMAND = (sys.executable, "-m", "sidecar", "demo", "--set", "api.port=0")
+
+
+class Demo:
+    """A running demo and what it has printed."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.lines: list[str] = []
+        self._grown = threading.Condition()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def output(self) -> str:
+        return "\n".join(self.lines)
+
+    def wait_for(self, pattern: str, timeout_s: float) -> re.Match[str]:
+        """The first match in what it prints."""
+        with self._grown:
+            found = self._grown.wait_for(lambda: re.search(pattern, self.output), timeout_s)
+        if found is None:
+            pytest.fail(f"no {pattern!r} within {timeout_s} s in:\n{self.output}")
+        return found
+
+    def end(self, timeout_s: float) -> int:
+        """The exit status."""
+        try:
+            status = self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"the demo did not end within {timeout_s} s:\n{self.output}")
+        self._reader.join(timeout_s)
+        return status
+
+    def figure(self, name: str) -> int:
+        """A number of the summary."""
+        found = re.search(rf"^  {name} +(\d+)", self.output.partition("summary")[2], re.MULTILINE)
+        assert found is not None, self.output
+        return int(found[1])
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._grown:
+                self.lines.append(line.rstrip())
+                self._grown.notify_all()
+
+
+@contextmanager
+def started(*options: str) -> Iterator[Demo]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TICKOVER_")}
+    with subprocess.Popen(
+        [*COMMAND, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT, env=environment
+    ) as process:
+        try:
+            yield Demo(process)
+        finally:
+            process.kill()
+
+
+def test_ends_by_itself_with_nothing_lost() -> None:
+    reason = available()
+    if reason is not None:
+        missing("Kafka from Maven", LookupError(reason))
+    with started("--seconds", "8", "--rate", "40") as demo:
+        demo.wait_for("Try in another terminal", SET_UP_S)
+        demo.wait_for("fired [1-9]", 15)
+
+        assert demo.end(60) == 0, demo.output
+
+    assert "a real broker" in demo.output
+    sent = demo.figure("sent")
+    assert sent >= 40
+    assert demo.figure("fired") == sent + demo.figure("retries")
+    assert demo.figure("retries") > 0
+    assert demo.figure("dead") > 0
+    assert [demo.figure(name) for name in ("held", "early", "lost", "wrong", "repeated")] == [0, 0, 0, 0, 0]
+    assert re.search(r"held \d+\+[1-9]", demo.output), "nothing went through the overflow"
+
+
+def test_runs_on_a_given_kafka_until_it_is_asked_to_stop_and_leaves_nothing_there(kafka: Kafka) -> None:
+    before = set(kafka.admin.list_topics(timeout=10).topics)
+    with started("--kafka", kafka.bootstrap) as demo:
+        demo.wait_for("fired [1-9]", SET_UP_S)
+
+        demo.process.send_signal(signal.SIGTERM)
+
+        assert demo.end(STOP_S) == 0, demo.output
+    assert demo.figure("fired") > 0
+    left = set(kafka.admin.list_topics(timeout=10).topics) - before
+    assert [name for name in left if "demo" in name] == []
