@@ -40,14 +40,12 @@ ERROR_LIMITS_BYTES: Final = {ERROR_CLASS: 1_024, ERROR_MESSAGE: 8_192}
 # What becomes of a reserved header on the way in, by name. A tickover-* name that isn't here is the user's own.
 _CONTROL: Final = 1  # read by policies, gone from what is emitted
 _TRAILED_CONTROL: Final = 2  # read by policies, follows our own headers
-_TRAILED: Final = 3  # follows our own headers
-_COUNTED: Final = 4  # read by retry policies, which rewrite it
-_FIRST_MET: Final = 5
-_OWN: Final = 6  # replaced
+_COUNTED: Final = 3  # read by retry policies, which rewrite it
+_FIRST_MET: Final = 4
+_OWN: Final = 5  # replaced
 _KINDS: Final = {
     **dict.fromkeys((DELIVER_AT, DELAY, TARGET, TARGET_PARTITION, ACTION, EXPIRES_AT), _CONTROL),
-    **dict.fromkeys((ERROR_CLASS, ID), _TRAILED_CONTROL),
-    ERROR_MESSAGE: _TRAILED,
+    **dict.fromkeys((ERROR_CLASS, ERROR_MESSAGE, ID), _TRAILED_CONTROL),
     **dict.fromkeys((ATTEMPT, FIRST_FAILURE), _COUNTED),
     ORIGIN: _FIRST_MET,
     **dict.fromkeys((DUE, POLICY, REASON, SOURCE, DETAIL), _OWN),
@@ -104,8 +102,7 @@ def _with_reserved(headers: Headers, user: Headers, reserved: Headers, size: int
         elif kind is None:
             unknown = True
         elif kind != _OWN:
-            if kind != _TRAILED:
-                controls[name] = value if name not in controls else REPEATED
+            controls[name] = value if name not in controls else REPEATED
             if kind == _COUNTED:
                 counted = [*counted, (intern(name), value)]
             else:
