@@ -19,10 +19,17 @@ _TIMEOUT_S = 10.0
 
 
 def produce_raw(
-    bootstrap: str, topic: str, value: bytes | None, headers: Sequence[tuple[bytes, bytes | None]]
+    bootstrap: str,
+    topic: str,
+    value: bytes | None,
+    headers: Sequence[tuple[bytes, bytes | None]],
+    timestamp_ms: int | None = None,
 ) -> int:
-    """Write one record with header names of any bytes to partition 0; returns its offset."""
-    batch = _batch(_record(value, headers), int(time.time() * 1000))
+    """Write one record with header names of any bytes and any timestamp (-1: none) to partition 0; returns its offset.
+
+    Without a timestamp it is now.
+    """
+    batch = _batch(_record(value, headers), int(time.time() * 1000) if timestamp_ms is None else timestamp_ms)
     name = _string(topic.encode())
     body = struct.pack(">hhii", -1, -1, int(_TIMEOUT_S * 1000), 1) + name
     body += struct.pack(">iii", 1, 0, len(batch)) + batch
@@ -46,8 +53,8 @@ def _record(value: bytes | None, headers: Sequence[tuple[bytes, bytes | None]]) 
     return _varint(len(body)) + body
 
 
-def _batch(records: bytes, now_ms: int) -> bytes:
-    checked = struct.pack(">hiqqqhii", 0, 0, now_ms, now_ms, -1, -1, -1, 1) + records
+def _batch(records: bytes, timestamp_ms: int) -> bytes:
+    checked = struct.pack(">hiqqqhii", 0, 0, timestamp_ms, timestamp_ms, -1, -1, -1, 1) + records
     tail = struct.pack(">ibI", 0, 2, _crc32c(checked)) + checked
     return struct.pack(">qi", 0, len(tail)) + tail
 

@@ -1,0 +1,132 @@
+"""What REST changes is seen by records: policies in time, messages end to end."""
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.integration.conftest import NewSite
+from tests.services.sidecar_process import Sidecar
+from tests.services.site import Site
+from tests.services.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+
+POLICIES = """
+name: of-the-file
+match: {topics: ["~file"]}
+delay: {default: 1ms}
+target: {topic: ~file-target}
+"""
+APPLIES_WITHIN_S = 2.0
+
+
+@pytest.fixture(scope="module")
+def site(new_site: NewSite) -> Iterator[Site]:
+    site = new_site()
+    site.topic("file")
+    site.target("file-target")
+    site.policies(POLICIES)
+    return site
+
+
+@pytest.fixture(scope="module")
+def replicas(site: Site) -> tuple[Sidecar, Sidecar]:
+    """Two processes: one is asked, and either may have the partition."""
+    return site.sidecar("one").start(), site.sidecar("two").start()
+
+
+def put(sidecar: Sidecar, name: str, document: dict[str, Any], **conditions: str) -> str:
+    answer = sidecar.call("PUT", f"/v1/policies/{name}", json=document, headers=conditions)
+    assert answer.is_success, answer.text
+    return answer.headers["etag"]
+
+
+def policy(site: Site, role: str, default: str, target: str) -> dict[str, Any]:
+    return {
+        "name": f"{site.group}-{role}",
+        "match": {"topics": [site.name(role)]},
+        "delay": {"default": default},
+        "target": {"topic": site.name(target), "allow": [site.name("rest-*")]},
+    }
+
+
+def test_a_changed_policy_applies_within_two_seconds_and_held_records_keep_theirs(
+    site: Site, replicas: tuple[Sidecar, Sidecar]
+) -> None:
+    asked, _ = replicas
+    source = site.topic("changing", 4)
+    site.target("rest-before")
+    site.target("rest-after")
+    name = f"{site.group}-changing"
+    etag = put(asked, name, policy(site, "changing", "2500ms", "rest-before"), **{"If-None-Match": "*"})
+    held = [site.kafka.produce(source, [(b"k", b"held", (), 0, part)])[0] for part in range(4)]
+    wait_until(
+        lambda: sum(replica.stats()["topics"].get(source, {}).get("accepted", 0) for replica in replicas) == 4,
+        20.0,
+        lambda: "the new source is not consumed",
+    )
+    put(asked, name, policy(site, "changing", "1ms", "rest-after"), **{"If-Match": etag})
+    applied = f'tickover_policy_info{{policy="{name}",version="2"}} 1.0'
+    for replica in replicas:
+        wait_until(
+            lambda replica=replica: applied in replica.call("GET", "/metrics").text,  # type: ignore[misc]
+            APPLIES_WITHIN_S,
+            lambda: "the change is not known in time",
+        )
+    site.kafka.produce(source, [(b"k", b"new", (), 0, part) for part in range(4)])
+    after = site.kafka.read(site.name("rest-after"), 4)
+    assert {dict(m.headers() or [])["tickover-policy"] for m in after} == {f"{name}@2".encode()}
+    before = site.kafka.read(site.name("rest-before"), len(held))
+    assert {dict(m.headers() or [])["tickover-policy"] for m in before} == {f"{name}@1".encode()}
+
+
+def test_a_message_sent_by_rest_comes_out_when_due(site: Site, replicas: tuple[Sidecar, Sidecar]) -> None:
+    asked, other = replicas
+    assigned = asked.partitions() + other.partitions()
+    source = site.topic("rest-source", 3)
+    target = site.target("rest-out")
+    put(asked, f"{site.group}-rest-source", policy(site, "rest-source", "1h", "rest-out"), **{"If-None-Match": "*"})
+    wait_until(
+        lambda: asked.partitions() + other.partitions() == assigned + 3,
+        20.0,
+        lambda: "the new source is not consumed",
+    )
+    body = {
+        "source": source,
+        "target": target,
+        "key": "k",
+        "value": {"base64": base64.b64encode(b"\x00\xff").decode()},
+        "headers": [["a", "1"], ["a", None], ["b", {"base64": base64.b64encode(b"\xfe").decode()}]],
+        "delay": "400ms",
+        "id": "order-1",
+    }
+    answers = [
+        replica.call("POST", "/v1/messages", json=body, headers={"Idempotency-Key": f"{site.group}-1"})
+        for replica in (asked, other)
+    ]
+    assert [answer.status_code for answer in answers] == [202, 202], [answer.text for answer in answers]
+    accepted = answers[0].json()
+    assert answers[1].json() == accepted
+    [message] = site.kafka.read(target, 1)
+    assert (message.key(), message.value()) == (b"k", b"\x00\xff")
+    position = accepted["position"]
+    assert message.headers() == [
+        ("a", b"1"),
+        ("a", None),
+        ("b", b"\xfe"),
+        ("tickover-origin", f"{source}/{position['partition']}/{position['offset']}".encode()),
+        ("tickover-due", str(accepted["due"]).encode()),
+        ("tickover-policy", f"{site.group}-rest-source@1".encode()),
+        ("tickover-id", b"order-1"),
+    ]
+    assert 0 <= message.timestamp()[1] - accepted["due"] < 2_000
+    assert len(site.kafka.read_all(target)) == 1
+
+
+def test_policies_of_the_file_are_not_changed_by_rest(site: Site, replicas: tuple[Sidecar, Sidecar]) -> None:
+    asked, _ = replicas
+    current = asked.call("GET", "/v1/policies/of-the-file")
+    answer = asked.call("DELETE", "/v1/policies/of-the-file", headers={"If-Match": current.headers["etag"]})
+    assert (answer.status_code, answer.json()["type"].rpartition("/")[2]) == (409, "file-managed")
