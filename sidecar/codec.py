@@ -14,7 +14,6 @@ from policies.table import REPEATED, Repeated
 from sidecar.record import (
     ACTION,
     ATTEMPT,
-    CONTROL_PREFIX,
     DELAY,
     DELIVER_AT,
     DETAIL,
@@ -50,9 +49,7 @@ _KINDS: Final = {
     ORIGIN: _FIRST_MET,
     **dict.fromkeys((DUE, POLICY, REASON, SOURCE, DETAIL), _OWN),
 }
-_NO_CONTROLS: Final[Controls] = MappingProxyType({})
 _new_tuple: Final = tuple.__new__  # half the time of a NamedTuple's own constructor, which is a Python function
-_PREFIX_LENGTH: Final = len(CONTROL_PREFIX)
 _NO_HEADERS: Final[Headers] = []
 
 
@@ -67,48 +64,34 @@ class Split(NamedTuple):
     size: int  # bytes of the header values
 
 
+_NOTHING: Final = Split(_NO_HEADERS, MappingProxyType({}), _NO_HEADERS, _NO_HEADERS, None, 0)
+
+
 def split(headers: Headers | None) -> Split:
     """Sort the headers of a consumed record. Names are interned: held records share them."""
     if not headers:
-        return Split(_NO_HEADERS, _NO_CONTROLS, _NO_HEADERS, _NO_HEADERS, None, 0)
+        return _NOTHING
     user: Headers = []
-    reserved: Headers | None = None
-    size = 0
-    for name, value in headers:
-        if value:
-            size += len(value)
-        if name[:_PREFIX_LENGTH] != CONTROL_PREFIX:
-            user.append((intern(name), value))
-        elif reserved is None:
-            reserved = [(name, value)]
-        else:
-            reserved.append((name, value))
-    if reserved is None:
-        return Split(user, _NO_CONTROLS, _NO_HEADERS, _NO_HEADERS, None, size)
-    return _with_reserved(headers, user, reserved, size)
-
-
-def _with_reserved(headers: Headers, user: Headers, reserved: Headers, size: int) -> Split:
     controls: dict[str, bytes | Repeated | None] = {}
     trailer = counted = _NO_HEADERS
     origin = None
-    unknown = False
-    for name, value in reserved:
+    size = 0
+    for name, value in headers:
         kind = _KINDS.get(name)
-        if kind == _CONTROL:
+        if value:
+            size += len(value)
+        if kind is None:
+            user.append((intern(name), value))
+        elif kind == _CONTROL:
             controls[name] = value if name not in controls else REPEATED
         elif kind == _FIRST_MET:
             origin = origin if value is None else value
-        elif kind is None:
-            unknown = True
         elif kind != _OWN:
             controls[name] = value if name not in controls else REPEATED
             if kind == _COUNTED:
                 counted = [*counted, (intern(name), value)]
             else:
                 trailer = [*trailer, (intern(name), _cut(name, value))]
-    if unknown:  # it keeps its place among the user's own
-        user = [(intern(name), value) for name, value in headers if name not in _KINDS]
     return _new_tuple(Split, (user, controls, trailer, counted, origin, size))
 
 
