@@ -1,0 +1,164 @@
+"""A consumer group in memory: who has which partition, committed offsets, cooperative rebalances."""
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+
+from sidecar.ports import GroupEvents, Start
+from sidecar.record import LaneId
+from tests.simulation.fake_kafka import Broker, FakeRecord, Fate
+
+OnCommit = Callable[[LaneId, int, str], None]
+
+
+class Group:
+    """The coordinator. A partition goes to its next owner only when the former one has let go of it."""
+
+    def __init__(self, broker: Broker, topics: Sequence[str], rng: Random) -> None:
+        self.broker = broker
+        self.rng = rng
+        self.lanes = [
+            LaneId(topic, partition) for topic in topics for partition in range(broker.partition_count(topic))
+        ]
+        self.owner: dict[LaneId, FakeIntake | None] = dict.fromkeys(self.lanes)
+        self.wanted: dict[LaneId, FakeIntake | None] = dict.fromkeys(self.lanes)
+        self.members: list[FakeIntake] = []
+        self.committed: dict[LaneId, tuple[int, str]] = {}
+        self.on_commit: OnCommit | None = None
+
+    def join(self, member: "FakeIntake") -> None:
+        self.members.append(member)
+        self.rebalance()
+
+    def leave(self, member: "FakeIntake") -> None:
+        """Gone, by its own will or not: its partitions are free."""
+        self.members.remove(member)
+        for lane in self.lanes:
+            if self.owner[lane] is member:
+                self.owner[lane] = None
+        self.rebalance()
+
+    def rebalance(self) -> None:
+        """Deal the partitions out anew; most stay where they are."""
+        for lane in self.lanes:
+            stays = self.owner[lane] in self.members and self.rng.random() < 0.5
+            if self.members and not stays:
+                self.wanted[lane] = self.rng.choice(self.members)
+
+    def take_away(self, member: "FakeIntake") -> list[LaneId]:
+        """Partitions that this member is to let go of."""
+        return [lane for lane in self.lanes if self.owner[lane] is member and self.wanted[lane] is not member]
+
+    def give(self, member: "FakeIntake") -> list[LaneId]:
+        """Free partitions meant for this member: they are its own from now on."""
+        given = [lane for lane in self.lanes if self.owner[lane] is None and self.wanted[lane] is member]
+        self.owner.update(dict.fromkeys(given, member))
+        return given
+
+    def commit(self, lane: LaneId, offset: int, metadata: str) -> None:
+        self.committed[lane] = (offset, metadata)
+        if self.on_commit is not None:
+            self.on_commit(lane, offset, metadata)
+
+
+class FakeIntake:
+    """`Intake`: one member of the group. Commits without waiting arrive later, in order, or never after a crash."""
+
+    events: GroupEvents
+
+    def __init__(self, group: Group, delay_ms: Callable[[], int], fate: Fate) -> None:
+        self._fate = fate
+        self._group = group
+        self._delay_ms = delay_ms
+        self._positions: dict[LaneId, int] = {}
+        self._paused: set[LaneId] = set()
+        self._commits: list[tuple[int, dict[LaneId, tuple[int, str]]]] = []
+
+    def take(self, count: int) -> list[FakeRecord]:
+        """See `Intake.take`."""
+        self._fate.strike()
+        self._arrive(self._group.broker.clock.now_ms)
+        if leaving := self._group.take_away(self):
+            self.events.revoked(leaving)
+            self._release(leaving)
+        if given := self._group.give(self):
+            self._assign(given)
+        records: list[FakeRecord] = []
+        lanes = [lane for lane in self._positions if lane not in self._paused]
+        self._group.rng.shuffle(lanes)
+        for lane in lanes:
+            records += self._read(lane, self._group.rng.randint(0, count - len(records)))
+        return records
+
+    def _read(self, lane: LaneId, count: int) -> list[FakeRecord]:
+        log = self._group.broker.logs[lane.topic][lane.partition]
+        position = self._positions[lane]
+        first = bisect_left(log.records, position, key=FakeRecord.offset)
+        found = log.records[first : first + count]
+        if found:
+            self._positions[lane] = found[-1].offset() + 1
+        return found
+
+    def _assign(self, lanes: list[LaneId]) -> None:
+        starts = {}
+        for lane in lanes:
+            offset, metadata = self._group.committed.get(lane, (0, ""))
+            starts[lane] = Start(offset, metadata, "id-" + lane.topic)
+            self._positions[lane] = offset
+            self._paused.add(lane)
+        self.events.assigned(starts)
+
+    def _release(self, lanes: Sequence[LaneId]) -> None:
+        for lane in lanes:
+            del self._positions[lane]
+            self._paused.discard(lane)
+            self._group.owner[lane] = None
+
+    def lose(self) -> None:
+        """The group gave up on this member: others have its partitions, and it hears of it now."""
+        lanes = list(self._positions)
+        self._commits.clear()
+        self.events.lost(lanes)
+        self._release(lanes)
+
+    def pause(self, lanes: Sequence[LaneId]) -> None:
+        assert set(lanes) <= set(self._positions), "paused what isn't assigned"
+        self._paused.update(lanes)
+
+    def resume(self, lanes: Sequence[LaneId]) -> None:
+        assert set(lanes) <= set(self._positions), "resumed what isn't assigned"
+        self._paused.difference_update(lanes)
+
+    def commit(self, offsets: Mapping[LaneId, tuple[int, str]], wait: bool) -> None:
+        """See `Intake.commit`."""
+        self._fate.strike()
+        now_ms = self._group.broker.clock.now_ms
+        if wait:
+            self._arrive(1 << 60)
+            self._apply(offsets)
+        else:
+            last_ms = self._commits[-1][0] if self._commits else 0
+            self._commits.append((max(now_ms + self._delay_ms(), last_ms), dict(offsets)))
+
+    def _arrive(self, until_ms: int) -> None:
+        while self._commits and self._commits[0][0] <= until_ms:
+            self._apply(self._commits.pop(0)[1])
+
+    def _apply(self, offsets: Mapping[LaneId, tuple[int, str]]) -> None:
+        for lane, (offset, metadata) in offsets.items():
+            if self._group.owner[lane] is self:
+                self._group.commit(lane, offset, metadata)
+
+    def crash(self) -> None:
+        """Of the commits under way a prefix arrives."""
+        for _, offsets in self._commits[: self._group.rng.randint(0, len(self._commits))]:
+            self._apply(offsets)
+        self._group.leave(self)
+
+    def close(self) -> None:
+        """See `Intake.close`."""
+        lanes = list(self._positions)
+        self.events.revoked(lanes)
+        self._arrive(1 << 60)
+        self._release(lanes)
+        self._group.leave(self)

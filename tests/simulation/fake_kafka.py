@@ -1,0 +1,257 @@
+"""Kafka in memory: topics, a producer whose answers take their time, the ledger as it is read back.
+
+Order is kept within a partition and nowhere else. What a crash leaves of the records under way is a prefix of each
+partition's, as with an idempotent producer.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import NamedTuple
+from zlib import crc32
+
+from sidecar.ledger import LedgerRecord
+from sidecar.ports import DeliveryReport
+from sidecar.record import Headers
+from tests.simulation.fake_time import VirtualClock
+
+VALUE_BYTES_MAX = 1_000  # of a batch; a value twice as large is refused by `produce` itself
+CREATE_TIME = 1
+LOG_APPEND_TIME = 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FakeRecord:
+    """One record of a topic, read as confluent-kafka's Message is."""
+
+    place: tuple[str, int, int]
+    stamp: tuple[int, int]
+    pair: tuple[bytes | None, bytes | None]
+    named: Headers | None
+    handed_over_ms: int = -1  # when the producer got it
+    garbled: bool = False  # a header name that is not UTF-8
+
+    def topic(self) -> str:
+        return self.place[0]
+
+    def partition(self) -> int:
+        return self.place[1]
+
+    def offset(self) -> int:
+        return self.place[2]
+
+    def timestamp(self) -> tuple[int, int]:
+        return self.stamp
+
+    def key(self) -> bytes | None:
+        return self.pair[0]
+
+    def value(self) -> bytes | None:
+        return self.pair[1]
+
+    def headers(self) -> Headers | None:
+        if self.garbled:
+            raise SystemError("a header name is not UTF-8")
+        return None if self.named is None else list(self.named)
+
+    def error(self) -> None:
+        return None
+
+
+class FakeError(NamedTuple):
+    """The client's error."""
+
+    word: str
+
+    def name(self) -> str:
+        return self.word
+
+    def fatal(self) -> bool:
+        return False
+
+    def str(self) -> "str":
+        return self.word
+
+
+def as_read(headers: Sequence[tuple[str, str | bytes | None]]) -> Headers:
+    """Headers as a consumer gets them: the client takes text for a value and writes it as UTF-8."""
+    return [(name, value.encode() if isinstance(value, str) else value) for name, value in headers]
+
+
+class Killed(BaseException):
+    """The process is gone, whatever it was doing."""
+
+
+class Fate:
+    """When a process is killed: at its n-th call to the outside from now."""
+
+    def __init__(self) -> None:
+        self.calls_left = -1  # not yet
+
+    def strike(self) -> None:
+        """Called at the beginning of each call to the outside."""
+        if self.calls_left == 0:
+            raise Killed
+        self.calls_left -= self.calls_left > 0
+
+
+class Refused(Exception):
+    """What `produce` raises for one record."""
+
+
+@dataclass(slots=True)
+class Log:
+    """One partition."""
+
+    records: list[FakeRecord]
+    end: int = 0
+
+
+class Broker:
+    """All topics. `listeners` hear of every record as it is appended."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self.clock = clock
+        self.logs: dict[str, list[Log]] = {}
+        self.listeners: list[Callable[[FakeRecord], None]] = []
+
+    def create(self, topic: str, partitions: int) -> None:
+        self.logs[topic] = [Log([]) for _ in range(partitions)]
+
+    def append(self, topic: str, partition: int, record: FakeRecord, gap: int = 0) -> FakeRecord:
+        """Give a record its offset; `gap` offsets before it have no record, as after a transaction's marker."""
+        log = self.logs[topic][partition]
+        offset = log.end + gap
+        placed = FakeRecord(
+            (topic, partition, offset), record.stamp, record.pair, record.named, record.handed_over_ms, record.garbled
+        )
+        log.records.append(placed)
+        log.end = offset + 1
+        for listener in self.listeners:
+            listener(placed)
+        return placed
+
+    def partition_count(self, topic: str) -> int:
+        return len(self.logs.get(topic, ()))
+
+
+@dataclass(slots=True)
+class _Sending:
+    record: FakeRecord
+    report: DeliveryReport
+    arrives_ms: int
+    reported_ms: int
+
+
+class FakeOutput:
+    """A producer. `delay_ms` draws how long a record takes there, and its answer back."""
+
+    refused: type[Exception] = Refused
+
+    def __init__(self, broker: Broker, rng: Random, delay_ms: Callable[[], int], queue_max: int, fate: Fate) -> None:
+        self.lone = False  # every record in a batch of its own
+        self._fate = fate
+        self._broker = broker
+        self._rng = rng
+        self._delay_ms = delay_ms
+        self._queue_max = queue_max
+        self._sending: dict[tuple[str, int], deque[_Sending]] = defaultdict(deque)
+        self._answers: dict[tuple[str, int], deque[tuple[_Sending, FakeRecord | None]]] = defaultdict(deque)
+        self.under_way = 0
+
+    def produce(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        partition: int,
+        report: DeliveryReport,
+        report_unused: None,
+        timestamp_ms: int,
+        headers: Sequence[tuple[str, str | bytes | None]],
+        /,
+    ) -> None:
+        """See `Output.produce`."""
+        self._fate.strike()
+        if self.under_way >= self._queue_max:
+            raise BufferError("queue full")
+        count = self._broker.partition_count(topic)
+        size = 0 if self._is_ledger(topic) else len(value or b"")
+        if size > 2 * VALUE_BYTES_MAX:
+            raise Refused(FakeError("MSG_SIZE_TOO_LARGE"))
+        if not count or partition >= count:
+            raise Refused(FakeError("_UNKNOWN_TOPIC" if not count else "_UNKNOWN_PARTITION"))
+        if partition < 0:
+            partition = crc32(key or b"") % count
+        now_ms = self._broker.clock.now_ms
+        record = FakeRecord((topic, partition, -1), (LOG_APPEND_TIME, 0), (key, value), as_read(headers), now_ms)
+        arrives_ms = now_ms + self._delay_ms()
+        self._sending[topic, partition].append(_Sending(record, report, arrives_ms, arrives_ms + self._delay_ms()))
+        self.under_way += 1
+
+    def deliver(self, until_ms: int) -> None:
+        """What has arrived by now is in the log, or refused."""
+        for place, queue in self._sending.items():
+            while queue and queue[0].arrives_ms <= until_ms:
+                sending = queue.popleft()
+                self._answers[place].append((sending, self._store(sending.record)))
+
+    def poll(self, seconds: float) -> int:
+        """See `Output.poll`. Waiting lets time pass for everybody."""
+        self._fate.strike()
+        clock = self._broker.clock
+        if seconds > 0:
+            clock.advance(max(round(seconds * 1_000), 1))
+        self.deliver(clock.now_ms)
+        served = 0
+        for queue in list(self._answers.values()):
+            while queue and queue[0][0].reported_ms <= clock.now_ms:
+                sending, stored = queue.popleft()
+                self.under_way -= 1
+                served += 1
+                error = None if stored else FakeError("MSG_SIZE_TOO_LARGE")
+                sending.report(error, stored or sending.record)
+        return served
+
+    def crash(self) -> None:
+        """The process is gone: of each partition's records under way a prefix arrives, and nobody hears of it."""
+        for queue in self._sending.values():
+            for _ in range(self._rng.randint(0, len(queue))):
+                self._store(queue.popleft().record)
+            queue.clear()
+
+    def _store(self, record: FakeRecord) -> FakeRecord | None:
+        topic, partition, _ = record.place
+        key, value = record.pair
+        if not self._is_ledger(topic):
+            # Found again by content, so those that others may equal are spared: they would all be repeated.
+            neighbour = bool(value) and not self.lone and self._rng.random() < 0.003
+            if len(value or b"") > VALUE_BYTES_MAX or neighbour:
+                return None
+        stamp = (LOG_APPEND_TIME, self._broker.clock.now_ms)
+        return self._broker.append(
+            topic, partition, FakeRecord(record.place, stamp, (key, value), record.named, record.handed_over_ms)
+        )
+
+    @staticmethod
+    def _is_ledger(topic: str) -> bool:
+        return topic.endswith(".ledger")
+
+
+class FakeLedgerLog:
+    """`LedgerLog` over the broker's memory."""
+
+    def __init__(self, broker: Broker, topic: str) -> None:
+        self._logs = broker.logs[topic]
+
+    def bounds(self, partition: int) -> tuple[int, int]:
+        return 0, self._logs[partition].end
+
+    def read(self, starts: Mapping[int, int], at_least: Mapping[int, int]) -> Iterator[LedgerRecord]:
+        for partition, start in starts.items():
+            log = self._logs[partition]
+            assert at_least.get(partition, -1) < log.end, "a commit names a block that was never written"
+            for record in log.records:
+                if record.offset() >= start:
+                    yield LedgerRecord(partition, record.offset(), record.key() or b"", record.value() or b"")

@@ -1,0 +1,200 @@
+"""What must hold, checked at every record that reaches Kafka and at every commit.
+
+The oracle sees only what the outside sees: the topics, the commits and what the overflow stores. It knows the
+contract and shares no code with the engine but the decision (`decide`) and the ledger's and commit's formats.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+
+from policies.table import REPEATED, Facts, Hold, PolicyTable, decide
+from sidecar.block import Block, decode
+from sidecar.commit import decode_metadata
+from sidecar.record import LaneId, Outcome
+from tests.simulation.fake_kafka import FakeRecord
+from tests.simulation.fake_overflow import FakeOverflow
+from tests.simulation.workload import QUARANTINE, SERIAL, SOURCES
+
+Place = tuple[LaneId, int]
+
+CONTROLS = ("deliver-at", "delay", "target", "target-partition", "action", "expires-at")
+REWRITTEN = ("origin", "due", "policy", "attempt", "first-failure", "error-class", "error-message", "id")
+NOT_USERS = frozenset(f"tickover-{name}" for name in (*CONTROLS, *REWRITTEN, "reason", "source", "detail"))
+
+
+class Oracle:
+    """Judges one run. `table_at` gives the rulebook of a version."""
+
+    def __init__(self, overflow: FakeOverflow, table_at: Callable[[int], PolicyTable]) -> None:
+        self.sources: dict[Place, FakeRecord] = {}
+        self.settled: dict[Place, Outcome] = {}
+        self.open: dict[LaneId, set[int]] = defaultdict(set)  # sent and not settled
+        self.emitted: Counter[Place] = Counter()
+        self.excused: Counter[Place] = Counter()  # may be repeated so many times: a crash came between
+        self.versions: dict[Place, int] = {}  # the table that decided, as the ledger first said
+        self.entries: dict[Place, tuple[int, str]] = {}
+        self.numbers: Counter[LaneId] = Counter()
+        self._serials: dict[bytes, Place] = {}
+        self._overflow = overflow
+        self._table_at = table_at
+
+    def appended(self, record: FakeRecord) -> None:
+        """A record is in a topic."""
+        topic, partition, offset = record.place
+        if topic in SOURCES:
+            place = (LaneId(topic, partition), offset)
+            self.sources[place] = record
+            self.open[place[0]].add(offset)
+            self._serials[dict(record.named or ())[SERIAL] or b""] = place
+        elif topic.endswith(".ledger"):
+            self._block(decode(record.value()))
+        else:
+            self._emission(record)
+
+    def crashed(self, lanes: Iterable[LaneId]) -> None:
+        """What was emitted and isn't settled in the ledger may be emitted once more."""
+        for lane in lanes:
+            for offset in self.open[lane]:
+                if self.emitted[lane, offset]:
+                    self.excused[lane, offset] += 1
+
+    # --- emissions ------------------------------------------------------------------------------------------------
+
+    def _emission(self, record: FakeRecord) -> None:
+        headers = record.headers() or []
+        place = self._place_of(record)
+        source = self.sources[place]
+        assert place not in self.settled, f"{place} emitted again after it was settled"
+        self.emitted[place] += 1
+        if self.emitted[place] > 1:
+            assert self.excused[place] > 0, f"{place} was repeated"
+            self.excused[place] -= 1
+        assert (
+            len({name for name, _ in headers if name in NOT_USERS})
+            == len([name for name, _ in headers if name in NOT_USERS])
+            or record.topic() == QUARANTINE
+        ), f"own headers twice: {headers}"
+        if record.topic() == QUARANTINE:
+            self._quarantined(record, place, source)
+            return
+        assert record.pair == source.pair, f"{place} was changed"
+        self._check_headers(headers, source)
+        if record.topic().endswith("-dlq"):
+            assert dict(headers)["tickover-source"] == b"%s/%d/%d" % (place[0].topic.encode(), place[0][1], place[1])
+            return
+        self._check_decision(record, place, source)
+
+    def _place_of(self, record: FakeRecord) -> Place:
+        headers = dict(record.named or ())
+        source = headers.get("tickover-source")
+        if SERIAL in headers:
+            place = self._serials[headers[SERIAL] or b""]
+            named = f"{place[0]}/{place[1]}".encode()
+            assert source in (None, named), f"{place} says that it came from {source!r}"
+            return place
+        topic, partition, offset = (source or b"").decode().split("/")
+        return LaneId(topic, int(partition)), int(offset)
+
+    def _quarantined(self, record: FakeRecord, place: Place, source: FakeRecord) -> None:
+        headers = record.named or []
+        assert [name for name, _ in headers][-3:] == ["tickover-source", "tickover-reason", "tickover-detail"]
+        reason = dict(headers)["tickover-reason"]
+        if b"too large" in (dict(headers)["tickover-detail"] or b""):
+            assert record.value() is None
+        else:
+            assert record.pair == source.pair, f"{place} was changed"
+        if not source.garbled and record.value() == source.value() and reason != b"unknown_target":
+            decided = decide(facts_of(place, source), self._table_at(1))
+            if not isinstance(decided, Hold):
+                assert headers[:-3] == source.named, f"{place}: headers changed"
+
+    def _check_headers(self, headers: list[tuple[str, bytes | None]], source: FakeRecord) -> None:
+        mine = [header for header in source.named or () if header[0] not in NOT_USERS]
+        assert headers[: len(mine)] == mine, f"user headers changed: {mine} became {headers}"
+        own = [name for name, _ in headers[len(mine) :]]
+        assert own[:3] == ["tickover-origin", "tickover-due", "tickover-policy"]
+        given = dict(source.named or ())
+        for name in ("tickover-id", "tickover-error-class"):
+            assert dict(headers).get(name) == given.get(name)
+        message = given.get("tickover-error-message")
+        assert dict(headers).get("tickover-error-message") == (message[:8_192] if message else message)
+        assert dict(headers)["tickover-origin"] == given.get(
+            "tickover-origin", f"{source.place[0]}/{source.place[1]}/{source.place[2]}".encode()
+        )
+
+    def _check_decision(self, record: FakeRecord, place: Place, source: FakeRecord) -> None:
+        own = {name: value or b"" for name, value in record.named or ()}
+        due_ms, version = int(own["tickover-due"]), int(own["tickover-policy"].rpartition(b"@")[2])
+        assert record.handed_over_ms >= due_ms, f"{place} was early by {due_ms - record.handed_over_ms} ms"
+        decided = decide(facts_of(place, source), self._table_at(version))
+        assert isinstance(decided, Hold)
+        assert decided.due_ms == due_ms, f"{place}: due {due_ms}, decided {decided.due_ms}"
+        assert decided.target == record.topic()
+        assert decided.attempt == int(own.get("tickover-attempt", b"0"))
+        if decided.target_partition >= 0:
+            assert decided.target_partition == record.partition()
+        if place in self.versions:
+            assert version == self.versions[place], f"{place} was decided by {self.versions[place]}, then by {version}"
+
+    # --- the ledger -----------------------------------------------------------------------------------------------
+
+    def _block(self, block: Block) -> None:
+        lane = LaneId(block.topic, block.partition)
+        for offset, outcome in zip(block.settled.offsets, block.settled.outcomes, strict=True):
+            place = (lane, offset)
+            assert place not in self.settled, f"{place} was settled twice"
+            assert self.emitted[place], f"{place} was settled before it was emitted"
+            self.settled[place] = Outcome(outcome)
+            self.open[lane].discard(offset)
+        self._check_runs(lane, block)
+        if block.number:
+            assert block.number == self.numbers[lane] + 1, f"{lane}: change {block.number} after {self.numbers[lane]}"
+            self.numbers[lane] = block.number
+        for offset, due_ms, policy in zip(
+            block.entries.offsets, block.entries.dues_ms, block.entries.policies, strict=True
+        ):
+            place = (lane, offset)
+            assert place not in self.settled, f"{place} put to the overflow after it was settled"
+            assert place not in self.entries, f"{place} put to the overflow twice"
+            self.entries[place] = (due_ms, policy)
+        for held in self._overflow.records[lane]:
+            if held.offset in self.open[lane] and held.offset < block.low:
+                assert held.position > block.watermark, f"{lane}: block's W passed unsettled {held.position}"
+
+    def _check_runs(self, lane: LaneId, block: Block) -> None:
+        for (start, version), (end, _) in zip(block.runs, block.runs[1:], strict=False):
+            assert start <= end, f"{lane}: runs out of order {block.runs}"
+            for offset in self.open[lane]:
+                if start <= offset < end:
+                    known = self.versions.setdefault((lane, offset), version)
+                    assert known == version, f"{lane}/{offset}: decided by {known}, the ledger now says {version}"
+
+    # --- commits --------------------------------------------------------------------------------------------------
+
+    def committed(self, lane: LaneId, offset: int, metadata: str) -> None:
+        """Everything below L is settled, or the overflow has it ahead of W: else a crash now would lose it."""
+        state = decode_metadata(offset, metadata)
+        assert state is not None
+        kept = {held.offset for held in self._overflow.records[lane] if held.position > state.watermark}
+        for unsettled in self.open[lane]:
+            assert unsettled >= offset or unsettled in kept, f"{lane}/{unsettled} is lost by the commit {state}"
+        assert state.acknowledged <= self._overflow.hw[lane], f"{lane}: acknowledged more than there is"
+
+    def finished(self) -> None:
+        """At the end: everything settled, once."""
+        left = {lane: sorted(offsets) for lane, offsets in self.open.items() if offsets}
+        assert not left, f"never settled: {left}"
+        assert set(self.settled) == set(self.sources)
+
+
+def facts_of(place: Place, source: FakeRecord) -> Facts:
+    """What a decision may depend on, sorted out anew from the record's headers."""
+    controls: dict[str, object] = {}
+    mine = []
+    for name, value in source.named or ():
+        if name in NOT_USERS:
+            controls[name] = REPEATED if name in controls else value
+        else:
+            mine.append((name, value))
+    kind, at_ms = source.stamp
+    return Facts(place[0].topic, place[0].partition, place[1], at_ms if kind else -1, mine, controls)  # type: ignore[arg-type]

@@ -1,0 +1,132 @@
+"""One process of the sidecar, its engine real and everything round it fake."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from policies.table import PolicyTable
+from sidecar.assignment import Assignment
+from sidecar.deciding import Decider, HeaderLimits
+from sidecar.emission import Emitter
+from sidecar.engine import Engine, EngineSettings, Parts
+from sidecar.lane import Lane
+from sidecar.ledger import LedgerTopic
+from sidecar.overflow_worker import OverflowWorker
+from sidecar.recovery_reader import RecoveryWorker
+from sidecar.settlement import AtLeastOnce
+from sidecar.snapshot import Publisher
+from sidecar.tally import Tally
+from sidecar.targets import Targets
+from tests.simulation.fake_executor import StepExecutor
+from tests.simulation.fake_group import FakeIntake, Group
+from tests.simulation.fake_kafka import Broker, FakeLedgerLog, FakeOutput, Fate
+from tests.simulation.fake_overflow import FakeOverflow
+from tests.simulation.fake_time import FakeTime
+from tests.simulation.workload import QUARANTINE
+
+LEDGER = LedgerTopic("tickover.sim.ledger", 2, "sim")
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What replicas share."""
+
+    broker: Broker
+    group: Group
+    overflow: FakeOverflow
+    table_at: Callable[[int], PolicyTable]
+    delay_ms: Callable[[], int]
+    rng: Random
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Settings of a run."""
+
+    horizon_ms: int
+    tick_ms: int
+    settle_interval_ms: int
+    wheel_records_max: int
+    queue_max: int
+
+
+class Replica:
+    """`turn` is the engine's; `background` is what its other threads would have done meanwhile."""
+
+    def __init__(self, shared: Surroundings, shape: Shape, table: PolicyTable) -> None:
+        self._shared = shared
+        broker, clock, rng = shared.broker, shared.broker.clock, shared.rng
+        self.executors = [StepExecutor() for _ in range(3)]
+        tally = Tally()
+        self.tally = tally
+        self.fate = Fate()
+        self.output = FakeOutput(broker, rng, shared.delay_ms, shape.queue_max, self.fate)
+        self.lone_output = FakeOutput(broker, rng, shared.delay_ms, shape.queue_max, self.fate)
+        self.lone_output.lone = True
+        self.intake = FakeIntake(shared.group, shared.delay_ms, self.fate)
+        targets = Targets(broker.partition_count, self.executors[0])
+        self.emitter = Emitter(self.output, self.lone_output, targets, tally, QUARANTINE)
+        time = FakeTime(clock)
+        self.settlement = AtLeastOnce(self.output, self.intake, LEDGER, self.emitter, tally, time)
+        self.emitter.settlement = self.settlement
+        self.worker = OverflowWorker(shared.overflow, shape.horizon_ms, self.emitter.to_wheel, self.executors[1])
+        recovery = RecoveryWorker(
+            LEDGER, FakeLedgerLog(broker, LEDGER.name), shared.overflow, shape.tick_ms, self.executors[2]
+        )
+        self.assignment = Assignment(
+            self.intake, self.emitter, self.settlement, (self.worker, recovery), lambda: clock.now_ms
+        )
+        self.intake.events = self.assignment
+        self.publisher = Publisher("sim", tally, self.emitter, self.assignment, self.worker, time)
+        self.engine = Engine(
+            EngineSettings(shape.settle_interval_ms, 50, shape.wheel_records_max, 1 << 20),
+            Parts(
+                self.intake,
+                self.emitter,
+                self.settlement,
+                Decider(HeaderLimits(30, 64_000, QUARANTINE), targets.partitions, shared.table_at),
+                self.worker,
+                self.assignment,
+                self.publisher,
+                tally,
+            ),
+            table,
+        )
+
+    @property
+    def lanes(self) -> list[Lane]:
+        return list(self.assignment.lanes.values())
+
+    def turn(self) -> None:
+        self.engine.turn(self._shared.broker.clock.now_ms)
+
+    def background(self, jobs_max: int) -> None:
+        """Some of what the other threads have to do."""
+        for executor in self.executors:
+            for _ in range(self._shared.rng.randint(0, jobs_max)):
+                if not executor.step():
+                    break
+
+    def deliver(self) -> None:
+        """What the producers have sent arrives."""
+        for output in (self.output, self.lone_output):
+            output.deliver(self._shared.broker.clock.now_ms)
+
+    def deliver_all(self) -> None:
+        for output in (self.output, self.lone_output):
+            output.deliver(1 << 60)
+
+    def crash(self) -> None:
+        """The process is gone, whatever it was doing; its worker may just have done a little more."""
+        self.background(1)
+        for output in (self.output, self.lone_output):
+            output.crash()
+        self.intake.crash()
+
+    def stop(self) -> None:
+        """As the engine's thread does at SIGTERM."""
+        self.assignment.leave()
+        self.intake.close()
+
+    def records_in_wheels(self) -> int:
+        return sum(lane.wheel.recount() for lane in self.lanes)

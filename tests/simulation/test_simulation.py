@@ -1,0 +1,39 @@
+"""Random runs against everything that must hold. TICKOVER_SIM_SEEDS says how many, TICKOVER_SIM_FIRST which first."""
+
+import os
+
+import pytest
+
+from tests.simulation.world import World
+
+SEEDS = int(os.environ.get("TICKOVER_SIM_SEEDS", "24"))
+FIRST = int(os.environ.get("TICKOVER_SIM_FIRST", "1"))
+STEPS = 400
+
+
+def run(seed: int) -> World:
+    """One run: users send, faults come and go, in the end all is well."""
+    world = World(seed)
+    rng = world.rng
+    for _ in range(rng.randint(1, 3)):
+        world.start()
+    faults = [world.kill, world.kill, world.stop, world.expire, world.group.rebalance, world.change_policies]
+    faults += [world.tidy, world.change_weather, world.change_weather, world.calm]
+    for _ in range(STEPS):
+        if rng.random() < 0.3:
+            world.send(rng.choice((1, 2, 5, 20)))
+        if rng.random() < 0.05:
+            rng.choice(faults)()
+        if rng.random() < 0.05:
+            world.spread_policies()
+        world.step(rng.choice((1, 3, 10, 50, 50, 200, 700)))
+        if rng.random() < 0.1:
+            world.check_marks()
+    world.settle_down()
+    return world
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
+def test_whatever_happens_every_record_is_settled_once(seed: int) -> None:
+    print(f"seed {seed}: TICKOVER_SIM_FIRST={seed} TICKOVER_SIM_SEEDS=1 pytest tests/simulation")
+    run(seed)

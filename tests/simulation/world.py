@@ -1,0 +1,236 @@
+"""A run: users, replicas, an overflow that comes and goes, crashes, rebalances; the seed decides everything."""
+
+from dataclasses import dataclass
+from random import Random
+
+from policies.table import PolicyTable
+from sidecar.overflow import OverflowFull, OverflowUnavailable
+from sidecar.record import Position
+from tests.simulation.fake_group import Group
+from tests.simulation.fake_kafka import Broker, Killed
+from tests.simulation.fake_overflow import FakeOverflow
+from tests.simulation.fake_time import VirtualClock
+from tests.simulation.oracle import Oracle
+from tests.simulation.replica import LEDGER, Replica, Shape, Surroundings
+from tests.simulation.workload import QUARANTINE, SOURCES, TARGETS, Workload, rulebook
+
+CALM_STEPS_MAX = 4_000
+TIDY_STEPS = 10
+
+
+@dataclass(slots=True)
+class Weather:
+    """How bad it is just now."""
+
+    delay_max_ms: int = 20
+    overflow_down: bool = False
+    overflow_full: bool = False
+    overflow_flaky: float = 0.0  # share of calls whose answer is lost
+    jobs_max: int = 20  # how much the other threads do between two turns
+
+
+class World:
+    """Everything of one run."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = rng = Random(seed)
+        self.clock = VirtualClock()
+        self.weather = Weather()
+        self.tables: dict[int, PolicyTable] = {1: rulebook(1)}
+        self.broker = Broker(self.clock)
+        for topic in SOURCES:
+            self.broker.create(topic, rng.randint(1, 2))
+        for topic in TARGETS:
+            self.broker.create(topic, rng.randint(1, 3))
+        self.broker.create(QUARANTINE, 1)
+        self.broker.create(LEDGER.name, LEDGER.partitions)
+        self.overflow = FakeOverflow(self._overflow_call)
+        self.oracle = Oracle(self.overflow, self.tables.__getitem__)
+        self.broker.listeners.append(self.oracle.appended)
+        self.group = Group(self.broker, SOURCES, rng)
+        self.group.on_commit = self.oracle.committed
+        self.workload = Workload(rng, rng.choice((5_000, 30_000, 120_000)))
+        self.shape = Shape(
+            horizon_ms=rng.randint(2_000, 10_000),
+            tick_ms=rng.choice((1, 1, 5, 10)),
+            settle_interval_ms=rng.choice((20, 50, 100)),
+            wheel_records_max=rng.choice((20, 100, 5_000)),
+            queue_max=rng.choice((5, 50, 10_000)),
+        )
+        self.shared = Surroundings(self.broker, self.group, self.overflow, self.tables.__getitem__, self._delay_ms, rng)
+        self.replicas: list[Replica] = []
+        self.clock.passing.append(self._as_time_passes)
+        self.crashes = 0
+
+    # --- what happens by itself -----------------------------------------------------------------------------------
+
+    def _delay_ms(self) -> int:
+        return self.rng.randint(0, self.weather.delay_max_ms)
+
+    def _overflow_call(self, method: str, after: bool) -> None:
+        weather = self.weather
+        if weather.overflow_down:
+            raise OverflowUnavailable("down")
+        if weather.overflow_full and method == "apply":
+            raise OverflowFull("full")
+        if self.rng.random() < weather.overflow_flaky and method != "watermark":
+            raise OverflowUnavailable("the answer was lost" if after else "not reached")
+
+    def _as_time_passes(self) -> None:
+        for replica in self.replicas:
+            replica.deliver()
+            replica.background(self.weather.jobs_max)
+
+    # --- what is done to it ---------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """One more replica."""
+        replica = Replica(self.shared, self.shape, self.tables[max(self.tables)])
+        self.replicas.append(replica)
+        self.group.join(replica.intake)
+
+    def send(self, count: int) -> None:
+        """Users send records."""
+        for _ in range(count):
+            lane = self.rng.choice(self.group.lanes)
+            record = self.workload.record(lane.topic, lane.partition, self.clock.now_ms)
+            self.broker.append(lane.topic, lane.partition, record, gap=self.rng.choice((0, 0, 0, 0, 1, 3)))
+
+    def kill(self) -> None:
+        """A replica will be gone from one moment to the next, at one of its next calls to the outside."""
+        self.rng.choice(self.replicas).fate.calls_left = self.rng.choice((0, 1, 2, 5, 20))
+
+    def _bury(self, replica: Replica) -> None:
+        self.replicas.remove(replica)
+        lanes = [lane for lane in self.group.lanes if self.group.owner[lane] is replica.intake]
+        replica.crash()
+        self.oracle.crashed(lanes)
+        self.crashes += 1
+        self.start()
+
+    def stop(self) -> None:
+        """A replica ends as asked; another comes."""
+        replica = self.rng.choice(self.replicas)
+        try:
+            replica.stop()
+        except Killed:
+            self._bury(replica)
+        else:
+            self.replicas.remove(replica)
+            self.start()
+
+    def expire(self) -> None:
+        """The group gives up on a replica that is alive: it hears of it, joins again, and has to begin anew."""
+        replica = self.rng.choice(self.replicas)
+        replica.deliver_all()
+        for executor in replica.executors:
+            executor.run()
+        lanes = [lane for lane in self.group.lanes if self.group.owner[lane] is replica.intake]
+        self.oracle.crashed(lanes)
+        replica.intake.lose()
+        self.group.rebalance()
+
+    def tidy(self) -> None:
+        """Housekeeping comes by."""
+        replica = self.rng.choice(self.replicas)
+        replica.worker.ask_to_tidy(replica.lanes)
+        replica.publisher.survey()
+
+    def change_policies(self) -> None:
+        """A new version of the rulebook; each replica hears of it when it does."""
+        version = max(self.tables) + 1
+        self.tables[version] = rulebook(version)
+
+    def spread_policies(self) -> None:
+        """A replica hears of the newest rulebook."""
+        self.rng.choice(self.replicas).engine.table = self.tables[max(self.tables)]
+
+    def change_weather(self) -> None:
+        """Better or worse."""
+        rng = self.rng
+        self.weather = Weather(
+            delay_max_ms=rng.choice((0, 20, 20, 300)),
+            overflow_down=rng.random() < 0.2,
+            overflow_full=rng.random() < 0.1,
+            overflow_flaky=rng.choice((0.0, 0.0, 0.2)),
+            jobs_max=rng.choice((1, 2, 20)),
+        )
+
+    def calm(self) -> None:
+        """All is well from now on."""
+        for replica in self.replicas:
+            replica.fate.calls_left = -1
+        self.weather = Weather(delay_max_ms=5)
+
+    # --- steps ----------------------------------------------------------------------------------------------------
+
+    def step(self, ms: int) -> None:
+        """Time passes, then everyone has a turn."""
+        self.clock.advance(ms)
+        for replica in list(self.replicas):
+            try:
+                replica.turn()
+            except Killed:
+                self._bury(replica)
+            else:
+                self._check(replica)
+
+    def _check(self, replica: Replica) -> None:
+        assert replica.tally.early == 0
+        ready = replica.emitter.backlog
+        for lane in replica.lanes:
+            assert lane.imbalance == 0, f"{lane.id}: imbalance {lane.imbalance}"
+            assert lane.wheel.count == lane.wheel.recount()
+            assert lane.watermark <= lane.cursor
+        held = replica.records_in_wheels()
+        assert held <= replica.emitter.load.records <= held + ready, (
+            f"load {replica.emitter.load.records}, wheels {held}, ready {ready}"
+        )
+
+    def check_marks(self) -> None:
+        """No done mark is ahead of the fact, and W is below whatever the overflow has unsettled."""
+        for replica in self.replicas:
+            for lane in replica.lanes:
+                kept = {held.offset: held.position for held in self.overflow.records[lane.id]}
+                for offset in self.oracle.open[lane.id]:
+                    index = offset - lane.base
+                    if index < 0 or (index < len(lane.done) and lane.done[index]):
+                        assert offset in kept, f"{lane.id}/{offset} is marked done and is nowhere"
+                        assert lane.watermark < kept[offset], f"{lane.id}: W passed {kept[offset]}"
+
+    def settle_down(self) -> None:
+        """No more faults: within a bounded time everything is settled."""
+        self.calm()
+        for step in range(CALM_STEPS_MAX):
+            if not any(self.oracle.open.values()) and self._is_quiet():
+                break
+            self.step(20 if step < 100 else 200)
+        for _ in range(TIDY_STEPS):
+            for replica in self.replicas:
+                replica.worker.ask_to_tidy(replica.lanes)
+            self.step(500)
+        self.oracle.finished()
+        for replica in self.replicas:
+            for lane in replica.lanes:
+                assert lane.advance_low() == self._end_of(lane.id.topic, lane.id.partition, lane.low), f"{lane.id}: L"
+                assert not lane.windows
+                assert not lane.changes
+            assert replica.emitter.load.records == 0
+            assert replica.emitter.load.bytes == 0
+            assert replica.publisher.survey() == 0
+        for lane_id, records in self.overflow.records.items():
+            owner = next(lane for replica in self.replicas for lane in replica.lanes if lane.id == lane_id)
+            assert not records or owner.watermark < Position(*records[-1].position), "settled copies behind W stay"
+
+    def _is_quiet(self) -> bool:
+        return all(
+            not replica.settlement.unfinished(replica.lanes)
+            and not replica.emitter.backlog
+            and not any(lane.windows or lane.changes or lane.uncommitted for lane in replica.lanes)
+            and len(self.group.lanes) == sum(len(other.lanes) for other in self.replicas)
+            for replica in self.replicas
+        )
+
+    def _end_of(self, topic: str, partition: int, low: int) -> int:
+        records = self.broker.logs[topic][partition].records
+        return records[-1].offset() + 1 if records else low
