@@ -10,7 +10,7 @@
              |    i32     | u32  |   u32   |    u32    |     u32      |      u32      |    u32    |
              +------------+------+---------+-----------+--------------+---------------+-----------+
              then the columns, in this order (how each is packed: column.py)
-             group, topic                                              words, one each
+             group, topic, topic_id                                    words, one each
              runs      from_offset, version                            numbers
              settled   offset                                          offsets
                        due_ms, outcome, in_overflow, attempt           numbers
@@ -107,7 +107,9 @@ NO_ENTRIES: Final = Entries((), (), (), (), (), (), (), (), (), {})
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One ledger record. `low`, `watermark`, `acknowledged`: L, W and A of the lane when it was written.
+    """One ledger record. `topic_id` is Kafka's, "" where the brokers have none: a topic created anew is another.
+
+    `low`, `watermark`, `acknowledged`: L, W and A of the lane when it was written.
 
     `runs` are (from_offset, version of the policy table that decided from there on).
     `number` counts the blocks of a lane that change the overflow; 0: this one does not.
@@ -115,6 +117,7 @@ class Block:
 
     group: str
     topic: str
+    topic_id: str
     partition: int
     written_ms: int
     low: int
@@ -172,6 +175,7 @@ def _head_columns(block: Block) -> tuple[bytes, ...]:
     return (
         pack_words((block.group,)),
         pack_words((block.topic,)),
+        pack_words((block.topic_id,)),
         pack_numbers([start for start, _ in block.runs]),
         pack_numbers([version for _, version in block.runs]),
     )
@@ -223,7 +227,7 @@ def decode(data: bytes | None) -> Block:
     if max(counts) > RECORDS_MAX or max(settled_ids, reasons) > settled or entry_ids > entries:
         raise LedgerFormatError("counts out of range")
     reader = ColumnReader(body, _FIXED.size)
-    group, topic = reader.words(1)[0], reader.words(1)[0]
+    group, topic, topic_id = reader.words(1)[0], reader.words(1)[0], reader.words(1)[0]
     table_runs = tuple(zip(reader.numbers(runs), reader.numbers(runs), strict=True))
     settled_part = _read_settled(reader, settled, settled_ids, reasons)
     entries_part = _read_entries(reader, entries, entry_ids)
@@ -231,6 +235,7 @@ def decode(data: bytes | None) -> Block:
     return Block(
         group=group,
         topic=topic,
+        topic_id=topic_id,
         partition=fixed[7],
         written_ms=fixed[0],
         low=fixed[1],

@@ -17,6 +17,7 @@ from sidecar.block import Block, Entries
 from sidecar.change import ChangeBlock
 from sidecar.commit import CommitState
 from sidecar.lane import NEVER, NOT_DECIDED, NOWHERE, Lane
+from sidecar.ports import Start
 from sidecar.record import Held, LaneId, Position
 from sidecar.sealing import mark_of
 from sidecar.wheel import Wheel
@@ -49,9 +50,11 @@ class OverflowForeignError(Exception):
 class Replay:
     """One lane being recovered."""
 
-    def __init__(self, lane: LaneId, offset: int, commit: CommitState | None, hw: int) -> None:
+    def __init__(self, lane: LaneId, start: Start, commit: CommitState | None, hw: int) -> None:
         self.id = lane
-        self.low = offset
+        self.low = start.offset
+        self._topic_id = start.topic_id
+        self._settled_below = start.offset
         self.hw = hw
         self.watermark = commit.watermark if commit else NOWHERE
         self.acknowledged = commit.acknowledged if commit else 0
@@ -67,14 +70,15 @@ class Replay:
         self._runs: tuple[tuple[int, int], ...] = ()
 
     def block(self, ledger_offset: int, block: Block) -> None:
-        """The lane's next block."""
-        if self._blocks and ledger_offset <= self._blocks[-1][0]:
+        """The lane's next block. Those of an earlier topic of the same name say nothing about this one."""
+        if block.topic_id != self._topic_id or (self._blocks and ledger_offset <= self._blocks[-1][0]):
             return
         self._known = True
         self._blocks.append((ledger_offset, block))
         self.block_offset = max(self.block_offset, ledger_offset)
         self.watermark = max(self.watermark, block.watermark)
         self.acknowledged = max(self.acknowledged, block.acknowledged)
+        self._settled_below = max(self._settled_below, block.low)
         self._runs = block.runs
         self.overflow_held = block.overflow_held
         self._counted_to = block.acknowledged
@@ -93,6 +97,8 @@ class Replay:
             raise OverflowBehindError(self.id, self.hw, self.acknowledged)
         if self.hw and not self._known:
             raise OverflowForeignError(self.id, self.hw)
+        below = self._settled_below - self.low
+        self._done[:below] = b"\x01" * below
         overtaken = [
             held for number, entries in self._changes if number <= self.hw for held in self._in_care(number, entries)
         ]
@@ -102,6 +108,7 @@ class Replay:
             overflow_held=self.overflow_held, overflow_sealed=self.overflow_held, block_offset=self.block_offset,
             overflow_used=self.hw > 0,
         )  # fmt: skip
+        lane.topic_id = self._topic_id
         lane.skip = {offset: place for offset, place in self._settled_ahead.items() if place > self.watermark}
         lane.runs = [run for run in self._runs if run[1] != NOT_DECIDED]
         lane.recovered_runs = list(self._runs)

@@ -66,7 +66,7 @@ class RecoveryWorker:
             first, end = self._log.bounds(partition)
             ends[partition] = max(end, ends.get(partition, 0))
             state = decode_metadata(start.offset, start.metadata) if start.metadata else None
-            replay = Replay(lane_id, start.offset, state, self._overflow.watermark(lane_id))
+            replay = Replay(lane_id, start, state, self._overflow.watermark(lane_id))
             replays[lane_key(lane_id.topic, lane_id.partition)] = replay
             wanted = self._replay_from(start, replay, first, end)
             froms[partition] = min(wanted, froms.get(partition, wanted))
@@ -80,20 +80,18 @@ class RecoveryWorker:
             replay.lane(now_ms, self._tick_ms, ends[self._ledger.partition_of(replay.id)])
             for replay in replays.values()
         ]
-        for lane in lanes:
-            lane.topic_id = starts[lane.id].topic_id
         log.info("recovered", extra={"partitions": len(lanes), "blocks": records})
         return lanes
 
     def _replay_from(self, start: Start, replay: Replay, first: int, end: int) -> int:
         """Where in the ledger this lane's replay begins.
 
-        Without a commit the partition is new, unless Redis has change blocks of it: then the group's offsets have
-        expired, and the blocks, which repeat L, W and A, are all there is.
+        Without a commit the partition is new, or the group's offsets have expired: then the blocks, which repeat
+        L, W and A, are all there is, and the whole ledger is read for them.
         """
         state = decode_metadata(start.offset, start.metadata) if start.metadata else None
         if state is None:
-            return first if replay.hw else end
+            return first
         pointer = min(state.recovery_pointer, state.block_offset if state.block_offset >= 0 else end)
         if pointer < first:
             log.error(

@@ -55,6 +55,7 @@ def seal_of(lane: Lane, now_ms: int, group: str) -> Seal:
     block = Block(
         group=group,
         topic=lane.id.topic,
+        topic_id=lane.topic_id,
         partition=lane.id.partition,
         written_ms=now_ms,
         low=lane.low,

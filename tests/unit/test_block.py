@@ -29,7 +29,7 @@ from sidecar.record import Outcome, Position
 
 NOW_MS = 1_763_720_000_000
 
-EMPTY = Block("g", "t", 3, 1, 2, Position(4, 5), 6, 7, (), 8, NOTHING_SETTLED, NO_ENTRIES)
+EMPTY = Block("g", "t", "i", 3, 1, 2, Position(4, 5), 6, 7, (), 8, NOTHING_SETTLED, NO_ENTRIES)
 
 FIXED_BYTES = 7 * 8 + 7 * 4
 
@@ -79,6 +79,7 @@ def test_the_bytes_are_those_of_the_documented_format():
     block = Block(
         group="g",
         topic="t",
+        topic_id="i",
         partition=3,
         written_ms=1,
         low=2,
@@ -97,7 +98,7 @@ def test_the_bytes_are_those_of_the_documented_format():
         544c 01 00
         0100000000000000 0200000000000000 0400000000000000 fbffffffffffffff 0600000000000000 0700000000000000
         0800000000000000 03000000 01000000 03000000 01000000 01000000 00000000 00000000
-        {one_word(b"g")} {one_word(b"t")}
+        {one_word(b"g")} {one_word(b"t")} {one_word(b"i")}
         00 0900000000000000    00 0a00000000000000
         12 1000000000000000 0100 3412
         02 0001000000000000 0000 0000 0004
