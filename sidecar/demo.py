@@ -143,7 +143,7 @@ class _Demo:
         self._settings = demo_settings(given, self._group, self._topics, bootstrap, self._directory)
         (self._directory / "policies.yaml").write_text(policies_text(self._topics, self._prefix), encoding="utf-8")
         if on_mock:
-            make_mock_topics(bootstrap, (*self._topics.all, self._topics.policies))
+            make_mock_topics(bootstrap, (*self._topics.all, self._topics.policies, self._settings.ledger_topic))
         else:
             create_topics(AdminClient(self._client), self._topics, given.ledger.replication_factor)
         if self._prefix:

@@ -102,7 +102,8 @@ class Process:
         self._stack.callback(self.services.stop)
         # With the logger what the clients say is logged as everything else is; without it they write to stderr.
         client: dict[str, Any] = {
-            **settings.kafka.client_properties(), "bootstrap.servers": self.services.bootstrap, "logger": client_log
+            **settings.kafka.client_properties(), "bootstrap.servers": self.services.bootstrap, "logger": client_log,
+            "allow.auto.create.topics": "false",  # else a broker makes what we only ask about, by its own defaults
         }  # fmt: skip
         recorder = Recorder()
         overflow = open_overflow(

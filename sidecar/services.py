@@ -46,7 +46,9 @@ def start_services(settings: Settings, progress: Progress) -> Services:
             kafka.start()
             progress(f"Kafka: {kafka.description} at {kafka.bootstrap}")
             if isinstance(kafka, MockKafka):
-                make_mock_topics(kafka.bootstrap, [settings.policies.topic])
+                make_mock_topics(
+                    kafka.bootstrap, (settings.policies.topic, settings.ledger_topic, settings.quarantine.topic)
+                )
     except BaseException:
         if redis is not None:
             redis.stop()
