@@ -107,12 +107,10 @@ NO_ENTRIES: Final = Entries((), (), (), (), (), (), (), (), (), {})
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One ledger record. `topic_id` is Kafka's, "" where the brokers have none: a topic created anew is another.
+    """One ledger record. `low`, `watermark`, `acknowledged`: L, W and A of the lane when it was written.
 
-    `low`, `watermark`, `acknowledged`: L, W and A of the lane when it was written.
-
-    `runs` are (from_offset, version of the policy table that decided from there on).
-    `number` counts the blocks of a lane that change the overflow; 0: this one does not.
+    `topic_id`: Kafka's, "" where brokers have none. `number` counts the blocks of a lane that change the overflow, 0
+    for others. `runs` are (from_offset, version of the policy table that decided from there on).
     """
 
     group: str
@@ -227,7 +225,7 @@ def decode(data: bytes | None) -> Block:
     if max(counts) > RECORDS_MAX or max(settled_ids, reasons) > settled or entry_ids > entries:
         raise LedgerFormatError("counts out of range")
     reader = ColumnReader(body, _FIXED.size)
-    group, topic, topic_id = reader.words(1)[0], reader.words(1)[0], reader.words(1)[0]
+    group, topic, topic_id = (reader.words(1)[0] for _ in range(3))
     table_runs = tuple(zip(reader.numbers(runs), reader.numbers(runs), strict=True))
     settled_part = _read_settled(reader, settled, settled_ids, reasons)
     entries_part = _read_entries(reader, entries, entry_ids)

@@ -29,6 +29,10 @@ PASSING: Final = frozenset(
 )
 
 
+class EmissionError(Exception):
+    """The producer can't go on: the process ends loudly and starts over."""
+
+
 def dead(lane: Lane, held: Held, topic: str, reason: str) -> Departure:
     """The departure of a decided record to its dead-letter topic."""
     return Departure(

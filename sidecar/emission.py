@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from sidecar.codec import emission_headers, header_bytes, quarantine_headers
-from sidecar.departure import NO_TARGET, PASSING, TOO_LARGE, dead, no_target, quarantined
+from sidecar.departure import NO_TARGET, PASSING, TOO_LARGE, EmissionError, dead, no_target, quarantined
 from sidecar.failures import take_failed
 from sidecar.generation import Generation
 from sidecar.lane import Lane
@@ -31,10 +31,6 @@ _size: Final = itemgetter(Held._fields.index("size"))
 ANY_PARTITION: Final = -1
 NOW: Final = 0  # the producer's word for "timestamp: when it is sent"
 REFERENCE_PART_MAX: Final = 64 * 1024  # a larger key, or larger headers, are left out of a quarantine by reference
-
-
-class EmissionError(Exception):
-    """The producer can't go on: the process ends loudly and starts over."""
 
 
 Emitted = list[tuple[str, str | bytes | None]]
