@@ -25,8 +25,8 @@
 
 Columns, not rows: neighbours in a column are alike, so two thousand settled records cost 2 to 5 bytes each,
 and every step of the work is one call into C for a whole column (figures: docs/ledger-format.md).
-Numbers are 64 bits signed. A change of this layout is a new version; a reader knows all versions up to its
-own. This module needs nothing of Kafka, so that the pipeline's executors can read the ledger with it.
+Numbers are 64 bits signed. A change of this layout is a new version; a reader knows all versions up to its own.
+This module needs nothing of Kafka, so that the pipeline's executors can read the ledger with it.
 """
 
 import struct
@@ -35,14 +35,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from sidecar.column import (
-    RECORDS_MAX,
-    ColumnReader,
-    pack_numbers,
-    pack_offsets,
-    pack_texts,
-    pack_words,
-)
+from sidecar.column import RECORDS_MAX, ColumnReader, pack_numbers, pack_offsets, pack_texts, pack_words
 from sidecar.frame import LedgerFormatError, NewerLedgerFormatError, pack_frame, unpack_frame
 from sidecar.record import Outcome, Position
 
