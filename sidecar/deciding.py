@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Final
 
 from policies.table import Dead, Facts, Hold, PolicyTable, Quarantine, decide
@@ -13,6 +14,11 @@ from sidecar.record import Arrival, Departure, Headers, Held, Outcome
 from sidecar.recovery import table_version_at
 
 TOO_MANY_HEADERS: Final = "too_many_headers"
+
+# Not `record.headers()`: for a name that is not UTF-8 the client returns a list with null pointers *and* leaves an
+# exception pending. A call from C checks for that and raises SystemError; the interpreter's own specialised call of
+# a method that was called often does not, and reading the list ends the process.
+_headers_of: Final = methodcaller("headers")
 _new_tuple: Final = tuple.__new__  # half the time of a NamedTuple's own constructor, which is a Python function
 
 
@@ -41,7 +47,7 @@ class Decider:
         """A record to hold, one that leaves at once, one whose target must be asked for; None: the lane redoes it."""
         limits = self._limits
         try:
-            headers: Headers | None = record.headers()  # once: a second call after an error gives garbage
+            headers: Headers | None = _headers_of(record)  # once: a second call after an error gives garbage
         except SystemError:  # the client's way of saying that a header's name is not UTF-8
             return self._quarantined(lane, record, offset, "bad_header", "a header name is not UTF-8; headers left out")
         if headers is not None and len(headers) > limits.headers_max:
