@@ -242,9 +242,10 @@ class Lane:
         """Move L over what is done and forget the bytes far below it."""
         index = self.done.find(0, self.low - self.base)
         self.low = self.base + (index if index >= 0 else len(self.done))
-        if self.low - self.base >= TRIM_BYTES:
-            del self.done[: self.low - self.base]
-            self.base = self.low
+        passed = min(self.low, self.next) - self.base  # after a crash L may be ahead of what was read again
+        if passed >= TRIM_BYTES:
+            del self.done[:passed]
+            self.base += passed
         while len(self.runs) > 1 and self.runs[1][0] <= self.low:
             self.runs.pop(0)
         return self.low
