@@ -71,7 +71,8 @@ class Replay:
 
     def block(self, ledger_offset: int, block: Block) -> None:
         """The lane's next block. Those of an earlier topic of the same name say nothing about this one."""
-        if block.topic_id != self._topic_id or (self._blocks and ledger_offset <= self._blocks[-1][0]):
+        another = block.topic_id and self._topic_id and block.topic_id != self._topic_id
+        if another or (self._blocks and ledger_offset <= self._blocks[-1][0]):
             return
         self._known = True
         self._blocks.append((ledger_offset, block))

@@ -42,7 +42,11 @@ class Sources:
 
     def look(self) -> None:
         """Subscribe to what is there now, if it differs from before."""
-        existing = self._admin.list_topics(timeout=ANSWER_S).topics
+        try:
+            existing = self._admin.list_topics(timeout=ANSWER_S).topics
+        except KafkaException as error:
+            self._machinery.publisher.kafka_problem = f"no answer from Kafka: {error.args[0].str()}"
+            raise
         self._machinery.publisher.kafka_problem = ""
         patterns = self._settings.sources or sorted(
             {glob for version in self._table().policies.values() for glob in version.policy.match.topics}
@@ -71,12 +75,18 @@ class Sources:
         """One broker setting of each topic; topics whose settings can't be read are left out."""
         if not topics:
             return {}
+        cluster = self._admin.list_topics(topics[0], timeout=ANSWER_S)
+        if cluster.controller_id not in cluster.brokers:
+            return {}  # the mock has no controller: the client would wait for one until the time is up
+        cluster = self._admin.list_topics(topics[0], timeout=ANSWER_S)
+        if cluster.controller_id not in cluster.brokers:
+            return {}  # the mock: it has no controller, and the client would wait for one until the time is up
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
         values: dict[str, str] = {}
         for resource, future in self._admin.describe_configs(resources, request_timeout=ANSWER_S).items():
             try:
-                values[resource.name] = future.result(ANSWER_S)[name].value
-            except (KafkaException, KeyError) as error:
+                values[resource.name] = future.result(ANSWER_S + 1)[name].value
+            except (KafkaException, TimeoutError, KeyError) as error:
                 log.warning("a topic's settings can't be read", extra={"topic": resource.name, "error": str(error)})
         return values
 
