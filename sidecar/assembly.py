@@ -12,13 +12,13 @@ from sidecar.deciding import Decider, HeaderLimits
 from sidecar.emission import Emitter
 from sidecar.engine import Engine, EngineSettings, Parts
 from sidecar.kafka import (
-    KafkaIntake,
     KafkaOutput,
     LoneOutput,
     consumer_settings,
     lone_producer_settings,
     producer_settings,
 )
+from sidecar.kafka_intake import KafkaIntake
 from sidecar.ledger import LedgerTopic
 from sidecar.overflow import Overflow
 from sidecar.overflow_worker import OverflowWorker

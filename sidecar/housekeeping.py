@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from apscheduler.schedulers.background import BackgroundScheduler
 
 log = logging.getLogger(__name__)
-logging.getLogger("apscheduler").setLevel(logging.WARNING)  # it would tell of every run of every job
+logging.getLogger("apscheduler").setLevel(logging.ERROR)  # it would tell of every run, and of every skipped one
 
 Job = Callable[[], None]
 
@@ -41,9 +41,9 @@ class Housekeeping:
         self._scheduler.start()
 
     def stop(self) -> None:
-        """Wait for what is running. Twice is harmless."""
+        """No more runs; one under way ends by itself, since it may be waiting for brokers. Twice is harmless."""
         if self._scheduler.running:
-            self._scheduler.shutdown(wait=True)
+            self._scheduler.shutdown(wait=False)
 
 
 def _logged(name: str, job: Job) -> Job:

@@ -4,9 +4,11 @@ The engine's core imports no client library; these types are all it knows of Kaf
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from sidecar.record import LaneId
+
+NO_ANSWER: Final = -1  # in place of a partition count: brokers are away, which says nothing about the topic
 
 
 class SourceRecord(Protocol):

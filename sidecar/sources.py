@@ -78,9 +78,6 @@ class Sources:
         cluster = self._admin.list_topics(topics[0], timeout=ANSWER_S)
         if cluster.controller_id not in cluster.brokers:
             return {}  # the mock has no controller: the client would wait for one until the time is up
-        cluster = self._admin.list_topics(topics[0], timeout=ANSWER_S)
-        if cluster.controller_id not in cluster.brokers:
-            return {}  # the mock: it has no controller, and the client would wait for one until the time is up
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
         values: dict[str, str] = {}
         for resource, future in self._admin.describe_configs(resources, request_timeout=ANSWER_S).items():

@@ -9,12 +9,13 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Final
 
 from sidecar.lane import Lane
+from sidecar.ports import NO_ANSWER
 from sidecar.record import Arrival, Departure, Held
 
 Parcel = Held | Departure | Arrival
-Ask = Callable[[str], int]  # topic -> its partitions; 0: there is no such topic, or we may not see it
-
+Ask = Callable[[str], int]  # topic -> its partitions; 0: there is no such topic, or we may not see it; or NO_ANSWER
 ANSWER_AGE_MAX_MS: Final = 5_000  # a "no such topic" is asked again after this time
+ASK_AGAIN_MS: Final = 500  # brokers that are back are asked again within a second
 
 
 class Targets:
@@ -26,6 +27,7 @@ class Targets:
         self._ask = ask
         self._executor = executor or ThreadPoolExecutor(1, "targets")
         self._asking: dict[str, Future[int]] = {}
+        self._again_ms = 0  # not before: brokers did not answer
         self._waiting: dict[str, deque[tuple[Lane, Parcel]]] = {}
 
     def absent(self, topic: str, now_ms: int) -> bool:
@@ -45,11 +47,14 @@ class Targets:
         if not self._waiting:
             return []
         for topic in self._waiting:
-            if topic not in self._asking and not self.absent(topic, now_ms):
+            if topic not in self._asking and now_ms >= self._again_ms and not self.absent(topic, now_ms):
                 self._asking[topic] = self._executor.submit(self._ask, topic)
         answered: list[tuple[Lane, Parcel]] = []
         for topic in [topic for topic, future in self._asking.items() if future.done()]:
             count = self._asking.pop(topic).result()
+            if count == NO_ANSWER:
+                self._again_ms = now_ms + ASK_AGAIN_MS
+                continue
             if count:
                 self.partitions[topic] = count
                 self._absent_ms.pop(topic, None)

@@ -7,8 +7,6 @@ from sidecar.clock import Clock, SystemTime
 
 EARLIEST_MS: Final = 946_684_800_000  # the year 2000: what is stamped earlier has no clock (the mock says 1234)
 
-EARLIEST_MS: Final = 946_684_800_000  # the year 2000; what is stamped earlier has no clock, as the mock: it says 1234
-
 
 class Timekeeper:
     """Owned by the engine's thread."""
@@ -27,8 +25,6 @@ class Timekeeper:
 
     def observe(self, sent_boot_ms: float, broker_ms: float, acknowledged_boot_ms: float) -> None:
         """A ledger block's append time, between two boot times of ours."""
-        if broker_ms < EARLIEST_MS:
-            return
         if broker_ms >= EARLIEST_MS:
             self._clock.observe(sent_boot_ms, broker_ms, acknowledged_boot_ms)
 
