@@ -1,0 +1,102 @@
+"""Writes docs/configuration.md from the model of the settings: `python -m tests.configuration_page`."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import NoneType
+from typing import Any, Final, NamedTuple, get_args
+
+from pydantic import BaseModel, SecretStr
+
+from sidecar.config import Settings
+from tests.source import ROOT
+
+PAGE: Final = ROOT / "docs" / "configuration.md"
+
+BEFORE: Final = """\
+<!-- Made from sidecar/config.py by `.venv/bin/python -m tests.configuration_page`. -->
+# Configuration
+
+Flags win over environment variables, these over the YAML file (`--config FILE` or `TICKOVER_CONFIG`), that over the
+defaults. In the file the dots are nesting: `wheel.records_max` is `wheel: {records_max: ...}`; see
+[examples/tickover.yaml](../examples/tickover.yaml). On the command line any setting is `--set name=value`. An unknown
+name is an error in all three. `tickover config show` prints what is in force, `tickover config schema` the JSON Schema,
+`tickover config schema -o table` this table.
+
+Durations are `250ms`, `90s`, `15m`, `2h`, `3d` or `PT90S`, a bare number is milliseconds; sizes are `256KiB`, `512MiB`,
+a bare number is bytes; lists are separated by commas.
+
+"""
+
+AFTER: Final = """
+**Client settings.** `TICKOVER_KAFKA__CLIENT__SASL_MECHANISM=PLAIN` sets librdkafka's `sasl.mechanism`: what follows the
+last `__` in lower case, `_` becomes `.`. They go to every Kafka client of the process, except those that a guarantee
+rests on (`enable.idempotence`, `acks`, `enable.auto.commit`, `auto.offset.reset`, `isolation.level`, `partitioner`,
+`message.timeout.ms` and the assignment strategy), which are fixed in `sidecar/kafka.py`.
+
+**Secrets.** `<variable>_FILE` reads the value from a file, for `redis.password` and every client setting
+(`TICKOVER_KAFKA__CLIENT__SASL_PASSWORD_FILE`). A user name and password in `redis.url` are taken out of it. Secrets are
+masked wherever settings are shown.
+
+**Not settings.** `TICKOVER_CONFIG` names the file. `TICKOVER_URL`, `TICKOVER_TOKEN` and `TICKOVER_TOKEN_FILE` tell
+`tickover policies` and `tickover messages` which sidecar to call, and with what token.
+"""
+
+
+class Row(NamedTuple):
+    """One setting as users see it."""
+
+    setting: str
+    variable: str
+    default: str
+    meaning: str
+
+
+def rows(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[Row]:
+    """All settings in the order of the model."""
+    defaults = model().model_dump(mode="json", by_alias=True)
+    for name, field in model.model_fields.items():
+        written = field.alias or name
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield from rows(inner, f"{prefix}{written}.")
+            continue
+        setting = prefix + written
+        variable = "TICKOVER_" + setting.upper().replace(".", "__")
+        is_mapping = defaults[written] == {}
+        if is_mapping:
+            variable += "__<KEY>"
+        secret = inner is SecretStr or SecretStr in get_args(inner)
+        yield Row(
+            setting,
+            variable,
+            "" if secret or is_mapping else shown(setting, defaults[written]),
+            (field.description or "").replace("<", "\\<"),  # else taken for a tag
+        )
+
+
+def shown(setting: str, default: Any) -> str:
+    """A default as a user would write it."""
+    if isinstance(default, NoneType | list) or default == "":
+        return ""
+    if setting == "data_dir":  # under whichever home
+        return "~/" + Path(default).relative_to(Path.home()).as_posix()
+    if "bytes" in setting:
+        return f"{default >> 20}MiB" if default >> 20 else f"{default >> 10}KiB"
+    return str(default)
+
+
+def page() -> str:
+    """The whole text."""
+    table = [
+        "| setting | variable | default | meaning |",
+        "|---|---|---|---|",
+        *(
+            f"| `{row.setting}` | `{row.variable}` | {f'`{row.default}`' if row.default else ''} | {row.meaning} |"
+            for row in rows()
+        ),
+    ]
+    return BEFORE + "\n".join(table) + "\n" + AFTER
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

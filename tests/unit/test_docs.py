@@ -1,0 +1,133 @@
+"""The documents say what is: settings, modules, tests, headers, metrics, calls and links that they name exist."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from policies.table import EMPTY_TABLE
+from sidecar import record
+from sidecar.metrics import Exposition, Recorder
+from sidecar.stats import Stats
+from tests.configuration_page import PAGE, page, rows
+from tests.source import ROOT, environment_names, python_files
+from tests.unit.api_world import World
+
+DOCUMENTS = sorted(
+    path
+    for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md"))
+    if path.is_file()
+)
+ARCHITECTURE = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+CONTRACT = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+# Read by the client or the command line, not by the settings.
+NO_SETTINGS = {"TICKOVER_CONFIG", "TICKOVER_URL", "TICKOVER_TOKEN", "TICKOVER_TOKEN_FILE"}
+
+
+def section(text: str, title: str) -> str:
+    """A document's section of this heading, up to the next of its level."""
+    found = re.search(rf"^## {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found is not None, f"no section {title}"
+    return found[1]
+
+
+def names_in(text: str) -> set[str]:
+    """What stands between backticks."""
+    return set(re.findall(r"`([^`\n]+)`", text))
+
+
+def test_the_page_of_settings_is_the_model() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run `.venv/bin/python -m tests.configuration_page`"
+
+
+def test_every_variable_of_the_page_of_settings_exists() -> None:
+    known = {row.variable for row in rows()} | NO_SETTINGS
+    assert environment_names(PAGE.read_text(encoding="utf-8")) - known == set()
+
+
+def test_every_module_is_in_the_file_map() -> None:
+    listed = names_in(section(ARCHITECTURE, "File map"))
+    modules = {source.place for source in python_files() if source.is_product and source.path.name != "__init__.py"}
+    assert modules - listed == set(), "say in the file map what they are for"
+    assert {name for name in listed if name.endswith(".py") and not (ROOT / name).is_file()} == set()
+
+
+def test_files_and_functions_of_the_journey_exist() -> None:
+    sources = {source.place: source.text for source in python_files()}
+    faults = []
+    for place, name in re.findall(r"`([a-z_/]+\.py)` `([A-Za-z_]+)", ARCHITECTURE):
+        text = sources.get(place, "")
+        if not re.search(rf"(def|class) {name}\b", text):
+            faults.append(f"{place} has no {name}")
+    assert faults == []
+
+
+def test_tests_named_as_proof_exist() -> None:
+    named = re.findall(r"`(test_\w+)\.(\w+)`", ARCHITECTURE)
+    texts = [(source.path.stem, source.text) for source in python_files() if source.is_test]
+    assert named
+    assert [
+        f"{file}.{name}"
+        for file, name in named
+        if not any(stem == file and f"def {name}(" in text for stem, text in texts)
+    ] == []
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(path: Path) -> None:
+    faults = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
+        target, _, anchor = link.partition("#")
+        if "://" in link:
+            continue
+        place = (path.parent / target).resolve() if target else path
+        if not place.exists() or (anchor and anchor not in anchors(place)):
+            faults.append(link)
+    assert faults == []
+
+
+def anchors(path: Path) -> set[str]:
+    """Names by which the headings of a page can be linked to."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_the_contract_names_every_header_and_no_other() -> None:
+    defined = {text for text in vars(record).values() if isinstance(text, str) and re.fullmatch(r"tickover-\w.+", text)}
+    assert set(re.findall(r"`(tickover-[a-z-]+[a-z])", CONTRACT)) == defined
+
+
+def test_the_contract_names_every_metric_and_no_other() -> None:
+    text = Exposition(lambda: Stats(next_due_ms=1), lambda: EMPTY_TABLE, Recorder())().decode()
+    exposed = {
+        family.name + ("_total" if family.type == "counter" else "") for family in text_string_to_metric_families(text)
+    }
+    assert set(re.findall(r"`(tickover_[a-z_]+[a-z])", section(CONTRACT, "Metrics"))) == exposed
+
+
+def test_the_contract_names_every_call_and_no_other() -> None:
+    paths = World().app.openapi()["paths"]
+    calls = {f"{method.upper()} {path}" for path, operations in paths.items() for method in operations}
+    named = set()
+    for code in names_in(section(CONTRACT, "REST")):
+        if found := re.match(r"((?:[A-Z]+, )*[A-Z]+) (/\S+)", code):
+            named |= {f"{method} {found[2]}" for method in found[1].split(", ")}
+    assert named == calls | {"GET /docs", "GET /openapi.json"}  # what describes is not described
+
+
+def test_commands_of_the_documents_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    shown = subprocess.run(
+        [sys.executable, "-m", "sidecar", "--help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    commands = set(re.findall(r"^  ([a-z]+)  ", shown, re.MULTILINE))
+    for path in DOCUMENTS:
+        text = path.read_text(encoding="utf-8")
+        called = {target for code in names_in(text) for target in re.findall(r"^make ([a-z-]+)$", code)}
+        assert called - targets == set(), path.name
+    assert set(re.findall(r"\.venv/bin/tickover ([a-z]+)", README)) - commands == set()
