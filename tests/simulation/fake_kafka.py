@@ -29,7 +29,7 @@ class FakeRecord:
     stamp: tuple[int, int]
     pair: tuple[bytes | None, bytes | None]
     named: Headers | None
-    handed_over_ms: int = -1  # when the producer got it
+    handed_over_ms: int = -1  # when the producer got it, by the engine's time
     garbled: bool = False  # a header name that is not UTF-8
 
     def topic(self) -> str:
@@ -185,7 +185,8 @@ class FakeOutput:
         if partition < 0:
             partition = crc32(key or b"") % count
         now_ms = self._broker.clock.now_ms
-        record = FakeRecord((topic, partition, -1), (LOG_APPEND_TIME, 0), (key, value), as_read(headers), now_ms)
+        place, named = (topic, partition, -1), as_read(headers)
+        record = FakeRecord(place, (LOG_APPEND_TIME, 0), (key, value), named, self._broker.clock.turn_ms)
         arrives_ms = now_ms + self._delay_ms()
         self._sending[topic, partition].append(_Sending(record, report, arrives_ms, arrives_ms + self._delay_ms()))
         self.under_way += 1

@@ -10,6 +10,7 @@ class VirtualClock:
 
     def __init__(self, now_ms: int = EPOCH_MS) -> None:
         self.now_ms = now_ms
+        self.turn_ms = now_ms  # what the engine whose turn it is was told; waiting within a turn makes it old
         self.passing: list[Callable[[], None]] = []
 
     def advance(self, ms: int) -> None:

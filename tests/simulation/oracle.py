@@ -129,6 +129,7 @@ class Oracle:
         decided = decide(facts_of(place, source), self._table_at(version))
         assert isinstance(decided, Hold)
         assert decided.due_ms == due_ms, f"{place}: due {due_ms}, decided {decided.due_ms}"
+        assert not 0 <= decided.expires_ms < record.handed_over_ms, f"{place} was emitted after it had expired"
         assert decided.target == record.topic()
         assert decided.attempt == int(own.get("tickover-attempt", b"0"))
         if decided.target_partition >= 0:

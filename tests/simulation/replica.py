@@ -98,7 +98,9 @@ class Replica:
         return list(self.assignment.lanes.values())
 
     def turn(self) -> None:
-        self.engine.turn(self._shared.broker.clock.now_ms)
+        clock = self._shared.broker.clock
+        clock.turn_ms = clock.now_ms
+        self.engine.turn(clock.turn_ms)
 
     def background(self, jobs_max: int) -> None:
         """Some of what the other threads have to do."""

@@ -1,14 +1,18 @@
 """Random runs against everything that must hold. TICKOVER_SIM_SEEDS says how many, TICKOVER_SIM_FIRST which first."""
 
 import os
+from collections import Counter
 
 import pytest
 
+from sidecar.record import Outcome
 from tests.simulation.world import World
 
 SEEDS = int(os.environ.get("TICKOVER_SIM_SEEDS", "24"))
 FIRST = int(os.environ.get("TICKOVER_SIM_FIRST", "1"))
+SEEDS_MIN = 20
 STEPS = 400
+KINDS = 12  # of things that `World.seen` counts, and repeats
 
 
 def run(seed: int) -> World:
@@ -33,7 +37,24 @@ def run(seed: int) -> World:
     return world
 
 
+OUTCOMES = {Outcome.EMITTED, Outcome.DEAD, Outcome.QUARANTINED}
+seen: Counter[str] = Counter()
+outcomes: set[Outcome] = set()
+
+
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
 def test_whatever_happens_every_record_is_settled_once(seed: int) -> None:
     print(f"seed {seed}: TICKOVER_SIM_FIRST={seed} TICKOVER_SIM_SEEDS=1 pytest tests/simulation")
-    run(seed)
+    world = run(seed)
+    seen.update({what: 1 for what, count in world.seen.items() if count})
+    seen["repeated after a crash"] += any(count > 1 for count in world.oracle.emitted.values())
+    outcomes.update(world.oracle.settled.values())
+
+
+def test_the_runs_met_everything_that_they_are_for() -> None:
+    """A simulation in which nothing happens proves nothing."""
+    if SEEDS < SEEDS_MIN:
+        pytest.skip("too few runs to judge by")
+    assert outcomes == OUTCOMES
+    met = {what for what, runs in seen.items() if runs}
+    assert len(met) == KINDS, f"met only {sorted(met)}"

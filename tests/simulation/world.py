@@ -1,5 +1,6 @@
 """A run: users, replicas, an overflow that comes and goes, crashes, rebalances; the seed decides everything."""
 
+from collections import Counter
 from dataclasses import dataclass
 from random import Random
 
@@ -60,7 +61,7 @@ class World:
         self.shared = Surroundings(self.broker, self.group, self.overflow, self.tables.__getitem__, self._delay_ms, rng)
         self.replicas: list[Replica] = []
         self.clock.passing.append(self._as_time_passes)
-        self.crashes = 0
+        self.seen: Counter[str] = Counter()  # what happened, to know that a run is worth its time
 
     # --- what happens by itself -----------------------------------------------------------------------------------
 
@@ -105,7 +106,7 @@ class World:
         lanes = [lane for lane in self.group.lanes if self.group.owner[lane] is replica.intake]
         replica.crash()
         self.oracle.crashed(lanes)
-        self.crashes += 1
+        self.seen["killed"] += 1
         self.start()
 
     def stop(self) -> None:
@@ -174,6 +175,7 @@ class World:
                 self._bury(replica)
             else:
                 self._check(replica)
+                self._note(replica)
 
     def _check(self, replica: Replica) -> None:
         assert replica.tally.early == 0
@@ -186,6 +188,20 @@ class World:
         assert held <= replica.emitter.load.records <= held + ready, (
             f"load {replica.emitter.load.records}, wheels {held}, ready {ready}"
         )
+
+    def _note(self, replica: Replica) -> None:
+        seen = self.seen
+        seen["paused"] += replica.assignment.paused
+        seen["recovering"] += replica.assignment.recovering > 0
+        seen["queue full"] += replica.output.under_way >= self.shape.queue_max
+        seen["sent alone"] += replica.lone_output.under_way
+        seen["overflow away"] += bool(replica.worker.problem)
+        for lane in replica.lanes:
+            seen["promoted"] += bool(lane.windows)
+            seen["promotion under way"] += lane.promised is not None
+            seen["overtaken"] += any(lane.in_care(offset) is False for offset in lane.skip)
+            seen["redone"] += any(change.missing for change in lane.changes)
+            seen["known from before"] += bool(lane.entries)
 
     def check_marks(self) -> None:
         """No done mark is ahead of the fact, and W is below whatever the overflow has unsettled."""

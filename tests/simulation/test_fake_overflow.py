@@ -1,0 +1,83 @@
+"""The fake overflow answers as the real one does: the same calls, drawn at random, to both."""
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sidecar.embedded.valkey import EmbeddedValkey
+from sidecar.overflow import Change, Overflow, OverflowLoss
+from sidecar.overflow_redis import open_overflow
+from sidecar.record import Position
+from tests.contract.overflow_records import LANE, NOW_MS, START, at, held, in_order, promote_all
+from tests.simulation.fake_overflow import FakeOverflow
+
+HOUR_MS = 3_600_000
+_groups = count()
+
+DELAYS_MS = st.integers(1, 5_000) | st.integers(1, 3 * HOUR_MS)
+STEPS = st.lists(
+    st.tuples(st.just("apply"), st.integers(-2, 1), st.lists(DELAYS_MS, min_size=1, max_size=20))
+    | st.tuples(st.just("promote"), st.integers(1, 20), st.lists(DELAYS_MS, min_size=1, max_size=1))
+    | st.tuples(st.just("tidy"), st.integers(0, 1), st.just([0])),
+    max_size=25,
+)
+
+
+@pytest.fixture(name="url", scope="module")
+def url_fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    server = EmbeddedValkey(Path(tmp_path_factory.mktemp("valkey")), settings={"appendfsync": "no"})
+    server.start()
+    yield server.url
+    server.stop()
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(steps=STEPS)
+def test_both_answer_alike(url: str, steps: list[tuple[str, int, list[int]]]) -> None:
+    real = open_overflow(url, f"alike{next(_groups)}")
+    fake = FakeOverflow()
+    cursor, number, offset = START, 0, 0
+    for what, amount, delays in steps:
+        if what == "apply":
+            fresh = [held(offset + place, cursor.due_ms - NOW_MS + delay) for place, delay in enumerate(delays)]
+            offset += len(fresh)
+            change = Change(LANE, number + 1 + amount, fresh)
+            answers = [outcome_of(overflow, change) for overflow in (real, fake)]
+            assert answers[0] == answers[1]
+            number = max(number, change.number) if amount == 0 else number
+        elif what == "promote":
+            until = Position(cursor.due_ms + delays[0], 1 << 60)
+            found = [promote_all(overflow, cursor, until, amount) for overflow in (real, fake)]
+            assert found[0] == found[1]
+            cursor = until
+        else:
+            for overflow in (real, fake):
+                overflow.tidy(LANE, cursor, cursor.due_ms)
+        assert real.watermark(LANE) == fake.watermark(LANE) == number
+    real.close()
+
+
+def outcome_of(overflow: Overflow, change: Change) -> str:
+    if change.number < 1:
+        return ""
+    try:
+        overflow.apply([change], NOW_MS)
+    except OverflowLoss as loss:
+        return f"loss {loss.hw}"
+    return "applied"
+
+
+def test_a_promotion_stops_at_its_limit_and_goes_on_from_there() -> None:
+    fake = FakeOverflow()
+    records = [held(offset, 5_000 + offset // 7) for offset in range(100)]
+    fake.apply([Change(LANE, 1, records)], NOW_MS)
+    step = fake.promote(LANE, START, at(60_000), 30, 1)
+    assert step.records == records[:30]
+    assert step.cursor == records[29].position
+    assert promote_all(fake, step.cursor, at(60_000), 30) == in_order(records[30:])
+    with pytest.raises(OverflowLoss):
+        fake.promote(LANE, START, at(60_000), 30, 2)
