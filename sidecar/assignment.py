@@ -11,6 +11,7 @@ from typing import Final
 
 from sidecar.emission import Emitter
 from sidecar.lane import Lane
+from sidecar.ledger import LedgerUnavailable
 from sidecar.overflow import OverflowUnavailable
 from sidecar.overflow_worker import OverflowWorker
 from sidecar.ports import Intake, Start
@@ -41,6 +42,7 @@ class Assignment:
         self.paused = False
         self.rebalances = 0
         self.recovery_s = 0.0
+        self.problem = ""  # why a recovery waits
         self._intake = intake
         self._emitter = emitter
         self._settlement = settlement
@@ -70,8 +72,8 @@ class Assignment:
         self.rebalances += 1
         leaving = self._take_out(lanes)
         if leaving:
-            self._drain(leaving)
-            self._settlement.commit(leaving, wait=True)
+            settled = self._drain(leaving)
+            self._settlement.commit(leaving, wait=settled)  # brokers that are away would be waited for in vain
         self._let_go(leaving)
         log.info("partitions revoked", extra={"partitions": [str(lane) for lane in lanes]})
 
@@ -92,9 +94,11 @@ class Assignment:
         if not self._jobs or not self._jobs[0].future.done():
             return
         job = self._jobs[0]
-        if isinstance(job.future.exception(), OverflowUnavailable):
+        if isinstance(error := job.future.exception(), OverflowUnavailable | LedgerUnavailable):
+            self.problem = str(error)
             self._recover_again(job, now_ms)
             return
+        self.problem = ""
         del self._jobs[0]
         fresh = [lane for lane in job.future.result() if lane.id in job.starts]
         for lane in fresh:
@@ -104,10 +108,13 @@ class Assignment:
             self._intake.resume([lane.id for lane in fresh])
 
     def _recover_again(self, job: RecoveryJob, now_ms: int) -> None:
-        """The overflow was away: what it has must be known before these partitions may go on."""
+        """Ledger or overflow were away: what they have must be known before these partitions may go on."""
         if job.retry_at_ms < 0:
             job.retry_at_ms = now_ms + RETRY_MS
-            log.warning("recovery waits for the overflow", extra={"partitions": [str(lane) for lane in job.starts]})
+            log.warning(
+                "recovery waits",
+                extra={"partitions": [str(lane) for lane in job.starts], "problem": self.problem},
+            )
         elif now_ms >= job.retry_at_ms:
             self._jobs[0] = self._recovery.submit(job.starts, now_ms)
             self._jobs[0].started_ms = job.started_ms
@@ -146,8 +153,8 @@ class Assignment:
             lane.touched = False
         return leaving
 
-    def _drain(self, leaving: Sequence[Lane]) -> None:
-        """Wait until what was emitted is in the ledger and what the ledger has is in the overflow."""
+    def _drain(self, leaving: Sequence[Lane]) -> bool:
+        """Wait until what was emitted is in the ledger and what the ledger has is in the overflow; False: in vain."""
         deadline_ms = self._clock() + DRAIN_MS
         everything: Iterable[Lane] = [*self.lanes.values(), *leaving]
         while (now_ms := self._clock()) < deadline_ms:
@@ -156,8 +163,9 @@ class Assignment:
             self._overflow.apply(leaving, now_ms)
             applying = any(change.ready for lane in leaving for change in lane.changes)
             if not self._settlement.unfinished(leaving) and (not applying or self._overflow.problem):
-                return
+                return True
         log.warning("gave up waiting for partitions to settle: some records may fire again")
+        return False
 
     def _let_go(self, leaving: Sequence[Lane]) -> None:
         for lane in leaving:

@@ -193,6 +193,8 @@ class Engine:
         """
         future: Future[Any] = Future()
         self._mailbox.put_nowait((command, future))
+        if self.finished.is_set():
+            self._refuse()
         return future
 
     def tidy(self) -> None:
@@ -211,6 +213,16 @@ class Engine:
                 future.set_result(command(self))
             except Exception as error:  # noqa: BLE001 - the sender's command failed, not the engine: the sender hears of it
                 future.set_exception(error)
+
+    def _refuse(self) -> None:
+        """Nobody answers any more: who waits for an answer must not wait until its own time is up."""
+        while True:
+            try:
+                _, future = self._mailbox.get_nowait()
+            except Empty:
+                return
+            if future.set_running_or_notify_cancel():
+                future.set_exception(EngineError("the engine has ended"))
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -237,6 +249,7 @@ class Engine:
             log.critical("the engine failed", exc_info=error)
         finally:
             self.finished.set()
+            self._refuse()
 
     def _idle_s(self) -> float:
         return 0.001 if self._parts.emitter.load.records else 0.003

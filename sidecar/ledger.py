@@ -18,6 +18,10 @@ class LedgerError(Exception):
     """The ledger can't be written or read: nothing may be settled without it, so the process ends."""
 
 
+class LedgerUnavailable(Exception):
+    """The brokers don't answer for now: it passes."""
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerTopic:
     """Name and size of the ledger. The partition count is fixed at creation: a lane's blocks stay together."""

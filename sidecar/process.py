@@ -10,6 +10,7 @@ import logging
 import signal
 import threading
 import time
+from concurrent.futures import wait
 from contextlib import ExitStack
 from types import FrameType
 from typing import Any, Final
@@ -29,12 +30,14 @@ from policies.store import PolicyStore
 from sidecar.assembly import Machinery, Policies, build
 from sidecar.config import Settings
 from sidecar.embedded.kafka import KafkaUnavailable
+from sidecar.embedded.valkey import ValkeyUnavailableError
+from sidecar.ending import abandon, in_background
 from sidecar.engine import Engine
 from sidecar.housekeeping import Housekeeping, Interval
 from sidecar.kafka import client_log
 from sidecar.ledger import LedgerTopic
 from sidecar.metrics import Exposition, Recorder
-from sidecar.overflow import OverflowFailure
+from sidecar.overflow import OverflowFailure, OverflowUnavailable
 from sidecar.overflow_redis import RedisOverflow, open_overflow
 from sidecar.overflow_timing import TimedOverflow
 from sidecar.retention import ledger_retention_ms, longest_delay_ms
@@ -47,12 +50,14 @@ log = logging.getLogger(__name__)
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
-WATCH_S: Final = 0.5
+WATCH_S: Final = 0.2
+START_GRACE_S: Final = 3.0  # when asked to stop while starting: nothing is at stake yet
+EXIT_S: Final = 0.5  # what the interpreter needs at its end
 ANSWER_S: Final = 10.0  # how long housekeeping waits for the engine
 GARBAGE_HELD_MAX: Final = 10_000
 EXPECTED: Final = (
     AccessConfigError, BindError, KafkaException, KafkaUnavailable, MissingTopicError, OSError, OverflowFailure,
-    PolicyError,
+    PolicyError, ValkeyUnavailableError,
 )  # fmt: skip
 
 
@@ -75,24 +80,45 @@ class Process:
         return self.machinery.engine
 
     def run(self) -> int:
-        """Start, wait for a signal or the engine's failure, stop. Returns the exit status."""
+        """Start, wait for a signal or the engine's failure, stop. Returns the exit status.
+
+        Starting and stopping run in threads: a call of a client can't be interrupted, a thread can be left behind.
+        """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        try:
-            self.start()
-        except EXPECTED as error:
-            log.critical("can't start", extra={"error": str(error)})
-            self.stop()
-            return EXIT_FAILED
+        starting = in_background(self.start)
+        while not self._asked.is_set() and not wait((starting,), WATCH_S).done:
+            pass
+        if not wait((starting,), START_GRACE_S).done:
+            log.warning("stopped before everything was started")
+            return abandon(EXIT_OK)
+        if (error := starting.exception()) is not None:
+            unforeseen = None if isinstance(error, EXPECTED) else error
+            log.critical("can't start", extra={"error": str(error) or type(error).__name__}, exc_info=unforeseen)
+            return self._end(EXIT_FAILED)
         while not self._asked.is_set() and not self.engine.finished.wait(WATCH_S):
             pass
-        self.stop()
-        failure = self.engine.failure
-        if failure is not None:
+        return self._end(EXIT_OK)
+
+    def _end(self, status: int) -> int:
+        """Stop everything, at most for as long as the settings allow; what hangs is left behind."""
+        deadline_s = time.monotonic() + self.settings.shutdown_timeout_ms / 1_000 - EXIT_S
+        stopping = in_background(self.stop)
+        in_time = bool(wait((stopping,), max(deadline_s - time.monotonic(), 0.0)).done)
+        if status == EXIT_OK and (failure := self.engine.failure) is not None:
             log.critical("ended because the engine failed", extra={"error": f"{type(failure).__name__}: {failure}"})
-            return EXIT_FAILED
-        log.info("stopped")
-        return EXIT_OK
+            status = EXIT_FAILED
+        elif status == EXIT_OK and not self.engine.finished.is_set():
+            log.error("ended before everything in flight was settled: some records may fire again")
+            status = EXIT_FAILED
+        elif in_time:
+            log.info("stopped")
+        left = [
+            thread for thread in threading.enumerate() if not thread.daemon and thread.ident != threading.get_ident()
+        ]
+        for thread in left:
+            thread.join(max(deadline_s - time.monotonic(), 0.0))
+        return status if in_time and not any(thread.is_alive() for thread in left) else abandon(status)
 
     def start(self) -> None:
         """Everything, in order. What fails is raised after what was started has been stopped by `stop`."""
@@ -133,6 +159,7 @@ class Process:
         sources.look()
         self._start_api(client, overflow, recorder, tokens)
         self._start_housekeeping(sources, overflow, recorder)
+        self._stack.callback(engine.stop, 0.0)  # first of all: it settles while the rest is stopped
         gc.collect()
         gc.freeze()
         gc.disable()  # see _collect_garbage
@@ -145,7 +172,13 @@ class Process:
     # --- parts ----------------------------------------------------------------------------------------------------
 
     def _report_redis(self, overflow: RedisOverflow) -> None:
-        for finding in overflow.inspect():
+        """A Redis that is away at start is away as it may be later: what needs it waits, and /readyz says so."""
+        try:
+            findings = overflow.inspect()
+        except OverflowUnavailable as error:
+            log.warning("redis is away: going on without it", extra={"error": str(error)})
+            return
+        for finding in findings:
             log.warning("redis", extra={"finding": finding.message, "fix": finding.fix})
 
     def _open_policies(self, client: dict[str, str]) -> PolicyStore:

@@ -76,6 +76,6 @@ class Publisher:
             ledger_imbalance=self._imbalance,
             clock_skew_ms=round(self._time.skew_ahead_ms),
             kafka_problem=self.kafka_problem or self._emitter.problem,
-            overflow_problem=self._overflow.problem,
+            overflow_problem=self._overflow.problem or self._assignment.problem,
             joined=self._assignment.joined,
         )

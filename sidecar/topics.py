@@ -8,14 +8,15 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from sidecar.ledger import LedgerError, LedgerRecord
+from sidecar.ledger import LedgerError, LedgerRecord, LedgerUnavailable
 
 log = logging.getLogger(__name__)
 
 TIMEOUT_S: Final = 30.0
+ANSWER_S: Final = 10.0
 READ_BATCH: Final = 500
 READ_WAIT_S: Final = 1.0
-STALLED_READS_MAX: Final = 30  # reads without a record, each READ_WAIT_S long, before the ledger counts as unreadable
+STALLED_READS_MAX: Final = 10  # reads without a record, each READ_WAIT_S long, before the ledger counts as unreadable
 
 
 class MissingTopicError(Exception):
@@ -85,7 +86,10 @@ class KafkaLedgerLog:
 
     def bounds(self, partition: int) -> tuple[int, int]:
         """(first offset still there, next offset to be written)."""
-        low, high = self._open().get_watermark_offsets(TopicPartition(self._topic, partition), timeout=TIMEOUT_S)
+        try:
+            low, high = self._open().get_watermark_offsets(TopicPartition(self._topic, partition), timeout=ANSWER_S)
+        except KafkaException as error:
+            raise LedgerUnavailable(f"no answer about {self._topic}/{partition}: {error.args[0].str()}") from error
         return low, high
 
     def read(self, starts: Mapping[int, int], at_least: Mapping[int, int]) -> Iterator[LedgerRecord]:
@@ -100,7 +104,11 @@ class KafkaLedgerLog:
                 messages = consumer.consume(READ_BATCH, READ_WAIT_S)
                 stalled = stalled + 1 if not messages else 0
                 if stalled > STALLED_READS_MAX:
-                    raise LedgerError(f"the ledger {self._topic} can't be read to its end")
+                    ends = {partition: self.bounds(partition)[1] for partition in reading}
+                    raise LedgerError(
+                        f"the ledger {self._topic} ends at {ends} (by partition), but commits say that it was written "
+                        f"up to {dict(at_least)}: it was truncated, created again, or has other partitions than before"
+                    )
                 for message in messages:
                     partition = message.partition() or 0
                     error = message.error()

@@ -1,0 +1,33 @@
+"""Ending in time although something hangs: calls of clients can't be interrupted, but they can be left behind."""
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import NoReturn
+
+
+def in_background(work: Callable[[], None]) -> Future[None]:
+    """Run in a thread that doesn't keep the process alive."""
+    future: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - whoever has the future hears of it
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+
+    threading.Thread(target=run, name=work.__name__, daemon=True).start()
+    return future
+
+
+def abandon(status: int) -> NoReturn:
+    """End the process now, with what hangs in it. Embedded servers notice and end themselves in order."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
