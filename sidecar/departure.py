@@ -2,30 +2,27 @@
 
 from typing import Final
 
-from sidecar.codec import asked_headers, dead_letter_headers, quarantine_headers
+from sidecar.codec import asked_headers, dead_letter_headers, header_bytes, quarantine_headers
 from sidecar.lane import Lane
-from sidecar.record import Departure, Held, Outcome
+from sidecar.record import DETAIL, REASON, SOURCE, Departure, Held, Outcome
 from sidecar.sealing import held_id
 
 DETAIL_LENGTH_MAX: Final = 500
+REFERENCE_PART_MAX: Final = 64 * 1024  # a larger key, or larger headers, are left out of a quarantine by reference
 
 # Kafka's names of refusals, by what becomes of the record.
 TOO_LARGE: Final = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
-NO_TARGET: Final = frozenset(
-    {
-        "UNKNOWN_TOPIC_OR_PART",
-        "_UNKNOWN_TOPIC",
-        "_UNKNOWN_PARTITION",
-        "TOPIC_AUTHORIZATION_FAILED",
-        "TOPIC_EXCEPTION",
-    }
+NO_TARGET: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
+# The topic is there, but not for this record: a compacted one takes none without a key, an ACL none from us.
+UNFIT: Final = frozenset(
+    {"INVALID_RECORD", "INVALID_TIMESTAMP", "POLICY_VIOLATION", "TOPIC_AUTHORIZATION_FAILED", "TOPIC_EXCEPTION"}
 )
-
-
+# Perhaps only a neighbour in the batch is at fault: sent once more in a batch of its own.
+TRIED_ALONE: Final = TOO_LARGE | {"INVALID_RECORD", "INVALID_TIMESTAMP", "_INVALID_DIFFERENT_RECORD"}
 PASSING: Final = frozenset(
     {"_MSG_TIMED_OUT", "_TIMED_OUT", "_TRANSPORT", "_PURGE_QUEUE", "_PURGE_INFLIGHT", "REQUEST_TIMED_OUT"}
     | {"NOT_ENOUGH_REPLICAS", "NOT_ENOUGH_REPLICAS_AFTER_APPEND", "NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE"}
-    | {"KAFKA_STORAGE_ERROR", "THROTTLING_QUOTA_EXCEEDED", "NETWORK_EXCEPTION"}
+    | {"KAFKA_STORAGE_ERROR", "THROTTLING_QUOTA_EXCEEDED", "NETWORK_EXCEPTION", "_INVALID_DIFFERENT_RECORD"}
 )
 
 
@@ -50,6 +47,17 @@ def quarantined(topic: str, lane: Lane, parcel: Held | Departure, reason: str, d
         quarantine_headers(headers, source, reason, detail[:DETAIL_LENGTH_MAX]), parcel.policy, parcel.attempt,
         parcel.id if isinstance(parcel, Departure) else held_id(parcel),
     )  # fmt: skip
+
+
+def by_reference(topic: str, lane: Lane, parcel: Held | Departure, detail: str) -> Departure:
+    """The departure of a record too large to be produced: without its value, and without what else is large."""
+    reason = parcel.reason if isinstance(parcel, Departure) and parcel.reason else "too_large"
+    departure = quarantined(topic, lane, parcel, reason, detail)
+    small_key = departure.key is not None and len(departure.key) <= REFERENCE_PART_MAX
+    headers = departure.headers
+    if header_bytes(headers) > REFERENCE_PART_MAX:
+        headers = [header for header in headers if header[0] in (SOURCE, REASON, DETAIL)]
+    return departure._replace(value=None, key=departure.key if small_key else None, headers=headers)
 
 
 def no_target(held: Held, partitions: int | None) -> str:

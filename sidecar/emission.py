@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable
 from operator import itemgetter
 from typing import Any, Final
 
-from sidecar.codec import emission_headers, header_bytes, quarantine_headers
-from sidecar.departure import NO_TARGET, PASSING, TOO_LARGE, EmissionError, dead, no_target, quarantined
+from sidecar import departure as way
+from sidecar.codec import emission_headers, quarantine_headers
+from sidecar.departure import EmissionError, dead, no_target, quarantined
 from sidecar.failures import take_failed
 from sidecar.generation import Generation
 from sidecar.lane import Lane
 from sidecar.ports import Output
-from sidecar.record import DETAIL, DUE, ORIGIN, POLICY, REASON, SOURCE, Arrival, Departure, Headers, Held
+from sidecar.record import DUE, ORIGIN, POLICY, Arrival, Departure, Headers, Held
 from sidecar.settlement import Settlement
 from sidecar.tally import Tally
 from sidecar.targets import Parcel, Targets
@@ -30,7 +31,6 @@ _due_ms: Final = itemgetter(Held._fields.index("due_ms"))
 _size: Final = itemgetter(Held._fields.index("size"))
 ANY_PARTITION: Final = -1
 NOW: Final = 0  # the producer's word for "timestamp: when it is sent"
-REFERENCE_PART_MAX: Final = 64 * 1024  # a larger key, or larger headers, are left out of a quarantine by reference
 
 
 Emitted = list[tuple[str, str | bytes | None]]
@@ -243,33 +243,31 @@ class Emitter:
         for failure, found in take_failed(generation):
             name = failure.error.name()
             for lane, parcel in found:
-                if name in TOO_LARGE and not failure.alone:  # perhaps only its batch was: try it alone
+                if name in way.TRIED_ALONE and not failure.alone:
                     self._again.append((lane, parcel, True))
                 else:
                     self._refuse(lane, parcel, failure.error, failure.alone)
 
     def _refuse(self, lane: Lane, parcel: Held | Departure, error: Any, alone: bool) -> None:
         """What becomes of one refused record: emitted again, asked about again, or quarantined by reference."""
-        name = error.name()
-        if name in NO_TARGET:
-            self._targets.forget(parcel.topic if isinstance(parcel, Departure) else parcel.target)
+        name, topic = error.name(), parcel.topic if isinstance(parcel, Departure) else parcel.target
+        if name in way.NO_TARGET:
+            self._targets.forget(topic)
             self._again.append((lane, parcel, False))
             return
-        if error.fatal() or name not in TOO_LARGE | PASSING:
+        if name in way.UNFIT and topic != self._quarantine:
+            detail = f"refused by {topic}: {error.str()}"
+            self.leave(lane, quarantined(self._quarantine, lane, parcel, "unknown_target", detail))
+            return
+        if error.fatal() or name not in way.TOO_LARGE | way.PASSING:
             raise EmissionError(f"the producer refused a record of {lane.id}: {error.str()}")
-        if name in PASSING:
+        if name in way.PASSING:
             log.warning("emitting again", extra={"error": name, "lane": str(lane.id)})
             self._again.append((lane, parcel, alone))
             return
         if isinstance(parcel, Departure) and parcel.value is None and parcel.key is None:
             raise EmissionError(f"not even a reference to {lane.id}/{parcel.offset} can be quarantined: {error.str()}")
-        reason = parcel.reason if isinstance(parcel, Departure) and parcel.reason else "too_large"
-        departure = quarantined(self._quarantine, lane, parcel, reason, f"too large to be produced: {error.str()}")
-        small_key = departure.key is not None and len(departure.key) <= REFERENCE_PART_MAX
-        headers = departure.headers
-        if header_bytes(headers) > REFERENCE_PART_MAX:
-            headers = [header for header in headers if header[0] in (SOURCE, REASON, DETAIL)]
-        self.leave(lane, departure._replace(value=None, key=departure.key if small_key else None, headers=headers))
+        self.leave(lane, way.by_reference(self._quarantine, lane, parcel, f"too large to be produced: {error.str()}"))
 
     # --- for the engine -------------------------------------------------------------------------------------------
 
