@@ -60,6 +60,7 @@ class Replay:
         self.acknowledged = commit.acknowledged if commit else 0
         self.overflow_held = commit.overflow_held if commit else 0
         self.block_offset = commit.block_offset if commit else -1
+        self._committed_block = self.block_offset  # blocks up to here are in the commit's counts
         self._known = commit is not None
         self._counted_to = self.acknowledged  # change blocks up to this number are in overflow_held
         self._rebuild_pointer = commit.rebuild_pointer if commit else -1
@@ -81,8 +82,9 @@ class Replay:
         self.acknowledged = max(self.acknowledged, block.acknowledged)
         self._settled_below = max(self._settled_below, block.low)
         self._runs = block.runs
-        self.overflow_held = block.overflow_held
-        self._counted_to = block.acknowledged
+        if ledger_offset > self._committed_block:
+            self.overflow_held = block.overflow_held
+            self._counted_to = block.acknowledged
         for offset, due_ms, held in zip(
             block.settled.offsets, block.settled.dues_ms, block.settled.in_overflow, strict=True
         ):
