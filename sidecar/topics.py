@@ -15,8 +15,8 @@ log = logging.getLogger(__name__)
 TIMEOUT_S: Final = 30.0
 ANSWER_S: Final = 10.0
 READ_BATCH: Final = 500
-READ_WAIT_S: Final = 1.0
-STALLED_READS_MAX: Final = 10  # reads without a record, each READ_WAIT_S long, before the ledger counts as unreadable
+READ_WAIT_S: Final = 0.05  # a read returns at once only when it is full
+STALLED_READS_MAX: Final = 300  # reads in a row without a record, each READ_WAIT_S long: the ledger is cut short
 
 
 class MissingTopicError(Exception):
