@@ -64,7 +64,7 @@ class Replica:
         self.lone_output = FakeOutput(broker, rng, shared.delay_ms, shape.queue_max, self.fate)
         self.lone_output.lone = True
         self.intake = FakeIntake(shared.group, shared.delay_ms, self.fate)
-        targets = Targets(broker.partition_count, self.executors[0])
+        self.targets = targets = Targets(broker.partition_count, self.executors[0])
         self.emitter = Emitter(self.output, self.lone_output, targets, tally, QUARANTINE)
         time = FakeTime(clock)
         self.settlement = AtLeastOnce(self.output, self.intake, LEDGER, self.emitter, tally, time)

@@ -1,0 +1,175 @@
+import threading
+from queue import Full
+
+import pytest
+
+from sidecar.commit import decode_metadata
+from sidecar.engine import COMMANDS_MAX, COMMANDS_PER_TURN_MAX
+from tests.simulation.fake_time import FakeTime
+from tests.unit.engine_bench import LANE, Bench, rulebook
+
+
+@pytest.fixture(name="bench")
+def bench_fixture() -> Bench:
+    return Bench()
+
+
+def test_a_record_is_emitted_when_it_is_due_and_not_before(bench: Bench) -> None:
+    sent_ms = bench.clock.now_ms
+    bench.send(b"hello", 500)
+    bench.wait_until(lambda: bench.values("mail"))
+    [record] = bench.records("mail")
+    assert record.pair == (b"k", b"hello")
+    assert 500 <= record.handed_over_ms - sent_ms <= 505
+    assert record.headers() == [
+        ("tickover-origin", b"reminders/0/0"),
+        ("tickover-due", b"%d" % (sent_ms + 500)),
+        ("tickover-policy", b"reminders@1"),
+    ]
+
+
+def test_what_is_overdue_is_emitted_at_once(bench: Bench) -> None:
+    bench.send(b"late", headers=[("tickover-deliver-at", b"1000")])
+    bench.run(20)
+    assert bench.values("mail") == [b"late"]
+
+
+def test_far_records_wait_in_the_overflow_and_come_back_in_order(bench: Bench) -> None:
+    for delay_ms in (9_000, 5_000, 7_000):
+        bench.send(b"%d" % delay_ms, delay_ms)
+    bench.run(1_000)
+    assert len(bench.overflow.records[LANE]) == 3
+    assert bench.lane.wheel.count == 0
+    assert bench.lane.low == 3, "the source is not held open by what the overflow has"
+    bench.run(9_000)
+    assert bench.values("mail") == [b"5000", b"7000", b"9000"]
+    assert bench.replica.publisher.survey() == 0
+
+
+def test_a_policy_applies_to_records_decided_after_it(bench: Bench) -> None:
+    bench.send(b"before")
+    bench.step()
+    bench.tables[2] = rulebook(2, "300ms")
+    bench.replica.engine.table = bench.tables[2]
+    bench.send(b"after")
+    bench.wait_until(lambda: len(bench.values("mail")) == 2)
+    assert bench.values("mail") == [b"after", b"before"]
+    assert [dict(record.headers() or [])["tickover-policy"] for record in bench.records("mail")] == [
+        b"reminders@2",
+        b"reminders@1",
+    ]
+
+
+def test_intake_pauses_at_the_limit_and_goes_on_below_it() -> None:
+    bench = Bench(wheel_records_max=20)
+    for number in range(30):
+        bench.send(b"%d" % number, 900)
+    bench.run(100)
+    assert bench.replica.assignment.paused
+    for number in range(30, 100):
+        bench.send(b"%d" % number, 900)
+    bench.run(300)
+    assert bench.replica.emitter.load.records == 30, "nothing more is read"
+    bench.wait_until(lambda: len(bench.values("mail")) == 100)
+    bench.run(200)
+    assert not bench.replica.assignment.paused
+
+
+def test_a_clean_end_commits_everything(bench: Bench) -> None:
+    bench.send(b"one", 100)
+    bench.send(b"far", 60_000)
+    bench.run(130)
+    assert bench.values("mail") == [b"one"]
+    bench.replica.stop()
+    offset, metadata = bench.group.committed[LANE]
+    state = decode_metadata(offset, metadata)
+    assert state is not None
+    assert offset == 2
+    assert state.block_offset == bench.ledger[-1].offset()
+    assert state.acknowledged == 1
+    bench.replica = bench.new_replica()
+    bench.run(60_000)
+    assert bench.values("mail") == [b"one", b"far"]
+
+
+def test_what_was_not_settled_before_a_crash_is_emitted_again(bench: Bench) -> None:
+    bench.send(b"one", 100)
+    bench.wait_until(lambda: bench.values("mail"))
+    bench.restart()
+    bench.run(500)
+    assert bench.values("mail") == [b"one", b"one"]
+    bench.restart()
+    bench.run(500)
+    assert bench.values("mail") == [b"one", b"one"], "settled by now"
+
+
+# --- the mailbox ------------------------------------------------------------------------------------------------------
+
+
+def test_a_command_is_answered_at_the_next_turn(bench: Bench) -> None:
+    future = bench.replica.engine.submit(lambda engine: engine.table.version)
+    assert not future.done()
+    bench.step()
+    assert future.result(0) == 1
+
+
+def test_a_cancelled_future_harms_nobody(bench: Bench) -> None:
+    ran: list[int] = []
+    future = bench.replica.engine.submit(lambda _: ran.append(1))
+    assert future.cancel()
+    bench.step()
+    assert not ran
+    bench.send(b"still turning", 0)
+    bench.run(20)
+    assert bench.values("mail") == [b"still turning"]
+
+
+def test_a_failing_command_fails_its_sender_alone(bench: Bench) -> None:
+    future = bench.replica.engine.submit(lambda _: 1 // 0)
+    bench.step()
+    assert isinstance(future.exception(0), ZeroDivisionError)
+
+
+def test_the_mailbox_is_bounded_and_so_is_a_turns_share_of_it(bench: Bench) -> None:
+    futures = [bench.replica.engine.submit(lambda _: None) for _ in range(COMMANDS_MAX)]
+    with pytest.raises(Full):
+        bench.replica.engine.submit(lambda _: None)
+    bench.step()
+    assert sum(future.done() for future in futures) == COMMANDS_PER_TURN_MAX
+
+
+# --- its thread -------------------------------------------------------------------------------------------------------
+
+
+def test_it_turns_on_its_thread_until_it_is_stopped(bench: Bench) -> None:
+    turned = threading.Event()
+    engine = bench.replica.engine
+    bench.send(b"one", 0)
+    engine.start(FakeTime(bench.clock), lambda _: turned.set())
+    assert turned.wait(10)
+    engine.stop(10)
+    engine.stop(10)
+    assert engine.finished.is_set()
+    assert engine.failure is None
+    assert bench.group.members == [], "it has left the group"
+
+
+def test_it_dies_loudly(bench: Bench) -> None:
+    def broken(count: int) -> None:
+        raise OSError("broken")
+
+    bench.replica.intake.take = broken  # type: ignore[method-assign, assignment]
+    bench.replica.engine.start(FakeTime(bench.clock), lambda _: None)
+    assert bench.replica.engine.finished.wait(10)
+    assert str(bench.replica.engine.failure) == "broken"
+
+
+def test_stats_are_published(bench: Bench) -> None:
+    bench.send(b"near", 100)
+    bench.send(b"soon", 900)
+    bench.send(b"far", 60_000)
+    bench.run(600)
+    counts = bench.replica.engine.stats.topics["reminders"]
+    assert (counts.accepted, counts.emitted, counts.wheel, counts.overflow) == (3, 1, 1, 1)
+    assert bench.replica.engine.stats.early == 0
+    assert bench.replica.engine.stats.joined
