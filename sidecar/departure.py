@@ -51,7 +51,9 @@ def quarantined(topic: str, lane: Lane, parcel: Held | Departure, reason: str, d
 
 def by_reference(topic: str, lane: Lane, parcel: Held | Departure, detail: str) -> Departure:
     """The departure of a record too large to be produced: without its value, and without what else is large."""
-    reason = parcel.reason if isinstance(parcel, Departure) and parcel.reason else "too_large"
+    reason = "too_large"
+    if isinstance(parcel, Departure) and parcel.outcome is Outcome.QUARANTINED and parcel.reason:
+        reason = parcel.reason  # it was on its way here already
     departure = quarantined(topic, lane, parcel, reason, detail)
     small_key = departure.key is not None and len(departure.key) <= REFERENCE_PART_MAX
     headers = departure.headers
