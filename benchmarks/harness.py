@@ -1,6 +1,7 @@
 """What the benchmarks share: a real Kafka and a bundled Valkey of their own, the sidecar as a process, the report."""
 
 import contextlib
+import gc
 import json
 import os
 import platform
@@ -46,6 +47,7 @@ class Bench:
     """Kafka and Valkey in a directory of their own, gone at the end."""
 
     def __init__(self) -> None:
+        gc.disable()  # millions of results, no cycles
         self._directory = tempfile.TemporaryDirectory(prefix="tickover-bench-")
         self.path = Path(self._directory.name)
         self.kafka = MavenKafka(self.path / "kafka")

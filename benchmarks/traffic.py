@@ -135,11 +135,12 @@ class Reader:
             [TopicPartition(self._topic, partition, OFFSET_BEGINNING) for partition in range(PARTITIONS)]
         )
         found: list[Arrival] = []
-        deadline = time.monotonic() + QUIET_S
-        while len(found) < count and time.monotonic() < deadline:
+        heard = time.monotonic()
+        while len(found) < count and time.monotonic() < heard + QUIET_S:
             for message in self._consumer.consume(READ_BATCH, 0.5):
                 if message.error() is None:
                     found.append(arrival_of(message))
+                    heard = time.monotonic()
         if len(found) != count or self.arrived() != count:
             raise BenchmarkError(f"{self.arrived()} records in {self._topic}, {count} were sent")
         found.sort()
