@@ -92,7 +92,8 @@ class Lane:
             return False
         done = self.done
         index = offset - self.base
-        self._close_gap(index)
+        if offset > self.next:
+            self._close_gap(index)
         self.next = offset + 1
         if index < len(done):
             return not done[index]
