@@ -126,3 +126,10 @@ def test_revoked_lanes_take_their_records_and_their_load_with_them(bench: Bench)
     assert bench.replica.emitter.load.records == 0
     assert bench.replica.emitter.load.bytes == 0
     assert bench.replica.emitter.backlog == 0
+
+
+def test_a_dead_letter_that_is_too_large_is_quarantined_as_too_large(bench: Bench) -> None:
+    bench.send(b"x" * (VALUE_BYTES_MAX + 1), 300, [("tickover-expires-at", b"%d" % (bench.clock.now_ms + 100))])
+    bench.wait_until(lambda: bench.values(QUARANTINE))
+    assert headers_in(bench, QUARANTINE)["tickover-reason"] == b"too_large"
+    assert bench.values(QUARANTINE) == [None]

@@ -1,0 +1,51 @@
+from sidecar.failures import take_failed
+from sidecar.generation import Failure, Generation
+from sidecar.lane import Lane
+from sidecar.record import Departure, Held, LaneId, Outcome, Position
+from sidecar.wheel import Wheel
+from tests.simulation.fake_kafka import FakeError, FakeRecord
+
+LANE = Lane(LaneId("t", 0), 0, Wheel(0), Position(0, -1), ledger_start=0)
+
+
+def held(offset: int, value: bytes | None) -> Held:
+    return Held(0, offset, "mail", -1, b"k", value, [], "p@1", None, 0, -1, [], -1, "", 0)
+
+
+def departure(offset: int, value: bytes) -> Departure:
+    return Departure(0, offset, Outcome.DEAD, "expired", "dead", b"k", value, [], "p@1", 0, None)
+
+
+def failed(topic: str, value: bytes | None, word: str = "MSG_SIZE_TOO_LARGE") -> Failure:
+    return Failure(FakeError(word), FakeRecord((topic, 0, -1), (2, 0), (b"k", value), None), alone=False)
+
+
+def generation(*failures: Failure) -> Generation:
+    sent = Generation()
+    sent.batches = [(LANE, [held(1, b"a"), held(2, b"b")]), (LANE, [held(3, None)])]
+    sent.departures = [(LANE, departure(4, b"b"))]
+    sent.failures = list(failures)
+    return sent
+
+
+def test_the_failed_are_taken_out_and_the_others_stay() -> None:
+    sent = generation(failed("mail", b"b"))
+    [(failure, found)] = take_failed(sent)
+    assert failure.error.name() == "MSG_SIZE_TOO_LARGE"
+    assert found == [(LANE, held(2, b"b"))]
+    assert [[record.offset for record in batch] for _, batch in sent.batches] == [[1], [3]]
+    assert len(sent.departures) == 1, "the same content for another topic is another record"
+
+
+def test_null_and_departures_are_found_too() -> None:
+    sent = generation(failed("mail", None), failed("dead", b"b"))
+    found = [item for _, items in take_failed(sent) for _, item in items]
+    assert [parcel.offset for parcel in found] == [3, 4]
+    assert not sent.departures
+
+
+def test_equal_ones_are_all_taken_out_because_nobody_can_tell_them_apart() -> None:
+    sent = generation(failed("mail", b"a"))
+    sent.batches.append((LANE, [held(9, b"a")]))
+    [(_, found)] = take_failed(sent)
+    assert [parcel.offset for _, parcel in found] == [1, 9]

@@ -1,0 +1,115 @@
+"""Crossings of a lane that single rules don't show: overtaken records, gaps, what a block still pins."""
+
+import pytest
+
+from sidecar.change import ChangeBlock, LedgerMark
+from sidecar.lane import NEVER, NOWHERE, Lane
+from sidecar.record import Held, LaneId, Position
+from sidecar.wheel import Wheel
+
+
+def held(offset: int, due_ms: int) -> Held:
+    return Held(due_ms, offset, "t", -1, None, None, [], "p@1", None, 0, -1, [], -1, "", 0)
+
+
+def change(number: int, *records: Held, missing: tuple[int, ...] = ()) -> ChangeBlock:
+    earliest = min((record.position for record in records), default=NEVER)
+    return ChangeBlock(number, {record.offset: record for record in records}, set(missing), earliest, 0, committed=True)
+
+
+@pytest.fixture(name="lane")
+def lane_fixture() -> Lane:
+    lane = Lane(LaneId("t", 0), 0, Wheel(0), Position(0, -1), ledger_start=5)
+    for offset in range(10):
+        lane.accept(offset)
+    lane.accepted = 10
+    return lane
+
+
+def test_an_acknowledged_change_takes_its_records_off_the_source(lane: Lane) -> None:
+    lane.applied(change(1, held(0, 50), held(1, 60)))
+    assert (lane.advance_low(), lane.overflow_held, lane.acknowledged, lane.imbalance) == (2, 2, 1, 0)
+
+
+def test_an_overtaken_record_keeps_its_offset_open_and_its_copy_is_skipped(lane: Lane) -> None:
+    block = change(1, held(0, 50), held(1, 600))
+    lane.changes.append(block)
+    assert lane.earliest_put() == Position(50, 0)
+    assert lane.overtaken(100) == [held(0, 50)]
+    assert lane.overtaken(100) == [], "only once"
+    assert lane.earliest_put() == Position(600, 1)
+    lane.applied(lane.changes.popleft())
+    assert not lane.in_care(0)
+    assert lane.in_care(1)
+    assert lane.promoted(Position(0, -1), [held(0, 50), held(1, 600)], Position(700, 0)) == [held(1, 600)]
+    lane.settle([0, 1], [50, 600])
+    assert (lane.watermark, lane.overflow_held, lane.imbalance) == (Position(700, 0), 0, 0)
+
+
+def test_what_was_overtaken_is_remembered_until_its_block_is_gone(lane: Lane) -> None:
+    lane.changes.append(change(1, held(0, 50)))
+    lane.overtaken(100)
+    lane.cursor = Position(200, 0)
+    lane.settle([0], [50])
+    lane.forget_passed()
+    assert lane.overtaken(100) == []
+    lane.applied(lane.changes.popleft())
+    lane.forget_passed()
+    assert lane.skip == {}
+
+
+def test_a_put_overtaken_before_it_was_sealed_is_simply_held(lane: Lane) -> None:
+    lane.puts = [held(0, 50), held(1, 600)]
+    assert lane.overtaken(100) == [held(0, 50)]
+    assert lane.puts == [held(1, 600)]
+    assert lane.skip == {}
+
+
+def test_a_block_known_from_before_waits_for_its_records(lane: Lane) -> None:
+    block = change(1, missing=(11,))
+    block.earliest = Position(50, 11)
+    lane.changes.append(block)
+    lane.entries[11] = held(11, 50)
+    assert block.missing
+    assert lane.overtaken(100) == []
+    assert lane.earliest_put() == Position(50, 11), "it may not be passed though it is not here yet"
+    assert lane.redo(held(11, 50))
+    assert block.ready, "committed and complete"
+    assert lane.overtaken(100) == [held(11, 50)]
+
+
+def test_a_block_goes_on_without_a_record_that_the_source_lost(lane: Lane) -> None:
+    block = change(1, missing=(11,))
+    lane.changes.append(block)
+    lane.entries[11] = held(11, 50)
+    assert lane.accept(12)
+    assert block.ready
+    assert not lane.entries
+
+
+@pytest.mark.parametrize(
+    ("mark", "pinned"),
+    [
+        (LedgerMark(7, -1, 0, NOWHERE), False),
+        (LedgerMark(7, 3, 0, NOWHERE), False),
+        (LedgerMark(7, 4, 0, NOWHERE), True),
+        (LedgerMark(7, -1, 2, NOWHERE), False),
+        (LedgerMark(7, -1, 3, NOWHERE), True),
+        (LedgerMark(7, -1, 0, Position(90, 9)), False),
+        (LedgerMark(7, -1, 0, Position(90, 10)), True),
+    ],
+)
+def test_what_pins_a_block(lane: Lane, mark: LedgerMark, pinned: bool) -> None:
+    lane.low, lane.acknowledged, lane.cursor = 4, 2, Position(90, 9)
+    lane.written(mark, -1)
+    assert lane.recovery_pointer() == (7 if pinned else 8)
+
+
+def test_only_the_rebuild_pointer_waits_for_a_far_entry(lane: Lane) -> None:
+    lane.low, lane.acknowledged = 10, 9
+    lane.written(LedgerMark(7, 1, 1, NOWHERE), 400 * 86_400_000)
+    lane.written(LedgerMark(8, 2, 2, NOWHERE), 1_000)
+    assert lane.recovery_pointer() == 9
+    assert lane.rebuild_pointer() == 7
+    lane.cursor = Position(400 * 86_400_001, 0)
+    assert lane.rebuild_pointer() == 9

@@ -1,0 +1,192 @@
+from itertools import pairwise
+
+import pytest
+
+from sidecar.change import ChangeBlock
+from sidecar.lane import Lane
+from sidecar.overflow import OverflowFull, OverflowLoss, OverflowUnavailable
+from sidecar.overflow_worker import JOBS_MAX, RETRY_FIRST_MS, RETRY_MAX_MS, OverflowWorker
+from sidecar.record import OFFSET_MAX, Held, LaneId, Position
+from sidecar.wheel import Wheel
+from tests.simulation.fake_executor import StepExecutor
+from tests.simulation.fake_overflow import FakeOverflow
+
+NOW_MS = 1_000_000
+HORIZON_MS = 4_000
+
+
+def held(offset: int, delay_ms: int) -> Held:
+    return Held(NOW_MS + delay_ms, offset, "t", -1, None, None, [], "p@1", None, 0, -1, [], -1, "", 0)
+
+
+def change(number: int, *records: Held, committed: bool = True) -> ChangeBlock:
+    earliest = min(record.position for record in records)
+    return ChangeBlock(number, {record.offset: record for record in records}, set(), earliest, 0, committed)
+
+
+class Bench:
+    """A worker with one lane, and what it put into the wheel."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.calls: list[str] = []
+        self.overflow = FakeOverflow(self._call)
+        self.executor = StepExecutor()
+        self.in_wheel: list[int] = []
+        self.worker = OverflowWorker(self.overflow, HORIZON_MS, self._to_wheel, self.executor)
+        self.lanes = [self.lane(0)]
+
+    def lane(self, partition: int, cursor_ms: int = NOW_MS) -> Lane:
+        lane = Lane(LaneId("t", partition), 0, Wheel(NOW_MS), Position(cursor_ms, -1), ledger_start=0)
+        for offset in range(10):
+            lane.accept(offset)
+        return lane
+
+    def _call(self, method: str, after: bool) -> None:
+        if not after:
+            self.calls.append(method)
+            if self.error is not None:
+                raise self.error
+
+    def _to_wheel(self, lane: Lane, records: list[Held]) -> None:
+        self.in_wheel += [record.offset for record in records]
+
+    def step(self, now_ms: int = NOW_MS, room: int = 100) -> None:
+        self.worker.step(self.lanes, now_ms, room)
+        self.executor.run()
+        self.worker.apply(self.lanes, now_ms)
+
+
+@pytest.fixture(name="bench")
+def bench_fixture() -> Bench:
+    return Bench()
+
+
+def test_only_what_the_ledger_has_is_applied(bench: Bench) -> None:
+    [lane] = bench.lanes
+    lane.changes += [change(1, held(1, 9_000)), change(2, held(2, 9_000), committed=False)]
+    bench.step()
+    assert bench.overflow.hw[lane.id] == 1
+    assert (lane.acknowledged, len(lane.changes), lane.overflow_used) == (1, 1, True)
+    assert lane.in_care(1)
+    lane.changes[0].committed = True
+    bench.step()
+    bench.step()
+    assert bench.overflow.hw[lane.id] == 2
+
+
+def test_an_overflow_that_is_away_is_asked_ever_more_rarely_and_is_used_again(bench: Bench) -> None:
+    [lane] = bench.lanes
+    lane.changes.append(change(1, held(1, 90_000)))
+    bench.error = OverflowUnavailable("down")
+    asked_ms = []
+    for now_ms in range(NOW_MS, NOW_MS + 3_000, 10):
+        before = len(bench.calls)
+        bench.step(now_ms)
+        asked_ms += [now_ms] * (len(bench.calls) > before)
+    waits = [later - sooner for sooner, later in pairwise(asked_ms)]
+    assert waits[0] == RETRY_FIRST_MS
+    assert waits == sorted(waits)
+    assert max(waits) == RETRY_MAX_MS
+    assert bench.worker.problem == "down"
+    assert not lane.in_care(1)
+    bench.error = None
+    bench.step(NOW_MS + 3_500)
+    assert bench.worker.problem == ""
+    assert lane.in_care(1)
+
+
+def test_a_full_overflow_is_waited_for_and_loss_is_not(bench: Bench) -> None:
+    bench.lanes[0].changes.append(change(1, held(1, 90_000)))
+    bench.error = OverflowFull("no memory")
+    bench.step()
+    assert bench.worker.problem == "no memory"
+    bench.error = OverflowLoss(bench.lanes[0].id, 0, "gone")
+    with pytest.raises(OverflowLoss):
+        bench.step(NOW_MS + RETRY_MAX_MS)
+
+
+def test_the_cursor_follows_the_horizon_without_asking_an_overflow_never_used(bench: Bench) -> None:
+    bench.step()
+    assert bench.lanes[0].cursor == Position(NOW_MS + HORIZON_MS, OFFSET_MAX)
+    assert bench.calls == []
+
+
+def test_the_cursor_stops_below_a_put(bench: Bench) -> None:
+    bench.lanes[0].puts = [held(3, 2_000)]
+    bench.step()
+    assert bench.lanes[0].cursor == Position(NOW_MS + 2_000, 2)
+
+
+def test_what_falls_due_before_it_is_in_the_overflow_goes_into_the_wheel(bench: Bench) -> None:
+    [lane] = bench.lanes
+    lane.puts = [held(3, 900), held(4, 5_000)]
+    lane.changes.append(change(1, held(5, 800), held(6, 5_000), committed=False))
+    bench.step()
+    assert sorted(bench.in_wheel) == [3, 5]
+    assert set(lane.skip) == {5}
+
+
+def test_promotion_takes_what_there_is_room_for(bench: Bench) -> None:
+    [lane] = bench.lanes
+    lane.changes.append(change(1, *(held(offset, 2_000 + offset) for offset in range(6))))
+    bench.step()
+    bench.step(room=4)
+    bench.step(room=0)
+    assert bench.in_wheel == [0, 1, 2, 3]
+    assert lane.cursor == held(3, 2_003).position
+    bench.step(room=0)
+    assert bench.in_wheel == [0, 1, 2, 3]
+    bench.step()
+    bench.step()
+    assert bench.in_wheel == [0, 1, 2, 3, 4, 5]
+    assert lane.cursor == Position(NOW_MS + HORIZON_MS, OFFSET_MAX)
+
+
+def test_a_lane_that_left_takes_nothing_more_in(bench: Bench) -> None:
+    [lane] = bench.lanes
+    lane.changes.append(change(1, held(1, 2_000)))
+    bench.step()
+    bench.worker.step(bench.lanes, NOW_MS, 100)
+    lane.leaving = True
+    bench.executor.run()
+    bench.worker.apply(bench.lanes, NOW_MS)
+    assert bench.in_wheel == []
+
+
+def test_a_failed_promotion_promises_nothing(bench: Bench) -> None:
+    [lane] = bench.lanes
+    lane.changes.append(change(1, held(1, 2_000)))
+    bench.step()
+    bench.worker.step(bench.lanes, NOW_MS, 100)
+    before, promised = lane.cursor, lane.promised
+    assert promised == Position(NOW_MS + HORIZON_MS, OFFSET_MAX)
+    bench.error = OverflowUnavailable("down")
+    bench.executor.run()
+    bench.worker.apply(bench.lanes, NOW_MS)
+    assert (lane.cursor, lane.promised) == (before, None)
+
+
+def test_the_lane_furthest_behind_comes_first(bench: Bench) -> None:
+    bench.lanes = [bench.lane(number, NOW_MS + 100 * (20 - number)) for number in range(JOBS_MAX + 6)]
+    for lane in bench.lanes:
+        lane.overflow_used = True
+    bench.worker.step(bench.lanes, NOW_MS, 1_000_000)
+    assert [lane.id.partition for lane in bench.lanes if lane.promised] == [6, 7, 8, 9]
+
+
+def test_only_what_a_commit_has_passed_is_tidied_away(bench: Bench) -> None:
+    [lane] = bench.lanes
+    lane.changes.append(change(1, held(1, 2_000), held(2, 90_000)))
+    bench.step()
+    bench.step()
+    lane.settle([1], [NOW_MS + 2_000])
+    bench.worker.ask_to_tidy(bench.lanes)
+    assert lane.uncommitted
+    bench.step()
+    assert [record.offset for record in bench.overflow.records[lane.id]] == [1, 2]
+    lane.committed_watermark = lane.watermark
+    bench.worker.ask_to_tidy(bench.lanes)
+    bench.step()
+    assert [record.offset for record in bench.overflow.records[lane.id]] == [2]
+    bench.worker.stop()

@@ -1,0 +1,105 @@
+import logging
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from policies.table import EMPTY_TABLE, PolicyTable
+from sidecar.config import Settings
+from sidecar.sources import Sources
+from tests.unit.policy_world import DELAY, RETRY, table
+
+
+class Cluster:
+    """An admin client and an engine that say yes; topics by name with their settings."""
+
+    def __init__(self, *topics: str) -> None:
+        self.settings: dict[str, dict[str, str]] = {topic: {} for topic in topics}
+        self.subscribed: list[list[str]] = []
+        self.away = False
+        self.publisher = SimpleNamespace(kafka_problem="")
+        self.intake = SimpleNamespace(subscribe=self.subscribed.append)
+        self.engine = SimpleNamespace(submit=self.submit)
+
+    def submit(self, command: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(command(self.engine))
+        return future
+
+    def list_topics(self, topic: str | None = None, timeout: float = 0) -> Any:
+        if self.away:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+        return SimpleNamespace(topics=dict.fromkeys(self.settings), controller_id=1, brokers={1: None})
+
+    def describe_configs(self, resources: list[Any], request_timeout: float) -> dict[Any, Future[Any]]:
+        answers = {}
+        for resource in resources:
+            defaults = {"cleanup.policy": "delete", "retention.ms": "-1"} | self.settings[resource.name]
+            answers[resource] = Future[Any]()
+            answers[resource].set_result({name: SimpleNamespace(value=value) for name, value in defaults.items()})
+        return answers
+
+
+def sources(cluster: Cluster, policies: PolicyTable = EMPTY_TABLE, **settings: Any) -> Sources:
+    own = frozenset({"tickover.policies"})
+    machinery: Any = cluster
+    admin: Any = cluster
+    return Sources(Settings(**settings), own, admin, machinery, lambda: policies)
+
+
+def test_what_the_policies_match_is_consumed_as_far_as_it_exists() -> None:
+    cluster = Cluster("reminders", "push", "tickover.policies")
+    looking = sources(cluster, table(DELAY, RETRY))
+    looking.look()
+    looking.look()
+    assert cluster.subscribed == [["reminders"]], "subscribed once"
+    cluster.settings["orders-retry"] = {}
+    looking.look()
+    assert cluster.subscribed[-1] == ["orders-retry", "reminders"]
+    del cluster.settings["reminders"]
+    looking.look()
+    assert cluster.subscribed[-1] == ["orders-retry"]
+
+
+def test_settings_win_over_what_the_policies_match() -> None:
+    cluster = Cluster("reminders", "a-1", "a-2")
+    sources(cluster, table(DELAY), sources=("a-*",)).look()
+    assert cluster.subscribed == [["a-1", "a-2"]]
+
+
+def test_a_compacted_topic_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster("reminders", "orders-retry")
+    cluster.settings["reminders"]["cleanup.policy"] = "compact,delete"
+    looking = sources(cluster, table(DELAY, RETRY))
+    with caplog.at_level(logging.ERROR, "sidecar.sources"):
+        looking.look()
+        looking.look()
+    assert cluster.subscribed == [["orders-retry"]]
+    assert [record.__dict__["topic"] for record in caplog.records] == ["reminders"], "said once"
+
+
+def test_brokers_that_are_away_are_a_problem_that_passes() -> None:
+    cluster = Cluster("reminders")
+    looking = sources(cluster, table(DELAY))
+    cluster.away = True
+    with pytest.raises(KafkaException):
+        looking.look()
+    assert "no answer" in cluster.publisher.kafka_problem
+    cluster.away = False
+    looking.look()
+    assert cluster.publisher.kafka_problem == ""
+
+
+@pytest.mark.parametrize(("retention_ms", "said"), [("-1", False), ("3600000", True), (str(500 * 86_400_000), False)])
+def test_a_source_that_forgets_sooner_than_a_policy_holds_is_named(
+    caplog: pytest.LogCaptureFixture, retention_ms: str, said: bool
+) -> None:
+    cluster = Cluster("reminders")
+    cluster.settings["reminders"]["retention.ms"] = retention_ms
+    looking = sources(cluster, table(DELAY))
+    looking.look()
+    with caplog.at_level(logging.WARNING, "sidecar.sources"):
+        looking.check_retention()
+    assert bool(caplog.records) == said

@@ -1,0 +1,39 @@
+from sidecar.record import Outcome
+from sidecar.stats import LATENESS_BOUNDS_MS
+from sidecar.tally import LATENESS_FINE_MS, Tally
+
+
+def test_settled_records_are_counted_by_outcome_and_reason() -> None:
+    tally = Tally()
+    tally.settled("t", [Outcome.EMITTED, Outcome.DEAD, Outcome.DEAD], {2: "expired", 3: "timeout"}, [1, 2, 3])
+    tally.settled("t", [Outcome.QUARANTINED], {9: "loop"}, [9])
+    tally.accepted["t"] = 5
+    assert tally.settled_total("t") == 4
+    assert tally.by_reason(Outcome.DEAD) == {("t", "expired"): 1, ("t", "timeout"): 1}
+    assert tally.by_reason(Outcome.QUARANTINED) == {("t", "loop"): 1}
+    counts = tally.topic_counts("t", wheel=1, overflow=2)
+    assert (counts.accepted, counts.emitted, counts.dead, counts.quarantined) == (5, 1, 2, 1)
+    assert (counts.wheel, counts.overflow) == (1, 2)
+
+
+def test_lateness_is_published_in_its_bounds() -> None:
+    tally = Tally()
+    tally.handed_over(0, 10)
+    tally.handed_over(25, 3)
+    tally.handed_over(26, 1)
+    tally.handed_over(LATENESS_FINE_MS + 1, 2)
+    lateness = tally.lateness()
+    assert sum(lateness.counts) == 16
+    assert lateness.counts[LATENESS_BOUNDS_MS.index(25)] == 3
+    assert lateness.counts[LATENESS_BOUNDS_MS.index(40)] == 1
+    assert lateness.max_ms == LATENESS_FINE_MS + 1
+    assert lateness.sum_ms == 25 * 3 + 26 + 2 * (LATENESS_FINE_MS + 1)
+    assert (lateness.percentile(0.5), lateness.percentile(0.8)) == (1.0, 25.0)
+
+
+def test_early_is_counted_as_such_and_as_not_late() -> None:
+    tally = Tally()
+    tally.handed_over(-1, 2)
+    assert tally.early == 2
+    assert tally.lateness().counts[0] == 2
+    assert tally.lateness().sum_ms == 0

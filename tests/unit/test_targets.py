@@ -1,0 +1,95 @@
+import pytest
+
+from sidecar.lane import Lane
+from sidecar.ports import NO_ANSWER
+from sidecar.record import Held, LaneId, Position
+from sidecar.targets import ANSWER_AGE_MAX_MS, ASK_AGAIN_MS, Targets
+from sidecar.wheel import Wheel
+from tests.simulation.fake_executor import StepExecutor
+
+NOW_MS = 1_000_000
+LANE = Lane(LaneId("t", 0), 0, Wheel(0), Position(0, -1), ledger_start=0)
+OTHER = Lane(LaneId("t", 1), 0, Wheel(0), Position(0, -1), ledger_start=0)
+
+
+def held(offset: int) -> Held:
+    return Held(0, offset, "mail", -1, None, None, [], "p@1", None, 0, -1, [], -1, "", 0)
+
+
+class Cluster:
+    """Answers from a dict, and counts the questions."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, int] = {}
+        self.asked: list[str] = []
+        self.executor = StepExecutor()
+        self.targets = Targets(self.ask, self.executor)
+
+    def ask(self, topic: str) -> int:
+        self.asked.append(topic)
+        return self.topics.get(topic, 0)
+
+    def settle(self, now_ms: int) -> list[int]:
+        """Ask what has to be asked; offsets of the records that have their answer."""
+        self.targets.step(now_ms)
+        self.executor.run()
+        return [parcel.offset if isinstance(parcel, Held) else -1 for _, parcel in self.targets.step(now_ms)]
+
+
+@pytest.fixture(name="cluster")
+def cluster_fixture() -> Cluster:
+    return Cluster()
+
+
+def test_many_records_one_question(cluster: Cluster) -> None:
+    cluster.topics["mail"] = 3
+    for offset in range(5):
+        cluster.targets.wait("mail", LANE, held(offset))
+    assert cluster.targets.count == 5
+    assert cluster.settle(NOW_MS) == [0, 1, 2, 3, 4]
+    assert cluster.asked == ["mail"]
+    assert cluster.targets.partitions == {"mail": 3}
+    assert cluster.targets.count == 0
+
+
+def test_no_is_believed_for_a_while(cluster: Cluster) -> None:
+    cluster.targets.wait("mail", LANE, held(1))
+    assert cluster.settle(NOW_MS) == [1]
+    assert cluster.targets.absent("mail", NOW_MS + ANSWER_AGE_MAX_MS - 1)
+    assert not cluster.targets.absent("mail", NOW_MS + ANSWER_AGE_MAX_MS)
+    cluster.targets.wait("mail", LANE, held(2))
+    assert cluster.settle(NOW_MS + 1) == []
+    cluster.topics["mail"] = 1
+    assert cluster.settle(NOW_MS + ANSWER_AGE_MAX_MS) == [2]
+    assert not cluster.targets.absent("mail", NOW_MS + ANSWER_AGE_MAX_MS)
+
+
+def test_no_answer_is_no_no(cluster: Cluster) -> None:
+    cluster.topics["mail"] = NO_ANSWER
+    cluster.targets.wait("mail", LANE, held(1))
+    assert cluster.settle(NOW_MS) == []
+    assert not cluster.targets.absent("mail", NOW_MS)
+    assert cluster.settle(NOW_MS + 1) == []
+    assert cluster.asked == ["mail"], "not at once again"
+    cluster.topics["mail"] = 2
+    assert cluster.settle(NOW_MS + ASK_AGAIN_MS) == [1]
+
+
+def test_a_topic_that_seems_gone_is_asked_about_again(cluster: Cluster) -> None:
+    cluster.targets.partitions["mail"] = 3
+    cluster.targets.forget("mail")
+    assert "mail" not in cluster.targets.partitions
+    cluster.topics["mail"] = 4
+    cluster.targets.wait("mail", LANE, held(1))
+    assert cluster.settle(NOW_MS) == [1]
+    assert cluster.targets.partitions["mail"] == 4
+
+
+def test_revoked_lanes_take_their_records_with_them(cluster: Cluster) -> None:
+    cluster.topics["mail"] = 1
+    cluster.targets.wait("mail", LANE, held(1))
+    cluster.targets.wait("mail", OTHER, held(2))
+    cluster.targets.drop({LANE})
+    assert cluster.settle(NOW_MS) == [2]
+    cluster.targets.stop()
+    cluster.targets.stop()

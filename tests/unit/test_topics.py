@@ -1,0 +1,79 @@
+"""The topics that are tickover's own, against a client that answers as it is told to."""
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from sidecar.topics import MissingTopicError, ensure_topic, ledger_config, matching_sources
+
+
+class Admin:
+    """Knows topics by their partition counts; `refusal` is what creating one ends with."""
+
+    def __init__(self, topics: dict[str, int], refusal: int | None = None) -> None:
+        self.topics = topics
+        self.refusal = refusal
+        self.created: list[Any] = []
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        count = self.topics.get(topic)
+        known = SimpleNamespace(error=None if count else KafkaError(3), partitions=dict.fromkeys(range(count or 0)))
+        return SimpleNamespace(topics={topic: known})
+
+    def create_topics(self, topics: list[Any], operation_timeout: float) -> dict[str, Future[None]]:
+        future: Future[None] = Future()
+        [topic] = topics
+        self.created.append(topic)
+        if self.refusal is None:
+            self.topics[topic.topic] = topic.num_partitions
+            future.set_result(None)
+        else:
+            future.set_exception(KafkaException(KafkaError(self.refusal)))
+        return {topic.topic: future}
+
+
+def ensure(admin: Admin) -> int:
+    return ensure_topic(admin, "tickover.g.ledger", 8, -1, ledger_config(604_800_000))  # type: ignore[arg-type]
+
+
+def test_a_topic_that_exists_is_left_as_it_is() -> None:
+    admin = Admin({"tickover.g.ledger": 3})
+    assert ensure(admin) == 3
+    assert not admin.created
+
+
+def test_a_missing_topic_is_created_as_it_must_be() -> None:
+    admin = Admin({})
+    assert ensure(admin) == 8
+    [topic] = admin.created
+    assert topic.config["cleanup.policy"] == "delete"
+    assert topic.config["message.timestamp.type"] == "LogAppendTime"
+    assert topic.config["retention.ms"] == "604800000"
+
+
+def test_somebody_else_was_faster() -> None:
+    assert ensure(Admin({}, KafkaError.TOPIC_ALREADY_EXISTS)) == 8
+
+
+def test_what_may_not_be_created_is_asked_for_with_the_command() -> None:
+    with pytest.raises(MissingTopicError, match=r"kafka-topics.sh --create --topic tickover.g.ledger --partitions 8"):
+        ensure(Admin({}, KafkaError.TOPIC_AUTHORIZATION_FAILED))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        (["a"], ["a"]),
+        (["a", "a*"], ["a", "a-retry"]),
+        (["*"], ["B", "a", "a-retry"]),
+        (["__*", "ledger", "nope"], []),
+        (["A"], []),
+        ([], []),
+    ],
+)
+def test_sources_are_what_is_wanted_and_there_and_nobodys_own(wanted: list[str], found: list[str]) -> None:
+    existing = ["a", "a-retry", "B", "ledger", "__consumer_offsets"]
+    assert matching_sources(existing, wanted, {"ledger"}) == found
