@@ -93,20 +93,27 @@ class KafkaLedgerLog:
         return low, high
 
     def read(self, starts: Mapping[int, int], at_least: Mapping[int, int]) -> Iterator[LedgerRecord]:
-        """All records from `starts` to the end of each partition, and past `at_least`."""
+        """All records from `starts` to the end of each partition as it is now, and past `at_least`.
+
+        The end is asked for first: while others go on writing to a partition, no reader is ever told of an end.
+        """
         consumer = self._open()
+        ends = {partition: self.bounds(partition)[1] for partition in starts}
         consumer.assign([TopicPartition(self._topic, partition, start) for partition, start in starts.items()])
-        reading = set(starts)
         position = dict(starts)
         stalled = 0
+
+        def unfinished() -> list[int]:
+            return [p for p, place in position.items() if place < ends[p] or place <= at_least.get(p, -1)]
+
         try:
-            while reading:
+            while reading := unfinished():
                 messages = consumer.consume(READ_BATCH, READ_WAIT_S)
                 stalled = stalled + 1 if not messages else 0
                 if stalled > STALLED_READS_MAX:
-                    ends = {partition: self.bounds(partition)[1] for partition in reading}
+                    last = {partition: self.bounds(partition)[1] for partition in reading}
                     raise LedgerError(
-                        f"the ledger {self._topic} ends at {ends} (by partition), but commits say that it was written "
+                        f"the ledger {self._topic} ends at {last} (by partition), but commits say that it was written "
                         f"up to {dict(at_least)}: it was truncated, created again, or has other partitions than before"
                     )
                 for message in messages:
@@ -117,10 +124,10 @@ class KafkaLedgerLog:
                         yield LedgerRecord(
                             partition, message.offset() or 0, message.key() or b"", message.value() or b""
                         )
-                    elif error.code() != KafkaError._PARTITION_EOF:
+                    elif error.code() == KafkaError._PARTITION_EOF:  # past control records too, which nobody is given
+                        position[partition] = max(position[partition], message.offset() or 0)
+                    else:
                         log.warning("reading the ledger", extra={"error": str(error)})
-                    elif max(position[partition], message.offset() or 0) > at_least.get(partition, -1):
-                        reading.discard(partition)
         finally:
             consumer.unassign()
 
