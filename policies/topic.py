@@ -43,6 +43,7 @@ def _find(admin: AdminClient, topic: str, deadline_s: float) -> TopicMetadata | 
         except KafkaException as error:
             if time.monotonic() > deadline_s:
                 raise PolicyStoreUnavailable(f"no answer from Kafka: {error.args[0]}") from error
+            _logger.warning("no answer from Kafka yet: %s", error.args[0])
 
 
 def _create(admin: AdminClient, topic: str, replication_factor: int, timeout_s: float) -> None:

@@ -95,7 +95,9 @@ class Assignment:
             return
         job = self._jobs[0]
         if isinstance(error := job.future.exception(), OverflowUnavailable | LedgerUnavailable):
-            self.problem = str(error)
+            if self.problem != str(error):
+                self.problem = str(error)
+                log.warning("recovery waits", extra={"partitions": len(job.starts), "problem": self.problem})
             self._recover_again(job, now_ms)
             return
         self.problem = ""
@@ -111,10 +113,6 @@ class Assignment:
         """Ledger or overflow were away: what they have must be known before these partitions may go on."""
         if job.retry_at_ms < 0:
             job.retry_at_ms = now_ms + RETRY_MS
-            log.warning(
-                "recovery waits",
-                extra={"partitions": [str(lane) for lane in job.starts], "problem": self.problem},
-            )
         elif now_ms >= job.retry_at_ms:
             self._jobs[0] = self._recovery.submit(job.starts, now_ms)
             self._jobs[0].started_ms = job.started_ms

@@ -127,11 +127,21 @@ class LoneOutput:
 
 
 def error_callback(on_problem: OnProblem) -> Callable[[KafkaError], None]:
-    """Clients report here what they recover from by themselves: it shows in /readyz and in the log."""
+    """Clients report here what they recover from by themselves: it shows in /readyz and in the log.
+
+    What they can't recover from is raised: it comes out of `poll` or `consume` and ends the engine.
+    """
 
     def report(error: KafkaError) -> None:
+        if is_fatal(error):
+            raise KafkaException(error)
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
             on_problem("all brokers are down")
         log.warning("kafka client", extra={"error": str(error)})
 
     return report
+
+
+def is_fatal(error: KafkaError) -> bool:
+    """Whether the client is of no use any more. It says so in two ways, and not always in both."""
+    return error.fatal() or error.code() == KafkaError._FATAL

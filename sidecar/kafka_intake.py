@@ -17,7 +17,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from sidecar.commit import decode_metadata
-from sidecar.kafka import ANSWER_TIMEOUT_S, OnProblem, error_callback
+from sidecar.kafka import ANSWER_TIMEOUT_S, OnProblem, error_callback, is_fatal
 from sidecar.ports import GroupEvents, Start
 from sidecar.record import LaneId
 
@@ -53,6 +53,7 @@ class KafkaIntake:
         """Consume these topics; callable again when the sources change."""
         if not topics:
             self._consumer.unsubscribe()
+            self.events.assigned({})  # nothing to wait for: all there is to consume is consumed
             return
         self._consumer.subscribe(
             list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
@@ -170,7 +171,7 @@ class KafkaIntake:
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             self._to_log_start(message, error)
             return True
-        if error.fatal():
+        if is_fatal(error):  # such as fenced by another process with the same instance id
             raise KafkaException(error)
         log.warning("consumer", extra={"error": str(error)})
         return True

@@ -37,7 +37,7 @@ class Sources:
         self._admin = admin
         self._machinery = machinery
         self._table = table
-        self._subscribed: list[str] = []
+        self._subscribed: list[str] | None = None  # None: not looked yet
         self._compacted: dict[str, bool] = {}
 
     def look(self) -> None:
