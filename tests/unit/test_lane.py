@@ -47,12 +47,14 @@ def test_an_overtaken_record_keeps_its_offset_open_and_its_copy_is_skipped(lane:
 
 
 def test_what_was_overtaken_is_remembered_until_its_block_is_gone(lane: Lane) -> None:
-    lane.changes.append(change(1, held(0, 50)))
-    lane.overtaken(100)
-    lane.cursor = Position(200, 0)
+    lane.changes.append(change(1, held(0, 50), held(1, 150)))
+    assert lane.overtaken(100) == [held(0, 50)]
+    lane.cursor = Position(149, 0)
     lane.settle([0], [50])
     lane.forget_passed()
-    assert lane.overtaken(100) == []
+    assert lane.overtaken(200) == [held(1, 150)]
+    lane.settle([1], [150])
+    lane.cursor = Position(200, 0)
     lane.applied(lane.changes.popleft())
     lane.forget_passed()
     assert lane.skip == {}
