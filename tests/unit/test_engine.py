@@ -92,6 +92,19 @@ def test_a_clean_end_commits_everything(bench: Bench) -> None:
     assert bench.values("mail") == [b"one", b"far"]
 
 
+def test_a_revoked_partition_is_committed_before_it_goes(bench: Bench) -> None:
+    bench.send(b"one", 100)
+    bench.wait_until(lambda: bench.values("mail"))
+    bench.delay_ms = 100  # a commit that nobody waits for would come too late
+    former, bench.replica = bench.replica, bench.new_replica()
+    former.turn()
+    assert bench.group.owner[LANE] is None
+    offset, metadata = bench.group.committed[LANE]
+    state = decode_metadata(offset, metadata)
+    assert state is not None
+    assert (offset, state.block_offset) == (1, bench.ledger[-1].offset())
+
+
 def test_what_was_not_settled_before_a_crash_is_emitted_again(bench: Bench) -> None:
     bench.send(b"one", 100)
     bench.wait_until(lambda: bench.values("mail"))
