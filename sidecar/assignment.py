@@ -73,6 +73,8 @@ class Assignment:
         leaving = self._take_out(lanes)
         if leaving:
             settled = self._drain(leaving)
+            for lane in leaving:
+                lane.uncommitted = True  # what the last interval committed, nobody has waited for
             self._settlement.commit(leaving, wait=settled)  # brokers that are away would be waited for in vain
         self._let_go(leaving)
         log.info("partitions revoked", extra={"partitions": [str(lane) for lane in lanes]})
