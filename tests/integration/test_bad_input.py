@@ -1,14 +1,12 @@
 """Records that ask for what can't be: quarantined with reason and detail, as they came, and the partition goes on."""
 
-from collections.abc import Iterator
-
 import pytest
 from confluent_kafka import Message
 
 from tests.integration.conftest import NewSite
 from tests.services.kafka import Headers
 from tests.services.sidecar_process import Sidecar, now_ms
-from tests.services.site import Site, own_headers, place
+from tests.services.site import Site, headers_of, own_headers, place
 from tests.services.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -96,7 +94,7 @@ REFUSED_RETRY: dict[str, tuple[Headers, str, str]] = {
 
 
 @pytest.fixture(scope="module")
-def site(new_site: NewSite) -> Iterator[Site]:
+def site(new_site: NewSite) -> Site:
     site = new_site()
     for role in ("strict", "work-retry", "conditional"):
         site.topic(role)
@@ -137,7 +135,7 @@ def named(site: Site, headers: Headers) -> list[tuple[str, bytes | None]]:
 
 
 def check(message: Message, asked: Headers, reason: str, word: str) -> None:
-    *kept, source, why, detail = message.headers() or []
+    *kept, source, why, detail = headers_of(message)
     assert (source[0], why) == ("tickover-source", ("tickover-reason", reason.encode()))
     assert detail[0] == "tickover-detail"
     assert word in (detail[1] or b"").decode()
@@ -151,7 +149,7 @@ def test_what_cannot_be_is_quarantined_as_it_came(site: Site, quarantined: dict[
     message = quarantined[f"strict {case}".encode()]
     check(message, named(site, asked), reason, word)
     offset = 2 * list(REFUSED).index(case)
-    assert dict(message.headers() or [])["tickover-source"] == f"{site.name('strict')}/0/{offset}".encode()
+    assert dict(headers_of(message))["tickover-source"] == f"{site.name('strict')}/0/{offset}".encode()
 
 
 @pytest.mark.parametrize("case", [case for case in REFUSED_RETRY if case != "no dead-letter topic"])
@@ -160,7 +158,7 @@ def test_a_retry_that_cannot_be_is_quarantined_as_it_came(quarantined: dict[byte
 
 
 def test_without_a_dead_letter_topic_the_dead_go_to_quarantine(quarantined: dict[bytes, Message]) -> None:
-    headers = quarantined[b"retry no dead-letter topic"].headers() or []
+    headers = headers_of(quarantined[b"retry no dead-letter topic"])
     assert dict(headers)["tickover-reason"] == b"unknown_target"
     assert b"attempts_exhausted" in (dict(headers)["tickover-detail"] or b"")
     assert headers[:3] == MINE
@@ -190,7 +188,7 @@ def test_headers_that_the_policy_does_not_read_are_not_checked(site: Site) -> No
     unread: Headers = [("tickover-attempt", b"x"), ("tickover-first-failure", None), ("tickover-error-class", b"\xff")]
     site.send(site.name("strict"), [*unread, GOOD_DELAY, (TARGET, target.encode())])
     [message] = site.kafka.read(target, 1)
-    assert [header for header in message.headers() or [] if header in unread] == unread
+    assert [header for header in headers_of(message) if header in unread] == unread
 
 
 def test_a_target_made_later_is_found(site: Site) -> None:

@@ -1,7 +1,6 @@
 """Records no ordinary client writes: too many headers, too large, names that are no text, absurd timestamps."""
 
 import random
-from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Message
@@ -11,7 +10,7 @@ from tests.services.clients import producer
 from tests.services.kafka import ANSWER_TIMEOUT_S, Headers
 from tests.services.raw_records import produce_raw
 from tests.services.sidecar_process import Sidecar, now_ms
-from tests.services.site import Site, own_headers
+from tests.services.site import Site, headers_of, own_headers
 from tests.services.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -28,7 +27,7 @@ FOUND_S = 20.0
 
 
 @pytest.fixture(scope="module")
-def site(new_site: NewSite) -> Iterator[Site]:
+def site(new_site: NewSite) -> Site:
     site = new_site()
     site.topic("extremes", max_message_bytes=8 << 20, message_timestamp_after_max_ms=(1 << 63) - 1)
     site.target("out")
@@ -53,7 +52,7 @@ def quarantined(site: Site, offset: int) -> Message:
         found[:] = [
             message
             for message in site.kafka.read_all(site.quarantine)
-            if dict(message.headers() or [])["tickover-source"] == source_of(site, offset)
+            if dict(headers_of(message))["tickover-source"] == source_of(site, offset)
         ]
         return bool(found)
 
@@ -63,7 +62,7 @@ def quarantined(site: Site, offset: int) -> Message:
 
 
 def reason_of(message: Message) -> tuple[str, str]:
-    headers = dict(message.headers() or [])
+    headers = dict(headers_of(message))
     return (headers["tickover-reason"] or b"").decode(), (headers["tickover-detail"] or b"").decode()
 
 
@@ -95,7 +94,7 @@ def test_too_many_headers_are_kept_in_quarantine(site: Site) -> None:
     message = quarantined(site, report.offset() or 0)
     assert reason_of(message) == ("too_many_headers", "20000 headers, the limit is 1000")
     assert (message.key(), message.value()) == (b"key", b"crowded")
-    assert (message.headers() or [])[:-3] == headers
+    assert headers_of(message)[:-3] == headers
     check_the_partition_goes_on(site, "many")
 
 
@@ -104,7 +103,7 @@ def test_header_bytes_are_limited_too(site: Site) -> None:
     report = site.send(site.name("extremes"), headers)
     message = quarantined(site, report.offset() or 0)
     assert reason_of(message) == ("too_many_headers", "300000 bytes of headers, the limit is 262144")
-    assert (message.headers() or [])[:-3] == headers
+    assert headers_of(message)[:-3] == headers
 
 
 def test_a_thousand_headers_are_not_too_many(site: Site) -> None:
@@ -112,7 +111,7 @@ def test_a_thousand_headers_are_not_too_many(site: Site) -> None:
     headers: Headers = [("h", b"%d" % number) for number in range(999)]
     site.send(site.name("extremes"), [*headers, ("tickover-target", target.encode())])
     [message] = site.kafka.read(target, 1)
-    assert (message.headers() or [])[:-3] == headers
+    assert headers_of(message)[:-3] == headers
 
 
 def test_a_value_larger_than_can_be_produced_is_quarantined_by_reference(site: Site) -> None:
@@ -120,7 +119,7 @@ def test_a_value_larger_than_can_be_produced_is_quarantined_by_reference(site: S
     message = quarantined(site, offset)
     assert reason_of(message)[0] == "too_large"
     assert (message.key(), message.value()) == (b"key", None)
-    assert (message.headers() or [])[:2] == [("mine", b"1"), ("mine", None)]
+    assert headers_of(message)[:2] == [("mine", b"1"), ("mine", None)]
     check_the_partition_goes_on(site, "unpacked")
 
 
@@ -133,12 +132,12 @@ def test_headers_or_a_key_too_large_even_for_the_reference_are_left_out(site: Si
     of_headers = send_unpacked(site, b"v", [("h", b"\0" * (2 << 20))])
     message = quarantined(site, of_headers)
     assert reason_of(message)[0] == "too_many_headers"
-    assert [name for name, _ in message.headers() or []] == ["tickover-source", "tickover-reason", "tickover-detail"]
+    assert [name for name, _ in headers_of(message)] == ["tickover-source", "tickover-reason", "tickover-detail"]
     assert (message.key(), message.value()) == (b"key", None)
     of_key = quarantined(site, send_unpacked(site, b"v", [("mine", b"1")], b"\0" * (2 << 20)))
     assert reason_of(of_key)[0] == "too_large"
     assert (of_key.key(), of_key.value()) == (None, None)
-    assert (of_key.headers() or [])[0] == ("mine", b"1")
+    assert headers_of(of_key)[0] == ("mine", b"1")
 
 
 @pytest.mark.parametrize("delay", [b"1ms", b"2s"], ids=["wheel", "overflow"])
@@ -181,7 +180,7 @@ def test_an_absurd_timestamp_is_quarantined(site: Site, timestamp_ms: int, detai
     message = quarantined(site, offset)
     assert reason_of(message) == ("bad_timestamp", detail)
     assert message.value() == b"when"
-    assert (message.headers() or [])[0] == ("h", b"1")
+    assert headers_of(message)[0] == ("h", b"1")
 
 
 def test_an_old_timestamp_means_now_and_one_ahead_is_believed(site: Site) -> None:

@@ -1,6 +1,5 @@
 """Delayed records on a real Kafka: what comes out, byte for byte, where, and when."""
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
@@ -9,7 +8,7 @@ from confluent_kafka import Message
 from tests.integration.conftest import NewSite
 from tests.services.kafka import Headers
 from tests.services.sidecar_process import Sidecar, now_ms
-from tests.services.site import Site, own_headers
+from tests.services.site import Site, due_of, headers_of, own_headers
 from tests.services.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -45,7 +44,7 @@ HOSTILE: list[tuple[str, bytes | None]] = [
 
 
 @pytest.fixture(scope="module")
-def site(new_site: NewSite) -> Iterator[Site]:
+def site(new_site: NewSite) -> Site:
     site = new_site()
     site.topic("delays", 2)
     site.target("usual")
@@ -61,7 +60,7 @@ def sidecar(site: Site) -> Sidecar:
 def read_one(site: Site, topic: str) -> Message:
     """The only record of a topic, checked for being neither early nor, on an idle machine, very late."""
     [message] = site.kafka.read(topic, 1)
-    due_ms = int(dict(message.headers() or [])["tickover-due"])
+    due_ms = due_of(message)
     assert 0 <= message.timestamp()[1] - due_ms < 2_000
     return message
 
@@ -122,7 +121,7 @@ def test_the_partition_asked_for_is_taken(site: Site) -> None:
     delayed(site, target, (DELAY, b"1ms"), ("tickover-target-partition", b"2"))
     message = read_one(site, target)
     assert message.partition() == 2
-    assert "tickover-target-partition" not in dict(message.headers() or [])
+    assert "tickover-target-partition" not in dict(headers_of(message))
 
 
 def test_the_key_chooses_the_partition_as_in_java(site: Site) -> None:
@@ -184,7 +183,7 @@ def test_what_expires_before_it_is_due_is_dead_at_once(site: Site) -> None:
     report = delayed(site, target, (DELAY, b"2m"), *asked)
     [message] = site.kafka.read(dead_letters, 1)
     sent_ms = report.timestamp()[1]
-    headers = message.headers() or []
+    headers = headers_of(message)
     origin, _, policy = own_headers(report, sent_ms, "reminders@1")
     assert [header for header in headers if header[0] != "tickover-due"] == [
         ("mine", b"1"), origin, policy, ("tickover-id", b"x"), ("tickover-reason", b"expired"),
@@ -202,9 +201,9 @@ def test_what_is_read_too_late_is_dead_and_what_is_not_is_emitted(site: Site) ->
     delayed(site, target, (DELAY, b"1ms"), in_time, value=b"in time")
     message = read_one(site, target)
     assert message.value() == b"in time"
-    assert "tickover-expires-at" not in dict(message.headers() or [])
+    assert "tickover-expires-at" not in dict(headers_of(message))
     [dead] = [found for found in site.kafka.read(site.name("delays-dlq"), 2) if found.value() == b"late"]
-    assert dict(dead.headers() or [])["tickover-reason"] == b"expired"
+    assert dict(headers_of(dead))["tickover-reason"] == b"expired"
 
 
 def test_far_records_wait_in_the_overflow(site: Site, sidecar: Sidecar) -> None:

@@ -1,14 +1,13 @@
 """What REST changes is seen by records: policies in time, messages end to end."""
 
 import base64
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.integration.conftest import NewSite
 from tests.services.sidecar_process import Sidecar
-from tests.services.site import Site
+from tests.services.site import Site, headers_of
 from tests.services.waiting import wait_until
 
 pytestmark = pytest.mark.integration
@@ -23,7 +22,7 @@ APPLIES_WITHIN_S = 2.0
 
 
 @pytest.fixture(scope="module")
-def site(new_site: NewSite) -> Iterator[Site]:
+def site(new_site: NewSite) -> Site:
     site = new_site()
     site.topic("file")
     site.target("file-target")
@@ -77,9 +76,9 @@ def test_a_changed_policy_applies_within_two_seconds_and_held_records_keep_their
         )
     site.kafka.produce(source, [(b"k", b"new", (), 0, part) for part in range(4)])
     after = site.kafka.read(site.name("rest-after"), 4)
-    assert {dict(m.headers() or [])["tickover-policy"] for m in after} == {f"{name}@2".encode()}
+    assert {dict(headers_of(m))["tickover-policy"] for m in after} == {f"{name}@2".encode()}
     before = site.kafka.read(site.name("rest-before"), len(held))
-    assert {dict(m.headers() or [])["tickover-policy"] for m in before} == {f"{name}@1".encode()}
+    assert {dict(headers_of(m))["tickover-policy"] for m in before} == {f"{name}@1".encode()}
 
 
 def test_a_message_sent_by_rest_comes_out_when_due(site: Site, replicas: tuple[Sidecar, Sidecar]) -> None:

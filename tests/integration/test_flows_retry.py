@@ -1,6 +1,5 @@
 """Failed records on a real Kafka: attempts, back-off, dead letters, and what is kept over several rounds."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ from confluent_kafka import Message
 from tests.integration.conftest import NewSite
 from tests.services.kafka import Headers
 from tests.services.sidecar_process import Sidecar, now_ms
-from tests.services.site import Site, own_headers, place
+from tests.services.site import Site, due_of, headers_of, own_headers, place
 
 pytestmark = pytest.mark.integration
 
@@ -62,7 +61,7 @@ ERRORS: list[tuple[str, bytes | None]] = [
 
 
 @pytest.fixture(scope="module")
-def site(new_site: NewSite) -> Iterator[Site]:
+def site(new_site: NewSite) -> Site:
     site = new_site()
     for role in ROLES:
         site.topic(f"{role}-retry")
@@ -97,7 +96,7 @@ class Flow:
         topic = self.site.name(topic or self.role)
         for count in range(1, 100):
             [message] = self.site.kafka.read(topic, count)[-1:]
-            if dict(message.headers() or []).get("tickover-origin") == place(report):
+            if dict(headers_of(message)).get("tickover-origin") == place(report):
                 return message
         raise AssertionError("not found")
 
@@ -107,7 +106,7 @@ class Flow:
 
 
 def check_time(message: Message) -> None:
-    due_ms = int(dict(message.headers() or [])["tickover-due"])
+    due_ms = due_of(message)
     assert 0 <= message.timestamp()[1] - due_ms < 2_000
 
 
@@ -123,7 +122,7 @@ def test_a_failed_record_goes_back_to_its_topic_with_the_next_attempt(site: Site
 
 def forwarded(message: Message, *errors: tuple[str, bytes | None]) -> Headers:
     """What a consumer does that fails again: the headers as they are, with its own error."""
-    kept = [header for header in message.headers() or [] if not header[0].startswith("tickover-error")]
+    kept = [header for header in headers_of(message) if not header[0].startswith("tickover-error")]
     return [*kept, *errors]
 
 
@@ -181,7 +180,7 @@ def test_jitter_spreads_the_waits(site: Site, role: str, least_ms: int) -> None:
     timestamp_ms = now_ms()
     site.kafka.produce(source, [(b"k", b"v", (), timestamp_ms, 0)] * 40)
     messages = site.kafka.read(site.name(role), 40)
-    waits = [int(dict(message.headers() or [])["tickover-due"]) - timestamp_ms for message in messages]
+    waits = [due_of(message) - timestamp_ms for message in messages]
     assert all(least_ms <= wait <= 400 for wait in waits)
     assert len(set(waits)) > 20
     for message in messages:
@@ -252,7 +251,7 @@ def test_long_errors_are_cut(site: Site) -> None:
     flow = Flow(site, "list")
     long = [("tickover-error-class", b"c" * 2_000), ("tickover-error-message", "ß".encode() * 5_000)]
     message = flow.back(flow.fail(*long))
-    headers = dict(message.headers() or [])
+    headers = dict(headers_of(message))
     assert headers["tickover-error-class"] == b"c" * 1_024
     assert headers["tickover-error-message"] == "ß".encode() * 4_096
 

@@ -69,6 +69,11 @@ class Sidecar:
             self._process.send_signal(signal.SIGTERM)
         return self.wait_until_ended()
 
+    def interrupt(self) -> None:
+        """SIGTERM, without waiting for the end."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGTERM)
+
     def kill(self) -> None:
         """SIGKILL, at whatever it is doing; twice is harmless."""
         if self._process is not None:

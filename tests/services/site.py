@@ -2,7 +2,7 @@
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 from confluent_kafka import Message
@@ -78,6 +78,16 @@ class Site:
     def close(self) -> None:
         """End every sidecar."""
         self._cleanup.close()
+
+
+def headers_of(message: Message) -> list[tuple[str, bytes | None]]:
+    """A record's headers as they are read: a list, never null."""
+    return cast("list[tuple[str, bytes | None]]", message.headers() or [])
+
+
+def due_of(message: Message) -> int:
+    """Epoch milliseconds at which an emitted record was due."""
+    return int(dict(headers_of(message))["tickover-due"] or b"-1")
 
 
 def place(report: Message) -> bytes:

@@ -1,0 +1,59 @@
+"""Killed again and again under load: nothing is lost, early or changed, and little is repeated."""
+
+import itertools
+import random
+
+import pytest
+
+from tests.integration.conftest import NewSite
+from tests.services.oracle import Traffic
+from tests.services.waiting import wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+KILLS = 20
+RATE = 1_000
+FLOWING = 2 * RATE + RATE // 10  # outstanding when there is no backlog: records wait two seconds on average
+RECOVERY_S = 40.0
+SEED = 20
+# What was emitted since the last block is repeated: an interval of 50 ms and the way to the broker and back, which a
+# busy machine stretches. Right after a recovery the backlog leaves at full speed, many times the rate.
+REPEATED_MAX = RATE
+REPEATED_IN_BURST_MAX = 15 * RATE
+
+
+def test_twenty_kills_lose_nothing(new_site: NewSite) -> None:
+    site = new_site()
+    Traffic.prepare(site, partitions=2)
+    traffic = Traffic(site, partitions=2, rate=RATE)
+    chance = random.Random(SEED)
+    sidecar = site.sidecar("only").start()
+    traffic.start()
+    repeated = [0]
+    in_burst = []
+    for kill in range(KILLS):
+        in_burst.append(kill % 4 == 3)
+        if not in_burst[-1]:
+            wait_until(lambda: traffic.outstanding < FLOWING, RECOVERY_S, lambda: f"no end: {sidecar.last_words()}")
+        goal = traffic.arrived + chance.randint(1 if in_burst[-1] else 200, RATE)
+        wait_until(
+            lambda goal=goal: traffic.arrived >= goal,  # type: ignore[misc]
+            RECOVERY_S,
+            lambda: f"nothing fires any more: {sidecar.last_words()}",
+        )
+        repeated.append(traffic.repeated)
+        sidecar.kill()
+        sidecar.launch()
+    sidecar.wait_until_ready()
+    traffic.quieten()
+    imbalance = sidecar.stats()["ledger_imbalance"]
+    assert sidecar.stop() == 0, sidecar.last_words()
+    verdict = traffic.verdict()
+    # The repeats of a kill arrive before the next one, which waits for the backlog; those of a burst may be mixed.
+    by_kill = [after - before for before, after in itertools.pairwise([*repeated[1:], verdict.repeated])]
+    print(f"\n{KILLS} kills (seed {SEED}): {verdict}\nrepeated after each kill: {by_kill}")
+    assert (verdict.lost, verdict.early, verdict.changed) == (0, 0, 0), "\n".join(verdict.faults)
+    for count, burst in zip(by_kill, in_burst, strict=True):
+        assert count <= (REPEATED_IN_BURST_MAX if burst else REPEATED_MAX)
+    assert imbalance == 0
+    assert sidecar.messages("critical") == []

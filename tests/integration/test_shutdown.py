@@ -1,0 +1,127 @@
+"""How a process ends: in order on SIGTERM, loudly when it can't go on, at once when it can't start."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from sidecar.embedded.maven import free_port
+from sidecar.embedded.valkey import EmbeddedValkey
+from tests.integration.conftest import NewSite
+from tests.services.oracle import Traffic
+from tests.services.sidecar_process import now_ms
+from tests.services.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+
+POLICIES = """
+name: reminders
+match: {topics: ["~delays"]}
+delay: {max: 1h}
+target: {topic: ~out}
+"""
+STOPPED_WITHIN_S = 10.0
+DOWN_MS = 3_000
+
+
+def test_sigterm_under_load_loses_and_repeats_nothing(new_site: NewSite) -> None:
+    site = new_site()
+    Traffic.prepare(site, partitions=2)
+    traffic = Traffic(site, partitions=2, rate=1_000)
+    sidecar = site.sidecar().start()
+    traffic.start()
+    for _ in range(3):
+        goal = traffic.arrived + 1_500
+        wait_until(lambda goal=goal: traffic.arrived >= goal, 30.0, lambda: "nothing fires")  # type: ignore[misc]
+        asked_s = time.monotonic()
+        assert sidecar.stop() == 0, sidecar.last_words()
+        assert time.monotonic() - asked_s < STOPPED_WITHIN_S
+        sidecar.start()
+    traffic.quieten()
+    assert sidecar.stats()["ledger_imbalance"] == 0
+    assert sidecar.stop() == 0
+    verdict = traffic.verdict()
+    print(f"\nstopped and started three times: {verdict}")
+    assert (verdict.lost, verdict.early, verdict.changed, verdict.repeated) == (0, 0, 0, 0), verdict.faults
+
+
+def test_held_records_come_back_at_their_time(new_site: NewSite) -> None:
+    """Some in the wheel, some in the overflow, some that fall due while nobody runs."""
+    site = new_site()
+    source, target = site.topic("delays"), site.target("out")
+    site.policies(POLICIES)
+    sidecar = site.sidecar().start()
+    start_ms = now_ms()
+    dues_ms = [start_ms + wait_ms for wait_ms in range(800, 12_000, 100)]
+    asked = [(b"k", b"%d" % due, [("tickover-deliver-at", b"%d" % due)], 0, 0) for due in dues_ms]
+    site.kafka.produce(source, asked)
+    wait_until(
+        lambda: sidecar.stats()["topics"].get(source, {}).get("accepted", 0) == len(dues_ms), 10.0, sidecar.last_words
+    )
+    assert sidecar.stop() == 0
+    up_again_ms = now_ms() + DOWN_MS
+    wait_until(lambda: now_ms() > up_again_ms, 10.0, lambda: "")
+    sidecar.start()
+    ready_ms = now_ms()
+    messages = site.kafka.read(target, len(dues_ms))
+    assert sorted(int(message.value() or b"") for message in messages) == dues_ms
+    for message in messages:
+        due_ms, appended_ms = int(message.value() or b""), message.timestamp()[1]
+        assert appended_ms >= due_ms
+        assert due_ms < ready_ms or appended_ms < due_ms + 1_000
+    assert any(int(message.value() or b"") > ready_ms for message in messages)
+    assert sidecar.stop() == 0
+    assert len(site.kafka.read_all(target)) == len(dues_ms)
+
+
+def test_a_second_signal_while_stopping_harms_nothing(new_site: NewSite) -> None:
+    site = new_site()
+    site.topic("delays")
+    site.target("out")
+    site.policies(POLICIES)
+    sidecar = site.sidecar().start()
+    sidecar.interrupt()
+    assert sidecar.stop() == 0, sidecar.last_words()
+
+
+def test_exactly_once_is_refused_with_the_reason(new_site: NewSite) -> None:
+    site = new_site()
+    site.policies(POLICIES)
+    sidecar = site.sidecar(GUARANTEE="exactly_once")
+    sidecar.launch()
+    assert sidecar.wait_until_ended() == 2
+    assert "exactly_once" in sidecar.last_words()
+    assert "at_least_once" in sidecar.last_words()
+
+
+def test_an_engine_that_cannot_go_on_ends_the_process_with_the_cause(new_site: NewSite, tmp_path: Path) -> None:
+    """Its Redis was replaced by an empty one: what was acknowledged isn't there, and nothing may be emitted."""
+    site = new_site()
+    source, target = site.topic("delays"), site.target("out")
+    site.policies(POLICIES)
+    sidecar = site.sidecar().start()
+    site.kafka.produce(source, [(b"k", b"far", [("tickover-delay", b"1h")], 0, 0)])
+    wait_until(
+        lambda: sidecar.stats()["topics"].get(source, {}).get("held", {}).get("overflow") == 1, 10.0, sidecar.last_words
+    )
+    assert sidecar.stop() == 0
+    empty = EmbeddedValkey(tmp_path / "empty", free_port())
+    empty.start()
+    try:
+        elsewhere = site.sidecar(REDIS__URL=empty.url)
+        elsewhere.launch()
+        assert elsewhere.wait_until_ended(30.0) == 1, elsewhere.last_words()
+        causes = [str(message) for message in elsewhere.messages("critical")]
+        assert any("OverflowBehindError" in cause for cause in causes), causes
+    finally:
+        empty.stop()
+    assert site.kafka.read_all(target) == []
+
+
+def test_a_process_that_cannot_start_says_why(new_site: NewSite) -> None:
+    site = new_site()
+    site.policies("name: [not, a, policy]")
+    sidecar = site.sidecar()
+    sidecar.launch()
+    assert sidecar.wait_until_ended(30.0) == 1
+    assert "can't start" in sidecar.last_words()
