@@ -216,9 +216,7 @@ def test_a_record_over_the_clients_limit_is_raised(kafka_place: tuple[str, str])
 
 
 @pytest.mark.integration
-def test_the_brokers_limit_is_on_batches_and_refuses_innocent_neighbours(
-    kafka: Kafka, reports: list[Report]
-) -> None:
+def test_the_brokers_limit_is_on_batches_and_refuses_innocent_neighbours(kafka: Kafka, reports: list[Report]) -> None:
     topic = kafka.topic("small", max_message_bytes=2_000)
     client = producer(kafka.bootstrap, linger_ms=100)
     for _ in range(100):
@@ -228,9 +226,7 @@ def test_the_brokers_limit_is_on_batches_and_refuses_innocent_neighbours(
 
 
 @pytest.mark.integration
-def test_one_by_one_only_what_is_too_large_is_refused_and_order_is_kept(
-    kafka: Kafka, reports: list[Report]
-) -> None:
+def test_one_by_one_only_what_is_too_large_is_refused_and_order_is_kept(kafka: Kafka, reports: list[Report]) -> None:
     topic = kafka.topic("small", max_message_bytes=2_000)
     client = producer(kafka.bootstrap, batch_num_messages=1)
     values = [b"v" * 5_000 if index % 10 == 7 else b"%d" % index for index in range(200)]

@@ -24,9 +24,7 @@ MESSAGES = st.fixed_dictionaries(
         "source": st.sampled_from(["reminders", "gold", "none"]) | JSON,
         "key": CONTENT,
         "value": CONTENT,
-        "headers": st.lists(st.tuples(TEXT, CONTENT), max_size=4)
-        | st.dictionaries(TEXT, CONTENT, max_size=4)
-        | JSON,
+        "headers": st.lists(st.tuples(TEXT, CONTENT), max_size=4) | st.dictionaries(TEXT, CONTENT, max_size=4) | JSON,
         "delay": st.sampled_from(["1s", "PT1H", "500d", ""]) | JSON,
         "deliver_at": st.integers(0, 2 * NOW_MS) | JSON,
         "id": TEXT | JSON,

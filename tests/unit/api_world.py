@@ -52,9 +52,7 @@ class MemoryPolicies:
     def table(self) -> PolicyTable:
         return self.log.table
 
-    def put(
-        self, policy: Policy, expected_version: int, author: str, managed_by: ManagedBy = "api"
-    ) -> Versioned:
+    def put(self, policy: Policy, expected_version: int, author: str, managed_by: ManagedBy = "api") -> Versioned:
         entry = self._apply(policy.name, policy, expected_version, author, managed_by)
         assert isinstance(entry, Versioned)
         return entry
@@ -76,9 +74,7 @@ class MemoryPolicies:
         current = self.table.policies.get(name)
         if current is not None and current.managed_by == "file" and managed_by != "file":
             raise FileManaged(name)
-        change = Change(
-            write="w", name=name, expected=expected, author=author, managed_by=managed_by, policy=policy
-        )
+        change = Change(write="w", name=name, expected=expected, author=author, managed_by=managed_by, policy=policy)
         verdict = self.log.apply(next(self._numbers), encode_change(change), NOW_MS)
         assert verdict is not None
         if verdict.won is None:
@@ -115,9 +111,7 @@ class MemoryIdempotency:
 
     async def begin(self, key: str, fingerprint: bytes, now_ms: int) -> Fresh | Answered | Busy | Mismatch:
         self._check()
-        had = self.kept.setdefault(
-            key, {"fingerprint": fingerprint, "ms": now_ms, "busy": False, "response": None}
-        )
+        had = self.kept.setdefault(key, {"fingerprint": fingerprint, "ms": now_ms, "busy": False, "response": None})
         if had["fingerprint"] != fingerprint:
             return Mismatch()
         if had["response"] is not None:

@@ -1,0 +1,244 @@
+"""What fails around the sidecar, and what is seen and done then: each test breaks one thing and looks from outside."""
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import NewPartitions
+from redis import Redis
+
+from sidecar.embedded.jars import KafkaUnavailable
+from sidecar.embedded.maven import free_port
+from sidecar.embedded.valkey import EmbeddedValkey
+from tests.integration.conftest import NewSite
+from tests.services.fixtures import missing
+from tests.services.kafka import Kafka
+from tests.services.kafka_servers import MavenServer
+from tests.services.sidecar_process import START_S, Sidecar
+from tests.services.site import Site
+from tests.services.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+
+POLICIES = """
+name: faults
+match: {topics: ["~in*"]}
+delay: {default: 10ms, max: 1h}
+target: {topic: "~out", allow: ["~*"]}
+"""
+SOON_S = 10.0
+END_S = 10.0  # the contract's for SIGTERM
+BACK_S = 1.0  # the design's for a Redis that is back
+SLACK_S = 0.5  # of a busy machine
+ANSWER_S = 6.0  # the socket time-out of the overflow, and a little
+
+
+@pytest.fixture(scope="module")
+def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    """A broker that a test may stop: no other test has it."""
+    server = MavenServer(tmp_path_factory.mktemp("faulty-kafka"))
+    try:
+        server.start()
+    except KafkaUnavailable as error:
+        missing("Kafka from maven", error)
+    yield Kafka(server)
+    server.remove()
+
+
+@pytest.fixture
+def own_redis(tmp_path: Path) -> Iterator[EmbeddedValkey]:
+    """A Valkey that a test may freeze, kill and empty."""
+    server = EmbeddedValkey(tmp_path / "valkey", free_port())
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def site(new_site: NewSite) -> Site:
+    """A site with its source and its target."""
+    return with_topics(new_site())
+
+
+def with_topics(site: Site) -> Site:
+    """Write the policies and create what they name."""
+    site.policies(POLICIES)
+    site.topic("in")
+    site.target("out")
+    return site
+
+
+def problems(sidecar: Sidecar) -> str:
+    """What /readyz complains of; empty when it is ready."""
+    answer = sidecar.call("GET", "/readyz")
+    return "" if answer.is_success else str(answer.json()["detail"])
+
+
+def wait_for_problem(sidecar: Sidecar, text: str, timeout_s: float) -> None:
+    """Until /readyz names it."""
+    wait_until(lambda: text in problems(sidecar), timeout_s, lambda: f"not named: {text}; but: {problems(sidecar)}")
+
+
+def death(sidecar: Sidecar, timeout_s: float = START_S) -> str:
+    """The reason that a process gave which ended with status 1 by itself."""
+    assert sidecar.wait_until_ended(timeout_s) == 1
+    return str(sidecar.messages("critical")[-1]["error"])
+
+
+def test_brokers_that_go_away_are_waited_for_and_their_silence_quarantines_nothing(
+    own_kafka: Kafka, redis_url: str, tmp_path: Path
+) -> None:
+    site = with_topics(Site(own_kafka, redis_url, tmp_path))
+    late = site.target("late")
+    sidecar = site.sidecar("one").start()
+    try:
+        header = ("tickover-target", late.encode())
+        for _ in range(50):
+            site.send(site.name("in"), [header, ("tickover-delay", b"1s")])
+        own_kafka.stop()
+        wait_for_problem(sidecar, "brokers are down", SOON_S)
+        own_kafka.start()
+        assert len(own_kafka.read(late, 50)) == 50
+        wait_until(lambda: not problems(sidecar), SOON_S, lambda: problems(sidecar))
+        assert sidecar.stats()["topics"][site.name("in")]["quarantined"] == 0
+        own_kafka.stop()
+        wait_for_problem(sidecar, "brokers are down", SOON_S)
+        started_s = time.monotonic()
+        assert sidecar.stop() == 0
+        assert time.monotonic() - started_s < END_S
+        waiting = site.sidecar("two")
+        waiting.launch()
+        wait_until(lambda: "no answer from Kafka" in waiting.last_words(), SOON_S, waiting.last_words)
+        started_s = time.monotonic()
+        assert waiting.stop() == 0, waiting.last_words()
+        assert time.monotonic() - started_s < END_S
+    finally:
+        own_kafka.start()
+        site.close()
+
+
+def test_a_frozen_redis_stops_neither_near_records_nor_the_end(site: Site, own_redis: EmbeddedValkey) -> None:
+    sidecar = site.sidecar("one", REDIS__URL=own_redis.url).start()
+    for _ in range(5):
+        site.send(site.name("in"), [("tickover-delay", b"4s")])  # beyond the horizon
+    counts = sidecar.stats
+    wait_until(lambda: counts()["topics"][site.name("in")]["held"]["overflow"] == 5, SOON_S, sidecar.last_words)
+    os.kill(own_redis.process_id, signal.SIGSTOP)
+    site.send(site.name("in"), [("tickover-delay", b"300ms")])
+    site.kafka.read(site.name("out"), 1, timeout=1.5)
+    wait_for_problem(sidecar, "Redis does not answer", ANSWER_S + SLACK_S)
+    os.kill(own_redis.process_id, signal.SIGCONT)
+    wait_until(lambda: not problems(sidecar), BACK_S + SLACK_S, lambda: problems(sidecar))
+    assert len(site.kafka.read(site.name("out"), 6, timeout=SOON_S)) == 6
+    os.kill(own_redis.process_id, signal.SIGSTOP)
+    site.send(site.name("in"), [("tickover-delay", b"4s")])
+    started_s = time.monotonic()
+    assert sidecar.stop() == 0, sidecar.last_words()
+    assert time.monotonic() - started_s < END_S + SLACK_S
+    os.kill(own_redis.process_id, signal.SIGCONT)
+
+
+def test_redis_may_be_away_at_start_and_a_redis_that_lost_data_ends_the_process(
+    site: Site, own_redis: EmbeddedValkey
+) -> None:
+    own_redis.stop()
+    sidecar = site.sidecar("one", REDIS__URL=own_redis.url)
+    sidecar.launch()
+    wait_until(lambda: sidecar.log.exists() and bool(sidecar.messages("warning")), SOON_S, sidecar.last_words)
+    own_redis.start()
+    sidecar.wait_until_ready()
+    site.send(site.name("in"), [("tickover-delay", b"5s")])
+    counts = sidecar.stats
+    wait_until(lambda: counts()["topics"][site.name("in")]["held"]["overflow"] == 1, SOON_S, sidecar.last_words)
+    with Redis.from_url(own_redis.url, protocol=2) as client:
+        client.flushall()
+    assert "lost data" in death(sidecar)
+    again = site.sidecar("two", REDIS__URL=own_redis.url)
+    again.launch()
+    assert "Redis lost data or is not the server that was used before" in death(again)
+
+
+def test_a_topic_that_refuses_one_record_stops_no_other(site: Site) -> None:
+    compacted = site.kafka.create_topic(site.name("compacted"), cleanup_policy="compact")
+    sidecar = site.sidecar("one").start()
+    header = ("tickover-target", compacted.encode())
+    for key in (b"a", None, b"b"):
+        site.send(site.name("in"), [header, ("tickover-delay", b"300ms")], key=key)
+    assert [message.key() for message in site.kafka.read(compacted, 2)] == [b"a", b"b"]
+    [refused] = site.kafka.read(site.quarantine, 1)
+    headers = dict(refused.headers() or [])
+    assert headers["tickover-reason"] == b"unknown_target"
+    assert compacted in str(headers["tickover-detail"])
+    assert sidecar.stop() == 0
+
+
+def test_sources_grow_and_appear_while_it_runs_and_none_at_all_is_ready_too(new_site: NewSite) -> None:
+    site = new_site()
+    site.policies(POLICIES)
+    site.target("out")
+    sidecar = site.sidecar("one").start()  # no source at all
+    assert sidecar.partitions() == 0
+    source = site.topic("in")
+    wait_until(lambda: sidecar.partitions() == 1, SOON_S, sidecar.last_words)
+    site.kafka.admin.create_partitions([NewPartitions(source, 3)])[source].result(SOON_S)
+    wait_until(lambda: sidecar.partitions() == 3, SOON_S, sidecar.last_words)
+    for partition in range(3):
+        site.kafka.produce(source, [(b"key", b"value", (), 0, partition)])
+    assert len(site.kafka.read(site.name("out"), 3)) == 3
+    assert sidecar.stop() == 0
+
+
+def test_a_source_created_again_is_read_from_its_start_and_a_ledger_that_is_deleted_ends_the_process(
+    site: Site,
+) -> None:
+    sidecar = site.sidecar("one").start()
+    source, target = site.name("in"), site.name("out")
+    for _ in range(20):
+        site.send(source)
+    site.kafka.read(target, 20)
+    site.kafka.admin.delete_topics([source])[source].result(SOON_S)
+    wait_until(lambda: sidecar.partitions() == 0, SOON_S, sidecar.last_words)
+    site.topic("in")
+    for _ in range(5):
+        site.send(source, value=b"new")
+    assert [message.value() for message in site.kafka.read(target, 25)[20:]] == [b"new"] * 5
+    ledger = f"tickover.{site.group}.ledger"
+    site.kafka.admin.delete_topics([ledger])[ledger].result(SOON_S)
+    site.send(source)
+    assert "the ledger refused a block" in death(sidecar)
+
+
+def test_a_second_process_with_the_same_instance_id_ends_the_first(site: Site) -> None:
+    first = site.sidecar("same").start()
+    second = site.sidecar("same", LOG__LEVEL="warning")
+    second.log = second.log.with_suffix(".second")
+    second.start()
+    assert "fenced" in death(first)
+    assert second.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"API__TOKENS_FILE": "/nonexistent"}, "tokens file"),
+        ({"KAFKA__CLIENT__NO_SUCH_OPTION": "geheim"}, "no.such.option"),
+        ({"POLICIES__FILE": "/nonexistent.yaml"}, "/nonexistent.yaml"),
+        ({}, "in use"),
+    ],
+    ids=["tokens", "client option", "policies", "port"],
+)
+def test_what_can_not_start_says_why(site: Site, settings: dict[str, str], reason: str) -> None:
+    sidecar = site.sidecar("one", **settings)
+    with socket.socket() as listener:
+        if reason == "in use":
+            listener.bind(("127.0.0.1", int(sidecar.url.rpartition(":")[2])))
+            listener.listen()
+        sidecar.launch()
+        assert reason in death(sidecar)
+    log = sidecar.log.read_text()
+    assert "Traceback" not in log
+    assert "geheim" not in log
