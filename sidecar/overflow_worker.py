@@ -39,6 +39,7 @@ class _Job:
     future: Future[Any]
     done: Callable[[Any], None]
     undone: Callable[[], None]
+    writes: bool
 
 
 class OverflowWorker:
@@ -60,6 +61,7 @@ class OverflowWorker:
         self._executor = executor or ThreadPoolExecutor(1, "overflow")
         self._jobs: deque[_Job] = deque()
         self._applying = False
+        self._full = False
         self._now_ms = 0
         self._retry_at_ms = 0
         self._retry_ms = RETRY_FIRST_MS
@@ -92,20 +94,25 @@ class OverflowWorker:
 
     # --- jobs -----------------------------------------------------------------------------------------------------
 
-    def _submit(self, work: Callable[[], Any], done: Callable[[Any], None], undone: Callable[[], None]) -> None:
-        self._jobs.append(_Job(self._executor.submit(work), done, undone))
+    def _submit(
+        self, work: Callable[[], Any], done: Callable[[Any], None], undone: Callable[[], None], writes: bool
+    ) -> None:
+        self._jobs.append(_Job(self._executor.submit(work), done, undone, writes))
 
     def _finish(self, job: _Job) -> None:
         try:
             result = job.future.result()
         except (OverflowUnavailable, OverflowFull) as error:
             job.undone()
+            self._full = isinstance(error, OverflowFull)
             self._note_problem(str(error))
             return
-        if self.problem:
-            log.info("the overflow is back")
-        self.problem = ""
-        self._retry_ms = RETRY_FIRST_MS
+        if not self._full or job.writes:
+            if self.problem:
+                log.info("the overflow is back")
+            self.problem = ""
+            self._full = False
+            self._retry_ms = RETRY_FIRST_MS
         job.done(result)
 
     def _note_problem(self, problem: str) -> None:
@@ -141,7 +148,7 @@ class OverflowWorker:
         def unapplied() -> None:
             self._applying = False
 
-        self._submit(lambda: self._overflow.apply(changes, now_ms), applied, unapplied)
+        self._submit(lambda: self._overflow.apply(changes, now_ms), applied, unapplied, writes=True)
 
     # --- the cursor -----------------------------------------------------------------------------------------------
 
@@ -183,6 +190,7 @@ class OverflowWorker:
             lambda: self._overflow.promote(lane.id, start, until, records_max, acknowledged),
             promoted,
             unpromoted,
+            writes=False,
         )
         return records_max
 
@@ -203,4 +211,4 @@ class OverflowWorker:
         def tidied(remaining: int) -> None:
             lane.tidy_asked = remaining > 0
 
-        self._submit(lambda: self._overflow.tidy(lane.id, settled, now_ms), tidied, lambda: None)
+        self._submit(lambda: self._overflow.tidy(lane.id, settled, now_ms), tidied, lambda: None, writes=True)

@@ -29,6 +29,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.error: Exception | None = None
+        self.full = False
         self.calls: list[str] = []
         self.overflow = FakeOverflow(self._call)
         self.executor = StepExecutor()
@@ -47,6 +48,8 @@ class Bench:
             self.calls.append(method)
             if self.error is not None:
                 raise self.error
+            if self.full and method == "apply":
+                raise OverflowFull("no memory")
 
     def _to_wheel(self, lane: Lane, records: list[Held]) -> None:
         self.in_wheel += [record.offset for record in records]
@@ -104,6 +107,22 @@ def test_a_full_overflow_is_waited_for_and_loss_is_not(bench: Bench) -> None:
     bench.error = OverflowLoss(bench.lanes[0].id, 0, "gone")
     with pytest.raises(OverflowLoss):
         bench.step(NOW_MS + RETRY_MAX_MS)
+
+
+def test_a_full_overflow_is_a_problem_until_it_takes_something_however_much_is_read(bench: Bench) -> None:
+    [lane] = bench.lanes
+    lane.changes.append(change(1, held(1, 2_000)))
+    bench.step()
+    lane.changes.append(change(2, held(2, 90_000)))
+    full = bench.full = True
+    bench.step()
+    bench.step(NOW_MS + RETRY_FIRST_MS)
+    assert bench.in_wheel == [1], "it is read from"
+    assert bench.worker.problem == "no memory"
+    bench.full = not full
+    bench.step(NOW_MS + 2_000)
+    assert bench.worker.problem == ""
+    assert lane.in_care(2)
 
 
 def test_the_cursor_follows_the_horizon_without_asking_an_overflow_never_used(bench: Bench) -> None:
