@@ -116,6 +116,7 @@ def test_a_full_overflow_is_a_problem_until_it_takes_something_however_much_is_r
     lane.changes.append(change(2, held(2, 90_000)))
     full = bench.full = True
     bench.step()
+    assert bench.worker.problem == "no memory", "though a promotion went well behind it"
     bench.step(NOW_MS + RETRY_FIRST_MS)
     assert bench.in_wheel == [1], "it is read from"
     assert bench.worker.problem == "no memory"
@@ -200,6 +201,7 @@ def test_only_what_a_commit_has_passed_is_tidied_away(bench: Bench) -> None:
     bench.step()
     bench.step()
     lane.settle([1], [NOW_MS + 2_000])
+    lane.uncommitted = False
     bench.worker.ask_to_tidy(bench.lanes)
     assert lane.uncommitted
     bench.step()
