@@ -117,7 +117,6 @@ def test_brokers_that_go_away_are_waited_for_and_their_silence_quarantines_nothi
         assert waiting.stop() == 0, waiting.last_words()
         assert time.monotonic() - started_s < END_S
     finally:
-        own_kafka.start()
         site.close()
 
 
