@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import os
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -183,17 +184,27 @@ class EmbeddedValkey:
             while time.monotonic() < deadline:
                 if process.poll() is not None:
                     raise ValkeyUnavailableError(f"the server ended while starting: {self._last_words()}")
+                if not self._listens():  # redis-py would leave a socket behind for each try
+                    time.sleep(_POLL_S)
+                    continue
                 try:
                     if client.info("server")["process_id"] == process.pid:
                         return
                     raise ValkeyUnavailableError(f"another server listens on port {self._port}")
-                except RedisConnectionError:  # not listening yet, or still loading
+                except RedisConnectionError:  # still loading
                     time.sleep(_POLL_S)
         except RedisError as error:
             raise ValkeyUnavailableError(f"the server does not answer: {error}") from error
         finally:
             client.close()
         raise ValkeyUnavailableError(f"no answer within {START_TIMEOUT_S:.0f} s: {self._last_words()}")
+
+    def _listens(self) -> bool:
+        family, address = (
+            (socket.AF_INET, ("127.0.0.1", self._port)) if self._port else (socket.AF_UNIX, str(self._socket))
+        )
+        with socket.socket(family) as probe:
+            return probe.connect_ex(address) == 0
 
     def _last_words(self) -> str:
         return self.log.read_bytes()[-1000:].decode(errors="replace")
