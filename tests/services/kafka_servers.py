@@ -1,6 +1,7 @@
 """The ways to a real Kafka broker in a test run: a Docker container, or a child process from Maven jars."""
 
 import os
+import socket
 import time
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +20,7 @@ START_TIMEOUT_S = 90.0
 # Short session timeouts let tests see a member's death soon; the group's own default stays the client's.
 PROPERTIES = {"group.min.session.timeout.ms": "1000"}
 
+_DOCKER_SOCKET = "/var/run/docker.sock"
 _CONTAINER_PORT = 9092
 _STARTED = b"Kafka Server started"
 
@@ -114,6 +116,7 @@ class ContainerServer:
 
 def find_image() -> str:
     """The public image, or the stand-in of tests/images/build; raises LookupError with what is missing."""
+    _look_for_engine()
     try:
         client = docker.from_env(timeout=60)
     except (
@@ -131,6 +134,17 @@ def find_image() -> str:
         raise LookupError(f"no image {IMAGE}, run tests/images/build: {error}") from error
     finally:
         client.close()
+
+
+def _look_for_engine() -> None:
+    """Raise LookupError when nobody listens at the usual socket: the library would leave its own one open."""
+    if "DOCKER_HOST" in os.environ:
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(_DOCKER_SOCKET)
+        except OSError as error:
+            raise LookupError(f"no Docker engine answers: {error}") from None
 
 
 def _container_settings(advertised: str) -> dict[str, str]:
