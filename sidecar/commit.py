@@ -1,6 +1,7 @@
 """What an offset commit carries beside the offset: where a recovery of the lane begins.
 
-One line of JSON of about 200 bytes; Kafka refuses more than 4,096. Its first key is our mark and version:
+One line of JSON of about 200 bytes; the client refuses more than 4,095 characters. Its first key is our mark and
+version:
 
     {"tickover":1,"watermark":[due_ms,offset],"acknowledged":A,"block":E,"recovery":..,"rebuild":..,
      "overflow_held":..,"topic_id":"..","leader_epoch":..}
@@ -15,7 +16,7 @@ from typing import Any, Final
 from sidecar.frame import LedgerFormatError, NewerLedgerFormatError
 from sidecar.record import Position
 
-METADATA_BYTES_MAX: Final = 4096
+METADATA_BYTES_MAX: Final = 4_095  # the broker takes 4,096, but librdkafka sends a NUL with them
 
 _MARK: Final = '{"tickover":'
 _VERSION: Final = 1

@@ -126,14 +126,11 @@ class RedisOverflow:
         ahead = self._read_aheads.get(change.lane)
         if ahead is None:
             return
-        if ahead.hw != change.number - 1 or len(ahead.records) > 2 * READ_AHEAD_RECORDS_MAX:
+        if ahead.hw != change.number - 1 or len(ahead) > 2 * READ_AHEAD_RECORDS_MAX:
             del self._read_aheads[change.lane]
             return
         ahead.hw = change.number
-        start, limit = ahead.start, ahead.limit
-        near = [held for held in change.records if start < _place(held) <= limit]
-        if near:
-            ahead.records = in_order(ahead.records + near)
+        ahead.add(change.records)
 
     # --- promote ------------------------------------------------------------------------------------------
 
@@ -157,10 +154,10 @@ class RedisOverflow:
         return hw == ahead.hw
 
     def _shed(self) -> None:
-        kept = sum(len(ahead.records) for ahead in self._read_aheads.values())
+        kept = sum(len(ahead) for ahead in self._read_aheads.values())
         while kept > 2 * READ_AHEAD_RECORDS_MAX and len(self._read_aheads) > 1:
             _, oldest = self._read_aheads.popitem(last=False)
-            kept -= len(oldest.records)
+            kept -= len(oldest)
 
     def _read_ahead(
         self, lane: LaneId, after: Position, until: Position, records_max: int, acknowledged: int
@@ -181,10 +178,6 @@ class RedisOverflow:
             except GoneError:
                 continue
         raise OverflowUnavailable(f"the overflow of {lane} is being moved by somebody else")
-
-    def forget(self, lane: LaneId) -> None:
-        """The lane is no longer ours: drop what was read ahead."""
-        self._read_aheads.pop(lane, None)
 
     def count(self, lane: LaneId, after: Position) -> int:
         """How many records with position > `after` are here; opens only chunks that lie across it."""

@@ -40,18 +40,31 @@ class Span(NamedTuple):
 class ReadAhead:
     """Records read before they were asked for, valid as long as the lane's `hw` is what it was."""
 
-    __slots__ = ("hw", "limit", "records", "start")
+    __slots__ = ("_added", "hw", "limit", "records", "start")
 
     def __init__(self, hw: int, start: Position, span: Span) -> None:
         self.hw = hw
         self.start = start  # where the next request must begin
         self.records = span.records
         self.limit = span.limit
+        self._added: list[Held] = []  # written since, and sorted in only when they are asked for
+
+    def __len__(self) -> int:
+        return len(self.records) + len(self._added)
+
+    def add(self, written: Sequence[Held]) -> None:
+        """Records that were written after these had been read, as far as they lie among them."""
+        start, limit = self.start, self.limit
+        self._added += [held for held in written if start < _place(held) <= limit]
 
     def take(self, until: Position, records_max: int) -> tuple[list[Held], Position]:
         """The next records up to `until`, and how far that is."""
-        records = self.records
         cursor = min(until, self.limit)
+        near = [held for held in self._added if _place(held) <= cursor]
+        if near:
+            self._added = [held for held in self._added if _place(held) > cursor]
+            self.records = in_order(self.records + near)
+        records = self.records
         stop = bisect_right(records, cursor, key=_place)
         if stop > records_max:
             stop = records_max

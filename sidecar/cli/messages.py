@@ -35,7 +35,7 @@ def send(
     header: Annotated[list[str] | None, typer.Option(help="name=value; may be repeated, the order is kept.")] = None,
     delay: Annotated[str | None, typer.Option(help="How long to wait: 250ms, 90s, 15m, 2h, 3d or PT90S.")] = None,
     deliver_at: Annotated[str | None, typer.Option(help="When: RFC 3339 with zone, or epoch milliseconds.")] = None,
-    message_id: Annotated[str | None, typer.Option("--id", help="Your id; replaces a held message of that id.")] = None,
+    message_id: Annotated[str | None, typer.Option("--id", help="Your id of the message.")] = None,
     idempotency_key: Annotated[
         str | None, typer.Option(help="Sending again with this key, within 24 h, sends nothing twice.")
     ] = None,

@@ -72,5 +72,5 @@ def test_damaged_metadata_is_refused(text):
 
 
 def test_metadata_that_kafka_would_refuse_is_not_written():
-    with pytest.raises(ValueError, match="4096"):
+    with pytest.raises(ValueError, match="4095"):
         encode_metadata(CommitState(5, Position(1, 2), 3, 4, 5, 6, 7, "x" * 4096, 8))
