@@ -42,7 +42,11 @@ def test_twenty_kills_lose_nothing(new_site: NewSite) -> None:
         in_burst.append(kill % 4 == 3)
         wait_until_arrived(traffic, chance.randint(1, RATE), sidecar)
         if not in_burst[-1]:
-            wait_until(lambda: traffic.outstanding < FLOWING, RECOVERY_S, lambda: f"no end: {sidecar.last_words()}")
+            wait_until(
+                lambda: traffic.outstanding < FLOWING,
+                RECOVERY_S,
+                lambda: f"{traffic.outstanding} outstanding: {sidecar.last_words()}",
+            )
             wait_until_arrived(traffic, chance.randint(RATE // 5, RATE), sidecar)
         repeated.append(traffic.repeated)
         sidecar.kill()
