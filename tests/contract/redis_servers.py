@@ -20,7 +20,8 @@ SLOTS = 16_384
 WAIT_S = 20.0
 PORTS = range(20_000, 32_000)  # below those that the system gives to outgoing connections
 
-KINDS = ["valkey", pytest.param("redis", marks=pytest.mark.integration), "cluster"]
+_SERVICE = pytest.mark.integration
+KINDS = ["valkey", pytest.param("redis", marks=_SERVICE), pytest.param("cluster", marks=_SERVICE)]
 
 
 @dataclass(frozen=True, slots=True)
