@@ -56,10 +56,6 @@ class Tally:
         fine_max_ms = next((ms for ms in range(LATENESS_FINE_MS - 1, -1, -1) if self.late[ms]), 0)
         return Lateness(tuple(counts), float(self.late_sum_ms), float(max(self.late_max_ms, fine_max_ms)))
 
-    def settled_total(self, topic: str) -> int:
-        """All records of a topic that left, whichever way."""
-        return sum(self.outcomes[topic, outcome] for outcome in Outcome)
-
     def topic_counts(self, topic: str, wheel: int, overflow: int) -> TopicCounts:
         """The published counts of one topic."""
         outcomes = {outcome.name.lower(): self.outcomes[topic, outcome] for outcome in Outcome}
