@@ -46,7 +46,7 @@ integration: system-packages setup docker ## Run only the tests that need Kafka,
 	@$(pytest) -m integration
 
 .PHONY: sim
-sim: setup ## Run the engine's seeded simulation, TICKOVER_SIM_SEEDS=n seeds of it
+sim: setup ## Run the engine's seeded simulation, TICKOVER_TEST_SIM_SEEDS=n seeds of it
 	@$(pytest) tests/simulation
 
 .PHONY: bench

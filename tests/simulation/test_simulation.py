@@ -1,4 +1,4 @@
-"""Random runs against everything that must hold. TICKOVER_SIM_SEEDS says how many, TICKOVER_SIM_FIRST which first."""
+"""Random runs against all that must hold: TICKOVER_TEST_SIM_SEEDS says how many, TICKOVER_TEST_SIM_FIRST which first."""
 
 import os
 from collections import Counter
@@ -8,8 +8,8 @@ import pytest
 from sidecar.record import Outcome
 from tests.simulation.world import World
 
-SEEDS = int(os.environ.get("TICKOVER_SIM_SEEDS", "24"))
-FIRST = int(os.environ.get("TICKOVER_SIM_FIRST", "1"))
+SEEDS = int(os.environ.get("TICKOVER_TEST_SIM_SEEDS", "24"))
+FIRST = int(os.environ.get("TICKOVER_TEST_SIM_FIRST", "1"))
 SEEDS_MIN = 20
 STEPS = 400
 KINDS = 12  # of things that `World.seen` counts, and repeats
@@ -44,7 +44,7 @@ outcomes: set[Outcome] = set()
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
 def test_whatever_happens_every_record_is_settled_once(seed: int) -> None:
-    print(f"seed {seed}: TICKOVER_SIM_FIRST={seed} TICKOVER_SIM_SEEDS=1 pytest tests/simulation")
+    print(f"seed {seed}: TICKOVER_TEST_SIM_FIRST={seed} TICKOVER_TEST_SIM_SEEDS=1 pytest tests/simulation")
     world = run(seed)
     seen.update({what: 1 for what, count in world.seen.items() if count})
     seen["repeated after a crash"] += any(count > 1 for count in world.oracle.emitted.values())
