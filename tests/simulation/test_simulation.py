@@ -1,4 +1,4 @@
-"""Random runs against all that must hold: TICKOVER_TEST_SIM_SEEDS says how many, TICKOVER_TEST_SIM_FIRST which first."""
+"""Random runs against all that must hold: TICKOVER_TEST_SIM_SEEDS says how many, TICKOVER_TEST_SIM_FIRST the first."""
 
 import os
 from collections import Counter
