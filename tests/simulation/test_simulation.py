@@ -1,4 +1,4 @@
-"""Random runs against all that must hold: TICKOVER_TEST_SIM_SEEDS says how many, TICKOVER_TEST_SIM_FIRST the first."""
+"""Random runs against everything that must hold, TICKOVER_TEST_SIM_SEEDS of them from TICKOVER_TEST_SIM_FIRST on."""
 
 import os
 from collections import Counter
