@@ -14,6 +14,7 @@ RUN /opt/build/bin/pip install --no-cache-dir --require-hashes --requirement req
     && /opt/tickover/bin/pip install --no-cache-dir --require-hashes --requirement requirements/run.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY policies policies
+COPY purgatory purgatory
 COPY sidecar sidecar
 COPY api api
 RUN /opt/build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels . \

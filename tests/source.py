@@ -88,7 +88,8 @@ def text_files() -> list[Path]:
     return [
         path
         for path in sorted(ROOT.rglob("*"))
-        if path.is_file() and path.suffix in TEXT_SUFFIXES and not _is_skipped(path)
+        # in a worktree .git is a file, with the place of the repository
+        if path.is_file() and path.suffix in TEXT_SUFFIXES and path.name != ".git" and not _is_skipped(path)
     ]
 
 

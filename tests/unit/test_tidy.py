@@ -21,6 +21,8 @@ MACHINE = re.compile(r"/wor[k]/(main|shared)|/tmp/wor[k]|/roo[t]/|/hom[e]/[a-z]+
 LOCK_FOREIGN = re.compile(r"://|--(extra-)?index-url|--find-links|--trusted-host")
 # Above a `def` that has to break a rule of size stands `# tidy:` and the reason.
 EXCUSE = re.compile(r"\s*# tidy: \w+")
+# Kafka's names, class tree and locks win here: who knows Kafka finds everything where he expects it.
+KAFKA_NAMED = ("purgatory/", "broker/")
 # A framework calls these by name: their parameters are what users see, not what a reader must hold in mind.
 FRAMEWORK_DECORATORS = frozenset({"command", "callback", "get", "put", "post", "patch", "delete"})
 # What waits for a condition may sleep between two looks at it.
@@ -61,6 +63,7 @@ CLOCKLESS = frozenset(
         )
     }
 )
+CLOCKED = frozenset({"purgatory.clock"})
 CLOCKS = frozenset(
     {"now", "utcnow", "today", "time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "urandom"}
 )
@@ -133,12 +136,13 @@ def test_functions_take_few_parameters() -> None:
 
 
 def test_names_say_something() -> None:
+    named_here = [source for source in SOURCES if not source.place.startswith(KAFKA_NAMED)]
     faults = [
         f"{source.place}: a file's name says what is in it"
-        for source in SOURCES
+        for source in named_here
         if EMPTY_NAMES & set(source.path.stem.split("_")) or source.path.parent.name in EMPTY_NAMES
     ]
-    for source in SOURCES:
+    for source in named_here:
         for node in ast.walk(source.tree):
             if isinstance(node, ast.ClassDef) and node.name.endswith(EMPTY_SUFFIXES):
                 faults.append(f"{at(source, node)}: the name {node.name} does not say what it does")
@@ -237,7 +241,8 @@ def test_every_setting_is_read() -> None:
 def test_pure_modules_read_no_clock() -> None:
     faults = []
     for source in SOURCES:
-        if source.module not in CLOCKLESS:
+        is_kernel = source.module.startswith("purgatory.") and source.module not in CLOCKED
+        if not (is_kernel or source.module in CLOCKLESS):
             continue
         for node in ast.walk(source.tree):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CLOCKS:

@@ -1,0 +1,188 @@
+"""Purgatory and timer under real threads, with every lock checked against Kafka's order."""
+
+import random
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
+
+import pytest
+
+from purgatory import locks
+from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
+from purgatory.locks import Rank, monitor
+from purgatory.reaper import SystemTimerReaper
+from purgatory.system_timer import SystemTimer
+from purgatory.timer import TimerTaskEntry
+from purgatory.timing_wheel import TimingWheel
+from purgatory.versions import KafkaVersion
+from tests.unit.purgatory_tasks import Clock, Operation, Recorded
+
+VERSIONS = pytest.mark.parametrize(
+    "version", [KafkaVersion.V4_0, KafkaVersion.V4_1], ids=lambda version: f"{version.name}"
+)
+
+
+@pytest.fixture(autouse=True)
+def _checked_locks_and_many_switches(monkeypatch):
+    monkeypatch.setattr(locks, "checked", True)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(interval)
+
+
+def in_threads(*functions):
+    with ThreadPoolExecutor(len(functions)) as threads:
+        done, pending = wait([threads.submit(function) for function in functions], timeout=60)
+        assert not pending, "threads wait for each other"
+        for future in done:
+            future.result()
+
+
+def test_locks_out_of_order_are_noticed():
+    operation, shard, bucket, other_bucket, entry = (
+        monitor(rank) for rank in (Rank.OPERATION, Rank.SHARD, Rank.BUCKET, Rank.BUCKET, Rank.ENTRY)
+    )
+    with operation, operation, shard, bucket, other_bucket, entry, operation:
+        pass  # in order, or held already
+    with shard, pytest.raises(AssertionError, match="OPERATION taken under SHARD"):
+        operation.acquire()
+    with operation, pytest.raises(AssertionError, match="OPERATION taken under OPERATION"):
+        monitor(Rank.OPERATION).acquire()
+    with operation:
+        pass  # nothing is left behind
+
+
+@VERSIONS
+def test_no_wake_up_is_lost_among_threads(version):
+    """As Kafka's testTryCompleteWithMultipleThreads: many tries at once, the last of which could complete."""
+    purgatory: DelayedOperationPurgatory[Operation] = DelayedOperationPurgatory("test", SystemTimer(Clock()))
+
+    class Attempted(Operation):
+        def __init__(self, number):
+            super().__init__(version=version)
+            self.number = number
+            self.attempts = 0
+
+        def try_complete(self):
+            threading.Event().wait(random.random() / 1e4)  # others come in between
+            return super().try_complete()
+
+    operations = [Attempted(number) for number in range(50)]
+    for operation in operations:
+        assert not purgatory.try_complete_else_watch(operation, [operation.number])
+
+    def attempt(operation):
+        operation.attempts += 1
+        if operation.attempts == 10:
+            operation.completable = True
+        purgatory.check_and_complete(operation.number)
+
+    with ThreadPoolExecutor(20) as threads:
+        done, pending = wait([threads.submit(attempt, one) for _ in range(10) for one in operations], timeout=60)
+        assert not pending
+    for future in done:
+        future.result()
+    assert [operation.completions for operation in operations] == [1] * 50
+    assert (purgatory.num_delayed, purgatory.watched) == (0, 0)
+
+
+@VERSIONS
+def test_every_operation_completes_once_whoever_comes_first(version):
+    """Events, expiry by the reaper, forced completion, and registration, all at once and on shared keys."""
+    timer = SystemTimer()
+    reaper = SystemTimerReaper("reaper-of-test", timer)
+    purgatory: DelayedOperationPurgatory[Operation] = DelayedOperationPurgatory("test", timer, 20, version=version)
+    reaper_of_purgatory = threading.Event()
+    operations: list[Operation] = []
+    chance = random.Random(7)
+    plans = [(chance.randrange(5), chance.sample(range(8), 3), chance.random() < 0.5) for _ in range(600)]
+
+    def register(plan):
+        for delay_ms, keys, completable in plan:
+            operation = Operation(delay_ms, version=version)
+            operation.completable = completable and delay_ms > 2
+            operations.append(operation)
+            purgatory.try_complete_else_watch(operation, keys)
+
+    def events():
+        while not reaper_of_purgatory.is_set():
+            for key in range(8):
+                purgatory.check_and_complete(key)
+            for operation in operations[-20:]:
+                operation.completable = True
+
+    def force():
+        while not reaper_of_purgatory.is_set():
+            for operation in operations[-3:]:
+                operation.force_complete()
+
+    def register_all():
+        try:
+            in_threads(*(lambda part=part: register(plans[part::3]) for part in range(3)))
+        finally:
+            reaper_of_purgatory.set()
+
+    in_threads(register_all, events, force)
+    for operation in operations:
+        operation.completable = True
+    for key in range(8):
+        purgatory.check_and_complete(key)
+    reaper.close()
+    assert len(operations) == len(plans)
+    assert {operation.completions for operation in operations} == {1}
+    assert {operation.expirations for operation in operations} <= {0, 1}
+    assert (purgatory.num_delayed, purgatory.watched) == (0, 0)
+
+
+def test_cancelling_during_a_flush_runs_nothing_and_the_size_comes_right():
+    """The race of one coarse bucket's flush with cancels: an entry between two buckets, in none of them."""
+    for seed in range(15):
+        chance = random.Random(seed)
+        clock = Clock()
+        timer = SystemTimer(clock, wheel_size=3)
+        ran: list[int] = []
+        tasks = [Recorded(27 + chance.randrange(50), ran, number) for number in range(60)]
+        for task in tasks:
+            timer.add(task)
+        cancelled_before_running: list[int] = []
+
+        def cancel(tasks=tasks, cancelled=cancelled_before_running):
+            for number, task in enumerate(tasks):
+                if number % 2:
+                    task.cancel()
+                    cancelled.append(number)
+
+        def flush(timer=timer):
+            for now_ms in range(27):  # cascades, but nothing is due
+                timer.advance_clock(now_ms)
+
+        in_threads(cancel, flush)
+        assert ran == []
+        for now_ms in range(27, 100):
+            timer.advance_clock(now_ms)
+        assert sorted(ran) == [number for number in range(60) if not number % 2]
+        assert timer.size() == 0
+
+
+def test_an_entry_cancelled_between_two_buckets_is_counted_until_its_bucket_and_never_run():
+    """The same race, forced: the cancel comes exactly after the flush has removed the entry."""
+    timer = SystemTimer(Clock(), wheel_size=3)
+    task = Recorded(8, [])
+    timer.add(task)
+
+    class Raced(TimingWheel):
+        __slots__ = ()  # the same layout, so that a wheel can become one
+
+        def add(self, entry: TimerTaskEntry) -> bool:
+            assert entry.list is None  # the canceller looks for the entry's list now, finds none ...
+            added = super().add(entry)
+            task._timer_task_entry = None  # ... and forgets the entry, which is in a list again
+            return added
+
+    timer._wheel.__class__ = Raced
+    timer.advance_clock(6)
+    timer._wheel.__class__ = TimingWheel
+    assert (task.is_cancelled(), timer.size()) == (True, 1)
+    timer.advance_clock(8)
+    assert (task.ran, timer.size()) == ([], 0)
