@@ -19,6 +19,7 @@ from sidecar.kafka import (
     producer_settings,
 )
 from sidecar.kafka_intake import KafkaIntake
+from sidecar.kafka_starts import KafkaStarts
 from sidecar.ledger import LedgerTopic
 from sidecar.overflow import Overflow
 from sidecar.overflow_worker import OverflowWorker
@@ -66,9 +67,7 @@ def build(
     problem = _Problem()
     tally = Tally()
     output = KafkaOutput(producer_settings(client), problem)
-    intake = KafkaIntake(
-        consumer_settings(client, settings.group, settings.instance_id), client, settings.start == "latest", problem
-    )
+    intake = KafkaIntake(consumer_settings(client, settings.group, settings.instance_id), problem)
     targets = Targets(output.partition_count)
     lone_output = LoneOutput(lone_producer_settings(client), problem)
     emitter = Emitter(output, lone_output, targets, tally, settings.quarantine.topic)
@@ -76,7 +75,8 @@ def build(
     emitter.settlement = settlement
     worker = OverflowWorker(overflow, settings.horizon_ms, emitter.to_wheel)
     ledger_log = KafkaLedgerLog(client, ledger.name)
-    recovery = RecoveryWorker(ledger, ledger_log, overflow, settings.tick_ms)
+    starts = KafkaStarts(client, settings.group, settings.start == "latest")
+    recovery = RecoveryWorker(starts, ledger, ledger_log, overflow, settings.tick_ms)
     assignment = Assignment(intake, emitter, settlement, (worker, recovery), time.now_ms)
     intake.events = assignment
     publisher = Publisher(replica_name(settings), tally, emitter, assignment, worker, time)
@@ -94,6 +94,7 @@ def build(
         recovery.stop()
         targets.stop()
         ledger_log.close()
+        starts.close()
 
     return Machinery(engine, intake, publisher, close)
 

@@ -6,7 +6,7 @@ committed before the call returns, so that its next owner starts where this one 
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from sidecar.emission import Emitter
@@ -14,7 +14,7 @@ from sidecar.lane import Lane
 from sidecar.ledger import LedgerUnavailable
 from sidecar.overflow import OverflowUnavailable
 from sidecar.overflow_worker import OverflowWorker
-from sidecar.ports import Intake, Start
+from sidecar.ports import Intake
 from sidecar.record import LaneId
 from sidecar.recovery_reader import RecoveryJob, RecoveryWorker
 from sidecar.settlement import Settlement
@@ -52,20 +52,13 @@ class Assignment:
 
     # --- the consumer group's events ------------------------------------------------------------------------------
 
-    def assigned(self, starts: Mapping[LaneId, Start]) -> None:
+    def assigned(self, lanes: Sequence[LaneId]) -> None:
         """New partitions, paused by the intake. Their recovery begins."""
         self.joined = True
         self.rebalances += 1
-        log.info("partitions assigned", extra={"partitions": [str(lane) for lane in starts]})
-        for lane, start in starts.items():
-            if start.lost:
-                log.error(
-                    "the source's retention took records that were open here",
-                    extra={"topic": lane.topic, "partition": lane.partition, "from": start.offset - start.lost,
-                           "count": start.lost},
-                )  # fmt: skip
-        if starts:
-            self._jobs.append(self._recovery.submit(starts, self._clock()))
+        log.info("partitions assigned", extra={"partitions": [str(lane) for lane in lanes]})
+        if lanes:
+            self._jobs.append(self._recovery.submit(lanes, self._clock()))
 
     def revoked(self, lanes: Sequence[LaneId]) -> None:
         """Settle and commit what these partitions have in flight, then let go of them."""
@@ -96,33 +89,42 @@ class Assignment:
         if not self._jobs or not self._jobs[0].future.done():
             return
         job = self._jobs[0]
+        if not job.lanes:
+            del self._jobs[0]
+            return
         if isinstance(error := job.future.exception(), OverflowUnavailable | LedgerUnavailable):
             if self.problem != str(error):
                 self.problem = str(error)
-                log.warning("recovery waits", extra={"partitions": len(job.starts), "problem": self.problem})
+                log.warning("recovery waits", extra={"partitions": len(job.lanes), "problem": self.problem})
             self._recover_again(job, now_ms)
             return
         self.problem = ""
-        del self._jobs[0]
-        fresh = [lane for lane in job.future.result() if lane.id in job.starts]
+        fresh = [lane for lane in job.future.result() if lane.id in job.lanes]
+        job.lanes -= {lane.id for lane in fresh}
+        if job.lanes:
+            self._recover_again(job, now_ms)  # where these begin isn't known yet
+        else:
+            del self._jobs[0]
         for lane in fresh:
             self.lanes[lane.id] = lane
         self.recovery_s = (now_ms - job.started_ms) / 1_000
-        if not self.paused:
-            self._intake.resume([lane.id for lane in fresh])
+        if fresh:
+            self._intake.begin({lane.id: lane.next for lane in fresh})
+            if not self.paused:
+                self._intake.resume([lane.id for lane in fresh])
 
     def _recover_again(self, job: RecoveryJob, now_ms: int) -> None:
-        """Ledger or overflow were away: what they have must be known before these partitions may go on."""
+        """Ledger, overflow or commits were away: what they have must be known before these partitions may go on."""
         if job.retry_at_ms < 0:
             job.retry_at_ms = now_ms + RETRY_MS
         elif now_ms >= job.retry_at_ms:
-            self._jobs[0] = self._recovery.submit(job.starts, now_ms)
+            self._jobs[0] = self._recovery.submit(job.lanes, now_ms)
             self._jobs[0].started_ms = job.started_ms
 
     @property
     def recovering(self) -> int:
         """Number of partitions whose recovery is under way."""
-        return sum(len(job.starts) for job in self._jobs)
+        return sum(len(job.lanes) for job in self._jobs)
 
     # --- back-pressure --------------------------------------------------------------------------------------------
 
@@ -144,7 +146,7 @@ class Assignment:
         """Stop intake and firing of these lanes: what they hold in memory is read again by their next owner."""
         gone = set(lane_ids)
         for job in self._jobs:
-            job.starts = {lane: start for lane, start in job.starts.items() if lane not in gone}
+            job.lanes -= gone
         leaving = [self.lanes.pop(lane) for lane in lane_ids if lane in self.lanes]
         self._emitter.drop(set(leaving))
         for lane in leaving:

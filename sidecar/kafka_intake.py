@@ -1,27 +1,25 @@
-"""The group's consumer as the engine's port: where partitions start, and what its errors mean."""
+"""The group's consumer as the engine's port, and what its errors mean."""
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
-    OFFSET_INVALID,
     Consumer,
     KafkaError,
     KafkaException,
     Message,
-    TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient
 
-from sidecar.commit import decode_metadata
 from sidecar.kafka import ANSWER_TIMEOUT_S, OnProblem, error_callback, is_fatal
-from sidecar.ports import GroupEvents, Start
+from sidecar.ports import GroupEvents
 from sidecar.record import LaneId
 
 log = logging.getLogger(__name__)
+
+UNREAD: Final = 0  # where a partition is assigned, paused: a number, because for any other word the brokers are asked
 
 
 class SourceChangedError(Exception):
@@ -36,24 +34,17 @@ class SourceChangedError(Exception):
 
 
 class KafkaIntake:
-    """The group's consumer as the engine's port.
+    """The group's consumer as the engine's port."""
 
-    With `start_latest`, a source without a commit begins at its end instead of its beginning.
-    """
-
-    def __init__(
-        self, settings: Mapping[str, Any], client: Mapping[str, str], start_latest: bool, on_problem: OnProblem
-    ) -> None:
+    def __init__(self, settings: Mapping[str, Any], on_problem: OnProblem) -> None:
         self.events: GroupEvents
-        self._start_latest = start_latest
-        self._admin = AdminClient(dict(client))
         self._consumer = Consumer({**settings, "error_cb": error_callback(on_problem), "on_commit": self._on_commit})
 
     def subscribe(self, topics: Sequence[str]) -> None:
         """Consume these topics; callable again when the sources change."""
         if not topics:
             self._consumer.unsubscribe()
-            self.events.assigned({})  # nothing to wait for: all there is to consume is consumed
+            self.events.assigned([])  # nothing to wait for: all there is to consume is consumed
             return
         self._consumer.subscribe(
             list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
@@ -73,6 +64,11 @@ class KafkaIntake:
     def resume(self, lanes: Sequence[LaneId]) -> None:
         """Fetch on."""
         self._consumer.resume(_partitions(lanes))
+
+    def begin(self, offsets: Mapping[LaneId, int]) -> None:
+        """From where each of these is read, now that it is known. They stay paused."""
+        for lane, offset in offsets.items():
+            self._consumer.seek(TopicPartition(lane.topic, lane.partition, offset))
 
     def commit(self, offsets: Mapping[LaneId, tuple[int, str]], wait: bool) -> None:
         """Commit with metadata. Without `wait` a failure is logged and the next commit makes up for it."""
@@ -94,16 +90,14 @@ class KafkaIntake:
     # --- rebalances, on the engine's thread, within `take` --------------------------------------------------------
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        """New partitions: found where they start, assigned, and paused until their lanes are recovered.
+        """New partitions, paused until their lanes are recovered and `begin` says where they are read from.
 
         What is raised in a callback comes out of `consume` or `close`: it ends the engine.
         """
-        starts = self._starts(consumer, partitions) if partitions else {}
-        consumer.incremental_assign(
-            [TopicPartition(lane.topic, lane.partition, start.offset) for lane, start in starts.items()]
-        )
-        consumer.pause(_partitions(list(starts)))
-        self.events.assigned(starts)
+        lanes = [LaneId(part.topic, part.partition) for part in partitions]
+        consumer.incremental_assign([TopicPartition(lane.topic, lane.partition, UNREAD) for lane in lanes])
+        consumer.pause(_partitions(lanes))
+        self.events.assigned(lanes)
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self.events.revoked([LaneId(part.topic, part.partition) for part in partitions])
@@ -112,55 +106,6 @@ class KafkaIntake:
     def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self.events.lost([LaneId(part.topic, part.partition) for part in partitions])
         consumer.incremental_unassign(partitions)
-
-    def _starts(self, consumer: Consumer, partitions: list[TopicPartition]) -> dict[LaneId, Start]:
-        topic_ids = self._topic_ids({partition.topic for partition in partitions})
-        starts: dict[LaneId, Start] = {}
-        for committed in consumer.committed(partitions, timeout=ANSWER_TIMEOUT_S):
-            if committed.error is not None:
-                raise KafkaException(committed.error)
-            lane = LaneId(committed.topic, committed.partition)
-            starts[lane] = self._start(consumer, committed, topic_ids.get(lane.topic, ""))
-        return starts
-
-    def _start(self, consumer: Consumer, committed: TopicPartition, topic_id: str) -> Start:
-        state = decode_metadata(committed.offset, committed.metadata or "")
-        known_id = state.topic_id if state is not None else ""
-        try:
-            first, end = consumer.get_watermark_offsets(committed, timeout=ANSWER_TIMEOUT_S, cached=False)
-        except KafkaException as error:
-            if committed.offset == OFFSET_INVALID:
-                raise
-            # No leader: one partition that can't be read yet doesn't keep this process from the others.
-            log.warning(
-                "no answer about a partition's log; reading begins at its commit once it has a leader",
-                extra={"topic": committed.topic, "partition": committed.partition, "error": str(error.args[0])},
-            )
-            return Start(committed.offset, committed.metadata or "", topic_id or known_id)
-        if committed.offset == OFFSET_INVALID:
-            return Start(end if self._start_latest else first, "", topic_id)
-        if committed.offset > end or (known_id and topic_id and known_id != topic_id):
-            log.error(
-                "this topic was deleted and created again, or lost records: its old commit is not used",
-                extra={"topic": committed.topic, "partition": committed.partition, "committed": committed.offset},
-            )
-            return Start(first, "", topic_id)
-        offset = max(committed.offset, first)
-        return Start(offset, committed.metadata or "", topic_id or known_id, lost=offset - committed.offset)
-
-    def _topic_ids(self, topics: set[str]) -> dict[str, str]:
-        """Kafka's ids of topics; a broker that has none to give (before 2.8, or the mock) gives an empty answer."""
-        cluster = self._admin.list_topics(next(iter(topics)), timeout=ANSWER_TIMEOUT_S)
-        if cluster.controller_id not in cluster.brokers:
-            return {}  # the mock: it has no controller, and the client would wait for one until the time is up
-        answers = self._admin.describe_topics(TopicCollection(sorted(topics)), request_timeout=ANSWER_TIMEOUT_S)
-        ids: dict[str, str] = {}
-        for topic, answer in answers.items():
-            try:
-                ids[topic] = str(answer.result(ANSWER_TIMEOUT_S + 1).topic_id)  # the request's own limit comes first
-            except (KafkaException, TimeoutError) as error:
-                log.warning("no answer about a topic", extra={"topic": topic, "error": str(error)})
-        return ids
 
     # --- errors ---------------------------------------------------------------------------------------------------
 

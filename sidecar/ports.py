@@ -27,20 +27,25 @@ class SourceRecord(Protocol):
 class Start(NamedTuple):
     """Where a lane begins: its committed offset and metadata, cut to what the source still has.
 
-    `metadata` is empty where nothing was committed. `lost` counts offsets below the log's start that were committed
-    as open: retention took them.
+    `metadata` is empty where nothing was committed.
     """
 
     offset: int
     metadata: str
     topic_id: str
-    lost: int = 0
+
+
+class Starts(Protocol):
+    """The group's commits. Blocking: a recovery asks from its own thread."""
+
+    def starts(self, lanes: Sequence[LaneId]) -> Mapping[LaneId, Start]:
+        """Those that are known; a lane left out is asked for again."""
 
 
 class GroupEvents(Protocol):
     """What the consumer group tells the engine, on the engine's own thread, from within `Intake.take`."""
 
-    def assigned(self, starts: Mapping[LaneId, Start]) -> None: ...
+    def assigned(self, lanes: Sequence[LaneId]) -> None: ...
     def revoked(self, lanes: Sequence[LaneId]) -> None: ...
     def lost(self, lanes: Sequence[LaneId]) -> None: ...
 
@@ -50,6 +55,9 @@ class Intake(Protocol):
 
     def take(self, count: int) -> Sequence[SourceRecord]:
         """At most `count` records, without waiting. Group events are delivered from within."""
+
+    def begin(self, offsets: Mapping[LaneId, int]) -> None:
+        """From where each lane is read; lanes are paused when they are assigned, and stay so."""
 
     def pause(self, lanes: Sequence[LaneId]) -> None: ...
     def resume(self, lanes: Sequence[LaneId]) -> None: ...

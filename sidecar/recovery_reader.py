@@ -4,7 +4,7 @@ Runs in a thread of its own (`RecoveryWorker`), so that partitions already held 
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from sidecar.commit import decode_metadata
 from sidecar.lane import Lane
 from sidecar.ledger import LedgerLog, LedgerTopic
 from sidecar.overflow import Overflow
-from sidecar.ports import Start
+from sidecar.ports import Start, Starts
 from sidecar.record import LaneId
 from sidecar.recovery import Replay
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 class RecoveryJob:
     """The recovery of one assignment, under way."""
 
-    starts: Mapping[LaneId, Start]
+    lanes: set[LaneId]
     started_ms: int
     future: Future[list[Lane]]
     retry_at_ms: int = -1  # when it failed for a reason that passes
@@ -35,28 +35,35 @@ class RecoveryWorker:
 
     def __init__(
         self,
+        starts: Starts,
         ledger: LedgerTopic,
         ledger_log: LedgerLog,
         overflow: Overflow,
         tick_ms: int,
         executor: Executor | None = None,
     ) -> None:
+        self._starts = starts
         self._ledger = ledger
         self._log = ledger_log
         self._overflow = overflow
         self._tick_ms = tick_ms
         self._executor = executor or ThreadPoolExecutor(1, "recovery")
 
-    def submit(self, starts: Mapping[LaneId, Start], now_ms: int) -> RecoveryJob:
-        """Begin; the future gives the lanes or raises what makes recovery impossible."""
-        return RecoveryJob(starts, now_ms, self._executor.submit(self.recover, starts, now_ms))
+    def submit(self, lanes: Iterable[LaneId], now_ms: int) -> RecoveryJob:
+        """Begin; the future gives the lanes or raises what makes recovery impossible.
+
+        A lane whose start nobody knows for now is left out: it has to be submitted again.
+        """
+        wanted = sorted(lanes)
+        return RecoveryJob(set(wanted), now_ms, self._executor.submit(self.recover, wanted, now_ms))
 
     def stop(self) -> None:
         """Give up what is queued. Twice is harmless."""
         self._executor.shutdown(wait=True, cancel_futures=True)
 
-    def recover(self, starts: Mapping[LaneId, Start], now_ms: int) -> list[Lane]:
+    def recover(self, wanted: Sequence[LaneId], now_ms: int) -> list[Lane]:
         """Commit -> replay of the ledger from the recovery pointer -> lanes."""
+        starts = self._starts.starts(wanted)
         replays: dict[bytes, Replay] = {}
         froms: dict[int, int] = {}
         untils: dict[int, int] = {}
@@ -68,8 +75,8 @@ class RecoveryWorker:
             state = decode_metadata(start.offset, start.metadata) if start.metadata else None
             replay = Replay(lane_id, start, state, self._overflow.watermark(lane_id))
             replays[lane_key(lane_id.topic, lane_id.partition)] = replay
-            wanted = self._replay_from(start, replay, first, end)
-            froms[partition] = min(wanted, froms.get(partition, wanted))
+            place = self._replay_from(start, replay, first, end)
+            froms[partition] = min(place, froms.get(partition, place))
             untils[partition] = max(replay.block_offset, untils.get(partition, -1))
         records = 0
         for record in self._log.read(froms, untils):

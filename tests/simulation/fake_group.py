@@ -61,6 +61,18 @@ class Group:
             self.on_commit(lane, offset, metadata)
 
 
+class FakeStarts:
+    """`Starts`: the group's commits. Now and then one of them can't be known for a while."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+
+    def starts(self, lanes: Sequence[LaneId]) -> dict[LaneId, Start]:
+        """See `Starts.starts`."""
+        known = [lane for lane in lanes if self._group.rng.random() < 0.9]
+        return {lane: Start(*self._group.committed.get(lane, (0, "")), "id-" + lane.topic) for lane in known}
+
+
 class FakeIntake:
     """`Intake`: one member of the group. Commits without waiting arrive later, in order, or never after a crash."""
 
@@ -100,13 +112,10 @@ class FakeIntake:
         return found
 
     def _assign(self, lanes: list[LaneId]) -> None:
-        starts = {}
         for lane in lanes:
-            offset, metadata = self._group.committed.get(lane, (0, ""))
-            starts[lane] = Start(offset, metadata, "id-" + lane.topic)
-            self._positions[lane] = offset
+            self._positions[lane] = 0
             self._paused.add(lane)
-        self.events.assigned(starts)
+        self.events.assigned(lanes)
 
     def _release(self, lanes: Sequence[LaneId]) -> None:
         for lane in lanes:
@@ -120,6 +129,10 @@ class FakeIntake:
         self._commits.clear()
         self.events.lost(lanes)
         self._release(lanes)
+
+    def begin(self, offsets: Mapping[LaneId, int]) -> None:
+        assert set(offsets) <= set(self._positions) & self._paused, "begun what isn't assigned, or is read already"
+        self._positions.update(offsets)
 
     def pause(self, lanes: Sequence[LaneId]) -> None:
         assert set(lanes) <= set(self._positions), "paused what isn't assigned"

@@ -18,7 +18,7 @@ from sidecar.snapshot import Publisher
 from sidecar.tally import Tally
 from sidecar.targets import Targets
 from tests.simulation.fake_executor import StepExecutor
-from tests.simulation.fake_group import FakeIntake, Group
+from tests.simulation.fake_group import FakeIntake, FakeStarts, Group
 from tests.simulation.fake_kafka import Broker, FakeLedgerLog, FakeOutput, Fate
 from tests.simulation.fake_overflow import FakeOverflow
 from tests.simulation.fake_time import FakeTime
@@ -71,7 +71,12 @@ class Replica:
         self.emitter.settlement = self.settlement
         self.worker = OverflowWorker(shared.overflow, shape.horizon_ms, self.emitter.to_wheel, self.executors[1])
         recovery = RecoveryWorker(
-            LEDGER, FakeLedgerLog(broker, LEDGER.name), shared.overflow, shape.tick_ms, self.executors[2]
+            FakeStarts(shared.group),
+            LEDGER,
+            FakeLedgerLog(broker, LEDGER.name),
+            shared.overflow,
+            shape.tick_ms,
+            self.executors[2],
         )
         self.assignment = Assignment(
             self.intake, self.emitter, self.settlement, (self.worker, recovery), lambda: clock.now_ms

@@ -162,9 +162,21 @@ class Log:
             yield LedgerRecord(partition, offset, b"reminders/3", encode(self.blocks[offset]))
 
 
+class Commits:
+    """The group's commits."""
+
+    def __init__(self, starts: dict[LaneId, Start]) -> None:
+        self.known = starts
+
+    def starts(self, lanes: Sequence[LaneId]) -> dict[LaneId, Start]:
+        return {lane: self.known[lane] for lane in lanes if lane in self.known}
+
+
 def recover(log: Log, start: Start) -> Lane:
-    worker = RecoveryWorker(LedgerTopic("ledger", 1, "g"), log, FakeOverflow(), 1, StepExecutor())
-    [lane] = worker.recover({LANE: start}, 0)
+    worker = RecoveryWorker(
+        Commits({LANE: start}), LedgerTopic("ledger", 1, "g"), log, FakeOverflow(), 1, StepExecutor()
+    )
+    [lane] = worker.recover([LANE], 0)
     return lane
 
 
@@ -187,10 +199,10 @@ def test_replay_begins_at_the_recovery_pointer() -> None:
 def test_the_overflow_is_asked_how_far_it_is() -> None:
     overflow = FakeOverflow()
     overflow.apply([Change(LANE, 1, [overflow_record(11, 90)])], 0)
-    worker = RecoveryWorker(
-        LedgerTopic("ledger", 1, "g"), Log(block(entries_part=entries((11, 90)), number=1)), overflow, 1, StepExecutor()
-    )
-    job = worker.submit({LANE: Start(10, "", "")}, 0)
+    log = Log(block(entries_part=entries((11, 90)), number=1))
+    commits = Commits({LANE: Start(10, "", "")})
+    worker = RecoveryWorker(commits, LedgerTopic("ledger", 1, "g"), log, overflow, 1, StepExecutor())
+    job = worker.submit([LANE], 0)
     assert not job.future.done()
     worker._executor.step()  # type: ignore[attr-defined]
     [lane] = job.future.result(0)

@@ -1,0 +1,106 @@
+"""Where source partitions begin: the group's commits, cut to what the sources still have.
+
+Used by the recovery thread alone, with clients of its own: these questions may take long, above all while a dead
+process's transaction is open and its offsets can't be known, and the engine must go on firing meanwhile.
+"""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from sidecar.commit import decode_metadata
+from sidecar.kafka import ANSWER_TIMEOUT_S, consumer_settings
+from sidecar.ledger import LedgerUnavailable
+from sidecar.ports import Start
+from sidecar.record import LaneId
+
+log = logging.getLogger(__name__)
+
+
+class KafkaStarts:
+    """With `start_latest`, a source without a commit begins at its end instead of its beginning."""
+
+    def __init__(self, client: Mapping[str, str], group: str, start_latest: bool) -> None:
+        self._start_latest = start_latest
+        self._settings = {**consumer_settings(client, group, ""), "logger": log}  # asks for commits, never joins
+        self._client: dict[str, Any] = dict(client)
+        self._consumer: Any = None
+        self._admin: Any = None
+
+    def starts(self, lanes: Sequence[LaneId]) -> dict[LaneId, Start]:
+        """Those that are known; a partition without a leader or with an open transaction is left out: ask again.
+
+        Raises LedgerUnavailable when the brokers don't answer.
+        """
+        if self._consumer is None:
+            self._consumer, self._admin = Consumer(self._settings), AdminClient(self._client)
+        topic_ids = _answered("topics", lambda: self._topic_ids({lane.topic for lane in lanes}))
+        wanted = [TopicPartition(lane.topic, lane.partition) for lane in lanes]
+        commits = _answered("commits", lambda: self._consumer.committed(wanted, timeout=ANSWER_TIMEOUT_S))
+        starts: dict[LaneId, Start] = {}
+        for committed in commits:
+            lane = LaneId(committed.topic, committed.partition)
+            if committed.error is not None:
+                log.warning("no answer about a commit", extra={"lane": str(lane), "error": str(committed.error)})
+                continue
+            topic_id = topic_ids.get(lane.topic, "")
+            if (start := _answered("a log", partial(self._start, committed, topic_id))) is not None:
+                starts[lane] = start
+        return starts
+
+    def close(self) -> None:
+        """Let go of the clients. Not by the consumer's own close, which waits for brokers that are away."""
+        self._consumer = self._admin = None
+
+    def _start(self, committed: TopicPartition, topic_id: str) -> Start | None:
+        state = decode_metadata(committed.offset, committed.metadata or "")
+        known_id = state.topic_id if state is not None else ""
+        place = {"topic": committed.topic, "partition": committed.partition}
+        try:
+            first, end = self._consumer.get_watermark_offsets(committed, timeout=ANSWER_TIMEOUT_S, cached=False)
+        except KafkaException as error:
+            log.warning("no answer about a partition's log; it waits", extra={**place, "error": str(error.args[0])})
+            self._consumer.list_topics(
+                committed.topic, timeout=ANSWER_TIMEOUT_S
+            )  # a new partition is known from now on
+            return None
+        if committed.offset == OFFSET_INVALID:
+            return Start(end if self._start_latest else first, "", topic_id)
+        if committed.offset > end or (known_id and topic_id and known_id != topic_id):
+            log.error(
+                "this topic was deleted and created again, or lost records: its old commit is not used",
+                extra={**place, "committed": committed.offset},
+            )
+            return Start(first, "", topic_id)
+        offset = max(committed.offset, first)
+        if offset > committed.offset:
+            log.error(
+                "the source's retention took records that were open here",
+                extra={**place, "from": committed.offset, "count": offset - committed.offset},
+            )
+        return Start(offset, committed.metadata or "", topic_id or known_id)
+
+    def _topic_ids(self, topics: set[str]) -> dict[str, str]:
+        """Kafka's ids of topics; a broker that has none to give (before 2.8, or the mock) gives an empty answer."""
+        cluster = self._admin.list_topics(next(iter(topics)), timeout=ANSWER_TIMEOUT_S)
+        if cluster.controller_id not in cluster.brokers:
+            return {}  # the mock: it has no controller, and the client would wait for one until the time is up
+        answers = self._admin.describe_topics(TopicCollection(sorted(topics)), request_timeout=ANSWER_TIMEOUT_S)
+        ids: dict[str, str] = {}
+        for topic, answer in answers.items():
+            try:
+                ids[topic] = str(answer.result(ANSWER_TIMEOUT_S + 1).topic_id)  # the request's own limit comes first
+            except (KafkaException, TimeoutError) as error:
+                log.warning("no answer about a topic", extra={"topic": topic, "error": str(error)})
+        return ids
+
+
+def _answered(what: str, ask: Callable[[], Any]) -> Any:
+    try:
+        return ask()
+    except KafkaException as error:
+        raise LedgerUnavailable(f"no answer about {what}: {error.args[0].str()}") from error
