@@ -27,7 +27,7 @@ The same records give the same bytes, so what is written twice is written to the
 
 import struct
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import repeat
 from typing import Any, Final, NamedTuple
@@ -198,22 +198,30 @@ class _Rows:
             self.stop = bisect_right(rows, until, lo=self.start, key=position)
 
     def numbers(self) -> list[int]:
-        return self.reader.numbers(self.count)[self.start : self.stop]
+        numbers = self.reader.numbers(self.count)
+        return numbers if self.stop - self.start == self.count else numbers[self.start : self.stop]
 
     def words(self) -> list[str]:
-        return self.reader.words(self.count)[self.start : self.stop]
+        words = self.reader.words(self.count)
+        return words if self.stop - self.start == self.count else words[self.start : self.stop]
 
     def values(self) -> ByteColumn:
         return self.byte_column(self.count, self.start, self.stop)
 
     def byte_column(self, count: int, start: int, stop: int) -> ByteColumn:
         """Rows start..stop of a byte column of `count` values."""
-        stored = self.reader.length()
-        if stored == 1:  # all the same: one object for all of them
-            (length,) = self.reader.numbers(1)
-            place = self.place
-            self.place = place + max(length, 0)
-            return [self.raw[place : self.place] if length >= 0 else None] * (stop - start)
+        if self.reader.length() == 1:
+            return [self._same()] * (stop - start)
+        return self._different(count, start, stop)
+
+    def _same(self) -> bytes | None:
+        """The value of a column in which all are the same: one object for all of them."""
+        (length,) = self.reader.numbers(1)
+        place = self.place
+        self.place = place + max(length, 0)
+        return self.raw[place : self.place] if length >= 0 else None
+
+    def _different(self, count: int, start: int, stop: int) -> ByteColumn:
         lengths = self.reader.numbers(count)
         absent = -1 in lengths
         present = [length if length > 0 else 0 for length in lengths] if absent else lengths
@@ -247,8 +255,13 @@ class _Rows:
     def _alike(self, shape: tuple[str, ...], count: int, start: int, stop: int) -> list[Headers]:
         if not shape:
             return [_NO_HEADERS] * (stop - start)
-        columns = [zip(repeat(name), self.byte_column(count, start, stop), strict=False) for name in shape]
+        columns = [self._pairs(name, count, start, stop) for name in shape]
         return list(map(list, zip(*columns, strict=True)))
+
+    def _pairs(self, name: str, count: int, start: int, stop: int) -> Iterable[tuple[str, bytes | None]]:
+        if self.reader.length() == 1:
+            return repeat((name, self._same()), stop - start)
+        return zip(repeat(name), self._different(count, start, stop), strict=False)
 
 
 def _unpack_columns(raw: bytes, after: Position, until: Position) -> list[Held]:

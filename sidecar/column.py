@@ -190,6 +190,17 @@ class ColumnReader:
             raise LedgerFormatError("texts of another length than announced")
         return [joined[start:end] for start, end in pairwise(ends)]
 
+    def _text(self) -> str:
+        """What `pack_texts` wrote of one text."""
+        (size,) = self.numbers(1)
+        try:
+            text = self._take(self.length()).decode()
+        except UnicodeDecodeError as error:
+            raise LedgerFormatError("text that is not UTF-8") from error
+        if len(text) != size:
+            raise LedgerFormatError("texts of another length than announced")
+        return text
+
     def words(self, count: int) -> list[str]:
         """What `pack_words` wrote. Equal words are one object, across blocks too: held records share them."""
         if not count:
@@ -197,9 +208,9 @@ class ColumnReader:
         distinct = self.length()
         if not 0 < distinct <= count:
             raise LedgerFormatError(f"{distinct} different words in a column of {count}")
-        words = list(map(sys.intern, self.texts(distinct)))
         if distinct == 1:
-            return words * count
+            return [sys.intern(self._text())] * count
+        words = list(map(sys.intern, self.texts(distinct)))
         try:
             return list(map(words.__getitem__, self._unsigned(_width(distinct - 1), count)))
         except IndexError as error:
@@ -207,8 +218,12 @@ class ColumnReader:
 
     def length(self) -> int:
         """One u32."""
-        length: int = _LENGTH.unpack(self._take(_LENGTH.size))[0]
-        return length
+        place = self._place
+        self._place = place + _LENGTH.size
+        try:
+            return _LENGTH.unpack_from(self._body, place)[0]  # type: ignore[no-any-return]
+        except struct.error as error:
+            raise LedgerFormatError("cut short") from error
 
     def end(self) -> None:
         """Raises LedgerFormatError unless everything was read."""
@@ -216,8 +231,13 @@ class ColumnReader:
             raise LedgerFormatError(f"{len(self._body) - self._place} bytes too many")
 
     def _head(self) -> tuple[int, int]:
-        kind, base = _HEAD.unpack(self._take(_HEAD.size))
-        return kind, base
+        # Read in place: a chunk has dozens of columns of one value, which cost nothing but this.
+        place = self._place
+        self._place = place + _HEAD.size
+        try:
+            return _HEAD.unpack_from(self._body, place)
+        except struct.error as error:
+            raise LedgerFormatError("cut short") from error
 
     def _unsigned(self, width: int, count: int) -> Sequence[int]:
         if width not in _WIDTHS:

@@ -133,15 +133,15 @@ class LaneKeys:
 
 APPLY: Final = """
 -- KEYS: hw, level b, level a, slot hashes ...
--- ARGV: number, then per chunk: index of its level in KEYS, index of its slot in KEYS, score, header, blob
--- Returns hw as it was. Writes only when the block is the next one.
+-- ARGV: first and last number, then per chunk: indexes of its level and its slot in KEYS, score, header, blob
+-- Returns hw as it was. Writes only when the first block is the next one, and then all blocks.
 local hw = tonumber(redis.call('GET', KEYS[1]) or '0')
 if hw ~= tonumber(ARGV[1]) - 1 then return hw end
-for i = 2, #ARGV, 5 do
+for i = 3, #ARGV, 5 do
   redis.call('HSET', KEYS[tonumber(ARGV[i + 1])], ARGV[i + 3], ARGV[i + 4])
   redis.call('ZADD', KEYS[tonumber(ARGV[i])], ARGV[i + 2], ARGV[i + 3])
 end
-redis.call('SET', KEYS[1], ARGV[1])
+redis.call('SET', KEYS[1], ARGV[2])
 return hw
 """
 

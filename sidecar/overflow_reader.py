@@ -1,6 +1,6 @@
 """Reads chunks of one lane from Redis, page by page, and watches `hw` with every page."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from sidecar.chunk import ChunkCodec, ChunkDamagedError
@@ -84,19 +84,17 @@ class LaneReader:
     def after(self, after: Position) -> Read:
         """Reads chunks, leaving out what is at or before `after`."""
 
-        def read(headers: Sequence[Header], limit: Position) -> list[Held]:
+        def read(headers: Sequence[Header], limit: Position) -> Iterator[list[Held]]:
             keys = [self.keys.hw, *map(self.keys.slot, headers)]
             hw, blobs = self._link.run(READ, keys, [header.member for header in headers])
             self._check(hw)
-            records: list[Held] = []
             for header, data in zip(headers, blobs, strict=True):
                 if data is None:
                     self._explain_missing(header)
                 try:
-                    records += self._codec.unpack(header.blob(data), after, limit)
+                    yield self._codec.unpack(header.blob(data), after, limit)
                 except ChunkDamagedError as error:
                     raise OverflowLoss(self._lane, 0, str(error)) from error
-            return records
 
         return read
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from sidecar.overflow import Change, OverflowFull, OverflowLoss
-from sidecar.overflow_layout import COARSE, FINE, LaneKeys
+from sidecar.overflow_layout import COARSE, FINE, LaneKeys, read_header
 from sidecar.overflow_redis import RedisOverflow, open_overflow
 from sidecar.record import LaneId, Position
 from tests.contract.overflow_records import LANE, NOW_MS, START, at, held, in_order, promote_all
@@ -55,6 +55,31 @@ def test_a_block_applied_twice_changes_nothing(overflow: RedisOverflow) -> None:
     overflow.apply([Change(LANE, 1, [held(7, 9_000)])], NOW_MS)
     assert overflow.watermark(LANE) == 2
     assert promote_all(overflow, START, at(HOUR_MS)) == [held(1, 9_000), held(2, 9_000)]
+
+
+def test_blocks_that_are_there_in_part_are_completed(redis_server: RedisServer, overflow: RedisOverflow) -> None:
+    """Whoever applied the first ones took other blocks together than we do."""
+    other_lane = LaneId("reminders", 4)
+    blocks = [Change(LANE, number, [held(number, number * 1_000)]) for number in range(1, 7)]
+    elsewhere = [Change(other_lane, number, [held(number, number * 1_000)]) for number in range(1, 4)]
+    other = open_overflow(redis_server.url, overflow.group)
+    other.apply(blocks[:2], NOW_MS)
+    other.close()
+    overflow.apply([*blocks[:3], *elsewhere[:2], *blocks[3:], *elsewhere[2:]], NOW_MS)
+    assert (overflow.watermark(LANE), overflow.watermark(other_lane)) == (6, 3)
+    assert promote_all(overflow, START, at(HOUR_MS)) == [held(number, number * 1_000) for number in range(1, 7)]
+    assert overflow.count(LANE, START) == 6
+
+
+def test_blocks_are_written_together_as_chunks_that_do_not_overlap(overflow: RedisOverflow) -> None:
+    records = [held(offset, offset * 7_919 % 60_000) for offset in range(6_000)]
+    blocks = [Change(LANE, 1 + start // 500, records[start : start + 500]) for start in range(0, 6_000, 500)]
+    overflow.apply(blocks, NOW_MS)
+    assert overflow.watermark(LANE) == 12
+    keys = LaneKeys(overflow.group, LANE)
+    headers = sorted(read_header(member, FINE) for member in overflow.client.zrange(keys.level(FINE), 0, -1))
+    assert len(headers) <= 14  # of up to 512 records, in at most two slots
+    assert all(header.last < following.first for header, following in itertools.pairwise(headers))
 
 
 def test_a_gap_in_the_blocks_is_loss(overflow: RedisOverflow) -> None:

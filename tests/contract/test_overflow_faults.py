@@ -36,10 +36,29 @@ class Interrupted:
         return getattr(self._client, name)
 
     def evalsha(self, name: str, *arguments: Any) -> Any:
+        self.notice(name)
+        return self._client.evalsha(name, *arguments)
+
+    def pipeline(self, transaction: bool) -> Any:
+        return InterruptedPipeline(self._client.pipeline(transaction=transaction), self.notice)
+
+    def notice(self, name: str) -> None:
         if name == self._awaited and self._interruption is not None:
             interruption, self._interruption = self._interruption, None
             interruption()
-        return self._client.evalsha(name, *arguments)
+
+
+class InterruptedPipeline:
+    """Calls of scripts that are sent together."""
+
+    def __init__(self, pipeline: Any, notice: Callable[[str], None]) -> None:
+        self._pipeline = pipeline
+        self._notice = notice
+        self.execute = pipeline.execute
+
+    def execute_command(self, command: str, name: str, *arguments: Any) -> None:
+        self._notice(name)
+        self._pipeline.execute_command(command, name, *arguments)
 
 
 def put(url: str) -> None:

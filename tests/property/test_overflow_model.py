@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from sidecar import chunk, overflow_reader, overflow_redis, overflow_window
+from sidecar import chunk, overflow_cascade, overflow_packing, overflow_reader, overflow_redis, overflow_window
 from sidecar.embedded.valkey import EmbeddedValkey
 from sidecar.overflow import Change
 from sidecar.overflow_layout import LaneKeys
@@ -125,8 +125,9 @@ def test_overflow_agrees_with_a_sorted_list(url: str, tiny: bool, monkeypatch: p
     if tiny:
         monkeypatch.setattr(chunk, "RECORDS_MAX", 3)
         monkeypatch.setattr(overflow_reader, "HEADERS_PER_PAGE", 3)
-        monkeypatch.setattr(overflow_redis, "HEADERS_PER_PAGE", 3)
-        monkeypatch.setattr(overflow_redis, "CASCADE_CHUNKS_MAX", 2)
+        monkeypatch.setattr(overflow_cascade, "HEADERS_PER_PAGE", 3)
+        monkeypatch.setattr(overflow_cascade, "CASCADE_RECORDS_MAX", 5)
+        monkeypatch.setattr(overflow_packing, "BATCH_RECORDS_MAX", 50)
         monkeypatch.setattr(overflow_redis, "READ_AHEAD_RECORDS_MAX", 7)
         monkeypatch.setattr(overflow_redis, "READ_AHEAD_RECORDS_MIN", 4)
         monkeypatch.setattr(overflow_window, "BLOBS_PER_PAGE_MAX", 2)

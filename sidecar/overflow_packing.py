@@ -1,0 +1,77 @@
+"""From change blocks to chunks: what is written in one script, and in which slots it lies.
+
+Blocks that wait together are written together, as one run of chunks: a chunk then covers less of its slot, so that
+fewer overlap where a promotion reads, and slots with few records of each block get chunks worth their header.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Final
+
+from sidecar.chunk import ChunkCodec
+from sidecar.overflow import Change
+from sidecar.overflow_layout import COARSE, DUE_MAX_MS, FINE, Header, Level, header_of
+from sidecar.record import Held
+
+# What one script writes at the most, unless a single block is larger: 10 ms is as long as others may wait for it.
+BATCH_RECORDS_MAX: Final = 16_384
+BATCH_BYTES_MAX: Final = 8 * 1024 * 1024
+BATCH_SLOTS_MAX: Final = 256
+CASCADE_AHEAD_MS: Final = COARSE.slot_ms
+
+_due = itemgetter(0)
+
+
+def batched(changes: Sequence[Change]) -> list[list[Change]]:
+    """Runs of consecutive blocks of one lane, each small enough for one script."""
+    batches: list[list[Change]] = []
+    count = size = 0
+    slots: set[int] = set()
+    for change in changes:
+        records = change.records
+        fresh = {held.due_ms // COARSE.slot_ms for held in records}
+        fresh_size = sum(held.size for held in records)
+        last = batches[-1][-1] if batches else None
+        if (
+            last is not None
+            and (last.lane, last.number + 1) == (change.lane, change.number)
+            and count + len(records) <= BATCH_RECORDS_MAX
+            and size + fresh_size <= BATCH_BYTES_MAX
+            and len(slots | fresh) <= BATCH_SLOTS_MAX
+        ):
+            batches[-1].append(change)
+        else:
+            batches.append([change])
+            count = size = 0
+            slots = set()
+        count += len(records)
+        size += fresh_size
+        slots |= fresh
+    return batches
+
+
+def chunks_of(codec: ChunkCodec, records: Sequence[Held], now_ms: int) -> list[tuple[Header, bytes]]:
+    """Chunks of sorted records: fine as far as the cascade has come, coarse beyond."""
+    border = bisect_left(records, cascaded_until_ms(now_ms), key=_due)
+    return [*packed(codec, records[:border], FINE), *packed(codec, records[border:], COARSE)]
+
+
+def packed(codec: ChunkCodec, records: Sequence[Held], level: Level) -> list[tuple[Header, bytes]]:
+    """Chunks of sorted records, slot by slot. Raises ValueError for due times that no score can express."""
+    if records and not 0 <= records[0].due_ms <= records[-1].due_ms <= DUE_MAX_MS:
+        raise ValueError(f"due times must be within 0..{DUE_MAX_MS} ms")
+    found: list[tuple[Header, bytes]] = []
+    start = 0
+    while start < len(records):
+        end_ms = level.start_ms(records[start].due_ms) + level.slot_ms
+        stop = bisect_left(records, end_ms, lo=start, key=_due)
+        for run, blob in codec.pack(records[start:stop]):
+            found.append((header_of(run, level, blob), blob.data))
+        start = stop
+    return found
+
+
+def cascaded_until_ms(now_ms: int) -> int:
+    """Where the coarse level begins: the first slot that starts more than an hour from now."""
+    return COARSE.start_ms(now_ms + CASCADE_AHEAD_MS) + COARSE.slot_ms
