@@ -61,7 +61,7 @@ class Split(NamedTuple):
     trailer: Headers
     counted: Headers
     origin: bytes | None
-    size: int  # bytes of the header values
+    size: int  # of names and values; a name counts by its characters, which costs least
 
 
 _NOTHING: Final = Split(_NO_HEADERS, MappingProxyType({}), _NO_HEADERS, _NO_HEADERS, None, 0)
@@ -78,6 +78,7 @@ def split(headers: Headers | None) -> Split:
     size = 0
     for name, value in headers:
         kind = _KINDS.get(name)
+        size += len(name)  # a name may be as long as a value, and a held record keeps it
         if value:
             size += len(value)
         if kind is None:

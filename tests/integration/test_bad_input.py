@@ -4,93 +4,22 @@ import pytest
 from confluent_kafka import Message
 
 from tests.integration.conftest import NewSite
+from tests.integration.hostile_records import (
+    GOOD_DELAY,
+    GOOD_TARGET,
+    MINE,
+    POLICIES,
+    REFUSED,
+    REFUSED_RETRY,
+    TARGET,
+    named,
+)
 from tests.services.kafka import Headers
 from tests.services.sidecar_process import Sidecar, now_ms
 from tests.services.site import Site, headers_of, own_headers, place
 from tests.services.waiting import wait_until
 
 pytestmark = pytest.mark.integration
-
-POLICIES = """
-name: strict
-match: {topics: ["~strict"]}
-delay: {max: 1h}
-target: {allow: ["~strict*", "~narrow", "~never-*"]}
----
-name: retries
-match: {topics: ["~work-retry"]}
-retry: {attempts: 3, backoff: {kind: fixed, delay: 1ms}}
-target: {allow: ["~never-*"]}
-dead_letter: {topic: ~no-such-dead-letters}
----
-name: conditional
-match: {topics: ["~conditional"], headers: {tenant: "gold"}}
-delay: {default: 1ms}
-target: {topic: ~strict-out}
-"""
-DELAY, DELIVER_AT, TARGET = "tickover-delay", "tickover-deliver-at", "tickover-target"
-PARTITION, EXPIRES, ID, ACTION = (
-    "tickover-target-partition", "tickover-expires-at", "tickover-id", "tickover-action",
-)  # fmt: skip
-GOOD_TARGET = (TARGET, b"~strict-out")
-GOOD_DELAY = (DELAY, b"1ms")
-MINE: list[tuple[str, bytes | None]] = [("mine", b"\xff"), ("mine", None), ("mine", b"\xff")]
-
-# What is asked for, the reason, and a word of the detail. `~` stands for the site's names.
-REFUSED: dict[str, tuple[Headers, str, str]] = {
-    "malformed delay": ([(DELAY, b"soon"), GOOD_TARGET], "bad_header", "not a duration"),
-    "negative delay": ([(DELAY, b"-1s"), GOOD_TARGET], "bad_header", "negative"),
-    "NaN": ([(DELAY, b"NaN"), GOOD_TARGET], "bad_header", "finite"),
-    "infinite delay": ([(DELAY, b"inf"), GOOD_TARGET], "bad_header", "finite"),
-    "delay of years": ([(DELAY, b"P1Y"), GOOD_TARGET], "bad_header", "days"),
-    "empty delay": ([(DELAY, b""), GOOD_TARGET], "bad_header", "not a duration"),
-    "overflowing delay": ([(DELAY, b"9" * 40 + b"d"), GOOD_TARGET], "bad_header", "longer than"),
-    "64-bit delay": ([(DELAY, b"9223372036854775808"), GOOD_TARGET], "bad_header", "longer than"),
-    "endless delay": ([(DELAY, b"9" * 10_000), GOOD_TARGET], "bad_header", "longer than"),
-    "far delay": ([(DELAY, b"61m"), GOOD_TARGET], "too_far", "1h"),
-    "delay that is no text": ([(DELAY, b"\xff\xfe"), GOOD_TARGET], "bad_header", "UTF-8"),
-    "null delay": ([(DELAY, None), GOOD_TARGET], "bad_header", "null"),
-    "delay twice": ([GOOD_DELAY, GOOD_DELAY, GOOD_TARGET], "bad_header", "more than once"),
-    "no delay at all": ([GOOD_TARGET], "bad_header", "no default"),
-    "malformed time": ([(DELIVER_AT, b"tomorrow"), GOOD_TARGET], "bad_header", "not a time"),
-    "negative time": ([(DELIVER_AT, b"-1"), GOOD_TARGET], "bad_header", "negative"),
-    "time without zone": ([(DELIVER_AT, b"2030-01-01T00:00:00"), GOOD_TARGET], "bad_header", "zone"),
-    "time that is no day": ([(DELIVER_AT, b"2030-02-30T00:00:00Z"), GOOD_TARGET], "bad_header", "calendar"),
-    "time after the year 9999": ([(DELIVER_AT, b"253402300800000"), GOOD_TARGET], "bad_header", "9999"),
-    "far time": ([(DELIVER_AT, b"9998-01-01T00:00:00Z"), GOOD_TARGET], "too_far", "1h"),
-    "time twice": ([(DELIVER_AT, b"1"), (DELIVER_AT, b"1"), GOOD_TARGET], "bad_header", "more than once"),
-    "good time, bad delay": ([(DELIVER_AT, b"1"), (DELAY, b"soon"), GOOD_TARGET], "bad_header", "not a duration"),
-    "bad time, good delay": ([(DELIVER_AT, b"soon"), GOOD_DELAY, GOOD_TARGET], "bad_header", "not a time"),
-    "no target": ([GOOD_DELAY], "bad_header", "no target"),
-    "target that is no name": ([GOOD_DELAY, (TARGET, b"a/b c")], "bad_header", "not a topic name"),
-    "null target": ([GOOD_DELAY, (TARGET, None)], "bad_header", "null"),
-    "forbidden target": ([GOOD_DELAY, (TARGET, b"~elsewhere")], "target_not_allowed", "not allowed"),
-    "unknown target": ([GOOD_DELAY, (TARGET, b"~never-made")], "unknown_target", "no topic"),
-    "loop": ([GOOD_DELAY, (TARGET, b"~strict")], "loop", "source"),
-    "unknown partition": ([GOOD_DELAY, GOOD_TARGET, (PARTITION, b"5")], "unknown_target", "partitions"),
-    "negative partition": ([GOOD_DELAY, GOOD_TARGET, (PARTITION, b"-1")], "bad_header", "whole number"),
-    "huge partition": ([GOOD_DELAY, GOOD_TARGET, (PARTITION, b"4294967296")], "bad_header", "larger"),
-    "malformed expiry": ([GOOD_DELAY, GOOD_TARGET, (EXPIRES, b"later")], "bad_header", "not a time"),
-    "empty id": ([GOOD_DELAY, GOOD_TARGET, (ID, b"")], "bad_header", "empty"),
-    "long id": ([GOOD_DELAY, GOOD_TARGET, (ID, b"x" * 1_025)], "bad_header", "1024"),
-    "id twice": ([GOOD_DELAY, GOOD_TARGET, (ID, b"x"), (ID, b"x")], "bad_header", "more than once"),
-    "cancel": ([(ACTION, b"cancel"), (ID, b"x")], "unsupported_action", "not available"),
-    "reschedule": ([(ACTION, b"reschedule"), (ID, b"x"), (DELAY, b"1s")], "unsupported_action", "not available"),
-    "fire": ([(ACTION, b"fire"), (ID, b"x")], "unsupported_action", "not available"),
-    "action without id": ([(ACTION, b"cancel")], "bad_header", "needs"),
-    "unknown action": ([(ACTION, b"explode"), (ID, b"x")], "bad_header", "unknown"),
-}
-# The same for a retry policy.
-REFUSED_RETRY: dict[str, tuple[Headers, str, str]] = {
-    "attempt of zero": ([("tickover-attempt", b"0")], "bad_header", "from 1"),
-    "attempt that is no number": ([("tickover-attempt", b"1.5")], "bad_header", "whole number"),
-    "attempt twice": ([("tickover-attempt", b"1")] * 2, "bad_header", "more than once"),
-    "overflowing attempt": ([("tickover-attempt", b"2147483647")], "bad_header", "larger"),
-    "malformed first failure": ([("tickover-first-failure", b"yesterday")], "bad_header", "whole number"),
-    "error class that is no text": ([("tickover-error-class", b"\xff")], "bad_header", "UTF-8"),
-    "null error message": ([("tickover-error-message", None)], "bad_header", "null"),
-    "no dead-letter topic": ([("tickover-attempt", b"9")], "unknown_target", "attempts_exhausted"),
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -127,11 +56,6 @@ def quarantined(site: Site, sidecar: Sidecar) -> dict[bytes, Message]:
 
     wait_until(all_found, 20.0, lambda: f"missing: {[value for _, value, _ in sent + retries if value not in found]}")
     return found
-
-
-def named(site: Site, headers: Headers) -> list[tuple[str, bytes | None]]:
-    group = f"{site.group}-".encode()
-    return [(name, value and value.replace(b"~", group)) for name, value in headers]
 
 
 def check(message: Message, asked: Headers, reason: str, word: str) -> None:

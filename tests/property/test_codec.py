@@ -48,7 +48,7 @@ def test_headers_are_sorted_by_whose_they_are(headers: Headers) -> None:
                 assert name not in parts.controls
             else:
                 assert parts.controls[name] == (given_values[0] if len(given_values) == 1 else REPEATED)
-    assert parts.size == sum(len(value or b"") for _, value in headers)
+    assert parts.size == sum(len(name) + len(value or b"") for name, value in headers)
     assert [name for name, _ in parts.trailer] == [n for n, _ in headers if n.removeprefix("tickover-") in RETURNING]
     assert parts.counted == [header for header in headers if header[0].removeprefix("tickover-") in COUNTED]
 

@@ -24,12 +24,13 @@ def produce_raw(
     value: bytes | None,
     headers: Sequence[tuple[bytes, bytes | None]],
     timestamp_ms: int | None = None,
+    key: bytes | None = None,
 ) -> int:
     """Write one record with header names of any bytes and any timestamp (-1: none) to partition 0; returns its offset.
 
     Without a timestamp it is now.
     """
-    batch = _batch(_record(value, headers), int(time.time() * 1000) if timestamp_ms is None else timestamp_ms)
+    batch = _batch(_record(key, value, headers), int(time.time() * 1000) if timestamp_ms is None else timestamp_ms)
     name = _string(topic.encode())
     body = struct.pack(">hhii", -1, -1, int(_TIMEOUT_S * 1000), 1) + name
     body += struct.pack(">iii", 1, 0, len(batch)) + batch
@@ -46,8 +47,8 @@ def produce_raw(
     return int(offset)
 
 
-def _record(value: bytes | None, headers: Sequence[tuple[bytes, bytes | None]]) -> bytes:
-    body = b"\0" + _varint(0) + _varint(0) + _nullable(None) + _nullable(value) + _varint(len(headers))
+def _record(key: bytes | None, value: bytes | None, headers: Sequence[tuple[bytes, bytes | None]]) -> bytes:
+    body = b"\0" + _varint(0) + _varint(0) + _nullable(key) + _nullable(value) + _varint(len(headers))
     for name, content in headers:
         body += _nullable(name) + _nullable(content)
     return _varint(len(body)) + body

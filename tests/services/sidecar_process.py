@@ -80,6 +80,21 @@ class Sidecar:
             self._process.kill()
             self.wait_until_ended()
 
+    def freeze(self) -> None:
+        """SIGSTOP: it does nothing, and nobody is told."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT: it goes on as if no time had passed."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    @property
+    def runs(self) -> bool:
+        """False when it has ended, or was never started."""
+        return self._process is not None and self._process.poll() is None
+
     def wait_until_ended(self, timeout_s: float = STOP_S) -> int:
         """Its exit status; 0 when it doesn't run."""
         process, self._process = self._process, None
@@ -115,6 +130,12 @@ class Sidecar:
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         records = [json.loads(line) for line in lines if line.startswith("{")]
         return [record for record in records if record.get("level") == level]
+
+    def peak_memory_bytes(self) -> int:
+        """The most physical memory that it has had."""
+        assert self._process is not None
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
 
     def last_words(self) -> str:
         """The end of its log."""
