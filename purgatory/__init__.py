@@ -8,11 +8,24 @@ Nothing here opens a file or a socket, and no thread is started but `SystemTimer
 from purgatory.action_queue import DelayedActionQueue
 from purgatory.coordinator_timer import CoordinatorTimer
 from purgatory.deferred_event_queue import DeferredEventQueue
+from purgatory.delayed_delete_records import DelayedDeleteRecords
+from purgatory.delayed_elect_leader import DelayedElectLeader
+from purgatory.delayed_fetch import DelayedFetch, FetchParams, FetchPartition
 from purgatory.delayed_future import DelayedFuture, DelayedFuturePurgatory
+from purgatory.delayed_group import DelayedHeartbeat, DelayedJoin, DelayedSync, InitialDelayedJoin
 from purgatory.delayed_operation import DelayedOperation
 from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
+from purgatory.delayed_produce import DelayedProduce
+from purgatory.delayed_remote import DelayedRemoteFetch, DelayedRemoteListOffsets
+from purgatory.delayed_share_fetch import DelayedShareFetch
+from purgatory.errors import ApiError, Errors
+from purgatory.log_offsets import TopicPartition
 from purgatory.mock_timer import MockTimer
+from purgatory.partition import Partition, PartitionSettings
 from purgatory.reaper import SystemTimerReaper, TimerDriver
+from purgatory.replica_log import LogStorage, ReplicaLog
+from purgatory.replica_manager import ReplicaManager, Surroundings
+from purgatory.share_acquisition import AcquisitionLockTimerTask
 from purgatory.system_timer import SystemTimer
 from purgatory.threshold_purgatory import ThresholdPurgatory, TimingWheelExpirationService
 from purgatory.timer import TimerTask
@@ -20,19 +33,42 @@ from purgatory.versions import LATEST, KafkaVersion
 
 __all__ = [
     "LATEST",
+    "AcquisitionLockTimerTask",
+    "ApiError",
     "CoordinatorTimer",
     "DeferredEventQueue",
     "DelayedActionQueue",
+    "DelayedDeleteRecords",
+    "DelayedElectLeader",
+    "DelayedFetch",
     "DelayedFuture",
     "DelayedFuturePurgatory",
+    "DelayedHeartbeat",
+    "DelayedJoin",
     "DelayedOperation",
     "DelayedOperationPurgatory",
+    "DelayedProduce",
+    "DelayedRemoteFetch",
+    "DelayedRemoteListOffsets",
+    "DelayedShareFetch",
+    "DelayedSync",
+    "Errors",
+    "FetchParams",
+    "FetchPartition",
+    "InitialDelayedJoin",
     "KafkaVersion",
+    "LogStorage",
     "MockTimer",
+    "Partition",
+    "PartitionSettings",
+    "ReplicaLog",
+    "ReplicaManager",
+    "Surroundings",
     "SystemTimer",
     "SystemTimerReaper",
     "ThresholdPurgatory",
     "TimerDriver",
     "TimerTask",
     "TimingWheelExpirationService",
+    "TopicPartition",
 ]

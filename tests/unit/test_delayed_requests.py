@@ -1,0 +1,243 @@
+"""DeleteRecords (table 2.3), remote reads, elections: the smaller delayed operations, by decision and by life."""
+
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from purgatory.admission import DeleteRecordsFacts, refuse_delete_records
+from purgatory.delayed_delete_records import (
+    DelayedDeleteRecords,
+    DeleteRecordsResult,
+    DeleteRecordsSnapshot,
+    decide_delete_records,
+    must_delay_delete_records,
+)
+from purgatory.delayed_elect_leader import DelayedElectLeader, decide_elect_leader
+from purgatory.delayed_fetch import FetchParams
+from purgatory.delayed_remote import (
+    REMOTE_FETCH_MAX_WAIT_MS,
+    DelayedRemoteFetch,
+    DelayedRemoteListOffsets,
+    ListOffsetsResult,
+    decide_remote_fetch,
+    decide_remote_list_offsets,
+)
+from purgatory.errors import ApiError, Errors
+from purgatory.log_offsets import TopicPartition
+
+ONE, TWO = TopicPartition("topic", 1), TopicPartition("topic", 2)
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"is_known": False}, 3),
+        ({"is_authorized": False, "is_known": False}, 29),
+        ({"is_internal": True}, 17),
+        ({"is_delete_policy": False}, 44),
+        ({}, 0),
+    ],
+)
+def test_deletions_refused_before_the_log(facts, expected):
+    assert refuse_delete_records(DeleteRecordsFacts(**facts)) == expected
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "expected"),
+    [
+        (DeleteRecordsSnapshot(Errors.UNKNOWN_TOPIC_OR_PARTITION), 3),
+        (DeleteRecordsSnapshot(Errors.NOT_LEADER_OR_FOLLOWER, 9), 6),
+        (DeleteRecordsSnapshot(Errors.KAFKA_STORAGE_ERROR), 56),
+        (DeleteRecordsSnapshot(low_watermark=4), None),
+        (DeleteRecordsSnapshot(low_watermark=5), 0),
+        (DeleteRecordsSnapshot(low_watermark=6), 0),
+    ],
+)
+def test_when_a_deletion_is_done(snapshot, expected):
+    assert decide_delete_records(5, snapshot) == expected
+
+
+@pytest.mark.parametrize(
+    ("results", "delayed"),
+    [
+        ({ONE: DeleteRecordsResult(Errors.NONE, 4, 5)}, True),
+        ({ONE: DeleteRecordsResult(Errors.NONE, 5, 5)}, False),
+        ({ONE: DeleteRecordsResult(Errors.OFFSET_OUT_OF_RANGE)}, False),
+        ({ONE: DeleteRecordsResult(Errors.NOT_LEADER_OR_FOLLOWER), TWO: DeleteRecordsResult(Errors.NONE, 4, 5)}, True),
+        ({}, False),
+    ],
+)
+def test_whether_a_deletion_waits(results, delayed):
+    assert must_delay_delete_records(results) is delayed
+
+
+def test_a_deletion_waits_for_all_partitions_and_keeps_errors():
+    watermarks = {ONE: 5, TWO: 0}
+    answers: list[Any] = []
+    refused = TopicPartition("topic", 3)
+    operation = DelayedDeleteRecords(
+        1000,
+        {
+            ONE: DeleteRecordsResult(Errors.NONE, 0, 5),
+            TWO: DeleteRecordsResult(Errors.NONE, 0, 5),
+            refused: DeleteRecordsResult(Errors.OFFSET_OUT_OF_RANGE),
+        },
+        lambda key: DeleteRecordsSnapshot(low_watermark=watermarks[key]),
+        answers.append,
+    )
+    assert not operation.try_complete()
+    watermarks[TWO] = 7
+    assert operation.try_complete()
+    assert {key: (result.error, result.low_watermark) for key, result in answers[0].items()} == {
+        ONE: (Errors.NONE, 5),
+        TWO: (Errors.NONE, 7),
+        refused: (Errors.OFFSET_OUT_OF_RANGE, -1),
+    }
+
+
+class Remote:
+    def __init__(self, *, error=Errors.NONE, local_error=Errors.NONE):
+        self.future: Future[str] = Future()
+        self.error = error
+        self.answers: list[object] = []
+        self.operation = DelayedRemoteFetch(
+            FetchParams(), self.future, [ONE], lambda key: self.error, self.answers.append, local_error=local_error
+        )
+
+
+@pytest.mark.parametrize(
+    ("errors", "is_read", "expected"),
+    [
+        ([Errors.NOT_LEADER_OR_FOLLOWER], False, True),
+        ([Errors.UNKNOWN_TOPIC_OR_PARTITION], False, True),
+        ([Errors.KAFKA_STORAGE_ERROR], False, True),
+        ([Errors.FENCED_LEADER_EPOCH], False, False),
+        ([Errors.NONE, Errors.NONE], True, True),
+        ([Errors.NONE], False, False),
+    ],
+)
+def test_when_a_remote_fetch_is_answered(errors, is_read, expected):
+    assert decide_remote_fetch(errors, is_read) is expected
+
+
+def test_a_remote_fetch_is_answered_when_the_read_is_done():
+    world = Remote()
+    assert world.operation.delay_ms == REMOTE_FETCH_MAX_WAIT_MS
+    assert not world.operation.try_complete()
+    world.future.set_result("records")
+    assert world.operation.try_complete()
+    assert world.answers == ["records"]
+
+
+def test_a_failed_remote_read_is_an_answer():
+    world = Remote()
+    failure = OSError("store away")
+    world.future.set_exception(failure)
+    assert world.operation.try_complete()
+    assert world.answers == [failure]
+
+
+def test_followers_do_not_read_remotely():
+    with pytest.raises(ValueError, match="follower 2"):
+        DelayedRemoteFetch(FetchParams(replica_id=2), Future(), [], lambda key: Errors.NONE, lambda result: None)
+
+
+def test_a_remote_fetch_whose_partition_goes_answers_without_it():
+    world = Remote(error=Errors.NOT_LEADER_OR_FOLLOWER)
+    assert world.operation.try_complete()
+    assert world.answers == [None]
+
+
+def test_a_local_error_comes_before_the_remote_result():
+    world = Remote(local_error=Errors.FENCED_LEADER_EPOCH)
+    world.future.set_result("records")
+    assert world.operation.try_complete()
+    assert world.answers == [None]
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_remote_fetch_that_expires_cancels_what_has_not_begun(is_running):
+    world = Remote()
+    if is_running:
+        assert world.future.set_running_or_notify_cancel()
+    world.operation.run()
+    assert world.answers == [None]
+    assert world.future.cancelled() is not is_running
+
+
+FOUND = ListOffsetsResult(Errors.NONE, 1234, 7, 2)
+
+
+class LookUps:
+    def __init__(self):
+        self.futures: dict[TopicPartition, Future[ListOffsetsResult]] = {ONE: Future(), TWO: Future()}
+        self.errors: dict[TopicPartition, Errors] = {}
+        self.answers: list[Any] = []
+        self.operation = DelayedRemoteListOffsets(
+            1000, self.futures, {}, lambda key: self.errors.get(key, Errors.NONE), self.answers.append
+        )
+
+
+def test_remote_offsets_that_expire():
+    world = LookUps()
+    assert not world.operation.try_complete()
+    world.operation.run()
+    late = ListOffsetsResult(Errors.REQUEST_TIMED_OUT, -1, -1, -1)
+    assert world.answers == [{ONE: late, TWO: late}]
+    assert all(future.cancelled() for future in world.futures.values())
+    assert world.operation.expired == 2
+
+
+def test_remote_offsets_that_are_found():
+    world = LookUps()
+    world.futures[ONE].set_result(FOUND)
+    assert not world.operation.try_complete()
+    world.futures[TWO].set_result(FOUND)
+    assert world.operation.try_complete()
+    assert world.answers == [{ONE: FOUND, TWO: FOUND}]
+
+
+def test_a_failed_look_up_is_its_own_partitions_error():
+    world = LookUps()
+    world.futures[ONE].set_exception(ApiError(Errors.KAFKA_STORAGE_ERROR))
+    world.futures[TWO].set_result(FOUND)
+    assert world.operation.try_complete()
+    assert world.answers == [{ONE: ListOffsetsResult(Errors.KAFKA_STORAGE_ERROR), TWO: FOUND}]
+    failed: Future[ListOffsetsResult] = Future()
+    failed.set_exception(OSError("store away"))
+    assert decide_remote_list_offsets(Errors.NONE, failed) == ListOffsetsResult(Errors.UNKNOWN_SERVER_ERROR)
+
+
+def test_a_partition_that_goes_cancels_its_look_up_only():
+    world = LookUps()
+    world.errors[ONE] = Errors.NOT_LEADER_OR_FOLLOWER
+    assert not world.operation.try_complete()
+    assert (world.futures[ONE].cancelled(), world.futures[TWO].cancelled()) == (True, False)
+    world.futures[TWO].set_result(FOUND)
+    assert world.operation.try_complete()
+    assert world.answers == [{ONE: ListOffsetsResult(Errors.NOT_LEADER_OR_FOLLOWER), TWO: FOUND}]
+
+
+@pytest.mark.parametrize(
+    ("leaders", "waiting"),
+    [({}, {ONE, TWO}), ({ONE: 1}, {TWO}), ({ONE: 1, TWO: 3}, {TWO}), ({ONE: 1, TWO: 2}, set())],
+)
+def test_an_election_waits_for_the_expected_leaders(leaders, waiting):
+    assert decide_elect_leader({ONE: 1, TWO: 2}, leaders) == waiting
+
+
+def test_an_election_that_expires_answers_what_it_knows():
+    leaders: dict[TopicPartition, int] = {ONE: 1}
+    answers: list[object] = []
+    three = TopicPartition("topic", 3)
+    refused = {three: Errors.UNKNOWN_TOPIC_OR_PARTITION}
+    operation = DelayedElectLeader(-5, {ONE: 1, TWO: 2}, refused, lambda: leaders, answers.append)
+    assert operation.delay_ms == 0
+    assert not operation.try_complete()
+    operation.run()
+    assert answers == [{ONE: Errors.NONE, TWO: Errors.REQUEST_TIMED_OUT, **refused}]
+    leaders[TWO] = 2
+    operation = DelayedElectLeader(100, {ONE: 1, TWO: 2}, {}, lambda: leaders, answers.append)
+    assert operation.try_complete()
+    assert answers[1] == {ONE: Errors.NONE, TWO: Errors.NONE}

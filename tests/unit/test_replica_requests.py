@@ -1,0 +1,207 @@
+"""Produce and delete requests at one broker, from append to answer: ReplicaManagerTest, and experiments."""
+
+import pytest
+
+from purgatory.delayed_fetch import ClientMetadata
+from purgatory.errors import Errors
+from purgatory.isr import AlterPartitionReply
+from purgatory.log_offsets import TopicPartition
+from tests.unit.replica_world import KEY, SIZE, Batch, World, assignment
+
+REPLICAS = (1, 2)
+OTHER = TopicPartition("topic", 1)
+
+
+def follower_assignment(world, leader=2, epoch=1):
+    world.manager.become(KEY, assignment(leader=leader, epoch=epoch, partition_epoch=epoch, replicas=REPLICAS))
+
+
+@pytest.mark.parametrize("acks", [-2, 2, 3])
+def test_illegal_acks_append_nothing(acks):
+    world = World()
+    partition = world.lead()
+    world.produce(acks=acks)
+    result = world.answer()
+    assert (result.error, result.base_offset) == (Errors.INVALID_REQUIRED_ACKS, -1)
+    assert partition.log.log_end_offset == 0
+
+
+@pytest.mark.parametrize(("acks", "replicas"), [(-1, (1,)), (1, REPLICAS), (0, REPLICAS)])
+def test_a_produce_that_need_not_wait_is_answered_at_once(acks, replicas):
+    world = World()
+    world.lead(replicas)
+    world.produce(Batch(), Batch(count=3), acks=acks)
+    result = world.answer()
+    assert (result.error, result.base_offset, result.required_offset) == (Errors.NONE, 0, 4)
+    assert world.parked == 0
+
+
+def test_acks_all_waits_for_the_follower():
+    world = World()
+    world.lead(REPLICAS)
+    world.produce()
+    assert (world.answers, world.parked) == ([], 1)
+    world.follow(1)
+    produced, fetched = world.answers
+    assert (produced[KEY].error, produced[KEY].base_offset) == (Errors.NONE, 0)
+    assert fetched[0][1].high_watermark == 0  # as it was before this fetch
+    assert world.parked == 0
+    world.answers.clear()
+    world.follow(1)
+    assert world.answer().high_watermark == 1
+
+
+@pytest.mark.parametrize("timeout_ms", [-1, 0, 500])
+def test_acks_all_times_out_with_the_real_offset(timeout_ms):
+    world = World()
+    world.lead(REPLICAS)
+    world.produce(Batch(count=2), timeout_ms=500)
+    world.pass_time(500)
+    world.answers.clear()
+    world.produce(timeout_ms=timeout_ms)
+    world.pass_time(max(timeout_ms, 0))
+    result = world.answer()
+    assert (result.error, result.base_offset) == (Errors.REQUEST_TIMED_OUT, 2)
+
+
+def test_acks_all_without_time_is_still_answered_if_there_is_nothing_to_wait_for():
+    world = World()
+    world.lead()
+    world.produce(timeout_ms=0)
+    assert world.answer().error is Errors.NONE
+
+
+def test_too_few_in_sync_replicas_refuse_acks_all_only():
+    world = World()
+    partition = world.lead(REPLICAS, isr=(1,), min_insync_replicas=2)
+    world.produce()
+    result = world.answer()
+    assert (result.error, result.base_offset, partition.log.log_end_offset) == (Errors.NOT_ENOUGH_REPLICAS, -1, 0)
+    world.produce(acks=1)
+    assert (world.answer().error, partition.log.log_end_offset) == (Errors.NONE, 1)
+
+
+def test_one_partition_waits_while_another_failed():
+    world = World()
+    world.lead(REPLICAS)
+    world.manager.append_records(100, -1, {KEY: [Batch()], OTHER: [Batch()]}, world.answers.append)
+    assert world.answers == []
+    world.pass_time(100)
+    [answer] = world.answers
+    assert answer[KEY].error is Errors.REQUEST_TIMED_OUT
+    assert answer[OTHER].error is Errors.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize(
+    ("event", "expected"),
+    [
+        ("follower", Errors.NOT_LEADER_OR_FOLLOWER),
+        ("stopped", Errors.NOT_LEADER_OR_FOLLOWER),
+        ("deleted", Errors.UNKNOWN_TOPIC_OR_PARTITION),
+        ("offline", Errors.KAFKA_STORAGE_ERROR),
+    ],
+)
+@pytest.mark.parametrize("request_", ["produce", "consumer fetch", "old consumer fetch", "delete"])
+def test_what_waits_is_answered_when_the_replica_goes(event, expected, request_):
+    world = World()
+    world.lead(REPLICAS)
+    if request_ == "delete":
+        world.produce(acks=1)
+        world.follow(1)
+        world.answers.clear()
+        world.manager.delete_records_before(1000, {KEY: 1}, world.answers.append)
+    elif request_ == "produce":
+        world.produce(timeout_ms=1000)
+    else:
+        metadata = None if request_ == "old consumer fetch" else ClientMetadata()
+        epoch = {"current_leader_epoch": 0} if request_ == "consumer fetch" else {}
+        world.consume(0, client_metadata=metadata, wanted=epoch, max_wait_ms=1000)
+    assert (world.answers, world.parked) == ([], 1)
+    if event == "follower":
+        follower_assignment(world)
+    elif event == "offline":
+        world.manager.mark_offline(KEY)
+    else:
+        if event == "deleted":
+            world.brokers.known.clear()
+        world.manager.stop_replica(KEY)
+    if event == "follower" and request_ == "consumer fetch":
+        expected = Errors.FENCED_LEADER_EPOCH
+    assert world.answer().error is expected
+    assert world.parked == 0
+
+
+def test_a_shrink_answered_by_the_controller_completes_acks_all():
+    world = World()
+    partition = world.lead(REPLICAS)
+    world.produce(timeout_ms=100_000)
+    world.clock.now_ms += 30_001
+    world.manager.maybe_shrink_isr()
+    [proposal] = world.proposals
+    assert world.answers == []
+    world.manager.alter_partition_answered(KEY, proposal, AlterPartitionReply(Errors.NETWORK_EXCEPTION))
+    assert world.proposals == [proposal, proposal]
+    reply = AlterPartitionReply(Errors.NONE, partition.leader_epoch, 1, frozenset({1}))
+    world.manager.alter_partition_answered(KEY, proposal, reply)
+    assert world.answer().error is Errors.NONE
+
+
+def test_a_shrink_under_min_isr_leaves_acks_all_waiting_to_its_end():
+    world = World()
+    partition = world.lead(REPLICAS, min_insync_replicas=2)
+    world.produce(timeout_ms=40_000)
+    world.clock.now_ms += 30_001
+    world.manager.maybe_shrink_isr()
+    reply = AlterPartitionReply(Errors.NONE, partition.leader_epoch, 1, frozenset({1}))
+    world.manager.alter_partition_answered(KEY, world.proposals[0], reply)
+    assert world.answers == []
+    world.pass_time(10_000)
+    assert world.answer().error is Errors.REQUEST_TIMED_OUT
+
+
+def test_deleting_waits_for_every_living_replica():
+    world = World()
+    partition = world.lead(REPLICAS)
+    world.produce(Batch(count=5), acks=1)
+    world.follow(5)
+    world.answers.clear()
+    world.manager.delete_records_before(3000, {KEY: 3}, world.answers.append)
+    assert (world.answers, partition.log.log_start_offset) == ([], 3)
+    world.follow(5, wanted={"log_start_offset": 3})
+    result = next(answer[KEY] for answer in world.answers if isinstance(answer, dict))
+    assert (result.error, result.low_watermark) == (Errors.NONE, 3)
+
+
+def test_deleting_times_out_with_the_low_watermark_of_the_request():
+    world = World()
+    world.lead(REPLICAS)
+    world.produce(Batch(count=5), acks=1)
+    world.follow(5)
+    world.answers.clear()
+    world.manager.delete_records_before(3000, {KEY: -1}, world.answers.append)
+    world.pass_time(3000)
+    result = world.answer()
+    assert (result.error, result.low_watermark, result.requested_offset) == (Errors.REQUEST_TIMED_OUT, 0, 5)
+
+
+@pytest.mark.parametrize(("offset", "expected"), [(3, 1), (6, 1), (-2, 1), (2, 0), (-1, 0)])
+def test_deleting_on_one_replica_is_answered_at_once(offset, expected):
+    world = World()
+    world.lead()
+    world.produce(Batch(count=2), acks=1)
+    world.answers.clear()
+    world.manager.delete_records_before(3000, {KEY: offset}, world.answers.append)
+    assert world.answer().error == expected
+
+
+def test_a_deletion_wakes_no_parked_fetch():
+    """Measured: the fetch answers that its offset is gone only at its timeout."""
+    world = World()
+    world.lead()
+    world.produce(Batch(count=2), acks=1)
+    world.answers.clear()
+    world.consume(0, min_bytes=5 * SIZE, max_wait_ms=1000)
+    world.manager.delete_records_before(3000, {KEY: 2}, lambda answer: None)
+    assert world.answers == []
+    world.pass_time(1000)
+    assert world.answer().error is Errors.OFFSET_OUT_OF_RANGE
