@@ -13,6 +13,8 @@ from tests.services.site import Site
 
 NewSite = Callable[[], Site]
 
+GUARANTEES = ("at_least_once",)
+
 
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
@@ -35,3 +37,9 @@ def new_site(kafka: Kafka, redis_url: str, tmp_path_factory: pytest.TempPathFact
             return site
 
         yield new
+
+
+@pytest.fixture(params=GUARANTEES)
+def guarantee(request: pytest.FixtureRequest) -> str:
+    """Each guarantee in turn."""
+    return str(request.param)

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 import httpx
 
 from tests.services.waiting import wait_until
+from tests.source import ROOT
 
 START_S = 40.0
 STOP_S = 15.0
@@ -28,6 +29,8 @@ class Sidecar:
     def __init__(self, settings: Mapping[str, str], port: int, log: Path) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self.log = log
+        self.failpoint = ""  # `name:n`: where the next life ends, see tests/faults/failpoints.py
+        self.prefix: tuple[str, ...] = ()  # what the next life is run by, as `faketime`
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("TICKOVER_")},
             **{f"TICKOVER_{name}": value for name, value in settings.items()},
@@ -48,8 +51,11 @@ class Sidecar:
         """Start it without waiting for anything."""
         assert self._process is None, "it runs already"
         self._output = self.log.open("ab")
-        command = [sys.executable, "-m", "sidecar", "run"]
-        self._process = subprocess.Popen(command, env=self._environment, stdout=self._output, stderr=self._output)
+        module, environment = "sidecar", self._environment
+        if self.failpoint:
+            module, environment = "tests.faults.failpoints", {**environment, "TICKOVER_TEST_FAILPOINT": self.failpoint}
+        command = [*self.prefix, sys.executable, "-m", module, "run"]
+        self._process = subprocess.Popen(command, env=environment, stdout=self._output, stderr=self._output, cwd=ROOT)
 
     def wait_until_ready(self) -> None:
         """Until /readyz says that partitions are recovered and all services answer."""

@@ -1,0 +1,143 @@
+"""Points of a record's journey at which a process can be made to die: `python -m tests.faults.failpoints run`.
+
+TICKOVER_TEST_FAILPOINT=<name>:<n> kills the process (SIGKILL, no thread has a last word) at the n-th call of the
+point's function. The function is wrapped from here: the product knows nothing of it and pays nothing for it.
+"""
+
+import importlib
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Final
+
+VARIABLE: Final = "TICKOVER_TEST_FAILPOINT"
+AT_LEAST_ONCE, EXACTLY_ONCE = "at_least_once", "exactly_once"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Before or after a call of `module:Class.method`; `most` bounds which call it is.
+
+    `busy`: only calls that returned something count. `stopping`: reached when the process is asked to stop. `slow`:
+    reached after ten seconds or more. `guarantee`: reached in this mode only.
+    """
+
+    seam: str
+    after: bool
+    most: int
+    busy: bool = False
+    stopping: bool = False
+    slow: bool = False
+    guarantee: str = ""
+
+
+def before(seam: str, most: int, **more: Any) -> Point:
+    return Point(seam, after=False, most=most, **more)
+
+
+def after(seam: str, most: int, **more: Any) -> Point:
+    return Point(seam, after=True, most=most, **more)
+
+
+POINTS: Final[dict[str, Point]] = {
+    # consume, decide, hold
+    "after poll": after("sidecar.kafka_intake:KafkaIntake.take", 200, busy=True),
+    "before a run is decided": before("sidecar.engine:Engine._accept_run", 300),
+    "after a run is held": after("sidecar.engine:Engine._accept_run", 300),
+    # overflow
+    "before overflow put": before("sidecar.overflow_redis:RedisOverflow.apply", 30),
+    "after overflow put": after("sidecar.overflow_redis:RedisOverflow.apply", 30),
+    "after a script ran": after("sidecar.overflow_link:Link.run_all", 30),
+    "before an overflow put is done": before("sidecar.lane:Lane.applied", 30),
+    "before promotion": before("sidecar.overflow_redis:RedisOverflow.promote", 30),
+    "after promotion": after("sidecar.overflow_redis:RedisOverflow.promote", 30),
+    "promotion half taken in": before("sidecar.lane:Lane.promoted", 20),
+    "after promotion is in the wheel": after("sidecar.lane:Lane.promoted", 20),
+    "before tidying": before("sidecar.overflow_redis:RedisOverflow.tidy", 2, slow=True),
+    "after tidying": after("sidecar.overflow_redis:RedisOverflow.tidy", 2, slow=True),
+    # emit
+    "before emission": before("sidecar.emission:Emitter._emit_batch", 300),
+    "after emission": after("sidecar.emission:Emitter._emit_batch", 300),
+    "after emission is booked": after("sidecar.emission:Emitter._handed_over", 300),
+    # settle
+    "block sealed": after("sidecar.sealing:seal_of", 60),
+    "block encoded, not produced": before("sidecar.ledger:LedgerTopic.append", 60),
+    "between ledger block and its report": after("sidecar.ledger:LedgerTopic.append", 60),
+    "block reported, not marked": before("sidecar.lane:Lane.settle", 60),
+    "block marked": after("sidecar.lane:Lane.settle", 60),
+    "before commit": before("sidecar.kafka_intake:KafkaIntake.commit", 60, guarantee=AT_LEAST_ONCE),
+    "after commit": after("sidecar.kafka_intake:KafkaIntake.commit", 60, guarantee=AT_LEAST_ONCE),
+    # come and go
+    "before assignment": before("sidecar.assignment:Assignment.assigned", 1),
+    "before recovery": before("sidecar.recovery_reader:RecoveryWorker.recover", 1),
+    "during recovery": before("sidecar.recovery:Replay.lane", 4),
+    "after recovery": after("sidecar.recovery_reader:RecoveryWorker.recover", 1),
+    "before revocation": before("sidecar.assignment:Assignment.revoked", 1, stopping=True),
+    "revoked, drained": after("sidecar.assignment:Assignment._drain", 1, stopping=True),
+    "after revocation": after("sidecar.assignment:Assignment.revoked", 1, stopping=True),
+}
+
+
+def install(name: str, nth: int, die: Callable[[], None]) -> None:
+    """Wrap the point's function so that `die` is called at its n-th call. Raises when the seam has gone."""
+    point = POINTS[name]
+    module_name, _, path = point.seam.partition(":")
+    module = importlib.import_module(module_name)
+    owner: Any = module
+    *parents, attribute = path.split(".")
+    for parent in parents:
+        owner = getattr(owner, parent)
+    original = getattr(owner, attribute)
+    calls = 0
+
+    def strike() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == nth:
+            die()
+
+    @wraps(original)
+    def wrapped(*args: Any, **options: Any) -> Any:
+        if not point.after:
+            strike()
+        result = original(*args, **options)
+        if point.after and (result or not point.busy):
+            strike()
+        return result
+
+    setattr(owner, attribute, wrapped)
+    if owner is module:
+        _rebind(original, wrapped)
+
+
+def _rebind(original: Any, wrapped: Any) -> None:
+    """A function that others imported by name is theirs by now: give them the wrapped one."""
+    for name in ("sidecar.settlement", "sidecar.exactly_once"):
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError:
+            continue
+        for attribute, value in vars(module).items():
+            if value is original:
+                setattr(module, attribute, wrapped)
+                break
+
+
+def kill_process() -> None:
+    """As `kill -9` from outside, at this instruction."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main() -> None:
+    """The product's command, with the failpoint that the environment asks for."""
+    name, _, nth = os.environ.pop(VARIABLE).rpartition(":")
+    from sidecar.__main__ import main as command
+
+    install(name, int(nth), kill_process)
+    command()
+
+
+if __name__ == "__main__":
+    main()
