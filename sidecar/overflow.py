@@ -24,7 +24,7 @@ class OverflowFull(OverflowFailure):
 
 
 class OverflowLoss(OverflowFailure):
-    """Something acknowledged is not there. `hw` is the last change block that is whole, 0 if none is."""
+    """Something acknowledged is not there. `hw` is the last change block that is whole, 0 if none is known to be."""
 
     def __init__(self, lane: LaneId, hw: int, detail: str) -> None:
         super().__init__(f"the overflow of {lane} has lost data: {detail}")
@@ -37,6 +37,14 @@ class Change(NamedTuple):
 
     lane: LaneId
     number: int  # 1, 2, 3 ... per lane
+    records: Sequence[Held]
+
+
+class Redo(NamedTuple):
+    """What is still held of the change blocks `before` + 1 to `last`, to be written again. As large as one Change."""
+
+    before: int
+    last: int
     records: Sequence[Held]
 
 

@@ -61,10 +61,14 @@ def cascade(link: Link, codec: ChunkCodec, reader: LaneReader, settled: Position
     parts = [fine[start : start + ADD_CHUNKS_MAX] for start in range(0, len(fine), ADD_CHUNKS_MAX)]
     if parts:
         link.run_all([_add_call(reader, part) for part in parts])
+    removed = 0
     for page in pages(chosen):
-        keys = [reader.keys.level(COARSE), *map(reader.keys.slot, page)]
-        link.run(REMOVE, keys, [header.member for header in page])
-    return len(found) - len(chosen)
+        # Between the two the server may have come back as it was before the first: REMOVE looks at the copies itself.
+        first, last = min(header.first for header in page), max(header.last for header in page)
+        copies = [header for header, _ in fine if header.first <= last and header.last >= first]
+        keys = [reader.keys.level(COARSE), *map(reader.keys.slot, (*page, *copies))]
+        removed += int(link.run(REMOVE, keys, [len(page), *(header.member for header in (*page, *copies))]))
+    return len(found) - removed
 
 
 def _add_call(reader: LaneReader, part: Sequence[tuple[Header, bytes]]) -> Call:

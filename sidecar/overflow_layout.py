@@ -36,8 +36,11 @@ What keeps a reader right without a lock:
   has lost it.
 * cascade writes the fine copies first and removes the coarse ones after that was acknowledged; readers list
   coarse before fine. So every record is seen at least once, and copies of one offset are dropped.
-* all scripts are idempotent under blind replay. No script adds and unlinks: out of memory must not stop
-  removal.
+* all scripts are idempotent under blind replay, and harmless from a process that has lost its lane. No script adds
+  and unlinks: out of memory must not stop removal.
+* hw = n says that everything of blocks 1 to n that is still held is here, and is raised only by the script that
+  writes it. So whatever the server forgets (all, its last writes, everything since an older copy), hw says how much
+  is left. What removes copies of what is held (REMOVE) sees to it itself that others are there.
 """
 
 import struct
@@ -175,10 +178,18 @@ return #ARGV / 4
 """
 
 REMOVE: Final = """
--- KEYS: level, the slot hash of each header    ARGV: headers. Removes exactly these chunks.
-for i = 1, #ARGV do redis.call('HDEL', KEYS[i + 1], ARGV[i]) end
-if #ARGV > 0 then redis.call('ZREM', KEYS[1], unpack(ARGV)) end
-return #ARGV
+-- KEYS: level, the slot hash of each header, then of each copy
+-- ARGV: how many headers, headers, headers of the chunks that hold copies of all their records
+-- Removes exactly these chunks, or none when a copy isn't there. Returns how many it removed.
+local count = tonumber(ARGV[1])
+for i = count + 2, #ARGV do
+  if redis.call('HEXISTS', KEYS[i], ARGV[i]) == 0 then return 0 end
+end
+for i = 2, count + 1 do
+  redis.call('HDEL', KEYS[i], ARGV[i])
+  redis.call('ZREM', KEYS[1], ARGV[i])
+end
+return count
 """
 
 UNLINK: Final = """
@@ -186,4 +197,32 @@ UNLINK: Final = """
 if #KEYS > 1 then redis.call('UNLINK', unpack(KEYS, 2)) end
 if #ARGV > 0 then redis.call('ZREM', KEYS[1], unpack(ARGV)) end
 return #ARGV
+"""
+
+# Rebuilding what the server has lost (`overflow_rebuild.py`). While hw is gone, nothing here counts: it is cleared
+# away, then written again. Two may do so at once: whoever finds hw there goes on from it.
+
+CLEAR: Final = """
+-- KEYS: hw, level, the slot hash of each header    ARGV: headers
+-- Removes these chunks while hw is gone. Returns 0 when it is there: somebody else writes already.
+if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
+for i = 1, #ARGV do
+  if KEYS[i + 2] ~= KEYS[1] then redis.call('HDEL', KEYS[i + 2], ARGV[i]) end
+  redis.call('ZREM', KEYS[2], ARGV[i])
+end
+return 1
+"""
+
+REDO: Final = """
+-- KEYS: hw, level b, level a, slot hashes ...
+-- ARGV: number of the last block before these, of the last of these, then per chunk as for APPLY
+-- Returns hw as it was, -1 when it is gone. Writes only when the blocks before are here and these are not.
+local hw = tonumber(redis.call('GET', KEYS[1]) or '-1')
+if hw < tonumber(ARGV[1]) or hw >= tonumber(ARGV[2]) then return hw end
+for i = 3, #ARGV, 5 do
+  redis.call('HSET', KEYS[tonumber(ARGV[i + 1])], ARGV[i + 3], ARGV[i + 4])
+  redis.call('ZADD', KEYS[tonumber(ARGV[i])], ARGV[i + 2], ARGV[i + 3])
+end
+redis.call('SET', KEYS[1], ARGV[2])
+return hw
 """

@@ -18,7 +18,7 @@ from sidecar.overflow_link import Call, Client, Link, connect
 from sidecar.overflow_packing import batched, chunks_of
 from sidecar.overflow_reader import GoneError, LaneReader, check_whole
 from sidecar.overflow_window import BLOBS_PER_PAGE_MAX, Bounds, ReadAhead, earliest, just_before, pages
-from sidecar.record import OFFSET_MAX, LaneId, Position
+from sidecar.record import OFFSET_MAX, Held, LaneId, Position
 
 READ_AHEAD_RECORDS_MAX: Final = 32_768  # of all lanes together
 READ_AHEAD_RECORDS_MIN: Final = 4_096  # of one lane
@@ -89,15 +89,20 @@ class RedisOverflow:
         return [change for change in batch if change.number > hw]
 
     def _apply_call(self, batch: Sequence[Change], now_ms: int) -> Call:
-        keys = LaneKeys(self.group, batch[0].lane)
+        records = list(chain.from_iterable(change.records for change in batch))
+        keys, chunks = self.chunk_arguments(batch[0].lane, records, now_ms)
+        return APPLY, keys, [batch[0].number, batch[-1].number, *chunks]
+
+    def chunk_arguments(self, lane: LaneId, records: Sequence[Held], now_ms: int) -> tuple[list[str], list[Any]]:
+        """Keys and chunks as APPLY and REDO take them."""
+        keys = LaneKeys(self.group, lane)
         keys_used = {keys.hw: 1, keys.level(COARSE): 2, keys.level(FINE): 3}
-        arguments: list[Any] = [batch[0].number, batch[-1].number]
-        records = sorted(chain.from_iterable(change.records for change in batch), key=_place)
-        for header, data in chunks_of(self._codec, records, now_ms):
+        arguments: list[Any] = []
+        for header, data in chunks_of(self._codec, sorted(records, key=_place), now_ms):
             slot = keys_used.setdefault(keys.slot(header), len(keys_used) + 1)
             level = keys_used[keys.level(header.level)]
             arguments += (level, slot, header.first.due_ms, header.member, data)
-        return APPLY, list(keys_used), arguments
+        return list(keys_used), arguments
 
     def _keep_current(self, batch: Sequence[Change]) -> None:
         """What was just written may lie where we have read ahead."""

@@ -1,0 +1,81 @@
+"""Writing back what Redis has lost: the storage side of `rebuild.py`, with scripts of its own (`overflow_layout.py`).
+
+    hw gone          nothing that is here counts
+    hw = n           blocks 1 to n are here, as far as anything in them is still held
+    redo a..b        writes blocks a+1 to b and raises hw to b, in one script, where hw is a or more and less than b
+
+So a rebuild may end at any instruction, and whoever comes next goes on from hw. Two that work at once write the same.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from sidecar.overflow import OverflowLoss, Promotion, Redo
+from sidecar.overflow_layout import (
+    CLEAR,
+    DUE_MAX_MS,
+    LEVELS,
+    LIST,
+    REDO,
+    HeaderFormatError,
+    LaneKeys,
+    Level,
+    read_header,
+)
+from sidecar.overflow_link import Client, Link
+from sidecar.overflow_redis import RedisOverflow
+from sidecar.record import OFFSET_MAX, LaneId, Position
+
+CLEAR_PER_STEP_MAX: Final = 500  # chunks: one script of some milliseconds
+GONE: Final = -1
+END: Final = Position(DUE_MAX_MS, OFFSET_MAX)
+
+
+class RedisRebuild:
+    """`RebuildStore` on Redis. For one thread at a time; it shares the overflow's client and nothing else."""
+
+    def __init__(self, client: Client, group: str) -> None:
+        self._link = Link(client)
+        self._group = group
+        self._overflow = RedisOverflow(client, group)  # its codec and its read-ahead are this thread's own
+
+    def place(self, lane: LaneId) -> int:
+        """See `RebuildStore.place`."""
+        keys = LaneKeys(self._group, lane)
+        hw = self._link.do(lambda client: client.get(keys.hw))
+        return GONE if hw is None else int(hw)
+
+    def reset(self, lane: LaneId, begin: bool) -> bool:
+        """See `RebuildStore.reset`."""
+        keys = LaneKeys(self._group, lane)
+        if begin:
+            self._link.do(lambda client: client.delete(keys.hw))
+        for level in LEVELS:
+            _, members = self._link.run(LIST, [keys.hw, keys.level(level)], ["-inf", "+inf", CLEAR_PER_STEP_MAX, b""])
+            if members:
+                slots = [_slot(keys, member, level) for member in members]
+                return bool(self._link.run(CLEAR, [keys.hw, keys.level(level), *slots], members))
+        self._link.do(lambda client: client.set(keys.hw, 0, nx=True))
+        return False
+
+    def redo(self, lane: LaneId, redos: Sequence[Redo], now_ms: int) -> None:
+        """See `RebuildStore.redo`."""
+        calls = []
+        for redo in redos:
+            keys, chunks = self._overflow.chunk_arguments(lane, redo.records, now_ms)
+            calls.append((REDO, keys, [redo.before, redo.last, *chunks]))
+        for redo, hw in zip(redos, self._link.run_all(calls) if calls else (), strict=True):
+            if hw < redo.before:
+                raise OverflowLoss(lane, max(hw, 0), f"blocks up to {redo.before} were there, and now up to {hw}")
+
+    def read(self, lane: LaneId, after: Position, records_max: int, acknowledged: int) -> Promotion:
+        """See `RebuildStore.read`."""
+        return self._overflow.promote(lane, after, END, records_max, acknowledged)
+
+
+def _slot(keys: LaneKeys, member: bytes, level: Level) -> str:
+    """Where the header's blob is; the key of hw, for CLEAR to pass over, where the header can't be read."""
+    try:
+        return keys.slot(read_header(member, level))
+    except HeaderFormatError:
+        return keys.hw
