@@ -65,6 +65,15 @@ def stats_document(stats: Stats) -> dict[str, Any]:
             "recovering": stats.partitions_recovering,
             "paused": stats.partitions_paused,
         },
+        "rebuild": {
+            "partitions": [
+                {"topic": one.topic, "partition": one.partition, "done": one.done, "held": one.held}
+                for one in stats.rebuilding
+            ],
+            "finished": stats.rebuilds,
+            "records": sum(stats.rebuilt.values()),
+            "lost": sum(stats.lost.values()),
+        },
         "rebalances": stats.rebalances,
         "ledger_imbalance": stats.ledger_imbalance,
         "clock_skew_ms": stats.clock_skew_ms,

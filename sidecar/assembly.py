@@ -24,6 +24,10 @@ from sidecar.ledger import LedgerTopic
 from sidecar.overflow import Overflow
 from sidecar.overflow_worker import OverflowWorker
 from sidecar.ports import Time
+from sidecar.rebuild import Sources
+from sidecar.rebuild_account import RebuildStore
+from sidecar.rebuild_source import KafkaSourceLog
+from sidecar.rebuild_worker import RebuildWorker
 from sidecar.recovery_reader import RecoveryWorker
 from sidecar.settlement import AtLeastOnce
 from sidecar.snapshot import Publisher
@@ -38,6 +42,14 @@ class Policies:
 
     table: PolicyTable
     table_at: Callable[[int], PolicyTable]
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The overflow as the engine uses it, and as a rebuild of it does."""
+
+    overflow: Overflow
+    rebuild: RebuildStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +70,7 @@ def replica_name(settings: Settings) -> str:
 def build(
     settings: Settings,
     client: dict[str, str],
-    overflow: Overflow,
+    storage: Storage,
     ledger: LedgerTopic,
     policies: Policies,
     time: Time,
@@ -73,10 +85,13 @@ def build(
     emitter = Emitter(output, lone_output, targets, tally, settings.quarantine.topic)
     settlement = AtLeastOnce(output, intake, ledger, emitter, tally, time)
     emitter.settlement = settlement
-    worker = OverflowWorker(overflow, settings.horizon_ms, emitter.to_wheel)
+    worker = OverflowWorker(storage.overflow, settings.horizon_ms, emitter.to_wheel)
     ledger_log = KafkaLedgerLog(client, ledger.name)
     starts = KafkaStarts(client, settings.group, settings.start == "latest")
-    recovery = RecoveryWorker(starts, ledger, ledger_log, overflow, settings.tick_ms)
+    recovery = RecoveryWorker(starts, ledger, ledger_log, storage.overflow, settings.tick_ms)
+    rebuild_log, source_log = KafkaLedgerLog(client, ledger.name), KafkaSourceLog(client, settings.group)
+    sources = Sources(ledger, rebuild_log, source_log, storage.rebuild)
+    rebuild = RebuildWorker(sources, tally, settings.redis.rebuild_rate)
     assignment = Assignment(intake, emitter, settlement, (worker, recovery), time.now_ms)
     intake.events = assignment
     publisher = Publisher(replica_name(settings), tally, emitter, assignment, worker, time)
@@ -85,16 +100,17 @@ def build(
     decider = Decider(limits, targets.partitions, policies.table_at)
     engine = Engine(
         engine_settings(settings),
-        Parts(intake, emitter, settlement, decider, worker, assignment, publisher, tally),
+        Parts(intake, emitter, settlement, decider, worker, rebuild, assignment, publisher, tally),
         policies.table,
     )
 
     def close() -> None:
         worker.stop()
         recovery.stop()
+        rebuild.stop()
         targets.stop()
-        ledger_log.close()
-        starts.close()
+        for reader in (ledger_log, starts, rebuild_log, source_log):
+            reader.close()
 
     return Machinery(engine, intake, publisher, close)
 

@@ -138,7 +138,14 @@ class Assignment:
         """Read on."""
         if self.paused:
             self.paused = False
-            self._intake.resume([lane.id for lane in self.lanes.values()])
+            self._intake.resume([lane.id for lane in self.lanes.values() if not lane.intake_held])
+
+    def hold_back(self, lane: Lane, wanted: bool) -> None:
+        """Read nothing more of one lane for now, or read on."""
+        if lane.intake_held != wanted:
+            lane.intake_held = wanted
+            if not self.paused:
+                (self._intake.pause if wanted else self._intake.resume)([lane.id])
 
     # --- letting go -----------------------------------------------------------------------------------------------
 
@@ -163,7 +170,7 @@ class Assignment:
             self._emitter.poll(POLL_S)
             self._settlement.step(everything, now_ms)
             self._overflow.apply(leaving, now_ms)
-            applying = any(change.ready for lane in leaving for change in lane.changes)
+            applying = any(change.ready for lane in leaving if lane.loss is None for change in lane.changes)
             if not self._settlement.unfinished(leaving) and (not applying or self._overflow.problem):
                 return True
         log.warning("gave up waiting for partitions to settle: some records may fire again")

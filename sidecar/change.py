@@ -1,4 +1,7 @@
-"""What a ledger block leaves behind in a lane: a change of the overflow, and a mark of what it pins."""
+"""What a ledger block leaves behind in a lane: a change of the overflow, and a mark of what it pins.
+
+And what is known of a lane whose overflow lacks something.
+"""
 
 from dataclasses import dataclass
 
@@ -34,3 +37,17 @@ class LedgerMark:
     offset_max: int  # highest offset settled or put to the overflow, -1 when none
     number: int  # change block, 0 when none
     promoted_max: Position  # highest settled position that has an overflow entry
+
+
+@dataclass(slots=True, eq=False)
+class Loss:
+    """Redis lacks something of a lane: until it is rebuilt (`rebuild.py`), nothing of the lane is put or promoted.
+
+    The rebuild's thread counts up `records_done`; others only read it.
+    """
+
+    hw: int  # the last change block that is whole, 0: none is known to be
+    detail: str
+    records_total: int = 0  # at most: what the overflow should hold
+    records_done: int = 0
+    problem: str = ""  # why the rebuild waits

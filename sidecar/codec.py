@@ -6,11 +6,13 @@ Out: own headers are made at emission, not while a record is held: a record wait
 """
 
 from collections.abc import Mapping
+from operator import methodcaller
 from sys import intern
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from policies.table import REPEATED, Repeated
+from sidecar.ports import SourceRecord
 from sidecar.record import (
     ACTION,
     ATTEMPT,
@@ -49,6 +51,10 @@ _KINDS: Final = {
     ORIGIN: _FIRST_MET,
     **dict.fromkeys((DUE, POLICY, REASON, SOURCE, DETAIL), _OWN),
 }
+# Not `record.headers()`: for a name that is not UTF-8 the client returns a list with null pointers *and* leaves an
+# exception pending. A call from C checks for that and raises SystemError; the interpreter's own specialised call of
+# a method that was called often does not, and reading the list ends the process.
+headers_of: Final = methodcaller("headers")
 _new_tuple: Final = tuple.__new__  # half the time of a NamedTuple's own constructor, which is a Python function
 _NO_HEADERS: Final[Headers] = []
 
@@ -94,6 +100,24 @@ def split(headers: Headers | None) -> Split:
             else:
                 trailer = [*trailer, (intern(name), _cut(name, value))]
     return _new_tuple(Split, (user, controls, trailer, counted, origin, size))
+
+
+def complete(entry: Held, record: SourceRecord, parts: Split) -> Held:
+    """An entry of the ledger, which has the decision, with its payload from the source; `parts` are its headers."""
+    user, _, trailer, counted, origin, size = parts
+    key: bytes | None = record.key()
+    value: bytes | None = record.value()
+    (
+        due_ms, offset, target, target_partition, _, _, _, policy, _, attempt, first_failure_ms, _, expires_ms,
+        dead_letter, _,
+    ) = entry  # fmt: skip
+    if counted and not attempt:
+        trailer = counted + trailer
+    fields = (
+        due_ms, offset, target, target_partition, key, value, user, policy, origin, attempt, first_failure_ms, trailer,
+        expires_ms, dead_letter, size + len(key or b"") + len(value or b""),
+    )  # fmt: skip
+    return _new_tuple(Held, fields)
 
 
 def _cut(name: str, value: bytes | None) -> bytes | None:

@@ -4,7 +4,7 @@ One line of JSON of about 200 bytes; the client refuses more than 4,095 characte
 version:
 
     {"tickover":1,"watermark":[due_ms,offset],"acknowledged":A,"block":E,"recovery":..,"rebuild":..,
-     "overflow_held":..,"topic_id":"..","leader_epoch":..}
+     "overflow_held":..,"topic_id":"..","leader_epoch":..,"rebuild_due":..}
 
 L is the committed offset itself.
 """
@@ -41,6 +41,7 @@ class CommitState:
     overflow_held: int
     topic_id: str
     leader_epoch: int
+    rebuild_due_ms: int = _INT64_MAX  # latest due time of what the rebuild pointer pins, -1 when that is nothing
 
 
 def encode_metadata(state: CommitState) -> str:
@@ -56,6 +57,7 @@ def encode_metadata(state: CommitState) -> str:
             "overflow_held": state.overflow_held,
             "topic_id": state.topic_id,
             "leader_epoch": state.leader_epoch,
+            "rebuild_due": state.rebuild_due_ms,
         }
     )
     if len(text) > METADATA_BYTES_MAX:
@@ -92,6 +94,7 @@ def decode_metadata(offset: int, text: str) -> CommitState | None:
             overflow_held=_integer(fields["overflow_held"]),
             topic_id=_text(fields["topic_id"]),
             leader_epoch=_integer(fields["leader_epoch"]),
+            rebuild_due_ms=_integer(fields["rebuild_due"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise LedgerFormatError(f"commit metadata with a field missing or wrong: {error!r}") from error

@@ -103,6 +103,10 @@ class RedisSettings(_Section):
     )
     username: str = Field(default="", description="User name; empty for the default user")
     password: SecretStr = Field(default=SecretStr(""), description="Password; better given by redis.password_file")
+    rebuild_rate: int = Field(
+        default=100_000, ge=0, le=10_000_000,
+        description="Records per second that are written back after Redis lost them, 0 to 10,000,000; 0: no limit",
+    )  # fmt: skip
 
     @property
     def embedded(self) -> bool:

@@ -2,11 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from operator import methodcaller
 from typing import Final
 
 from policies.table import Dead, Facts, Hold, PolicyTable, Quarantine, decide
-from sidecar.codec import Split, quarantine_headers, split
+from sidecar.codec import Split, complete, headers_of, quarantine_headers, split
 from sidecar.departure import dead
 from sidecar.lane import NOT_DECIDED, Lane
 from sidecar.ports import SourceRecord
@@ -15,10 +14,6 @@ from sidecar.recovery import table_version_at
 
 TOO_MANY_HEADERS: Final = "too_many_headers"
 
-# Not `record.headers()`: for a name that is not UTF-8 the client returns a list with null pointers *and* leaves an
-# exception pending. A call from C checks for that and raises SystemError; the interpreter's own specialised call of
-# a method that was called often does not, and reading the list ends the process.
-_headers_of: Final = methodcaller("headers")
 _new_tuple: Final = tuple.__new__  # half the time of a NamedTuple's own constructor, which is a Python function
 
 
@@ -47,7 +42,7 @@ class Decider:
         """A record to hold, one that leaves at once, one whose target must be asked for; None: the lane redoes it."""
         limits = self._limits
         try:
-            headers: Headers | None = _headers_of(record)  # once: a second call after an error gives garbage
+            headers: Headers | None = headers_of(record)  # once: a second call after an error gives garbage
         except SystemError:  # the client's way of saying that a header's name is not UTF-8
             return self._quarantined(lane, record, offset, "bad_header", "a header name is not UTF-8; headers left out")
         if headers is not None and len(headers) > limits.headers_max:
@@ -59,7 +54,7 @@ class Decider:
             return self._quarantined(lane, record, offset, TOO_MANY_HEADERS, detail, headers)
         if offset < lane.recovered_until:
             if (entry := lane.entries.pop(offset, None)) is not None:
-                return _redone(lane, record, entry, parts)
+                return _redone(lane, complete(entry, record, parts))
             table = self._table_then(lane, offset, table)
         elif not lane.runs or lane.runs[-1][1] != table.version:
             lane.note_table(offset, table.version)
@@ -98,12 +93,8 @@ class Decider:
         )  # fmt: skip
 
 
-def _redone(lane: Lane, record: SourceRecord, entry: Held, parts: Split) -> Held | None:
+def _redone(lane: Lane, held: Held) -> Held | None:
     """A record that was put to the overflow before a crash, as it was decided then; None: its change block has it."""
-    trailer = parts.trailer if entry.attempt else parts.counted + parts.trailer
-    key, value = record.key(), record.value()
-    size = parts.size + len(key or b"") + len(value or b"")
-    held = entry._replace(key=key, value=value, headers=parts.user, origin=parts.origin, trailer=trailer, size=size)
     return None if lane.redo(held) else held
 
 

@@ -20,6 +20,7 @@ from sidecar.emission import Emitter
 from sidecar.lane import Lane
 from sidecar.overflow_worker import OverflowWorker
 from sidecar.ports import Intake, SourceRecord, Time
+from sidecar.rebuild_worker import RebuildWorker
 from sidecar.record import Held
 from sidecar.settlement import Settlement
 from sidecar.snapshot import Publisher
@@ -33,6 +34,7 @@ COMMANDS_MAX: Final = 1_000
 COMMANDS_PER_TURN_MAX: Final = 16
 PUBLISH_INTERVAL_MS: Final = 250
 OVERFLOW_PENDING_MAX: Final = 50_000  # records on their way to the overflow: above, intake pauses
+OVERFLOW_PENDING_LANE_MAX: Final = 10_000  # of a lane whose overflow is being rebuilt: above, its own intake waits
 RELEASE_SHARE: Final = 0.9  # intake goes on when the load is below this share of its limit
 
 Command = Callable[["Engine"], Any]
@@ -61,6 +63,7 @@ class Parts:
     settlement: Settlement
     decider: Decider
     overflow: OverflowWorker
+    rebuild: RebuildWorker
     assignment: Assignment
     publisher: Publisher
     tally: Tally
@@ -101,6 +104,7 @@ class Engine:
         parts.overflow.step(
             lanes, now_ms, room if parts.emitter.load.bytes < self._settings.wheel_bytes_max // 2 else 0
         )
+        parts.rebuild.step(lanes, now_ms)
         for lane in lanes:
             parts.emitter.fire(lane, now_ms)
         emitted = parts.emitter.emit(now_ms, EMIT_PER_TURN_MAX)
@@ -170,10 +174,13 @@ class Engine:
 
     def _press(self) -> None:
         """Pause intake at a limit, resume it well below: what isn't read is safe in Kafka."""
-        settings, load = self._settings, self._parts.emitter.load
-        pending = sum(
-            len(lane.puts) + sum(len(change.records) for change in lane.changes) for lane in self._lanes.values()
-        )
+        settings, parts, load = self._settings, self._parts, self._parts.emitter.load
+        pending = 0
+        for lane in self._lanes.values():
+            waiting = lane.on_the_way
+            # A lane that is being rebuilt waits alone: its puts can't go, and the other lanes' can.
+            parts.assignment.hold_back(lane, lane.loss is not None and waiting >= OVERFLOW_PENDING_LANE_MAX)
+            pending += waiting if lane.loss is None else 0
         share = max(
             load.records / settings.wheel_records_max,
             load.bytes / settings.wheel_bytes_max,

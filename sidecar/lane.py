@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from sidecar.change import ChangeBlock, LedgerMark
+from sidecar.change import ChangeBlock, LedgerMark, Loss
 from sidecar.record import OFFSET_MAX, Departure, Held, LaneId, Position, Window
 from sidecar.wheel import Wheel
 
@@ -44,9 +44,7 @@ class Lane:
     done: bytearray = field(default_factory=bytearray)
     windows: deque[Window] = field(default_factory=deque)
     skip: dict[int, Position] = field(default_factory=dict)  # has an entry, needs no promotion: settled or in the wheel
-    entries: dict[int, Held] = field(
-        default_factory=dict
-    )  # decided before a crash: redone when read, never decided again
+    entries: dict[int, Held] = field(default_factory=dict)  # decided before a crash: redone when read
     puts: list[Held] = field(default_factory=list)
     puts_bytes: int = 0
     changes: deque[ChangeBlock] = field(default_factory=deque)
@@ -72,10 +70,13 @@ class Lane:
     uncommitted: bool = False  # something for an offset commit
     committed_watermark: Position = NOWHERE  # W as far as a commit has it: the overflow may be tidied up to here
     tidy_asked: bool = False
+    loss: Loss | None = None  # Redis lacks something: no puts, no promotion until it is rebuilt
+    intake_held: bool = False  # intake of this lane waits for its rebuild
     topic_id: str = ""  # Kafka's id of the source: a topic created anew under the same name is another one
     accepted: int = 0
     settled_count: int = 0
     held_at_start: int = 0
+    lost: int = 0  # given up after a rebuild, since neither source nor ledger has them any more
     here: bytes = b""
 
     def __post_init__(self) -> None:
@@ -144,9 +145,14 @@ class Lane:
         return self.done.count(0, self.low - self.base, read_to) + self.overflow_held
 
     @property
+    def on_the_way(self) -> int:
+        """Records on their way to the overflow."""
+        return len(self.puts) + sum(len(change.records) for change in self.changes)
+
+    @property
     def imbalance(self) -> int:
-        """Held at assignment + accepted since - settled since - held now: 0, or a record is unaccounted for."""
-        return self.held_at_start + self.accepted - self.settled_count - self.held_now()
+        """Held at assignment + accepted - settled - lost since - held now: 0, or a record is unaccounted for."""
+        return self.held_at_start + self.accepted - self.settled_count - self.lost - self.held_now()
 
     # --- cursor -------------------------------------------------------------------------------------------------
 

@@ -164,6 +164,19 @@ def _state(stats: Stats) -> Iterable[Metric]:
         yield _gauge("next_due_timestamp_seconds", "When the next is due", stats.next_due_ms / 1_000)
     yield _gauge("ledger_imbalance", "Records that accounts can't explain", stats.ledger_imbalance)
     yield _gauge("recovery_seconds", "Duration of the last recovery", stats.recovery_s)
+    yield _gauge("rebuilding_partitions", "Partitions whose overflow is being rebuilt", len(stats.rebuilding))
+    yield CounterMetricFamily(PREFIX + "rebuilds", "Overflows of a partition that were rebuilt", stats.rebuilds)
+    rebuilt = CounterMetricFamily(PREFIX + "rebuilt_records", "Records written back to Redis", labels=["topic"])
+    for topic, count in sorted(stats.rebuilt.items()):
+        rebuilt.add_metric([topic], count)
+    lost = CounterMetricFamily(
+        PREFIX + "lost",
+        "Records that no rebuild could put back, by whose retention took them",
+        labels=["topic", "retention"],
+    )
+    for (topic, retention), count in sorted(stats.lost.items()):
+        lost.add_metric([topic, retention], count)
+    yield from (rebuilt, lost)
     yield _gauge("paused_partitions", "Partitions whose intake waits", stats.partitions_paused)
 
 

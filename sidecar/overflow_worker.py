@@ -19,7 +19,8 @@ from typing import Any, Final
 
 from sidecar.change import ChangeBlock
 from sidecar.lane import Lane
-from sidecar.overflow import Change, Overflow, OverflowFull, OverflowUnavailable, Promotion
+from sidecar.overflow import Change, Overflow, OverflowFull, OverflowLoss, OverflowUnavailable, Promotion
+from sidecar.rebuild_account import note_loss
 from sidecar.record import OFFSET_MAX, Held, Position
 
 log = logging.getLogger(__name__)
@@ -30,12 +31,14 @@ JOBS_MAX: Final = 4
 STEPS_PER_HORIZON: Final = 16
 SOON_MS: Final = 1_000  # what is due within this time isn't sent to the overflow
 _cursor: Final = attrgetter("cursor")
+CHECK_MS: Final = 1_000
 RETRY_FIRST_MS: Final = 100
 RETRY_MAX_MS: Final = 500  # an overflow that is back is used again within a second
 
 
 @dataclass(slots=True)
 class _Job:
+    lanes: list[Lane]
     future: Future[Any]
     done: Callable[[Any], None]
     undone: Callable[[], None]
@@ -60,7 +63,8 @@ class OverflowWorker:
         self._to_wheel = to_wheel
         self._executor = executor or ThreadPoolExecutor(1, "overflow")
         self._jobs: deque[_Job] = deque()
-        self._applying = False
+        self._applying = self._checking = False
+        self._check_at_ms = 0
         self._full = False
         self._now_ms = 0
         self._retry_at_ms = 0
@@ -75,12 +79,14 @@ class OverflowWorker:
         for lane in lanes:
             self._overtake(lane, now_ms)
         self.apply(lanes, now_ms)
-        if now_ms < self._retry_at_ms or len(self._jobs) >= JOBS_MAX:
+        self._check(lanes)
+        jobs_max = JOBS_MAX + self._checking
+        if now_ms < self._retry_at_ms or len(self._jobs) >= jobs_max:
             return
         for lane in sorted(lanes, key=_cursor):  # the furthest behind first: a slow overflow can't serve all at once
-            if len(self._jobs) >= JOBS_MAX:
+            if len(self._jobs) >= jobs_max:
                 return
-            if lane.promised is None and not lane.dropped:
+            if lane.promised is None and not lane.dropped and lane.loss is None:
                 room -= self._promote(lane, room)
                 self._tidy(lane)
 
@@ -95,9 +101,14 @@ class OverflowWorker:
     # --- jobs -----------------------------------------------------------------------------------------------------
 
     def _submit(
-        self, work: Callable[[], Any], done: Callable[[Any], None], undone: Callable[[], None], writes: bool
+        self,
+        lanes: list[Lane],
+        work: Callable[[], Any],
+        done: Callable[[Any], None],
+        undone: Callable[[], None],
+        writes: bool,
     ) -> None:
-        self._jobs.append(_Job(self._executor.submit(work), done, undone, writes))
+        self._jobs.append(_Job(lanes, self._executor.submit(work), done, undone, writes))
 
     def _finish(self, job: _Job) -> None:
         try:
@@ -106,6 +117,12 @@ class OverflowWorker:
             job.undone()
             self._full = isinstance(error, OverflowFull)
             self._note_problem(str(error))
+            return
+        except OverflowLoss as error:
+            job.undone()
+            for lane in job.lanes:
+                if lane.id == error.lane:
+                    note_loss(lane, error.hw, str(error))
             return
         if not self._full or job.writes:
             if self.problem:
@@ -119,6 +136,7 @@ class OverflowWorker:
         if not self.problem:
             log.warning("the overflow is away; the wheel goes on", extra={"problem": problem})
         self.problem = problem
+        self._check_at_ms = 0  # who comes back may have forgotten: asked first of all
         self._retry_at_ms = self._now_ms + self._retry_ms
         self._retry_ms = min(self._retry_ms * 2, RETRY_MAX_MS)
 
@@ -128,7 +146,7 @@ class OverflowWorker:
         """Everything that the ledger has and Redis hasn't, in one job: at most one is under way."""
         ready: list[tuple[Lane, ChangeBlock]] = []
         for lane in lanes:
-            for change in lane.changes:
+            for change in lane.changes if lane.loss is None else ():
                 if not change.ready or lane.dropped or len(ready) >= CHANGES_PER_JOB_MAX:
                     break
                 ready.append((lane, change))
@@ -148,7 +166,8 @@ class OverflowWorker:
         def unapplied() -> None:
             self._applying = False
 
-        self._submit(lambda: self._overflow.apply(changes, now_ms), applied, unapplied, writes=True)
+        involved = [lane for lane, _ in ready]
+        self._submit(involved, lambda: self._overflow.apply(changes, now_ms), applied, unapplied, writes=True)
 
     # --- the cursor -----------------------------------------------------------------------------------------------
 
@@ -180,13 +199,16 @@ class OverflowWorker:
         acknowledged = lane.acknowledged
 
         def promoted(result: Promotion) -> None:
-            if not lane.leaving:
+            if lane.loss is not None:  # found meanwhile: the rebuild knows the cursor as it is
+                lane.promised = None
+            elif not lane.leaving:
                 self._to_wheel(lane, lane.promoted(start, result.records, result.cursor))
 
         def unpromoted() -> None:
             lane.promised = None
 
         self._submit(
+            [lane],
             lambda: self._overflow.promote(lane.id, start, until, records_max, acknowledged),
             promoted,
             unpromoted,
@@ -211,4 +233,32 @@ class OverflowWorker:
         def tidied(remaining: int) -> None:
             lane.tidy_asked = remaining > 0
 
-        self._submit(lambda: self._overflow.tidy(lane.id, settled, now_ms), tidied, lambda: None, writes=True)
+        self._submit([lane], lambda: self._overflow.tidy(lane.id, settled, now_ms), tidied, lambda: None, writes=True)
+
+    # --- loss -----------------------------------------------------------------------------------------------------
+
+    def _check(self, lanes: Iterable[Lane]) -> None:
+        """Ask how much is there, now and then: Redis may have lost data that nobody would ask for in a long time."""
+        if self._check_at_ms > self._now_ms + CHECK_MS:
+            self._check_at_ms = 0  # the clock was set back
+        if self._now_ms < max(self._check_at_ms, self._retry_at_ms) or self._checking:
+            return
+        asked = [(lane, lane.acknowledged) for lane in lanes if lane.overflow_used and lane.loss is None]
+        self._check_at_ms = self._now_ms + CHECK_MS
+        if not asked:
+            return
+        self._checking = True
+
+        def checked(numbers: list[int]) -> None:
+            self._checking = False
+            for (lane, acknowledged), hw in zip(asked, numbers, strict=True):
+                if hw < acknowledged and not lane.dropped:
+                    note_loss(lane, hw, f"{acknowledged} change blocks were acknowledged, {hw} are there")
+
+        def unchecked() -> None:
+            self._checking = False
+            self._check_at_ms = 0
+
+        self._submit(
+            [], lambda: [self._overflow.watermark(lane.id) for lane, _ in asked], checked, unchecked, writes=False
+        )

@@ -27,7 +27,7 @@ from api.server import BindError, Server
 from policies.errors import PolicyError
 from policies.file import read_policies_file
 from policies.store import PolicyStore
-from sidecar.assembly import Machinery, Policies, build
+from sidecar.assembly import Machinery, Policies, Storage, build
 from sidecar.config import Settings
 from sidecar.embedded.kafka import KafkaUnavailable
 from sidecar.embedded.valkey import ValkeyUnavailableError
@@ -38,6 +38,7 @@ from sidecar.kafka import client_log
 from sidecar.ledger import LedgerTopic
 from sidecar.metrics import Exposition, Recorder
 from sidecar.overflow import OverflowFailure, OverflowUnavailable
+from sidecar.overflow_rebuild import RedisRebuild
 from sidecar.overflow_redis import RedisOverflow, open_overflow
 from sidecar.overflow_timing import TimedOverflow
 from sidecar.retention import ledger_retention_ms, longest_delay_ms
@@ -145,9 +146,8 @@ class Process:
         ledger = self._ensure_topics(admin)
         timekeeper = Timekeeper()
         policies = Policies(self.store.table, self.store.table_at)
-        self.machinery = build(
-            settings, client, TimedOverflow(overflow, recorder.observe), ledger, policies, timekeeper
-        )
+        storage = Storage(TimedOverflow(overflow, recorder.observe), RedisRebuild(overflow.client, settings.group))
+        self.machinery = build(settings, client, storage, ledger, policies, timekeeper)
         engine = self.machinery.engine
         self._stack.callback(self.machinery.close)
         self.store.on_change(lambda table: setattr(engine, "table", table))

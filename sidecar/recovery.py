@@ -14,37 +14,14 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 from sidecar.block import Block, Entries
-from sidecar.change import ChangeBlock
+from sidecar.change import ChangeBlock, Loss
 from sidecar.commit import CommitState
 from sidecar.lane import NEVER, NOT_DECIDED, NOWHERE, Lane
 from sidecar.ports import Start
+from sidecar.rebuild_account import note_loss
 from sidecar.record import Held, LaneId, Position
 from sidecar.sealing import mark_of
 from sidecar.wheel import Wheel
-
-
-class OverflowBehindError(Exception):
-    """Redis has fewer change blocks than were acknowledged: it lost data, or it is another server."""
-
-    def __init__(self, lane: LaneId, hw: int, acknowledged: int) -> None:
-        self.lane, self.hw, self.acknowledged = lane, hw, acknowledged
-        super().__init__(
-            f"the overflow of {lane} has {hw} change blocks, but {acknowledged} were acknowledged: Redis lost data or "
-            "is not the server that was used before. Nothing was emitted. Point redis.url at the right server or "
-            "restore its data; held records are safe in the ledger and the source topic."
-        )
-
-
-class OverflowForeignError(Exception):
-    """Redis holds entries of a partition that neither commit nor ledger know of."""
-
-    def __init__(self, lane: LaneId, hw: int) -> None:
-        self.lane, self.hw = lane, hw
-        super().__init__(
-            f"Redis holds {hw} change blocks of {lane}, but the group has no committed offset and no ledger block for "
-            "it: they are left from an earlier topic or cluster of the same name. Use another TICKOVER_GROUP, or "
-            "delete the lane's keys in Redis if nothing in them is wanted."
-        )
 
 
 class Replay:
@@ -61,9 +38,9 @@ class Replay:
         self.overflow_held = commit.overflow_held if commit else 0
         self.block_offset = commit.block_offset if commit else -1
         self._committed_block = self.block_offset  # blocks up to here are in the commit's counts
-        self._known = commit is not None
         self._counted_to = self.acknowledged  # change blocks up to this number are in overflow_held
         self._rebuild_pointer = commit.rebuild_pointer if commit else -1
+        self._rebuild_due_ms = commit.rebuild_due_ms if commit else -1
         self._done = bytearray()
         self._settled_ahead: dict[int, Position] = {}  # settled, with an overflow entry
         self._blocks: list[tuple[int, Block]] = []
@@ -75,7 +52,6 @@ class Replay:
         another = block.topic_id and self._topic_id and block.topic_id != self._topic_id
         if another or (self._blocks and ledger_offset <= self._blocks[-1][0]):
             return
-        self._known = True
         self._blocks.append((ledger_offset, block))
         self.block_offset = max(self.block_offset, ledger_offset)
         self.watermark = max(self.watermark, block.watermark)
@@ -95,11 +71,10 @@ class Replay:
             self._changes.append((block.number, block.entries))
 
     def lane(self, now_ms: int, tick_ms: int, ledger_end: int) -> Lane:
-        """The lane as it was. Raises OverflowBehindError or OverflowForeignError when Redis contradicts the ledger."""
-        if self.hw < self.acknowledged:
-            raise OverflowBehindError(self.id, self.hw, self.acknowledged)
-        if self.hw and not self._known:
-            raise OverflowForeignError(self.id, self.hw)
+        """The lane as it was, as if Redis had all that it acknowledged; else with a loss to be made up for."""
+        loss = self._loss()
+        if loss is not None:
+            self.hw = self.acknowledged
         below = self._settled_below - self.low
         self._done[:below] = b"\x01" * below
         overtaken = [
@@ -112,6 +87,8 @@ class Replay:
             overflow_used=self.hw > 0,
         )  # fmt: skip
         lane.topic_id = self._topic_id
+        if loss is not None:
+            note_loss(lane, loss.hw, loss.detail)
         lane.skip = {offset: place for offset, place in self._settled_ahead.items() if place > self.watermark}
         lane.runs = [run for run in self._runs if run[1] != NOT_DECIDED]
         lane.recovered_runs = list(self._runs)
@@ -123,6 +100,18 @@ class Replay:
         lane.advance_low()
         lane.uncommitted = True
         return lane
+
+    def _loss(self) -> Loss | None:
+        """What Redis's number says about the ledger's: less than was acknowledged, or more than was ever written."""
+        written = max([self.acknowledged, *(number for number, _ in self._changes)])
+        if self.hw < self.acknowledged:
+            return Loss(self.hw, f"{self.acknowledged} change blocks were acknowledged, {self.hw} are there")
+        if self.hw > written:
+            detail = (
+                f"{self.hw} change blocks are there, of a topic or cluster of the same name: the ledger has {written}"
+            )
+            return Loss(0, detail)
+        return None
 
     def _mark_done(self, offset: int) -> None:
         index = offset - self.low
@@ -172,8 +161,8 @@ class Replay:
 
     def _pointers(self, lane: Lane) -> None:
         """What pins the ledger: the same marks that the lane had when it wrote these blocks."""
-        if self._rebuild_pointer >= 0 and lane.overflow_held:
-            lane.rebuilds.append((self._rebuild_pointer, max(NEVER.due_ms, 0)))
+        if self._rebuild_pointer >= 0 and self._rebuild_due_ms >= 0:
+            lane.rebuilds.append((self._rebuild_pointer, self._rebuild_due_ms))
         for ledger_offset, block in self._blocks:
             lane.written(mark_of(block, ledger_offset), max(block.entries.dues_ms, default=-1))
 

@@ -192,6 +192,7 @@ def commit_state(lane: Lane) -> CommitState:
         block_offset=lane.block_offset,
         recovery_pointer=lane.recovery_pointer(),
         rebuild_pointer=lane.rebuild_pointer(),
+        rebuild_due_ms=max((due_ms for _, due_ms in lane.rebuilds), default=-1),
         overflow_held=lane.overflow_held,
         topic_id=lane.topic_id,
         leader_epoch=-1,

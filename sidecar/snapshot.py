@@ -8,7 +8,7 @@ from sidecar.emission import Emitter
 from sidecar.overflow_worker import OverflowWorker
 from sidecar.ports import Time
 from sidecar.record import Outcome
-from sidecar.stats import Stats
+from sidecar.stats import RebuildProgress, Stats
 from sidecar.tally import Tally
 
 
@@ -50,9 +50,8 @@ class Publisher:
         overflow: Counter[str] = Counter()
         for lane in lanes:
             promoted = sum(window.unsettled for window in lane.windows)
-            on_the_way = len(lane.puts) + sum(len(change.records) for change in lane.changes)
             wheel[lane.id.topic] += lane.wheel.count
-            overflow[lane.id.topic] += lane.overflow_held - promoted + on_the_way
+            overflow[lane.id.topic] += lane.overflow_held - promoted + lane.on_the_way
         tally = self._tally
         topics = sorted({*wheel, *tally.accepted, *(topic for topic, _ in tally.outcomes)})
         oldest_ms = self._emitter.oldest_due_ms()
@@ -73,6 +72,14 @@ class Publisher:
             partitions_paused=len(lanes) if self._assignment.paused else 0,
             rebalances=self._assignment.rebalances,
             recovery_s=self._assignment.recovery_s,
+            rebuilding=tuple(
+                RebuildProgress(*lane.id, loss.records_done, loss.records_total, loss.problem)
+                for lane in lanes
+                if (loss := lane.loss) is not None
+            ),
+            rebuilds=tally.rebuilds,
+            rebuilt=MappingProxyType(dict(tally.rebuilt)),
+            lost=MappingProxyType(dict(tally.lost)),
             ledger_imbalance=self._imbalance,
             clock_skew_ms=round(self._time.skew_ahead_ms),
             kafka_problem=self.kafka_problem or self._emitter.problem,

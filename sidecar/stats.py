@@ -53,6 +53,17 @@ def lateness_bucket(late_ms: float) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class RebuildProgress:
+    """A partition whose overflow Redis has lost, and how much of it is written back."""
+
+    topic: str
+    partition: int
+    done: int
+    held: int  # what the overflow should have: more than has to be written where Redis kept something
+    problem: str = ""  # why it waits
+
+
+@dataclass(frozen=True, slots=True)
 class Stats:
     """A snapshot of the engine. Times are epoch milliseconds unless the name says otherwise."""
 
@@ -70,6 +81,10 @@ class Stats:
     partitions_paused: int = 0
     rebalances: int = 0
     recovery_s: float = 0.0  # duration of the last recovery
+    rebuilding: tuple[RebuildProgress, ...] = ()
+    rebuilds: int = 0  # rebuilds of a partition's overflow that were finished
+    rebuilt: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))  # records written back, by topic
+    lost: Mapping[tuple[str, str], int] = field(default_factory=lambda: MappingProxyType({}))  # by (topic, retention)
     ledger_imbalance: int = 0
     clock_skew_ms: int = 0  # how far this clock is ahead of the broker's
     kafka_problem: str = ""  # "" when all is well, else what is wrong, for /readyz
@@ -81,4 +96,9 @@ class Stats:
         """Why this process isn't ready; empty when it is."""
         waiting = () if self.joined else ("waiting for the consumer group",)
         recovering = (f"{self.partitions_recovering} partitions recovering",) if self.partitions_recovering else ()
-        return (*waiting, *recovering, *(text for text in (self.kafka_problem, self.overflow_problem) if text))
+        lost = tuple(
+            f"the overflow of {one.topic}/{one.partition} is being rebuilt: {one.done} of {one.held} records"
+            + (f"; {one.problem}" if one.problem else "")
+            for one in self.rebuilding
+        )
+        return (*waiting, *recovering, *lost, *(text for text in (self.kafka_problem, self.overflow_problem) if text))

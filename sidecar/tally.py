@@ -23,6 +23,9 @@ class Tally:
     late_sum_ms: int = 0
     late_max_ms: int = 0
     early: int = 0
+    rebuilds: int = 0
+    rebuilt: Counter[str] = field(default_factory=Counter)  # records written to Redis once more
+    lost: Counter[tuple[str, str]] = field(default_factory=Counter)  # (topic, whose retention took them)
 
     def settled(self, topic: str, outcomes: Iterable[int], reasons: Mapping[int, str], offsets: Iterable[int]) -> None:
         """Count one block's settled records."""

@@ -1,13 +1,12 @@
 """How a process ends: in order on SIGTERM, loudly when it can't go on, at once when it can't start."""
 
 import time
-from pathlib import Path
 
 import pytest
+from confluent_kafka import TopicPartition
 
-from sidecar.embedded.maven import free_port
-from sidecar.embedded.valkey import EmbeddedValkey
 from tests.integration.conftest import NewSite
+from tests.services.clients import consumer
 from tests.services.oracle import Traffic
 from tests.services.sidecar_process import now_ms
 from tests.services.waiting import wait_until
@@ -94,27 +93,20 @@ def test_exactly_once_is_refused_with_the_reason(new_site: NewSite) -> None:
     assert "at_least_once" in sidecar.last_words()
 
 
-def test_an_engine_that_cannot_go_on_ends_the_process_with_the_cause(new_site: NewSite, tmp_path: Path) -> None:
-    """Its Redis was replaced by an empty one: what was acknowledged isn't there, and nothing may be emitted."""
+def test_an_engine_that_cannot_go_on_ends_the_process_with_the_cause(new_site: NewSite) -> None:
+    """A commit that is ours and damaged: to go on as if there were none would repeat or lose records."""
     site = new_site()
     source, target = site.topic("delays"), site.target("out")
     site.policies(POLICIES)
-    sidecar = site.sidecar().start()
-    site.kafka.produce(source, [(b"k", b"far", [("tickover-delay", b"1h")], 0, 0)])
-    wait_until(
-        lambda: sidecar.stats()["topics"].get(source, {}).get("held", {}).get("overflow") == 1, 10.0, sidecar.last_words
-    )
-    assert sidecar.stop() == 0
-    empty = EmbeddedValkey(tmp_path / "empty", free_port())
-    empty.start()
-    try:
-        elsewhere = site.sidecar(REDIS__URL=empty.url)
-        elsewhere.launch()
-        assert elsewhere.wait_until_ended(30.0) == 1, elsewhere.last_words()
-        causes = [str(message) for message in elsewhere.messages("critical")]
-        assert any("OverflowBehindError" in cause for cause in causes), causes
-    finally:
-        empty.stop()
+    site.send(source, [("tickover-delay", b"1h")])
+    client = consumer(site.kafka.bootstrap, site.group)
+    client.commit(offsets=[TopicPartition(source, 0, 1, '{"tickover":1,"watermark":"?"}')], asynchronous=False)
+    client.close()
+    sidecar = site.sidecar()
+    sidecar.launch()
+    assert sidecar.wait_until_ended(30.0) == 1, sidecar.last_words()
+    causes = [str(message) for message in sidecar.messages("critical")]
+    assert any("LedgerFormatError" in cause for cause in causes), causes
     assert site.kafka.read_all(target) == []
 
 

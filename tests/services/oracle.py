@@ -76,7 +76,7 @@ class Verdict:
 class Traffic:
     """Sends on one thread and watches the targets on another, from `start` to `finish`."""
 
-    def __init__(self, site: Site, partitions: int, rate: int, seed: int = 1) -> None:
+    def __init__(self, site: Site, partitions: int, rate: int, seed: int = 1, delay_max_ms: int = DELAY_MAX_MS) -> None:
         self.expected: dict[int, Expected] = {}
         self.counts: Counter[int] = Counter()
         self.arrived = 0
@@ -84,6 +84,7 @@ class Traffic:
         self._partitions = partitions
         self._per_interval = int(rate * INTERVAL_S)
         self._random = random.Random(seed)
+        self._delay_max_ms = delay_max_ms
         self._offsets: dict[int, bytes] = {}
         self._origins: list[tuple[int, bytes | None]] = []  # as they arrived, perhaps before the sender's own report
         self._lates_ms: list[int] = []
@@ -138,7 +139,7 @@ class Traffic:
             counted = [("tickover-attempt", b"%d" % (failed + 1)), ("tickover-first-failure", b"%d" % sent_ms)]
             tail = [*counted, *errors]
         else:
-            delay_ms = chance.randint(0, DELAY_MAX_MS)
+            delay_ms = chance.randint(0, self._delay_max_ms)
             due_ms = sent_ms + delay_ms
             role, target, policy = "load", "load-out", "load@1"
             asked, tail = [*mine, ("tickover-delay", b"%dms" % delay_ms)], []

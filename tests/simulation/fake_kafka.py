@@ -13,7 +13,7 @@ from zlib import crc32
 
 from sidecar.ledger import LedgerRecord
 from sidecar.ports import DeliveryReport
-from sidecar.record import Headers
+from sidecar.record import Headers, LaneId
 from tests.simulation.fake_time import VirtualClock
 
 VALUE_BYTES_MAX = 1_000  # of a batch; a value twice as large is refused by `produce` itself
@@ -106,6 +106,7 @@ class Log:
 
     records: list[FakeRecord]
     end: int = 0
+    start: int = 0  # retention took what was before
 
 
 class Broker:
@@ -131,6 +132,12 @@ class Broker:
         for listener in self.listeners:
             listener(placed)
         return placed
+
+    def delete_before(self, topic: str, partition: int, offset: int) -> None:
+        """As retention does."""
+        log = self.logs[topic][partition]
+        log.records = [record for record in log.records if record.offset() >= offset]
+        log.start = offset
 
     def partition_count(self, topic: str) -> int:
         return len(self.logs.get(topic, ()))
@@ -247,7 +254,7 @@ class FakeLedgerLog:
         self._logs = broker.logs[topic]
 
     def bounds(self, partition: int) -> tuple[int, int]:
-        return 0, self._logs[partition].end
+        return self._logs[partition].start, self._logs[partition].end
 
     def read(self, starts: Mapping[int, int], at_least: Mapping[int, int]) -> Iterator[LedgerRecord]:
         for partition, start in starts.items():
@@ -256,3 +263,20 @@ class FakeLedgerLog:
             for record in log.records:
                 if record.offset() >= start:
                     yield LedgerRecord(partition, record.offset(), record.key() or b"", record.value() or b"")
+
+
+class FakeSourceLog:
+    """`SourceLog` over the broker's memory."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def fetch(self, lane: LaneId, offsets: Sequence[int]) -> dict[int, FakeRecord]:
+        """See `SourceLog.fetch`."""
+        assert list(offsets) == sorted(offsets)
+        wanted = set(offsets)
+        records = self._broker.logs[lane.topic][lane.partition].records
+        return {record.offset(): record for record in records if record.offset() in wanted}
+
+    def release(self) -> None:
+        """See `SourceLog.release`."""

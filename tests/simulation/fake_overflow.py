@@ -7,8 +7,8 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from sidecar.overflow import Change, OverflowLoss, Promotion
-from sidecar.record import Held, LaneId, Position
+from sidecar.overflow import Change, OverflowLoss, Promotion, Redo
+from sidecar.record import OFFSET_MAX, Held, LaneId, Position
 
 Failing = Callable[[str, bool], None]  # (method, before or after its effect): raises what the caller is to see
 
@@ -21,38 +21,40 @@ class FakeOverflow:
     """Shared by all replicas, as a server is; outlives them."""
 
     def __init__(self, failing: Failing = _never) -> None:
-        self.hw: dict[LaneId, int] = defaultdict(int)
+        self.hw: dict[LaneId, int] = {}
         self.records: dict[LaneId, list[Held]] = defaultdict(list)  # sorted by position
+        self.damaged: dict[LaneId, set[int]] = defaultdict(set)  # a header without its content
+        self.lost_once: set[LaneId] = set()  # lanes that lacked something at some time
         self.failing = failing
 
     def watermark(self, lane: LaneId) -> int:
         """See `Overflow.watermark`."""
         self.failing("watermark", False)
-        return self.hw[lane]
+        return self.hw.get(lane, 0)
 
     def apply(self, changes: Sequence[Change], now_ms: int) -> None:
         """See `Overflow.apply`."""
         self.failing("apply", False)
         for change in changes:
-            hw = self.hw[change.lane]
+            hw = self.hw.get(change.lane, 0)
             if hw < change.number - 1:
                 raise OverflowLoss(change.lane, hw, f"block {change.number} comes next, but only {hw} are there")
             if hw == change.number - 1:
                 self.hw[change.lane] = change.number
-                records = self.records[change.lane]
-                records += change.records
-                records.sort(key=lambda held: held.position)
+                self._add(change.lane, change.records)
             self.failing("apply", True)
 
     def promote(self, lane: LaneId, after: Position, until: Position, records_max: int, acknowledged: int) -> Promotion:
         """See `Overflow.promote`."""
         self.failing("promote", False)
-        if self.hw[lane] < acknowledged:
-            raise OverflowLoss(lane, self.hw[lane], f"{acknowledged} blocks were acknowledged")
+        if self.hw.get(lane, 0) < acknowledged:
+            raise OverflowLoss(lane, self.hw.get(lane, 0), f"{acknowledged} blocks were acknowledged")
         records = self.records[lane]
         first = bisect_right(records, after, key=lambda held: held.position)
         last = bisect_right(records, until, key=lambda held: held.position)
         found = records[first : min(last, first + records_max)]
+        if any(held.offset in self.damaged[lane] for held in found):
+            raise OverflowLoss(lane, 0, "a header without its content")
         cursor = until if last - first <= records_max else found[-1].position
         self.failing("promote", True)
         return Promotion(found, cursor, sum(held.size for held in found))
@@ -63,3 +65,79 @@ class FakeOverflow:
         self.records[lane] = [held for held in self.records[lane] if held.position > settled]
         self.failing("tidy", True)
         return 0
+
+    # --- what a rebuild asks for ----------------------------------------------------------------------------------
+
+    def place(self, lane: LaneId) -> int:
+        """See `RebuildStore.place`."""
+        self.failing("place", False)
+        return self.hw.get(lane, -1)
+
+    def reset(self, lane: LaneId, begin: bool) -> bool:
+        """See `RebuildStore.reset`. A page is half of what is there."""
+        self.failing("reset", False)
+        if begin:
+            self.hw.pop(lane, None)
+        records = self.records[lane]
+        if not begin and lane in self.hw:
+            return False
+        if records:
+            gone = records[: (len(records) + 1) // 2]
+            del records[: len(gone)]
+            self.damaged[lane] -= {held.offset for held in gone}
+            self.failing("reset", True)
+            return True
+        self.hw.setdefault(lane, 0)
+        self.failing("reset", True)
+        return False
+
+    def redo(self, lane: LaneId, redos: Sequence[Redo], now_ms: int) -> None:
+        """See `RebuildStore.redo`."""
+        for redo in redos:
+            self.failing("redo", False)
+            hw = self.hw.get(lane, -1)
+            if hw < redo.before:
+                raise OverflowLoss(lane, max(hw, 0), f"blocks up to {redo.before} were there")
+            if hw < redo.last:
+                self._add(lane, redo.records)
+                self.hw[lane] = redo.last
+            self.failing("redo", True)
+
+    def read(self, lane: LaneId, after: Position, records_max: int, acknowledged: int) -> Promotion:
+        """See `RebuildStore.read`."""
+        return self.promote(lane, after, Position(OFFSET_MAX, OFFSET_MAX), records_max, acknowledged)
+
+    def _add(self, lane: LaneId, fresh: Sequence[Held]) -> None:
+        """One copy of each offset, as readers see it."""
+        records = self.records[lane]
+        known = {held.offset for held in records}
+        records += [held for held in fresh if held.offset not in known]
+        records.sort(key=lambda held: held.position)
+
+    # --- what becomes of a server ---------------------------------------------------------------------------------
+
+    def wipe(self) -> None:
+        """Everything is gone."""
+        self.lost_once.update(self.hw)
+        self.hw.clear()
+        self.records.clear()
+        self.damaged.clear()
+
+    def copy(self) -> "Copy":
+        """A backup."""
+        return dict(self.hw), {lane: list(records) for lane, records in self.records.items()}
+
+    def restore(self, copy: "Copy") -> None:
+        """An older copy of everything."""
+        self.wipe()
+        hw, records = copy
+        self.hw.update(hw)
+        self.records.update({lane: list(kept) for lane, kept in records.items()})
+
+    def damage(self, lane: LaneId, offset: int) -> None:
+        """The content of one record is gone, its header is not."""
+        self.lost_once.add(lane)
+        self.damaged[lane].add(offset)
+
+
+Copy = tuple[dict[LaneId, int], dict[LaneId, list[Held]]]

@@ -12,6 +12,8 @@ from sidecar.engine import Engine, EngineSettings, Parts
 from sidecar.lane import Lane
 from sidecar.ledger import LedgerTopic
 from sidecar.overflow_worker import OverflowWorker
+from sidecar.rebuild import Sources
+from sidecar.rebuild_worker import RebuildWorker
 from sidecar.recovery_reader import RecoveryWorker
 from sidecar.settlement import AtLeastOnce
 from sidecar.snapshot import Publisher
@@ -19,7 +21,7 @@ from sidecar.tally import Tally
 from sidecar.targets import Targets
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_group import FakeIntake, FakeStarts, Group
-from tests.simulation.fake_kafka import Broker, FakeLedgerLog, FakeOutput, Fate
+from tests.simulation.fake_kafka import Broker, FakeLedgerLog, FakeOutput, FakeSourceLog, Fate
 from tests.simulation.fake_overflow import FakeOverflow
 from tests.simulation.fake_time import FakeTime
 from tests.simulation.workload import QUARANTINE
@@ -48,6 +50,7 @@ class Shape:
     settle_interval_ms: int
     wheel_records_max: int
     queue_max: int
+    rebuild_rate: int = 0
 
 
 class Replica:
@@ -56,7 +59,7 @@ class Replica:
     def __init__(self, shared: Surroundings, shape: Shape, table: PolicyTable) -> None:
         self._shared = shared
         broker, clock, rng = shared.broker, shared.broker.clock, shared.rng
-        self.executors = [StepExecutor() for _ in range(3)]
+        self.executors = [StepExecutor() for _ in range(4)]
         tally = Tally()
         self.tally = tally
         self.fate = Fate()
@@ -82,6 +85,8 @@ class Replica:
             self.intake, self.emitter, self.settlement, (self.worker, recovery), lambda: clock.now_ms
         )
         self.intake.events = self.assignment
+        sources = Sources(LEDGER, FakeLedgerLog(broker, LEDGER.name), FakeSourceLog(broker), shared.overflow)
+        self.rebuild = RebuildWorker(sources, tally, shape.rebuild_rate, self.executors[3])
         self.publisher = Publisher("sim", tally, self.emitter, self.assignment, self.worker, time)
         self.engine = Engine(
             EngineSettings(shape.settle_interval_ms, 50, shape.wheel_records_max, 1 << 20),
@@ -91,6 +96,7 @@ class Replica:
                 self.settlement,
                 Decider(HeaderLimits(30, 64_000, QUARANTINE), targets.partitions, shared.table_at),
                 self.worker,
+                self.rebuild,
                 self.assignment,
                 self.publisher,
                 tally,

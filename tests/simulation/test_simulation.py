@@ -12,7 +12,7 @@ SEEDS = int(os.environ.get("TICKOVER_TEST_SIM_SEEDS", "24"))
 FIRST = int(os.environ.get("TICKOVER_TEST_SIM_FIRST", "1"))
 SEEDS_MIN = 20
 STEPS = 400
-KINDS = 12  # of things that `World.seen` counts, and repeats
+KINDS = 15  # of things that `World.seen` counts, and repeats
 
 
 def run(seed: int) -> World:
@@ -22,6 +22,7 @@ def run(seed: int) -> World:
     for _ in range(rng.randint(1, 3)):
         world.start()
     faults = [world.kill, world.kill, world.stop, world.expire, world.group.rebalance, world.change_policies]
+    faults += [world.lose, world.lose, world.lose]
     faults += [world.tidy, world.change_weather, world.change_weather, world.calm]
     for _ in range(STEPS):
         if rng.random() < 0.3:

@@ -9,7 +9,7 @@ from sidecar.overflow import OverflowFull, OverflowUnavailable
 from sidecar.record import Position
 from tests.simulation.fake_group import Group
 from tests.simulation.fake_kafka import Broker, Killed
-from tests.simulation.fake_overflow import FakeOverflow
+from tests.simulation.fake_overflow import Copy, FakeOverflow
 from tests.simulation.fake_time import VirtualClock
 from tests.simulation.oracle import Oracle
 from tests.simulation.replica import LEDGER, Replica, Shape, Surroundings
@@ -57,9 +57,11 @@ class World:
             settle_interval_ms=rng.choice((20, 50, 100)),
             wheel_records_max=rng.choice((20, 100, 5_000)),
             queue_max=rng.choice((5, 50, 10_000)),
+            rebuild_rate=rng.choice((0, 5, 200)),
         )
         self.shared = Surroundings(self.broker, self.group, self.overflow, self.tables.__getitem__, self._delay_ms, rng)
         self.replicas: list[Replica] = []
+        self.copy: Copy = ({}, {})  # of the overflow, some time ago
         self.clock.passing.append(self._as_time_passes)
         self.seen: Counter[str] = Counter()  # what happened, to know that a run is worth its time
 
@@ -137,6 +139,22 @@ class World:
         replica.worker.ask_to_tidy(replica.lanes)
         replica.publisher.survey()
 
+    def lose(self) -> None:
+        """Redis is wiped, or comes back as it was some time ago, or lacks one record's content."""
+        overflow, rng = self.overflow, self.rng
+        match rng.randint(0, 4):
+            case 0:
+                overflow.wipe()
+            case 1 | 2:
+                self.copy = overflow.copy()
+            case 3:
+                overflow.restore(self.copy)
+            case _:
+                lanes = [lane for lane, records in overflow.records.items() if records]
+                if lanes:
+                    lane = rng.choice(lanes)
+                    overflow.damage(lane, rng.choice(overflow.records[lane]).offset)
+
     def change_policies(self) -> None:
         """A new version of the rulebook; each replica hears of it when it does."""
         version = max(self.tables) + 1
@@ -195,8 +213,12 @@ class World:
         seen["recovering"] += replica.assignment.recovering > 0
         seen["queue full"] += replica.output.under_way >= self.shape.queue_max
         seen["sent alone"] += replica.lone_output.under_way
+        seen["rebuilt records"] += any(replica.tally.rebuilt.values())
         seen["overflow away"] += bool(replica.worker.problem)
         for lane in replica.lanes:
+            seen["rebuilding"] += lane.loss is not None
+            seen["rebuilt in part"] += lane.loss is not None and lane.loss.hw > 0
+            seen["intake of a lane held"] += lane.intake_held
             seen["promoted"] += bool(lane.windows)
             seen["promotion under way"] += lane.promised is not None
             seen["overtaken"] += any(lane.in_care(offset) is False for offset in lane.skip)
@@ -208,7 +230,8 @@ class World:
         for replica in self.replicas:
             for lane in replica.lanes:
                 kept = {held.offset: held.position for held in self.overflow.records[lane.id]}
-                for offset in self.oracle.open[lane.id]:
+                recoverable = self.oracle.recoverable(lane.id, lane.watermark)
+                for offset in self.oracle.open[lane.id] - recoverable:
                     index = offset - lane.base
                     if index < 0 or (index < len(lane.done) and lane.done[index]):
                         assert offset in kept, f"{lane.id}/{offset} is marked done and is nowhere"
@@ -233,6 +256,7 @@ class World:
                 assert not lane.changes
             assert replica.emitter.load.records == 0
             assert replica.emitter.load.bytes == 0
+            assert not any(replica.tally.lost.values()), "a rebuild gave records up"
             assert replica.publisher.survey() == 0
         for lane_id, records in self.overflow.records.items():
             owner = next(lane for replica in self.replicas for lane in replica.lanes if lane.id == lane_id)
@@ -242,7 +266,7 @@ class World:
         return all(
             not replica.settlement.unfinished(replica.lanes)
             and not replica.emitter.backlog
-            and not any(lane.windows or lane.changes or lane.uncommitted for lane in replica.lanes)
+            and not any(lane.windows or lane.changes or lane.uncommitted or lane.loss for lane in replica.lanes)
             and len(self.group.lanes) == sum(len(other.lanes) for other in self.replicas)
             for replica in self.replicas
         )

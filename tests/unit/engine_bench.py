@@ -49,7 +49,7 @@ class Unmoved(Random):
 class Bench:
     """A broker with a source of one partition, an overflow, and one replica."""
 
-    def __init__(self, wheel_records_max: int = 1_000, queue_max: int = 1_000) -> None:
+    def __init__(self, wheel_records_max: int = 1_000, queue_max: int = 1_000, rebuild_rate: int = 0) -> None:
         self.clock = VirtualClock()
         self.broker = Broker(self.clock)
         for topic in (SOURCE, "mail", "other", "dead", QUARANTINE):
@@ -60,7 +60,7 @@ class Bench:
         self.tables = {1: rulebook(1, "1s")}
         rng = Unmoved(1)
         self.group = Group(self.broker, [SOURCE], rng)
-        self.shape = Shape(2_000, 1, 50, wheel_records_max, queue_max)
+        self.shape = Shape(2_000, 1, 50, wheel_records_max, queue_max, rebuild_rate)
         self.shared = Surroundings(
             self.broker, self.group, self.overflow, self.tables.__getitem__, lambda: self.delay_ms, rng
         )

@@ -22,8 +22,9 @@ STATES = st.builds(
     overflow_held=INT64,
     topic_id=st.text(max_size=30),
     leader_epoch=INT64,
+    rebuild_due_ms=INT64,
 )
-STATE = CommitState(5, Position(1_763_720_000_000, 7), 8, 9, 10, 11, 12, "vL4xXyz0Q0mJp1n5cQmRrA", 3)
+STATE = CommitState(5, Position(1_763_720_000_000, 7), 8, 9, 10, 11, 12, "vL4xXyz0Q0mJp1n5cQmRrA", 3, 1_763_730_000_000)
 TEXT = encode_metadata(STATE)
 
 
@@ -38,7 +39,7 @@ def test_any_state_comes_back_as_it_was_and_fits_a_commit(state):
 def test_the_text_is_the_documented_one():
     assert TEXT == (
         '{"tickover":1,"watermark":[1763720000000,7],"acknowledged":8,"block":9,"recovery":10,"rebuild":11,'
-        '"overflow_held":12,"topic_id":"vL4xXyz0Q0mJp1n5cQmRrA","leader_epoch":3}'
+        '"overflow_held":12,"topic_id":"vL4xXyz0Q0mJp1n5cQmRrA","leader_epoch":3,"rebuild_due":1763730000000}'
     )
 
 

@@ -2,8 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import pytest
-
 from sidecar.block import NO_ENTRIES, NOTHING_SETTLED, Block, Entries, Settled, encode
 from sidecar.commit import CommitState, encode_metadata
 from sidecar.lane import NOT_DECIDED, Lane
@@ -11,7 +9,7 @@ from sidecar.ledger import LedgerRecord, LedgerTopic
 from sidecar.overflow import Change
 from sidecar.ports import Start
 from sidecar.record import LaneId, Outcome, Position
-from sidecar.recovery import OverflowBehindError, OverflowForeignError, Replay, table_version_at
+from sidecar.recovery import Replay, table_version_at
 from sidecar.recovery_reader import RecoveryWorker
 from tests.contract.overflow_records import held as overflow_record
 from tests.simulation.fake_executor import StepExecutor
@@ -125,16 +123,33 @@ def test_the_counts_are_those_of_the_last_word_said() -> None:
     assert recovered([first, later], state, hw=1).overflow_held == 7
 
 
-def test_an_overflow_that_lost_data_is_refused() -> None:
-    with pytest.raises(OverflowBehindError, match="2 were acknowledged"):
-        recovered([block(acknowledged=2)], hw=1)
-    with pytest.raises(OverflowBehindError):
-        recovered([], commit(acknowledged=1), hw=0)
+def test_an_overflow_that_lost_data_is_taken_as_whole_and_rebuilt() -> None:
+    first = block(entries_part=entries((11, 90), (12, 80)), number=1)
+    second = block(entries_part=entries((14, 95)), number=2, acknowledged=1, overflow_held=2)
+    third = block(entries_part=entries((15, 95)), number=3, acknowledged=2, overflow_held=3)
+    lane = recovered([first, second, third], hw=1)
+    assert lane.loss is not None
+    assert lane.loss.hw == 1
+    assert (lane.acknowledged, lane.number, lane.overflow_held) == (2, 3, 3)
+    assert [lane.in_care(offset) for offset in (11, 12, 14)] == [True, True, True]
+    [change] = lane.changes
+    assert (change.number, change.missing) == (3, {15}), "what was never acknowledged is read again as always"
+    gone = recovered([], commit(acknowledged=1), hw=0)
+    assert gone.loss is not None
+    assert gone.loss.hw == 0
+    assert gone.overflow_used
 
 
-def test_an_overflow_of_somebody_else_is_refused() -> None:
-    with pytest.raises(OverflowForeignError):
-        recovered([], hw=3)
+def test_an_overflow_of_somebody_else_is_not_used() -> None:
+    """More blocks than the ledger has: nothing of it is ours."""
+    lane = recovered([], hw=3)
+    assert lane.loss is not None
+    assert (lane.loss.hw, lane.number, lane.acknowledged) == (0, 0, 0)
+    known = block(entries_part=entries((11, 90)), number=1)
+    lane = recovered([known, block(acknowledged=1, overflow_held=1)], hw=4)
+    assert lane.loss is not None
+    assert (lane.loss.hw, lane.number, lane.acknowledged) == (0, 1, 1)
+    assert recovered([known], hw=1).loss is None
 
 
 def test_runs_say_by_which_table_a_record_was_decided() -> None:

@@ -1,0 +1,105 @@
+"""What a rebuild is told, what it counts, and what comes of it. `rebuild.py` does it."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from sidecar.change import Loss
+from sidecar.lane import Lane
+from sidecar.overflow import Promotion, Redo
+from sidecar.ports import SourceRecord
+from sidecar.record import LaneId, Position
+
+log = logging.getLogger(__name__)
+
+DIGEST_MASK: Final = (1 << 64) - 1
+
+
+def note_loss(lane: Lane, hw: int, detail: str) -> None:
+    """Redis lacks something of this lane: from now on its puts and promotions wait until it is rebuilt."""
+    if lane.loss is None:
+        log.error("Redis lost data of a partition", extra={"lane": str(lane.id), "detail": detail})
+        lane.loss = Loss(hw, detail)
+
+
+class SourceUnavailable(Exception):
+    """The brokers don't give the source's records for now: it passes."""
+
+
+class SourceLog(Protocol):
+    """Reading a source by offset, beside the group."""
+
+    def fetch(self, lane: LaneId, offsets: Sequence[int]) -> Mapping[int, SourceRecord]:
+        """The records at these ascending offsets; those that the source has no more are left out.
+
+        Raises SourceUnavailable.
+        """
+
+    def release(self) -> None:
+        """Nothing more is wanted for now."""
+
+
+class RebuildStore(Protocol):
+    """The overflow's storage as a rebuild sees it. All raise OverflowUnavailable."""
+
+    def place(self, lane: LaneId) -> int:
+        """The number of the last change block that is there, -1 when not even that is known."""
+
+    def reset(self, lane: LaneId, begin: bool) -> bool:
+        """Forget the lane, a page at a time: first its number (`begin`), last of all it is 0. True: call again."""
+
+    def redo(self, lane: LaneId, redos: Sequence[Redo], now_ms: int) -> None:
+        """Write blocks, in order; those already there are passed over. Raises OverflowFull, OverflowLoss."""
+
+    def read(self, lane: LaneId, after: Position, records_max: int, acknowledged: int) -> Promotion:
+        """Records with position > after, as `Overflow.promote`; the last promotion's cursor ends in OFFSET_MAX."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A lane as it was when its loss was found; all that the rebuild needs to know of it."""
+
+    lane: LaneId
+    topic_id: str
+    hw: int  # 0: nothing that is there is trusted
+    acknowledged: int
+    watermark: Position
+    cursor: Position
+    skip: frozenset[int]  # settled ahead of W, or in the wheel with their offsets open
+    held: int  # records beyond the cursor that the overflow should have
+    recovery_pointer: int
+    rebuild_pointer: int
+    block_offset: int
+
+
+@dataclass(slots=True)
+class Account:
+    """Records found and written; the digest is a sum, so that order doesn't matter."""
+
+    records: int = 0
+    beyond: int = 0  # behind the cursor and not in `skip`: in the overflow's care alone
+    digest: int = 0
+
+    def add(self, places: Sequence[tuple[int, int]], plan: Plan) -> None:
+        """Count these (due, offset)."""
+        cursor, skip = plan.cursor, plan.skip
+        self.records += len(places)
+        self.beyond += sum(place > cursor and place[1] not in skip for place in places)
+        self.digest = (self.digest + sum(map(hash, places))) & DIGEST_MASK  # of integers: the same in each process
+
+    def agrees(self, other: "Account") -> bool:
+        return self.records == other.records and self.digest == other.digest
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """The outcome. `held`: records beyond the cursor that the overflow has now."""
+
+    held: int
+    written: int
+    lost_to_source: int
+    lost_to_ledger: int
+    first_lost_offset: int  # -1: none
+    blocks_missing: int  # ledger offsets below its start
+    reconciled: bool
