@@ -1,5 +1,6 @@
 """Sites for the tests that run the sidecar as a child process."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +14,8 @@ from tests.services.site import Site
 
 NewSite = Callable[[], Site]
 
-GUARANTEES = ("at_least_once",)
+GUARANTEES = ("at_least_once",)  # the strongest last
+SOAK = "TICKOVER_TEST_SOAK" in os.environ
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +41,13 @@ def new_site(kafka: Kafka, redis_url: str, tmp_path_factory: pytest.TempPathFact
         yield new
 
 
-@pytest.fixture(params=GUARANTEES)
+@pytest.fixture(params=GUARANTEES if SOAK else GUARANTEES[-1:])
 def guarantee(request: pytest.FixtureRequest) -> str:
+    """The strongest guarantee; in a soak each in turn."""
+    return str(request.param)
+
+
+@pytest.fixture(params=GUARANTEES)
+def each_guarantee(request: pytest.FixtureRequest) -> str:
     """Each guarantee in turn."""
     return str(request.param)

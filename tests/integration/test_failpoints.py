@@ -1,34 +1,32 @@
 """Killed at every step of a record's journey: nothing is lost, early or changed, and in exactly_once not repeated."""
 
-import os
 import random
 
 import pytest
 
 from tests.faults.dying import die_at, points
 from tests.faults.failpoints import EXACTLY_ONCE, POINTS
-from tests.integration.conftest import NewSite
+from tests.integration.conftest import SOAK, NewSite
 from tests.services.oracle import Traffic
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_800)]
 
 POINTS_MIN = 16
 RATE = 500
-SOAK = "TICKOVER_TEST_SOAK" in os.environ
 SEEDS = (1, 2, 3) if SOAK else (1,)
 # The soak takes every point; the fast run every third, and every second where it must not repeat anything.
 STRIDE = {"at_least_once": 1, EXACTLY_ONCE: 1} if SOAK else {"at_least_once": 3, EXACTLY_ONCE: 2}
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_killed_at_every_point_nothing_is_lost(new_site: NewSite, guarantee: str, seed: int) -> None:
+def test_killed_at_every_point_nothing_is_lost(new_site: NewSite, each_guarantee: str, seed: int) -> None:
     site = new_site()
     Traffic.prepare(site, partitions=2)
     traffic = Traffic(site, partitions=2, rate=RATE, seed=seed)
     chance = random.Random(seed)
-    sidecar = site.sidecar("only", GUARANTEE=guarantee)
+    sidecar = site.sidecar("only", GUARANTEE=each_guarantee)
     traffic.start()
-    for name in points(guarantee, slow=SOAK)[:: STRIDE[guarantee]]:
+    for name in points(each_guarantee, slow=SOAK)[:: STRIDE[each_guarantee]]:
         repeated = traffic.repeated
         nth = die_at(name, sidecar, traffic, chance)
         print(f"killed {name}, call {nth}; repeated since the last: {traffic.repeated - repeated}")
@@ -37,13 +35,13 @@ def test_killed_at_every_point_nothing_is_lost(new_site: NewSite, guarantee: str
     imbalance = sidecar.stats()["ledger_imbalance"]
     assert sidecar.stop() == 0, sidecar.last_words()
     verdict = traffic.verdict()
-    print(f"{guarantee}, seed {seed}: {verdict}")
+    print(f"{each_guarantee}, seed {seed}: {verdict}")
     assert (verdict.lost, verdict.early, verdict.changed) == (0, 0, 0), "\n".join(verdict.faults)
-    assert verdict.repeated == 0 or guarantee != EXACTLY_ONCE
+    assert verdict.repeated == 0 or each_guarantee != EXACTLY_ONCE
     assert imbalance == 0
     assert sidecar.messages("critical") == []
 
 
-def test_there_are_points_enough(guarantee: str) -> None:
-    assert len(points(guarantee, slow=False)) >= POINTS_MIN
-    assert set(points(guarantee, slow=True)) <= set(POINTS)
+def test_there_are_points_enough(each_guarantee: str) -> None:
+    assert len(points(each_guarantee, slow=False)) >= POINTS_MIN
+    assert set(points(each_guarantee, slow=True)) <= set(POINTS)
