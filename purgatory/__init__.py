@@ -24,8 +24,9 @@ from purgatory.mock_timer import MockTimer
 from purgatory.partition import Partition, PartitionSettings
 from purgatory.reaper import SystemTimerReaper, TimerDriver
 from purgatory.replica_log import LogStorage, ReplicaLog
-from purgatory.replica_manager import ReplicaManager, Surroundings
+from purgatory.replica_manager import ReplicaManager
 from purgatory.share_acquisition import AcquisitionLockTimerTask
+from purgatory.surroundings import Surroundings
 from purgatory.system_timer import SystemTimer
 from purgatory.threshold_purgatory import ThresholdPurgatory, TimingWheelExpirationService
 from purgatory.timer import TimerTask

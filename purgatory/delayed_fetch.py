@@ -148,7 +148,8 @@ def _has_diverged(partition: FetchPartition, epoch_end: EpochEndOffset | Errors 
 
 
 class DelayedFetch(DelayedOperation):
-    """`look` gives the snapshot of a partition; `read` reads everything again and answers."""
+    """`look` gives the snapshot of a partition; `read` reads everything again and answers; `expired` is told of the
+    timeout, which is an answer like any other: fewer bytes than wanted."""
 
     def __init__(
         self,
@@ -157,6 +158,7 @@ class DelayedFetch(DelayedOperation):
         look: Callable[[TopicPartition, FetchPartition], FetchSnapshot],
         read: Callable[[], None],
         *,
+        expired: Callable[[], None] | None = None,
         version: KafkaVersion = LATEST,
     ) -> None:
         super().__init__(params.max_wait_ms, version=version)
@@ -165,6 +167,7 @@ class DelayedFetch(DelayedOperation):
         self.decision = FetchDecision.WAIT
         self._look = look
         self._read = read
+        self._expired = expired
 
     def try_complete(self) -> bool:
         """Decide; snapshots are taken one by one, and none after the one that decides."""
@@ -177,4 +180,6 @@ class DelayedFetch(DelayedOperation):
         self._read()
 
     def on_expiration(self) -> None:
-        """Nothing more: fewer bytes than wanted are an answer like any other."""
+        """Tell that its time is over."""
+        if self._expired is not None:
+            self._expired()

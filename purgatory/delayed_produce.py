@@ -61,8 +61,9 @@ def decide_produce(required_offset: int, snapshot: ProduceSnapshot) -> Errors | 
 
 
 class DelayedProduce(DelayedOperation):
-    """`look` gives the snapshot of a partition, `respond` gets the answer."""
+    """`look` gives the snapshot of a partition, `respond` gets the answer, `expired` each partition that timed out."""
 
+    # tidy: as many as Kafka's, and the two that differ by version and owner have defaults
     def __init__(
         self,
         timeout_ms: int,
@@ -70,12 +71,14 @@ class DelayedProduce(DelayedOperation):
         look: Callable[[TopicPartition], ProduceSnapshot],
         respond: Callable[[Mapping[TopicPartition, ProduceResult]], None],
         *,
+        expired: Callable[[TopicPartition], None] | None = None,
         lock: Monitor | None = None,
         version: KafkaVersion = LATEST,
     ) -> None:
         super().__init__(timeout_ms, lock, version)
         self._look = look
         self._respond = respond
+        self._expired = expired
         self._pending = [key for key, result in results.items() if result.error is Errors.NONE]
         self.results = dict(results)
         for key in self._pending:
@@ -100,4 +103,7 @@ class DelayedProduce(DelayedOperation):
         self._respond(self.results)
 
     def on_expiration(self) -> None:
-        """The answer says it; `pending` is what was not replicated in time."""
+        """`pending` was not replicated in time."""
+        if self._expired is not None:
+            for key in self._pending:
+                self._expired(key)

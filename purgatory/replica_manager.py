@@ -10,9 +10,8 @@ It does no I/O: logs are `LogStorage`s, proposals to the controller go to `alter
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from purgatory import delayed_delete_records
 from purgatory.action_queue import DelayedActionQueue
@@ -28,51 +27,50 @@ from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
 from purgatory.delayed_produce import DelayedProduce, ProduceResult, ProduceSnapshot, must_delay_produce
 from purgatory.delayed_share_fetch import DelayedShareFetch, DelayedShareFetchPartitionKey
 from purgatory.errors import ApiError, Errors
+from purgatory.expirations import Expirations
 from purgatory.fetch_reading import ReadResults, must_answer_fetch, read_from_log
-from purgatory.isr import AlterOutcome, AlterPartition, AlterPartitionReply, ClusterMetadata, PartitionAssignment
-from purgatory.log_offsets import TopicPartition
+from purgatory.isr import AlterOutcome, AlterPartition, AlterPartitionReply, PartitionAssignment
+from purgatory.log_offsets import UNKNOWN, TopicPartition
 from purgatory.partition import Moved, Partition
-from purgatory.partition_reader import PartitionReader, ReadingSettings
-from purgatory.timer import DrivenTimer
-from purgatory.versions import LATEST, KafkaVersion
+from purgatory.partition_reader import PartitionReader
+from purgatory.surroundings import Surroundings
 
-
-class BrokerMetadata(ClusterMetadata, Protocol):
-    """What a broker knows about the cluster."""
-
-    def knows(self, topic_partition: TopicPartition) -> bool:
-        """Whether the partition exists, wherever it is."""
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a replica manager needs of its broker."""
-
-    clock: Callable[[], float]
-    make_timer: Callable[[], DrivenTimer]
-    metadata: BrokerMetadata
-    alter_partition: Callable[[TopicPartition, AlterPartition], None]
-    reading: ReadingSettings
+# Refused before, or as a whole: their answers say nothing about the log, where others give its start.
+WITHOUT_LOG_START = frozenset(
+    {
+        Errors.UNKNOWN_TOPIC_OR_PARTITION,
+        Errors.NOT_LEADER_OR_FOLLOWER,
+        Errors.MESSAGE_TOO_LARGE,
+        Errors.RECORD_LIST_TOO_LARGE,
+        Errors.CORRUPT_MESSAGE,
+        Errors.KAFKA_STORAGE_ERROR,
+    }
+)
 
 
 class ReplicaManager:
     """The partitions that broker `broker_id` hosts, and the operations that wait for them."""
 
-    def __init__(self, broker_id: int, around: Surroundings, version: KafkaVersion = LATEST) -> None:
+    def __init__(self, broker_id: int, around: Surroundings) -> None:
         self.broker_id = broker_id
         self.partitions: dict[TopicPartition, Partition] = {}
         self.offline: set[TopicPartition] = set()
         self.action_queue = DelayedActionQueue()
+        self.expirations = Expirations()
         self._around = around
-        self._version = version
+        version = self._version = around.version
         timer = around.make_timer
-        self.produce: DelayedOperationPurgatory[DelayedProduce] = DelayedOperationPurgatory("Produce", timer())
-        self.fetch: DelayedOperationPurgatory[DelayedFetch] = DelayedOperationPurgatory("Fetch", timer())
+        self.produce: DelayedOperationPurgatory[DelayedProduce] = DelayedOperationPurgatory(
+            "Produce", timer(), version=version
+        )
+        self.fetch: DelayedOperationPurgatory[DelayedFetch] = DelayedOperationPurgatory(
+            "Fetch", timer(), version=version
+        )
         self.delete_records: DelayedOperationPurgatory[DelayedDeleteRecords] = DelayedOperationPurgatory(
-            "DeleteRecords", timer(), delayed_delete_records.PURGE_INTERVAL
+            "DeleteRecords", timer(), delayed_delete_records.PURGE_INTERVAL, version=version
         )
         self.share_fetch: DelayedOperationPurgatory[DelayedShareFetch] = DelayedOperationPurgatory(
-            "ShareFetch", timer()
+            "ShareFetch", timer(), version=version
         )
         self._reader = PartitionReader(self.partition, around.clock, around.reading, self._woken)
 
@@ -105,13 +103,21 @@ class ReplicaManager:
                 partition = self.partition(key)
                 info, moved[key] = partition.append_records_to_leader(records, required_acks, self._around.clock())
             except ApiError as error:
-                results[key] = ProduceResult(error.error, message=str(error))
+                start = UNKNOWN if error.error in WITHOUT_LOG_START else self.partitions[key].log.log_start_offset
+                results[key] = ProduceResult(error.error, log_start_offset=start, message=str(error))
             else:
                 start = partition.log.log_start_offset
                 results[key] = ProduceResult(Errors.NONE, info.first_offset, info.last_offset + 1, start)
         self.action_queue.add(partial(self._appended, moved))
         if must_delay_produce(required_acks, results):
-            operation = DelayedProduce(timeout_ms, results, self._look_for_produce, respond, version=self._version)
+            operation = DelayedProduce(
+                timeout_ms,
+                results,
+                self._look_for_produce,
+                respond,
+                expired=self.expirations.produce_expired,
+                version=self._version,
+            )
             self.produce.try_complete_else_watch(operation, list(entries))
         else:
             respond(results)
@@ -136,7 +142,8 @@ class ReplicaManager:
             respond(read_from_log(params, partitions, partial(self._reader.read_again, params)))
 
         look = partial(self._reader.look, params)
-        operation = DelayedFetch(params, statuses, look, read_again, version=self._version)
+        expired = partial(self.expirations.fetch_expired, is_from_follower=params.is_from_follower)
+        operation = DelayedFetch(params, statuses, look, read_again, expired=expired, version=self._version)
         self.fetch.try_complete_else_watch(operation, [key for key, _ in partitions])
 
     def delete_records_before(
@@ -196,6 +203,7 @@ class ReplicaManager:
         """Have it no longer: reassigned, or its topic deleted."""
         self.partitions.pop(key, None)
         self.offline.discard(key)
+        self.expirations.remove_partition(key)
         self.complete_delayed_operations(key)
 
     def mark_offline(self, key: TopicPartition) -> None:
@@ -221,6 +229,10 @@ class ReplicaManager:
         """Forget what the leader does not have."""
         if self.partition(key).log.truncate_to(offset):
             self.fetch.check_and_complete(key)
+
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """What to write down from time to time, and give to `ReplicaLog.update_high_watermark` after a restart."""
+        return {key: partition.log.high_watermark.offset for key, partition in self.partitions.items()}
 
     def maybe_shrink_isr(self) -> None:
         """To be called every half of the lag time."""

@@ -5,13 +5,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from purgatory.delayed_fetch import FetchParams, FetchPartition
-from purgatory.errors import UnexpectedAppendOffset
+from purgatory.errors import ApiError, Errors, UnexpectedAppendOffset
 from purgatory.isr import AlterPartition, PartitionAssignment
 from purgatory.log_offsets import Isolation, LogOffsetMetadata, TopicPartition
 from purgatory.partition import Partition, PartitionSettings
 from purgatory.partition_reader import ReadingSettings
 from purgatory.replica_log import AppendInfo, BatchInfo, FetchDataInfo, ReplicaLog
-from purgatory.replica_manager import ReplicaManager, Surroundings
+from purgatory.replica_manager import ReplicaManager
+from purgatory.surroundings import Surroundings
 from purgatory.system_timer import SystemTimer
 from tests.unit.purgatory_tasks import Clock
 
@@ -29,6 +30,7 @@ class Batch:
     ends: str | None = None
     first: int = -1
     epoch: int = -1
+    refused: Errors | None = None  # what the log says to it
 
     @property
     def last(self) -> int:
@@ -50,6 +52,8 @@ class ModelLog:
         batches = []
         for sent in records:
             batch = sent
+            if sent.refused is not None:
+                raise ApiError(sent.refused)
             if leader_epoch is not None:
                 batch = replace(sent, first=self.end.offset, epoch=leader_epoch)
             elif batch.first != self.end.offset:

@@ -13,7 +13,7 @@ from tests.unit.purgatory_tasks import Clock
 
 KEYS = 4
 STEPS = 120
-SEEDS = 100
+SEEDS = 60
 
 
 class Counting(DelayedOperation):
@@ -121,4 +121,4 @@ def test_whatever_comes_first_each_operation_completes_once_and_none_waits_in_va
             ends["cancel"] += not operation.completions
             ends["expiry"] += operation.expirations
             ends["event"] += operation.completions - operation.expirations
-    assert all(count > 50 for count in ends.values()), ends  # the runs do meet every end
+    assert all(count > 30 for count in ends.values()), ends  # the runs do meet every end

@@ -124,6 +124,7 @@ def test_the_overflow_wheel_is_made_once_when_it_is_needed() -> None:
     world = Wheel()
     assert world.add(1049)
     assert [world.wheel.overflow_wheel] == [None]
+    assert world.add(1050)
     assert world.add(1060)
     overflow = world.wheel.overflow_wheel
     assert overflow is not None

@@ -205,3 +205,70 @@ def test_a_deletion_wakes_no_parked_fetch():
     assert world.answers == []
     world.pass_time(1000)
     assert world.answer().error is Errors.OFFSET_OUT_OF_RANGE
+
+
+@pytest.mark.parametrize(
+    ("error", "log_start"),
+    [
+        (Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, 2),
+        (Errors.INVALID_PRODUCER_EPOCH, 2),
+        (Errors.INVALID_RECORD, 2),
+        (Errors.NOT_ENOUGH_REPLICAS, 2),
+        (Errors.MESSAGE_TOO_LARGE, -1),
+        (Errors.RECORD_LIST_TOO_LARGE, -1),
+        (Errors.CORRUPT_MESSAGE, -1),
+    ],
+)
+def test_a_refused_record_is_answered_with_the_log_start_a_refused_request_without(error, log_start):
+    world = World()
+    world.lead()
+    world.produce(Batch(count=3))
+    world.manager.delete_records_before(0, {KEY: 2}, world.answers.append)
+    world.answers.clear()
+    world.produce(Batch(refused=error))
+    result = world.answer()
+    assert (result.error, result.base_offset, result.log_start_offset) == (error, -1, log_start)
+
+
+def test_expirations_are_counted_by_partition_and_by_who_fetches():
+    world = World()
+    world.lead(REPLICAS)
+    for _ in range(2):
+        world.produce(timeout_ms=10)
+    world.consume(0, max_wait_ms=10)
+    world.follow(2, max_wait_ms=10, wanted={"log_start_offset": 0})
+    counts = world.manager.expirations
+    assert counts.produce == 0  # the follower's fetch has replicated both
+    world.pass_time(10)
+    assert (counts.produce, counts.consumer_fetch, counts.follower_fetch) == (0, 0, 1)
+    world.produce(timeout_ms=10)
+    world.consume(3, max_wait_ms=10)
+    world.consume(2, max_wait_ms=10)
+    world.pass_time(10)
+    assert (counts.produce, counts.produce_by_partition, counts.consumer_fetch) == (1, {KEY: 1}, 1)
+
+
+def test_a_partition_takes_its_count_along_and_leaves_the_sum():
+    world = World()
+    world.lead(REPLICAS)
+    world.produce(timeout_ms=10)
+    world.pass_time(10)
+    world.manager.stop_replica(KEY)
+    counts = world.manager.expirations
+    assert (counts.produce, counts.produce_by_partition) == (1, {})
+    counts.remove_partition(OTHER)
+    assert counts.produce == 1
+
+
+def test_high_watermarks_are_written_down_and_taken_up_again():
+    world = World()
+    world.lead(REPLICAS)
+    world.produce(Batch(count=5), acks=1)
+    world.follow(5)
+    checkpoint = world.manager.high_watermarks()
+    assert checkpoint == {KEY: 5}
+    restarted = World().lead(REPLICAS)
+    restarted.log.append_as_follower([Batch(count=5, first=0, epoch=0)])
+    assert restarted.log.high_watermark.offset == 0
+    restarted.log.update_high_watermark(checkpoint[KEY])
+    assert restarted.log.high_watermark.offset == 5
