@@ -1,5 +1,6 @@
 """Reading one partition for a fetch: checks in Kafka's order, then the log, then what the fetch says of a follower."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -19,6 +20,8 @@ from purgatory.partition_reading import (
 from purgatory.replica import FollowerFetch
 from purgatory.replica_log import FetchDataInfo
 from purgatory.replica_selector import ReplicaSelector, replica_views
+
+_log = logging.getLogger(__name__)
 
 
 class ReplicaQuota(Protocol):
@@ -141,6 +144,9 @@ class PartitionReader:
                 self._follower_fetched(params, key, partition, wanted, before.log_end.offset)
         except ApiError as error:
             return LogReadResult(error.error)
+        except Exception:  # noqa: BLE001 - answered, and the other partitions are not to blame
+            _log.exception("a read failed")
+            return LogReadResult(Errors.UNKNOWN_SERVER_ERROR)
         return self._limited(params, key, partition, result)
 
     def _check(self, params: FetchParams, partition: Partition, wanted: FetchPartition) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from purgatory import delayed_delete_records
 from purgatory.action_queue import DelayedActionQueue
 from purgatory.admission import HostedFacts, refuse_acks, refuse_partition
+from purgatory.appending import append_to_local_logs
 from purgatory.delayed_delete_records import (
     DelayedDeleteRecords,
     DeleteRecordsResult,
@@ -30,22 +31,10 @@ from purgatory.errors import ApiError, Errors
 from purgatory.expirations import Expirations
 from purgatory.fetch_reading import ReadResults, must_answer_fetch, read_from_log
 from purgatory.isr import AlterOutcome, AlterPartition, AlterPartitionReply, PartitionAssignment
-from purgatory.log_offsets import UNKNOWN, TopicPartition
+from purgatory.log_offsets import TopicPartition
 from purgatory.partition import Moved, Partition
 from purgatory.partition_reader import PartitionReader
 from purgatory.surroundings import Surroundings
-
-# Refused before, or as a whole: their answers say nothing about the log, where others give its start.
-WITHOUT_LOG_START = frozenset(
-    {
-        Errors.UNKNOWN_TOPIC_OR_PARTITION,
-        Errors.NOT_LEADER_OR_FOLLOWER,
-        Errors.MESSAGE_TOO_LARGE,
-        Errors.RECORD_LIST_TOO_LARGE,
-        Errors.CORRUPT_MESSAGE,
-        Errors.KAFKA_STORAGE_ERROR,
-    }
-)
 
 
 class ReplicaManager:
@@ -96,18 +85,7 @@ class ReplicaManager:
         if refused is not Errors.NONE:
             respond({key: ProduceResult(refused) for key in entries})
             return
-        moved: dict[TopicPartition, Moved] = {}
-        results: dict[TopicPartition, ProduceResult] = {}
-        for key, records in entries.items():
-            try:
-                partition = self.partition(key)
-                info, moved[key] = partition.append_records_to_leader(records, required_acks, self._around.clock())
-            except ApiError as error:
-                start = UNKNOWN if error.error in WITHOUT_LOG_START else self.partitions[key].log.log_start_offset
-                results[key] = ProduceResult(error.error, log_start_offset=start, message=str(error))
-            else:
-                start = partition.log.log_start_offset
-                results[key] = ProduceResult(Errors.NONE, info.first_offset, info.last_offset + 1, start)
+        results, moved = append_to_local_logs(self.partition, entries, required_acks, self._around.clock())
         self.action_queue.add(partial(self._appended, moved))
         if must_delay_produce(required_acks, results):
             operation = DelayedProduce(

@@ -9,6 +9,7 @@ from purgatory.locks import Rank, monitor
 from purgatory.mock_timer import MockTimer
 from purgatory.system_timer import SystemTimer
 from purgatory.versions import KafkaVersion
+from purgatory.watchers import WatcherList
 from tests.unit.purgatory_tasks import Clock, Operation
 
 VERSIONS = pytest.mark.parametrize("version", list(KafkaVersion), ids=lambda version: version.name)
@@ -286,3 +287,48 @@ def test_the_mock_timer_expires_operations_later_than_their_time():
     assert not operation.is_completed()
     timer.pass_time(1)
     assert operation.expirations == 1
+
+
+@VERSIONS
+def test_a_timeout_that_comes_second_counts_nothing(version):
+    operation = Operation(version=version)
+    assert operation.force_complete()
+    operation.run()  # the timer had handed it over already
+    assert (operation.completions, operation.expirations) == (1, 0)
+
+
+@VERSIONS
+def test_of_two_threads_that_see_it_open_one_completes_it(version):
+    class Raced(Operation):
+        raced = False
+
+        def __setattr__(self, name, value):
+            if name == "_completed" and value and not self.raced:
+                self.raced = True  # exactly between the look and the mark
+                thread = threading.Thread(target=self.force_complete)
+                threads.append(thread)
+                thread.start()
+                thread.join(0.05 if version >= KafkaVersion.V4_1 else None)  # from 4.1 on it waits for the lock
+            super().__setattr__(name, value)
+
+    threads: list[threading.Thread] = []
+    operation = Raced(version=version)
+    assert operation.force_complete()
+    threads[0].join()
+    assert operation.completions == 1
+
+
+def test_a_key_is_forgotten_only_if_its_watchers_are_the_same_and_empty():
+    shard: WatcherList[Operation] = WatcherList()
+    operation = Operation()
+    shard.watch(operation, "key")
+    watchers = shard.find("key")
+    assert watchers is not None
+    shard.remove_key_if_empty(watchers)
+    assert shard.find("key") is watchers  # somebody came in between
+    watchers.cancel()
+    shard.remove_key_if_empty(watchers)
+    assert shard.find("key") is None
+    shard.watch(operation, "key")
+    shard.remove_key_if_empty(watchers)  # empty, but not these any more
+    assert shard.find("key") is not None

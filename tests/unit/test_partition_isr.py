@@ -246,3 +246,35 @@ def test_a_replica_that_stays_assigned_is_never_missing():
     stop.set()
     thread.join()
     assert missing == []
+
+
+def test_a_proposed_member_holds_the_high_watermark_whatever_becomes_of_it():
+    """The controller may have let it in already."""
+    brokers = Brokers()
+    partition = leader(3, isr=(1, 2), brokers=brokers)
+    assert fetch(partition, 3, 3).proposal is not None
+    fetch(partition, 2, 3)
+    brokers.fenced.add(3)
+    append(partition, 2, 10 * LAG_MS)
+    fetch(partition, 2, 5, 10 * LAG_MS)
+    assert high_watermark(partition) == 3
+
+
+def test_only_a_follower_that_has_moved_moves_the_high_watermark():
+    partition = leader(5, isr=(1, 2))
+    partition.remote[3] = partition.remote[3].fetched(fetch_of(partition, 3, 4), 4, 0)  # in sync a moment ago
+    fetch(partition, 2, 5)
+    assert high_watermark(partition) == 4
+    assert not fetch(partition, 2, 5, 10 * LAG_MS).high_watermark  # although 3 does not count any more
+    append(partition, 1, 10 * LAG_MS)
+    assert high_watermark(partition) == 5
+
+
+def test_an_answer_to_an_equal_but_earlier_proposal_is_ignored():
+    partition = leader(3, isr=(1, 2))
+    earlier = fetch(partition, 3, 3).proposal
+    partition.make_leader(assignment(epoch=5, partition_epoch=1, replicas=REPLICAS, isr=(1, 2)), 0)
+    later = fetch(partition, 3, 3).proposal
+    assert earlier.isr == later.isr
+    assert answer(partition, earlier)[0] is AlterOutcome.IGNORED
+    assert answer(partition, later, epochs=(5, 2))[0] is AlterOutcome.APPLIED

@@ -125,9 +125,9 @@ def test_the_overflow_wheel_is_made_once_when_it_is_needed() -> None:
     assert world.add(1049)
     assert [world.wheel.overflow_wheel] == [None]
     assert world.add(1050)
-    assert world.add(1060)
     overflow = world.wheel.overflow_wheel
     assert overflow is not None
+    assert world.add(1060)
     assert (overflow.tick_ms, overflow.wheel_size, overflow.current_time_ms) == (50, 5, 1000)
     assert world.add(1061)
     assert world.wheel.overflow_wheel is overflow

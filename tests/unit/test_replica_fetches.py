@@ -1,5 +1,6 @@
 """Fetches at one broker, from read to answer: what Kafka's ReplicaManagerTest asks, and single-broker experiments."""
 
+import logging
 from typing import Any
 
 import pytest
@@ -310,3 +311,45 @@ def test_the_furthest_of_a_rack_is_chosen():
     ]
     assert select_rack_aware(ClientMetadata("b"), views) == views[2]
     assert select_rack_aware(ClientMetadata("a"), views) == views[0]
+
+
+def test_an_unexpected_failure_is_answered_and_spoils_no_other_partition(caplog, monkeypatch):
+    def fail(*arguments, **options):
+        raise OSError("disk")
+
+    world = World()
+    broken = world.lead(key=OTHER)
+    world.lead()
+    for key in (KEY, OTHER):
+        world.produce(acks=1, key=key)
+    world.answers.clear()
+    monkeypatch.setattr(broken.log.storage, "read", fail)
+    wanted = [(key, FetchPartition(0)) for key in (OTHER, KEY)]
+    with caplog.at_level(logging.ERROR):
+        world.manager.fetch_messages(FetchParams(), wanted, world.answers.append)
+    assert [(result.error, result.size) for _, result in world.answers[0]] == [
+        (Errors.UNKNOWN_SERVER_ERROR, 0),
+        (Errors.NONE, SIZE),
+    ]
+    assert [entry.message for entry in caplog.records] == ["a read failed"]
+
+
+def test_the_read_after_a_wait_tells_nothing_about_the_follower():
+    world = World()
+    partition = world.lead(REPLICAS)
+    world.follow(0, max_wait_ms=500)
+    fetched_ms = world.clock.now_ms
+    world.pass_time(500)
+    assert world.answer().size == 0
+    assert partition.remote[2].last_fetch_ms == fetched_ms < world.clock.now_ms
+
+
+@pytest.mark.parametrize(("offset", "expected"), [(0, [0]), (1, [0]), (2, [])])
+def test_only_transactions_that_reach_into_the_fetch_are_listed(offset, expected):
+    world = World()
+    world.lead()
+    for batch in (Batch(producer_id=9), Batch(producer_id=9, ends="abort"), Batch()):
+        world.produce(batch, acks=1)
+    world.answers.clear()
+    world.consume(offset, isolation=Isolation.TXN_COMMITTED)
+    assert [one.first_offset for one in world.answer().aborted_transactions] == expected

@@ -1,11 +1,14 @@
 """Produce and delete requests at one broker, from append to answer: ReplicaManagerTest, and experiments."""
 
+import logging
+
 import pytest
 
 from purgatory.delayed_fetch import ClientMetadata
 from purgatory.errors import Errors
 from purgatory.isr import AlterPartitionReply
 from purgatory.log_offsets import TopicPartition
+from purgatory.versions import KafkaVersion
 from tests.unit.replica_world import KEY, SIZE, Batch, World, assignment
 
 REPLICAS = (1, 2)
@@ -272,3 +275,30 @@ def test_high_watermarks_are_written_down_and_taken_up_again():
     assert restarted.log.high_watermark.offset == 0
     restarted.log.update_high_watermark(checkpoint[KEY])
     assert restarted.log.high_watermark.offset == 5
+
+
+def test_a_shrink_under_min_isr_fails_acks_all_at_once_up_to_3_6():
+    world = World()
+    partition = world.lead(REPLICAS, min_insync_replicas=2, version=KafkaVersion.V3_6)
+    world.produce(timeout_ms=40_000)
+    world.clock.now_ms += 30_001
+    world.manager.maybe_shrink_isr()
+    reply = AlterPartitionReply(Errors.NONE, partition.leader_epoch, 1, frozenset({1}))
+    world.manager.alter_partition_answered(KEY, world.proposals[0], reply)
+    result = world.answer()
+    assert (result.error, result.base_offset) == (Errors.NOT_ENOUGH_REPLICAS_AFTER_APPEND, 0)
+
+
+def test_an_unexpected_failure_is_answered_and_spoils_no_other_partition(caplog, monkeypatch):
+    def fail(*arguments, **options):
+        raise OSError("disk")
+
+    world = World()
+    world.lead()
+    broken = world.lead(key=OTHER)
+    monkeypatch.setattr(broken.log.storage, "append", fail)
+    with caplog.at_level(logging.ERROR):
+        world.manager.append_records(1000, 1, {OTHER: [Batch()], KEY: [Batch()]}, world.answers.append)
+    [answer] = world.answers
+    assert [answer[key].error for key in (OTHER, KEY)] == [Errors.UNKNOWN_SERVER_ERROR, Errors.NONE]
+    assert [entry.message for entry in caplog.records] == ["an append failed"]

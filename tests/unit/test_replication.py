@@ -47,7 +47,7 @@ class Cluster:
                 ReadingSettings(),
             ),
         )
-        settings = {"min_insync_replicas": min_isr, "replica_lag_time_max_ms": LAG_MS}
+        settings: dict[str, Any] = {"min_insync_replicas": min_isr, "replica_lag_time_max_ms": LAG_MS}
         manager.host(new_partition(self.metadata, broker_id=broker_id, **settings))
         return manager
 
@@ -95,7 +95,7 @@ class Cluster:
             own = log.epochs.end_offset_for(result.diverging_epoch.epoch, log.log_end_offset).end_offset
             manager.truncate_to(KEY, min(own, result.diverging_epoch.end_offset))
         elif result.error is Errors.NONE:
-            source = self.leader.partition(KEY).log.storage.batches
+            source = self.partition(self.assignment.leader_id).log.storage.batches
             batches = [batch for batch in source if batch.first >= log.log_end_offset][: self.chance.randint(1, 3)]
             manager.append_as_follower(KEY, batches if result.size else [], result.high_watermark, 0)
         else:
