@@ -49,6 +49,14 @@ integration: system-packages setup docker ## Run only the tests that need Kafka,
 sim: setup ## Run the engine's seeded simulation, TICKOVER_TEST_SIM_SEEDS=n seeds of it
 	@$(pytest) tests/simulation
 
+.PHONY: mutants
+mutants: setup ## Put mistakes into a copy of the engine, one at a time: the simulation must find each
+	@$(venv)/bin/python -m tests.mutants
+
+.PHONY: soak
+soak: system-packages setup ## Do random faults for MINUTES=30, and judge: status 1 when anything was violated
+	@$(venv)/bin/python -m tests.soak --minutes $(or $(MINUTES),30) $(SOAK)
+
 .PHONY: bench
 bench: setup ## Run all benchmarks, each beside its baseline (20 minutes on an idle machine)
 	@for name in overflow throughput lateness memory burst; do $(venv)/bin/python -m benchmarks.$$name || exit; done

@@ -21,7 +21,8 @@ class Point:
     """Before or after a call of `module:Class.method`; `most` bounds which call it is.
 
     `busy`: only calls that returned something count. `stopping`: reached when the process is asked to stop. `slow`:
-    reached after ten seconds or more. `guarantee`: reached in this mode only.
+    reached after ten seconds or more. `wiped`: reached when Redis has lost what it had. `guarantee`: reached in this
+    mode only.
     """
 
     seam: str
@@ -30,6 +31,7 @@ class Point:
     busy: bool = False
     stopping: bool = False
     slow: bool = False
+    wiped: bool = False
     guarantee: str = ""
 
 
@@ -69,6 +71,12 @@ POINTS: Final[dict[str, Point]] = {
     "block marked": after("sidecar.lane:Lane.settle", 60),
     "before commit": before("sidecar.kafka_intake:KafkaIntake.commit", 60, guarantee=AT_LEAST_ONCE),
     "after commit": after("sidecar.kafka_intake:KafkaIntake.commit", 60, guarantee=AT_LEAST_ONCE),
+    # Redis rebuilt
+    "before rebuild": before("sidecar.overflow_rebuild:RedisRebuild.reset", 1, wiped=True),
+    "rebuild begun": after("sidecar.overflow_rebuild:RedisRebuild.reset", 1, wiped=True),
+    "during rebuild": before("sidecar.overflow_rebuild:RedisRebuild.redo", 2, wiped=True),
+    "during rebuild, piece written": after("sidecar.overflow_rebuild:RedisRebuild.redo", 2, wiped=True),
+    "rebuilt, not reconciled": before("sidecar.rebuild:LaneRebuild._reconcile", 1, wiped=True),
     # come and go
     "before assignment": before("sidecar.assignment:Assignment.assigned", 1),
     "before recovery": before("sidecar.recovery_reader:RecoveryWorker.recover", 1),

@@ -28,7 +28,7 @@ def test_killed_at_every_point_nothing_is_lost(new_site: NewSite, each_guarantee
     traffic.start()
     for name in points(each_guarantee, slow=SOAK)[:: STRIDE[each_guarantee]]:
         repeated = traffic.repeated
-        nth = die_at(name, sidecar, traffic, chance)
+        nth = die_at(name, site, sidecar, traffic, chance)
         print(f"killed {name}, call {nth}; repeated since the last: {traffic.repeated - repeated}")
     sidecar.start()
     traffic.quieten()

@@ -59,9 +59,10 @@ class Sidecar:
 
     def wait_until_ready(self) -> None:
         """Until /readyz says that partitions are recovered and all services answer."""
-        wait_until(self._is_ready, START_S, lambda: f"the sidecar is not ready: {self.last_words()}")
+        wait_until(self.is_ready, START_S, lambda: f"the sidecar is not ready: {self.last_words()}")
 
-    def _is_ready(self) -> bool:
+    def is_ready(self) -> bool:
+        """What /readyz says; AssertionError when it has ended."""
         assert self._process is not None
         assert self._process.poll() is None, f"the sidecar ended while starting: {self.last_words()}"
         try:
@@ -100,6 +101,11 @@ class Sidecar:
     def runs(self) -> bool:
         """False when it has ended, or was never started."""
         return self._process is not None and self._process.poll() is None
+
+    @property
+    def ended(self) -> bool:
+        """True when it was started and has ended by itself."""
+        return self._process is not None and self._process.poll() is not None
 
     def wait_until_ended(self, timeout_s: float = STOP_S) -> int:
         """Its exit status; 0 when it doesn't run."""

@@ -6,6 +6,7 @@ from typing import Any, cast
 from uuid import uuid4
 
 from confluent_kafka import Message
+from redis import Redis
 
 from sidecar.embedded.maven import free_port
 from tests.services.kafka import Headers, Kafka
@@ -74,6 +75,12 @@ class Site:
         """Produce one record to partition 0; returns its report."""
         [report] = self.kafka.produce(topic, [(key, value, headers, timestamp_ms, 0)])
         return report
+
+    def wipe_redis(self) -> None:
+        """Redis forgets everything about this site, and about no other."""
+        with Redis.from_url(self.redis_url, protocol=2) as client:
+            for key in client.scan_iter(match=f"{{{self.group}:*", count=1_000):
+                client.unlink(key)
 
     def close(self) -> None:
         """End every sidecar."""

@@ -1,0 +1,117 @@
+"""A deployment of its own to be broken: a broker, a Redis behind a proxy, a site with its processes under load."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sidecar.embedded.maven import free_port
+from sidecar.embedded.valkey import EmbeddedValkey
+from tests.faults.lying_clock import LyingClock
+from tests.services.kafka import Kafka
+from tests.services.kafka_servers import MavenServer
+from tests.services.oracle import Traffic, Verdict
+from tests.services.redis_proxy import RedisProxy
+from tests.services.sidecar_process import Sidecar
+from tests.services.site import Site
+from tests.services.waiting import wait_until
+
+RECOVERY_S = 90.0
+FLOWING_RECORDS = 200
+BACKLOG_S = 3.0  # records wait two seconds on average; with this much more outstanding there is a backlog
+PARTITIONS = 4
+
+
+class Servers:
+    """Kafka and Redis of a run; they outlive its rounds."""
+
+    def __init__(self, directory: Path) -> None:
+        self.broker = MavenServer(directory / "kafka")
+        self.valkey = EmbeddedValkey(directory / "valkey", free_port())
+        self.proxy = RedisProxy(int(self.valkey.url.rpartition(":")[2]))
+        self.kafka: Kafka
+        self.directory = directory
+
+    def start(self) -> None:
+        self.broker.start()
+        self.kafka = Kafka(self.broker)
+        self.valkey.start()
+        self.proxy.start()
+
+    def stop(self) -> None:
+        self.proxy.stop()
+        self.valkey.kill()
+        self.broker.remove()
+
+
+class Scene:
+    """One round: its site, its processes, its traffic. Faults are done to it, one at a time."""
+
+    def __init__(self, servers: Servers, guarantee: str, seed: int, rate: int, processes: int) -> None:
+        self.servers = servers
+        self.guarantee = guarantee
+        self.chance = random.Random(seed)
+        self.rate = rate
+        self.site = Site(servers.kafka, servers.proxy.url, servers.directory)
+        Traffic.prepare(self.site, PARTITIONS)
+        self.traffic = Traffic(self.site, PARTITIONS, rate, seed)
+        self.clock = LyingClock(servers.directory)
+        self.sidecars = [self.site.sidecar(f"p{number}", GUARANTEE=guarantee) for number in range(processes)]
+
+    @contextmanager
+    def running(self) -> Iterator["Scene"]:
+        """All processes up and the traffic flowing; everything ends with the block."""
+        try:
+            for sidecar in self.sidecars:
+                sidecar.launch()
+            for sidecar in self.sidecars:
+                sidecar.wait_until_ready()
+            self.traffic.start()
+            self.wait_until_flowing()
+            yield self
+        finally:
+            self.site.close()
+
+    def victim(self) -> Sidecar:
+        """One of the processes."""
+        return self.chance.choice(self.sidecars)
+
+    def wait_until_flowing(self) -> None:
+        """Until what is due arrives again and the backlog is worked off."""
+        goal = self.traffic.arrived + FLOWING_RECORDS
+        most = int(self.rate * (2 + BACKLOG_S))
+
+        def flows() -> bool:
+            self._raise_the_dead()
+            return self.traffic.arrived >= goal and self.traffic.outstanding < most
+
+        wait_until(flows, RECOVERY_S, lambda: f"{self.traffic.outstanding} outstanding: {self.last_words()}")
+
+    def _raise_the_dead(self) -> None:
+        """As a supervisor does: what ended by itself is started again."""
+        for sidecar in self.sidecars:
+            if sidecar.ended:
+                sidecar.wait_until_ended()
+                sidecar.launch()
+
+    def wait_until_ready(self) -> None:
+        """Until every process has recovered its partitions and all services answer."""
+
+        def ready() -> bool:
+            self._raise_the_dead()
+            return all(sidecar.is_ready() for sidecar in self.sidecars)
+
+        wait_until(ready, RECOVERY_S, lambda: f"not ready: {self.last_words()}")
+
+    def last_words(self) -> str:
+        return "\n".join(sidecar.last_words()[-1_500:] for sidecar in self.sidecars)
+
+    def verdict(self) -> tuple[Verdict, int]:
+        """Let everything arrive, stop everyone in order, and judge; with the sum of all ledger imbalances."""
+        self.wait_until_ready()
+        self.traffic.quieten()
+        imbalance = sum(abs(int(sidecar.stats()["ledger_imbalance"])) for sidecar in self.sidecars)
+        for sidecar in self.sidecars:
+            status = sidecar.stop()
+            assert status == 0, f"a clean stop ended with {status}: {sidecar.last_words()}"
+        return self.traffic.verdict(), imbalance

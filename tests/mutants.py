@@ -1,0 +1,205 @@
+"""Deliberate mistakes in the engine, each of which the simulation must find: `python -m tests.mutants [--only name]`.
+
+A copy of the sources gets one mistake at a time and goes through the seeds until one fails. A mutant whose text isn't
+in the source any more is an error: it must move with the code.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.source import ROOT
+
+SEEDS: Final = 48
+TIMEOUT_S: Final = 600.0
+COPIED: Final = ("sidecar", "policies", "api", "purgatory", "tests", "pyproject.toml")
+RECORDED: Final = ROOT / "docs" / "reliability" / "mutants.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """In a file of `sidecar/`, `old` (there once) becomes `new`."""
+
+    file: str
+    old: str
+    new: str
+
+
+MUTANTS: Final[dict[str, Mutant]] = {
+    "the wheel rounds down": Mutant(
+        "wheel.py", "tick = -(-held.due_ms // self.tick_ms)", "tick = held.due_ms // self.tick_ms"
+    ),
+    "the wheel fires a tick early": Mutant(
+        "wheel.py", "reached = now_ms // self.tick_ms", "reached = -(-now_ms // self.tick_ms)"
+    ),
+    "W is C, whatever is unsettled": Mutant(
+        "lane.py", "return self.windows[0].start if self.windows else self.cursor", "return self.cursor"
+    ),
+    "an overtaken record is promoted too": Mutant(
+        "lane.py",
+        "                self.skip.update((held.offset, held.position) for held in late)\n",
+        "",
+    ),
+    "promotion passes nothing over": Mutant(
+        "lane.py", "if held.offset not in skip] if skip else list(records)", "] if skip else list(records)"
+    ),
+    "an overtaken record is done when Redis has it": Mutant(
+        "lane.py",
+        "if offset not in skip and index >= 0 and not done[index]:",
+        "if index >= 0 and not done[index]:",
+    ),
+    "the cursor passes what is only on its way": Mutant(
+        "lane.py",
+        "        for change in self.changes:\n            earliest = min(earliest, change.earliest)\n",
+        "",
+    ),
+    "Redis before the ledger": Mutant(
+        "change.py", "return self.committed and not self.missing", "return not self.missing"
+    ),
+    "done before Redis has acknowledged": Mutant(
+        "sealing.py",
+        "        lane.changes.append(seal.change)\n",
+        "        lane.changes.append(seal.change)\n"
+        "        for offset in seal.change.records:\n            lane.done[offset - lane.base] = 1\n"
+        "        lane.overflow_held += len(seal.change.records)\n",
+    ),
+    "the recovery pointer forgets L": Mutant("lane.py", "mark.offset_max >= low", "mark.offset_max > low + 5"),
+    "the recovery pointer forgets change blocks": Mutant("lane.py", "or mark.number > acknowledged ", ""),
+    "the recovery pointer is one too far": Mutant(
+        "lane.py", "                return mark.ledger_offset\n", "                return mark.ledger_offset + 1\n"
+    ),
+    "recovery redoes nothing": Mutant("recovery.py", "        self._redo(lane)\n", ""),
+    "recovery forgets what is settled ahead of W": Mutant(
+        "recovery.py",
+        "{offset: place for offset, place in self._settled_ahead.items() if place > self.watermark}",
+        "{}",
+    ),
+    "what has an entry is decided again": Mutant(
+        "deciding.py", "if (entry := lane.entries.pop(offset, None)) is not None:", "if False:"
+    ),
+    "what was read is decided by the table of now": Mutant(
+        "deciding.py",
+        "return table if version in (NOT_DECIDED, table.version) else self._table_at(version)",
+        "return table",
+    ),
+    "settled before all is acknowledged": Mutant("settlement.py", "if not generation.complete:", "if False:"),
+    "the commit is one ahead": Mutant(
+        "settlement.py", "offsets[lane.id] = (lane.advance_low(), ", "offsets[lane.id] = (lane.advance_low() + 1, "
+    ),
+    "what was revoked isn't drained": Mutant("assignment.py", "settled = self._drain(leaving)", "settled = True"),
+    "what was lost is written on": Mutant("assignment.py", "            lane.dropped = True\n", "            pass\n"),
+    "an expired record is emitted": Mutant("emission.py", "if 0 <= parcel.expires_ms < now_ms:", "if False:"),
+    "a full producer drops a record": Mutant(
+        "emission.py",
+        "        batch.start += len(taken)\n",
+        "        batch.start += len(taken) + (len(taken) < len(batch.records) - batch.start)\n",
+    ),
+    "a refused record is forgotten": Mutant("settlement.py", "if generation.failures:", "if False:"),
+}
+FAST: Final = (
+    "W is C, whatever is unsettled",
+    "done before Redis has acknowledged",
+    "recovery redoes nothing",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What became of a mutant. `seed` is the first that found it, 0: none did."""
+
+    name: str
+    found: bool
+    seed: int
+    seconds: float
+    why: str
+
+
+class Bench:
+    """A copy of the sources in which one mutant lives at a time."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        for name in COPIED:
+            source = ROOT / name
+            if source.is_dir():
+                shutil.copytree(source, directory / name, ignore=shutil.ignore_patterns("__pycache__"))
+            elif source.exists():
+                shutil.copy(source, directory / name)
+
+    def check(self, seeds: int) -> str:
+        """Why the unharmed copy fails; empty when it doesn't."""
+        done = self._simulate(seeds)
+        return "" if done.returncode == 0 else done.stdout[-2_000:]
+
+    def try_out(self, name: str, seeds: int) -> Result:
+        """Put the mutant in, simulate until a seed fails, and take it out again."""
+        mutant = MUTANTS[name]
+        path = self._directory / "sidecar" / mutant.file
+        text = path.read_text()
+        if text.count(mutant.old) != 1:
+            return Result(name, False, 0, 0.0, f"its text is {text.count(mutant.old)} times in {mutant.file}")
+        path.write_text(text.replace(mutant.old, mutant.new))
+        started_s = time.monotonic()
+        try:
+            done = self._simulate(seeds)
+        finally:
+            path.write_text(text)
+        seed = re.search(r"FAILED .*\[(\d+)\]", done.stdout)
+        why = re.search(r"^E +(.*)", done.stdout, re.MULTILINE)
+        return Result(
+            name,
+            done.returncode == 1,
+            int(seed[1]) if seed else 0,
+            round(time.monotonic() - started_s, 1),
+            why[1][:160] if why else "",
+        )
+
+    def _simulate(self, seeds: int) -> subprocess.CompletedProcess[str]:
+        # Without assertions of the engine's own the world's and the oracle's would still be there: both count.
+        command = [sys.executable, "-m", "pytest", "tests/simulation/test_simulation.py", "-x", "-q", "--no-header"]
+        return subprocess.run(
+            [*command, "-p", "no:cacheprovider", "--tb=short", "--show-capture=no"],
+            cwd=self._directory,
+            env={**os.environ, "TICKOVER_TEST_SIM_SEEDS": str(seeds), "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT_S,
+        )
+
+
+def main() -> int:
+    """Try them all; status 1 when one lives."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--only", default="", help="those with this text in their name")
+    parser.add_argument("--record", action="store_true", help=f"write the results to {RECORDED.relative_to(ROOT)}")
+    given = parser.parse_args()
+    results = []
+    with tempfile.TemporaryDirectory(prefix="tickover-mutants-") as directory:
+        bench = Bench(Path(directory))
+        for name in MUTANTS:
+            if given.only in name:
+                results.append(bench.try_out(name, given.seeds))
+                print("found   " if results[-1].found else "SURVIVED", results[-1], flush=True)
+    found = sum(result.found for result in results)
+    print(f"{found} of {len(results)} mutants found, {given.seeds} seeds at most")
+    if given.record:
+        RECORDED.parent.mkdir(exist_ok=True)
+        RECORDED.write_text(
+            json.dumps({"seeds": given.seeds, "results": [asdict(result) for result in results]}, indent=1) + "\n"
+        )
+    return int(found < len(results) or not results)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

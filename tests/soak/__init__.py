@@ -1,0 +1,1 @@
+"""Random faults for as long as wanted, and an oracle's table at the end."""
