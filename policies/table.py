@@ -60,6 +60,7 @@ __all__ = [
     "Repeated",
     "Rule",
     "decide",
+    "depends_on_request_alone",
 ]
 
 RETRY_SUFFIX: Final = "-retry"
@@ -197,6 +198,13 @@ def decide(facts: Facts, table: PolicyTable) -> Decision:
         return _decide_retry(rule, rule.retry, facts, request)
     except Refusal as refusal:
         return Quarantine(refusal.reason, refusal.detail)
+
+
+def depends_on_request_alone(topic: str, table: PolicyTable) -> bool:
+    """Whether for this topic delay, target and partition asked for decide, whatever the record: the due time then
+    moves with the record's timestamp, and nothing else changes."""
+    rules = table.rules(topic)
+    return bool(rules) and rules[0].retry is None and not rules[0].conditions
 
 
 def holds(conditions: Conditions, headers: Sequence[tuple[str, bytes | None]]) -> bool:

@@ -39,13 +39,13 @@ Controls = Mapping[str, bytes | Repeated | None]
 
 ERROR_LIMITS_BYTES: Final = {ERROR_CLASS: 1_024, ERROR_MESSAGE: 8_192}
 # What becomes of a reserved header on the way in, by name. A tickover-* name that isn't here is the user's own.
-_CONTROL: Final = 1  # read by policies, gone from what is emitted
+CONTROL: Final = 1  # read by policies, gone from what is emitted
 _TRAILED_CONTROL: Final = 2  # read by policies, follows our own headers
 _COUNTED: Final = 3  # read by retry policies, which rewrite it
 _FIRST_MET: Final = 4
 _OWN: Final = 5  # replaced
 _KINDS: Final = {
-    **dict.fromkeys((DELIVER_AT, DELAY, TARGET, TARGET_PARTITION, ACTION, EXPIRES_AT), _CONTROL),
+    **dict.fromkeys((DELIVER_AT, DELAY, TARGET, TARGET_PARTITION, ACTION, EXPIRES_AT), CONTROL),
     **dict.fromkeys((ERROR_CLASS, ERROR_MESSAGE, ID), _TRAILED_CONTROL),
     **dict.fromkeys((ATTEMPT, FIRST_FAILURE), _COUNTED),
     ORIGIN: _FIRST_MET,
@@ -73,6 +73,11 @@ class Split(NamedTuple):
 _NOTHING: Final = Split(_NO_HEADERS, MappingProxyType({}), _NO_HEADERS, _NO_HEADERS, None, 0)
 
 
+def kind_of(name: str) -> int | None:
+    """What becomes of a header of this name on the way in; None: it is the user's own."""
+    return _KINDS.get(name)
+
+
 def split(headers: Headers | None) -> Split:
     """Sort the headers of a consumed record. Names are interned: held records share them."""
     if not headers:
@@ -89,7 +94,7 @@ def split(headers: Headers | None) -> Split:
             size += len(value)
         if kind is None:
             user.append((intern(name), value))
-        elif kind == _CONTROL:
+        elif kind == CONTROL:
             controls[name] = value if name not in controls else REPEATED
         elif kind == _FIRST_MET:
             origin = origin if value is None else value

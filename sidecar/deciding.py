@@ -1,19 +1,22 @@
 """Decoding and deciding: from a consumed record to what becomes of it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from policies.duration import TIME_MAX_MS
 from policies.table import Dead, Facts, Hold, PolicyTable, Quarantine, decide
 from sidecar.codec import Split, complete, headers_of, quarantine_headers, split
 from sidecar.departure import dead
 from sidecar.lane import NOT_DECIDED, Lane
 from sidecar.ports import SourceRecord
+from sidecar.recall import Recall, Shape
 from sidecar.record import Arrival, Departure, Headers, Held, Outcome
 from sidecar.recovery import table_version_at
 
 TOO_MANY_HEADERS: Final = "too_many_headers"
 
+_NO_HEADERS: Final[Headers] = []
 _new_tuple: Final = tuple.__new__  # half the time of a NamedTuple's own constructor, which is a Python function
 
 
@@ -35,20 +38,85 @@ class Decider:
         self._limits = limits
         self._partitions = partitions
         self._table_at = table_at
+        self._recall = Recall()
 
-    def decide(
-        self, lane: Lane, record: SourceRecord, offset: int, table: PolicyTable
+    def decide_run(
+        self, lane: Lane, records: Sequence[SourceRecord], offsets: Sequence[int], table: PolicyTable
+    ) -> tuple[list[Held], list[Departure | Arrival]]:
+        """Consecutive records of one lane: those to hold, and those that leave at once or whose target must be asked
+        for. What the lane redoes is in neither. The hot path: what was asked for before is answered here.
+        """
+        held: list[Held] = []
+        others: list[Departure | Arrival] = []
+        if not offsets:
+            return held, others
+        shapes = self._recall.shapes(lane.id.topic, table)
+        known, partitions, bytes_max = shapes.known, self._partitions, self._limits.header_bytes_max
+        before_crash = offsets[0] < lane.recovered_until
+        if not before_crash:
+            lane.note_table(offsets[0], table.version)
+        for record, offset in zip(records, offsets, strict=True):
+            try:
+                headers: Headers | None = headers_of(record)  # once: a second call after an error gives garbage
+            except SystemError:  # the client's way of saying that a header's name is not UTF-8
+                detail = "a header name is not UTF-8; headers left out"
+                others.append(self._quarantined(lane, record, offset, "bad_header", detail))
+                continue
+            shape = None
+            values: tuple[bytes | None, ...] = ()
+            if headers and not before_crash:
+                names, values = zip(*headers, strict=True)
+                try:
+                    shape = known[names]
+                except KeyError:
+                    shape = shapes.learn(names)
+            if shape is not None and (answer := shape.answers.get(shape.pick_controls(values))) is not None:
+                wait_ms, target, target_partition, policy, dead_letter = answer
+                kind, timestamp_ms = record.timestamp()
+                try:
+                    size = shape.name_size + len(b"".join(values))  # type: ignore[arg-type]
+                except TypeError:  # one of them is null
+                    size = shape.name_size + sum(len(value) for value in values if value)
+                if (
+                    kind
+                    and 0 <= timestamp_ms <= TIME_MAX_MS
+                    and size <= bytes_max
+                    and target_partition < partitions.get(target, -1)
+                ):
+                    key: bytes | None = record.key()
+                    value: bytes | None = record.value()
+                    size += len(key or b"") + len(value or b"")
+                    user = list(zip(shape.user_names, shape.pick_user(values), strict=True))
+                    fields = (
+                        timestamp_ms + wait_ms, offset, target, target_partition, key, value, user, policy, None, 0,
+                        -1, _NO_HEADERS, -1, dead_letter, size,
+                    )  # fmt: skip
+                    held.append(_new_tuple(Held, fields))
+                    continue
+            parcel = self._decide(lane, record, offset, table, headers, shape, values)
+            if isinstance(parcel, Held):
+                held.append(parcel)
+            elif parcel is not None:
+                others.append(parcel)
+        return held, others
+
+    # tidy: one record, and what is known of it already
+    def _decide(
+        self,
+        lane: Lane,
+        record: SourceRecord,
+        offset: int,
+        table: PolicyTable,
+        headers: Headers | None,
+        shape: Shape | None,
+        values: tuple[bytes | None, ...],
     ) -> Held | Departure | Arrival | None:
         """A record to hold, one that leaves at once, one whose target must be asked for; None: the lane redoes it."""
         limits = self._limits
-        try:
-            headers: Headers | None = headers_of(record)  # once: a second call after an error gives garbage
-        except SystemError:  # the client's way of saying that a header's name is not UTF-8
-            return self._quarantined(lane, record, offset, "bad_header", "a header name is not UTF-8; headers left out")
         if headers is not None and len(headers) > limits.headers_max:
             detail = f"{len(headers)} headers, the limit is {limits.headers_max}"
             return self._quarantined(lane, record, offset, TOO_MANY_HEADERS, detail, headers)
-        parts = split(headers)
+        parts = split(headers) if shape is None else shape.split(values)
         if parts.size > limits.header_bytes_max:
             detail = f"{parts.size} bytes of headers, the limit is {limits.header_bytes_max}"
             return self._quarantined(lane, record, offset, TOO_MANY_HEADERS, detail, headers)
@@ -56,7 +124,7 @@ class Decider:
             if (entry := lane.entries.pop(offset, None)) is not None:
                 return _redone(lane, complete(entry, record, parts))
             table = self._table_then(lane, offset, table)
-        elif not lane.runs or lane.runs[-1][1] != table.version:
+        else:
             lane.note_table(offset, table.version)
         topic, partition = lane.id
         kind, timestamp_ms = record.timestamp()
@@ -64,9 +132,11 @@ class Decider:
         decision = decide(_new_tuple(Facts, facts), table)
         if type(decision) is Hold:
             held = _held(record, offset, decision, parts)
-            if held.target_partition < self._partitions.get(held.target, -1):
-                return held
-            return Arrival(held, headers or [])
+            if held.target_partition >= self._partitions.get(held.target, -1):
+                return Arrival(held, headers or [])
+            if shape is not None:
+                shape.remember(shape.pick_controls(values), timestamp_ms, held)
+            return held
         if isinstance(decision, Dead):
             return _dead(lane, record, offset, decision, parts)
         assert isinstance(decision, Quarantine)

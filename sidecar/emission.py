@@ -8,7 +8,7 @@ due -> ready -> produce -> open generation (settlement.py)
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
@@ -66,14 +66,11 @@ class Emitter:
 
     # --- due ------------------------------------------------------------------------------------------------------
 
-    def to_wheel(self, lane: Lane, records: Iterable[Held]) -> None:
+    def to_wheel(self, lane: Lane, records: Sequence[Held]) -> None:
         """Hold records in a lane's wheel."""
-        insert = lane.wheel.insert
-        load = self.load
-        for held in records:
-            insert(held)
-            load.records += 1
-            load.bytes += held.size
+        lane.wheel.insert_all(records)
+        self.load.records += len(records)
+        self.load.bytes += sum(map(_size, records))
 
     def fire(self, lane: Lane, now_ms: int) -> None:
         """Take what is due out of a lane's wheel."""
@@ -120,6 +117,8 @@ class Emitter:
         partitions, here = self._targets.partitions, lane.here.decode()
         passed: list[int] = []  # places in the chunk of records that left another way
         taken = 0
+        due_before, due = -1, ("", "")
+        policy_before, label = "", ("", "")
         try:
             for held in chunk:
                 (
@@ -137,9 +136,13 @@ class Emitter:
                         self._refuse(lane, held, error.args[0], alone=False)
                         passed.append(taken)
                 else:
-                    own: Emitted = [(ORIGIN, origin or f"{here}{offset}"), (DUE, str(due_ms)), (POLICY, policy)]
+                    if due_ms != due_before:  # records come by due time: most share both with the one before
+                        due_before, due = due_ms, (DUE, str(due_ms))
+                    if policy is not policy_before:
+                        policy_before, label = policy, (POLICY, policy)
+                    own: Emitted = [*headers, (ORIGIN, origin or f"{here}{offset}"), due, label]
                     try:
-                        produce(target, value, key, target_partition, report, None, NOW, [*headers, *own])
+                        produce(target, value, key, target_partition, report, None, NOW, own)
                     except refused as error:
                         self._refuse(lane, held, error.args[0], alone=False)
                         passed.append(taken)

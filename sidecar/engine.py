@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter, methodcaller
 from queue import Empty, Queue
 from typing import Any, Final
 
@@ -36,6 +38,11 @@ PUBLISH_INTERVAL_MS: Final = 250
 OVERFLOW_PENDING_MAX: Final = 50_000  # records on their way to the overflow: above, intake pauses
 OVERFLOW_PENDING_LANE_MAX: Final = 10_000  # of a lane whose overflow is being rebuilt: above, its own intake waits
 RELEASE_SHARE: Final = 0.9  # intake goes on when the load is below this share of its limit
+
+_topic_of: Final = methodcaller("topic")
+_partition_of: Final = methodcaller("partition")
+_offset_of: Final = methodcaller("offset")
+_due_ms: Final = itemgetter(Held._fields.index("due_ms"))
 
 Command = Callable[["Engine"], Any]
 
@@ -122,46 +129,49 @@ class Engine:
 
     def _accept(self, records: Sequence[SourceRecord], now_ms: int) -> None:
         """Records come in runs of one partition: what depends on the lane is looked up once a run."""
-        table = self.table
         soon_ms = now_ms + self._parts.overflow.soon_ms
-        run: list[SourceRecord] = []
-        place: tuple[str | None, int | None] = (None, None)
-        for record in records:
-            if (record.topic(), record.partition()) != place:
-                self._accept_run(place, run, soon_ms, table)
-                place = record.topic(), record.partition()
-                run = []
-            run.append(record)
-        self._accept_run(place, run, soon_ms, table)
+        places = zip(map(_topic_of, records), map(_partition_of, records), strict=True)
+        start = 0
+        for place, same in groupby(places):
+            stop = start + len(list(same))
+            lane = self._lanes.get(place)
+            if lane is not None:
+                self._accept_run(lane, records[start:stop], soon_ms)
+            start = stop
 
-    def _accept_run(
-        self, place: tuple[str | None, int | None], run: list[SourceRecord], soon_ms: int, table: PolicyTable
-    ) -> None:
-        lane = self._lanes.get(place)
-        if lane is None or not run:
-            return
+    def _accept_run(self, lane: Lane, run: Sequence[SourceRecord], soon_ms: int) -> None:
+        offsets = list(map(_offset_of, run))
         near_ms = max(soon_ms, (lane.promised or lane.cursor).due_ms)
-        near: list[Held] = []
-        accepted = 0
-        decide_record = self._decider.decide
-        for record in run:
-            offset = record.offset()
-            if offset is None or not lane.accept(offset):
-                continue
-            accepted += 1
-            parcel = decide_record(lane, record, offset, table)
-            if isinstance(parcel, Held):
-                if parcel.due_ms <= near_ms:
-                    near.append(parcel)
-                else:
-                    lane.puts.append(parcel)
-            elif parcel is not None:
-                self._parts.emitter.leave(lane, parcel)
+        lane.touched = True
+        if lane.accept_run(offsets):
+            self._hold_run(lane, run, offsets, near_ms)
+            return
+        first = 0
+        fresh: list[int] = []
+        for place, offset in enumerate(offsets):
+            if offset > lane.next or first + len(fresh) < place:
+                # A gap gives up what lies below it: that must be decided before.
+                self._hold_run(lane, run[first : first + len(fresh)], fresh, near_ms)
+                first, fresh = place, []
+            if lane.accept(offset):
+                fresh.append(offset)
+        self._hold_run(lane, run[first : first + len(fresh)], fresh, near_ms)
+
+    def _hold_run(self, lane: Lane, run: Sequence[SourceRecord], offsets: Sequence[int], near_ms: int) -> None:
+        """Decide and hold records that were not read before."""
+        if not offsets:
+            return
+        held, others = self._decider.decide_run(lane, run, offsets, self.table)
+        near = held
+        if held and max(map(_due_ms, held)) > near_ms:
+            near = [record for record in held if record.due_ms <= near_ms]
+            lane.puts += [record for record in held if record.due_ms > near_ms]
         if near:
             self._parts.emitter.to_wheel(lane, near)
-        lane.accepted += accepted
-        lane.touched = True
-        self._parts.tally.accepted[lane.id.topic] += accepted
+        for parcel in others:
+            self._parts.emitter.leave(lane, parcel)
+        lane.accepted += len(run)
+        self._parts.tally.accepted[lane.id.topic] += len(run)
 
     def _hold(self, lane: Lane, held: Held) -> None:
         """Hold one record that had to wait for something before."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sidecar.change import ChangeBlock, LedgerMark, Loss
-from sidecar.record import OFFSET_MAX, Departure, Held, LaneId, Position, Window
+from sidecar.record import OFFSET_MAX, Departure, Held, LaneId, Position, Window, settle_promoted
 from sidecar.wheel import Wheel
 
 TRIM_BYTES: Final = 1 << 16  # how many done bytes below L may stay before they are cut off
@@ -46,7 +46,6 @@ class Lane:
     skip: dict[int, Position] = field(default_factory=dict)  # has an entry, needs no promotion: settled or in the wheel
     entries: dict[int, Held] = field(default_factory=dict)  # decided before a crash: redone when read
     puts: list[Held] = field(default_factory=list)
-    puts_bytes: int = 0
     changes: deque[ChangeBlock] = field(default_factory=deque)
     number: int = 0
     acknowledged: int = 0
@@ -62,7 +61,6 @@ class Lane:
     block_offset: int = -1  # E
     settled: list[Held] = field(default_factory=list)  # emitted and acknowledged, not yet in a block
     departed: list[Departure] = field(default_factory=list)
-    wheel_bytes: int = 0
     promised: Position | None = None  # how far a promotion under way will move the cursor
     leaving: bool = False  # revoked: what is in flight is settled, nothing new begins
     dropped: bool = False  # gone: nothing about it may be written any more
@@ -99,6 +97,15 @@ class Lane:
         if index < len(done):
             return not done[index]
         done.append(0)
+        return True
+
+    def accept_run(self, offsets: Sequence[int]) -> bool:
+        """`accept` for records that follow the last one and each other, all new; False, and nothing noted, if not."""
+        first, count = offsets[0], len(offsets)
+        if first != self.next or first - self.base != len(self.done) or offsets != list(range(first, first + count)):
+            return False
+        self.done += bytes(count)
+        self.next = first + count
         return True
 
     def _close_gap(self, index: int) -> None:
@@ -213,7 +220,7 @@ class Lane:
                 if index >= 0 and not done[index]:
                     done[index] = 1
                 else:
-                    self._settle_promoted(windows, (due_ms, offset))
+                    settle_promoted(windows, (due_ms, offset))
                     self.overflow_held -= 1
             while windows and windows[0].unsettled == 0:
                 windows.popleft()
@@ -222,16 +229,6 @@ class Lane:
                 done[offset - base] = 1
         self.settled_count += len(offsets)
         self.uncommitted = True
-
-    @staticmethod
-    def _settle_promoted(windows: deque[Window], position: tuple[int, int]) -> None:
-        owner = None
-        for window in windows:
-            if window.start >= position:
-                break
-            owner = window
-        assert owner is not None and owner.unsettled > 0, f"settled {position}, which no window holds"
-        owner.unsettled -= 1
 
     def applied(self, change: ChangeBlock) -> None:
         """The overflow has acknowledged a change block: its records are in its care, their offsets are done."""

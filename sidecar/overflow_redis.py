@@ -153,7 +153,7 @@ class RedisOverflow:
         records_max: int,
         acknowledged: int,
         previous: ReadAhead | None,
-    ) -> ReadAhead:  # tidy: the request as it came, and what is at hand already
+    ) -> ReadAhead:
         share = READ_AHEAD_RECORDS_MAX // (len(self._read_aheads) + 1)
         kept_max = max(share, READ_AHEAD_RECORDS_MIN, records_max)
         wanted = max(kept_max // 4, records_max)

@@ -1,5 +1,6 @@
 """The words every part of the sidecar shares: a held record, its place, and the ways it can leave."""
 
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -66,6 +67,17 @@ class Window:
     def __init__(self, start: Position, unsettled: int) -> None:
         self.start = start
         self.unsettled = unsettled
+
+
+def settle_promoted(windows: Iterable[Window], position: tuple[int, int]) -> None:
+    """One record less in the window that holds this position; `windows` are in order."""
+    owner = None
+    for window in windows:
+        if window.start >= position:
+            break
+        owner = window
+    assert owner is not None and owner.unsettled > 0, f"settled {position}, which no window holds"
+    owner.unsettled -= 1
 
 
 class Held(NamedTuple):

@@ -1,0 +1,161 @@
+"""What is remembered changes nothing: a run of records is decided as each of them would be alone."""
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from policies.model import Policy, Versioned
+from policies.table import PolicyTable
+from sidecar import recall
+from sidecar.deciding import Decider, HeaderLimits
+from sidecar.lane import Lane
+from sidecar.record import (
+    DELAY,
+    DELIVER_AT,
+    DUE,
+    ID,
+    ORIGIN,
+    TARGET,
+    TARGET_PARTITION,
+    Arrival,
+    Headers,
+    Held,
+    LaneId,
+    Position,
+)
+from sidecar.wheel import Wheel
+
+STAMP_MS = 1_700_000_000_000
+LIMITS = HeaderLimits(headers_max=8, header_bytes_max=150, quarantine="quarantine")
+PARTITIONS = {"mail": 3, "other": 1}
+
+NAMES = st.sampled_from([DELAY, TARGET, TARGET_PARTITION, DELIVER_AT, ID, ORIGIN, DUE, "a", "b"])
+VALUES = st.sampled_from(
+    [None, b"", b"5s", b"10", b"9d", b"mail", b"other", b"nowhere", b"0", b"2", b"\xff", b"x" * 90, b"1700000009000"]
+)
+ANY = st.lists(st.tuples(NAMES, VALUES), max_size=9)
+USUAL = st.tuples(VALUES, VALUES, VALUES).map(
+    lambda values: [("a", values[0]), (DELAY, values[1]), (TARGET, values[2])]
+)
+
+
+@dataclass(frozen=True)
+class Record:
+    """As the client gives it."""
+
+    user: Headers
+    stamp: tuple[int, int]
+
+    def timestamp(self) -> tuple[int, int]:
+        return self.stamp
+
+    def headers(self) -> Headers | None:
+        return list(self.user) or None
+
+    def key(self) -> bytes | None:
+        return None
+
+    def value(self) -> bytes | None:
+        return b"value"
+
+
+def table(version: int, conditions: bool, delay_max: str) -> PolicyTable:
+    match = {"topics": ["reminders"], "headers": {"a": "5*"} if conditions else {}}
+    content = {
+        "name": "reminders",
+        "match": match,
+        "delay": {"default": f"{version}s", "max": delay_max},
+        "target": {"topic": "mail", "allow": ["*"]},
+    }
+    policy = Versioned(Policy.model_validate(content), version, "me", 0, "api")
+    return PolicyTable(version, MappingProxyType({"reminders": policy}))
+
+
+TABLES = [table(1, False, "10d"), table(2, False, "8s"), table(3, True, "10d")]
+STAMPS = st.sampled_from([(1, STAMP_MS), (1, STAMP_MS + 77), (0, 0), (1, -1), (2, 1 << 60)])
+# A few kinds of headers, each of them several times.
+KINDS = st.lists(ANY | USUAL, min_size=1, max_size=3)
+RUNS = st.lists(
+    st.tuples(st.lists(st.tuples(st.integers(0, 2), STAMPS), min_size=1, max_size=12), st.sampled_from(TABLES)),
+    min_size=1,
+    max_size=4,
+)
+
+
+def decider() -> Decider:
+    return Decider(LIMITS, PARTITIONS, lambda version: TABLES[version - 1])
+
+
+def lane() -> Lane:
+    return Lane(LaneId("reminders", 0), 0, Wheel(STAMP_MS), Position(0, 0), 0)
+
+
+def plain_lane() -> Lane:
+    """One whose records were all read before a crash: nothing is remembered of those."""
+    plain = lane()
+    plain.recovered_until = 1 << 60
+    return plain
+
+
+@settings(max_examples=300)
+@given(KINDS, RUNS)
+@example([[(DELAY, b"5s")]], [([(0, (1, STAMP_MS)), (0, (1, -1)), (0, (0, 0))], TABLES[0])])
+@example([[(DELAY, b"9s")]], [([(0, (1, STAMP_MS))], TABLES[0]), ([(0, (1, STAMP_MS))], TABLES[1])])
+@example([[("a", b"5s"), (DELAY, b"5s")], [("a", b"x"), (DELAY, b"5s")]], [([(0, (1, 9)), (1, (1, 9))], TABLES[2])])
+@example([[(DELIVER_AT, b"1700000009000")]], [([(0, (1, STAMP_MS)), (0, (1, STAMP_MS + 77))], TABLES[0])])
+@example([[(DELAY, b"5s"), (DELAY, b"9d")]], [([(0, (1, STAMP_MS)), (0, (1, STAMP_MS))], TABLES[0])])
+@example([[("a", b""), (DELAY, b"5s")], [("a", b"x" * 170), (DELAY, b"5s")]], [([(0, (1, 9)), (1, (1, 9))], TABLES[0])])
+def test_a_run_is_decided_as_each_record_alone(
+    kinds: list[Headers], runs: list[tuple[list[tuple[int, tuple[int, int]]], PolicyTable]]
+) -> None:
+    remembering, offset = decider(), 0
+    for picks, now in runs:
+        records: Any = [Record(kinds[kind % len(kinds)], stamp) for kind, stamp in picks]
+        offsets = range(offset, offset + len(records))
+        offset += len(records)
+        held, others = remembering.decide_run(lane(), records, offsets, now)
+        alone = [decider().decide_run(plain_lane(), [r], [o], now) for r, o in zip(records, offsets, strict=True)]
+        assert held == [parcel for parcels, _ in alone for parcel in parcels]
+        assert others == [parcel for _, parcels in alone for parcel in parcels]
+
+
+def test_the_second_of_a_kind_is_remembered_and_takes_its_own_time() -> None:
+    remembering = decider()
+    asked: Headers = [("a", b"1"), (DELAY, b"5s"), (TARGET, b"other")]
+    records: Any = [Record(asked, (1, STAMP_MS)), Record(asked, (1, STAMP_MS + 1_234))]
+    held, _ = remembering.decide_run(lane(), records, [0, 1], TABLES[0])
+    assert [record.due_ms for record in held] == [STAMP_MS + 5_000, STAMP_MS + 6_234]
+    shapes = remembering._recall.shapes("reminders", TABLES[0])
+    (shape,) = shapes.known.values()
+    assert shape is not None
+    assert list(shape.answers) == [(b"5s", b"other")]
+
+
+def test_a_target_that_went_away_is_asked_about_again() -> None:
+    partitions = {"mail": 1}
+    remembering = Decider(LIMITS, partitions, lambda version: TABLES[version - 1])
+    record: Any = Record([(DELAY, b"5s")], (1, STAMP_MS))
+    assert isinstance(remembering.decide_run(lane(), [record], [0], TABLES[0])[0][0], Held)
+    del partitions["mail"]
+    assert isinstance(remembering.decide_run(lane(), [record], [1], TABLES[0])[1][0], Arrival)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    shapes = recall.Shapes("reminders", TABLES[0])
+    for number in range(3 * recall.SHAPES_MAX):
+        shape = shapes.learn((f"name-{number}", DELAY))
+        assert shape is not None
+        assert len(shapes.known) <= recall.SHAPES_MAX
+    held = Held(0, 0, "mail", -1, None, None, [], "p@1", None, 0, -1, [], -1, "dlq", 0)
+    assert shape is not None
+    for number in range(recall.ANSWERS_MAX + 10):
+        shape.remember((b"%d" % number,), 0, held)
+        assert len(shape.answers) <= recall.ANSWERS_MAX
+    shape.answers.clear()
+    shape.remember((bytes(recall.VALUE_BYTES_MAX + 1),), 0, held)
+    assert not shape.answers
+    assert shapes.learn(("n" * (recall.NAME_CHARACTERS_MAX + 1),)) is None
+    assert shapes.learn(("n",) * (recall.HEADERS_MAX + 1)) is None
