@@ -35,9 +35,7 @@ class Mutant:
 
 
 MUTANTS: Final[dict[str, Mutant]] = {
-    "the wheel rounds down": Mutant(
-        "wheel.py", "tick = -(-held.due_ms // self.tick_ms)", "tick = held.due_ms // self.tick_ms"
-    ),
+    "the wheel rounds down": Mutant("wheel.py", "tick = -(-held[0] // tick_ms)", "tick = held[0] // tick_ms"),
     "the wheel fires a tick early": Mutant(
         "wheel.py", "reached = now_ms // self.tick_ms", "reached = -(-now_ms // self.tick_ms)"
     ),
