@@ -49,6 +49,10 @@ integration: system-packages setup docker ## Run only the tests that need Kafka,
 sim: setup ## Run the engine's seeded simulation, TICKOVER_TEST_SIM_SEEDS=n seeds of it
 	@$(pytest) tests/simulation
 
+.PHONY: reliability
+reliability: setup ## Write docs/RELIABILITY.md from the runs recorded in docs/reliability
+	@$(venv)/bin/python -m tests.reliability
+
 .PHONY: mutants
 mutants: setup ## Put mistakes into a copy of the engine, one at a time: the simulation must find each
 	@$(venv)/bin/python -m tests.mutants

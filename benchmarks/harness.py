@@ -22,6 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.timed_turns import VARIABLE
 from sidecar.embedded.maven import MavenKafka, free_port
 from sidecar.embedded.valkey import EmbeddedValkey
 
@@ -125,6 +126,11 @@ class Bench:
         environment = {f"TICKOVER_{name.upper()}": value for name, value in given.items()}
         return Sidecar(self.path / f"{group}.log", environment, f"http://127.0.0.1:{port}")
 
+    @property
+    def turns(self) -> Path:
+        """Where sidecars that are asked to (`test_turns`) note their engine's long turns."""
+        return self.path / "turns"
+
 
 class Child:
     """A child process and what it costs."""
@@ -175,7 +181,8 @@ class Sidecar(Child):
 
     def __init__(self, log: Path, environment: Mapping[str, str], url: str) -> None:
         self.url = url
-        super().__init__([sys.executable, "-m", "sidecar", "run"], log, environment)
+        module = "benchmarks.timed_turns" if VARIABLE in environment else "sidecar"
+        super().__init__([sys.executable, "-m", module, "run"], log, environment)
 
     def get(self, path: str) -> Any:
         """One answer of the REST interface."""

@@ -26,10 +26,11 @@ CLOCK_STEPS_S: Final = (3_600.0, -600.0, 0.5, -0.5)
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`guarantee`: promised to be harmless in this mode only."""
+    """`guarantee`: promised to be harmless in this mode only. `brokers`: needs one broker, or several; 0: either."""
 
     do: Callable[[Scene], None]
     guarantee: str = ""
+    brokers: int = 0
 
 
 def wait_for(seconds: float) -> None:
@@ -198,6 +199,30 @@ def broker_and_sidecar_killed(scene: Scene) -> None:
     victim.launch()
 
 
+def one_broker_stopped(scene: Scene) -> None:
+    """Its leaders and coordinators move to the others, and back when it has caught up."""
+    node = scene.chance.choice(scene.servers.nodes)
+    node.stop()
+    wait_for(between(scene, SHORT_S))
+    scene.wait_until_flowing()  # with two of three
+    node.start()
+
+
+def one_broker_killed(scene: Scene) -> None:
+    node = scene.chance.choice(scene.servers.nodes)
+    node.kill()
+    wait_for(between(scene, SHORT_S))
+    scene.wait_until_flowing()
+    node.start()
+
+
+def brokers_restarted_one_by_one(scene: Scene) -> None:
+    for node in scene.servers.nodes:
+        node.stop()
+        node.start()
+        scene.wait_until_flowing()
+
+
 # --- clock --------------------------------------------------------------------------------------------------------
 
 
@@ -235,13 +260,20 @@ FAULTS: Final[dict[str, Fault]] = {
     "Redis answers lost": Fault(redis_answers_lost),
     "Redis connections cut": Fault(redis_connections_cut),
     "Redis slow": Fault(redis_slow),
-    "broker restarted": Fault(broker_restarted),
-    "broker killed": Fault(broker_killed),
-    "broker and sidecar killed": Fault(broker_and_sidecar_killed),
+    "broker restarted": Fault(broker_restarted, brokers=1),
+    "broker killed": Fault(broker_killed, brokers=1),
+    "broker and sidecar killed": Fault(broker_and_sidecar_killed, brokers=1),
+    "one broker of three stopped": Fault(one_broker_stopped, brokers=3),
+    "one broker of three killed": Fault(one_broker_killed, brokers=3),
+    "three brokers restarted one by one": Fault(brokers_restarted_one_by_one, brokers=3),
     "clock steps": Fault(clock_steps),
 }
 
 
-def promised(guarantee: str) -> dict[str, Fault]:
-    """Those that this mode promises to bear."""
-    return {name: fault for name, fault in FAULTS.items() if fault.guarantee in ("", guarantee)}
+def promised(guarantee: str, brokers: int = 1) -> dict[str, Fault]:
+    """Those that this mode promises to bear, with so many brokers."""
+    return {
+        name: fault
+        for name, fault in FAULTS.items()
+        if fault.guarantee in ("", guarantee) and fault.brokers in (0, brokers)
+    }

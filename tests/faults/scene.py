@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sidecar.embedded.maven import free_port
+from sidecar.embedded.maven import MavenKafka, free_port
 from sidecar.embedded.valkey import EmbeddedValkey
 from tests.faults.lying_clock import LyingClock
 from tests.services.kafka import Kafka
+from tests.services.kafka_cluster import ClusterServer
 from tests.services.kafka_servers import MavenServer
 from tests.services.oracle import Traffic, Verdict
 from tests.services.redis_proxy import RedisProxy
@@ -25,8 +26,9 @@ PARTITIONS = 4
 class Servers:
     """Kafka and Redis of a run; they outlive its rounds."""
 
-    def __init__(self, directory: Path) -> None:
-        self.broker = MavenServer(directory / "kafka")
+    def __init__(self, directory: Path, brokers: int = 1) -> None:
+        self.broker: MavenServer | ClusterServer
+        self.broker = ClusterServer(directory / "kafka") if brokers > 1 else MavenServer(directory / "kafka")
         self.valkey = EmbeddedValkey(directory / "valkey", free_port())
         self.proxy = RedisProxy(int(self.valkey.url.rpartition(":")[2]))
         self.kafka: Kafka
@@ -34,9 +36,14 @@ class Servers:
 
     def start(self) -> None:
         self.broker.start()
-        self.kafka = Kafka(self.broker)
+        self.kafka = Kafka(self.broker, len(self.nodes) or 1)
         self.valkey.start()
         self.proxy.start()
+
+    @property
+    def nodes(self) -> list[MavenKafka]:
+        """The brokers that may go one by one; none when there is only one."""
+        return self.broker.nodes if isinstance(self.broker, ClusterServer) else []
 
     def stop(self) -> None:
         self.proxy.stop()

@@ -35,8 +35,9 @@ class Sent(NamedTuple):
 class Kafka:
     """A running broker and the few calls that tests need."""
 
-    def __init__(self, server: KafkaServer) -> None:
+    def __init__(self, server: KafkaServer, replicas: int = 1) -> None:
         self._server = server
+        self._replicas = replicas
         self._admin = AdminClient({"bootstrap.servers": server.bootstrap, "log_level": "0"})
 
     @property
@@ -56,7 +57,7 @@ class Kafka:
     def create_topic(self, name: str, partitions: int = 1, **config: object) -> str:
         """Create a topic and wait until all partitions are led; `retention_ms=1` means `retention.ms=1`."""
         settings = {key.replace("_", "."): str(value) for key, value in config.items()}
-        [created] = self._admin.create_topics([NewTopic(name, partitions, 1, config=settings)]).values()
+        [created] = self._admin.create_topics([NewTopic(name, partitions, self._replicas, config=settings)]).values()
         created.result(ANSWER_TIMEOUT_S)
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
         while not self._has_leaders(name, partitions):

@@ -1,7 +1,8 @@
 """`python -m tests.soak [--minutes 30] [--seed n] [--guarantee ...] [--only "fault"]`: exit 1 on any violation.
 
-Rounds of a few faults each, a fresh site every round, so that what is found has a small history. The seed decides
-which faults are done to whom; when they meet the processes is up to the machine.
+Rounds of a few faults each, a fresh site every round, so that what is found has a small history. The last third of the
+time is spent on three brokers, of which one at a time goes. The seed decides which faults are done to whom; when they
+meet the processes is up to the machine.
 """
 
 import argparse
@@ -54,7 +55,7 @@ class Row:
 def play(servers: Servers, guarantee: str, seed: int, only: str) -> Row:
     """One round."""
     chance = random.Random(seed)
-    choice = promised(guarantee)
+    choice = promised(guarantee, len(servers.nodes) or 1)
     names = tuple([only] * FAULTS_PER_ROUND if only else chance.sample(sorted(choice), FAULTS_PER_ROUND))
     done: list[str] = []
     try:
@@ -73,6 +74,23 @@ def play(servers: Servers, guarantee: str, seed: int, only: str) -> Row:
         seed, guarantee, names, verdict.sent, verdict.lost, verdict.early, verdict.changed, verdict.repeated, imbalance,
         notes=verdict.faults,
     )  # fmt: skip
+
+
+def play_rounds(rows: list[Row], given: argparse.Namespace, brokers: int, seconds: float) -> None:
+    """Rounds on servers of their own until the time is up; each adds a row."""
+    until_s = time.monotonic() + seconds
+    with tempfile.TemporaryDirectory(prefix="tickover-soak-") as directory:
+        servers = Servers(Path(directory), brokers)
+        try:
+            servers.start()
+            while time.monotonic() < until_s:
+                number = len(rows)
+                guarantee = given.guarantee or GUARANTEES[-1 - number % len(GUARANTEES)]
+                say(f"round {number + 1}, {guarantee}, seed {given.seed + number}, brokers {brokers}")
+                rows.append(play(servers, guarantee, given.seed + number, given.only))
+                say(f"  {'VIOLATED' if rows[-1].violated else 'ok'}: {rows[-1]}")
+        finally:
+            servers.stop()
 
 
 def say(text: str) -> None:
@@ -102,24 +120,16 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--guarantee", choices=GUARANTEES, help="one of them; else in turn")
+    parser.add_argument("--brokers", type=int, choices=(1, 3), help="so many all the time")
     parser.add_argument("--only", default="", help="one fault, again and again")
     parser.add_argument("--record", action="store_true", help=f"write the rows to {RECORDED.relative_to(ROOT)}")
     given = parser.parse_args()
     say(f"seed {given.seed}: python -m tests.soak --seed {given.seed} repeats these rounds")
     rows: list[Row] = []
-    until_s = time.monotonic() + given.minutes * 60
-    with tempfile.TemporaryDirectory(prefix="tickover-soak-") as directory:
-        servers = Servers(Path(directory))
-        servers.start()
-        try:
-            while time.monotonic() < until_s:
-                number = len(rows)
-                guarantee = given.guarantee or GUARANTEES[-1 - number % len(GUARANTEES)]
-                say(f"round {number + 1}, {guarantee}, seed {given.seed + number}")
-                rows.append(play(servers, guarantee, given.seed + number, given.only))
-                say(f"  {'VIOLATED' if rows[-1].violated else 'ok'}: {rows[-1]}")
-        finally:
-            servers.stop()
+    alone = given.brokers == 1 or (not given.brokers and 2 / 3)
+    for brokers, share in ((1, alone), (3, 1 - alone)):
+        if share:
+            play_rounds(rows, given, brokers, share * given.minutes * 60)
     print(f"\n{table(rows)}")
     if given.record:
         RECORDED.mkdir(exist_ok=True)

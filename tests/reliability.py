@@ -1,0 +1,223 @@
+"""docs/RELIABILITY.md from recorded runs: `python -m tests.reliability [--junit reports/reliability.xml]`.
+
+With `--junit` the results of a test run are recorded first: in docs/reliability/tests.json, for the test files of
+`EXPERIMENTS`. Soak and mutants record themselves with their own `--record`. What was found is written by hand, in
+docs/reliability/found.yaml.
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from xml.etree import ElementTree
+
+import yaml
+
+from tests.source import ROOT
+
+PAGE: Final = ROOT / "docs" / "RELIABILITY.md"
+RECORDS: Final = ROOT / "docs" / "reliability"
+SAID_MAX: Final = 12  # lines of a test's own words
+# What a test says that is worth keeping: the oracle's figures.
+WORTH: Final = re.compile(
+    r"lost \d|states$|hostile records|memory at most|longest of|repeated after each kill|lost, once"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """A test file, what it is about, and the command that repeats it."""
+
+    file: str
+    what: str
+    command: str
+
+
+EXPERIMENTS: Final = (
+    Experiment(
+        "tests/simulation/test_simulation.py",
+        "The real engine between fakes on a clock of its own: kills at any call, stops, expired sessions, rebalances, "
+        "changed policies, a Redis that is slow, full, away or has lost data. One test is one seed",
+        "TICKOVER_TEST_SIM_SEEDS=500 make sim",
+    ),
+    Experiment(
+        "tests/model/test_model.py",
+        "Emit, seal, mark, commit, fence: every order of steps of a small case, by spin; each deliberate bug is found",
+        ".venv/bin/pytest tests/model -s",
+    ),
+    Experiment(
+        "tests/integration/test_failpoints.py",
+        "The process killed at each named point of a record's journey, on real Kafka and Redis",
+        "TICKOVER_TEST_SOAK=1 .venv/bin/pytest tests/integration/test_failpoints.py -s",
+    ),
+    Experiment(
+        "tests/integration/test_crashes.py",
+        "Twenty kills at random moments under load",
+        ".venv/bin/pytest tests/integration/test_crashes.py -s",
+    ),
+    Experiment(
+        "tests/integration/test_rebalance.py",
+        "One to three processes that join, leave, restart and die under load",
+        ".venv/bin/pytest tests/integration/test_rebalance.py -s",
+    ),
+    Experiment(
+        "tests/integration/test_redis_faults.py",
+        "Each Redis command's answer lost once, connections cut, slow; the server frozen, killed, restarted, full",
+        ".venv/bin/pytest tests/integration/test_redis_faults.py -s",
+    ),
+    Experiment(
+        "tests/integration/test_faults.py",
+        "Brokers that go away, sources that are created again or grow, targets that refuse, a ledger that is deleted",
+        ".venv/bin/pytest tests/integration/test_faults.py",
+    ),
+    Experiment(
+        "tests/integration/test_poison.py",
+        "Hostile records, one by one, each with the exit by which it must leave",
+        ".venv/bin/pytest tests/integration/test_poison.py -s",
+    ),
+    Experiment(
+        "tests/unit/test_burst.py",
+        "Ten million records due in the same second, on a simulated clock",
+        ".venv/bin/pytest tests/unit/test_burst.py -s",
+    ),
+    Experiment(
+        "tests/integration/test_soak.py",
+        "A minute of the soak: all processes killed, paused, a clock that steps, Redis wiped, the broker killed",
+        ".venv/bin/pytest tests/integration/test_soak.py -s",
+    ),
+)
+
+PROMISES: Final = """\
+| promise | `at_least_once` | `exactly_once` |
+|---|---|---|
+| lost: accepted, and never emitted, dead-lettered or quarantined | never | never |
+| early: appended to its target by the broker before it was due | never | never |
+| changed: another key, value, header or place than it must have | never | never |
+| invented: emitted without having been accepted | never | never |
+| repeated, to readers with `isolation.level=read_committed` | after a crash, since the last block | never |
+"""
+
+
+# --- recording ----------------------------------------------------------------------------------------------------
+
+
+def record_junit(path: Path) -> None:
+    """Keep what a test run says about the experiments; those that were not run stay as they were."""
+    target = RECORDS / "tests.json"
+    known: dict[str, Any] = json.loads(target.read_text()) if target.exists() else {}
+    fresh: dict[str, dict[str, Any]] = {}
+    for case in ElementTree.parse(path).iter("testcase"):
+        file = (case.get("classname") or "").replace(".", "/") + ".py"
+        if file not in {experiment.file for experiment in EXPERIMENTS}:
+            continue
+        entry = fresh.setdefault(file, {"tests": 0, "passed": 0, "seconds": 0.0, "said": []})
+        entry["tests"] += 1
+        entry["passed"] += not any(case.find(word) is not None for word in ("failure", "error", "skipped"))
+        entry["seconds"] = round(entry["seconds"] + float(case.get("time") or 0), 1)
+        lines = (case.findtext("system-out") or "").splitlines()
+        entry["said"] = [*entry["said"], *(line.strip() for line in lines if WORTH.search(line))][:SAID_MAX]
+    RECORDS.mkdir(exist_ok=True)
+    target.write_text(json.dumps({**known, **fresh}, indent=1, sort_keys=True) + "\n")
+
+
+# --- the page -----------------------------------------------------------------------------------------------------
+
+
+def page() -> str:
+    """The page as the records have it."""
+    head = (
+        "# Reliability\n\nWhat is promised, how it was tried, and what came of it. "
+        "This page is written by `.venv/bin/python -m tests.reliability` from the runs recorded in "
+        "[docs/reliability](reliability).\n"
+    )
+    sections = [
+        head,
+        "## Promised\n\n" + PROMISES,
+        "## Tried\n\n" + _tried(),
+        "## Soak\n\n" + _soak(),
+        "## Mutants\n\n" + _mutants(),
+        "## Found and mended\n\n" + _found(),
+    ]
+    return "\n".join(sections)
+
+
+def _load(name: str) -> Any:
+    path = RECORDS / name
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def _tried() -> str:
+    records = _load("tests.json")
+    lines = ["| what | tests | passed | seconds | again |", "|---|---|---|---|---|"]
+    said = []
+    for experiment in EXPERIMENTS:
+        entry = records.get(experiment.file)
+        if entry is None:
+            continue
+        figures = f"{entry['tests']} | {entry['passed']} | {entry['seconds']:.0f}"
+        lines.append(f"| {experiment.what} | {figures} | `{experiment.command}` |")
+        if entry["said"]:
+            name = Path(experiment.file).stem
+            said.append("\n".join([f"`{name}` says:\n", "```", *entry["said"], "```\n"]))
+    return "\n".join(lines) + "\n\n" + "\n".join(said)
+
+
+def _soak() -> str:
+    record = _load("soak.json")
+    if not record:
+        return "Not recorded yet.\n"
+    from tests.soak.__main__ import Row, table
+
+    rows = [Row(**{**row, "faults": tuple(row["faults"]), "notes": tuple(row["notes"])}) for row in record["rows"]]
+    violated = sum(row.violated for row in rows)
+    words = (
+        f"Random faults for {record['minutes']:.0f} minutes, seed {record['seed']}: {len(rows)} rounds, "
+        f"{violated} violated. Again: `make soak`, or the same rounds with "
+        f"`.venv/bin/python -m tests.soak --seed {record['seed']}`.\n\n"
+    )
+    return words + table(rows) + "\n"
+
+
+def _mutants() -> str:
+    record = _load("mutants.json")
+    if not record:
+        return "Not recorded yet.\n"
+    results = record["results"]
+    found = sum(result["found"] for result in results)
+    seeds = Counter("1" if result["seed"] == 1 else "2 to 10" if result["seed"] <= 10 else "more" for result in results)
+    head = (
+        f"Mistakes put into the engine on purpose, one at a time: the simulation found {found} of {len(results)} "
+        f"({seeds['1']} with the first seed, {seeds['2 to 10']} with seeds 2 to 10). Again: `make mutants`.\n"
+    )
+    lines = [
+        head,
+        "| mistake | found by seed |", "|---|---|",
+        *(f"| {result['name']} | {result['seed'] if result['found'] else 'not found'} |" for result in results),
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _found() -> str:
+    items = yaml.safe_load((RECORDS / "found.yaml").read_text())
+    lines = ["| what | found by | now |", "|---|---|---|"]
+    lines += [f"| {item['what']} | {item['by']} | {item['now']} |" for item in items]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> int:
+    """Record if asked to, then write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--junit", type=Path, help="results of `pytest --junitxml=... -o junit_logging=system-out`")
+    given = parser.parse_args()
+    if given.junit is not None:
+        record_junit(given.junit)
+    PAGE.write_text(page(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

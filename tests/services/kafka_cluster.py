@@ -1,0 +1,56 @@
+"""Three real brokers that are each other's controllers: leaders and coordinators move when one goes."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from unittest.mock import patch
+
+from sidecar.embedded.maven import MavenKafka
+from tests.services.kafka_servers import PROPERTIES
+
+NODES = 3
+CLUSTER_ID = "5L6g3nShT-eMCtK--X86sw"
+REPLICATED = {
+    **PROPERTIES,
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "broker.session.timeout.ms": "6000",
+}
+
+
+class ClusterServer:
+    """Brokers in child processes; `nodes` may be stopped and started one by one."""
+
+    def __init__(self, directory: Path) -> None:
+        self.nodes = [MavenKafka(directory / str(number)) for number in range(1, NODES + 1)]
+        controllers = [node._controller_port for node in self.nodes]
+        voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(controllers, 1))
+        for number, node in enumerate(self.nodes, 1):
+            node._properties = {**REPLICATED, "node.id": str(number), "controller.quorum.voters": voters}
+        self.bootstrap = ",".join(node.bootstrap for node in self.nodes)
+
+    def start(self) -> None:
+        """All of them at once: each waits for a majority."""
+        with (
+            patch("sidecar.embedded.maven._cluster_id", lambda: CLUSTER_ID),
+            ThreadPoolExecutor(NODES) as executor,
+        ):
+            for _ in executor.map(MavenKafka.start, self.nodes):
+                pass
+
+    def stop(self) -> None:
+        """All of them, in order: the last would wait for a majority, and is killed."""
+        for node in self.nodes[1:]:
+            node.stop()
+        self.nodes[0].kill()
+
+    def kill(self) -> None:
+        """SIGKILL for all."""
+        for node in self.nodes:
+            node.kill()
+
+    def remove(self) -> None:
+        """As `kill`: the directory belongs to the test run."""
+        self.kill()
