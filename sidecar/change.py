@@ -3,9 +3,13 @@
 And what is known of a lane whose overflow lacks something.
 """
 
+from collections import deque
 from dataclasses import dataclass
+from typing import Final
 
 from sidecar.record import Held, Position
+
+REBUILD_SPAN_MS: Final = 3_600_000  # blocks whose entries end within one hour share one rebuild candidate
 
 
 @dataclass(slots=True)
@@ -51,3 +55,11 @@ class Loss:
     records_total: int = 0  # at most: what the overflow should hold
     records_done: int = 0
     problem: str = ""  # why the rebuild waits
+
+
+def note_rebuild(rebuilds: deque[tuple[int, int]], ledger_offset: int, latest_due_ms: int) -> None:
+    """Note that the block at this offset has overflow entries, the last of them due then."""
+    if not rebuilds or latest_due_ms > rebuilds[-1][1] + REBUILD_SPAN_MS:
+        rebuilds.append((ledger_offset, latest_due_ms))
+    elif latest_due_ms > rebuilds[-1][1]:
+        rebuilds[-1] = (rebuilds[-1][0], latest_due_ms)

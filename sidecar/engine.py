@@ -165,7 +165,7 @@ class Engine:
         near = held
         if held and max(map(_due_ms, held)) > near_ms:
             near = [record for record in held if record.due_ms <= near_ms]
-            lane.puts += [record for record in held if record.due_ms > near_ms]
+            lane.put([record for record in held if record.due_ms > near_ms])
         if near:
             self._parts.emitter.to_wheel(lane, near)
         for parcel in others:
@@ -178,7 +178,7 @@ class Engine:
         if held.due_ms <= (lane.promised or lane.cursor).due_ms:
             self._parts.emitter.to_wheel(lane, [held])
         else:
-            lane.puts.append(held)
+            lane.put([held])
 
     # --- back-pressure --------------------------------------------------------------------------------------------
 

@@ -19,15 +19,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from sidecar.change import ChangeBlock, LedgerMark, Loss
-from sidecar.record import OFFSET_MAX, Departure, Held, LaneId, Position, Window, settle_promoted
+from sidecar.change import ChangeBlock, LedgerMark, Loss, note_rebuild
+from sidecar.record import OFFSET_MAX, Departure, Held, LaneId, Position, Window, due_of, place_of, settle_promoted
 from sidecar.wheel import Wheel
 
 TRIM_BYTES: Final = 1 << 16  # how many done bytes below L may stay before they are cut off
 NOT_DECIDED: Final = 0  # in a block's runs, in place of a table version: from here on nothing was read
 NOWHERE: Final = Position(-1, -1)
 NEVER: Final = Position(OFFSET_MAX, OFFSET_MAX)
-REBUILD_SPAN_MS: Final = 3_600_000  # blocks whose entries end within one hour share one rebuild candidate
 
 
 @dataclass(slots=True, eq=False)
@@ -46,6 +45,7 @@ class Lane:
     skip: dict[int, Position] = field(default_factory=dict)  # has an entry, needs no promotion: settled or in the wheel
     entries: dict[int, Held] = field(default_factory=dict)  # decided before a crash: redone when read
     puts: list[Held] = field(default_factory=list)
+    puts_due_ms: int = OFFSET_MAX  # none of `puts` is due before; it may be later
     changes: deque[ChangeBlock] = field(default_factory=deque)
     number: int = 0
     acknowledged: int = 0
@@ -161,11 +161,16 @@ class Lane:
         """Held at assignment + accepted - settled - lost since - held now: 0, or a record is unaccounted for."""
         return self.held_at_start + self.accepted - self.settled_count - self.lost - self.held_now()
 
+    def put(self, records: Sequence[Held]) -> None:
+        """These go to the overflow, with the next blocks."""
+        self.puts += records
+        self.puts_due_ms = min(self.puts_due_ms, min(map(due_of, records), default=OFFSET_MAX))
+
     # --- cursor -------------------------------------------------------------------------------------------------
 
     def earliest_put(self) -> Position:
         """The earliest position that is only on its way to the overflow: the cursor stays below it."""
-        earliest = min((held.position for held in self.puts), default=NEVER)
+        earliest = Position(*min(map(place_of, self.puts), default=NEVER))
         for change in self.changes:
             earliest = min(earliest, change.earliest)
         return earliest
@@ -176,9 +181,11 @@ class Lane:
         Those of a change block will reach the overflow all the same: their offsets stay open, and promotion skips
         the copies.
         """
-        soon = [held for held in self.puts if held.due_ms <= due_ms]
-        if soon:
-            self.puts = [held for held in self.puts if held.due_ms > due_ms]
+        soon: list[Held] = []
+        if self.puts_due_ms <= due_ms:
+            puts, self.puts, self.puts_due_ms = self.puts, [], OFFSET_MAX
+            soon = [held for held in puts if held.due_ms <= due_ms]
+            self.put([held for held in puts if held.due_ms > due_ms])
         for change in self.changes:
             if change.earliest.due_ms <= due_ms:
                 waiting = [held for held in change.records.values() if held.offset not in self.skip]
@@ -215,13 +222,15 @@ class Lane:
         """These records are in the ledger now: done marks for open offsets, less in their windows for others."""
         base, done, windows = self.base, self.done, self.windows
         if windows:
+            promoted: list[tuple[int, int]] = []
             for offset, due_ms in zip(offsets, dues_ms, strict=True):
                 index = offset - base
                 if index >= 0 and not done[index]:
                     done[index] = 1
                 else:
-                    settle_promoted(windows, (due_ms, offset))
-                    self.overflow_held -= 1
+                    promoted.append((due_ms, offset))
+            settle_promoted(windows, sorted(promoted))
+            self.overflow_held -= len(promoted)
             while windows and windows[0].unsettled == 0:
                 windows.popleft()
         else:
@@ -269,14 +278,7 @@ class Lane:
         self.block_offset = mark.ledger_offset
         self.marks.append(mark)
         if entries_latest_due_ms >= 0:
-            self._note_rebuild(mark.ledger_offset, entries_latest_due_ms)
-
-    def _note_rebuild(self, ledger_offset: int, latest_due_ms: int) -> None:
-        rebuilds = self.rebuilds
-        if not rebuilds or latest_due_ms > rebuilds[-1][1] + REBUILD_SPAN_MS:
-            rebuilds.append((ledger_offset, latest_due_ms))
-        elif latest_due_ms > rebuilds[-1][1]:
-            rebuilds[-1] = (rebuilds[-1][0], latest_due_ms)
+            note_rebuild(self.rebuilds, mark.ledger_offset, entries_latest_due_ms)
 
     def recovery_pointer(self) -> int:
         """First ledger offset that a recovery must replay: an offset >= L, a change > A, or a promoted record > W."""

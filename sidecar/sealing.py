@@ -4,7 +4,9 @@ Works column by column: a block has thousands of records, and one call into C fo
 a step per record.
 """
 
+from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import accumulate, compress
 from operator import attrgetter, itemgetter
 from typing import Final
 
@@ -12,7 +14,7 @@ from sidecar.block import Block, Entries, Settled
 from sidecar.change import ChangeBlock, LedgerMark
 from sidecar.commit import CommitState
 from sidecar.lane import NEVER, NOT_DECIDED, NOWHERE, Lane
-from sidecar.record import ID, Departure, Held, Outcome, Position
+from sidecar.record import ID, Departure, Held, Outcome, Position, place_of
 
 SETTLED_PER_BLOCK_MAX: Final = 20_000
 SETTLED_WITH_IDS_MAX: Final = 500  # an id may have 1,024 bytes, and a block must fit into a Kafka record
@@ -24,6 +26,7 @@ _FIELDS: Final = Held._fields
 _offset: Final = attrgetter("offset")
 _offset_of_held: Final = itemgetter(_FIELDS.index("offset"))
 _due_ms: Final = itemgetter(_FIELDS.index("due_ms"))
+_size: Final = itemgetter(_FIELDS.index("size"))
 _policy: Final = itemgetter(_FIELDS.index("policy"))
 _target: Final = itemgetter(_FIELDS.index("target"))
 _attempt: Final = itemgetter(_FIELDS.index("attempt"))
@@ -90,8 +93,8 @@ def mark_of(block: Block, ledger_offset: int) -> LedgerMark:
     settled, entries = block.settled, block.entries
     ahead = NOWHERE
     if any(settled.in_overflow):
-        places = zip(settled.dues_ms, settled.offsets, settled.in_overflow, strict=True)
-        ahead = max(Position(due_ms, offset) for due_ms, offset, held in places if held)
+        places = zip(settled.dues_ms, settled.offsets, strict=True)
+        ahead = Position(*max(compress(places, settled.in_overflow)))
     highest = max(settled.offsets[-1] if settled.offsets else -1, entries.offsets[-1] if entries.offsets else -1)
     return LedgerMark(ledger_offset, highest, block.number, ahead)
 
@@ -129,8 +132,10 @@ def _in_overflow(lane: Lane, offsets: list[int]) -> list[int]:
     """1 where the overflow has an entry: promoted from there, or overtaken on the way."""
     if not lane.windows and not lane.skip:
         return [0] * len(offsets)
-    in_care, skip = lane.in_care, lane.skip
-    return [1 if in_care(offset) or offset in skip else 0 for offset in offsets]
+    base, done, skip = lane.base, lane.done, lane.skip
+    if offsets and offsets[-1] < base:  # sorted: all were promoted
+        return [1] * len(offsets)
+    return [1 if offset < base or done[offset - base] or offset in skip else 0 for offset in offsets]
 
 
 def _ids(batch: list[Held]) -> dict[int, str]:
@@ -141,16 +146,17 @@ def _ids(batch: list[Held]) -> dict[int, str]:
 
 def entry_columns(puts: list[Held]) -> Entries:
     """The columns of a block's overflow entries: enough to redo each decision without deciding again."""
+    columns = dict(zip(_FIELDS, zip(*puts, strict=True), strict=False))
     return Entries(
-        offsets=[held.offset for held in puts],
-        dues_ms=[held.due_ms for held in puts],
-        policies=[held.policy for held in puts],
-        targets=[held.target for held in puts],
-        target_partitions=[held.target_partition for held in puts],
-        attempts=[held.attempt for held in puts],
-        first_failures_ms=[held.first_failure_ms for held in puts],
-        expires_ms=[held.expires_ms for held in puts],
-        dead_letters=[held.dead_letter for held in puts],
+        offsets=columns.get("offset", ()),
+        dues_ms=columns.get("due_ms", ()),
+        policies=columns.get("policy", ()),
+        targets=columns.get("target", ()),
+        target_partitions=columns.get("target_partition", ()),
+        attempts=columns.get("attempt", ()),
+        first_failures_ms=columns.get("first_failure_ms", ()),
+        expires_ms=columns.get("expires_ms", ()),
+        dead_letters=columns.get("dead_letter", ()),
         ids=_ids(puts),
     )
 
@@ -166,21 +172,17 @@ def held_id(held: Held) -> str | None:
 def _change_block(number: int, puts: list[Held]) -> ChangeBlock:
     return ChangeBlock(
         number=number,
-        records={held.offset: held for held in puts},
+        records=dict(zip(map(_offset_of_held, puts), puts, strict=True)),
         missing=set(),
-        earliest=min((held.position for held in puts), default=NEVER),
-        latest_due_ms=max(held.due_ms for held in puts),
+        earliest=Position(*min(map(place_of, puts), default=NEVER)),
+        latest_due_ms=max(map(_due_ms, puts)),
     )
 
 
 def _bounded(puts: list[Held]) -> list[Held]:
     """The first puts, at most as many and as large as one script may write."""
-    size = 0
-    for count, held in enumerate(puts[:ENTRIES_PER_BLOCK_MAX]):
-        size += held.size
-        if size > ENTRY_BYTES_PER_BLOCK_MAX and count:
-            return puts[:count]
-    return puts[:ENTRIES_PER_BLOCK_MAX]
+    sizes = list(accumulate(map(_size, puts[:ENTRIES_PER_BLOCK_MAX])))
+    return puts[: max(bisect_right(sizes, ENTRY_BYTES_PER_BLOCK_MAX), 1)]
 
 
 def commit_state(lane: Lane) -> CommitState:

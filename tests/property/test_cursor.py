@@ -57,7 +57,7 @@ class Bench:
         if held.due_ms <= near_ms:
             lane.wheel.insert(held)
         else:
-            lane.puts.append(held)
+            lane.put([held])
 
     def seal(self) -> None:
         lane = self.lane

@@ -61,7 +61,7 @@ def test_what_was_overtaken_is_remembered_until_its_block_is_gone(lane: Lane) ->
 
 
 def test_a_put_overtaken_before_it_was_sealed_is_simply_held(lane: Lane) -> None:
-    lane.puts = [held(0, 50), held(1, 600)]
+    lane.put([held(0, 50), held(1, 600)])
     assert lane.overtaken(100) == [held(0, 50)]
     assert lane.puts == [held(1, 600)]
     assert lane.skip == {}

@@ -134,14 +134,14 @@ def test_the_cursor_follows_the_horizon_without_asking_an_overflow_never_used(be
 
 
 def test_the_cursor_stops_below_a_put(bench: Bench) -> None:
-    bench.lanes[0].puts = [held(3, 2_000)]
+    bench.lanes[0].put([held(3, 2_000)])
     bench.step()
     assert bench.lanes[0].cursor == Position(NOW_MS + 2_000, 2)
 
 
 def test_what_falls_due_before_it_is_in_the_overflow_goes_into_the_wheel(bench: Bench) -> None:
     [lane] = bench.lanes
-    lane.puts = [held(3, 900), held(4, 5_000)]
+    lane.put([held(3, 900), held(4, 5_000)])
     lane.changes.append(change(1, held(5, 800), held(6, 5_000), committed=False))
     bench.step()
     assert sorted(bench.in_wheel) == [3, 5]
