@@ -179,7 +179,7 @@ class Emitter:
         if 0 <= parcel.expires_ms < now_ms:
             self._emit_departure(lane, dead(lane, parcel, parcel.dead_letter, "expired"), now_ms, alone)
             return
-        count = self._targets.partitions.get(parcel.target)
+        count = self._targets.count_for(parcel, now_ms)
         if count is None and not self._targets.absent(parcel.target, now_ms):
             self._targets.wait(parcel.target, lane, parcel)
         elif count is None or parcel.target_partition >= count:
@@ -196,7 +196,7 @@ class Emitter:
     def _arrive(self, lane: Lane, arrival: Arrival, now_ms: int) -> None:
         """A record read a moment ago: it is held once its target is known to exist."""
         held = arrival.held
-        count = self._targets.partitions.get(held.target)
+        count = self._targets.count_for(held, now_ms)
         if count is None and not self._targets.absent(held.target, now_ms):
             self._targets.wait(held.target, lane, arrival)
         elif count is None or held.target_partition >= count:

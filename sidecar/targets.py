@@ -14,7 +14,7 @@ from sidecar.record import Arrival, Departure, Held
 
 Parcel = Held | Departure | Arrival
 Ask = Callable[[str], int]  # topic -> its partitions; 0: there is no such topic, or we may not see it; or NO_ANSWER
-ANSWER_AGE_MAX_MS: Final = 5_000  # a "no such topic" is asked again after this time
+ANSWER_AGE_MAX_MS: Final = 5_000  # a "no such topic", or no such partition, is asked again after this time
 ASK_AGAIN_MS: Final = 500  # brokers that are back are asked again within a second
 
 
@@ -24,11 +24,22 @@ class Targets:
     def __init__(self, ask: Ask, executor: Executor | None = None) -> None:
         self.partitions: dict[str, int] = {}
         self._absent_ms: dict[str, int] = {}
+        self._counted_ms: dict[str, int] = {}
         self._ask = ask
         self._executor = executor or ThreadPoolExecutor(1, "targets")
         self._asking: dict[str, Future[int]] = {}
         self._again_ms = 0  # not before: brokers did not answer
         self._waiting: dict[str, deque[tuple[Lane, Parcel]]] = {}
+
+    def count_for(self, held: Held, now_ms: int) -> int | None:
+        """How many partitions this record's target has; None: not known, or it may have more by now than it had."""
+        count = self.partitions.get(held.target)
+        if count is None or held.target_partition < count:
+            return count
+        if now_ms - self._counted_ms.get(held.target, -ANSWER_AGE_MAX_MS) < ANSWER_AGE_MAX_MS:
+            return count
+        self.forget(held.target)
+        return None
 
     def absent(self, topic: str, now_ms: int) -> bool:
         """True when the cluster said a moment ago that there is no such topic."""
@@ -57,6 +68,7 @@ class Targets:
                 continue
             if count:
                 self.partitions[topic] = count
+                self._counted_ms[topic] = now_ms
                 self._absent_ms.pop(topic, None)
             else:
                 self.partitions.pop(topic, None)

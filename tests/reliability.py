@@ -75,6 +75,11 @@ EXPERIMENTS: Final = (
         ".venv/bin/pytest tests/integration/test_faults.py",
     ),
     Experiment(
+        "tests/integration/test_kafka_changes.py",
+        "Targets deleted, grown or forbidden, offsets set back, retention that overtakes open records",
+        ".venv/bin/pytest tests/integration/test_kafka_changes.py",
+    ),
+    Experiment(
         "tests/integration/test_poison.py",
         "Hostile records, one by one, each with the exit by which it must leave",
         ".venv/bin/pytest tests/integration/test_poison.py -s",

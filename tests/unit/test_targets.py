@@ -93,3 +93,17 @@ def test_revoked_lanes_take_their_records_with_them(cluster: Cluster) -> None:
     assert cluster.settle(NOW_MS) == [2]
     cluster.targets.stop()
     cluster.targets.stop()
+
+
+def test_a_partition_that_was_not_there_is_asked_about_again(cluster: Cluster) -> None:
+    wanted = held(1)._replace(target_partition=2)
+    cluster.topics["mail"] = 1
+    cluster.targets.wait("mail", LANE, wanted)
+    assert cluster.settle(NOW_MS) == [1]
+    assert cluster.targets.count_for(wanted, NOW_MS + ANSWER_AGE_MAX_MS - 1) == 1, "believed for a while"
+    assert cluster.targets.count_for(held(2), NOW_MS + ANSWER_AGE_MAX_MS) == 1, "who asks for none has no question"
+    assert cluster.targets.count_for(wanted, NOW_MS + ANSWER_AGE_MAX_MS) is None
+    cluster.topics["mail"] = 3
+    cluster.targets.wait("mail", LANE, wanted)
+    assert cluster.settle(NOW_MS + ANSWER_AGE_MAX_MS) == [1]
+    assert cluster.targets.count_for(wanted, NOW_MS + ANSWER_AGE_MAX_MS) == 3

@@ -1,0 +1,172 @@
+"""What operators do to topics, offsets and rights while records are held."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, Message, TopicPartition
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    NewPartitions,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from sidecar.embedded.jars import KafkaUnavailable
+from sidecar.embedded.maven import MavenKafka
+from tests.integration.conftest import NewSite
+from tests.services.fixtures import missing
+from tests.services.kafka import Kafka
+from tests.services.kafka_servers import PROPERTIES, MavenServer
+from tests.services.sidecar_process import Sidecar
+from tests.services.site import Site, headers_of
+from tests.services.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+
+POLICIES = """
+name: changes
+match: {topics: ["~in"]}
+delay: {default: 10ms, max: 1h}
+target: {topic: "~out", allow: ["~*"]}
+"""
+SOON_S = 20.0
+
+
+def with_topics(site: Site) -> Site:
+    site.policies(POLICIES)
+    site.topic("in")
+    site.target("out")
+    return site
+
+
+@pytest.fixture
+def site(new_site: NewSite, guarantee: str) -> Site:
+    return with_topics(new_site())
+
+
+@pytest.fixture
+def sidecar(site: Site, guarantee: str) -> Sidecar:
+    return site.sidecar("one", GUARANTEE=guarantee).start()
+
+
+def send(site: Site, count: int, word: str, *headers: tuple[str, bytes]) -> list[Message]:
+    records = [(b"key", f"{word} {number}".encode(), list(headers), 0, 0) for number in range(count)]
+    return site.kafka.produce(site.name("in"), records)
+
+
+def values(messages: list[Message]) -> list[bytes]:
+    return [message.value() or b"" for message in messages]
+
+
+def test_a_target_deleted_while_records_wait_for_it(site: Site, sidecar: Sidecar) -> None:
+    target = site.target("gone")
+    send(site, 5, "late", ("tickover-target", target.encode()), ("tickover-delay", b"2500ms"))
+    source = site.name("in")
+    wait_until(lambda: sidecar.stats()["topics"][source]["accepted"] == 5, SOON_S, sidecar.last_words)
+    site.kafka.admin.delete_topics([target])[target].result(SOON_S)
+    send(site, 5, "other")
+    assert len(site.kafka.read(site.name("out"), 5)) == 5
+    refused = site.kafka.read(site.quarantine, 5)
+    assert {dict(headers_of(message))["tickover-reason"] for message in refused} == {b"unknown_target"}
+    assert sorted(values(refused)) == [b"late %d" % number for number in range(5)]
+    assert sidecar.stop() == 0
+
+
+def test_partitions_added_to_a_target_are_used(site: Site, sidecar: Sidecar) -> None:
+    target = site.target("wider")
+    asked = (("tickover-target", target.encode()), ("tickover-target-partition", b"2"))
+    send(site, 1, "before", ("tickover-target", target.encode()))
+    site.kafka.read(target, 1)
+    site.kafka.admin.create_partitions([NewPartitions(target, 3)])[target].result(SOON_S)
+
+    def arrives() -> bool:
+        send(site, 1, "after", *asked)
+        return any(message.partition() == 2 for message in site.kafka.read_all(target))
+
+    wait_until(arrives, SOON_S, lambda: "the new partition is never used")
+    assert sidecar.stop() == 0
+
+
+def test_offsets_reset_by_an_operator_repeat_nothing(site: Site, sidecar: Sidecar, guarantee: str) -> None:
+    send(site, 50, "first")
+    send(site, 5, "far", ("tickover-delay", b"4s"))
+    site.kafka.read(site.name("out"), 50)
+    assert sidecar.stop() == 0
+    back = ConsumerGroupTopicPartitions(site.group, [TopicPartition(site.name("in"), 0, 0)])
+    site.kafka.admin.alter_consumer_group_offsets([back])[site.group].result(SOON_S)
+    again = site.sidecar("one", GUARANTEE=guarantee).start()
+    send(site, 5, "then")
+    site.kafka.read(site.name("out"), 60)
+    assert again.stop() == 0
+    assert len(site.kafka.read_all(site.name("out"))) == 60, "the ledger knows what was emitted"
+
+
+def test_retention_that_overtakes_open_records_is_reported(site: Site, sidecar: Sidecar, guarantee: str) -> None:
+    send(site, 10, "first")
+    site.kafka.read(site.name("out"), 10)
+    assert sidecar.stop() == 0
+    reports = send(site, 20, "then")
+    cut = (reports[10].offset() or 0) - 1
+    source = site.name("in")
+    site.kafka.admin.delete_records([TopicPartition(source, 0, cut + 1)])
+    wait_until(lambda: log_start(site) == cut + 1, SOON_S, lambda: "the log start does not move")
+    again = site.sidecar("one", GUARANTEE=guarantee).start()
+    arrived = values(site.kafka.read(site.name("out"), 20))
+    assert arrived[10:] == [b"then %d" % number for number in range(10, 20)]
+    [error] = [words for words in again.messages("error") if "retention took" in words["message"]]
+    assert error["count"] == 10
+    assert again.stop() == 0
+
+
+def log_start(site: Site) -> int:
+    with site.kafka._reader(site.name("in"), "read_committed") as consumer:
+        return int(consumer.get_watermark_offsets(TopicPartition(site.name("in"), 0), SOON_S)[0])
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[Kafka]:
+    """A broker that heeds access control lists; without one everything is allowed."""
+    server = MavenServer(tmp_path / "guarded")
+    server._kafka = MavenKafka(
+        tmp_path / "guarded",
+        properties={
+            **PROPERTIES,
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "allow.everyone.if.no.acl.found": "true",
+        },
+    )
+    server.bootstrap = server._kafka.bootstrap
+    try:
+        server.start()
+    except KafkaUnavailable as error:
+        missing("Kafka from maven", error)
+    yield Kafka(server)
+    server.remove()
+
+
+def test_a_target_without_rights_quarantines_its_records_and_no_others(
+    guarded: Kafka, redis_url: str, tmp_path: Path, guarantee: str
+) -> None:
+    site = with_topics(Site(guarded, redis_url, tmp_path))
+    secret = site.target("secret")
+    denied = AclBinding(
+        ResourceType.TOPIC, secret, ResourcePatternType.LITERAL, "User:ANONYMOUS", "*", AclOperation.WRITE,
+        AclPermissionType.DENY,
+    )  # fmt: skip
+    for future in guarded.admin.create_acls([denied]).values():
+        future.result(SOON_S)
+    sidecar = site.sidecar("one", GUARANTEE=guarantee).start()
+    try:
+        send(site, 3, "denied", ("tickover-target", secret.encode()))
+        send(site, 5, "allowed")
+        assert len(guarded.read(site.name("out"), 5)) == 5
+        refused = guarded.read(site.quarantine, 3)
+        headers = [dict(headers_of(message)) for message in refused]
+        assert {header["tickover-reason"] for header in headers} == {b"unknown_target"}
+        assert sorted(values(refused)) == [b"denied %d" % number for number in range(3)]
+        assert sidecar.stop() == 0
+    finally:
+        site.close()
