@@ -137,6 +137,11 @@ def _ledger(cluster: Cluster, settings: Settings, policies: Sequence[Policy]) ->
         reason = " (the longest delay.max + 7d)" if settings.ledger.retention_ms is None else " (ledger.retention)"
         fix = cluster.alter(name, f"retention.ms={wanted_ms}")
         problems.append(Finding(Severity.WARNING, part, what + reason, fix))
+    if (facts.number("retention.bytes") or -1) > 0:
+        what = f"retention.bytes is {facts.number('retention.bytes')}: entries of held records could go, and then Redis"
+        problems.append(
+            Finding(Severity.WARNING, part, f"{what} is not expendable", cluster.alter(name, "retention.bytes=-1"))
+        )
     bytes_max, bytes_wanted = facts.number("max.message.bytes"), ledger_config(wanted_ms)["max.message.bytes"]
     if bytes_max is not None and bytes_max < int(bytes_wanted):
         what = f"max.message.bytes is {bytes_max}, wanted is {bytes_wanted}: a large block would be refused"

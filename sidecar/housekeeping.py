@@ -7,6 +7,7 @@ and runs again at its next time.
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from apscheduler.schedulers.background import BackgroundScheduler
 
@@ -22,6 +23,7 @@ class Interval:
 
     job: Job
     seconds: float
+    at_once: bool = False  # the first time at the start, not after the first interval
 
 
 class Housekeeping:
@@ -32,8 +34,9 @@ class Housekeeping:
             job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None}, timezone="UTC"
         )
         for name, interval in jobs.items():
+            first = {"next_run_time": datetime.now(UTC)} if interval.at_once else {}
             self._scheduler.add_job(
-                _logged(name, interval.job), "interval", seconds=interval.seconds, id=name, name=name
+                _logged(name, interval.job), "interval", seconds=interval.seconds, id=name, name=name, **first
             )
 
     def start(self) -> None:

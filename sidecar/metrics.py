@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 
 from policies.table import PolicyTable
 from sidecar.record import Outcome
+from sidecar.retention import Short
 from sidecar.stats import LATENESS_BOUNDS_MS, Lateness, Stats, TopicCounts
 
 PREFIX: Final = "tickover_"
@@ -49,6 +50,12 @@ class Recorder:
             registry=self.registry,
             buckets=COMMAND_BOUNDS_S,
         )
+        self._short_retention = Gauge(
+            PREFIX + "retention_short",
+            "1 for each setting by which a topic may lose records while they are held",
+            ["topic", "setting"],
+            registry=self.registry,
+        )
         self._memory = Gauge(
             PREFIX + "redis_memory_ratio",
             "Redis memory used, as a share of maxmemory; 0 without a limit",
@@ -58,6 +65,12 @@ class Recorder:
     def observe(self, command: str, seconds: float) -> None:
         """One call of the overflow took so long."""
         self._seconds.labels(command).observe(seconds)
+
+    def set_short_retentions(self, short: Iterable[Short]) -> None:
+        """Sources and ledger that keep their records for less than they may be held."""
+        self._short_retention.clear()
+        for topic, setting, _ in short:
+            self._short_retention.labels(topic, setting).set(1)
 
     def set_memory_ratio(self, ratio: float) -> None:
         """Used memory of the Redis that is nearest to its limit (0..1)."""

@@ -235,7 +235,9 @@ class Process:
                 "survey": Interval(survey, 5),
                 "overflow": Interval(lambda: engine.submit(Engine.tidy).result(ANSWER_S), 10),
                 "redis-memory": Interval(lambda: recorder.set_memory_ratio(overflow.memory_ratio()), 10),
-                "retention": Interval(sources.check_retention, 600),
+                "retention": Interval(
+                    lambda: recorder.set_short_retentions(sources.check_retention()), 600, at_once=True
+                ),
                 "memory": Interval(self._collect_garbage, 30),
             }
         )

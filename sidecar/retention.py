@@ -1,6 +1,7 @@
 """How long topics must keep their records, for what the policies may ask to hold."""
 
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
 
 from policies.table import PolicyTable
 
@@ -22,3 +23,21 @@ def longest_delay_ms(table: PolicyTable) -> int:
 def ledger_retention_ms(longest_ms: int) -> int:
     """How long the ledger must keep its blocks."""
     return longest_ms + MARGIN_MS
+
+
+class Short(NamedTuple):
+    """A topic that keeps its records for less than they may be held: Redis is then not expendable."""
+
+    topic: str
+    setting: str
+    value: int
+
+
+def short_retentions(configs: Mapping[str, Mapping[str, str]], longest_ms: int) -> Iterator[Short]:
+    """Settings of sources and ledger that may take what is held. A limit of bytes may do so at any time."""
+    for topic, config in sorted(configs.items()):
+        retention_ms, retention_bytes = (int(config.get(name, -1)) for name in ("retention.ms", "retention.bytes"))
+        if 0 <= retention_ms < longest_ms:
+            yield Short(topic, "retention.ms", retention_ms)
+        if retention_bytes >= 0 and longest_ms:
+            yield Short(topic, "retention.bytes", retention_bytes)

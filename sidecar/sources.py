@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from policies.table import PolicyTable
 from sidecar.assembly import Machinery
 from sidecar.config import Settings
-from sidecar.retention import longest_delay_ms
+from sidecar.retention import Short, longest_delay_ms, short_retentions
 from sidecar.topics import matching_sources
 
 log = logging.getLogger(__name__)
@@ -62,8 +62,8 @@ class Sources:
     def _without_compacted(self, topics: list[str]) -> list[str]:
         """A compacted source is refused: compaction could remove a record that is held, and nobody would know."""
         unknown = [topic for topic in topics if topic not in self._compacted]
-        for topic, value in self._config(unknown, "cleanup.policy").items():
-            self._compacted[topic] = "compact" in value
+        for topic, config in self._configs(unknown).items():
+            self._compacted[topic] = "compact" in config.get("cleanup.policy", "")
             if self._compacted[topic]:
                 log.error(
                     "not consumed: a compacted topic can't be a source; use cleanup.policy=delete",
@@ -71,31 +71,32 @@ class Sources:
                 )
         return [topic for topic in topics if not self._compacted.setdefault(topic, False)]
 
-    def _config(self, topics: list[str], name: str) -> dict[str, str]:
-        """One broker setting of each topic; topics whose settings can't be read are left out."""
+    def _configs(self, topics: list[str]) -> dict[str, dict[str, str]]:
+        """The brokers' settings of each topic; topics whose settings can't be read are left out."""
         if not topics:
             return {}
         cluster = self._admin.list_topics(topics[0], timeout=ANSWER_S)
         if cluster.controller_id not in cluster.brokers:
             return {}  # the mock has no controller: the client would wait for one until the time is up
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-        values: dict[str, str] = {}
+        found: dict[str, dict[str, str]] = {}
         for resource, future in self._admin.describe_configs(resources, request_timeout=ANSWER_S).items():
             try:
-                values[resource.name] = future.result(ANSWER_S + 1)[name].value
-            except (KafkaException, TimeoutError, KeyError) as error:
+                found[resource.name] = {name: entry.value for name, entry in future.result(ANSWER_S + 1).items()}
+            except (KafkaException, TimeoutError) as error:
                 log.warning("a topic's settings can't be read", extra={"topic": resource.name, "error": str(error)})
-        return values
+        return found
 
-    def check_retention(self) -> None:
-        """Say which sources keep their records for less than what may be held: Redis is then not expendable."""
+    def check_retention(self) -> list[Short]:
+        """Say which sources, and whether the ledger, keep records for less than they may be held."""
         longest_ms = longest_delay_ms(self._table())
         if not self._subscribed or not longest_ms:
-            return
-        for topic, value in self._config(self._subscribed, "retention.ms").items():
-            if 0 <= int(value) < longest_ms:
-                log.warning(
-                    "a source keeps its records for less time than a policy may hold them: what is held longer "
-                    "can't be put back if Redis loses it; raise retention.ms",
-                    extra={"topic": topic, "retention_ms": int(value), "longest_ms": longest_ms},
-                )
+            return []
+        short = list(short_retentions(self._configs([*self._subscribed, self._settings.ledger_topic]), longest_ms))
+        for topic, setting, value in short:
+            log.warning(
+                "a topic may lose records while they are held: what Redis loses then can't be put back; raise the "
+                "setting above the longest delay, bytes to -1",
+                extra={"topic": topic, "setting": setting, "value": value, "longest_ms": longest_ms},
+            )
+        return short

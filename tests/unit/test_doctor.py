@@ -92,6 +92,12 @@ def test_a_healthy_cluster_has_no_findings() -> None:
             f"--add-config retention.ms={17 * DAY_MS}",
         ),
         (
+            facts("tickover.tickover.ledger", retention_bytes="1000000"),
+            Severity.WARNING,
+            "retention.bytes is 1000000: entries of held records could go, and then Redis is not expendable",
+            "--add-config retention.bytes=-1",
+        ),
+        (
             facts("tickover.tickover.ledger", cleanup_policy="compact"),
             Severity.ERROR,
             "is compacted",

@@ -41,3 +41,11 @@ def test_a_job_never_runs_twice_at_a_time() -> None:
     assert not begun.acquire(blocking=False)
     housekeeping.stop()
     go_on.set()
+
+
+def test_a_job_may_begin_at_once() -> None:
+    ran = threading.Event()
+    housekeeping = Housekeeping({"soon": Interval(ran.set, 3_600, at_once=True)})
+    housekeeping.start()
+    assert ran.wait(WAIT_S)
+    housekeeping.stop()

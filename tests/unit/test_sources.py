@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from prometheus_client import generate_latest
 
 from policies.table import EMPTY_TABLE, PolicyTable
 from sidecar.config import Settings
+from sidecar.metrics import Recorder
 from sidecar.sources import Sources
 from tests.unit.policy_world import DELAY, RETRY, table
 
@@ -92,14 +94,33 @@ def test_brokers_that_are_away_are_a_problem_that_passes() -> None:
     assert cluster.publisher.kafka_problem == ""
 
 
-@pytest.mark.parametrize(("retention_ms", "said"), [("-1", False), ("3600000", True), (str(500 * 86_400_000), False)])
-def test_a_source_that_forgets_sooner_than_a_policy_holds_is_named(
-    caplog: pytest.LogCaptureFixture, retention_ms: str, said: bool
+@pytest.mark.parametrize(
+    ("topic", "setting", "value", "said"),
+    [
+        ("reminders", "retention.ms", "-1", False),
+        ("reminders", "retention.ms", "3600000", True),
+        ("reminders", "retention.ms", str(500 * 86_400_000), False),
+        ("reminders", "retention.bytes", "1000000", True),
+        ("tickover.tickover.ledger", "retention.ms", "3600000", True),
+        ("tickover.tickover.ledger", "retention.bytes", "1000000", True),
+    ],
+)
+def test_a_topic_that_may_forget_what_is_held_is_named_in_log_and_metric(
+    caplog: pytest.LogCaptureFixture, topic: str, setting: str, value: str, said: bool
 ) -> None:
-    cluster = Cluster("reminders")
-    cluster.settings["reminders"]["retention.ms"] = retention_ms
+    cluster = Cluster("reminders", "tickover.tickover.ledger")
+    cluster.settings[topic][setting] = value
     looking = sources(cluster, table(DELAY))
     looking.look()
     with caplog.at_level(logging.WARNING, "sidecar.sources"):
-        looking.check_retention()
-    assert bool(caplog.records) == said
+        short = looking.check_retention()
+    assert [(one.topic, one.setting) for one in short] == ([(topic, setting)] if said else [])
+    assert [(record.__dict__["topic"], record.__dict__["setting"]) for record in caplog.records] == [
+        (one.topic, one.setting) for one in short
+    ]
+    recorder = Recorder()
+    recorder.set_short_retentions(short)
+    text = generate_latest(recorder.registry).decode()
+    assert (f'tickover_retention_short{{setting="{setting}",topic="{topic}"}} 1.0' in text) == said
+    recorder.set_short_retentions([])
+    assert "tickover_retention_short{" not in generate_latest(recorder.registry).decode()
