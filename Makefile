@@ -63,7 +63,9 @@ soak: system-packages setup ## Do random faults for MINUTES=30, and judge: statu
 
 .PHONY: bench
 bench: setup ## Run all benchmarks, each beside its baseline (20 minutes on an idle machine)
-	@for name in overflow throughput lateness memory burst rebuild; do $(venv)/bin/python -m benchmarks.$$name || exit; done
+	@for name in overflow throughput lateness memory burst rebuild timers purgatory_load; do \
+		$(venv)/bin/python -m benchmarks.$$name || exit; \
+	done
 
 .PHONY: check
 check: setup ## Check format, lint, types, layers and the tidy rules

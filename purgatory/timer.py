@@ -48,11 +48,6 @@ class TimerTask(ABC):
         """Whether it has no entry: true before it is added and after `cancel`, but still false after it has run."""
         return self._timer_task_entry is None
 
-    @property
-    def timer_task_entry(self) -> "TimerTaskEntry | None":
-        """The entry that has it, if any."""
-        return self._timer_task_entry
-
     def set_timer_task_entry(self, entry: "TimerTaskEntry") -> None:
         """Belong to this entry from now on; a former one leaves its list."""
         with self._task_monitor:
@@ -79,7 +74,7 @@ class TimerTaskEntry:
     @property
     def cancelled(self) -> bool:
         """Whether its task was cancelled or has another entry now."""
-        return self.timer_task is None or self.timer_task.timer_task_entry is not self
+        return self.timer_task is None or self.timer_task._timer_task_entry is not self
 
     def remove(self) -> None:
         """Leave the list. A flush may be moving it to another list meanwhile, hence again until it is in none."""
@@ -137,19 +132,15 @@ class TimerTaskList:
         """Take an entry out, if it is in this list."""
         with self._monitor, entry.monitor:
             if entry.list is self:
-                entry.next.previous = entry.previous
-                entry.previous.next = entry.next
-                entry.next = entry
-                entry.previous = entry
-                entry.list = None
-                self._task_counter.add(-1)
+                self._unlink(entry)
 
     def flush(self, take: Callable[[TimerTaskEntry], None]) -> None:
         """Take all entries out in their order, give each to `take`, and be free to be queued again."""
         with self._monitor:
             head = self._root.next
             while head is not self._root:
-                self.remove(head)
+                with head.monitor:
+                    self._unlink(head)
                 take(head)
                 head = self._root.next
             self._expiration_ms = NOT_QUEUED
@@ -163,6 +154,14 @@ class TimerTaskList:
                 if entry.timer_task is not None and not entry.cancelled:
                     visit(entry.timer_task)
                 entry = following
+
+    def _unlink(self, entry: TimerTaskEntry) -> None:
+        entry.next.previous = entry.previous
+        entry.previous.next = entry.next
+        entry.next = entry
+        entry.previous = entry
+        entry.list = None
+        self._task_counter.add(-1)
 
 
 class Timer(Protocol):

@@ -73,18 +73,15 @@ class TimingWheel:
         expiration_ms = entry.expiration_ms
         if entry.cancelled or expiration_ms < self.current_time_ms + self.tick_ms:
             return False
-        if expiration_ms < self.current_time_ms + self.interval_ms:
-            tick = expiration_ms // self.tick_ms
-            bucket = self._buckets[tick % self.wheel_size]
-            bucket.add(entry)
-            if bucket.set_expiration(tick * self.tick_ms):
-                self._offer(bucket)
-            return True
-        if self.overflow_wheel is None:
-            self.overflow_wheel = TimingWheel(
-                self.interval_ms, self.wheel_size, self.current_time_ms, self._task_counter, self._offer
-            )
-        return self.overflow_wheel.add(entry)
+        wheel = self
+        while expiration_ms >= wheel.current_time_ms + wheel.interval_ms:  # not due on any coarser level either
+            wheel = wheel.overflow_wheel or wheel._add_overflow_wheel()
+        tick = expiration_ms // wheel.tick_ms
+        bucket = wheel._buckets[tick % wheel.wheel_size]
+        bucket.add(entry)
+        if bucket.set_expiration(tick * wheel.tick_ms):
+            wheel._offer(bucket)
+        return True
 
     def advance_clock(self, time_ms: int) -> None:
         """Move the clock of this level, and of those above, if a tick of it is over."""
@@ -92,3 +89,9 @@ class TimingWheel:
             self.current_time_ms = time_ms - time_ms % self.tick_ms
             if self.overflow_wheel is not None:
                 self.overflow_wheel.advance_clock(self.current_time_ms)
+
+    def _add_overflow_wheel(self) -> "TimingWheel":
+        self.overflow_wheel = TimingWheel(
+            self.interval_ms, self.wheel_size, self.current_time_ms, self._task_counter, self._offer
+        )
+        return self.overflow_wheel

@@ -91,3 +91,12 @@ def test_a_marker_without_records_ends_nothing_and_old_ones_are_forgotten():
     assert len(offsets.aborted_between(0, 10)) == 1
     offsets.truncate_from_start(3)
     assert offsets.aborted_between(0, 10) == []
+
+
+def test_a_transaction_that_ends_beyond_the_fetch_does_not_hide_the_next_one():
+    offsets = TransactionOffsets()
+    for producer, first in ((1, 0), (2, 1)):
+        offsets.add_records(producer, first)
+    for producer, marker in ((1, 3), (2, 5)):
+        offsets.add_marker(producer, marker, is_aborted=True)
+    assert [ended.producer_id for ended in offsets.aborted_between(0, 3)] == [1, 2]
