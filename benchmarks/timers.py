@@ -253,7 +253,7 @@ def main() -> None:
         ("timer", "add, ns", "cancel, ns", "expire, ns", "bytes per task"),
         rows,
         (
-            "Java's CPU time has a resolution of 10 ms and includes its compiler and collector",
+            "Java's CPU time is that of its threads, without compiler and collector; Python's includes its collector",
             "expiring includes the call of an empty task; Kafka's hands it to another thread",
         ),
     ).show()

@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from purgatory import reaper as reaper_module
 from purgatory.clock import hi_res_clock_ms
 from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
 from purgatory.reaper import WORK_TIMEOUT_MS, SystemTimerReaper, TimerDriver
@@ -39,13 +40,24 @@ def test_tasks_run_without_anybody_advancing_the_clock(reaper):
     assert reaper.size() == 0
 
 
-def test_an_earlier_task_wakes_the_thread(reaper):
-    """Not by polling: the sleep of a thread with nothing to do is far longer than this task's delay."""
+def test_an_earlier_task_wakes_the_thread(monkeypatch):
+    """Not by polling: with nothing to do the thread sleeps far longer than this test waits."""
+    monkeypatch.setattr(reaper_module, "WORK_TIMEOUT_MS", 100_000)
+    asleep = threading.Event()
+
+    class Watched(SystemTimer):
+        def next_expiration_ms(self):
+            asleep.set()
+            return super().next_expiration_ms()
+
+    reaper = SystemTimerReaper("reaper-of-test", Watched())
+    assert asleep.wait(10)
     ran = threading.Event()
     started_ms = hi_res_clock_ms()
     reaper.add(Hook(5, ran.set))
     assert ran.wait(10)
     assert hi_res_clock_ms() - started_ms >= 4
+    reaper.close()
 
 
 @pytest.mark.parametrize("round_up", [False, True])
@@ -141,6 +153,7 @@ def test_a_driver_asks_for_the_earliest_time_of_all_it_drives():
     assert loop.pending == [0.012]
     timers[1].add(Hook(19, lambda: ran.append(19)))
     assert loop.pending == [0.012]
+    assert len(loop.calls) == 3  # the later one asked for nothing
     clock.now_ms = 12
     driver.step()
     assert (ran, loop.pending) == ([12], [0.003])

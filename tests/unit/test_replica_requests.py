@@ -302,3 +302,14 @@ def test_an_unexpected_failure_is_answered_and_spoils_no_other_partition(caplog,
     [answer] = world.answers
     assert [answer[key].error for key in (OTHER, KEY)] == [Errors.UNKNOWN_SERVER_ERROR, Errors.NONE]
     assert [entry.message for entry in caplog.records] == ["an append failed"]
+
+
+def test_an_append_wakes_others_only_at_the_end_of_its_request():
+    """Inside, the caller may hold what their checks want."""
+    world = World()
+    world.lead()
+    world.consume(0, max_wait_ms=1000)
+    world.manager.append_records(1000, 1, {KEY: [Batch()]}, lambda answer: None)
+    assert (world.answers, world.parked) == ([], 1)
+    world.manager.try_complete_actions()
+    assert world.answer().size == SIZE
