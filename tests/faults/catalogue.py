@@ -1,6 +1,7 @@
 """What can go wrong, by name. Each fault is done to a scene and undone again; the scene waits for the recovery."""
 
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Callable
@@ -158,6 +159,30 @@ def redis_wiped(scene: Scene) -> None:
         client.flushall()
 
 
+def redis_cut(scene: Scene) -> None:
+    """Its file ends somewhere: what came after has been acknowledged and is gone."""
+    scene.servers.valkey.kill()
+    for part in scene.servers.redis_files.glob("**/*.incr.aof"):
+        os.truncate(part, int(part.stat().st_size * scene.chance.random()))
+    scene.servers.valkey.start()
+
+
+def redis_older_copy(scene: Scene) -> None:
+    """Somebody restores a backup."""
+    servers = scene.servers
+    copy = servers.directory / "redis-copy"
+    servers.valkey.stop()
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(servers.redis_files, copy)
+    servers.valkey.start()
+    scene.wait_until_flowing()
+    wait_for(between(scene, SHORT_S))
+    servers.valkey.kill()
+    shutil.rmtree(servers.redis_files)
+    shutil.copytree(copy, servers.redis_files)
+    servers.valkey.start()
+
+
 def redis_answers_lost(scene: Scene) -> None:
     proxy = scene.servers.proxy
     proxy.lost.clear()
@@ -257,6 +282,8 @@ FAULTS: Final[dict[str, Fault]] = {
     "Redis frozen": Fault(redis_frozen),
     "Redis full": Fault(redis_full),
     "Redis wiped": Fault(redis_wiped),
+    "Redis file cut": Fault(redis_cut),
+    "Redis older copy": Fault(redis_older_copy),
     "Redis answers lost": Fault(redis_answers_lost),
     "Redis connections cut": Fault(redis_connections_cut),
     "Redis slow": Fault(redis_slow),

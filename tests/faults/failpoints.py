@@ -71,6 +71,23 @@ POINTS: Final[dict[str, Point]] = {
     "block marked": after("sidecar.lane:Lane.settle", 60),
     "before commit": before("sidecar.kafka_intake:KafkaIntake.commit", 60, guarantee=AT_LEAST_ONCE),
     "after commit": after("sidecar.kafka_intake:KafkaIntake.commit", 60, guarantee=AT_LEAST_ONCE),
+    # settle in a transaction
+    "producers not yet initialised": before(
+        "sidecar.exactly_once:ExactlyOnce._make_outputs", 1, guarantee=EXACTLY_ONCE
+    ),
+    "producers initialised": before("sidecar.exactly_once:ExactlyOnce._prepared", 1, guarantee=EXACTLY_ONCE),
+    "block in the open transaction": after("sidecar.exactly_once:ExactlyOnce._write", 60, guarantee=EXACTLY_ONCE),
+    "transaction handed over": before("sidecar.transaction:finish", 60, guarantee=EXACTLY_ONCE),
+    "transaction acknowledged": after("sidecar.transaction:_acknowledged", 60, guarantee=EXACTLY_ONCE),
+    "before offsets are sent": before(
+        "sidecar.kafka_transactions:KafkaTransactions.send_offsets", 60, guarantee=EXACTLY_ONCE
+    ),
+    "offsets sent, not committed": after(
+        "sidecar.kafka_transactions:KafkaTransactions.send_offsets", 60, guarantee=EXACTLY_ONCE
+    ),
+    "committed, nobody knows": after("sidecar.transaction:finish", 60, guarantee=EXACTLY_ONCE),
+    "committed, not marked": before("sidecar.exactly_once:ExactlyOnce._committed", 60, guarantee=EXACTLY_ONCE),
+    "committed and marked": after("sidecar.exactly_once:ExactlyOnce._committed", 60, guarantee=EXACTLY_ONCE),
     # Redis rebuilt
     "before rebuild": before("sidecar.overflow_rebuild:RedisRebuild.reset", 1, wiped=True),
     "rebuild begun": after("sidecar.overflow_rebuild:RedisRebuild.reset", 1, wiped=True),

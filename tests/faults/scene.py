@@ -29,7 +29,8 @@ class Servers:
     def __init__(self, directory: Path, brokers: int = 1) -> None:
         self.broker: MavenServer | ClusterServer
         self.broker = ClusterServer(directory / "kafka") if brokers > 1 else MavenServer(directory / "kafka")
-        self.valkey = EmbeddedValkey(directory / "valkey", free_port())
+        self.redis_files = directory / "valkey"
+        self.valkey = EmbeddedValkey(self.redis_files, free_port())
         self.proxy = RedisProxy(int(self.valkey.url.rpartition(":")[2]))
         self.kafka: Kafka
         self.directory = directory

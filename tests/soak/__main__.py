@@ -8,6 +8,7 @@ meet the processes is up to the machine.
 import argparse
 import json
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -124,6 +125,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="one fault, again and again")
     parser.add_argument("--record", action="store_true", help=f"write the rows to {RECORDED.relative_to(ROOT)}")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the children are ended too
     say(f"seed {given.seed}: python -m tests.soak --seed {given.seed} repeats these rounds")
     rows: list[Row] = []
     alone = given.brokers == 1 or (not given.brokers and 2 / 3)
