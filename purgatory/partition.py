@@ -45,7 +45,7 @@ class Moved:
 
 
 class Partition:
-    """A replica on broker `broker_id`. Until it is told its role it is a follower of nobody."""
+    """A replica on broker `broker_id`, one thread only. Until it is told its role it is a follower of nobody."""
 
     def __init__(
         self,

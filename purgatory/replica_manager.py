@@ -38,7 +38,11 @@ from purgatory.surroundings import Surroundings
 
 
 class ReplicaManager:
-    """The partitions that broker `broker_id` hosts, and the operations that wait for them."""
+    """The partitions that broker `broker_id` hosts, and the operations that wait for them. One thread only.
+
+    `respond` functions are called within the call that completes their request, which may be another's: they answer
+    and return, and start nothing here themselves.
+    """
 
     def __init__(self, broker_id: int, around: Surroundings) -> None:
         self.broker_id = broker_id
