@@ -11,6 +11,7 @@ from sidecar.config import Settings
 from sidecar.deciding import Decider, HeaderLimits
 from sidecar.emission import Emitter
 from sidecar.engine import Engine, EngineSettings, Parts
+from sidecar.exactly_once import ExactlyOnce
 from sidecar.kafka import (
     KafkaOutput,
     LoneOutput,
@@ -20,6 +21,7 @@ from sidecar.kafka import (
 )
 from sidecar.kafka_intake import KafkaIntake
 from sidecar.kafka_starts import KafkaStarts
+from sidecar.kafka_transactions import KafkaOutputs
 from sidecar.ledger import LedgerTopic
 from sidecar.overflow import Overflow
 from sidecar.overflow_worker import OverflowWorker
@@ -29,7 +31,8 @@ from sidecar.rebuild_account import RebuildStore
 from sidecar.rebuild_source import KafkaSourceLog
 from sidecar.rebuild_worker import RebuildWorker
 from sidecar.recovery_reader import RecoveryWorker
-from sidecar.settlement import AtLeastOnce
+from sidecar.settlement import AtLeastOnce, Settlement
+from sidecar.slot import take_slot
 from sidecar.snapshot import Publisher
 from sidecar.tally import Tally
 from sidecar.targets import Targets
@@ -78,12 +81,20 @@ def build(
     """All parts of the engine over real clients; nothing is started."""
     problem = _Problem()
     tally = Tally()
-    output = KafkaOutput(producer_settings(client), problem)
     intake = KafkaIntake(consumer_settings(client, settings.group, settings.instance_id), problem)
+    output = KafkaOutput(producer_settings(client), problem)
     targets = Targets(output.partition_count)
-    lone_output = LoneOutput(lone_producer_settings(client), problem)
-    emitter = Emitter(output, lone_output, targets, tally, settings.quarantine.topic)
-    settlement = AtLeastOnce(output, intake, ledger, emitter, tally, time)
+    transactional = settings.guarantee == "exactly_once"
+    emitter = Emitter(targets, tally, settings.quarantine.topic, transactional)
+    settlement: Settlement
+    slot = take_slot(settings.data_dir / "slots" / settings.group)
+    if transactional:
+        root = f"tickover.{settings.group}.{settings.instance_id or slot.name}"
+        outputs = KafkaOutputs(client, root, problem)
+        settlement = ExactlyOnce(outputs, intake, ledger, emitter.returned, tally, time)
+    else:
+        lone_output = LoneOutput(lone_producer_settings(client), problem)
+        settlement = AtLeastOnce((output, lone_output), intake, ledger, emitter.returned, tally, time)
     emitter.settlement = settlement
     worker = OverflowWorker(storage.overflow, settings.horizon_ms, emitter.to_wheel)
     ledger_log = KafkaLedgerLog(client, ledger.name)
@@ -111,6 +122,7 @@ def build(
         targets.stop()
         for reader in (ledger_log, starts, rebuild_log, source_log):
             reader.close()
+        slot.close()
 
     return Machinery(engine, intake, publisher, close)
 

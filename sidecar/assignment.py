@@ -48,6 +48,7 @@ class Assignment:
         self._settlement = settlement
         self._overflow, self._recovery = workers
         self._clock = clock
+        self._waiting: set[LaneId] = set()  # assigned, their recovery not begun
         self._jobs: list[RecoveryJob] = []
 
     # --- the consumer group's events ------------------------------------------------------------------------------
@@ -57,8 +58,7 @@ class Assignment:
         self.joined = True
         self.rebalances += 1
         log.info("partitions assigned", extra={"partitions": [str(lane) for lane in lanes]})
-        if lanes:
-            self._jobs.append(self._recovery.submit(lanes, self._clock()))
+        self._waiting.update(lanes)
 
     def revoked(self, lanes: Sequence[LaneId]) -> None:
         """Settle and commit what these partitions have in flight, then let go of them."""
@@ -85,7 +85,12 @@ class Assignment:
     # --- one step -------------------------------------------------------------------------------------------------
 
     def step(self, now_ms: int) -> None:
-        """Take in lanes whose recovery has ended. What makes a recovery impossible is raised."""
+        """Begin recoveries, take in lanes whose recovery has ended. What makes one impossible is raised."""
+        if self._settlement.broken:
+            self._start_over()
+        if self._waiting and self._settlement.ready:
+            self._jobs.append(self._recovery.submit(self._waiting, now_ms))
+            self._waiting = set()
         if not self._jobs or not self._jobs[0].future.done():
             return
         job = self._jobs[0]
@@ -124,7 +129,16 @@ class Assignment:
     @property
     def recovering(self) -> int:
         """Number of partitions whose recovery is under way."""
-        return sum(len(job.lanes) for job in self._jobs)
+        return len(self._waiting) + sum(len(job.lanes) for job in self._jobs)
+
+    def _start_over(self) -> None:
+        """What Kafka has of our last transactions is unknown: let go of all lanes and recover them from it."""
+        lanes = list(self.lanes)
+        again = [LaneId(*lane) for lane in lanes]  # type: ignore[arg-type]
+        self._let_go(self._take_out(again))
+        self._intake.pause(again)
+        self._waiting.update(again)
+        self._settlement.prepare()
 
     # --- back-pressure --------------------------------------------------------------------------------------------
 
@@ -152,12 +166,14 @@ class Assignment:
     def _take_out(self, lane_ids: Sequence[LaneId]) -> list[Lane]:
         """Stop intake and firing of these lanes: what they hold in memory is read again by their next owner."""
         gone = set(lane_ids)
+        self._waiting -= gone
         for job in self._jobs:
             job.lanes -= gone
         leaving = [self.lanes.pop(lane) for lane in lane_ids if lane in self.lanes]
         self._emitter.drop(set(leaving))
         for lane in leaving:
             lane.leaving = True
+            lane.uncommitted = True
             lane.puts = []
             lane.touched = False
         return leaving

@@ -26,6 +26,7 @@ class ChangeBlock:
     earliest: Position
     latest_due_ms: int
     committed: bool = False
+    sealed: bool = True  # False: its block was in a transaction that was aborted, and must be written again
 
     @property
     def ready(self) -> bool:

@@ -213,7 +213,8 @@ class Settings(_Section):
     )
     sources: TopicGlobs = Field(default=(), description="Topics or globs, comma list; empty: those the policies match")
     guarantee: Literal["at_least_once", "exactly_once"] = Field(
-        default="at_least_once", description="at_least_once or exactly_once"
+        default="exactly_once",
+        description="exactly_once (once for read_committed readers) or at_least_once (sooner, a crash may repeat)",
     )
     horizon_ms: Milliseconds = Field(
         default=30_000,

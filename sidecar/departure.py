@@ -19,8 +19,11 @@ UNFIT: Final = frozenset(
 )
 # Perhaps only a neighbour in the batch is at fault: sent once more in a batch of its own.
 TRIED_ALONE: Final = TOO_LARGE | {"INVALID_RECORD", "INVALID_TIMESTAMP", "_INVALID_DIFFERENT_RECORD"}
+# The transaction was aborted while these were under way: their target was too slow, or is away.
+GIVEN_UP: Final = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT"})
+TRANSACTION_FAILED: Final = "_STATE"
 PASSING: Final = frozenset(
-    {"_MSG_TIMED_OUT", "_TIMED_OUT", "_TRANSPORT", "_PURGE_QUEUE", "_PURGE_INFLIGHT", "REQUEST_TIMED_OUT"}
+    {"_MSG_TIMED_OUT", "_TIMED_OUT", "_TRANSPORT", "REQUEST_TIMED_OUT"}
     | {"NOT_ENOUGH_REPLICAS", "NOT_ENOUGH_REPLICAS_AFTER_APPEND", "NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE"}
     | {"KAFKA_STORAGE_ERROR", "THROTTLING_QUOTA_EXCEEDED", "NETWORK_EXCEPTION", "_INVALID_DIFFERENT_RECORD"}
 )

@@ -2,30 +2,24 @@
 
 due -> ready -> produce -> open generation (settlement.py)
          |         |
-         |         +- queue full: stays ready        +- refused by Kafka: `refused`, below
+         |         +- queue full: stays ready        +- refused by Kafka: `returned.py`
          +- expired: dead letter      +- no such topic: quarantine      +- too large: quarantine by reference
 """
 
-import logging
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Any, Final
+from typing import Final
 
-from sidecar import departure as way
 from sidecar.codec import emission_headers, quarantine_headers
-from sidecar.departure import EmissionError, dead, no_target, quarantined
-from sidecar.failures import take_failed
-from sidecar.generation import Generation
+from sidecar.departure import dead, no_target, quarantined
 from sidecar.lane import Lane
-from sidecar.ports import Output
 from sidecar.record import DUE, ORIGIN, POLICY, Arrival, Departure, Headers, Held
+from sidecar.returned import Returned
 from sidecar.settlement import Settlement
 from sidecar.tally import Tally
 from sidecar.targets import Parcel, Targets
 from sidecar.wheel import Load
-
-log = logging.getLogger(__name__)
 
 _due_ms: Final = itemgetter(Held._fields.index("due_ms"))
 _size: Final = itemgetter(Held._fields.index("size"))
@@ -53,16 +47,16 @@ class Emitter:
     settlement: Settlement
     hold: Callable[[Lane, Held], None]
 
-    def __init__(self, output: Output, lone_output: Output, targets: Targets, tally: Tally, quarantine: str) -> None:
+    def __init__(self, targets: Targets, tally: Tally, quarantine: str, transactional: bool) -> None:
         self.load = Load()
         self.problem = ""
-        self._output = output
-        self._lone_output = lone_output  # sends every record in a batch of its own
         self._targets = targets
         self._tally = tally
         self._quarantine = quarantine
         self._ready: deque[_Batch] = deque()
-        self._again: deque[tuple[Lane, Parcel, bool]] = deque()  # the last: in a batch of its own
+        self.returned = Returned(targets, quarantine, transactional)
+        self.returned.emit_one = self._emit_one
+        self.returned.put_back = self._put_back
 
     # --- due ------------------------------------------------------------------------------------------------------
 
@@ -80,20 +74,22 @@ class Emitter:
 
     def leave(self, lane: Lane, parcel: Departure | Arrival) -> None:
         """A record that leaves at once, or that is held when the cluster has said that its target exists."""
-        self._again.append((lane, parcel, False))
+        self.returned.again.append((lane, parcel))
 
     # --- handed over ----------------------------------------------------------------------------------------------
 
     def emit(self, now_ms: int, budget: int) -> int:
         """Hand at most `budget` records to the producer; returns how many. A full queue ends it early."""
-        self._again.extend((lane, parcel, False) for lane, parcel in self._targets.step(now_ms))
+        returned = self.returned
+        returned.again.extend(self._targets.step(now_ms))
         sent = 0
         try:
-            while self._again and sent < budget:
-                item = self._again[0]
-                self._emit_one(item[0], item[1], now_ms, item[2])
-                self._again.popleft()
+            while returned.again and sent < budget:
+                self._emit_one(*returned.again[0], now_ms)
+                returned.again.popleft()
                 sent += 1
+            if returned.alone and self.settlement.open.lone_output is not None:
+                returned.emit_alone(now_ms)
             while self._ready and sent < budget:
                 batch = self._ready[0]
                 sent += self._emit_batch(batch, now_ms, budget - sent)
@@ -104,16 +100,20 @@ class Emitter:
         return sent
 
     def poll(self, seconds: float) -> None:
-        """Serve the delivery reports of both producers."""
-        self._output.poll(seconds)
-        self._lone_output.poll(0)
+        """Serve the delivery reports of the open generation's producers."""
+        generation = self.settlement.open
+        generation.output.poll(seconds)
+        if generation.lone_output is not None:
+            generation.lone_output.poll(0)
 
     def _emit_batch(self, batch: _Batch, now_ms: int, budget: int) -> int:
         """The hot path: one call per record, no allocation beside the headers. Raises BufferError when full."""
         lane = batch.lane
         chunk = batch.records[batch.start : batch.start + budget]
         generation = self.settlement.open
-        produce, report, refused = self._output.produce, generation.report, self._output.refused
+        output = generation.output
+        produce, report, refused = output.produce, generation.report, output.refused
+        one_by_one = self.returned.one_by_one
         partitions, here = self._targets.partitions, lane.here.decode()
         passed: list[int] = []  # places in the chunk of records that left another way
         taken = 0
@@ -125,7 +125,11 @@ class Emitter:
                     due_ms, offset, target, target_partition, key, value, headers, policy, origin, attempt, _,
                     trailer, expires_ms, _, _,
                 ) = held  # fmt: skip
-                if target_partition >= partitions.get(target, -1) or 0 <= expires_ms < now_ms:
+                if (
+                    target_partition >= partitions.get(target, -1)
+                    or 0 <= expires_ms < now_ms
+                    or (one_by_one and target in one_by_one)
+                ):
                     self._emit_one(lane, held, now_ms)
                     passed.append(taken)
                 elif attempt or trailer:
@@ -133,7 +137,7 @@ class Emitter:
                         headers = emission_headers(held, lane.here)
                         produce(target, value, key, target_partition, report, None, NOW, headers)
                     except refused as error:
-                        self._refuse(lane, held, error.args[0], alone=False)
+                        self.returned.refuse(lane, held, error.args[0], alone=False)
                         passed.append(taken)
                 else:
                     if due_ms != due_before:  # records come by due time: most share both with the one before
@@ -144,7 +148,7 @@ class Emitter:
                     try:
                         produce(target, value, key, target_partition, report, None, NOW, own)
                     except refused as error:
-                        self._refuse(lane, held, error.args[0], alone=False)
+                        self.returned.refuse(lane, held, error.args[0], alone=False)
                         passed.append(taken)
                 taken += 1
         finally:
@@ -187,6 +191,8 @@ class Emitter:
             self._emit_departure(
                 lane, quarantined(self._quarantine, lane, parcel, "unknown_target", detail), now_ms, alone
             )
+        elif parcel.target in self.returned.one_by_one and not alone:
+            self.returned.waiting_alone.append((lane, parcel))
         elif self._produce(
             lane, parcel, parcel.target, parcel.target_partition, emission_headers(parcel, lane.here), alone
         ):
@@ -230,54 +236,24 @@ class Emitter:
     ) -> bool:
         """Hand one record over; False when the producer refuses it and it leaves by the quarantine instead."""
         generation = self.settlement.open
-        output, report = (self._lone_output, generation.report_alone) if alone else (self._output, generation.report)
+        output = generation.lone_output if alone else generation.output
+        report = generation.report_alone if alone else generation.report
         try:
             output.produce(topic, parcel.value, parcel.key, partition, report, None, NOW, headers)
         except output.refused as error:
-            self._refuse(lane, parcel, error.args[0], alone)
+            self.returned.refuse(lane, parcel, error.args[0], alone)
             return False
         generation.sent += 1
         return True
-
-    # --- refused --------------------------------------------------------------------------------------------------
-
-    def refused(self, generation: Generation) -> None:
-        """Take the records that Kafka refused out of a complete generation, and see to each by its error."""
-        for failure, found in take_failed(generation):
-            name = failure.error.name()
-            for lane, parcel in found:
-                if name in way.TRIED_ALONE and not failure.alone:
-                    self._again.append((lane, parcel, True))
-                else:
-                    self._refuse(lane, parcel, failure.error, failure.alone)
-
-    def _refuse(self, lane: Lane, parcel: Held | Departure, error: Any, alone: bool) -> None:
-        """What becomes of one refused record: emitted again, asked about again, or quarantined by reference."""
-        name, topic = error.name(), parcel.topic if isinstance(parcel, Departure) else parcel.target
-        if name in way.NO_TARGET:
-            self._targets.forget(topic)
-            self._again.append((lane, parcel, False))
-            return
-        if name in way.UNFIT and topic != self._quarantine:
-            detail = f"refused by {topic}: {error.str()}"
-            self.leave(lane, quarantined(self._quarantine, lane, parcel, "unknown_target", detail))
-            return
-        if error.fatal() or name not in way.TOO_LARGE | way.PASSING:
-            raise EmissionError(f"the producer refused a record of {lane.id}: {error.str()}")
-        if name in way.PASSING:
-            log.warning("emitting again", extra={"error": name, "lane": str(lane.id)})
-            self._again.append((lane, parcel, alone))
-            return
-        if isinstance(parcel, Departure) and parcel.value is None and parcel.key is None:
-            raise EmissionError(f"not even a reference to {lane.id}/{parcel.offset} can be quarantined: {error.str()}")
-        self.leave(lane, way.by_reference(self._quarantine, lane, parcel, f"too large to be produced: {error.str()}"))
 
     # --- for the engine -------------------------------------------------------------------------------------------
 
     @property
     def backlog(self) -> int:
         """Records that are due or leaving and not handed over."""
-        return sum(len(batch.records) - batch.start for batch in self._ready) + len(self._again) + self._targets.count
+        return (
+            sum(len(batch.records) - batch.start for batch in self._ready) + self.returned.count + self._targets.count
+        )
 
     def oldest_due_ms(self) -> int:
         """Due time of the record that has waited longest, -1 when none waits."""
@@ -292,8 +268,14 @@ class Emitter:
             for bucket in lane.wheel.buckets.values():
                 self._unload(bucket)
         self._ready = deque(batch for batch in self._ready if batch.lane not in lanes)
-        self._again = deque(item for item in self._again if item[0] not in lanes)
+        self.returned.drop(lanes)
         self._targets.drop(lanes)
+
+    def _put_back(self, lane: Lane, records: list[Held]) -> None:
+        """Records of an aborted transaction: due, and not handed over."""
+        self._ready.appendleft(_Batch(lane, records))
+        self.load.records += len(records)
+        self.load.bytes += sum(map(_size, records))
 
     def _unload(self, records: list[Held]) -> None:
         self.load.records -= len(records)

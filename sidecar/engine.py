@@ -35,6 +35,7 @@ EMIT_PER_TURN_MAX: Final = 1_000  # bounds a turn to a few milliseconds: the gro
 COMMANDS_MAX: Final = 1_000
 COMMANDS_PER_TURN_MAX: Final = 16
 PUBLISH_INTERVAL_MS: Final = 250
+PRESS_INTERVAL_MS: Final = 50
 OVERFLOW_PENDING_MAX: Final = 50_000  # records on their way to the overflow: above, intake pauses
 OVERFLOW_PENDING_LANE_MAX: Final = 10_000  # of a lane whose overflow is being rebuilt: above, its own intake waits
 RELEASE_SHARE: Final = 0.9  # intake goes on when the load is below this share of its limit
@@ -92,6 +93,7 @@ class Engine:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._settled_ms = 0
+        self._pressed_ms = 0
         self._published_ms = 0
         parts.emitter.settlement = parts.settlement
         parts.emitter.hold = self._hold
@@ -116,9 +118,11 @@ class Engine:
             parts.emitter.fire(lane, now_ms)
         emitted = parts.emitter.emit(now_ms, EMIT_PER_TURN_MAX)
         parts.emitter.poll(0)
-        if now_ms - self._settled_ms >= self._settings.settle_interval_ms or now_ms < self._settled_ms:
+        rested = now_ms - self._settled_ms >= self._settings.settle_interval_ms or now_ms < self._settled_ms
+        if rested and parts.settlement.step(lanes, now_ms):
             self._settled_ms = now_ms
-            parts.settlement.step(lanes, now_ms)
+        if now_ms - self._pressed_ms >= PRESS_INTERVAL_MS or now_ms < self._pressed_ms:
+            self._pressed_ms = now_ms
             self._press()
         if now_ms - self._published_ms >= PUBLISH_INTERVAL_MS or now_ms < self._published_ms:
             self._published_ms = now_ms

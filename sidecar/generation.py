@@ -1,6 +1,6 @@
 """A generation: the records handed to the producer within one settle interval, until Kafka has answered for all."""
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from sidecar.lane import Lane
 from sidecar.record import Departure, Held
@@ -14,12 +14,35 @@ class Failure(NamedTuple):
     alone: bool
 
 
+class NoOutput:
+    """No producer for now: records stay where they are."""
+
+    class refused(Exception):  # noqa: N801 - as the port calls it; never raised
+        """Nothing is refused: nothing is taken."""
+
+    def produce(self, *_: Any) -> None:
+        """Nothing is taken."""
+        raise BufferError("no producer")
+
+    def poll(self, _: float) -> int:
+        """Nothing to report."""
+        return 0
+
+
+NO_OUTPUT: Final = NoOutput()
+
+
 class Generation:
-    """Records handed to the producer within one interval, and how many of them Kafka has acknowledged."""
+    """Records handed to the producer within one interval, and how many of them Kafka has acknowledged.
 
-    __slots__ = ("acknowledged", "batches", "departures", "failures", "sent")
+    `output` is the producer they go to; `lone_output`, where there is one, sends every record in a batch of its own.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("acknowledged", "batches", "departures", "failures", "lone_output", "output", "sent")
+
+    def __init__(self, output: Any, lone_output: Any = None) -> None:
+        self.output = output
+        self.lone_output = lone_output
         self.sent = 0
         self.acknowledged = 0
         self.batches: list[tuple[Lane, list[Held]]] = []
@@ -47,5 +70,21 @@ class Generation:
 class Refusals(Protocol):
     """Where a generation's failed deliveries go: they are emitted again or leave another way."""
 
+    @property
+    def alone(self) -> bool:
+        """Records wait to be tried one by one."""
+
+    def emit_alone(self, now_ms: int) -> None:
+        """Hand records of one target to the open generation's `lone_output`."""
+
     def refused(self, generation: Generation) -> None:
         """Take the failed records out of the generation and see to them."""
+
+    def suspect(self, generation: Generation, cause: Any, careful: bool) -> None:
+        """A record or target of this generation is at fault, and the client doesn't say which: take them all out."""
+
+    def take_back(self, generation: Generation, careful: bool) -> None:
+        """None of it has happened: all that is left in it is to be emitted again."""
+
+    def passed_alone(self, generation: Generation) -> None:
+        """Its records, sent one by one, were all taken."""

@@ -97,7 +97,8 @@ class KafkaOutput:
             log.warning("no answer about a topic", extra={"topic": topic, "error": str(error.args[0])})
             return NO_ANSWER
         if known.error is None:
-            return len(known.partitions)
+            led = all(partition.leader >= 0 for partition in known.partitions.values())
+            return len(known.partitions) if led else NO_ANSWER  # its records would hold up those of all others
         return 0 if known.error.code() in _ABSENT else NO_ANSWER
 
     def flush(self, seconds: float) -> int:

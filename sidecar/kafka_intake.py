@@ -83,6 +83,10 @@ class KafkaIntake:
         except KafkaException as error:
             log.warning("commit failed; the ledger makes up for it", extra={"error": str(error.args[0])})
 
+    def member(self) -> Any:
+        """The consumer's group metadata."""
+        return self._consumer.consumer_group_metadata()
+
     def close(self) -> None:
         """Leave the group."""
         self._consumer.close()

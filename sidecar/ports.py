@@ -65,6 +65,9 @@ class Intake(Protocol):
     def commit(self, offsets: Mapping[LaneId, tuple[int, str]], wait: bool) -> None:
         """Commit (offset, metadata) of each lane; `wait` for the broker's answer or let it come by itself."""
 
+    def member(self) -> Any:
+        """This process's place in its group as of now, for a transaction's offsets."""
+
     def close(self) -> None:
         """Leave the group."""
 
@@ -100,6 +103,28 @@ class Output(Protocol):
 
     def poll(self, seconds: float) -> int:
         """Serve delivery reports; returns how many."""
+
+
+class TransactionalOutput(Output, Protocol):
+    """A producer that works in transactions. Calls raise `refused`, whose error has also `txn_requires_abort()`.
+
+    All but `produce`, `poll` and `begin` wait for the brokers: not for the engine's thread.
+    """
+
+    def init(self, seconds: float) -> None:
+        """End what a former producer of the same transactional id has under way, and fence it off."""
+
+    def begin(self) -> None: ...
+
+    def flush(self, seconds: float) -> int:
+        """Wait for delivery reports; returns how many are missing."""
+
+    def purge(self) -> None:
+        """Give up what has no delivery report: it is reported as failed."""
+
+    def send_offsets(self, offsets: Mapping[LaneId, tuple[int, str]], member: Any, seconds: float) -> None: ...
+    def commit(self, seconds: float) -> None: ...
+    def abort(self, seconds: float) -> None: ...
 
 
 class Time(Protocol):

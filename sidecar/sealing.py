@@ -51,10 +51,11 @@ def seal_of(lane: Lane, now_ms: int, group: str) -> Seal:
         batch = batch[:SETTLED_WITH_IDS_MAX]
     departed = lane.departed[:SETTLED_WITH_IDS_MAX]
     lane.puts.sort(key=_offset_of_held)  # almost always sorted already: only what waited for its target isn't
-    puts = _bounded(lane.puts)
+    again = lane.unsealed()
+    puts = list(again.records.values()) if again else _bounded(lane.puts)
     settled = settled_columns(lane, batch, departed)
     promoted = sum(map(lane.in_care, settled.offsets)) if any(settled.in_overflow) else 0
-    change = _change_block(lane.number + 1, puts) if puts else None
+    change = again or (_change_block(lane.number + 1, puts) if puts else None)
     block = Block(
         group=group,
         topic=lane.id.topic,
@@ -79,10 +80,20 @@ def take_sealed(lane: Lane, seal: Seal) -> None:
     del lane.settled[: seal.emitted]
     del lane.departed[: seal.departed]
     lane.touched = False
-    if seal.change is not None:
+    if seal.change is not None and not seal.change.sealed:
+        seal.change.sealed = True
+    elif seal.change is not None:
         del lane.puts[: len(seal.change.records)]
         lane.number = seal.change.number
         lane.changes.append(seal.change)
+
+
+def restore_sealed(lane: Lane, seal: Seal) -> None:
+    """The transaction with this block was aborted. What it settled is emitted anew; its change keeps its number."""
+    lane.overflow_sealed += seal.promoted
+    lane.touched = True
+    if seal.change is not None:
+        seal.change.sealed = False
 
 
 def mark_of(block: Block, ledger_offset: int) -> LedgerMark:
@@ -185,8 +196,8 @@ def _bounded(puts: list[Held]) -> list[Held]:
     return puts[: max(bisect_right(sizes, ENTRY_BYTES_PER_BLOCK_MAX), 1)]
 
 
-def commit_state(lane: Lane) -> CommitState:
-    """What a recovery of this lane needs beside its offset."""
+def commit_state(lane: Lane, overflow_held: int) -> CommitState:
+    """What a recovery of this lane needs beside its offset. `overflow_held`: as of the commit's own last block."""
     return CommitState(
         low=lane.low,
         watermark=lane.watermark,
@@ -195,7 +206,7 @@ def commit_state(lane: Lane) -> CommitState:
         recovery_pointer=lane.recovery_pointer(),
         rebuild_pointer=lane.rebuild_pointer(),
         rebuild_due_ms=max((due_ms for _, due_ms in lane.rebuilds), default=-1),
-        overflow_held=lane.overflow_held,
+        overflow_held=overflow_held,
         topic_id=lane.topic_id,
         leader_epoch=-1,
     )

@@ -30,8 +30,15 @@ class Settlement(Protocol):
     """The strategy that makes emissions facts. The engine emits into `open` and calls `step` once a settle interval."""
 
     open: Generation
+    ready: bool  # lanes may be taken on
+    broken: bool  # nobody knows what became of the last interval: let go of the lanes, `prepare`, recover them
+    problem: str
 
-    def step(self, lanes: Iterable[Lane], now_ms: int) -> None: ...
+    def prepare(self) -> None:
+        """Get ready, or ready again; `ready` says when."""
+
+    def step(self, lanes: Iterable[Lane], now_ms: int) -> bool:
+        """One settle interval; False when it can't be now: ask again soon."""
 
     def unfinished(self, lanes: Iterable[Lane]) -> bool: ...
 
@@ -68,34 +75,43 @@ class BlockReport:
 
 
 class AtLeastOnce:
-    """Delivery reports, then the ledger block and its report, then the commit."""
+    """Delivery reports, then the ledger block and its report, then the commit.
+
+    `outputs`: the producer, and one that sends every record in a batch of its own.
+    """
 
     def __init__(
         self,
-        output: Output,
+        outputs: tuple[Output, Output],
         intake: Intake,
         ledger: LedgerTopic,
         refusals: Refusals,
         tally: Tally,
         time: Time,
     ) -> None:
-        self.open = Generation()
+        self.open = Generation(*outputs)
+        self.ready = True
+        self.broken = False
+        self.problem = ""
         self.tally = tally
         self.time = time
         self.failure: LedgerError | None = None
-        self._output = output
+        self._outputs = outputs
         self._intake = intake
         self._ledger = ledger
         self._refusals = refusals
         self._closed: list[Generation] = []
 
-    def step(self, lanes: Iterable[Lane], now_ms: int) -> None:
+    def prepare(self) -> None:
+        """Nothing to prepare."""
+
+    def step(self, lanes: Iterable[Lane], now_ms: int) -> bool:
         """One settle interval."""
         if self.failure is not None:
             raise self.failure
         if self.open.sent:
             self._closed.append(self.open)
-            self.open = Generation()
+            self.open = Generation(*self._outputs)
         self._collect()
         if self.time.probe_due():
             for lane in lanes:
@@ -105,6 +121,7 @@ class AtLeastOnce:
             if not self._seal_all(lane, now_ms):
                 break  # the producer's queue is full: the rest waits for the next interval
         self.commit(lanes, wait=False)
+        return True
 
     def unfinished(self, lanes: Iterable[Lane]) -> bool:
         """Something of these lanes is emitted or sealed and not yet a fact."""
@@ -119,7 +136,7 @@ class AtLeastOnce:
         offsets: dict[LaneId, tuple[int, str]] = {}
         for lane in lanes:
             if lane.uncommitted and not lane.dropped:
-                offsets[lane.id] = (lane.advance_low(), encode_metadata(commit_state(lane)))
+                offsets[lane.id] = (lane.advance_low(), encode_metadata(commit_state(lane, lane.overflow_held)))
                 lane.uncommitted = False
                 lane.committed_watermark = lane.watermark
         if offsets:
@@ -154,6 +171,6 @@ class AtLeastOnce:
         """Produce one block; the lane's lists lose what is in it only when the producer has taken it."""
         seal = seal_of(lane, now_ms, self._ledger.group)
         report = BlockReport(self, lane, seal)
-        self._ledger.append(self._output, lane.id, encode(seal.block), report.report)
+        self._ledger.append(self._outputs[0], lane.id, encode(seal.block), report.report)
         lane.blocks_in_flight += 1
         take_sealed(lane, seal)

@@ -82,7 +82,7 @@ class Publisher:
             lost=MappingProxyType(dict(tally.lost)),
             ledger_imbalance=self._imbalance,
             clock_skew_ms=round(self._time.skew_ahead_ms),
-            kafka_problem=self.kafka_problem or self._emitter.problem,
+            kafka_problem=self.kafka_problem or self._emitter.problem or self._emitter.settlement.problem,
             overflow_problem=self._overflow.problem or self._assignment.problem,
             joined=self._assignment.joined,
         )

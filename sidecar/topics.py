@@ -89,8 +89,18 @@ class KafkaLedgerLog:
         try:
             low, high = self._open().get_watermark_offsets(TopicPartition(self._topic, partition), timeout=ANSWER_S)
         except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART and self._is_gone():
+                raise LedgerError(f"the ledger topic {self._topic} is gone: it was deleted") from error
             raise LedgerUnavailable(f"no answer about {self._topic}/{partition}: {error.args[0].str()}") from error
         return low, high
+
+    def _is_gone(self) -> bool:
+        """True when the brokers say so; their silence means nothing."""
+        try:
+            error = self._open().list_topics(self._topic, timeout=ANSWER_S).topics[self._topic].error
+        except KafkaException:
+            return False
+        return error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
 
     def read(self, starts: Mapping[int, int], at_least: Mapping[int, int]) -> Iterator[LedgerRecord]:
         """All records from `starts` to the end of each partition as it is now, and past `at_least`.

@@ -5,8 +5,6 @@ from typing import Annotated
 import typer
 
 from sidecar.cli.configuration import ConfigOption, SetOption, settings_of
-from sidecar.cli.failure import Failure, Status
-from sidecar.config import Settings
 from sidecar.logs import configure_logs
 
 KafkaOption = Annotated[str | None, typer.Option(help="host:port list of the brokers, or `embedded`.")]
@@ -25,7 +23,6 @@ def run(
     settings = settings_of(
         config, given, group=group, kafka__bootstrap_servers=kafka, redis__url=redis, policies__file=policies
     )
-    refuse_unavailable(settings)
     configure_logs(settings.log)
     from sidecar.process import Process
 
@@ -45,13 +42,6 @@ def demo(
 ) -> None:
     """Show delayed messages, retries and dead letters live; status 1 if any was lost, early or wrong."""
     settings = settings_of(config, given, kafka__bootstrap_servers=kafka, redis__url=redis)
-    refuse_unavailable(settings)
     from sidecar.demo import run_demo
 
     raise typer.Exit(run_demo(settings, seconds, rate))
-
-
-def refuse_unavailable(settings: Settings) -> None:
-    """End before anything starts when a setting asks for what this version does not have."""
-    if settings.guarantee == "exactly_once":
-        raise Failure("exactly_once arrives with a later version; use at_least_once", Status.USAGE)

@@ -29,12 +29,13 @@ def wait_until_arrived(traffic: Traffic, count: int, sidecar: Sidecar) -> None:
     wait_until(lambda: traffic.arrived >= goal, RECOVERY_S, lambda: f"nothing fires any more: {sidecar.last_words()}")
 
 
-def test_twenty_kills_lose_nothing(new_site: NewSite) -> None:
+@pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
+def test_twenty_kills_lose_nothing(new_site: NewSite, guarantee: str) -> None:
     site = new_site()
     Traffic.prepare(site, partitions=2)
     traffic = Traffic(site, partitions=2, rate=RATE)
     chance = random.Random(SEED)
-    sidecar = site.sidecar("only").start()
+    sidecar = site.sidecar("only", GUARANTEE=guarantee).start()
     traffic.start()
     repeated = [0]
     in_burst = []
@@ -60,6 +61,8 @@ def test_twenty_kills_lose_nothing(new_site: NewSite) -> None:
     by_kill = [after - before for before, after in itertools.pairwise([*repeated[1:], verdict.repeated])]
     print(f"\n{KILLS} kills (seed {SEED}): {verdict}\nrepeated after each kill: {by_kill}")
     assert (verdict.lost, verdict.early, verdict.changed) == (0, 0, 0), "\n".join(verdict.faults)
+    if guarantee == "exactly_once":
+        assert verdict.repeated == 0, "\n".join(verdict.faults)
     for count, burst in zip(by_kill, in_burst, strict=True):
         assert count <= (REPEATED_IN_BURST_MAX if burst else REPEATED_MAX)
     assert imbalance == 0

@@ -83,16 +83,6 @@ def test_a_second_signal_while_stopping_harms_nothing(new_site: NewSite) -> None
     assert sidecar.stop() == 0, sidecar.last_words()
 
 
-def test_exactly_once_is_refused_with_the_reason(new_site: NewSite) -> None:
-    site = new_site()
-    site.policies(POLICIES)
-    sidecar = site.sidecar(GUARANTEE="exactly_once")
-    sidecar.launch()
-    assert sidecar.wait_until_ended() == 2
-    assert "exactly_once" in sidecar.last_words()
-    assert "at_least_once" in sidecar.last_words()
-
-
 def test_an_engine_that_cannot_go_on_ends_the_process_with_the_cause(new_site: NewSite) -> None:
     """A commit that is ours and damaged: to go on as if there were none would repeat or lose records."""
     site = new_site()

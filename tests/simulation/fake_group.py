@@ -25,6 +25,7 @@ class Group:
         self.members: list[FakeIntake] = []
         self.committed: dict[LaneId, tuple[int, str]] = {}
         self.on_commit: OnCommit | None = None
+        self.unstable: Callable[[], set[LaneId]] = set  # their committed offset is part of an open transaction
 
     def join(self, member: "FakeIntake") -> None:
         self.members.append(member)
@@ -69,7 +70,8 @@ class FakeStarts:
 
     def starts(self, lanes: Sequence[LaneId]) -> dict[LaneId, Start]:
         """See `Starts.starts`."""
-        known = [lane for lane in lanes if self._group.rng.random() < 0.9]
+        unstable = self._group.unstable()
+        known = [lane for lane in lanes if lane not in unstable and self._group.rng.random() < 0.9]
         return {lane: Start(*self._group.committed.get(lane, (0, "")), "id-" + lane.topic) for lane in known}
 
 
@@ -85,6 +87,10 @@ class FakeIntake:
         self._positions: dict[LaneId, int] = {}
         self._paused: set[LaneId] = set()
         self._commits: list[tuple[int, dict[LaneId, tuple[int, str]]]] = []
+        self.epoch = 0  # the generation of the group as this member knows it
+
+    def member(self) -> tuple["FakeIntake", int]:
+        return self, self.epoch
 
     def take(self, count: int) -> list[FakeRecord]:
         """See `Intake.take`."""
@@ -92,6 +98,7 @@ class FakeIntake:
         self._arrive(self._group.broker.clock.now_ms)
         if leaving := self._group.take_away(self):
             self.events.revoked(leaving)
+            self.epoch += 1
             self._release(leaving)
         if given := self._group.give(self):
             self._assign(given)
@@ -126,12 +133,13 @@ class FakeIntake:
     def lose(self) -> None:
         """The group gave up on this member: others have its partitions, and it hears of it now."""
         lanes = list(self._positions)
+        self.epoch += 1
         self._commits.clear()
         self.events.lost(lanes)
         self._release(lanes)
 
     def begin(self, offsets: Mapping[LaneId, int]) -> None:
-        assert set(offsets) <= set(self._positions) & self._paused, "begun what isn't assigned, or is read already"
+        assert set(offsets) <= set(self._positions) & self._paused, "begun what isn't assigned, or is being read"
         self._positions.update(offsets)
 
     def pause(self, lanes: Sequence[LaneId]) -> None:

@@ -6,12 +6,12 @@ partition's, as with an idempotent producer.
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 from zlib import crc32
 
-from sidecar.ledger import LedgerRecord
+from sidecar.ledger import LedgerRecord, LedgerUnavailable
 from sidecar.ports import DeliveryReport
 from sidecar.record import Headers, LaneId
 from tests.simulation.fake_time import VirtualClock
@@ -107,6 +107,11 @@ class Log:
     records: list[FakeRecord]
     end: int = 0
     start: int = 0  # retention took what was before
+    undecided: set[int] = field(default_factory=set)  # offsets of records in open transactions
+
+    def stable_end(self) -> int:
+        """Where a reader of committed records has to stop."""
+        return min(self.undecided, default=self.end)
 
 
 class Broker:
@@ -120,8 +125,13 @@ class Broker:
     def create(self, topic: str, partitions: int) -> None:
         self.logs[topic] = [Log([]) for _ in range(partitions)]
 
-    def append(self, topic: str, partition: int, record: FakeRecord, gap: int = 0) -> FakeRecord:
-        """Give a record its offset; `gap` offsets before it have no record, as after a transaction's marker."""
+    def append(
+        self, topic: str, partition: int, record: FakeRecord, gap: int = 0, undecided: bool = False
+    ) -> FakeRecord:
+        """Give a record its offset; `gap` offsets before it have no record, as after a transaction's marker.
+
+        An `undecided` one is in an open transaction: nobody hears of it before it is committed.
+        """
         log = self.logs[topic][partition]
         offset = log.end + gap
         placed = FakeRecord(
@@ -129,8 +139,10 @@ class Broker:
         )
         log.records.append(placed)
         log.end = offset + 1
-        for listener in self.listeners:
-            listener(placed)
+        if undecided:
+            log.undecided.add(offset)
+        else:
+            self.announce(placed)
         return placed
 
     def delete_before(self, topic: str, partition: int, offset: int) -> None:
@@ -138,6 +150,19 @@ class Broker:
         log = self.logs[topic][partition]
         log.records = [record for record in log.records if record.offset() >= offset]
         log.start = offset
+
+    def announce(self, record: FakeRecord) -> None:
+        """Readers of committed records see it."""
+        for listener in self.listeners:
+            listener(record)
+
+    def decide(self, record: FakeRecord, commit: bool) -> None:
+        """The transaction of an undecided record has ended."""
+        topic, partition, offset = record.place
+        log = self.logs[topic][partition]
+        log.undecided.discard(offset)
+        if not commit:
+            log.records.remove(record)
 
     def partition_count(self, topic: str) -> int:
         return len(self.logs.get(topic, ()))
@@ -212,9 +237,12 @@ class FakeOutput:
         if seconds > 0:
             clock.advance(max(round(seconds * 1_000), 1))
         self.deliver(clock.now_ms)
+        return self._serve(clock.now_ms)
+
+    def _serve(self, until_ms: int) -> int:
         served = 0
         for queue in list(self._answers.values()):
-            while queue and queue[0][0].reported_ms <= clock.now_ms:
+            while queue and queue[0][0].reported_ms <= until_ms:
                 sending, stored = queue.popleft()
                 self.under_way -= 1
                 served += 1
@@ -238,9 +266,12 @@ class FakeOutput:
             if len(value or b"") > VALUE_BYTES_MAX or neighbour:
                 return None
         stamp = (LOG_APPEND_TIME, self._broker.clock.now_ms)
-        return self._broker.append(
+        return self._append(
             topic, partition, FakeRecord(record.place, stamp, (key, value), record.named, record.handed_over_ms)
         )
+
+    def _append(self, topic: str, partition: int, record: FakeRecord) -> FakeRecord | None:
+        return self._broker.append(topic, partition, record)
 
     @staticmethod
     def _is_ledger(topic: str) -> bool:
@@ -254,14 +285,17 @@ class FakeLedgerLog:
         self._logs = broker.logs[topic]
 
     def bounds(self, partition: int) -> tuple[int, int]:
-        return self._logs[partition].start, self._logs[partition].end
+        log = self._logs[partition]
+        return log.start, log.stable_end()
 
     def read(self, starts: Mapping[int, int], at_least: Mapping[int, int]) -> Iterator[LedgerRecord]:
         for partition, start in starts.items():
             log = self._logs[partition]
             assert at_least.get(partition, -1) < log.end, "a commit names a block that was never written"
+            if at_least.get(partition, -1) >= log.stable_end():
+                raise LedgerUnavailable("an open transaction is in the way")  # the real reader waits
             for record in log.records:
-                if record.offset() >= start:
+                if start <= record.offset() < log.stable_end():
                     yield LedgerRecord(partition, record.offset(), record.key() or b"", record.value() or b"")
 
 

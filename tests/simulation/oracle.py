@@ -25,7 +25,10 @@ NOT_USERS = frozenset(f"tickover-{name}" for name in (*CONTROLS, *REWRITTEN, "re
 class Oracle:
     """Judges one run. `table_at` gives the rulebook of a version."""
 
-    def __init__(self, overflow: FakeOverflow, table_at: Callable[[int], PolicyTable]) -> None:
+    def __init__(
+        self, overflow: FakeOverflow, table_at: Callable[[int], PolicyTable], exactly_once: bool = False
+    ) -> None:
+        self._exactly_once = exactly_once
         self.sources: dict[Place, FakeRecord] = {}
         self.settled: dict[Place, Outcome] = {}
         self.open: dict[LaneId, set[int]] = defaultdict(set)  # sent and not settled
@@ -52,7 +55,9 @@ class Oracle:
             self._emission(record)
 
     def crashed(self, lanes: Iterable[LaneId]) -> None:
-        """What was emitted and isn't settled in the ledger may be emitted once more."""
+        """What was emitted and isn't settled in the ledger may be emitted once more, but for transactions."""
+        if self._exactly_once:
+            return
         for lane in lanes:
             for offset in self.open[lane]:
                 if self.emitted[lane, offset]:

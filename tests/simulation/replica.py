@@ -9,13 +9,14 @@ from sidecar.assignment import Assignment
 from sidecar.deciding import Decider, HeaderLimits
 from sidecar.emission import Emitter
 from sidecar.engine import Engine, EngineSettings, Parts
+from sidecar.exactly_once import ExactlyOnce
 from sidecar.lane import Lane
 from sidecar.ledger import LedgerTopic
 from sidecar.overflow_worker import OverflowWorker
 from sidecar.rebuild import Sources
 from sidecar.rebuild_worker import RebuildWorker
 from sidecar.recovery_reader import RecoveryWorker
-from sidecar.settlement import AtLeastOnce
+from sidecar.settlement import AtLeastOnce, Settlement
 from sidecar.snapshot import Publisher
 from sidecar.tally import Tally
 from sidecar.targets import Targets
@@ -24,6 +25,7 @@ from tests.simulation.fake_group import FakeIntake, FakeStarts, Group
 from tests.simulation.fake_kafka import Broker, FakeLedgerLog, FakeOutput, FakeSourceLog, Fate
 from tests.simulation.fake_overflow import FakeOverflow
 from tests.simulation.fake_time import FakeTime
+from tests.simulation.fake_transactions import Coordinator, FakeTransactions
 from tests.simulation.workload import QUARANTINE
 
 LEDGER = LedgerTopic("tickover.sim.ledger", 2, "sim")
@@ -39,6 +41,8 @@ class Surroundings:
     table_at: Callable[[int], PolicyTable]
     delay_ms: Callable[[], int]
     rng: Random
+    coordinator: Coordinator | None = None  # of transactions; without one: at least once
+    trouble: Callable[[], str] = str
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +57,33 @@ class Shape:
     rebuild_rate: int = 0
 
 
+class Producers:
+    """`Outputs` of one replica."""
+
+    def __init__(self, shared: Surroundings, root: str, queue_max: int, fate: Fate, executor: StepExecutor) -> None:
+        self._shared = shared
+        self._root = root
+        self._queue_max = queue_max
+        self._fate = fate
+        self._executor = executor
+
+    def output(self, name: str) -> FakeTransactions:
+        shared = self._shared
+        assert shared.coordinator is not None
+        return FakeTransactions(
+            shared.coordinator, f"{self._root}.{name}", shared.rng, self._queue_max, self._fate, shared.trouble
+        )
+
+    def executor(self) -> StepExecutor:
+        return self._executor
+
+
 class Replica:
     """`turn` is the engine's; `background` is what its other threads would have done meanwhile."""
 
-    def __init__(self, shared: Surroundings, shape: Shape, table: PolicyTable) -> None:
+    def __init__(self, shared: Surroundings, shape: Shape, table: PolicyTable, root: str = "") -> None:
         self._shared = shared
+        self.root = root  # of its transactional ids
         broker, clock, rng = shared.broker, shared.broker.clock, shared.rng
         self.executors = [StepExecutor() for _ in range(4)]
         tally = Tally()
@@ -68,9 +94,17 @@ class Replica:
         self.lone_output.lone = True
         self.intake = FakeIntake(shared.group, shared.delay_ms, self.fate)
         self.targets = targets = Targets(broker.partition_count, self.executors[0])
-        self.emitter = Emitter(self.output, self.lone_output, targets, tally, QUARANTINE)
+        transactional = shared.coordinator is not None
+        self.emitter = Emitter(targets, tally, QUARANTINE, transactional)
         time = FakeTime(clock)
-        self.settlement = AtLeastOnce(self.output, self.intake, LEDGER, self.emitter, tally, time)
+        self.settlement: Settlement
+        refusals = self.emitter.returned
+        if transactional:
+            producers = Producers(shared, root, shape.queue_max, self.fate, self.executors[3])
+            self.settlement = ExactlyOnce(producers, self.intake, LEDGER, refusals, tally, time)
+        else:
+            outputs = (self.output, self.lone_output)
+            self.settlement = AtLeastOnce(outputs, self.intake, LEDGER, refusals, tally, time)
         self.emitter.settlement = self.settlement
         self.worker = OverflowWorker(shared.overflow, shape.horizon_ms, self.emitter.to_wheel, self.executors[1])
         recovery = RecoveryWorker(

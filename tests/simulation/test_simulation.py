@@ -12,12 +12,13 @@ SEEDS = int(os.environ.get("TICKOVER_TEST_SIM_SEEDS", "24"))
 FIRST = int(os.environ.get("TICKOVER_TEST_SIM_FIRST", "1"))
 SEEDS_MIN = 20
 STEPS = 400
+TRANSACTION_KINDS = 5
 KINDS = 15  # of things that `World.seen` counts, and repeats
 
 
-def run(seed: int) -> World:
+def run(seed: int, exactly_once: bool = False) -> World:
     """One run: users send, faults come and go, in the end all is well."""
-    world = World(seed)
+    world = World(seed, exactly_once)
     rng = world.rng
     for _ in range(rng.randint(1, 3)):
         world.start()
@@ -52,6 +53,22 @@ def test_whatever_happens_every_record_is_settled_once(seed: int) -> None:
     outcomes.update(world.oracle.settled.values())
 
 
+transactions: Counter[str] = Counter()
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
+def test_with_transactions_nothing_is_repeated(seed: int) -> None:
+    print(f"seed {seed}: TICKOVER_TEST_SIM_FIRST={seed} TICKOVER_TEST_SIM_SEEDS=1 pytest tests/simulation -k nothing")
+    world = run(seed, exactly_once=True)
+    assert world.coordinator is not None
+    assert set(world.oracle.emitted.values()) <= {1}
+    transactions["committed"] += world.coordinator.committed
+    transactions["aborted"] += world.coordinator.aborted
+    transactions["fenced"] += world.coordinator.fenced
+    transactions["started over"] += world.seen["starting over"]
+    transactions["one by one"] += sum(bool(replica.emitter.returned.one_by_one) for replica in world.replicas)
+
+
 def test_the_runs_met_everything_that_they_are_for() -> None:
     """A simulation in which nothing happens proves nothing."""
     if SEEDS < SEEDS_MIN:
@@ -59,3 +76,4 @@ def test_the_runs_met_everything_that_they_are_for() -> None:
     assert outcomes == OUTCOMES
     met = {what for what, runs in seen.items() if runs}
     assert len(met) == KINDS, f"met only {sorted(met)}"
+    assert len(+transactions) == TRANSACTION_KINDS, f"met only {transactions}"

@@ -11,6 +11,7 @@ from tests.simulation.fake_group import Group
 from tests.simulation.fake_kafka import Broker, Killed
 from tests.simulation.fake_overflow import Copy, FakeOverflow
 from tests.simulation.fake_time import VirtualClock
+from tests.simulation.fake_transactions import Coordinator
 from tests.simulation.oracle import Oracle
 from tests.simulation.replica import LEDGER, Replica, Shape, Surroundings
 from tests.simulation.workload import QUARANTINE, SOURCES, TARGETS, Workload, rulebook
@@ -28,12 +29,13 @@ class Weather:
     overflow_full: bool = False
     overflow_flaky: float = 0.0  # share of calls whose answer is lost
     jobs_max: int = 20  # how much the other threads do between two turns
+    trouble: float = 0.0  # share of a transaction's calls that fail
 
 
 class World:
     """Everything of one run."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, exactly_once: bool = False) -> None:
         self.rng = rng = Random(seed)
         self.clock = VirtualClock()
         self.weather = Weather()
@@ -46,7 +48,7 @@ class World:
         self.broker.create(QUARANTINE, 1)
         self.broker.create(LEDGER.name, LEDGER.partitions)
         self.overflow = FakeOverflow(self._overflow_call)
-        self.oracle = Oracle(self.overflow, self.tables.__getitem__)
+        self.oracle = Oracle(self.overflow, self.tables.__getitem__, exactly_once)
         self.broker.listeners.append(self.oracle.appended)
         self.group = Group(self.broker, SOURCES, rng)
         self.group.on_commit = self.oracle.committed
@@ -59,7 +61,15 @@ class World:
             queue_max=rng.choice((5, 50, 10_000)),
             rebuild_rate=rng.choice((0, 5, 200)),
         )
-        self.shared = Surroundings(self.broker, self.group, self.overflow, self.tables.__getitem__, self._delay_ms, rng)
+        self.coordinator = Coordinator(self.broker, self.group) if exactly_once else None
+        if self.coordinator is not None:
+            self.group.unstable = self.coordinator.unstable
+        self.shared = Surroundings(
+            self.broker, self.group, self.overflow, self.tables.__getitem__, self._delay_ms, rng, self.coordinator,
+            self._trouble,
+        )  # fmt: skip
+        self._roots: list[str] = []  # of replicas that are gone
+        self._roots_used = 0
         self.replicas: list[Replica] = []
         self.copy: Copy = ({}, {})  # of the overflow, some time ago
         self.clock.passing.append(self._as_time_passes)
@@ -69,6 +79,11 @@ class World:
 
     def _delay_ms(self) -> int:
         return self.rng.randint(0, self.weather.delay_max_ms)
+
+    def _trouble(self) -> str:
+        if self.rng.random() >= self.weather.trouble:
+            return ""
+        return self.rng.choice(("abort", "abort", "unknown"))
 
     def _overflow_call(self, method: str, after: bool) -> None:
         weather = self.weather
@@ -88,7 +103,12 @@ class World:
 
     def start(self) -> None:
         """One more replica."""
-        replica = Replica(self.shared, self.shape, self.tables[max(self.tables)])
+        if self._roots and self.rng.random() < 0.7:
+            root = self._roots.pop()
+        else:
+            self._roots_used += 1
+            root = f"root{self._roots_used}"
+        replica = Replica(self.shared, self.shape, self.tables[max(self.tables)], root)
         self.replicas.append(replica)
         self.group.join(replica.intake)
 
@@ -105,6 +125,7 @@ class World:
 
     def _bury(self, replica: Replica) -> None:
         self.replicas.remove(replica)
+        self._roots.append(replica.root)
         lanes = [lane for lane in self.group.lanes if self.group.owner[lane] is replica.intake]
         replica.crash()
         self.oracle.crashed(lanes)
@@ -120,14 +141,16 @@ class World:
             self._bury(replica)
         else:
             self.replicas.remove(replica)
+            self._roots.append(replica.root)
             self.start()
 
     def expire(self) -> None:
         """The group gives up on a replica that is alive: it hears of it, joins again, and has to begin anew."""
         replica = self.rng.choice(self.replicas)
-        replica.deliver_all()
-        for executor in replica.executors:
-            executor.run()
+        if self.coordinator is None:
+            replica.deliver_all()
+            for executor in replica.executors:
+                executor.run()
         lanes = [lane for lane in self.group.lanes if self.group.owner[lane] is replica.intake]
         self.oracle.crashed(lanes)
         replica.intake.lose()
@@ -173,6 +196,7 @@ class World:
             overflow_full=rng.random() < 0.1,
             overflow_flaky=rng.choice((0.0, 0.0, 0.2)),
             jobs_max=rng.choice((1, 2, 20)),
+            trouble=rng.choice((0.0, 0.0, 0.02, 0.2)),
         )
 
     def calm(self) -> None:
@@ -214,6 +238,7 @@ class World:
         seen["queue full"] += replica.output.under_way >= self.shape.queue_max
         seen["sent alone"] += replica.lone_output.under_way
         seen["rebuilt records"] += any(replica.tally.rebuilt.values())
+        seen["starting over"] += replica.settlement.broken
         seen["overflow away"] += bool(replica.worker.problem)
         for lane in replica.lanes:
             seen["rebuilding"] += lane.loss is not None
@@ -267,6 +292,7 @@ class World:
             not replica.settlement.unfinished(replica.lanes)
             and not replica.emitter.backlog
             and not any(lane.windows or lane.changes or lane.uncommitted or lane.loss for lane in replica.lanes)
+            and replica.settlement.ready
             and len(self.group.lanes) == sum(len(other.lanes) for other in self.replicas)
             for replica in self.replicas
         )

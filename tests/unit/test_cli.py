@@ -106,13 +106,6 @@ def test_the_schema_lists_every_setting() -> None:
     assert "TICKOVER_LEDGER__RETENTION" in table
 
 
-def test_exactly_once_is_refused_with_the_reason() -> None:
-    for command in ("run", "demo"):
-        result = tickover(command, "--set", "guarantee=exactly_once")
-        assert result.exit_code == 2
-        assert "exactly_once arrives with a later version; use at_least_once" in result.stderr
-
-
 def stand_in(monkeypatch: pytest.MonkeyPatch, module: str, **names: Any) -> None:
     replaced = types.ModuleType(module)
     vars(replaced).update(names)

@@ -1,5 +1,5 @@
 from sidecar.failures import take_failed
-from sidecar.generation import Failure, Generation
+from sidecar.generation import NO_OUTPUT, Failure, Generation
 from sidecar.lane import Lane
 from sidecar.record import Departure, Held, LaneId, Outcome, Position
 from sidecar.wheel import Wheel
@@ -21,7 +21,7 @@ def failed(topic: str, value: bytes | None, word: str = "MSG_SIZE_TOO_LARGE") ->
 
 
 def generation(*failures: Failure) -> Generation:
-    sent = Generation()
+    sent = Generation(NO_OUTPUT)
     sent.batches = [(LANE, [held(1, b"a"), held(2, b"b")]), (LANE, [held(3, None)])]
     sent.departures = [(LANE, departure(4, b"b"))]
     sent.failures = list(failures)

@@ -1,0 +1,291 @@
+"""Settlement by transactions: emissions, ledger blocks and source offsets become facts together, or not at all.
+
+    engine      emits into the open transaction ......... | next one ......... | next ...
+    committer                          flush, offsets, commit |   flush, offsets, commit |
+
+1. The engine emits into the open generation, which is a transaction of one of two producers that take turns.
+2. Each interval, when the committer has nothing to do, every lane seals its blocks into it and the committer gets it.
+   A busy committer only makes the transaction longer: no turn of the engine waits for a commit.
+3. Committed: done marks are set, change blocks go to the overflow. Aborted: all of it is emitted again. Broken (the
+   brokers or the client leave us in the dark): new producers under the same transactional ids end whatever was
+   under way, then every lane is recovered from what Kafka has.
+
+The offsets of a transaction are the state before it, with the place of its own blocks: a recovery reads these blocks.
+Readers with isolation.level=read_committed see every record once.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Protocol
+
+from sidecar.block import encode
+from sidecar.departure import TRANSACTION_FAILED
+from sidecar.generation import NO_OUTPUT, Generation, Refusals
+from sidecar.lane import Lane
+from sidecar.ledger import LedgerError, LedgerTopic
+from sidecar.ports import Intake, Time, TransactionalOutput
+from sidecar.sealing import commit_state, mark_of, restore_sealed, seal_of, take_sealed
+from sidecar.tally import Tally
+from sidecar.transaction import ANSWER_S, Aborted, Broken, Committed, Ending, SealedBlock, Transaction, finish
+
+log = logging.getLogger(__name__)
+
+FINISH_MAX_S: Final = 15.0  # a call of the client that has not come back by then never will
+RETRY_MS: Final = 500
+HUNG_MAX: Final = 3  # calls that never came back: more, and the process had better start over
+LEDGER_PASSING: Final = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT", "_MSG_TIMED_OUT", "_TIMED_OUT", "_TRANSPORT"})
+
+NAMES: Final = ("a", "b", "alone")
+
+
+class Outputs(Protocol):
+    """Makes the producers, and the threads that wait for them."""
+
+    def output(self, name: str) -> TransactionalOutput: ...
+
+    def executor(self) -> Executor: ...
+
+
+@dataclass(slots=True)
+class _Job:
+    future: Future[Any]
+    done: Callable[[Any], None]
+    deadline_s: float
+
+
+class HungClientError(Exception):
+    """Calls of the Kafka client don't come back: the process ends and starts over."""
+
+
+class ExactlyOnce:
+    """Owned by the engine's thread; `finish` and the making of producers run on the committer's."""
+
+    def __init__(
+        self, outputs: Outputs, intake: Intake, ledger: LedgerTopic, refusals: Refusals, tally: Tally, time: Time
+    ) -> None:  # fmt: skip  # tidy: what a settlement works on
+        self.open = Generation(NO_OUTPUT)
+        self.ready = False
+        self.broken = True  # until there are producers, and after something nobody can answer for
+        self.problem = ""
+        self.aborted = 0
+        self.tally = tally
+        self.time = time
+        self._makers = outputs
+        self._intake = intake
+        self._ledger = ledger
+        self._refusals = refusals
+        self._outputs: dict[str, TransactionalOutput] = {}
+        self._executor: Executor | None = None
+        self._job: _Job | None = None
+        self._hung = 0
+        self._retry_at_ms = 0
+
+    # --- producers ------------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Make the producers anew. What former ones of the same ids have under way is over when they are ready."""
+        self.broken = self.ready = False
+        self.open = Generation(NO_OUTPUT)
+        self._outputs = {}
+        if self._job is not None and not self._job.future.done():
+            self._hung += 1
+            if self._hung > HUNG_MAX:
+                raise HungClientError(f"{self._hung} calls of the Kafka client did not come back")
+        if self._executor is not None:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+        self._executor = self._makers.executor()
+        self._submit(self._make_outputs, self._prepared)
+
+    def _make_outputs(self) -> dict[str, TransactionalOutput] | str:
+        """On the committer's thread. A problem that may pass is returned as text."""
+        outputs: dict[str, TransactionalOutput] = {}
+        for name in NAMES:
+            output = outputs[name] = self._makers.output(name)
+            try:
+                output.init(ANSWER_S)
+                output.begin()
+            except output.refused as error:
+                if error.args[0].name() in ("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"):
+                    raise
+                return str(error.args[0].str())
+        return outputs
+
+    def _prepared(self, outputs: dict[str, TransactionalOutput] | str) -> None:
+        if isinstance(outputs, str):
+            if self.problem != outputs:
+                log.warning("no transactions for now", extra={"problem": outputs})
+            self.problem = outputs
+            self.broken = True
+            return
+        self.problem = ""
+        self._outputs = outputs
+        self.open = Generation(outputs["a"], None)
+        self.ready = True
+
+    # --- one step -------------------------------------------------------------------------------------------------
+
+    def step(self, lanes: Iterable[Lane], now_ms: int) -> bool:
+        """Take in what the committer has done; hand over what is open when it has nothing to do.
+
+        False: it is busy, ask again soon.
+        """
+        self._take_result()
+        if not self.ready or self._job is not None:
+            return False
+        if self.time.probe_due():
+            for lane in lanes:
+                lane.touched = True  # a block, even an empty one, shows the broker's clock
+                break
+        careful = self._refusals.alone
+        transaction = self._emit_alone(now_ms) if careful else self._next(self.open)
+        self._fill(transaction, lanes, now_ms)
+        if transaction.empty:
+            return True
+        if not careful:
+            self.open = Generation(self._outputs["b" if self.open.output is self._outputs["a"] else "a"], None)
+        self._submit(lambda: finish(transaction), lambda ending: self._finished(transaction, ending))
+        return True
+
+    def unfinished(self, lanes: Iterable[Lane]) -> bool:
+        """Something of these lanes is emitted or sealed and not yet a fact, or their offsets aren't committed."""
+        if not self.ready:
+            return False
+        return (
+            self._job is not None
+            or self.open.sent > 0
+            or any(lane.settled or lane.departed or lane.uncommitted for lane in lanes)
+        )
+
+    def commit(self, lanes: Iterable[Lane], wait: bool) -> None:
+        """Nothing to do: transactions carry the offsets."""
+
+    def _next(self, generation: Generation) -> Transaction:
+        return Transaction(generation.output, generation, self._intake.member())
+
+    def _emit_alone(self, now_ms: int) -> Transaction:
+        """A transaction of records that must be tried one by one, all for one target."""
+        usual, output = self.open, self._outputs["alone"]
+        self.open = Generation(output, output)
+        try:
+            self._refusals.emit_alone(now_ms)
+            transaction = self._next(self.open)
+        finally:
+            self.open = usual
+        transaction.careful = True
+        return transaction
+
+    def _fill(self, transaction: Transaction, lanes: Iterable[Lane], now_ms: int) -> None:
+        """Blocks and offsets of every lane that has something to say."""
+        generation = transaction.generation
+        owners = [lane for lane, _ in generation.batches] + [lane for lane, _ in generation.departures]
+        if any(lane.dropped for lane in owners):  # its next owner reads it again
+            transaction.doomed = True
+            return
+        for lane, batch in generation.batches:
+            lane.settled += batch
+        for lane, departure in generation.departures:
+            lane.departed.append(departure)
+        for lane in lanes:
+            if not lane.dropped:
+                self._seal_all(transaction, lane, now_ms)
+
+    def _seal_all(self, transaction: Transaction, lane: Lane, now_ms: int) -> None:
+        while lane.settled or lane.departed or lane.puts or lane.touched or lane.unsealed():
+            seal = seal_of(lane, now_ms, self._ledger.group)
+            block = SealedBlock(lane, seal, self.time.boot_ms)
+            self._write(transaction, block)
+            transaction.blocks.append(block)
+            lane.uncommitted = True
+            take_sealed(lane, seal)
+        if lane.uncommitted:
+            lane.uncommitted = False
+            lane.advance_low()
+            transaction.states.append((lane, commit_state(lane, lane.overflow_sealed)))
+
+    def _write(self, transaction: Transaction, block: SealedBlock) -> None:
+        """Produce one block; where the producer has no room, the committer does once it has."""
+        output, lane = transaction.output, block.lane
+        block.send = partial(self._ledger.append, output, lane.id, encode(block.seal.block), block.report)
+        if transaction.failed:
+            return
+        try:
+            block.send()
+            block.sent = True
+        except BufferError:
+            pass
+        except output.refused as error:
+            if error.args[0].name() != TRANSACTION_FAILED and not error.args[0].fatal():
+                raise LedgerError(f"the ledger refused a block of {lane.id}: {error.args[0].str()}") from error
+            transaction.failed = True
+
+    # --- results --------------------------------------------------------------------------------------------------
+
+    def _submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        assert self._executor is not None
+        self._job = _Job(self._executor.submit(work), done, self.time.monotonic_s() + FINISH_MAX_S)
+
+    def _take_result(self) -> None:
+        job = self._job
+        if job is None:
+            return
+        if job.future.done():
+            self._job = None
+            job.done(job.future.result())
+        elif self.time.monotonic_s() > job.deadline_s and not self.broken:
+            self._break("a call of the Kafka client does not come back")
+
+    def _finished(self, transaction: Transaction, ending: Ending) -> None:
+        if isinstance(ending, Committed):
+            self._committed(transaction)
+        elif isinstance(ending, Aborted):
+            self._aborted(transaction, ending)
+        else:
+            assert isinstance(ending, Broken)
+            self._break(ending.reason)
+
+    def _break(self, reason: str) -> None:
+        log.error("a transaction's end is unknown: starting over from what Kafka has", extra={"problem": reason})
+        self.problem = reason
+        self.broken = True
+        self.ready = False
+        self.open = Generation(NO_OUTPUT)
+
+    def _committed(self, transaction: Transaction) -> None:
+        for block in transaction.blocks:
+            lane, seal, written = block.lane, block.seal, block.written
+            assert written is not None
+            self.time.observe(block.sent_boot_ms, written.broker_ms, written.acknowledged_boot_ms)
+            if lane.dropped:
+                continue
+            settled = seal.block.settled
+            lane.written(mark_of(seal.block, written.offset), seal.change.latest_due_ms if seal.change else -1)
+            if settled.offsets:
+                lane.settle(settled.offsets, settled.dues_ms)
+            if seal.change is not None:
+                seal.change.committed = True
+            self.tally.settled(lane.id.topic, settled.outcomes, settled.reasons, settled.offsets)
+        for lane, state in transaction.states:
+            lane.committed_watermark = state.watermark
+        if transaction.careful:
+            self._refusals.passed_alone(transaction.generation)
+
+    def _aborted(self, transaction: Transaction, ending: Aborted) -> None:
+        """As if it had never been: the lanes have their blocks to write again, the emitter its records to emit."""
+        self.aborted += 1
+        generation = transaction.generation
+        for block in reversed(transaction.blocks):
+            if block.error is not None and block.error.name() not in LEDGER_PASSING:
+                raise LedgerError(f"the ledger refused a block of {block.lane.id}: {block.error}")
+            restore_sealed(block.lane, block.seal)
+        for lane, _ in transaction.states:
+            lane.uncommitted = True
+        if ending.cause is not None:
+            log.warning("a transaction was aborted", extra={"cause": ending.cause.str()})
+        if generation.failures:
+            self._refusals.refused(generation)
+        elif ending.of_records and ending.cause is not None:
+            self._refusals.suspect(generation, ending.cause, transaction.careful)
+        self._refusals.take_back(generation, transaction.careful)

@@ -1,0 +1,78 @@
+"""The engine's transactional producers over confluent-kafka."""
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+
+from sidecar.kafka import OnProblem, client_log, producer_settings
+from sidecar.record import LaneId
+
+log = logging.getLogger(__name__)
+
+TRANSACTION_TIMEOUT_MS: Final = 10_000  # a process that died holds up its partitions' next owner no longer than this
+
+_FIXED: Final = {
+    "transaction.timeout.ms": str(TRANSACTION_TIMEOUT_MS),
+    "message.timeout.ms": str(TRANSACTION_TIMEOUT_MS),  # may not be longer
+    # The broker answers "concurrent transactions" while it completes the last one: 100 ms each by the default.
+    "retry.backoff.ms": "1",
+    "retry.backoff.max.ms": "100",
+}
+
+
+def transactional_settings(client: Mapping[str, str], transactional_id: str, alone: bool) -> dict[str, Any]:
+    """Settings of one transactional producer; `alone`: every record in a batch of its own."""
+    settings = {**producer_settings(client), **_FIXED, "transactional.id": transactional_id}
+    return {**settings, "batch.num.messages": "1", "linger.ms": "0"} if alone else settings
+
+
+class KafkaTransactions:
+    """A producer as the port `TransactionalOutput`. Its bound `produce` is the client's own."""
+
+    refused: type[Exception] = KafkaException
+
+    def __init__(self, settings: Mapping[str, Any], on_problem: OnProblem) -> None:
+        def report(error: KafkaError) -> None:
+            """A producer that is of no use any more shows at its next call; the engine goes on with another."""
+            if error.code() == KafkaError._ALL_BROKERS_DOWN:
+                on_problem("all brokers are down")
+            log.warning("kafka client", extra={"error": str(error)})
+
+        self._producer: Any = Producer({**settings, "error_cb": report, "logger": client_log})
+        self.produce: Any = self._producer.produce
+        self.poll = self._producer.poll
+        self.flush = self._producer.flush
+        self.begin = self._producer.begin_transaction
+        self.init = self._producer.init_transactions
+        self.commit = self._producer.commit_transaction
+        self.abort = self._producer.abort_transaction
+
+    def purge(self) -> None:
+        """See the port."""
+        self._producer.purge(in_queue=True, in_flight=True, blocking=True)
+
+    def send_offsets(self, offsets: Mapping[LaneId, tuple[int, str]], member: Any, seconds: float) -> None:
+        """See the port."""
+        wanted = [TopicPartition(lane.topic, lane.partition, low, text) for lane, (low, text) in offsets.items()]
+        self._producer.send_offsets_to_transaction(wanted, member, seconds)
+
+
+class KafkaOutputs:
+    """Makes producers under transactional ids that begin with `root`."""
+
+    def __init__(self, client: Mapping[str, str], root: str, on_problem: OnProblem) -> None:
+        self._client = client
+        self._root = root
+        self._on_problem = on_problem
+
+    def output(self, name: str) -> KafkaTransactions:
+        """A new producer; whoever had this name before is fenced off when it is initialised."""
+        settings = transactional_settings(self._client, f"{self._root}.{name}", alone=name == "alone")
+        return KafkaTransactions(settings, self._on_problem)
+
+    def executor(self) -> Executor:
+        """A thread to wait in."""
+        return ThreadPoolExecutor(1, "committer")

@@ -1,0 +1,151 @@
+"""Records that came back: refused by the producer or by Kafka, in an aborted transaction, or to be tried one by one.
+
+refused, of a batch ----> one by one ----> taken
+                              |
+                              +-- refused alone: emitted again, asked about again, or quarantined
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from sidecar import departure as way
+from sidecar.departure import EmissionError, quarantined
+from sidecar.failures import take_failed
+from sidecar.generation import Generation
+from sidecar.lane import Lane
+from sidecar.record import Departure, Held
+from sidecar.targets import Parcel, Targets
+
+log = logging.getLogger(__name__)
+
+ALONE_MAX: Final = 1_000  # records sent one by one at a time
+
+
+def topic_of(parcel: Held | Departure) -> str:
+    """Where a record is to go."""
+    return parcel.topic if isinstance(parcel, Departure) else parcel.target
+
+
+class Returned:
+    """Owned by the emitter, which sets `emit_one` and `put_back`. It is the settlement's `Refusals`."""
+
+    emit_one: Callable[[Lane, Parcel, int, bool], None]
+    put_back: Callable[[Lane, list[Held]], None]
+
+    def __init__(self, targets: Targets, quarantine: str, transactional: bool) -> None:
+        self.again: deque[tuple[Lane, Parcel]] = deque()
+        self.waiting_alone: deque[tuple[Lane, Held | Departure]] = deque()  # each to be sent in a batch of its own
+        self.one_by_one: set[str] = set()  # topics that take less than a batch: their records are always sent alone
+        self._refused_for_size: set[str] = set()  # topics that refused a batch and, so far, no single record
+        self._targets = targets
+        self._transactional = transactional
+        self._quarantine = quarantine
+
+    def refused(self, generation: Generation) -> None:
+        """Take the records that Kafka refused out of a complete generation, and see to each by its error."""
+        for failure, found in take_failed(generation):
+            name = failure.error.name()
+            for lane, parcel in found:
+                if name in way.TRIED_ALONE and not failure.alone:
+                    self.waiting_alone.append((lane, parcel))
+                    if name in way.TOO_LARGE:
+                        self._refused_for_size.add(topic_of(parcel))
+                else:
+                    self._refused_for_size.discard(topic_of(parcel))
+                    self.refuse(lane, parcel, failure.error, failure.alone)
+
+    def refuse(self, lane: Lane, parcel: Held | Departure, error: Any, alone: bool) -> None:
+        """What becomes of one refused record: emitted again, asked about again, or quarantined by reference."""
+        name, topic = error.name(), topic_of(parcel)
+        if self._transactional and (name == way.TRANSACTION_FAILED or error.fatal()):
+            raise BufferError("the open transaction has failed: nothing more goes into it")
+        if name in way.NO_TARGET | way.GIVEN_UP:
+            self._targets.forget(topic)
+            self.again.append((lane, parcel))
+            return
+        if name in way.UNFIT and topic != self._quarantine:
+            detail = f"refused by {topic}: {error.str()}"
+            self.again.append((lane, quarantined(self._quarantine, lane, parcel, "unknown_target", detail)))
+            return
+        if error.fatal() or name not in way.TOO_LARGE | way.PASSING:
+            raise EmissionError(f"the producer refused a record of {lane.id}: {error.str()}")
+        if name in way.PASSING:
+            log.warning("emitting again", extra={"error": name, "lane": str(lane.id)})
+            if alone:
+                self.waiting_alone.append((lane, parcel))
+            else:
+                self.again.append((lane, parcel))
+            return
+        if isinstance(parcel, Departure) and parcel.value is None and parcel.key is None:
+            raise EmissionError(f"not even a reference to {lane.id}/{parcel.offset} can be quarantined: {error.str()}")
+        detail = f"too large to be produced: {error.str()}"
+        self.again.append((lane, way.by_reference(self._quarantine, lane, parcel, detail)))
+
+    @property
+    def alone(self) -> bool:
+        """Records wait to be sent one by one."""
+        return bool(self.waiting_alone)
+
+    def emit_alone(self, now_ms: int) -> None:
+        """Hand records to the producer that sends them one by one: those of one topic, so that it alone is judged."""
+        topic = topic_of(self.waiting_alone[0][1])
+        others: list[tuple[Lane, Held | Departure]] = []
+        sent = 0
+        try:
+            while self.waiting_alone and sent < ALONE_MAX:
+                lane, parcel = self.waiting_alone[0]
+                if topic_of(parcel) == topic:
+                    self.emit_one(lane, parcel, now_ms, True)
+                    sent += 1
+                else:
+                    others.append((lane, parcel))
+                self.waiting_alone.popleft()
+        except BufferError:
+            pass  # the rest of them later
+        finally:
+            self.waiting_alone.extend(others)
+
+    def suspect(self, generation: Generation, cause: Any, careful: bool) -> None:
+        """Nobody says which record spoilt a transaction. One by one, and one topic at a time, it is found."""
+        suspects: list[tuple[Lane, Held | Departure]] = [*generation.departures]
+        suspects += [(lane, held) for lane, batch in generation.batches for held in batch]
+        generation.batches, generation.departures = [], []
+        for lane, parcel in suspects:
+            if lane.dropped:
+                continue
+            if careful:
+                self.refuse(lane, parcel, cause, alone=True)
+            else:
+                self.waiting_alone.append((lane, parcel))
+
+    def take_back(self, generation: Generation, careful: bool) -> None:
+        """Emit all of an aborted generation again."""
+        for lane, departure in generation.departures:
+            if not lane.dropped:
+                (self.waiting_alone if careful else self.again).append((lane, departure))
+        for lane, batch in generation.batches:
+            if lane.dropped:
+                continue
+            if careful:
+                self.waiting_alone.extend((lane, held) for held in batch)
+            elif batch:
+                self.put_back(lane, batch)
+
+    def passed_alone(self, generation: Generation) -> None:
+        """A topic that refuses batches and takes their records one by one gets them so from now on."""
+        waiting = {topic_of(parcel) for _, parcel in self.waiting_alone}
+        topics = {topic_of(held) for _, batch in generation.batches for held in batch}
+        self.one_by_one |= (topics & self._refused_for_size) - waiting
+        self._refused_for_size -= topics - waiting
+
+    @property
+    def count(self) -> int:
+        """How many records wait here."""
+        return len(self.again) + len(self.waiting_alone)
+
+    def drop(self, lanes: set[Lane]) -> None:
+        """Forget the records of lanes that were revoked."""
+        self.again = deque(item for item in self.again if item[0] not in lanes)
+        self.waiting_alone = deque(item for item in self.waiting_alone if item[0] not in lanes)

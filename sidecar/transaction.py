@@ -1,0 +1,178 @@
+"""One Kafka transaction of the exactly-once settlement, and how it is brought to its end.
+
+`finish` runs on the committer's thread and owns the transaction while it does: all emissions and blocks are sent, then
+the offsets, then the commit. It ends in one of three ways, and the engine's thread takes what follows from each:
+
+    Committed    everything in it is a fact
+    Aborted      nothing in it has happened: all of it is emitted again, but for what the brokers refused
+    Broken       nobody knows: the producers are made anew, which settles the matter, and the lanes are recovered
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from sidecar.commit import CommitState, encode_metadata
+from sidecar.generation import Generation
+from sidecar.lane import Lane
+from sidecar.ports import TransactionalOutput
+from sidecar.record import LaneId
+from sidecar.sealing import Seal
+
+FLUSH_S: Final = 5.0  # a target that takes longer to acknowledge must not hold up the others
+PROBE_S: Final = 1.0
+ANSWER_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A block's place in the ledger, and the broker's clock as its acknowledgement showed it."""
+
+    offset: int
+    broker_ms: int
+    acknowledged_boot_ms: float
+
+
+class SealedBlock:
+    """One block on its way to the ledger within a transaction."""
+
+    __slots__ = ("_boot_ms", "error", "lane", "seal", "send", "sent", "sent_boot_ms", "written")
+
+    send: Callable[[], None]
+
+    def __init__(self, lane: Lane, seal: Seal, boot_ms: Callable[[], float]) -> None:
+        self.lane = lane
+        self.seal = seal
+        self.sent_boot_ms = boot_ms()
+        self.written: Written | None = None
+        self.error: Any = None
+        self.sent = False
+        self._boot_ms = boot_ms
+
+    def report(self, error: Any, message: Any) -> None:
+        """Delivery report, on the committer's thread: only notes what it says."""
+        if error is not None:
+            self.error = error
+        else:
+            self.written = Written(message.offset(), message.timestamp()[1], self._boot_ms())
+
+
+@dataclass(slots=True)
+class Transaction:
+    """What is in it.
+
+    `doomed`: it must not be committed, because a lane in it is no longer ours. `failed`: the client takes nothing more
+    into it.
+    """
+
+    output: TransactionalOutput
+    generation: Generation
+    member: Any  # the consumer's place in its group: a commit of a former generation is refused
+    blocks: list[SealedBlock] = field(default_factory=list)
+    states: list[tuple[Lane, CommitState]] = field(default_factory=list)
+    doomed: bool = False
+    failed: bool = False
+    careful: bool = False  # every record in a batch of its own
+
+    @property
+    def empty(self) -> bool:
+        """Nothing to commit."""
+        return not (self.blocks or self.states or self.generation.batches or self.generation.departures)
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Everything in the transaction is a fact."""
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """Nothing in the transaction has happened. `cause` is the client's error, None when we wanted it so.
+
+    `of_records`: a record is at fault, or its target; otherwise it was the group, and all may simply be tried again.
+    """
+
+    cause: Any = None
+    of_records: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """Nobody knows whether it was committed."""
+
+    reason: str
+
+
+Ending = Committed | Aborted | Broken
+
+
+def finish(transaction: Transaction) -> Ending:
+    """Bring it to its end. Leaves the producer in its next transaction, unless it is broken."""
+    output = transaction.output
+    of_records = True
+    try:
+        if transaction.doomed:
+            return _abort(transaction, Aborted())
+        if transaction.failed:
+            _ask_for_failure(transaction)
+        if transaction.failed or not _acknowledged(transaction):
+            return _abort(transaction, Aborted(None, of_records))
+        of_records = False
+        if transaction.states:
+            output.send_offsets(_offsets(transaction), transaction.member, ANSWER_S)
+        output.commit(ANSWER_S)
+        output.begin()
+    except output.refused as error:
+        cause = error.args[0]
+        if cause.fatal() or not cause.txn_requires_abort():
+            return Broken(cause.str())
+        return _abort(transaction, Aborted(cause, of_records))
+    return Committed()
+
+
+def _acknowledged(transaction: Transaction) -> bool:
+    """Wait for every delivery report. False when a record or block was refused, or took too long."""
+    output, generation = transaction.output, transaction.generation
+    if output.flush(PROBE_S):
+        _ask_for_failure(transaction)
+        if output.flush(FLUSH_S - PROBE_S):
+            output.purge()  # the reports of what was still under way say which records these are
+            output.flush(PROBE_S)
+            return False
+    unsent = [block for block in transaction.blocks if not block.sent]
+    if unsent and not generation.failures:
+        for block in unsent:
+            block.send()  # there is room now; a BufferError would be a block larger than the whole queue
+        if output.flush(FLUSH_S):
+            return False
+    return not generation.failures and not any(block.error for block in transaction.blocks)
+
+
+def _ask_for_failure(transaction: Transaction) -> None:
+    """Raises what a transaction has failed of. It keeps its queued records for ever and says so only when asked.
+
+    Offsets of nothing ask without doing anything.
+    """
+    transaction.output.send_offsets({}, transaction.member, ANSWER_S)
+
+
+def _offsets(transaction: Transaction) -> dict[LaneId, tuple[int, str]]:
+    """What to commit: each lane's state with the place of its own last block, which is known only now."""
+    states = {lane.id: state for lane, state in transaction.states}
+    for block in transaction.blocks:
+        assert block.written is not None
+        lane = block.lane.id
+        states[lane] = replace(states[lane], block_offset=block.written.offset)
+    return {lane: (state.low, encode_metadata(state)) for lane, state in states.items()}
+
+
+def _abort(transaction: Transaction, ending: Aborted) -> Ending:
+    output, generation = transaction.output, transaction.generation
+    refused = list(generation.failures)  # an abort reports everything that was under way as failed: that says nothing
+    try:
+        output.abort(ANSWER_S)
+        output.begin()
+    except output.refused as error:
+        return Broken(error.args[0].str())
+    generation.failures = refused
+    return ending

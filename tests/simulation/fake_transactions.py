@@ -1,0 +1,193 @@
+"""Transactions in memory: what is written shows at the commit, all of it or nothing, and zombies are fenced.
+
+A transaction keeps the partitions' last stable offset from moving while it is open; one that nobody ends is aborted
+by the broker after its timeout.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, NamedTuple
+
+from sidecar.record import LaneId
+from tests.simulation.fake_group import Group
+from tests.simulation.fake_kafka import Broker, FakeOutput, FakeRecord, Fate
+
+TIMEOUT_MS = 10_000
+
+
+class TransactionError(NamedTuple):
+    """The client's error."""
+
+    word: str
+    aborts: bool = False
+    dies: bool = False
+
+    def name(self) -> str:
+        return self.word
+
+    def fatal(self) -> bool:
+        return self.dies
+
+    def txn_requires_abort(self) -> bool:
+        return self.aborts
+
+    def str(self) -> "str":
+        return self.word
+
+
+@dataclass(slots=True, eq=False)
+class OpenTransaction:
+    """What is written and not yet decided."""
+
+    began_ms: int
+    records: list[FakeRecord] = field(default_factory=list)
+    offsets: dict[LaneId, tuple[int, str]] = field(default_factory=dict)
+
+
+class Coordinator:
+    """All transactional ids: who may write under each, and what is open."""
+
+    def __init__(self, broker: Broker, group: Group) -> None:
+        self.broker = broker
+        self.group = group
+        self.epochs: dict[str, int] = {}
+        self.open: dict[str, OpenTransaction] = {}
+        self.committed = 0
+        self.aborted = 0
+        self.fenced = 0
+        broker.clock.passing.append(self._time_out)
+
+    def init(self, name: str) -> int:
+        self.end(name, commit=False)
+        self.epochs[name] = self.epochs.get(name, -1) + 1
+        return self.epochs[name]
+
+    def transaction(self, name: str) -> OpenTransaction:
+        return self.open.setdefault(name, OpenTransaction(self.broker.clock.now_ms))
+
+    def end(self, name: str, commit: bool) -> None:
+        """Decide it, all of it at once."""
+        transaction = self.open.pop(name, None)
+        if transaction is None:
+            return
+        self.committed += commit
+        self.aborted += not commit
+        for record in transaction.records:
+            self.broker.decide(record, commit)
+        if commit:
+            for record in sorted(transaction.records, key=lambda record: record.topic().endswith(".ledger")):
+                self.broker.announce(record)
+            for lane, (offset, metadata) in transaction.offsets.items():
+                self.group.commit(lane, offset, metadata)
+
+    def unstable(self) -> set[LaneId]:
+        """Partitions whose committed offset is undecided."""
+        return {lane for transaction in self.open.values() for lane in transaction.offsets}
+
+    def _time_out(self) -> None:
+        for name, transaction in list(self.open.items()):
+            if self.broker.clock.now_ms - transaction.began_ms > TIMEOUT_MS:
+                self.end(name, commit=False)
+                self.epochs[name] += 1
+
+
+class FakeTransactions(FakeOutput):
+    """`TransactionalOutput`. `trouble` draws what goes wrong in a call: "", "abort" or "unknown"."""
+
+    def __init__(
+        self, coordinator: Coordinator, name: str, rng: Random, queue_max: int, fate: Fate, trouble: Callable[[], str]
+    ) -> None:  # tidy: a fake of a client with many faults
+        super().__init__(coordinator.broker, rng, lambda: 0, queue_max, fate)
+        self.lone = name.endswith(".alone")
+        self._coordinator = coordinator
+        self._name = name
+        self._epoch = -1
+        self._failed = False
+        self._trouble = trouble
+
+    def init(self, seconds: float) -> None:
+        self._fate.strike()
+        if self._trouble() == "unknown":
+            raise self.refused(TransactionError("_TIMED_OUT"))
+        self._epoch = self._coordinator.init(self._name)
+
+    def begin(self) -> None:
+        self._failed = False
+
+    def produce(self, *record: Any) -> None:
+        """See `Output.produce`: after a failure nothing more is taken."""
+        if self._failed:
+            raise self.refused(TransactionError("_STATE"))
+        super().produce(*record)
+
+    def flush(self, seconds: float) -> int:
+        self._fate.strike()
+        self.deliver(1 << 60)
+        self._serve(1 << 60)
+        return 0
+
+    def purge(self) -> None:
+        raise AssertionError("nothing is ever left to purge")
+
+    def send_offsets(self, offsets: Mapping[LaneId, tuple[int, str]], member: Any, seconds: float) -> None:
+        self._fate.strike()
+        self._check()
+        intake, epoch = member
+        if epoch != intake.epoch or intake not in self._coordinator.group.members:
+            self._failed = True
+            self._coordinator.fenced += 1
+            raise self.refused(TransactionError("ILLEGAL_GENERATION", aborts=True))
+        self._stumble()
+        if offsets:
+            self._coordinator.transaction(self._name).offsets.update(offsets)
+
+    def commit(self, seconds: float) -> None:
+        self._fate.strike()
+        self._check()
+        self._stumble()
+        self._coordinator.end(self._name, commit=True)
+        if self._trouble() == "unknown":
+            raise self.refused(TransactionError("_TIMED_OUT"))
+
+    def abort(self, seconds: float) -> None:
+        self._fate.strike()
+        self._fence()
+        self._coordinator.end(self._name, commit=False)
+        for queue in self._sending.values():
+            self.under_way -= len(queue)
+            queue.clear()
+        if self._trouble() == "unknown":
+            raise self.refused(TransactionError("_TIMED_OUT"))
+
+    def _stumble(self) -> None:
+        trouble = self._trouble()
+        if trouble:
+            self._failed = trouble == "abort"
+            raise self.refused(
+                TransactionError("REBALANCE_IN_PROGRESS" if self._failed else "_TIMED_OUT", self._failed)
+            )
+
+    def _check(self) -> None:
+        self._fence()
+        if self._failed:
+            raise self.refused(TransactionError("MSG_SIZE_TOO_LARGE", aborts=True))
+
+    def _fence(self) -> None:
+        if self._epoch != self._coordinator.epochs[self._name]:
+            self._coordinator.fenced += 1
+            raise self.refused(TransactionError("_FENCED", dies=True))
+
+    def _append(self, topic: str, partition: int, record: FakeRecord) -> FakeRecord | None:
+        if self._epoch != self._coordinator.epochs[self._name]:
+            self._failed = True
+            return None
+        placed = self._broker.append(topic, partition, record, undecided=True)
+        self._coordinator.transaction(self._name).records.append(placed)
+        return placed
+
+    def _store(self, record: FakeRecord) -> FakeRecord | None:
+        stored = super()._store(record)
+        if stored is None:
+            self._failed = True
+        return stored
