@@ -46,12 +46,13 @@ class Seal:
 
 def seal_of(lane: Lane, now_ms: int, group: str) -> Seal:
     """The lane's next block. The lane stays as it is until `take_sealed`; only the order of its puts may change."""
-    batch = lane.settled[:SETTLED_PER_BLOCK_MAX]
+    again = lane.unsealed()
+    # A record of a change that is written again may have overtaken it: its entry stands before its settlement.
+    batch = [] if again else lane.settled[:SETTLED_PER_BLOCK_MAX]
     if any(map(_trailer, batch)):
         batch = batch[:SETTLED_WITH_IDS_MAX]
-    departed = lane.departed[:SETTLED_WITH_IDS_MAX]
+    departed = [] if again else lane.departed[:SETTLED_WITH_IDS_MAX]
     lane.puts.sort(key=_offset_of_held)  # almost always sorted already: only what waited for its target isn't
-    again = lane.unsealed()
     puts = list(again.records.values()) if again else _bounded(lane.puts)
     settled = settled_columns(lane, batch, departed)
     promoted = sum(map(lane.in_care, settled.offsets)) if any(settled.in_overflow) else 0

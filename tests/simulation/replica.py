@@ -85,7 +85,7 @@ class Replica:
         self._shared = shared
         self.root = root  # of its transactional ids
         broker, clock, rng = shared.broker, shared.broker.clock, shared.rng
-        self.executors = [StepExecutor() for _ in range(4)]
+        self.executors = [StepExecutor() for _ in range(5)]
         tally = Tally()
         self.tally = tally
         self.fate = Fate()
@@ -100,7 +100,7 @@ class Replica:
         self.settlement: Settlement
         refusals = self.emitter.returned
         if transactional:
-            producers = Producers(shared, root, shape.queue_max, self.fate, self.executors[3])
+            producers = Producers(shared, root, shape.queue_max, self.fate, self.executors[4])
             self.settlement = ExactlyOnce(producers, self.intake, LEDGER, refusals, tally, time)
         else:
             outputs = (self.output, self.lone_output)
