@@ -14,7 +14,7 @@ from tests.services.site import Site
 
 NewSite = Callable[[], Site]
 
-GUARANTEES = ("at_least_once",)  # the strongest last
+GUARANTEES = ("at_least_once", "exactly_once")  # the strongest last
 SOAK = "TICKOVER_TEST_SOAK" in os.environ
 
 

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from sidecar.generation import Generation
 from sidecar.record import Held
 from tests.unit.engine_bench import Bench
 
@@ -47,7 +48,9 @@ def test_no_turn_is_long(stall_ms: int) -> None:
     bench = Bench(wheel_records_max=2 * RECORDS, queue_max=2 * RECORDS)
     due_in_one_second(bench)
     output = Counter()
-    bench.replica.emitter._output = output  # type: ignore[assignment]
+    settlement = bench.replica.settlement
+    settlement.open = Generation(output)
+    settlement._outputs = (output, output)  # type: ignore[attr-defined]
     bench.clock.now_ms += stall_ms
     gc.disable()  # as the process does
     try:
