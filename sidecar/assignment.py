@@ -182,7 +182,7 @@ class Assignment:
         """Wait until what was emitted is in the ledger and what the ledger has is in the overflow; False: in vain."""
         deadline_ms = self._clock() + DRAIN_MS
         everything: Iterable[Lane] = [*self.lanes.values(), *leaving]
-        while (now_ms := self._clock()) < deadline_ms:
+        while (now_ms := self._clock()) < deadline_ms and self._settlement.ready:
             self._emitter.poll(POLL_S)
             self._settlement.step(everything, now_ms)
             self._overflow.apply(leaving, now_ms)

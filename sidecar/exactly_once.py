@@ -27,7 +27,7 @@ from sidecar.generation import NO_OUTPUT, Generation, Refusals
 from sidecar.lane import Lane
 from sidecar.ledger import LedgerError, LedgerTopic
 from sidecar.ports import Intake, Time, TransactionalOutput
-from sidecar.sealing import commit_state, mark_of, restore_sealed, seal_of, take_sealed
+from sidecar.sealing import commit_state, mark_of, restore_sealed, seal_of, take_sealed, unsealed
 from sidecar.tally import Tally
 from sidecar.transaction import ANSWER_S, Aborted, Broken, Committed, Ending, SealedBlock, Transaction, finish
 
@@ -193,7 +193,7 @@ class ExactlyOnce:
                 self._seal_all(transaction, lane, now_ms)
 
     def _seal_all(self, transaction: Transaction, lane: Lane, now_ms: int) -> None:
-        while lane.settled or lane.departed or lane.puts or lane.touched or lane.unsealed():
+        while lane.settled or lane.departed or lane.puts or lane.touched or unsealed(lane):
             seal = seal_of(lane, now_ms, self._ledger.group)
             block = SealedBlock(lane, seal, self.time.boot_ms)
             self._write(transaction, block)

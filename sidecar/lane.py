@@ -271,10 +271,6 @@ class Lane:
             if self.in_care(offset) and not any(offset in change.records for change in self.changes):
                 del self.skip[offset]
 
-    def unsealed(self) -> ChangeBlock | None:
-        """The first change block that has to be written to the ledger again."""
-        return next((change for change in self.changes if not change.sealed), None)
-
     # --- ledger -------------------------------------------------------------------------------------------------
 
     def written(self, mark: LedgerMark, entries_latest_due_ms: int) -> None:

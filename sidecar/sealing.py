@@ -44,9 +44,14 @@ class Seal:
     promoted: int  # settled records that were in the overflow's care
 
 
+def unsealed(lane: Lane) -> ChangeBlock | None:
+    """The lane's first change block that has to be written to the ledger again."""
+    return next((change for change in lane.changes if not change.sealed), None)
+
+
 def seal_of(lane: Lane, now_ms: int, group: str) -> Seal:
     """The lane's next block. The lane stays as it is until `take_sealed`; only the order of its puts may change."""
-    again = lane.unsealed()
+    again = unsealed(lane)
     # A record of a change that is written again may have overtaken it: its entry stands before its settlement.
     batch = [] if again else lane.settled[:SETTLED_PER_BLOCK_MAX]
     if any(map(_trailer, batch)):
