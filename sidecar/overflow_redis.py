@@ -6,7 +6,7 @@
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import chain
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any, Final
 
 from sidecar.chunk import ChunkCodec
@@ -15,7 +15,7 @@ from sidecar.overflow_cascade import cascade, unlink
 from sidecar.overflow_inspection import RedisFinding, inspect, memory_ratio
 from sidecar.overflow_layout import APPLY, COARSE, DUE_MAX_MS, FINE, LEVELS, Header, LaneKeys
 from sidecar.overflow_link import Call, Client, Link, connect
-from sidecar.overflow_packing import batched, chunks_of
+from sidecar.overflow_packing import batched, by_position, chunks_of
 from sidecar.overflow_reader import GoneError, LaneReader, check_whole
 from sidecar.overflow_window import BLOBS_PER_PAGE_MAX, Bounds, ReadAhead, earliest, just_before, pages
 from sidecar.record import OFFSET_MAX, Held, LaneId, Position
@@ -26,7 +26,6 @@ READ_AHEAD_BYTES_MAX: Final = 32 * 1024 * 1024
 READ_ON_MS: Final = 600_000  # beyond the slot, while there is little
 REREADS_MAX: Final = 5
 
-_place = itemgetter(0, 1)
 _size = attrgetter("size")
 
 
@@ -98,7 +97,7 @@ class RedisOverflow:
         keys = LaneKeys(self.group, lane)
         keys_used = {keys.hw: 1, keys.level(COARSE): 2, keys.level(FINE): 3}
         arguments: list[Any] = []
-        for header, data in chunks_of(self._codec, sorted(records, key=_place), now_ms):
+        for header, data in chunks_of(self._codec, by_position(records), now_ms):
             slot = keys_used.setdefault(keys.slot(header), len(keys_used) + 1)
             level = keys_used[keys.level(header.level)]
             arguments += (level, slot, header.first.due_ms, header.member, data)

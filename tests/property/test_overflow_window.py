@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from sidecar.chunk import Blob
 from sidecar.overflow_layout import FINE, Header, header_of
+from sidecar.overflow_packing import by_position
 from sidecar.overflow_window import Bounds, ReadAhead, Span, earliest
 from sidecar.record import OFFSET_MAX, Held, Position
 from tests.contract.overflow_records import held
@@ -86,3 +87,11 @@ def test_no_more_is_read_than_wanted_when_chunks_do_not_overlap() -> None:
     lane = Chunks([[(100 * number + place, False) for place in range(10)] for number in range(50)], 1)
     assert len(next(lane.all(30, 10_000))) == 30
     assert len(lane.opened) == 3
+
+
+@given(st.lists(st.tuples(st.integers(0, 40) | st.integers(0, (1 << 53) - 1), st.integers(0, 99)), max_size=30))
+def test_records_are_sorted_by_position_whatever_order_they_come_in(places: list[tuple[int, int]]) -> None:
+    by_offset = [held(offset, due_ms) for offset, (due_ms, _) in enumerate(places)]
+    shuffled = sorted(by_offset, key=lambda record: places[record.offset][1])
+    for records in (by_offset, shuffled):
+        assert by_position(records) == sorted(records, key=lambda record: record.position)
