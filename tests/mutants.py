@@ -27,12 +27,15 @@ RECORDED: Final = ROOT / "docs" / "reliability" / "mutants.json"
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """In a file of `sidecar/`, `old` (there once) becomes `new`."""
+    """In a file of `sidecar/`, `old` (there once) becomes `new`. `tests`: pytest's -k, when only some could find it."""
 
     file: str
     old: str
     new: str
+    tests: str = ""
 
+
+TRANSACTIONS: Final = "transactions"
 
 MUTANTS: Final[dict[str, Mutant]] = {
     "the wheel rounds down": Mutant("wheel.py", "tick = -(-held[0] // tick_ms)", "tick = held[0] // tick_ms"),
@@ -101,12 +104,46 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "        batch.start += len(taken)\n",
         "        batch.start += len(taken) + (len(taken) < len(batch.records) - batch.start)\n",
     ),
+    "a transaction goes without its offsets": Mutant(
+        "transaction.py", "        if transaction.states:\n", "        if False:\n", TRANSACTIONS
+    ),
+    "a transaction is committed before all is acknowledged": Mutant(
+        "transaction.py",
+        "return not generation.failures and not any(block.error for block in transaction.blocks)",
+        "return True",
+        TRANSACTIONS,
+    ),
+    "an unknown end is taken for a commit": Mutant(
+        "transaction.py", "            return Broken(cause.str())\n", "            return Committed()\n", TRANSACTIONS
+    ),
+    "an unknown end is taken for an abort": Mutant(
+        "transaction.py",
+        "            return Broken(cause.str())\n",
+        "            return Aborted(cause, of_records)\n",
+        TRANSACTIONS,
+    ),
+    "a lost partition's transaction is committed": Mutant(
+        "exactly_once.py",
+        "            transaction.doomed = True\n            return\n",
+        "            pass\n",
+        TRANSACTIONS,
+    ),
+    "an aborted block is forgotten": Mutant(
+        "exactly_once.py", "            restore_sealed(block.lane, block.seal)\n", "            pass\n", TRANSACTIONS
+    ),
+    "aborted records are forgotten": Mutant(
+        "exactly_once.py",
+        "        self._refusals.take_back(generation, transaction.careful)\n",
+        "        pass\n",
+        TRANSACTIONS,
+    ),
     "a refused record is forgotten": Mutant("settlement.py", "if generation.failures:", "if False:"),
 }
 FAST: Final = (
     "W is C, whatever is unsettled",
     "done before Redis has acknowledged",
     "recovery redoes nothing",
+    "aborted records are forgotten",
 )
 
 
@@ -148,7 +185,7 @@ class Bench:
         path.write_text(text.replace(mutant.old, mutant.new))
         started_s = time.monotonic()
         try:
-            done = self._simulate(seeds)
+            done = self._simulate(seeds, mutant.tests)
         finally:
             path.write_text(text)
         seed = re.search(r"FAILED .*\[(\d+)\]", done.stdout)
@@ -161,9 +198,11 @@ class Bench:
             why[1][:160] if why else "",
         )
 
-    def _simulate(self, seeds: int) -> subprocess.CompletedProcess[str]:
+    def _simulate(self, seeds: int, tests: str = "") -> subprocess.CompletedProcess[str]:
         # Without assertions of the engine's own the world's and the oracle's would still be there: both count.
         command = [sys.executable, "-m", "pytest", "tests/simulation/test_simulation.py", "-x", "-q", "--no-header"]
+        if tests:
+            command += ["-k", tests]
         return subprocess.run(
             [*command, "-p", "no:cacheprovider", "--tb=short", "--show-capture=no"],
             cwd=self._directory,
