@@ -57,7 +57,7 @@ def redis_server_fixture(
             case "redis":
                 yield _one(stack, EmbeddedValkey(directory, free_port(), server=_debian_redis()))
             case _:
-                yield _cluster(stack, directory)
+                yield start_cluster(stack, directory)
 
 
 @pytest.fixture(name="valkey")
@@ -85,7 +85,8 @@ def _one(stack: ExitStack, server: EmbeddedValkey) -> RedisServer:
     return RedisServer(server.url, [server])
 
 
-def _cluster(stack: ExitStack, directory: Path) -> RedisServer:
+def start_cluster(stack: ExitStack, directory: Path) -> RedisServer:
+    """Three nodes that share the slots."""
     ports = [free_port() for _ in range(3)]
     bus_ports = [free_port() for _ in range(3)]
     nodes = []
@@ -102,6 +103,12 @@ def _cluster(stack: ExitStack, directory: Path) -> RedisServer:
             client.execute_command("CLUSTER MEET", "127.0.0.1", ports[0], bus_ports[0])
     wait_until(lambda: all(cluster.on_each_node(_knows_all)))
     return cluster
+
+
+def is_ok(client: Any) -> bool:
+    """Whether this node of a Cluster finds every slot served."""
+    text = str(client.execute_command("CLUSTER INFO"))
+    return "cluster_state:ok" in text or "'cluster_state': 'ok'" in text
 
 
 def _knows_all(client: Any) -> bool:
