@@ -41,6 +41,7 @@ class Engine:
     def __init__(self, url: str, group: str = "g") -> None:
         self.overflow: RedisOverflow = open_overflow(url, group)
         self.in_wheel: list[int] = []
+        self._never = threading.Event()
         self.worker = OverflowWorker(self.overflow, HORIZON_MS, self._to_wheel, ThreadPoolExecutor(1))
         self.lane = Lane(LaneId("t", 0), 0, Wheel(now_ms()), Position(now_ms(), -1), ledger_start=0)
 
@@ -60,13 +61,17 @@ class Engine:
         earliest = min(held.position for held in records.values())
         lane.changes.append(ChangeBlock(lane.number, records, set(), earliest, 0, committed=True))
 
+    def turn(self) -> None:
+        """One turn, and a moment for the worker's thread: the engine's own pace."""
+        self.worker.step([self.lane], now_ms(), 10_000)
+        self._never.wait(TURN_S)
+
     def turn_until(self, condition: Callable[[], object], timeout_s: float) -> float:
         """Turn until it is so; returns after how many seconds."""
         started_s = time.monotonic()
         while not condition():
             assert time.monotonic() - started_s < timeout_s, f"not in time: {self.worker.problem}, {self.lane.loss}"
-            self.worker.step([self.lane], now_ms(), 10_000)
-            time.sleep(TURN_S)  # the engine's own pace
+            self.turn()
         return time.monotonic() - started_s
 
     def hold(self) -> None:
@@ -208,8 +213,7 @@ def test_a_slot_that_moves_to_another_node_of_the_cluster(cluster: RedisServer) 
         moved += 1
         engine.put(FAR_MS)
         for _ in range(20):
-            engine.worker.step([engine.lane], now_ms(), 10_000)
-            time.sleep(TURN_S)
+            engine.turn()
     assert moved > 1
     for client in (target, source, *clients):
         client.execute_command("CLUSTER SETSLOT", slot, "NODE", ids[target])
