@@ -17,7 +17,7 @@ from tests.services.sidecar_process import Sidecar
 from tests.services.waiting import wait_until
 
 SESSION_S: Final = 6.0  # the group's: who is silent for longer is given up
-FROZEN_S: Final = (10.0, 25.0)
+FROZEN_S: Final = (4.0, 30.0)  # beyond the session
 SHORT_S: Final = (0.5, 3.0)
 STORM_S: Final = 20.0
 STORM_STEP_S: Final = 2.0

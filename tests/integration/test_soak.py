@@ -14,7 +14,7 @@ from tests.soak.__main__ import Row, table
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 
-SHORT = ("kill -9 of all", "zombie", "paused shortly", "clock steps", "Redis wiped", "broker killed")
+SHORT = ("kill -9 of all", "zombie", "clock steps", "Redis wiped", "broker killed")
 FAULTS_MIN = 15
 
 
