@@ -12,6 +12,7 @@ from tests.simulation.fake_group import Group
 from tests.simulation.fake_kafka import CREATE_TIME, Broker, FakeRecord
 from tests.simulation.fake_overflow import FakeOverflow
 from tests.simulation.fake_time import VirtualClock
+from tests.simulation.fake_transactions import Coordinator
 from tests.simulation.replica import LEDGER, Replica, Shape, Surroundings
 from tests.simulation.workload import QUARANTINE
 
@@ -49,7 +50,13 @@ class Unmoved(Random):
 class Bench:
     """A broker with a source of one partition, an overflow, and one replica."""
 
-    def __init__(self, wheel_records_max: int = 1_000, queue_max: int = 1_000, rebuild_rate: int = 0) -> None:
+    def __init__(
+        self,
+        wheel_records_max: int = 1_000,
+        queue_max: int = 1_000,
+        rebuild_rate: int = 0,
+        trouble: Callable[[], str] | None = None,  # in transactions; without it: at least once
+    ) -> None:
         self.clock = VirtualClock()
         self.broker = Broker(self.clock)
         for topic in (SOURCE, "mail", "other", "dead", QUARANTINE):
@@ -61,9 +68,11 @@ class Bench:
         rng = Unmoved(1)
         self.group = Group(self.broker, [SOURCE], rng)
         self.shape = Shape(2_000, 1, 50, wheel_records_max, queue_max, rebuild_rate)
+        self.coordinator = Coordinator(self.broker, self.group) if trouble is not None else None
         self.shared = Surroundings(
-            self.broker, self.group, self.overflow, self.tables.__getitem__, lambda: self.delay_ms, rng
-        )
+            self.broker, self.group, self.overflow, self.tables.__getitem__, lambda: self.delay_ms, rng,
+            self.coordinator, trouble or str,
+        )  # fmt: skip
         self.replica = self.new_replica()
         self.run(20)  # assigned, recovered, reading
         self.replica.targets.partitions.update(dict.fromkeys(("mail", "other"), 1))  # asked about before

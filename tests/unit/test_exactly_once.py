@@ -1,0 +1,98 @@
+"""Settlement by transactions, one fault at a time. All of them together: the simulation."""
+
+from collections.abc import Callable
+
+import pytest
+
+from sidecar.exactly_once import FINISH_MAX_S, HUNG_MAX, ExactlyOnce, HungClientError
+from tests.simulation.fake_executor import StepExecutor
+from tests.simulation.fake_kafka import FakeRecord
+from tests.unit.engine_bench import Bench
+
+
+def settlement_of(bench: Bench) -> ExactlyOnce:
+    assert isinstance(bench.replica.settlement, ExactlyOnce)
+    return bench.replica.settlement
+
+
+def seen(bench: Bench) -> list[FakeRecord]:
+    """What readers of committed records see of the target."""
+    [log] = bench.broker.logs["mail"]
+    return [record for record in log.records if record.offset() not in log.undecided]
+
+
+def once(word: str, calls: list[str]) -> Callable[[], str]:
+    """Trouble of this kind at the next call after it was put on the list."""
+    return lambda: calls.pop() if calls else word
+
+
+def test_a_record_shows_with_its_block_and_its_offset() -> None:
+    bench = Bench(trouble=str)
+    offset = bench.send(b"value")
+    bench.run(1_500)
+    [record] = seen(bench)
+    assert bench.group.committed[bench.lane.id][0] == offset + 1
+    assert bench.coordinator is not None
+    assert bench.coordinator.aborted == 0
+    assert dict(record.headers() or ())["tickover-origin"] == b"reminders/0/%d" % offset
+
+
+@pytest.mark.parametrize("word", ["abort", "unknown"])
+def test_trouble_repeats_and_loses_nothing(word: str) -> None:
+    troubles: list[str] = []
+    bench = Bench(trouble=once("", troubles))
+    for _ in range(20):
+        bench.send(b"value")
+        troubles.append(word)
+        bench.run(150)
+    bench.run(3_000)
+    assert len(seen(bench)) == 20
+    assert bench.lane.imbalance == 0
+
+
+def test_a_call_that_does_not_come_back_is_left_behind() -> None:
+    bench = Bench(trouble=str)
+    settlement = settlement_of(bench)
+    bench.send(b"value")
+    hung = bench.replica.executors[4] = StepExecutor()  # its steps are never run
+    settlement._executor = hung
+    bench.replica.executors.pop()
+    bench.run(1_500)
+    assert seen(bench) == []
+    fresh = StepExecutor()
+    settlement._makers._executor = fresh  # type: ignore[attr-defined]
+    bench.replica.executors.append(fresh)
+    bench.run(int(FINISH_MAX_S * 1_000) + 3_000)
+    assert len(seen(bench)) == 1
+    assert bench.lane.imbalance == 0
+
+
+def test_too_many_calls_that_do_not_come_back_end_the_process() -> None:
+    bench = Bench(trouble=str)
+    settlement = settlement_of(bench)
+    settlement._makers._executor = StepExecutor()  # type: ignore[attr-defined]
+    for _ in range(HUNG_MAX + 1):
+        settlement.prepare()
+    with pytest.raises(HungClientError):
+        settlement.prepare()
+
+
+def test_no_turn_waits_for_a_commit() -> None:
+    bench = Bench(trouble=str)
+    bench.replica.executors.pop()  # the committer has not come to anything yet
+    for _ in range(10):
+        bench.send(b"value")
+    bench.run(2_000)
+    assert len(bench.broker.logs["mail"][0].records) == 10, "the engine goes on emitting"
+    assert seen(bench) == []
+
+
+def test_an_aborted_transaction_is_emitted_again() -> None:
+    troubles: list[str] = []
+    bench = Bench(trouble=once("", troubles))
+    bench.send(b"value")
+    troubles.append("abort")
+    bench.run(3_000)
+    assert bench.coordinator is not None
+    assert bench.coordinator.aborted >= 1
+    assert len(seen(bench)) == 1

@@ -1,0 +1,168 @@
+"""How one transaction ends: committed, aborted with what was refused, or nobody knows."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from sidecar.commit import CommitState, decode_metadata
+from sidecar.generation import Generation
+from sidecar.lane import Lane
+from sidecar.record import LaneId, Position
+from sidecar.transaction import Aborted, Broken, Committed, SealedBlock, Transaction, finish
+from sidecar.wheel import Wheel
+from tests.simulation.fake_kafka import Refused
+from tests.simulation.fake_transactions import TransactionError
+
+LANE = LaneId("in", 0)
+STATE = CommitState(
+    low=5, watermark=Position(1, 2), acknowledged=3, block_offset=4, recovery_pointer=4, rebuild_pointer=4,
+    rebuild_due_ms=-1, overflow_held=0, topic_id="", leader_epoch=-1,
+)  # fmt: skip
+ABORT = TransactionError("ILLEGAL_GENERATION", aborts=True)
+UNKNOWN = TransactionError("_TIMED_OUT")
+FENCED = TransactionError("_FENCED", dies=True)
+
+
+class Message:
+    """A block as its delivery report has it."""
+
+    def offset(self) -> int:
+        return 77
+
+    def timestamp(self) -> tuple[int, int]:
+        return 2, 5_000
+
+
+class Producer:
+    """Does what it is asked and notes it; `errors` are raised by the calls of these names, `left` by each flush."""
+
+    refused = Refused
+
+    def __init__(self, left: tuple[int, ...] = (), **errors: TransactionError) -> None:
+        self.calls: list[str] = []
+        self.offsets: dict[LaneId, tuple[int, str]] = {}
+        self.left = list(left)
+        self.errors = errors
+        self.purged = Generation(None)
+
+    def _note(self, call: str) -> None:
+        self.calls.append(call)
+        if call in self.errors:
+            raise Refused(self.errors[call])
+
+    def flush(self, seconds: float) -> int:
+        self._note("flush")
+        return self.left.pop(0) if self.left else 0
+
+    def purge(self) -> None:
+        self._note("purge")
+        self.purged.report(TransactionError("_PURGE_INFLIGHT"), None)
+
+    def begin(self) -> None:
+        self._note("begin")
+
+    def send_offsets(self, offsets: Mapping[LaneId, tuple[int, str]], member: Any, seconds: float) -> None:
+        self._note("offsets" if offsets else "ask")
+        self.offsets = dict(offsets)
+
+    def commit(self, seconds: float) -> None:
+        self._note("commit")
+
+    def abort(self, seconds: float) -> None:
+        self._note("abort")
+        self.purged.report(TransactionError("_PURGE_QUEUE"), None)
+
+
+def transaction(producer: Producer) -> Transaction:
+    """One block, already acknowledged, and the offset of its lane."""
+    lane = Lane(LANE, 0, Wheel(0, 1), Position(0, 0), ledger_start=0)
+    made = Transaction(producer, Generation(producer), None)  # type: ignore[arg-type]
+    producer.purged = made.generation
+    block = SealedBlock(lane, None, lambda: 1.0)  # type: ignore[arg-type]
+    block.sent = True
+    block.report(None, Message())
+    made.blocks.append(block)
+    made.states.append((lane, STATE))
+    return made
+
+
+def test_offsets_name_the_block_that_goes_with_them() -> None:
+    producer = Producer()
+    assert finish(transaction(producer)) == Committed()
+    assert producer.calls == ["flush", "offsets", "commit", "begin"]
+    [(offset, metadata)] = producer.offsets.values()
+    state = decode_metadata(offset, metadata)
+    assert state is not None
+    assert (state.low, state.block_offset) == (5, 77)
+
+
+def test_a_refused_record_aborts_and_is_named() -> None:
+    producer = Producer()
+    made = transaction(producer)
+    made.generation.report(TransactionError("MSG_SIZE_TOO_LARGE"), None)
+    assert finish(made) == Aborted(None, of_records=True)
+    assert producer.calls == ["flush", "abort", "begin"]
+    assert [failure.error.name() for failure in made.generation.failures] == ["MSG_SIZE_TOO_LARGE"]
+
+
+def test_what_an_abort_reports_says_nothing_of_the_records() -> None:
+    producer = Producer(offsets=ABORT)
+    made = transaction(producer)
+    assert finish(made) == Aborted(ABORT, of_records=False)
+    assert made.generation.failures == []
+
+
+def test_a_target_that_does_not_acknowledge_is_given_up() -> None:
+    producer = Producer(left=(3, 3))
+    made = transaction(producer)
+    assert finish(made) == Aborted(None, of_records=True)
+    assert producer.calls == ["flush", "ask", "flush", "purge", "flush", "abort", "begin"]
+    assert [failure.error.name() for failure in made.generation.failures] == ["_PURGE_INFLIGHT"]
+
+
+def test_a_transaction_that_failed_while_it_was_flushed_says_of_what() -> None:
+    denied = TransactionError("TOPIC_AUTHORIZATION_FAILED", aborts=True)
+    assert finish(transaction(Producer(left=(3,), ask=denied))) == Aborted(denied, of_records=True)
+
+
+def test_one_that_takes_nothing_more_is_asked_why() -> None:
+    denied = TransactionError("TOPIC_AUTHORIZATION_FAILED", aborts=True)
+    producer = Producer(ask=denied)
+    made = transaction(producer)
+    made.failed = True
+    assert finish(made) == Aborted(denied, of_records=True)
+    assert producer.calls == ["ask", "abort", "begin"]
+
+
+def test_a_doomed_one_is_never_committed() -> None:
+    producer = Producer()
+    made = transaction(producer)
+    made.doomed = True
+    assert finish(made) == Aborted()
+    assert producer.calls == ["abort", "begin"]
+
+
+def test_a_block_without_room_is_sent_when_there_is_some() -> None:
+    producer = Producer()
+    made = transaction(producer)
+    [block] = made.blocks
+    block.sent, block.written = False, None
+
+    def send() -> None:
+        producer.calls.append("send")
+        block.report(None, Message())
+
+    block.send = send
+    assert finish(made) == Committed()
+    assert producer.calls == ["flush", "send", "flush", "offsets", "commit", "begin"]
+
+
+@pytest.mark.parametrize("call", ["offsets", "commit", "begin"])
+@pytest.mark.parametrize("error", [UNKNOWN, FENCED])
+def test_what_nobody_can_answer_for_is_broken(call: str, error: TransactionError) -> None:
+    assert finish(transaction(Producer((), **{call: error}))) == Broken(error.str())
+
+
+def test_an_abort_that_fails_is_broken() -> None:
+    assert finish(transaction(Producer(offsets=ABORT, abort=UNKNOWN))) == Broken("_TIMED_OUT")
