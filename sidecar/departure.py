@@ -19,6 +19,7 @@ UNFIT: Final = frozenset(
 )
 # Perhaps only a neighbour in the batch is at fault: sent once more in a batch of its own.
 TRIED_ALONE: Final = TOO_LARGE | {"INVALID_RECORD", "INVALID_TIMESTAMP", "_INVALID_DIFFERENT_RECORD"}
+OF_RECORDS: Final = TRIED_ALONE | UNFIT | NO_TARGET  # a record is at fault, or the topic that it is for
 # The transaction was aborted while these were under way: their target was too slow, or is away.
 GIVEN_UP: Final = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT"})
 TRANSACTION_FAILED: Final = "_STATE"

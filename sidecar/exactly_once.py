@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from sidecar.block import encode
-from sidecar.departure import TRANSACTION_FAILED
+from sidecar.departure import OF_RECORDS, TRANSACTION_FAILED
 from sidecar.generation import NO_OUTPUT, Generation, Refusals
 from sidecar.lane import Lane
 from sidecar.ledger import LedgerError, LedgerTopic
@@ -70,7 +70,6 @@ class ExactlyOnce:
         self.ready = False
         self.broken = True  # until there are producers, and after something nobody can answer for
         self.problem = ""
-        self.aborted = 0
         self.tally = tally
         self.time = time
         self._makers = outputs
@@ -80,8 +79,8 @@ class ExactlyOnce:
         self._outputs: dict[str, TransactionalOutput] = {}
         self._executor: Executor | None = None
         self._job: _Job | None = None
-        self._hung = 0
-        self._retry_at_ms = 0
+        self._hung: list[Future[Any]] = []  # calls left behind
+        self._careful = False  # the last transaction was
 
     # --- producers ------------------------------------------------------------------------------------------------
 
@@ -91,9 +90,9 @@ class ExactlyOnce:
         self.open = Generation(NO_OUTPUT)
         self._outputs = {}
         if self._job is not None and not self._job.future.done():
-            self._hung += 1
-            if self._hung > HUNG_MAX:
-                raise HungClientError(f"{self._hung} calls of the Kafka client did not come back")
+            self._hung = [*(future for future in self._hung if not future.done()), self._job.future]
+            if len(self._hung) > HUNG_MAX:
+                raise HungClientError(f"{len(self._hung)} calls of the Kafka client did not come back")
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
         self._executor = self._makers.executor()
@@ -139,7 +138,7 @@ class ExactlyOnce:
             for lane in lanes:
                 lane.touched = True  # a block, even an empty one, shows the broker's clock
                 break
-        careful = self._refusals.alone
+        careful = self._careful = self._refusals.alone and not self._careful  # turn by turn: neither waits for ever
         transaction = self._emit_alone(now_ms) if careful else self._next(self.open)
         self._fill(transaction, lanes, now_ms)
         if transaction.empty:
@@ -274,7 +273,6 @@ class ExactlyOnce:
 
     def _aborted(self, transaction: Transaction, ending: Aborted) -> None:
         """As if it had never been: the lanes have their blocks to write again, the emitter its records to emit."""
-        self.aborted += 1
         generation = transaction.generation
         for block in reversed(transaction.blocks):
             if block.error is not None and block.error.name() not in LEDGER_PASSING:
@@ -286,6 +284,6 @@ class ExactlyOnce:
             log.warning("a transaction was aborted", extra={"cause": ending.cause.str()})
         if generation.failures:
             self._refusals.refused(generation)
-        elif ending.of_records and ending.cause is not None:
+        elif ending.of_records and ending.cause is not None and ending.cause.name() in OF_RECORDS:
             self._refusals.suspect(generation, ending.cause, transaction.careful)
         self._refusals.take_back(generation, transaction.careful)
