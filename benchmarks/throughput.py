@@ -58,16 +58,17 @@ def main() -> None:
     show(results, count)
 
 
-def run_wheel(bench: Bench, number: int, count: int) -> tuple[Result, Result]:
+def run_wheel(bench: Bench, name: int | str, count: int, **settings: str) -> tuple[Result, Result]:
     """Through the wheel, then the same records through the baseline."""
-    source, target, passed = f"{SOURCE}-wheel-{number}", f"bench-target-wheel-{number}", f"bench-passed-{number}"
+    source, target, passed = f"{SOURCE}-wheel-{name}", f"bench-target-wheel-{name}", f"bench-passed-{name}"
     bench.topics(source, target, passed)
     begin_s = time.time() + count / FILL_RECORDS_PER_S + START_S + 1
     filler = Filler(bench.kafka.bootstrap, source, target)
     filler.fill(count, int(begin_s * 1000), lambda: random.randrange(SPREAD_MS))
     sleep_until(begin_s - START_S)
-    with bench.sidecar(f"wheel-{number}") as sidecar, Reader(bench.kafka.bootstrap, target) as reader:
+    with bench.sidecar(f"wheel-{name}", **settings) as sidecar, Reader(bench.kafka.bootstrap, target) as reader:
         reader.wait_for(count, sidecar, TIMEOUT_S)
+        wait_until(lambda: sidecar.count("emitted") >= count, TIMEOUT_S, "all are settled")
         cpu_us = sidecar.cpu_s() * 1e6 / count
         sidecar.stop()
         arrivals = reader.read(count)
