@@ -48,9 +48,7 @@ def show_throughput(bench: Bench, count: int, rounds: int) -> None:
                     f"{result.cpu_us:.1f}",
                 )
             )
-    caveats = (
-        f"{count:,} records held and fired through the wheel, middle 80 %; each beside its own pass-through",
-    )
+    caveats = (f"{count:,} records held and fired through the wheel, middle 80 %; each beside its own pass-through",)
     Report(("mode", "records/s", "of at_least_once", "of pass-through", "CPU us/record"), rows, caveats).show()
 
 
