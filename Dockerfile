@@ -15,6 +15,7 @@ RUN /opt/build/bin/pip install --no-cache-dir --require-hashes --requirement req
 COPY pyproject.toml README.md LICENSE ./
 COPY policies policies
 COPY purgatory purgatory
+COPY broker broker
 COPY sidecar sidecar
 COPY api api
 RUN /opt/build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels . \

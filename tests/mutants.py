@@ -21,7 +21,7 @@ from tests.source import ROOT
 
 SEEDS: Final = 48
 TIMEOUT_S: Final = 600.0
-COPIED: Final = ("sidecar", "policies", "api", "purgatory", "tests", "pyproject.toml")
+COPIED: Final = ("sidecar", "policies", "api", "purgatory", "broker", "tests", "pyproject.toml")
 RECORDED: Final = ROOT / "docs" / "reliability" / "mutants.json"
 
 
