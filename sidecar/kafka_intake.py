@@ -38,6 +38,8 @@ class KafkaIntake:
 
     def __init__(self, settings: Mapping[str, Any], on_problem: OnProblem) -> None:
         self.events: GroupEvents
+        self._paused: set[LaneId] = set()
+        self._unread: set[LaneId] = set()  # assigned, and where they begin isn't known yet
         self._consumer = Consumer({**settings, "error_cb": error_callback(on_problem), "on_commit": self._on_commit})
 
     def subscribe(self, topics: Sequence[str]) -> None:
@@ -59,16 +61,32 @@ class KafkaIntake:
 
     def pause(self, lanes: Sequence[LaneId]) -> None:
         """Fetch nothing more of these for now."""
+        self._paused.update(lanes)
         self._consumer.pause(_partitions(lanes))
 
     def resume(self, lanes: Sequence[LaneId]) -> None:
         """Fetch on."""
+        self._paused.difference_update(lanes)
         self._consumer.resume(_partitions(lanes))
 
     def begin(self, offsets: Mapping[LaneId, int]) -> None:
         """From where each of these is read, now that it is known. They stay paused."""
         for lane, offset in offsets.items():
-            self._consumer.seek(TopicPartition(lane.topic, lane.partition, offset))
+            self._unread.discard(lane)
+            self._read_from(lane, offset)
+
+    def _read_from(self, lane: LaneId, offset: int) -> None:
+        """Seek. A partition whose offset was out of range the client has given up: assigned anew, it starts again."""
+        place = TopicPartition(lane.topic, lane.partition, offset)
+        try:
+            self._consumer.seek(place)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._STATE:
+                raise
+            self._consumer.incremental_unassign(_partitions([lane]))
+            self._consumer.incremental_assign([place])
+            if lane in self._paused:
+                self._consumer.pause(_partitions([lane]))
 
     def commit(self, offsets: Mapping[LaneId, tuple[int, str]], wait: bool) -> None:
         """Commit with metadata. Without `wait` a failure is logged and the next commit makes up for it."""
@@ -99,17 +117,26 @@ class KafkaIntake:
         What is raised in a callback comes out of `consume` or `close`: it ends the engine.
         """
         lanes = [LaneId(part.topic, part.partition) for part in partitions]
+        self._unread.update(lanes)
         consumer.incremental_assign([TopicPartition(lane.topic, lane.partition, UNREAD) for lane in lanes])
-        consumer.pause(_partitions(lanes))
+        self.pause(lanes)
         self.events.assigned(lanes)
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self.events.revoked([LaneId(part.topic, part.partition) for part in partitions])
+        lanes = [LaneId(part.topic, part.partition) for part in partitions]
+        self.events.revoked(lanes)
+        self._forget(lanes)
         consumer.incremental_unassign(partitions)
 
     def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self.events.lost([LaneId(part.topic, part.partition) for part in partitions])
+        lanes = [LaneId(part.topic, part.partition) for part in partitions]
+        self.events.lost(lanes)
+        self._forget(lanes)
         consumer.incremental_unassign(partitions)
+
+    def _forget(self, lanes: Sequence[LaneId]) -> None:
+        self._paused.difference_update(lanes)
+        self._unread.difference_update(lanes)
 
     # --- errors ---------------------------------------------------------------------------------------------------
 
@@ -132,6 +159,8 @@ class KafkaIntake:
         for the new one's. Recovery sorts that out, so the process ends and starts over.
         """
         topic, partition, wanted = message.topic() or "", message.partition() or 0, message.offset() or 0
+        if LaneId(topic, partition) in self._unread:
+            return  # fetched before it was paused: `begin` says from where it is read
         place = TopicPartition(topic, partition, OFFSET_BEGINNING)
         first, end = self._consumer.get_watermark_offsets(place, timeout=ANSWER_TIMEOUT_S, cached=False)
         if first < wanted:
@@ -140,7 +169,7 @@ class KafkaIntake:
             "records were deleted by the source's retention before they were read; reading on at its start",
             extra={"topic": topic, "partition": partition, "error": str(error)},
         )
-        self._consumer.seek(place)
+        self._read_from(LaneId(topic, partition), first)
 
     @staticmethod
     def _on_commit(error: KafkaError | None, places: list[TopicPartition]) -> None:

@@ -1,7 +1,9 @@
 """What operators do to topics, offsets and rights while records are held."""
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Message, TopicPartition
@@ -16,6 +18,9 @@ from confluent_kafka.admin import (
 
 from sidecar.embedded.jars import KafkaUnavailable
 from sidecar.embedded.maven import MavenKafka
+from sidecar.kafka import consumer_settings
+from sidecar.kafka_intake import KafkaIntake
+from sidecar.record import LaneId
 from tests.integration.conftest import NewSite
 from tests.services.fixtures import missing
 from tests.services.kafka import Kafka
@@ -170,3 +175,70 @@ def test_a_target_without_rights_quarantines_its_records_and_no_others(
         assert sidecar.stop() == 0
     finally:
         site.close()
+
+
+class SlowToPause:
+    """The client's consumer, which has always fetched before a pause takes effect."""
+
+    def __init__(self, consumer: Any) -> None:
+        self._consumer = consumer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
+
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        wait_for_a_fetch()
+        self._consumer.pause(partitions)
+
+
+def wait_for_a_fetch() -> None:
+    time.sleep(1.0)
+
+
+class Events:
+    """What the group says, as far as it matters here."""
+
+    def __init__(self) -> None:
+        self.lanes: list[LaneId] = []
+
+    def assigned(self, lanes: Sequence[LaneId]) -> None:
+        self.lanes += lanes
+
+    def revoked(self, lanes: Sequence[LaneId]) -> None:
+        self.lanes = [lane for lane in self.lanes if lane not in lanes]
+
+    lost = revoked
+
+
+def test_a_log_that_does_not_begin_at_zero_is_read_from_where_recovery_says(kafka: Kafka) -> None:
+    """Assigned partitions may be fetched once from the log's very start, which is gone, before they are paused."""
+    topic = kafka.topic("late-start")
+    kafka.produce(topic, [(b"key", b"%d" % number) for number in range(20)])
+    [deleted] = kafka.admin.delete_records([TopicPartition(topic, 0, 10)]).values()
+    deleted.result(SOON_S)
+    problems: list[str] = []
+    client = {"bootstrap.servers": kafka.bootstrap, "log_level": "0"}
+    intake = KafkaIntake(consumer_settings(client, topic, ""), problems.append)
+    intake._consumer = SlowToPause(intake._consumer)  # type: ignore[assignment]
+    intake.events = events = Events()
+    intake.subscribe([topic])
+    found: list[bytes | None] = []
+
+    def turn_until(true: Callable[[], bool]) -> None:
+        def turned() -> bool:
+            found.extend(message.value() for message in intake.take(100))
+            return true()
+
+        wait_until(turned, SOON_S, lambda: f"found {found}, {problems}")
+
+    try:
+        turn_until(lambda: bool(events.lanes))
+        assert found == []
+        intake.begin({LaneId(topic, 0): 12})
+        for _ in range(20):
+            assert intake.take(100) == [], "paused until it is resumed"
+        intake.resume([LaneId(topic, 0)])
+        turn_until(lambda: len(found) >= 8)
+        assert found == [b"%d" % number for number in range(12, 20)]
+    finally:
+        intake.close()
