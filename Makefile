@@ -39,7 +39,7 @@ test: system-packages setup check docker ## Run every check and every test, thos
 
 .PHONY: test-fast
 test-fast: setup ## Run the tests that need no service
-	@$(pytest) -m "not integration"
+	@$(pytest) -m "not integration" -n 2 --dist loadfile
 
 .PHONY: integration
 integration: system-packages setup docker ## Run only the tests that need Kafka, Redis or Docker
