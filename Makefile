@@ -33,7 +33,7 @@ run: setup ## Start everything on this machine with a live demo
 test: system-packages setup check docker ## Run every check and every test, those on real Kafka and Redis included
 	@mkdir -p $(reports) && rm -f $(reports)/tests.xml
 	@status=0; \
-	$(pytest) --junitxml=$(reports)/tests.xml || status=$$?; \
+	TICKOVER_TEST_SIM_SEEDS=$${TICKOVER_TEST_SIM_SEEDS:-250} $(pytest) --junitxml=$(reports)/tests.xml || status=$$?; \
 	$(venv)/bin/python -m tests.gate $(reports)/tests.xml || status=1; \
 	exit $$status
 
@@ -46,8 +46,9 @@ integration: system-packages setup docker ## Run only the tests that need Kafka,
 	@$(pytest) -m integration
 
 .PHONY: sim
-sim: setup ## Run the engine's seeded simulation, TICKOVER_TEST_SIM_SEEDS=n seeds of it
-	@$(pytest) tests/simulation
+sim: setup ## Run the engine's seeded simulation: TICKOVER_TEST_SIM_SEEDS=n seeds (10,000) of each guarantee
+	@TICKOVER_TEST_SIM_SEEDS=$${TICKOVER_TEST_SIM_SEEDS:-10000} $(pytest) -n 2 tests/simulation/test_simulation.py \
+		-k "not met_everything"
 
 .PHONY: reliability
 reliability: setup ## Write docs/RELIABILITY.md from the runs recorded in docs/reliability
