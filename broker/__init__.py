@@ -1,13 +1,6 @@
-"""The reference broker: Kafka's record batches, and what is to speak its protocol. Never for production data."""
+"""The reference broker: Kafka's log, and what is to speak its protocol over it. Never for production data."""
 
-from broker.batch_validation import RecordRules, analyze_batch, check_produced, validate_batch
-from broker.control_records import build_end_marker, read_end_marker
+from broker.log_config import LogConfig
+from broker.log_manager import HostedLog, LogManager
 
-__all__ = [
-    "RecordRules",
-    "analyze_batch",
-    "build_end_marker",
-    "check_produced",
-    "read_end_marker",
-    "validate_batch",
-]
+__all__ = ["HostedLog", "LogConfig", "LogManager"]

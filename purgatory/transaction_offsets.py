@@ -9,7 +9,7 @@ has not passed the marker, a reader of committed records stops before the first 
     ongoing b: first unstable offset 1. Had b ended too, a would hold it at 0 until the high watermark is above 3.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 
@@ -42,6 +42,17 @@ class TransactionOffsets:
     def ongoing(self) -> dict[int, int]:
         """First offset by producer id, of those that have no end marker."""
         return dict(self._ongoing)
+
+    @property
+    def aborted(self) -> list[EndedTransaction]:
+        """All that are still in the log, by their ends."""
+        return list(self._aborted)
+
+    def restore(self, ongoing: Mapping[int, int], aborted: Iterable[EndedTransaction]) -> None:
+        """Begin from what was written down: all that had ended then is taken for replicated."""
+        self._ongoing = dict(ongoing)
+        self._unreplicated = []
+        self._aborted = list(aborted)
 
     def add_records(self, producer_id: int, first_offset: int) -> None:
         """A transactional batch of this producer was appended."""

@@ -1,0 +1,82 @@
+"""All logs of one broker: opened, looked after, closed. What calls it from time to time is the broker."""
+
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from broker.checked_file import sync_directory
+from broker.log import Log
+from broker.log_cleaner import clean_log
+from broker.log_config import LogConfig
+from broker.log_loading import open_replica_log
+from broker.log_retention import apply_retention
+from purgatory.errors import ApiError, Errors
+from purgatory.log_offsets import TopicPartition
+from purgatory.replica_log import ReplicaLog
+
+TOPIC_NAME: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
+DELETED_SUFFIX: Final = ".deleted"
+
+
+@dataclass(frozen=True, slots=True)
+class HostedLog:
+    """A log's files and what replication sees of them."""
+
+    log: Log
+    replica: ReplicaLog
+
+
+class LogManager:
+    """The logs below one directory. `clock` gives wall-clock time in ms. One thread."""
+
+    def __init__(self, directory: Path, clock: Callable[[], float]) -> None:
+        self.directory = directory
+        self.logs: dict[TopicPartition, HostedLog] = {}
+        self._clock = clock
+        directory.mkdir(parents=True, exist_ok=True)
+        for left in directory.glob(f"*{DELETED_SUFFIX}"):
+            shutil.rmtree(left)
+
+    def open(self, key: TopicPartition, config: LogConfig) -> HostedLog:
+        """A partition's log, new or as it was left. INVALID_TOPIC_EXCEPTION if its topic can't have that name."""
+        hosted = HostedLog(*open_replica_log(self._path(key), config, self._clock))
+        self.logs[key] = hosted
+        return hosted
+
+    def delete(self, key: TopicPartition) -> None:
+        """Its topic was deleted, or it is hosted elsewhere. Answers under way keep their bytes."""
+        del self.logs[key]
+        path = self._path(key)
+        target = path.with_name(f"{path.name}{DELETED_SUFFIX}")
+        path.rename(target)
+        sync_directory(self.directory)
+        shutil.rmtree(target)
+
+    def look_after(self) -> None:
+        """Delete what is too old or too much, compact, and write the high watermarks down. Kafka does the first every
+        five minutes, the second every 15 seconds, the third every five."""
+        now_ms = int(self._clock())
+        for hosted in self.logs.values():
+            log, replica = hosted.log, hosted.replica
+            apply_retention(log, replica, now_ms)
+            clean_log(log, replica.last_stable.offset, now_ms)
+            log.write_checkpoint(replica.high_watermark.offset)
+
+    def flush(self) -> None:
+        """What is in the logs survives a loss of power."""
+        for hosted in self.logs.values():
+            hosted.log.flush()
+
+    def close(self) -> None:
+        """Close all: the next start reads no batch. Twice is harmless."""
+        while self.logs:
+            _, hosted = self.logs.popitem()
+            hosted.log.close(hosted.replica.high_watermark.offset)
+
+    def _path(self, key: TopicPartition) -> Path:
+        if not TOPIC_NAME.fullmatch(key.topic):
+            raise ApiError(Errors.INVALID_TOPIC_EXCEPTION, "a topic's name has letters, digits, '.', '_', '-'")
+        return self.directory / f"{key.topic}-{key.partition}"
