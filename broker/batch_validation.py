@@ -15,6 +15,7 @@ from broker.record_batch import (
     check_crc,
     whole_batches,
 )
+from broker.record_glance import glance
 from broker.records import TIMESTAMP_MAX, RecordSpan, body_of, check_headers, spans
 from purgatory.errors import ApiError, Errors
 
@@ -99,6 +100,14 @@ def _validate_records(batch: Batch, data: Buffer, rules: RecordRules, now_ms: in
     lowest, highest = _timestamp_bounds(header, rules, now_ms)
     base = header.base_timestamp
     body = body_of(header, data, position)
+    facts = glance(body, header.record_count)
+    if (
+        facts is not None
+        and (facts.has_keys or not needs_key)
+        and lowest <= base + facts.lowest_delta
+        and base + facts.greatest_delta <= highest
+    ):
+        return max(NO_TIMESTAMP, base + facts.greatest_delta)
     for index, span in enumerate(spans(body, header.record_count)):
         check_headers(body, span)
         timestamp = base + span.timestamp_delta

@@ -11,6 +11,7 @@ from purgatory.errors import ApiError, Errors
 DECOMPRESSED_BYTES_MAX: Final = 64 << 20  # far above any producer's batch.size, far below a broker's memory
 FIRST_RATIO: Final = 8  # most batches unfold to less
 FIRST_BYTES: Final = 64 << 10
+BUFFER_FULL: Final = "write whole buffer"  # cramjam has one type of error for all
 XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"  # how Java frames snappy: magic, two versions, then blocks with their lengths
 XERIAL_HEADER_BYTES: Final = 16
 
@@ -57,14 +58,15 @@ def decompress(kind: int, data: memoryview) -> memoryview:
 
 
 def _unfold(into: Callable[[Any, Any], int], data: memoryview) -> memoryview:
-    """The codecs don't say how much will come, so a buffer that is too small is tried again eight times as large."""
+    """The codecs don't say how much will come, so a buffer that is too small is tried again eight times as large.
+    Only then: what is no data of this codec must not cost the memory of the largest."""
     size = min(max(FIRST_BYTES, len(data) * FIRST_RATIO), DECOMPRESSED_BYTES_MAX)
     while True:
         buffer = bytearray(size)
         try:
             return memoryview(buffer)[: into(data, buffer)]
         except cramjam.DecompressionError as error:
-            if size == DECOMPRESSED_BYTES_MAX:
+            if size == DECOMPRESSED_BYTES_MAX or BUFFER_FULL not in str(error):
                 raise _corrupt(str(error)) from error
             size = min(size * FIRST_RATIO, DECOMPRESSED_BYTES_MAX)
 

@@ -160,14 +160,14 @@ def _span(body: Buffer, start: int) -> RecordSpan:
     if length < 0x80:
         length = (length >> 1) ^ -(length & 1)
     else:
-        length, position = _varint(body, start, VARINT_BITS)
+        length, position = read_varint(body, start, VARINT_BITS)
     end = position + length
     position += 1  # attributes
-    timestamp, position = _varint(body, position, VARLONG_BITS)
-    offset, position = _varint(body, position, VARINT_BITS)
-    key_length, key_start = _varint(body, position, VARINT_BITS)
+    timestamp, position = read_varint(body, position, VARLONG_BITS)
+    offset, position = read_varint(body, position, VARINT_BITS)
+    key_length, key_start = read_varint(body, position, VARINT_BITS)
     position = key_start + key_length if key_length > 0 else key_start
-    value_length, value_start = _varint(body, position, VARINT_BITS)
+    value_length, value_start = read_varint(body, position, VARINT_BITS)
     position = value_start + value_length if value_length > 0 else value_start
     if position >= end:
         raise _invalid("a record's parts are longer than the record")
@@ -176,16 +176,16 @@ def _span(body: Buffer, start: int) -> RecordSpan:
 
 def _headers(body: Buffer, span: RecordSpan) -> Headers:
     try:
-        count, position = _varint(body, span.headers_start, VARINT_BITS)
+        count, position = read_varint(body, span.headers_start, VARINT_BITS)
         if count < 0 or count > span.end - position:
             raise _invalid(f"{count} headers")
         headers = []
         for _ in range(count):
-            length, start = _varint(body, position, VARINT_BITS)
+            length, start = read_varint(body, position, VARINT_BITS)
             if length < 0:
                 raise _invalid("a header without a name")
             name = bytes(body[start : start + length])
-            length, position = _varint(body, start + length, VARINT_BITS)
+            length, position = read_varint(body, start + length, VARINT_BITS)
             value = None if length < 0 else bytes(body[position : position + length])
             position += max(length, 0)
             headers.append((name, value))
@@ -198,7 +198,8 @@ def _headers(body: Buffer, span: RecordSpan) -> Headers:
     return tuple(headers)
 
 
-def _varint(body: Buffer, position: int, bits: int) -> tuple[int, int]:
+def read_varint(body: Buffer, position: int, bits: int) -> tuple[int, int]:
+    """A number and where it ends. IndexError at the end of the body, INVALID_RECORD if it is too long."""
     byte = body[position]
     position += 1
     if byte < 0x80:

@@ -8,14 +8,15 @@ from typing import Any
 import cramjam
 import pytest
 import zstandard
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.batch_validation import RecordRules, analyze_batch, check_produced, validate_batch
 from broker.compression import XERIAL_MAGIC, CompressionType
 from broker.record_batch import HEADER_BYTES, TimestampType, assign, check_crc, read_header, seal, whole_batches
 from broker.record_batch import set_max_timestamp as stamp
-from broker.records import Producer, Record, build_batch, read_records
+from broker.record_glance import glance
+from broker.records import Producer, Record, build_batch, check_headers, read_records, spans
 from purgatory.errors import ApiError
 
 with warnings.catch_warnings():
@@ -50,7 +51,7 @@ def foreign(content: Any, codec: CompressionType = CompressionType.NONE, produce
     """A batch by kafka-python, its body compressed by other libraries than the broker's where there are any."""
     by = producer or Producer()
     builder = DefaultRecordBatchBuilder(
-        2, 0, producer is not None, by.producer_id, by.producer_epoch, by.base_sequence, 1 << 20
+        2, 0, producer is not None, by.producer_id, by.producer_epoch, by.base_sequence, 1 << 24
     )
     for index, (timestamp, key, value, own) in enumerate(content):
         assert builder.append(index, timestamp, key, value, [(name.decode(), data) for name, data in own])
@@ -74,6 +75,7 @@ def take(data: Any, rules: RecordRules = RULES) -> int:
     return validate_batch(batch, data, rules, NOW_MS, is_from_client=True)
 
 
+@settings(deadline=None)
 @given(contents, codecs)
 def test_what_another_encoder_writes_is_taken_and_read(content, codec):
     data = foreign(content, codec)
@@ -82,6 +84,7 @@ def test_what_another_encoder_writes_is_taken_and_read(content, codec):
     assert list(read_records(read_header(data), data)) == expected(content)
 
 
+@settings(deadline=None)
 @given(contents, codecs)
 def test_what_we_write_another_decoder_reads(content, codec):
     if codec in (CompressionType.LZ4, CompressionType.SNAPPY):  # kafka-python has none of its own
@@ -97,6 +100,7 @@ def test_what_we_write_another_decoder_reads(content, codec):
     assert found == expected(content)
 
 
+@settings(deadline=None)
 @given(contents, codecs, st.integers(0, 1 << 40), st.integers(0, 1 << 30))
 def test_stamping_moves_offsets_and_leaves_the_crc_right(content, codec, base_offset, epoch):
     data = foreign(content, codec)
@@ -112,6 +116,7 @@ def test_stamping_moves_offsets_and_leaves_the_crc_right(content, codec, base_of
     assert DefaultRecordBatch(bytes(data)).validate_crc()
 
 
+@settings(deadline=None)
 @given(contents, codecs, st.data())
 def test_a_changed_byte_is_noticed(content, codec, data):
     batch = foreign(content, codec)
@@ -121,6 +126,7 @@ def test_a_changed_byte_is_noticed(content, codec, data):
         take(batch, RecordRules(timestamp_before_max_ms=NOW_MS))
 
 
+@settings(deadline=None)
 @given(contents, codecs, st.data())
 def test_lies_under_a_right_crc_are_read_or_refused(content, codec, data):
     batch = foreign(content, codec)
@@ -135,12 +141,14 @@ def test_lies_under_a_right_crc_are_read_or_refused(content, codec, data):
     list(read_records(read_header(batch), batch))
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_refused(data):
     with pytest.raises(ApiError):
         take(data)
 
 
+@settings(deadline=None)
 @given(contents, st.data())
 def test_a_body_cut_or_lengthened_under_a_right_crc_is_refused(content, data):
     batch = foreign(content)
@@ -154,6 +162,7 @@ def test_a_body_cut_or_lengthened_under_a_right_crc_is_refused(content, data):
         take(batch)
 
 
+@settings(deadline=None)
 @given(st.lists(contents, min_size=1, max_size=4), st.data())
 def test_whole_batches_of_any_cut(several, data):
     parts = [bytes(foreign(content)) for content in several]
@@ -162,3 +171,30 @@ def test_whole_batches_of_any_cut(several, data):
     found = list(whole_batches(joined[:cut]))
     ends = [sum(map(len, parts[: index + 1])) for index in range(len(parts))]
     assert [batch.position + batch.header.size for batch in found] == [end for end in ends if end <= cut]
+
+
+@settings(deadline=None)
+@given(contents, st.data())
+def test_a_glance_says_no_more_than_a_look(content, data):
+    """Where a glance finds a body in order, the records are read, and are what it says."""
+    content = [(*parts[:3], parts[3] if data.draw(st.integers(0, 9)) == 0 else ()) for parts in content]
+    body = foreign(content)[HEADER_BYTES:]
+    for _ in range(data.draw(st.integers(0, 2))):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    facts = glance(body, len(content))
+    if facts is None:
+        return
+    found = list(spans(body, len(content)))
+    for span in found:
+        check_headers(body, span)
+    deltas = [span.timestamp_delta for span in found]
+    assert [span.offset_delta for span in found] == list(range(len(content)))
+    assert facts == (min(deltas), max(deltas), all(span.key_length >= 0 for span in found))
+
+
+def test_a_glance_is_enough_for_plain_records():
+    for size in (0, 10, 63, 64, 1000, 20_000):
+        content = [(NOW_MS + index * 7, b"k" if index % 2 else None, bytes(size), ()) for index in range(200)]
+        assert glance(foreign(content)[HEADER_BYTES:], 200) == (0, 199 * 7, False)
+        keyed = [(NOW_MS - index, b"key", None, ()) for index in range(9000)]
+    assert glance(foreign(keyed)[HEADER_BYTES:], 9000) == (-8999, 0, True)

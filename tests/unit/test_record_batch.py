@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer as RdKafka
 
 from broker.batch_validation import RecordRules, RecordsRefused, analyze_batch, check_produced, validate_batch
-from broker.compression import DECOMPRESSED_BYTES_MAX, CompressionType, decompress
+from broker.compression import DECOMPRESSED_BYTES_MAX, FIRST_BYTES, CompressionType, compress, decompress
 from broker.control_records import EndMarker, build_end_marker, read_end_marker
 from broker.record_batch import (
     CONTROL,
@@ -143,9 +143,33 @@ def test_a_bomb_is_refused(codec):
     assert refused.value.error is Errors.CORRUPT_MESSAGE
 
 
+@pytest.mark.parametrize("codec", CompressionType)
+def test_what_unfolds_to_much_more_is_read(codec):
+    data = bytes(5_000_000)
+    assert bytes(decompress(codec, memoryview(compress(codec, data)))) == data
+
+
+def test_rubbish_costs_no_large_buffer(monkeypatch):
+    made: list[int] = []
+    monkeypatch.setattr(
+        "broker.compression.bytearray", lambda size: made.append(size) or bytearray(size), raising=False
+    )
+    for codec in (CompressionType.GZIP, CompressionType.LZ4, CompressionType.ZSTD):
+        good = compress(codec, bytes(range(256)) * 40)
+        for bad in (b"", b"rubbish", good[:-1]):
+            with pytest.raises(ApiError):
+                decompress(codec, memoryview(bad))
+    assert max(made) == FIRST_BYTES
+
+
 def test_a_snappy_bomb_is_refused_by_what_it_claims():
     with pytest.raises(ApiError):
         decompress(CompressionType.SNAPPY, memoryview(b"\xff\xff\xff\xff\x0f" + b"\x00"))
+
+
+def test_a_record_without_a_count_of_headers_is_refused():
+    data = encode_batch(read_header(batch(1)), bytes([10, 0, 0, 0, 1, 1]))
+    assert refusal(data) is Errors.INVALID_RECORD
 
 
 def test_sequences_go_round():
