@@ -134,6 +134,9 @@ class Log:
             segment.delete()
         del self.segments[index + 1 :]
         found = self.active.translate(offset)
+        start = self.checkpoint.log_start_offset
+        if found is not None and found.header.base_offset < min(start, offset):
+            return self.truncate_fully_and_start_at(start)  # what is left was deleted, and may not be appended again
         if found is not None:
             self.active.truncate(found.position, min(offset, found.header.base_offset))
             self._lower_checkpoint(self.active.next_offset)

@@ -27,6 +27,9 @@ def open_replica_log(directory: Path, config: LogConfig, clock: Callable[[], flo
     checkpoint = Checkpoint.read(directory)
     segments = _recover(directory, config, checkpoint)
     log = Log(directory, config, clock, segments, checkpoint)
+    if log.log_end.offset < checkpoint.log_start_offset:  # what was deleted may not be appended again
+        log.truncate_fully_and_start_at(checkpoint.log_start_offset)
+        checkpoint, segments = log.checkpoint, log.segments
     end = log.log_end.offset
     start = min(max(checkpoint.log_start_offset, segments[0].base_offset), end)
     checkpoint.log_start_offset, checkpoint.recovery_point = start, min(checkpoint.recovery_point, end)

@@ -116,10 +116,14 @@ class LogMachine(RuleBasedStateMachine):
         self.world.replica.truncate_to(offset)
         while self.model and self.model[-1].next > offset:
             offset = min(offset, self.model.pop().first)
-        self.end = min(self.end, offset)
-        self.start = min(self.start, self.end)
-        self.world.replica.log_start_offset = self.start
+        self.end_at(min(self.end, offset))
+
+    def end_at(self, offset):
+        """A log does not end before its start: offsets that were deleted are not given again."""
+        self.end = max(offset, self.start)
         self.flushed = min(self.flushed, self.end)
+        if offset < self.start:
+            self.model = []
 
     @rule()
     def close_and_open(self):
@@ -173,8 +177,7 @@ class LogMachine(RuleBasedStateMachine):
             position += len(one.data)
             reached = one.next
         self.model = [one for one in self.model if one.next <= reached]
-        self.end = reached
-        self.start = min(self.start, self.end)
+        self.end_at(reached)
 
     # What is always so
 

@@ -325,3 +325,19 @@ def test_a_segment_that_was_merged_into_the_one_before_is_dropped(tmp_path):
     world.open()
     assert world.files() == [0]
     assert len(world.values()) == 4
+
+
+@pytest.mark.parametrize("how", ["power loss", "truncation"])
+def test_offsets_that_were_deleted_are_not_given_again(world, how):
+    world.append(batch(b"a", b"b", b"c"))
+    world.replica.maybe_increment_log_start_offset(2)
+    world.log.advance_start(2)
+    if how == "power loss":
+        os.truncate(world.log.active.path, 0)
+        world.open()
+    else:
+        world.replica.truncate_to(2)
+    assert (world.replica.log_start_offset, world.replica.log_end_offset) == (2, 2)
+    assert world.append(batch(b"next")) == 2
+    world.open()
+    assert world.values() == [b"next"]
