@@ -89,7 +89,7 @@ def build(
     settlement: Settlement
     slot = take_slot(settings.data_dir / "slots" / settings.group)
     if transactional:
-        root = f"tickover.{settings.group}.{settings.instance_id or slot.name}"
+        root = f"tickover.{settings.group}:{settings.instance_id or slot.name}"  # no group has a colon
         outputs = KafkaOutputs(client, root, problem)
         settlement = ExactlyOnce(outputs, intake, ledger, emitter.returned, tally, time)
     else:
@@ -116,6 +116,7 @@ def build(
     )
 
     def close() -> None:
+        settlement.stop()
         worker.stop()
         recovery.stop()
         rebuild.stop()

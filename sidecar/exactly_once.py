@@ -19,34 +19,27 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from sidecar.block import encode
 from sidecar.departure import OF_RECORDS, TRANSACTION_FAILED
 from sidecar.generation import NO_OUTPUT, Generation, Refusals
 from sidecar.lane import Lane
 from sidecar.ledger import LedgerError, LedgerTopic
-from sidecar.ports import Intake, Time, TransactionalOutput
+from sidecar.ports import Intake, Time, TransactionalOutput, TransactionalOutputs
 from sidecar.sealing import commit_state, mark_of, restore_sealed, seal_of, take_sealed, unsealed
 from sidecar.tally import Tally
 from sidecar.transaction import ANSWER_S, Aborted, Broken, Committed, Ending, SealedBlock, Transaction, finish
 
 log = logging.getLogger(__name__)
 
-FINISH_MAX_S: Final = 15.0  # a call of the client that has not come back by then never will
-RETRY_MS: Final = 500
+FINISH_MAX_S: Final = 10.0  # a call of the client that has not come back by then hardly ever does
+RETRY_S: Final = 0.5
+NEVER_READY: Final = frozenset(
+    {"TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED", "INVALID_TRANSACTION_TIMEOUT"}
+)
 HUNG_MAX: Final = 3  # calls that never came back: more, and the process had better start over
-LEDGER_PASSING: Final = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT", "_MSG_TIMED_OUT", "_TIMED_OUT", "_TRANSPORT"})
-
 NAMES: Final = ("a", "b", "alone")
-
-
-class Outputs(Protocol):
-    """Makes the producers, and the threads that wait for them."""
-
-    def output(self, name: str) -> TransactionalOutput: ...
-
-    def executor(self) -> Executor: ...
 
 
 @dataclass(slots=True)
@@ -64,8 +57,14 @@ class ExactlyOnce:
     """Owned by the engine's thread; `finish` and the making of producers run on the committer's."""
 
     def __init__(
-        self, outputs: Outputs, intake: Intake, ledger: LedgerTopic, refusals: Refusals, tally: Tally, time: Time
-    ) -> None:  # fmt: skip  # tidy: what a settlement works on
+        self,
+        outputs: TransactionalOutputs,
+        intake: Intake,
+        ledger: LedgerTopic,
+        refusals: Refusals,
+        tally: Tally,
+        time: Time,
+    ) -> None:
         self.open = Generation(NO_OUTPUT)
         self.ready = False
         self.broken = True  # until there are producers, and after something nobody can answer for
@@ -81,6 +80,8 @@ class ExactlyOnce:
         self._job: _Job | None = None
         self._hung: list[Future[Any]] = []  # calls left behind
         self._careful = False  # the last transaction was
+        self._era = 0  # counts `prepare`: what an earlier one left behind must not go on
+        self._prepare_at_s = 0.0
 
     # --- producers ------------------------------------------------------------------------------------------------
 
@@ -88,7 +89,8 @@ class ExactlyOnce:
         """Make the producers anew. What former ones of the same ids have under way is over when they are ready."""
         self.broken = self.ready = False
         self.open = Generation(NO_OUTPUT)
-        self._outputs = {}
+        former, self._outputs = self._outputs, {}
+        self._era = era = self._era + 1
         if self._job is not None and not self._job.future.done():
             self._hung = [*(future for future in self._hung if not future.done()), self._job.future]
             if len(self._hung) > HUNG_MAX:
@@ -96,18 +98,24 @@ class ExactlyOnce:
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
         self._executor = self._makers.executor()
-        self._submit(self._make_outputs, self._prepared)
+        self._submit(lambda: self._make_outputs(former, era), self._prepared)
 
-    def _make_outputs(self) -> dict[str, TransactionalOutput] | str:
-        """On the committer's thread. A problem that may pass is returned as text."""
+    def _make_outputs(self, former: dict[str, TransactionalOutput], era: int) -> dict[str, TransactionalOutput] | str:
+        """On the committer's thread. A problem that may pass is returned as text.
+
+        The former producers are let go of here: that waits for their threads, which must not be the engine's time.
+        """
+        former.clear()
         outputs: dict[str, TransactionalOutput] = {}
         for name in NAMES:
+            if era != self._era:
+                return "given up for another try"
             output = outputs[name] = self._makers.output(name)
             try:
                 output.init(ANSWER_S)
                 output.begin()
             except output.refused as error:
-                if error.args[0].name() in ("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"):
+                if error.args[0].name() in NEVER_READY:
                     raise
                 return str(error.args[0].str())
         return outputs
@@ -117,7 +125,7 @@ class ExactlyOnce:
             if self.problem != outputs:
                 log.warning("no transactions for now", extra={"problem": outputs})
             self.problem = outputs
-            self.broken = True
+            self._prepare_at_s = self.time.monotonic_s() + RETRY_S
             return
         self.problem = ""
         self._outputs = outputs
@@ -160,6 +168,11 @@ class ExactlyOnce:
 
     def commit(self, lanes: Iterable[Lane], wait: bool) -> None:
         """Nothing to do: transactions carry the offsets."""
+
+    def stop(self) -> None:
+        """Let the committer's thread end. Twice is harmless."""
+        if self._executor is not None:
+            self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _next(self, generation: Generation) -> Transaction:
         return Transaction(generation.output, generation, self._intake.member())
@@ -208,8 +221,8 @@ class ExactlyOnce:
         """Produce one block; where the producer has no room, the committer does once it has."""
         output, lane = transaction.output, block.lane
         block.send = partial(self._ledger.append, output, lane.id, encode(block.seal.block), block.report)
-        if transaction.failed:
-            return
+        if transaction.failed or any(not other.sent for other in transaction.blocks):
+            return  # blocks stay in their order
         try:
             block.send()
             block.sent = True
@@ -229,6 +242,9 @@ class ExactlyOnce:
     def _take_result(self) -> None:
         job = self._job
         if job is None:
+            if not self.ready and self._prepare_at_s and self.time.monotonic_s() >= self._prepare_at_s:
+                self._prepare_at_s = 0.0
+                self.broken = True  # another try
             return
         if job.future.done():
             self._job = None
@@ -275,7 +291,7 @@ class ExactlyOnce:
         """As if it had never been: the lanes have their blocks to write again, the emitter its records to emit."""
         generation = transaction.generation
         for block in reversed(transaction.blocks):
-            if block.error is not None and block.error.name() not in LEDGER_PASSING:
+            if block.error is not None and block.error.name() in OF_RECORDS:
                 raise LedgerError(f"the ledger refused a block of {block.lane.id}: {block.error}")
             restore_sealed(block.lane, block.seal)
         for lane, _ in transaction.states:

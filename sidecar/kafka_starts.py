@@ -7,7 +7,7 @@ process's transaction is open and its offsets can't be known, and the engine mus
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -19,6 +19,8 @@ from sidecar.ports import Start
 from sidecar.record import LaneId
 
 log = logging.getLogger(__name__)
+
+COMMITTED_TIMEOUT_S: Final = 3.0  # an open transaction hides them: asked again, and problems are shown meanwhile
 
 
 class KafkaStarts:
@@ -36,11 +38,18 @@ class KafkaStarts:
 
         Raises LedgerUnavailable when the brokers don't answer.
         """
+        try:
+            return self._known(lanes)
+        except LedgerUnavailable:
+            self.close()  # clients that saw brokers die may look for them in vain: the next try is with new ones
+            raise
+
+    def _known(self, lanes: Sequence[LaneId]) -> dict[LaneId, Start]:
         if self._consumer is None:
             self._consumer, self._admin = Consumer(self._settings), AdminClient(self._client)
         topic_ids = _answered("topics", lambda: self._topic_ids({lane.topic for lane in lanes}))
         wanted = [TopicPartition(lane.topic, lane.partition) for lane in lanes]
-        commits = _answered("commits", lambda: self._consumer.committed(wanted, timeout=ANSWER_TIMEOUT_S))
+        commits = _answered("commits", lambda: self._consumer.committed(wanted, timeout=COMMITTED_TIMEOUT_S))
         starts: dict[LaneId, Start] = {}
         for committed in commits:
             lane = LaneId(committed.topic, committed.partition)

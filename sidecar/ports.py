@@ -4,6 +4,7 @@ The engine's core imports no client library; these types are all it knows of Kaf
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from typing import Any, Final, NamedTuple, Protocol
 
 from sidecar.record import LaneId
@@ -125,6 +126,14 @@ class TransactionalOutput(Output, Protocol):
     def send_offsets(self, offsets: Mapping[LaneId, tuple[int, str]], member: Any, seconds: float) -> None: ...
     def commit(self, seconds: float) -> None: ...
     def abort(self, seconds: float) -> None: ...
+
+
+class TransactionalOutputs(Protocol):
+    """Makes the producers, and the threads that wait for them."""
+
+    def output(self, name: str) -> TransactionalOutput: ...
+
+    def executor(self) -> Executor: ...
 
 
 class Time(Protocol):

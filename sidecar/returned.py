@@ -20,7 +20,7 @@ from sidecar.targets import Parcel, Targets
 
 log = logging.getLogger(__name__)
 
-ALONE_MAX: Final = 1_000  # records sent one by one at a time
+ALONE_MAX: Final = 500  # records sent one by one at a time
 
 
 def topic_of(parcel: Held | Departure) -> str:
@@ -38,6 +38,8 @@ class Returned:
         self.again: deque[tuple[Lane, Parcel]] = deque()
         self.waiting_alone: deque[tuple[Lane, Held | Departure]] = deque()  # each to be sent in a batch of its own
         self.one_by_one: set[str] = set()  # topics that take less than a batch: their records are always sent alone
+        self._alone_max = ALONE_MAX  # halved while one of several spoils a transaction and nobody says which
+        self._sick: set[str] = set()  # topics that did not acknowledge: tried apart from others until they do
         self._refused_for_size: set[str] = set()  # topics that refused a batch and, so far, no single record
         self._targets = targets
         self._transactional = transactional
@@ -48,7 +50,9 @@ class Returned:
         for failure, found in take_failed(generation):
             name = failure.error.name()
             for lane, parcel in found:
-                if name in way.TRIED_ALONE and not failure.alone:
+                if self._transactional and name not in way.OF_RECORDS | way.GIVEN_UP:
+                    self.again.append((lane, parcel))  # the transaction's fault, which is over
+                elif name in way.TRIED_ALONE and not failure.alone:
                     self.waiting_alone.append((lane, parcel))
                     if name in way.TOO_LARGE:
                         self._refused_for_size.add(topic_of(parcel))
@@ -61,7 +65,13 @@ class Returned:
         name, topic = error.name(), topic_of(parcel)
         if self._transactional and (name == way.TRANSACTION_FAILED or error.fatal()):
             raise BufferError("the open transaction has failed: nothing more goes into it")
-        if name in way.NO_TARGET | way.GIVEN_UP:
+        if name in way.GIVEN_UP:
+            self._sick.add(topic)
+            self.one_by_one.add(topic)
+            self._targets.suspend(topic)
+            self.again.append((lane, parcel))
+            return
+        if name in way.NO_TARGET:
             self._targets.forget(topic)
             self.again.append((lane, parcel))
             return
@@ -94,7 +104,7 @@ class Returned:
         others: list[tuple[Lane, Held | Departure]] = []
         sent = 0
         try:
-            while self.waiting_alone and sent < ALONE_MAX:
+            while self.waiting_alone and sent < self._alone_max:
                 lane, parcel = self.waiting_alone[0]
                 if topic_of(parcel) == topic:
                     self.emit_one(lane, parcel, now_ms, True)
@@ -112,10 +122,11 @@ class Returned:
         suspects: list[tuple[Lane, Held | Departure]] = [*generation.departures]
         suspects += [(lane, held) for lane, batch in generation.batches for held in batch]
         generation.batches, generation.departures = [], []
+        self._alone_max = max(len(suspects) // 2, 1) if careful else ALONE_MAX
         for lane, parcel in suspects:
             if lane.dropped:
                 continue
-            if careful:
+            if careful and len(suspects) == 1:
                 self.refuse(lane, parcel, cause, alone=True)
             else:
                 self.waiting_alone.append((lane, parcel))
@@ -123,10 +134,10 @@ class Returned:
     def take_back(self, generation: Generation, careful: bool) -> None:
         """Emit all of an aborted generation again."""
         for lane, departure in generation.departures:
-            if not lane.dropped:
+            if not (lane.dropped or lane.leaving):
                 (self.waiting_alone if careful else self.again).append((lane, departure))
         for lane, batch in generation.batches:
-            if lane.dropped:
+            if lane.dropped or lane.leaving:
                 continue
             if careful:
                 self.waiting_alone.extend((lane, held) for held in batch)
@@ -137,8 +148,14 @@ class Returned:
         """A topic that refuses batches and takes their records one by one gets them so from now on."""
         waiting = {topic_of(parcel) for _, parcel in self.waiting_alone}
         topics = {topic_of(held) for _, batch in generation.batches for held in batch}
+        recovered = topics & self._sick
+        self._sick -= recovered
+        self.one_by_one -= recovered
+        for topic in recovered:
+            self._targets.recovered(topic)
         self.one_by_one |= (topics & self._refused_for_size) - waiting
         self._refused_for_size -= topics - waiting
+        self._alone_max = ALONE_MAX
 
     @property
     def count(self) -> int:

@@ -44,6 +44,9 @@ class Settlement(Protocol):
 
     def commit(self, lanes: Iterable[Lane], wait: bool) -> None: ...
 
+    def stop(self) -> None:
+        """Let go of threads. Twice is harmless."""
+
 
 class BlockReport:
     """One block on its way to the ledger; its delivery report makes its content a fact."""
@@ -104,6 +107,9 @@ class AtLeastOnce:
 
     def prepare(self) -> None:
         """Nothing to prepare."""
+
+    def stop(self) -> None:
+        """No thread to let go of."""
 
     def step(self, lanes: Iterable[Lane], now_ms: int) -> bool:
         """One settle interval."""

@@ -15,6 +15,8 @@ from sidecar.record import Arrival, Departure, Held
 Parcel = Held | Departure | Arrival
 Ask = Callable[[str], int]  # topic -> its partitions; 0: there is no such topic, or we may not see it; or NO_ANSWER
 ANSWER_AGE_MAX_MS: Final = 5_000  # a "no such topic", or no such partition, is asked again after this time
+SUSPENDED_MS: Final = 5_000  # a topic that did not acknowledge is tried again after this time, then after twice it ...
+SUSPENDED_MAX_MS: Final = 60_000
 ASK_AGAIN_MS: Final = 500  # brokers that are back are asked again within a second
 
 
@@ -28,6 +30,8 @@ class Targets:
         self._ask = ask
         self._executor = executor or ThreadPoolExecutor(1, "targets")
         self._asking: dict[str, Future[int]] = {}
+        self._suspended: dict[str, tuple[int, int]] = {}  # until when, and for how long
+        self._now_ms = 0
         self._again_ms = 0  # not before: brokers did not answer
         self._waiting: dict[str, deque[tuple[Lane, Parcel]]] = {}
 
@@ -53,11 +57,26 @@ class Targets:
         """An emission was refused as if the topic were gone: ask again at the next record."""
         self.partitions.pop(topic, None)
 
+    def suspend(self, topic: str) -> None:
+        """It has partitions, and does not acknowledge: its records wait, longer each time."""
+        until_ms, pause_ms = self._suspended.get(topic, (0, SUSPENDED_MS // 2))
+        if until_ms <= self._now_ms:
+            pause_ms = min(pause_ms * 2, SUSPENDED_MAX_MS)
+            self._suspended[topic] = (self._now_ms + pause_ms, pause_ms)
+        self.forget(topic)
+
+    def recovered(self, topic: str) -> None:
+        """It acknowledges again."""
+        self._suspended.pop(topic, None)
+
     def step(self, now_ms: int) -> list[tuple[Lane, Parcel]]:
         """Records whose question was answered. Each is emitted again, which now finds the answer."""
+        self._now_ms = now_ms
         if not self._waiting:
             return []
         for topic in self._waiting:
+            if now_ms < self._suspended.get(topic, (0, 0))[0]:
+                continue
             if topic not in self._asking and now_ms >= self._again_ms and not self.absent(topic, now_ms):
                 self._asking[topic] = self._executor.submit(self._ask, topic)
         answered: list[tuple[Lane, Parcel]] = []

@@ -94,6 +94,17 @@ class KafkaLedgerLog:
             raise LedgerUnavailable(f"no answer about {self._topic}/{partition}: {error.args[0].str()}") from error
         return low, high
 
+    def _goes_beyond(self, partition: int, offset: int) -> bool:
+        """True when the log has this offset, whether readers of committed records may see it yet or not."""
+        anyone = Consumer({**self._settings, "isolation.level": "read_uncommitted"})
+        try:
+            place = TopicPartition(self._topic, partition)
+            return anyone.get_watermark_offsets(place, timeout=ANSWER_S, cached=False)[1] > offset
+        except KafkaException:
+            return True  # no answer is no proof
+        finally:
+            anyone.close()
+
     def _is_gone(self) -> bool:
         """True when the brokers say so; their silence means nothing."""
         try:
@@ -121,6 +132,8 @@ class KafkaLedgerLog:
                 messages = consumer.consume(READ_BATCH, READ_WAIT_S)
                 stalled = stalled + 1 if not messages else 0
                 if stalled > STALLED_READS_MAX:
+                    if all(self._goes_beyond(partition, at_least.get(partition, -1)) for partition in reading):
+                        raise LedgerUnavailable(f"an open transaction holds back the readers of {self._topic}")
                     last = {partition: self.bounds(partition)[1] for partition in reading}
                     raise LedgerError(
                         f"the ledger {self._topic} ends at {last} (by partition), but commits say that it was written "

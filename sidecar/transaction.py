@@ -20,6 +20,7 @@ from sidecar.record import LaneId
 from sidecar.sealing import Seal
 
 FLUSH_S: Final = 5.0  # a target that takes longer to acknowledge must not hold up the others
+CAREFUL_FLUSH_S: Final = 3.0  # for few records of one target, which may be tried in vain many times
 PROBE_S: Final = 1.0
 ANSWER_S: Final = 5.0
 
@@ -114,7 +115,9 @@ def finish(transaction: Transaction) -> Ending:
         if transaction.doomed:
             return _abort(transaction, Aborted())
         if transaction.failed:
-            _ask_for_failure(transaction)
+            output.flush(PROBE_S)  # the report of the record at fault, where there is one, says more than the error
+            if not transaction.generation.failures:
+                _ask_for_failure(transaction)
         if transaction.failed or not _acknowledged(transaction):
             return _abort(transaction, Aborted(None, of_records))
         of_records = False
@@ -135,7 +138,7 @@ def _acknowledged(transaction: Transaction) -> bool:
     output, generation = transaction.output, transaction.generation
     if output.flush(PROBE_S):
         _ask_for_failure(transaction)
-        if output.flush(FLUSH_S - PROBE_S):
+        if output.flush((CAREFUL_FLUSH_S if transaction.careful else FLUSH_S) - PROBE_S):
             output.purge()  # the reports of what was still under way say which records these are
             output.flush(PROBE_S)
             return False
@@ -162,7 +165,8 @@ def _offsets(transaction: Transaction) -> dict[LaneId, tuple[int, str]]:
     for block in transaction.blocks:
         assert block.written is not None
         lane = block.lane.id
-        states[lane] = replace(states[lane], block_offset=block.written.offset)
+        place = max(block.written.offset, states[lane].block_offset)
+        states[lane] = replace(states[lane], block_offset=place)
     return {lane: (state.low, encode_metadata(state)) for lane, state in states.items()}
 
 

@@ -107,3 +107,22 @@ def test_a_partition_that_was_not_there_is_asked_about_again(cluster: Cluster) -
     cluster.targets.wait("mail", LANE, wanted)
     assert cluster.settle(NOW_MS + ANSWER_AGE_MAX_MS) == [1]
     assert cluster.targets.count_for(wanted, NOW_MS + ANSWER_AGE_MAX_MS) == 3
+
+
+def test_a_topic_that_does_not_acknowledge_is_tried_again_after_a_while_that_grows(cluster: Cluster) -> None:
+    cluster.topics["mail"] = 3
+    now_ms, waits = NOW_MS, []
+    for _ in range(6):
+        cluster.targets.step(now_ms)
+        cluster.targets.suspend("mail")
+        cluster.targets.wait("mail", LANE, held(1))
+        started_ms = now_ms
+        while not cluster.settle(now_ms):
+            now_ms += 100
+        waits.append(round((now_ms - started_ms) / 1_000))
+    assert waits == [5, 10, 20, 40, 60, 60]
+    cluster.targets.recovered("mail")
+    cluster.targets.suspend("mail")
+    cluster.targets.wait("mail", LANE, held(1))
+    assert cluster.settle(now_ms + 4_900) == []
+    assert cluster.settle(now_ms + 5_000) == [1]

@@ -132,7 +132,18 @@ def test_one_that_takes_nothing_more_is_asked_why() -> None:
     made = transaction(producer)
     made.failed = True
     assert finish(made) == Aborted(denied, of_records=True)
-    assert producer.calls == ["ask", "abort", "begin"]
+    assert producer.calls == ["flush", "ask", "abort", "begin"]
+
+
+def test_one_that_takes_nothing_more_names_the_record_if_it_can() -> None:
+    """Else all records in it would be suspected."""
+    producer = Producer(ask=TransactionError("MSG_SIZE_TOO_LARGE", aborts=True))
+    made = transaction(producer)
+    made.failed = True
+    made.generation.report(TransactionError("MSG_SIZE_TOO_LARGE"), None)
+    assert finish(made) == Aborted(None, of_records=True)
+    assert len(made.generation.failures) == 1
+    assert "ask" not in producer.calls
 
 
 def test_a_doomed_one_is_never_committed() -> None:

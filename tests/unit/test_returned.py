@@ -1,0 +1,115 @@
+"""Records that came back: who is judged, and who is only tried again."""
+
+from random import Random
+
+from sidecar.generation import NO_OUTPUT, Generation
+from sidecar.lane import Lane
+from sidecar.record import Departure, Held, LaneId, Position
+from sidecar.returned import Returned
+from sidecar.targets import Parcel, Targets
+from sidecar.wheel import Wheel
+from tests.simulation.fake_executor import StepExecutor
+from tests.simulation.fake_transactions import TransactionError
+
+LANE = Lane(LaneId("in", 0), 0, Wheel(0, 1), Position(0, 0), ledger_start=0)
+TOO_LARGE = TransactionError("MSG_SIZE_TOO_LARGE", aborts=True)
+SLOW = TransactionError("_PURGE_INFLIGHT")
+
+
+def held(offset: int, target: str = "mail") -> Held:
+    return Held(0, offset, target, -1, None, b"%d" % offset, [], "p@1", None, 0, -1, [], -1, "", 1)
+
+
+class Bench:
+    """`Returned`, and what it emits one by one."""
+
+    def __init__(self) -> None:
+        self.targets = Targets(lambda _: 1, StepExecutor())
+        self.returned = Returned(self.targets, "quarantine", transactional=True)
+        self.returned.emit_one = self._emit_one
+        self.returned.put_back = lambda lane, records: None
+        self.sent: list[Held] = []
+
+    def _emit_one(self, lane: Lane, parcel: Parcel, now_ms: int, alone: bool) -> None:
+        assert alone
+        assert isinstance(parcel, Held)
+        self.sent.append(parcel)
+
+    def generation(self, records: list[Held]) -> Generation:
+        made = Generation(NO_OUTPUT)
+        made.batches = [(LANE, records)]
+        return made
+
+    def attempt(self) -> list[Held]:
+        """One careful transaction."""
+        self.sent = []
+        self.returned.emit_alone(0)
+        return self.sent
+
+
+def test_of_many_suspects_only_the_one_at_fault_is_judged() -> None:
+    """The brokers don't say which it is: by halves it is found, whatever the order."""
+    bench = Bench()
+    records = [held(offset) for offset in range(100)]
+    poison = Random(1).choice(records)
+    bench.returned.suspect(bench.generation(records), TOO_LARGE, careful=False)
+    passed: list[Held] = []
+    for _ in range(500):
+        if not bench.returned.alone:
+            break
+        sent = bench.attempt()
+        if poison in sent:
+            bench.returned.suspect(bench.generation(sent), TOO_LARGE, careful=True)
+        else:
+            passed += sent
+            bench.returned.passed_alone(bench.generation(sent))
+    assert sorted(one.offset for one in passed) == [one.offset for one in records if one is not poison]
+    [(_, departure)] = bench.returned.again
+    assert isinstance(departure, Departure)
+    assert departure.offset == poison.offset
+    assert departure.reason == "too_large"
+
+
+def test_a_target_that_does_not_acknowledge_is_tried_apart_from_others_until_it_does() -> None:
+    bench = Bench()
+    generation = bench.generation([held(1, "slow"), held(2)])
+    generation.report(SLOW, _Message("slow", b"1"))
+    bench.returned.refused(generation)
+    assert bench.returned.one_by_one == {"slow"}
+    assert [parcel.offset for _, parcel in bench.returned.again if isinstance(parcel, Held)] == [1]
+    assert generation.batches == [(LANE, [held(2)])]
+    bench.returned.passed_alone(bench.generation([held(1, "slow")]))
+    assert bench.returned.one_by_one == set()
+
+
+def test_what_only_the_transaction_was_at_fault_for_is_tried_again() -> None:
+    bench = Bench()
+    generation = bench.generation([held(1)])
+    generation.report(TransactionError("OUT_OF_ORDER_SEQUENCE_NUMBER"), _Message("mail", b"1"))
+    bench.returned.refused(generation)
+    assert [parcel for _, parcel in bench.returned.again] == [held(1)]
+
+
+def test_records_of_a_lane_that_leaves_are_not_taken_back() -> None:
+    bench = Bench()
+    lane = Lane(LaneId("in", 1), 0, Wheel(0, 1), Position(0, 0), ledger_start=0, leaving=True)
+    generation = Generation(NO_OUTPUT)
+    generation.batches = [(lane, [held(1)])]
+    bench.returned.take_back(generation, careful=True)
+    assert not bench.returned.alone
+
+
+class _Message:
+    """What a delivery report carries."""
+
+    def __init__(self, topic: str, value: bytes) -> None:
+        self._topic, self._value = topic, value
+
+    def topic(self) -> str:
+        return self._topic
+
+    def key(self) -> None:
+        return None
+
+    def value(self) -> bytes:
+        return self._value
