@@ -29,17 +29,23 @@ from sidecar.ledger import LedgerError, LedgerTopic
 from sidecar.ports import Intake, Time, TransactionalOutput, TransactionalOutputs
 from sidecar.sealing import commit_state, mark_of, restore_sealed, seal_of, take_sealed, unsealed
 from sidecar.tally import Tally
-from sidecar.transaction import ANSWER_S, Aborted, Broken, Committed, Ending, SealedBlock, Transaction, finish
+from sidecar.transaction import (
+    Aborted,
+    Broken,
+    Committed,
+    Ending,
+    HungClientError,
+    SealedBlock,
+    Transaction,
+    finish,
+    make_outputs,
+)
 
 log = logging.getLogger(__name__)
 
 FINISH_MAX_S: Final = 10.0  # a call of the client that has not come back by then hardly ever does
 RETRY_S: Final = 0.5
-NEVER_READY: Final = frozenset(
-    {"TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED", "INVALID_TRANSACTION_TIMEOUT"}
-)
 HUNG_MAX: Final = 3  # calls that never came back: more, and the process had better start over
-NAMES: Final = ("a", "b", "alone")
 
 
 @dataclass(slots=True)
@@ -47,10 +53,6 @@ class _Job:
     future: Future[Any]
     done: Callable[[Any], None]
     deadline_s: float
-
-
-class HungClientError(Exception):
-    """Calls of the Kafka client don't come back: the process ends and starts over."""
 
 
 class ExactlyOnce:
@@ -98,27 +100,7 @@ class ExactlyOnce:
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
         self._executor = self._makers.executor()
-        self._submit(lambda: self._make_outputs(former, era), self._prepared)
-
-    def _make_outputs(self, former: dict[str, TransactionalOutput], era: int) -> dict[str, TransactionalOutput] | str:
-        """On the committer's thread. A problem that may pass is returned as text.
-
-        The former producers are let go of here: that waits for their threads, which must not be the engine's time.
-        """
-        former.clear()
-        outputs: dict[str, TransactionalOutput] = {}
-        for name in NAMES:
-            if era != self._era:
-                return "given up for another try"
-            output = outputs[name] = self._makers.output(name)
-            try:
-                output.init(ANSWER_S)
-                output.begin()
-            except output.refused as error:
-                if error.args[0].name() in NEVER_READY:
-                    raise
-                return str(error.args[0].str())
-        return outputs
+        self._submit(lambda: make_outputs(self._makers.output, former, lambda: era == self._era), self._prepared)
 
     def _prepared(self, outputs: dict[str, TransactionalOutput] | str) -> None:
         if isinstance(outputs, str):
@@ -147,7 +129,7 @@ class ExactlyOnce:
                 lane.touched = True  # a block, even an empty one, shows the broker's clock
                 break
         careful = self._careful = self._refusals.alone and not self._careful  # turn by turn: neither waits for ever
-        transaction = self._emit_alone(now_ms) if careful else self._next(self.open)
+        transaction = self._emit_alone(now_ms) if careful else Transaction(self.open, self._intake.member())
         self._fill(transaction, lanes, now_ms)
         if transaction.empty:
             return True
@@ -174,16 +156,13 @@ class ExactlyOnce:
         if self._executor is not None:
             self._executor.shutdown(wait=False, cancel_futures=True)
 
-    def _next(self, generation: Generation) -> Transaction:
-        return Transaction(generation.output, generation, self._intake.member())
-
     def _emit_alone(self, now_ms: int) -> Transaction:
         """A transaction of records that must be tried one by one, all for one target."""
         usual, output = self.open, self._outputs["alone"]
         self.open = Generation(output, output)
         try:
             self._refusals.emit_alone(now_ms)
-            transaction = self._next(self.open)
+            transaction = Transaction(self.open, self._intake.member())
         finally:
             self.open = usual
         transaction.careful = True

@@ -22,7 +22,15 @@ from sidecar.sealing import Seal
 FLUSH_S: Final = 5.0  # a target that takes longer to acknowledge must not hold up the others
 CAREFUL_FLUSH_S: Final = 3.0  # for few records of one target, which may be tried in vain many times
 PROBE_S: Final = 1.0
+NAMES: Final = ("a", "b", "alone")  # two take turns, one sends every record in a batch of its own
+NEVER_READY: Final = frozenset(
+    {"TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED", "INVALID_TRANSACTION_TIMEOUT"}
+)
 ANSWER_S: Final = 5.0
+
+
+class HungClientError(Exception):
+    """Calls of the Kafka client don't come back: the process ends and starts over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +74,6 @@ class Transaction:
     into it.
     """
 
-    output: TransactionalOutput
     generation: Generation
     member: Any  # the consumer's place in its group: a commit of a former generation is refused
     blocks: list[SealedBlock] = field(default_factory=list)
@@ -74,6 +81,12 @@ class Transaction:
     doomed: bool = False
     failed: bool = False
     careful: bool = False  # every record in a batch of its own
+
+    @property
+    def output(self) -> TransactionalOutput:
+        """The producer whose transaction it is."""
+        output: TransactionalOutput = self.generation.output
+        return output
 
     @property
     def empty(self) -> bool:
@@ -105,6 +118,30 @@ class Broken:
 
 
 Ending = Committed | Aborted | Broken
+
+
+def make_outputs(
+    make: Callable[[str], TransactionalOutput], former: dict[str, TransactionalOutput], wanted: Callable[[], bool]
+) -> dict[str, TransactionalOutput] | str:
+    """Producers of all names, on the committer's thread. A problem that may pass is returned as text.
+
+    The former ones are let go of here: that waits for their threads. When this try is no longer `wanted`, it must not
+    fence off the producers of the next.
+    """
+    former.clear()
+    outputs: dict[str, TransactionalOutput] = {}
+    for name in NAMES:
+        if not wanted():
+            return "given up for another try"
+        output = outputs[name] = make(name)
+        try:
+            output.init(ANSWER_S)
+            output.begin()
+        except output.refused as error:
+            if error.args[0].name() in NEVER_READY:
+                raise
+            return str(error.args[0].str())
+    return outputs
 
 
 def finish(transaction: Transaction) -> Ending:

@@ -165,7 +165,7 @@ def test_a_topic_that_refuses_one_record_stops_no_other(site: Site) -> None:
     header = ("tickover-target", compacted.encode())
     for key in (b"a", None, b"b"):
         site.send(site.name("in"), [header, ("tickover-delay", b"300ms")], key=key)
-    assert [message.key() for message in site.kafka.read(compacted, 2)] == [b"a", b"b"]
+    assert sorted(message.key() or b"" for message in site.kafka.read(compacted, 2)) == [b"a", b"b"]
     [refused] = site.kafka.read(site.quarantine, 1)
     headers = dict(refused.headers() or [])
     assert headers["tickover-reason"] == b"unknown_target"

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from sidecar.exactly_once import FINISH_MAX_S, HUNG_MAX, ExactlyOnce, HungClientError
+from sidecar.exactly_once import FINISH_MAX_S, HUNG_MAX, ExactlyOnce
+from sidecar.transaction import HungClientError
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_kafka import FakeRecord
 from tests.unit.engine_bench import Bench

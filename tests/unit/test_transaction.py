@@ -77,7 +77,7 @@ class Producer:
 def transaction(producer: Producer) -> Transaction:
     """One block, already acknowledged, and the offset of its lane."""
     lane = Lane(LANE, 0, Wheel(0, 1), Position(0, 0), ledger_start=0)
-    made = Transaction(producer, Generation(producer), None)  # type: ignore[arg-type]
+    made = Transaction(Generation(producer), None)
     producer.purged = made.generation
     block = SealedBlock(lane, None, lambda: 1.0)  # type: ignore[arg-type]
     block.sent = True
