@@ -15,8 +15,11 @@ or not anything is held, and a dict inserts as fast. The wheel has no clock, no 
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from sidecar.record import Held
+
+FIRED_MAX: Final = 200_000  # records taken at a time, in whole buckets
 
 
 class Wheel:
@@ -73,6 +76,9 @@ class Wheel:
             bucket = buckets.pop(tick, None)
             if bucket is not None:
                 fired += bucket
+                if len(fired) >= FIRED_MAX:  # after a long pause: the rest comes with the next turns
+                    self._fired_tick = tick
+                    break
         if self._cancelled and fired:
             fired = self._without_cancelled(fired)
         self.count -= len(fired)
