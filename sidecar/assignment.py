@@ -133,8 +133,7 @@ class Assignment:
 
     def _start_over(self) -> None:
         """What Kafka has of our last transactions is unknown: let go of all lanes and recover them from it."""
-        lanes = list(self.lanes)
-        again = [LaneId(*lane) for lane in lanes]  # type: ignore[arg-type]
+        again = [lane.id for lane in self.lanes.values()]
         self._let_go(self._take_out(again))
         self._intake.pause(again)
         self._waiting.update(again)

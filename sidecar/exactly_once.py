@@ -27,7 +27,7 @@ from sidecar.generation import NO_OUTPUT, Generation, Refusals
 from sidecar.lane import Lane
 from sidecar.ledger import LedgerError, LedgerTopic
 from sidecar.ports import Intake, Time, TransactionalOutput, TransactionalOutputs
-from sidecar.sealing import commit_state, mark_of, restore_sealed, seal_of, take_sealed, unsealed
+from sidecar.sealing import commit_state, has_news, probe_clock, record_block, restore_sealed, seal_of, take_sealed
 from sidecar.tally import Tally
 from sidecar.transaction import (
     Aborted,
@@ -124,10 +124,7 @@ class ExactlyOnce:
         self._take_result()
         if not self.ready or self._job is not None:
             return False
-        if self.time.probe_due():
-            for lane in lanes:
-                lane.touched = True  # a block, even an empty one, shows the broker's clock
-                break
+        probe_clock(lanes, self.time)
         careful = self._careful = self._refusals.alone and not self._careful  # turn by turn: neither waits for ever
         transaction = self._emit_alone(now_ms) if careful else Transaction(self.open, self._intake.member())
         self._fill(transaction, lanes, now_ms)
@@ -175,16 +172,13 @@ class ExactlyOnce:
         if any(lane.dropped for lane in owners):  # its next owner reads it again
             transaction.doomed = True
             return
-        for lane, batch in generation.batches:
-            lane.settled += batch
-        for lane, departure in generation.departures:
-            lane.departed.append(departure)
+        generation.give_to_lanes()
         for lane in lanes:
             if not lane.dropped:
                 self._seal_all(transaction, lane, now_ms)
 
     def _seal_all(self, transaction: Transaction, lane: Lane, now_ms: int) -> None:
-        while lane.settled or lane.departed or lane.puts or lane.touched or unsealed(lane):
+        while has_news(lane):
             seal = seal_of(lane, now_ms, self._ledger.group)
             block = SealedBlock(lane, seal, self.time.boot_ms)
             self._write(transaction, block)
@@ -254,13 +248,10 @@ class ExactlyOnce:
             self.time.observe(block.sent_boot_ms, written.broker_ms, written.acknowledged_boot_ms)
             if lane.dropped:
                 continue
+            record_block(lane, seal, written.offset, self.tally)
             settled = seal.block.settled
-            lane.written(mark_of(seal.block, written.offset), seal.change.latest_due_ms if seal.change else -1)
-            if settled.offsets:
+            if settled.offsets:  # else a block would be followed by a commit of nothing
                 lane.settle(settled.offsets, settled.dues_ms)
-            if seal.change is not None:
-                seal.change.committed = True
-            self.tally.settled(lane.id.topic, settled.outcomes, settled.reasons, settled.offsets)
         for lane, state in transaction.states:
             lane.committed_watermark = state.watermark
         if transaction.careful:

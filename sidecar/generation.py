@@ -61,6 +61,13 @@ class Generation:
         if error is not None:
             self.failures.append(Failure(error, message, alone=True))
 
+    def give_to_lanes(self) -> None:
+        """Its records are the lanes' to seal now."""
+        for lane, batch in self.batches:
+            lane.settled += batch
+        for lane, departure in self.departures:
+            lane.departed.append(departure)
+
     @property
     def complete(self) -> bool:
         """Every record has its report."""

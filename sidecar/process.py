@@ -2,7 +2,7 @@
 
     services -> policy store -> own topics -> engine -> REST -> housekeeping
 
-`Process.run` blocks until SIGTERM, SIGINT or the engine's failure, and returns the exit status.
+`Process.run` blocks until SIGTERM, SIGINT or the engine's failure, and ends the process with the exit status.
 """
 
 import gc
@@ -53,7 +53,7 @@ EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 WATCH_S: Final = 0.2
 START_GRACE_S: Final = 3.0  # when asked to stop while starting: nothing is at stake yet
-EXIT_S: Final = 0.5  # what the interpreter needs at its end
+EXIT_S: Final = 0.5  # kept back for the end itself
 ANSWER_S: Final = 10.0  # how long housekeeping waits for the engine
 GARBAGE_HELD_MAX: Final = 10_000
 EXPECTED: Final = (
@@ -81,7 +81,7 @@ class Process:
         return self.machinery.engine
 
     def run(self) -> int:
-        """Start, wait for a signal or the engine's failure, stop. Returns the exit status.
+        """Start, wait for a signal or the engine's failure, stop. Ends the process with the exit status.
 
         Starting and stopping run in threads: a call of a client can't be interrupted, a thread can be left behind.
         """

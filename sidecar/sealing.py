@@ -5,6 +5,7 @@ a step per record.
 """
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate, compress
 from operator import attrgetter, itemgetter
@@ -14,7 +15,9 @@ from sidecar.block import Block, Entries, Settled
 from sidecar.change import ChangeBlock, LedgerMark
 from sidecar.commit import CommitState
 from sidecar.lane import NEVER, NOT_DECIDED, NOWHERE, Lane
+from sidecar.ports import Time
 from sidecar.record import ID, Departure, Held, Outcome, Position, place_of
+from sidecar.tally import Tally
 
 SETTLED_PER_BLOCK_MAX: Final = 20_000
 SETTLED_WITH_IDS_MAX: Final = 500  # an id may have 1,024 bytes, and a block must fit into a Kafka record
@@ -47,6 +50,19 @@ class Seal:
 def unsealed(lane: Lane) -> ChangeBlock | None:
     """The lane's first change block that has to be written to the ledger again."""
     return next((change for change in lane.changes if not change.sealed), None)
+
+
+def has_news(lane: Lane) -> bool:
+    """The lane has something to say to the ledger."""
+    return bool(lane.settled or lane.departed or lane.puts or lane.touched or unsealed(lane))
+
+
+def probe_clock(lanes: Iterable[Lane], time: Time) -> None:
+    """Now and then a block, even an empty one, has to show the broker's clock."""
+    if time.probe_due():
+        for lane in lanes:
+            lane.touched = True
+            break
 
 
 def seal_of(lane: Lane, now_ms: int, group: str) -> Seal:
@@ -100,6 +116,15 @@ def restore_sealed(lane: Lane, seal: Seal) -> None:
     lane.touched = True
     if seal.change is not None:
         seal.change.sealed = False
+
+
+def record_block(lane: Lane, seal: Seal, ledger_offset: int, tally: Tally) -> None:
+    """The block is a fact at this offset of the ledger. Its settled records' done marks are the caller's."""
+    settled = seal.block.settled
+    lane.written(mark_of(seal.block, ledger_offset), seal.change.latest_due_ms if seal.change else -1)
+    if seal.change is not None:
+        seal.change.committed = True
+    tally.settled(lane.id.topic, settled.outcomes, settled.reasons, settled.offsets)
 
 
 def mark_of(block: Block, ledger_offset: int) -> LedgerMark:

@@ -22,7 +22,7 @@ from sidecar.lane import Lane
 from sidecar.ledger import LedgerError, LedgerTopic
 from sidecar.ports import Intake, Output, Time
 from sidecar.record import LaneId
-from sidecar.sealing import Seal, commit_state, mark_of, seal_of, take_sealed
+from sidecar.sealing import Seal, commit_state, has_news, probe_clock, record_block, seal_of, take_sealed
 from sidecar.tally import Tally
 
 
@@ -69,12 +69,8 @@ class BlockReport:
         lane.blocks_in_flight -= 1
         if lane.dropped:
             return
-        settled = seal.block.settled
-        lane.written(mark_of(seal.block, message.offset()), seal.change.latest_due_ms if seal.change else -1)
-        lane.settle(settled.offsets, settled.dues_ms)
-        if seal.change is not None:
-            seal.change.committed = True
-        self.owner.tally.settled(lane.id.topic, settled.outcomes, settled.reasons, settled.offsets)
+        record_block(lane, seal, message.offset(), self.owner.tally)
+        lane.settle(seal.block.settled.offsets, seal.block.settled.dues_ms)
 
 
 class AtLeastOnce:
@@ -119,10 +115,7 @@ class AtLeastOnce:
             self._closed.append(self.open)
             self.open = Generation(*self._outputs)
         self._collect()
-        if self.time.probe_due():
-            for lane in lanes:
-                lane.touched = True  # a block, even an empty one, shows the broker's clock
-                break
+        probe_clock(lanes, self.time)
         for lane in lanes:
             if not self._seal_all(lane, now_ms):
                 break  # the producer's queue is full: the rest waits for the next interval
@@ -159,14 +152,11 @@ class AtLeastOnce:
                 continue
             if generation.failures:
                 self._refusals.refused(generation)
-            for lane, batch in generation.batches:
-                lane.settled += batch
-            for lane, departure in generation.departures:
-                lane.departed.append(departure)
+            generation.give_to_lanes()
         self._closed = waiting
 
     def _seal_all(self, lane: Lane, now_ms: int) -> bool:
-        while lane.settled or lane.departed or lane.puts or lane.touched:
+        while has_news(lane):
             try:
                 self._seal(lane, now_ms)
             except BufferError:
