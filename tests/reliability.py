@@ -184,7 +184,8 @@ def _soak() -> str:
         f"{violated} violated. Again: `make soak`, or the same rounds with "
         f"`.venv/bin/python -m tests.soak --seed {record['seed']}`.\n\n"
     )
-    return words + table(rows) + "\n"
+    remark = f"{record['remark']}\n\n" if "remark" in record else ""
+    return words + remark + table(rows) + "\n"
 
 
 def _mutants() -> str:
