@@ -27,6 +27,15 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server.stop()
 
 
+@pytest.fixture
+def own_redis(tmp_path: Path) -> Iterator[EmbeddedValkey]:
+    """A Valkey that a test may freeze, kill and empty."""
+    server = EmbeddedValkey(tmp_path / "valkey", free_port())
+    server.start()
+    yield server
+    server.kill()
+
+
 @pytest.fixture(scope="module")
 def new_site(kafka: Kafka, redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewSite]:
     """Makes sites; their sidecars end with the module."""

@@ -12,7 +12,6 @@ from confluent_kafka.admin import NewPartitions
 from redis import Redis
 
 from sidecar.embedded.jars import KafkaUnavailable
-from sidecar.embedded.maven import free_port
 from sidecar.embedded.valkey import EmbeddedValkey
 from tests.integration.conftest import NewSite
 from tests.services.fixtures import missing
@@ -47,15 +46,6 @@ def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
         missing("Kafka from maven", error)
     yield Kafka(server)
     server.remove()
-
-
-@pytest.fixture
-def own_redis(tmp_path: Path) -> Iterator[EmbeddedValkey]:
-    """A Valkey that a test may freeze, kill and empty."""
-    server = EmbeddedValkey(tmp_path / "valkey", free_port())
-    server.start()
-    yield server
-    server.kill()
 
 
 @pytest.fixture

@@ -6,12 +6,10 @@ No process dies here, so that even at_least_once repeats nothing.
 import os
 import signal
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from redis import Redis
 
-from sidecar.embedded.maven import free_port
 from sidecar.embedded.valkey import EmbeddedValkey
 from tests.integration.conftest import NewSite
 from tests.services.oracle import Traffic
@@ -29,17 +27,8 @@ FULL_BYTES = 1 << 20  # less than the server itself takes
 
 
 @pytest.fixture
-def valkey(tmp_path: Path) -> Iterator[EmbeddedValkey]:
-    """A Redis that nobody else uses."""
-    server = EmbeddedValkey(tmp_path / "valkey", free_port())
-    server.start()
-    yield server
-    server.kill()
-
-
-@pytest.fixture
-def proxy(valkey: EmbeddedValkey) -> Iterator[RedisProxy]:
-    proxy = RedisProxy(int(valkey.url.rpartition(":")[2])).start()
+def proxy(own_redis: EmbeddedValkey) -> Iterator[RedisProxy]:
+    proxy = RedisProxy(int(own_redis.url.rpartition(":")[2])).start()
     yield proxy
     proxy.stop()
 
@@ -91,27 +80,27 @@ def test_connections_are_cut_and_answers_are_slow(new_site: NewSite, guarantee: 
 
 
 def test_the_server_freezes_dies_restarts_and_is_full(
-    new_site: NewSite, guarantee: str, valkey: EmbeddedValkey
+    new_site: NewSite, guarantee: str, own_redis: EmbeddedValkey
 ) -> None:
     def trouble(sidecar: Sidecar, traffic: Traffic) -> None:
-        os.kill(valkey.process_id, signal.SIGSTOP)
+        os.kill(own_redis.process_id, signal.SIGSTOP)
         wait_until(lambda: not is_ready(sidecar), SOON_S, lambda: "a frozen Redis is not noticed")
-        os.kill(valkey.process_id, signal.SIGCONT)
+        os.kill(own_redis.process_id, signal.SIGCONT)
         wait_until(lambda: is_ready(sidecar), SOON_S, sidecar.last_words)
-        valkey.kill()
+        own_redis.kill()
         wait_until(lambda: not is_ready(sidecar), SOON_S, lambda: "a dead Redis is not noticed")
-        valkey.start()
+        own_redis.start()
         wait_until(lambda: is_ready(sidecar), SOON_S, sidecar.last_words)
-        with Redis.from_url(valkey.url, protocol=2) as client:
+        with Redis.from_url(own_redis.url, protocol=2) as client:
             before = client.config_get("maxmemory")["maxmemory"]
             client.config_set("maxmemory", FULL_BYTES)
             wait_until(lambda: not is_ready(sidecar), SOON_S, lambda: "a full Redis is not noticed")
             client.config_set("maxmemory", before)
         wait_until(lambda: is_ready(sidecar), SOON_S, sidecar.last_words)
-        valkey.stop()
-        valkey.start()
+        own_redis.stop()
+        own_redis.start()
 
-    judge(new_site, guarantee, valkey.url, trouble)
+    judge(new_site, guarantee, own_redis.url, trouble)
 
 
 def is_ready(sidecar: Sidecar) -> bool:
