@@ -181,11 +181,20 @@ def _acknowledged(transaction: Transaction) -> bool:
             return False
     unsent = [block for block in transaction.blocks if not block.sent]
     if unsent and not generation.failures:
-        for block in unsent:
-            block.send()  # there is room now; a BufferError would be a block larger than the whole queue
-        if output.flush(FLUSH_S):
+        if not all(_send(block, output) for block in unsent) or output.flush(FLUSH_S):
             return False
     return not generation.failures and not any(block.error for block in transaction.blocks)
+
+
+def _send(block: SealedBlock, output: TransactionalOutput) -> bool:
+    """Send a block that found no room before. False: what takes up the room is not acknowledged in time."""
+    try:
+        block.send()
+    except BufferError:
+        if output.flush(FLUSH_S):
+            return False
+        block.send()  # the queue is empty: a BufferError now would be a block larger than all of it
+    return True
 
 
 def _ask_for_failure(transaction: Transaction) -> None:

@@ -169,6 +169,38 @@ def test_a_block_without_room_is_sent_when_there_is_some() -> None:
     assert producer.calls == ["flush", "send", "flush", "offsets", "commit", "begin"]
 
 
+def test_blocks_that_find_no_room_beside_each_other_are_sent_one_after_the_other() -> None:
+    producer = Producer()
+    made = transaction(producer)
+    [block] = made.blocks
+    block.sent, block.written = False, None
+    room = [False, True]
+
+    def send() -> None:
+        producer.calls.append("send")
+        if not room.pop(0):
+            raise BufferError("queue full")
+        block.report(None, Message())
+
+    block.send = send
+    assert finish(made) == Committed()
+    assert producer.calls == ["flush", "send", "flush", "send", "flush", "offsets", "commit", "begin"]
+
+
+def test_a_block_whose_way_is_blocked_is_given_up_with_the_transaction() -> None:
+    producer = Producer(left=(0, 3))
+    made = transaction(producer)
+    [block] = made.blocks
+    block.sent = False
+
+    def send() -> None:
+        raise BufferError("queue full")
+
+    block.send = send
+    assert finish(made) == Aborted(None, of_records=True)
+    assert producer.calls == ["flush", "flush", "abort", "begin"]
+
+
 @pytest.mark.parametrize("call", ["offsets", "commit", "begin"])
 @pytest.mark.parametrize("error", [UNKNOWN, FENCED])
 def test_what_nobody_can_answer_for_is_broken(call: str, error: TransactionError) -> None:
