@@ -179,10 +179,9 @@ def _acknowledged(transaction: Transaction) -> bool:
             output.purge()  # the reports of what was still under way say which records these are
             output.flush(PROBE_S)
             return False
-    unsent = [block for block in transaction.blocks if not block.sent]
-    if unsent and not generation.failures:
-        if not all(_send(block, output) for block in unsent) or output.flush(FLUSH_S):
-            return False
+    unsent = [block for block in transaction.blocks if not block.sent and not generation.failures]
+    if unsent and (not all(_send(block, output) for block in unsent) or output.flush(FLUSH_S)):
+        return False
     return not generation.failures and not any(block.error for block in transaction.blocks)
 
 
