@@ -1,6 +1,6 @@
 """The REST API: `create_app(ports)`.
 
-A request passes, from outside in: unforeseen failures -> body limit -> safe headers -> route -> caller and
+A request passes, from outside in: unforeseen failures -> audit -> body limit -> safe headers -> route -> caller and
 role -> strict JSON -> model -> the port that does the work. Whatever goes wrong is a problem document.
 """
 
@@ -9,6 +9,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api import explain, health, messages, openapi, policies, problems
+from api.audit import Audit, AuditLog
 from api.body import BodyLimit
 from api.message import NewMessage
 from api.ports import Ports
@@ -30,12 +31,14 @@ def create_app(ports: Ports) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.ports = ports
+    app.state.audit = AuditLog(ports.audit_sender, ports.audit_topic, ports.monotonic_s)
     problems.install(app)
     for part in (explain, policies, messages, health):
         app.include_router(part.router)
     openapi.install(app, _BODIES)
     app.add_middleware(SafeHeaders)
     app.add_middleware(BodyLimit, limit_bytes=ports.limits.body_bytes)
+    app.add_middleware(Audit, audit=app.state.audit, now_ms=ports.now_ms)
     app.add_middleware(problems.Failures)
     return app
 

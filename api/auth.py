@@ -130,8 +130,8 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def identify(request: Request, tokens: Tokens | None, needed: Role) -> Caller:
-    """The caller of `request`, or 401, or 403 without the role."""
+def identify(request: Request, tokens: Tokens | None) -> Caller:
+    """The caller of `request`, or 401."""
     if tokens is None:
         return _local(request)
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
@@ -143,9 +143,13 @@ def identify(request: Request, tokens: Tokens | None, needed: Role) -> Caller:
             "Send a valid token: Authorization: Bearer <token>.",
             {"WWW-Authenticate": 'Bearer realm="tickover"'},
         )
+    return caller
+
+
+def require(caller: Caller, needed: Role) -> None:
+    """403 without the role."""
     if caller.role < needed:
         raise Problem(403, "forbidden", f"This needs the role {needed.name.lower()}.")
-    return caller
 
 
 def _local(request: Request) -> Caller:

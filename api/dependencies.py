@@ -1,4 +1,4 @@
-"""What routes ask for by type: the ports, the caller with a role, the body."""
+"""What routes ask for by type: the ports, the caller with a role, the body, the trail that audit records."""
 
 import json
 from collections.abc import Mapping
@@ -7,7 +7,8 @@ from typing import Annotated, Any
 from fastapi import Depends, Request
 from starlette.responses import Response
 
-from api.auth import Caller, Role, identify
+from api.audit import AuditUnavailable, Trail, unavailable
+from api.auth import Caller, Role, identify, require
 from api.body import Body, json_body
 from api.ports import Ports
 
@@ -21,16 +22,42 @@ async def _ports(request: Request) -> Ports:
 GivenPorts = Annotated[Ports, Depends(_ports)]
 
 
-async def _reader(request: Request, ports: GivenPorts) -> Caller:
-    return identify(request, ports.tokens, Role.READ)
+async def _trail(request: Request) -> Trail:
+    trail = request.state.trail
+    assert isinstance(trail, Trail)
+    return trail
 
 
-async def _writer(request: Request, ports: GivenPorts) -> Caller:
-    return identify(request, ports.tokens, Role.WRITE)
+GivenTrail = Annotated[Trail, Depends(_trail)]
 
 
-async def _admin(request: Request, ports: GivenPorts) -> Caller:
-    return identify(request, ports.tokens, Role.ADMIN)
+def _caller(request: Request, ports: Ports, trail: Trail, needed: Role) -> Caller:
+    trail.needed = needed
+    trail.caller = identify(request, ports.tokens)
+    require(trail.caller, needed)
+    return trail.caller
+
+
+async def _reader(request: Request, ports: GivenPorts, trail: GivenTrail) -> Caller:
+    return _caller(request, ports, trail, Role.READ)
+
+
+async def _acting(request: Request, ports: Ports, trail: Trail, needed: Role) -> Caller:
+    """Who wants to change something: it is done only when it can be recorded."""
+    caller = _caller(request, ports, trail, needed)
+    try:
+        await request.app.state.audit.ready()
+    except AuditUnavailable:
+        raise unavailable() from None
+    return caller
+
+
+async def _writer(request: Request, ports: GivenPorts, trail: GivenTrail) -> Caller:
+    return await _acting(request, ports, trail, Role.WRITE)
+
+
+async def _admin(request: Request, ports: GivenPorts, trail: GivenTrail) -> Caller:
+    return await _acting(request, ports, trail, Role.ADMIN)
 
 
 # Parameters are resolved in order and the first failure answers: name the caller before the body,

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from api.auth import Caller
 from api.body import validated
-from api.dependencies import GivenPorts, JsonBody, Writer, json_response
+from api.dependencies import GivenPorts, GivenTrail, JsonBody, Writer, json_response
 from api.message import NewMessage, draft, new_id, repeatable_id, source_of
 from api.openapi import body_of
 from api.ports import (
@@ -60,6 +60,7 @@ async def send_message(
     caller: Writer,
     body: JsonBody,
     ports: GivenPorts,
+    trail: GivenTrail,
     idempotency_key: Annotated[str | None, Header()] = None,
 ) -> Response:
     """Send a message that is emitted to its target when it is due; 202 once Kafka has acknowledged it.
@@ -67,12 +68,16 @@ async def send_message(
     With an `Idempotency-Key` a request may be repeated for 24 hours on any replica and is done once.
     """
     message = validated(NewMessage, body)
+    trail.note(id=message.id, source=message.source, target=message.target)
     if idempotency_key is None:
         accepted = await _send(ports, message, message.id or new_id(), ports.now_ms())
+        trail.note(**accepted)
         return json_response(accepted, 202)
     key = _scoped(idempotency_key, caller)
     try:
-        return await _send_once(ports, message, key, hashlib.sha256(body.canonical).digest())
+        response = await _send_once(ports, message, key, hashlib.sha256(body.canonical).digest())
+        trail.note(**json.loads(bytes(response.body)))
+        return response
     except IdempotencyUnavailable:
         detail = "The store of idempotency keys can't be reached; nothing was sent."
         raise Problem(503, "idempotency-unavailable", detail, RETRY_LATER) from None

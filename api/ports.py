@@ -131,6 +131,8 @@ class Ports:
     policies: Policies
     stats: Callable[[], Stats]
     sender: Sender
+    audit_sender: Sender
+    audit_topic: str
     idempotency: Idempotency
     metrics: Callable[[], bytes]
     tokens: Tokens | None

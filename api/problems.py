@@ -72,6 +72,7 @@ def validation_errors(errors: Any) -> list[dict[str, str]]:
 
 def _own(request: Request, error: Exception) -> Response:
     assert isinstance(error, Problem)
+    request.state.trail.problem = error.type
     return problem_response(error, request.url.path)
 
 
@@ -89,6 +90,7 @@ def _of_router(request: Request, error: Exception) -> Response:
 def _of_parameters(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     errors = validation_errors(error.errors())
+    request.state.trail.problem = "invalid-parameter"
     return problem_response(
         unprocessable("invalid-parameter", "A query or path parameter is not valid.", errors=errors),
         request.url.path,

@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
+from pydantic import Field, SecretStr, ValidationError, model_validator
 
+from sidecar.config_operations import AuditSettings
 from sidecar.config_sources import ConfigError, explain, gather, nest
 from sidecar.config_values import (
     Bytes,
     Client,
     Milliseconds,
     Replicas,
+    Section,
     Topic,
     TopicGlobs,
     TopicOrDefault,
@@ -31,11 +33,7 @@ SERVER_SCHEMES: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster")
 __all__ = ["ConfigError", "Settings", "load_settings"]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, hide_input_in_errors=True)
-
-
-class WheelSettings(_Section):
+class WheelSettings(Section):
     """How much may be held in memory. At a limit the cursor stops and intake goes on into the overflow."""
 
     records_max: int = Field(
@@ -44,7 +42,7 @@ class WheelSettings(_Section):
     bytes_max: Bytes = Field(default=512 << 20, ge=1 << 20, le=1 << 40, description="Bytes in the wheel, 1MiB to 1TiB")
 
 
-class IntakeSettings(_Section):
+class IntakeSettings(Section):
     """What is taken in one turn, and what one record may carry."""
 
     batch: int = Field(
@@ -61,7 +59,7 @@ class IntakeSettings(_Section):
     )
 
 
-class KafkaSettings(_Section):
+class KafkaSettings(Section):
     """The brokers, and librdkafka's own settings."""
 
     bootstrap_servers: str = Field(
@@ -92,7 +90,7 @@ class KafkaSettings(_Section):
         return self
 
 
-class RedisSettings(_Section):
+class RedisSettings(Section):
     """The server of the overflow. A user name and password in the URL are taken out of it and kept apart."""
 
     url: str = Field(
@@ -135,7 +133,7 @@ class RedisSettings(_Section):
         return {**values, **{name: item for name, item in given.items() if item}, "url": bare}
 
 
-class LedgerSettings(_Section):
+class LedgerSettings(Section):
     """The topic in which every settlement is written."""
 
     topic: TopicOrDefault = Field(default="", description="Name; empty: tickover.<group>.ledger")
@@ -159,20 +157,20 @@ class LedgerSettings(_Section):
         return values
 
 
-class PoliciesSettings(_Section):
+class PoliciesSettings(Section):
     """Where the policies are."""
 
     file: str = Field(default="", description="YAML file of policies that this process publishes at start; empty: none")
     topic: Topic = Field(default="tickover.policies", description="The policy topic: the one truth for all replicas")
 
 
-class QuarantineSettings(_Section):
+class QuarantineSettings(Section):
     """Where records go that cannot be decided."""
 
     topic: Topic = Field(default="tickover.quarantine", description="The quarantine topic")
 
 
-class ApiSettings(_Section):
+class ApiSettings(Section):
     """The REST interface."""
 
     host: str = Field(default="127.0.0.1", min_length=1, description="Address; other than loopback needs tokens")
@@ -189,7 +187,7 @@ class ApiSettings(_Section):
         return self
 
 
-class LogSettings(_Section):
+class LogSettings(Section):
     """What is logged, to stderr. Payloads and header values never are."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(
@@ -198,7 +196,7 @@ class LogSettings(_Section):
     format: Literal["json", "text"] = Field(default="json", description="json: one object per line; text: for people")
 
 
-class Settings(_Section):
+class Settings(Section):
     """All settings of one process, frozen. Built by `load_settings`, or in tests: `Settings(group="g")`."""
 
     group: str = Field(
@@ -246,6 +244,7 @@ class Settings(_Section):
     policies: PoliciesSettings = Field(default=PoliciesSettings())
     quarantine: QuarantineSettings = Field(default=QuarantineSettings())
     api: ApiSettings = Field(default=ApiSettings())
+    audit: AuditSettings = Field(default=AuditSettings())
     log: LogSettings = Field(default=LogSettings())
 
     @property
@@ -253,11 +252,22 @@ class Settings(_Section):
         """The ledger's name with the default filled in."""
         return self.ledger.topic or f"tickover.{self.group}.ledger"
 
+    @property
+    def audit_topic(self) -> str:
+        """The audit topic's name with the default filled in."""
+        return self.audit.topic or f"tickover.{self.group}.audit"
+
+    @property
+    def own_topics(self) -> frozenset[str]:
+        """The topics that are tickover's own: never sources."""
+        return frozenset({self.ledger_topic, self.policies.topic, self.quarantine.topic, self.audit_topic})
+
     @model_validator(mode="after")
     def _topics_differ(self) -> Self:
-        names = (self.ledger_topic, self.policies.topic, self.quarantine.topic)
-        if len(set(names)) != len(names):
-            raise ValueError("ledger.topic, policies.topic and quarantine.topic must be three different topics")
+        if len(self.own_topics) < 4:
+            raise ValueError(
+                "ledger.topic, policies.topic, quarantine.topic and audit.topic must be four different topics"
+            )
         return self
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, BeforeValidator, PlainSerializer, SecretStr
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, PlainSerializer, SecretStr
 
 from policies.duration import format_duration, parse_duration
 from policies.model import is_topic
@@ -17,6 +17,12 @@ REPLICAS_MAX: Final = 100
 SECRET_CLIENT_KEY: Final = re.compile(
     r".*(password|secret|passphrase|private\.key|key\.pem|jaas|sasl\.oauthbearer\.config).*"
 )
+
+
+class Section(BaseModel):
+    """A group of settings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, hide_input_in_errors=True)
 
 
 def _bytes(value: object) -> object:

@@ -155,7 +155,7 @@ def _cluster(
     policies: Sequence[Policy],
     brokers: int,
 ) -> Cluster:
-    internal = {settings.ledger_topic, settings.policies.topic, settings.quarantine.topic}
+    internal = settings.own_topics
     targets = {glob for policy in policies for glob in (policy.target.topic, *policy.target.allow) if glob}
     sources = source_topics(settings, policies, topics)
     interesting = (internal & set(topics)) | set(matching(targets, topics)) | set(sources)

@@ -11,7 +11,7 @@ from policies.topic import TOPIC_SETTINGS
 from sidecar.config import Settings
 from sidecar.finding import Finding, Severity
 from sidecar.retention import ledger_retention_ms
-from sidecar.topics import ledger_config
+from sidecar.topics import audit_config, ledger_config
 
 REPLICAS_WANTED: Final = 3
 # The defaults of brokers (1,048,588) and of the producer (1,000,000) differ by this; that is no finding.
@@ -67,7 +67,8 @@ def check_topics(cluster: Cluster, settings: Settings, policies: Sequence[Policy
     """All checks of topics, the internal ones first."""
     yield from _ledger(cluster, settings, policies)
     yield from _policy_topic(cluster, settings)
-    yield from _quarantine(cluster, settings)
+    yield from _kept(cluster, "quarantine", settings.quarantine.topic, {"cleanup.policy": "delete"})
+    yield from _kept(cluster, "audit", settings.audit_topic, audit_config(settings.audit.retention_ms))
     sources = source_topics(settings, policies, cluster.topics)
     yield from _sources(cluster, settings, policies, sources)
     yield from _targets(cluster, policies)
@@ -111,7 +112,7 @@ def matching(globs: Iterable[str], topics: Iterable[str]) -> list[str]:
 def source_topics(settings: Settings, policies: Sequence[Policy], topics: Iterable[str]) -> list[str]:
     """The existing topics that the sidecar would consume."""
     globs = settings.sources or tuple(glob for policy in policies for glob in policy.match.topics)
-    internal = {settings.ledger_topic, settings.policies.topic, settings.quarantine.topic}
+    internal = settings.own_topics
     found = matching(globs, topics)
     return [topic for topic in found if topic not in internal and (topic in globs or not topic.startswith("__"))]
 
@@ -173,12 +174,11 @@ def _policy_topic(cluster: Cluster, settings: Settings) -> Iterator[Finding]:
     yield from problems or [Finding(Severity.OK, part, "one partition, kept for ever")]
 
 
-def _quarantine(cluster: Cluster, settings: Settings) -> Iterator[Finding]:
-    name = settings.quarantine.topic
-    part = f"quarantine {name}"
+def _kept(cluster: Cluster, role: str, name: str, config: Mapping[str, str]) -> Iterator[Finding]:
+    part = f"{role} {name}"
     facts = cluster.topics.get(name)
     if facts is None:
-        yield _absent(part, cluster.create(name, 1, -1, {"cleanup.policy": "delete"}))
+        yield _absent(part, cluster.create(name, 1, -1, config))
         return
     yield from list(_internal(cluster, name, part, facts)) or [Finding(Severity.OK, part, "exists")]
 

@@ -45,7 +45,7 @@ from sidecar.retention import ledger_retention_ms, longest_delay_ms
 from sidecar.services import Progress, Services, start_services
 from sidecar.sources import Sources
 from sidecar.timekeeper import Timekeeper
-from sidecar.topics import MissingTopicError, ensure_topic, ledger_config
+from sidecar.topics import MissingTopicError, audit_config, ensure_topic, ledger_config
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +149,7 @@ class Process:
         engine.table = self.store.table
         engine.start(timekeeper, time.sleep)
         self._stack.callback(engine.stop, settings.shutdown_timeout_ms / 1_000)
-        own_topics = frozenset({ledger.name, settings.policies.topic, settings.quarantine.topic})
+        own_topics = settings.own_topics
         sources = Sources(settings, own_topics, admin, self.machinery, lambda: self.store.table)
         sources.look()
         self._start_api(client, overflow, recorder, tokens)
@@ -194,6 +194,8 @@ class Process:
             admin, name, ledger.partitions, ledger.replication_factor, ledger_config(retention_ms)
         )
         ensure_topic(admin, self.settings.quarantine.topic, 1, ledger.replication_factor, {"retention.ms": "-1"})
+        audit = audit_config(self.settings.audit.retention_ms)
+        ensure_topic(admin, self.settings.audit_topic, 1, ledger.replication_factor, audit)
         return LedgerTopic(name, partitions, self.settings.group)
 
     def _start_api(self, client: dict[str, str], overflow: RedisOverflow, recorder: Recorder, tokens: Any) -> None:
@@ -207,6 +209,8 @@ class Process:
             policies=store,
             stats=lambda: engine.stats,
             sender=sender,
+            audit_sender=sender,
+            audit_topic=settings.audit_topic,
             idempotency=idempotency,
             metrics=Exposition(lambda: engine.stats, lambda: store.table, recorder),
             tokens=tokens,

@@ -33,6 +33,11 @@ def ledger_config(retention_ms: int) -> dict[str, str]:
     }
 
 
+def audit_config(retention_ms: int) -> dict[str, str]:
+    """Broker settings of the audit topic."""
+    return {"cleanup.policy": "delete", "retention.ms": str(retention_ms)}
+
+
 def ensure_topic(admin: AdminClient, name: str, partitions: int, replicas: int, config: Mapping[str, str]) -> int:
     """Create a topic if it is missing; returns its partition count. Raises MissingTopicError with the way out."""
     count = _partition_count(admin, name)

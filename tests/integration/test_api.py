@@ -84,6 +84,7 @@ class Api:
 def replicas(kafka: Kafka, client: Any) -> Iterator[tuple[Api, Api]]:
     """Two of them, on the same topics and the same Redis."""
     policies_topic = f"{kafka.topic('api-policies')}-log"
+    kafka.create_topic(f"{policies_topic}-audit")
     source, target = kafka.topic("api-source", 6), kafka.topic("api-target")
     stops: list[Callable[[], None]] = []
     made = []
@@ -107,6 +108,8 @@ def replica(kafka: Kafka, policies_topic: str, client: Any) -> tuple[Server, lis
         policies=store,
         stats=lambda: stats,
         sender=sender,
+        audit_sender=sender,
+        audit_topic=f"{policies_topic}-audit",
         idempotency=idempotency,
         metrics=Exposition(lambda: stats, lambda: store.table, Recorder()),
         tokens=None,

@@ -65,6 +65,7 @@ def test_an_empty_cluster_gets_the_commands_that_create_what_is_missing(place: P
         (f"ledger {place.settings.ledger_topic}", place.settings.ledger_topic),
         (f"policy topic {place.settings.policies.topic}", place.settings.policies.topic),
         (f"quarantine {place.settings.quarantine.topic}", place.settings.quarantine.topic),
+        (f"audit {place.settings.audit_topic}", place.settings.audit_topic),
     ):
         assert findings[part].severity is Severity.WARNING
         assert f"--create --topic {topic} " in findings[part].fix
@@ -83,6 +84,7 @@ def test_topics_as_they_should_be(place: Place, kafka: Kafka) -> None:
     )
     kafka.create_topic(place.settings.policies.topic, 1, retention_ms=-1, retention_bytes=-1)
     kafka.create_topic(place.settings.quarantine.topic)
+    kafka.create_topic(place.settings.audit_topic)
     kafka.create_topic(place.source, 3, retention_ms=-1)
     kafka.create_topic(place.target, 3)
     place.publish("1d")

@@ -144,6 +144,7 @@ class World:
 
     policies: MemoryPolicies = field(default_factory=MemoryPolicies)
     sender: MemorySender = field(default_factory=lambda: MemorySender({"reminders": 12, "gold": 3}))
+    audit: MemorySender = field(default_factory=lambda: MemorySender({"tickover.audit": 1}))
     idempotency: MemoryIdempotency = field(default_factory=MemoryIdempotency)
     stats: Stats = field(default_factory=lambda: Stats(joined=True, turned_monotonic_s=100.0))
     monotonic_s: float = 100.0
@@ -159,6 +160,8 @@ class World:
                 policies=self.policies,
                 stats=lambda: self.stats,
                 sender=self.sender,
+                audit_sender=self.audit,
+                audit_topic="tickover.audit",
                 idempotency=self.idempotency,
                 metrics=Exposition(lambda: self.stats, lambda: self.policies.table, self.recorder),
                 tokens=self.tokens,
@@ -187,6 +190,11 @@ class World:
         policy = Policy.model_validate(document)
         current = self.policies.table.policies.get(policy.name)
         self.policies.put(policy, current.version if current else 0, "test", managed_by)
+
+    @property
+    def audited(self) -> list[dict[str, Any]]:
+        """The records of the audit topic."""
+        return [json.loads(record.value or b"") for record in self.audit.sent]
 
     def change_stats(self, **changes: Any) -> None:
         self.stats = replace(self.stats, **changes)

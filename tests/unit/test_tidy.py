@@ -223,15 +223,16 @@ def setting_fields(config: Source) -> Iterator[tuple[str, ast.AnnAssign]]:
 
 
 def test_every_setting_is_read() -> None:
-    [config] = [source for source in SOURCES if source.module == "sidecar.config"]
+    configs = [source for source in SOURCES if source.module.startswith("sidecar.config")]
     outside = [s for s in PRODUCT if not s.module.startswith("sidecar.config")]
     read = {name for source in outside for name in source.attributes_read}
-    for function in config.functions():
+    for function in (function for config in configs for function in config.functions()):
         if function.name in read:
             read |= set(attributes_read(function))
     refuse(
         [
             f"{at(config, node)}: nothing reads {name}"
+            for config in configs
             for name, node in setting_fields(config)
             if name.rpartition(".")[2] not in read
         ]
