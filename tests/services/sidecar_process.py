@@ -8,7 +8,8 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar
+from weakref import WeakSet
 
 import httpx
 
@@ -26,6 +27,8 @@ class Sidecar:
     Started by one life, everything durable outlives it: Kafka and Redis are not its children.
     """
 
+    known: ClassVar["WeakSet[Sidecar]"] = WeakSet()  # all: a failed test's report shows what those in it have said
+
     def __init__(self, settings: Mapping[str, str], port: int, log: Path) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self.log = log
@@ -38,6 +41,7 @@ class Sidecar:
         }
         self._process: subprocess.Popen[bytes] | None = None
         self._output: BinaryIO | None = None
+        Sidecar.known.add(self)
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -151,7 +155,7 @@ class Sidecar:
 
     def last_words(self) -> str:
         """The end of its log."""
-        return self.log.read_bytes()[-3000:].decode(errors="replace")
+        return self.log.read_bytes()[-30000:].decode(errors="replace")
 
 
 def now_ms() -> int:
