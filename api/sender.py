@@ -60,8 +60,12 @@ class _Waiting:
         if error is not None:
             self.future.set_exception(_refusal(error))
             return
+        offset = message.offset()
+        if offset is None:  # the client infers it from a later record: sidecar/generation.py, `Unproven`
+            self.future.set_exception(SenderUnavailable("the broker has not said that it has the record"))
+            return
         self.future.set_result(
-            Acknowledged(message.topic() or "", message.partition() or 0, message.offset() or 0, message.timestamp()[1])
+            Acknowledged(message.topic() or "", message.partition() or 0, offset, message.timestamp()[1])
         )
 
 

@@ -14,6 +14,35 @@ class Failure(NamedTuple):
     alone: bool
 
 
+class Unproven:
+    """The error of a record that was reported as written, at no offset: the broker has not said that it has it.
+
+    librdkafka takes a record for written when a later one of the same partition is. But a broker that knows nothing of
+    a producer yet lets it begin anywhere: of two requests on the way to a new partition, the first may be refused
+    ("not the leader", a moment before it is) and the second taken. The first record is then nowhere.
+    """
+
+    def name(self) -> str:
+        """As Kafka's names of errors."""
+        return "NO_OFFSET"
+
+    def fatal(self) -> bool:
+        """The producer is fine."""
+        return False
+
+    def str(self) -> "str":
+        """For logs."""
+        return "reported as written, but at no offset"
+
+
+UNPROVEN: Final = Unproven()
+
+
+def refusal(error: Any, message: Any) -> Any:
+    """What speaks against a record's being in its topic; None when its delivery report proves that it is."""
+    return UNPROVEN if error is None and message.offset() is None else error
+
+
 class NoOutput:
     """No producer for now: records stay where they are."""
 
@@ -52,14 +81,14 @@ class Generation:
     def report(self, error: Any, message: Any) -> None:
         """Delivery report of any record of this generation: one shared bound method, as it runs once a record."""
         self.acknowledged += 1
-        if error is not None:
-            self.failures.append(Failure(error, message, alone=False))
+        if error is not None or message.offset() is None:
+            self.failures.append(Failure(refusal(error, message), message, alone=False))
 
     def report_alone(self, error: Any, message: Any) -> None:
         """Delivery report of a record that was sent in a batch of its own."""
         self.acknowledged += 1
-        if error is not None:
-            self.failures.append(Failure(error, message, alone=True))
+        if error is not None or message.offset() is None:
+            self.failures.append(Failure(refusal(error, message), message, alone=True))
 
     def give_to_lanes(self) -> None:
         """Its records are the lanes' to seal now."""

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from sidecar.block import encode
 from sidecar.commit import encode_metadata
-from sidecar.generation import Generation, Refusals
+from sidecar.generation import Generation, Refusals, refusal
 from sidecar.lane import Lane
 from sidecar.ledger import LedgerError, LedgerTopic
 from sidecar.ports import Intake, Output, Time
@@ -61,8 +61,9 @@ class BlockReport:
 
     def report(self, error: Any, message: Any) -> None:
         """Delivery report of the block."""
+        error = refusal(error, message)
         if error is not None:
-            self.owner.failure = LedgerError(f"the ledger refused a block of {self.lane.id}: {error}")
+            self.owner.failure = LedgerError(f"the ledger refused a block of {self.lane.id}: {error.str()}")
             return
         self.owner.time.observe(self.sent_boot_ms, message.timestamp()[1], self.owner.time.boot_ms())
         lane, seal = self.lane, self.seal

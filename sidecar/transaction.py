@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sidecar.commit import CommitState, encode_metadata
-from sidecar.generation import Generation
+from sidecar.generation import Generation, refusal
 from sidecar.lane import Lane
 from sidecar.ports import TransactionalOutput
 from sidecar.record import LaneId
@@ -60,9 +60,8 @@ class SealedBlock:
 
     def report(self, error: Any, message: Any) -> None:
         """Delivery report, on the committer's thread: only notes what it says."""
-        if error is not None:
-            self.error = error
-        else:
+        self.error = refusal(error, message)
+        if self.error is None:
             self.written = Written(message.offset(), message.timestamp()[1], self._boot_ms())
 
 

@@ -39,6 +39,13 @@ TRANSACTIONS: Final = "transactions"
 
 MUTANTS: Final[dict[str, Mutant]] = {
     "the wheel rounds down": Mutant("wheel.py", "tick = -(-held[0] // tick_ms)", "tick = held[0] // tick_ms"),
+    "what the client only infers is a fact": Mutant(
+        "generation.py",
+        "        if error is not None or message.offset() is None:\n"
+        "            self.failures.append(Failure(refusal(error, message), message, alone=False))",
+        "        if error is not None:\n"
+        "            self.failures.append(Failure(refusal(error, message), message, alone=False))",
+    ),
     "the wheel fires a tick early": Mutant(
         "wheel.py", "reached = now_ms // self.tick_ms", "reached = -(-now_ms // self.tick_ms)"
     ),

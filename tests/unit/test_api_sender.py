@@ -33,9 +33,9 @@ class Reports:
             raise self.raises
         self.produced.append({"topic": topic, "value": value, "key": key, "partition": partition, **rest})
 
-    def report(self, error: KafkaError | None = None) -> None:
+    def report(self, error: KafkaError | None = None, offset: int | None = 7) -> None:
         message = SimpleNamespace(
-            topic=lambda: "t", partition=lambda: 3, offset=lambda: 7, timestamp=lambda: (1, 1_000)
+            topic=lambda: "t", partition=lambda: 3, offset=lambda: offset, timestamp=lambda: (1, 1_000)
         )
         self.due.append((error, message))
         self._arrived.set()
@@ -119,6 +119,19 @@ def test_a_cancelled_request_harms_nobody(made: tuple[KafkaSender, Reports], cap
 
     assert asyncio.run(send_two()).offset == 7
     assert caplog.text == ""  # the serving thread would survive an error in a report, but would say so
+
+
+def test_what_the_client_only_infers_is_not_accepted(made: tuple[KafkaSender, Reports]) -> None:
+    sender, producer = made
+
+    async def send() -> Any:
+        task = asyncio.create_task(sender.send(RECORD))
+        await wait_produced(producer, 1)
+        producer.report(offset=None)
+        return await task
+
+    with pytest.raises(SenderUnavailable, match="has not said"):
+        asyncio.run(send())
 
 
 def test_a_report_after_the_loop_is_gone(made: tuple[KafkaSender, Reports]) -> None:

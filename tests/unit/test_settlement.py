@@ -4,7 +4,7 @@ from sidecar.block import decode
 from sidecar.commit import decode_metadata
 from sidecar.ledger import LedgerError
 from sidecar.record import Outcome
-from tests.simulation.fake_kafka import FakeError
+from tests.simulation.fake_kafka import FakeError, FakeRecord, Nowhere
 from tests.simulation.replica import LEDGER
 from tests.unit.engine_bench import LANE, Bench
 
@@ -84,6 +84,22 @@ def test_a_refused_block_ends_the_engine(bench: Bench) -> None:
     bench.replica.output.produce = refuse_blocks  # type: ignore[method-assign]
     bench.send(b"v", 0)
     with pytest.raises(LedgerError, match="refused"):
+        bench.run(300)
+
+
+def test_a_block_that_nobody_has_seen_written_ends_the_engine(bench: Bench) -> None:
+    """The client infers it of a later one; a block that is missing in the ledger is a lost settlement."""
+    produce = bench.replica.output.produce
+
+    def infer_blocks(topic: str, value: object, key: object, partition: int, report, *rest) -> None:
+        if topic == LEDGER.name:
+            report(None, Nowhere(FakeRecord((topic, partition, 0), (2, 0), (None, None), None)))
+        else:
+            produce(topic, value, key, partition, report, *rest)  # type: ignore[arg-type]
+
+    bench.replica.output.produce = infer_blocks  # type: ignore[method-assign]
+    bench.send(b"v", 0)
+    with pytest.raises(LedgerError, match="no offset"):
         bench.run(300)
 
 

@@ -106,6 +106,29 @@ def test_a_refused_record_aborts_and_is_named() -> None:
     assert [failure.error.name() for failure in made.generation.failures] == ["MSG_SIZE_TOO_LARGE"]
 
 
+class Inferred(Message):
+    """librdkafka takes it for written because a later one is."""
+
+    def offset(self) -> None:  # type: ignore[override]
+        return None
+
+
+def test_a_record_without_an_offset_is_not_in_its_topic() -> None:
+    producer = Producer()
+    made = transaction(producer)
+    made.generation.report(None, Inferred())
+    assert finish(made) == Aborted(None, of_records=True)
+    assert [failure.error.name() for failure in made.generation.failures] == ["NO_OFFSET"]
+
+
+def test_a_block_without_an_offset_is_not_in_the_ledger() -> None:
+    producer = Producer()
+    made = transaction(producer)
+    made.blocks[0].report(None, Inferred())
+    assert finish(made) == Aborted(None, of_records=True)
+    assert producer.calls == ["flush", "abort", "begin"]
+
+
 def test_what_an_abort_reports_says_nothing_of_the_records() -> None:
     producer = Producer(offsets=ABORT)
     made = transaction(producer)
