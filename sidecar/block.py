@@ -9,6 +9,9 @@
              | partition  | runs | settled |  its ids  | its reasons  |    entries    | their ids |
              |    i32     | u32  |   u32   |    u32    |     u32      |      u32      |    u32    |
              +------------+------+---------+-----------+--------------+---------------+-----------+
+             |  related   |    sources     | carried | their ids | their sources |   from version 2 on
+             |    u32     |      u32       |   u32   |    u32    |     u32       |
+             +------------+----------------+---------+-----------+---------------+
              then the columns, in this order (how each is packed: column.py)
              group, topic, topic_id                                    words, one each
              runs      from_offset, version                            numbers
@@ -22,6 +25,9 @@
                        first_failure_ms, expires_ms                    numbers
                        policy, target, dead_letter                     words
                        ids: offset (offsets), id (texts)
+                       sources: offset (offsets), source offset (numbers)
+             carried   as entries: records held from here on under the offset of the control record that moved them
+             related   offset (offsets), related offset (numbers)
 
 Columns, not rows: neighbours in a column are alike, so two thousand settled records cost 2 to 5 bytes each,
 and every step of the work is one call into C for a whole column (figures: docs/ledger-format.md).
@@ -32,9 +38,10 @@ This module needs nothing of Kafka, so that the pipeline's executors can read th
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final
 from zlib import crc32
 
+from sidecar.block_parts import NO_ENTRIES, NOTHING_SETTLED, PROMOTED, STRUCK, Entries, Settled
 from sidecar.column import RECORDS_MAX, ColumnReader, pack_numbers, pack_offsets, pack_texts, pack_words
 from sidecar.frame import LedgerFormatError, NewerLedgerFormatError, pack_frame, unpack_frame
 from sidecar.record import Outcome, Position
@@ -42,7 +49,9 @@ from sidecar.record import Outcome, Position
 __all__ = [
     "NOTHING_SETTLED",
     "NO_ENTRIES",
+    "PROMOTED",
     "RECORDS_MAX",
+    "STRUCK",
     "Block",
     "Entries",
     "LedgerFormatError",
@@ -54,48 +63,10 @@ __all__ = [
     "ledger_partition",
 ]
 
-_FIXED: Final = struct.Struct("<7qi6I")
+_FIXED: Final = struct.Struct("<7qi11I")
+_FIXED_1: Final = struct.Struct("<7qi6I")  # of version 1
+_NO_COUNTS: Final = (0,) * 5  # that version 1 doesn't have
 _OUTCOMES: Final = tuple(Outcome)
-
-
-class Settled(NamedTuple):
-    """Parallel columns: one place per record settled in this block, sorted by offset.
-
-    `in_overflow` is 1 where the overflow has an entry for the record. `ids` and `reasons` are by offset, and
-    only for records that have one. The time of settling is the block's `written_ms`, one for all.
-    """
-
-    offsets: Sequence[int]
-    dues_ms: Sequence[int]
-    outcomes: Sequence[int]
-    in_overflow: Sequence[int]
-    policies: Sequence[str]
-    targets: Sequence[str]
-    attempts: Sequence[int]
-    ids: Mapping[int, str]
-    reasons: Mapping[int, str]
-
-
-class Entries(NamedTuple):
-    """Parallel columns: one place per record that this block moves to the overflow, sorted by offset.
-
-    Enough to redo the decision of a `Held` without deciding again; `ids` by offset, where there is one.
-    """
-
-    offsets: Sequence[int]
-    dues_ms: Sequence[int]
-    policies: Sequence[str]
-    targets: Sequence[str]
-    target_partitions: Sequence[int]
-    attempts: Sequence[int]
-    first_failures_ms: Sequence[int]
-    expires_ms: Sequence[int]
-    dead_letters: Sequence[str]
-    ids: Mapping[int, str]
-
-
-NOTHING_SETTLED: Final = Settled((), (), (), (), (), (), (), {}, {})
-NO_ENTRIES: Final = Entries((), (), (), (), (), (), (), (), (), {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +74,7 @@ class Block:
     """One ledger record. `low`, `watermark`, `acknowledged`: L, W and A of the lane when it was written.
 
     `topic_id`: Kafka's, "" where brokers have none. `number` counts the blocks of a lane that change the overflow, 0
-    for others. `runs` are (from_offset, version of the policy table that decided from there on).
+    for others. `carried`: records that a control record has moved; it keeps its offset open for them. `runs` are (from_offset, version of the policy table that decided from there on).
     """
 
     group: str
@@ -119,6 +90,7 @@ class Block:
     number: int
     settled: Settled
     entries: Entries
+    carried: Entries = NO_ENTRIES
 
 
 def encode(block: Block) -> bytes:
@@ -129,15 +101,17 @@ def encode(block: Block) -> bytes:
     """
     try:
         body = b"".join((_fixed_part(block), *_head_columns(block), *_settled_columns(block.settled)))
-        if block.entries.offsets:
-            body += b"".join(_entry_columns(block.entries))
+        for entries in (block.entries, block.carried):
+            if entries.offsets:
+                body += b"".join(_entry_columns(entries))
+        body += _pack_sparse(block.settled.related, pack_numbers)
     except (struct.error, OverflowError) as error:
         raise ValueError(f"a number out of range: {error}") from error
     return pack_frame(body)
 
 
 def _fixed_part(block: Block) -> bytes:
-    settled, entries = block.settled, block.entries
+    settled, entries, carried = block.settled, block.entries, block.carried
     counts = (
         len(block.runs),
         len(settled.offsets),
@@ -145,10 +119,16 @@ def _fixed_part(block: Block) -> bytes:
         len(settled.reasons),
         len(entries.offsets),
         len(entries.ids),
+        len(settled.related),
+        len(entries.sources),
+        len(carried.offsets),
+        len(carried.ids),
+        len(carried.sources),
     )
     if max(counts) > RECORDS_MAX:
         raise ValueError(f"a block of {max(counts)} records, more than {RECORDS_MAX}")
-    if {*map(len, settled[:7])} != {counts[1]} or {*map(len, entries[:9])} != {counts[4]}:
+    lengths = ({*map(len, settled[:7])}, {*map(len, entries[:9])}, {*map(len, carried[:9])})
+    if lengths != ({counts[1]}, {counts[4]}, {counts[8]}):
         raise ValueError("columns of unequal length")
     return _FIXED.pack(
         block.written_ms,
@@ -198,30 +178,38 @@ def _entry_columns(entries: Entries) -> tuple[bytes, ...]:
         pack_words(entries.targets),
         pack_words(entries.dead_letters),
         _pack_sparse(entries.ids, pack_texts),
+        _pack_sparse(entries.sources, pack_numbers),
     )
 
 
-def _pack_sparse(texts: Mapping[int, str], pack: Callable[[Sequence[str]], bytes]) -> bytes:
-    if not texts:
+def _pack_sparse(values: Mapping[int, Any], pack: Callable[[Sequence[Any]], bytes]) -> bytes:
+    if not values:
         return b""
-    offsets = sorted(texts)
-    return pack_offsets(offsets) + pack(list(map(texts.__getitem__, offsets)))
+    offsets = sorted(values)
+    return pack_offsets(offsets) + pack(list(map(values.__getitem__, offsets)))
 
 
 def decode(data: bytes | None) -> Block:
     """What `encode` was given, columns as lists. Raises LedgerFormatError for anything else, only that."""
-    body = unpack_frame(data)
-    if len(body) < _FIXED.size:
+    version, body = unpack_frame(data)
+    layout = _FIXED if version > 1 else _FIXED_1
+    if len(body) < layout.size:
         raise LedgerFormatError("cut short")
-    fixed = _FIXED.unpack_from(body)
-    runs, settled, settled_ids, reasons, entries, entry_ids = counts = fixed[8:]
-    if max(counts) > RECORDS_MAX or max(settled_ids, reasons) > settled or entry_ids > entries:
+    fixed = layout.unpack_from(body)
+    counts = fixed[8:] if version > 1 else (*fixed[8:], *_NO_COUNTS)
+    runs, settled, settled_ids, reasons, entries, entry_ids, related, sources, carried, carried_ids, origins = counts
+    if max(counts) > RECORDS_MAX or max(settled_ids, reasons, related) > settled:
         raise LedgerFormatError("counts out of range")
-    reader = ColumnReader(body, _FIXED.size)
+    if max(entry_ids, sources) > entries or max(carried_ids, origins) > carried:
+        raise LedgerFormatError("counts out of range")
+    reader = ColumnReader(body, layout.size)
     group, topic, topic_id = (reader.words(1)[0] for _ in range(3))
     table_runs = tuple(zip(reader.numbers(runs), reader.numbers(runs), strict=True))
     settled_part = _read_settled(reader, settled, settled_ids, reasons)
-    entries_part = _read_entries(reader, entries, entry_ids)
+    entries_part = _read_entries(reader, entries, entry_ids, sources)
+    carried_part = _read_entries(reader, carried, carried_ids, origins)
+    if related:
+        settled_part = settled_part._replace(related=_read_sparse(reader, related, reader.numbers))
     reader.end()
     return Block(
         group=group,
@@ -237,6 +225,7 @@ def decode(data: bytes | None) -> Block:
         number=fixed[6],
         settled=settled_part,
         entries=entries_part,
+        carried=carried_part,
     )
 
 
@@ -260,7 +249,7 @@ def _read_settled(reader: ColumnReader, count: int, ids: int, reasons: int) -> S
     )
 
 
-def _read_entries(reader: ColumnReader, count: int, ids: int) -> Entries:
+def _read_entries(reader: ColumnReader, count: int, ids: int, sources: int) -> Entries:
     if not count:
         return NO_ENTRIES
     return Entries(
@@ -274,10 +263,11 @@ def _read_entries(reader: ColumnReader, count: int, ids: int) -> Entries:
         targets=reader.words(count),
         dead_letters=reader.words(count),
         ids=_read_sparse(reader, ids, reader.texts),
+        sources=_read_sparse(reader, sources, reader.numbers),
     )
 
 
-def _read_sparse(reader: ColumnReader, count: int, read: Callable[[int], list[str]]) -> dict[int, str]:
+def _read_sparse(reader: ColumnReader, count: int, read: Callable[[int], list[Any]]) -> dict[int, Any]:
     return dict(zip(reader.offsets(count), read(count), strict=True)) if count else {}
 
 

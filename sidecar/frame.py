@@ -2,7 +2,7 @@
 
 +------+---------+---------+-------------------------------------------------------------------+
 | "TL" | version | packing | body; packing 0: as it is, 1: one zstd frame that states its size |
-|  2   | u8 = 1  |   u8    |                                                                   |
+|  2   | u8 = 2  |   u8    |                                                                   |
 +------+---------+---------+-------------------------------------------------------------------+
 """
 
@@ -15,7 +15,7 @@ BODY_BYTES_MAX: Final = 16 << 20
 """A body's size unpacked. A ledger record of a few kilobytes must not unpack to gigabytes."""
 
 _MAGIC: Final = b"TL"
-_VERSION: Final = 1
+_VERSION: Final = 2
 _PLAIN: Final = 0
 _ZSTD: Final = 1
 _HEAD_BYTES: Final = 4
@@ -56,22 +56,22 @@ def pack_frame(body: bytes) -> bytes:
     return _ZSTD_HEAD + _compression.compress(body)
 
 
-def unpack_frame(data: bytes | None) -> bytes:
-    """The body. Raises LedgerFormatError for what is no frame of this version."""
+def unpack_frame(data: bytes | None) -> tuple[int, bytes]:
+    """Version and body. Raises LedgerFormatError for what is no frame of this version or an earlier one."""
     if data is None or len(data) < _HEAD_BYTES or data[:2] != _MAGIC:
         raise LedgerFormatError("no ledger block")
     version, packing = data[2], data[3]
     if version > _VERSION:
         raise NewerLedgerFormatError(f"a ledger block of version {version}; this is version {_VERSION}")
-    if version != _VERSION or packing not in (_PLAIN, _ZSTD):
+    if version < 1 or packing not in (_PLAIN, _ZSTD):
         raise LedgerFormatError(f"unknown version {version} or packing {packing}")
     body = data[_HEAD_BYTES:]
     if packing == _PLAIN:
-        return body
+        return version, body
     try:
         # The frame's own word for its size is what would be allocated: believe it only up to the limit.
         if not 0 <= zstandard.frame_content_size(body) <= BODY_BYTES_MAX:
             raise LedgerFormatError("an unpacked size that is unknown or over the limit")
-        return _compression.decompress(body, allow_extra_data=False)
+        return version, _compression.decompress(body, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise LedgerFormatError(f"not zstd: {error}") from error

@@ -23,6 +23,7 @@ from policies.table import PolicyTable
 from sidecar.record import Outcome
 from sidecar.retention import Short
 from sidecar.stats import LATENESS_BOUNDS_MS, Lateness, Stats, TopicCounts
+from sidecar.tally import COUNTED
 
 PREFIX: Final = "tickover_"
 COMMAND_BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
@@ -119,7 +120,7 @@ def _topic_counts(stats: Stats) -> Iterable[Metric]:
         accepted.add_metric([topic], counts.accepted)
         emitted.add_metric([topic], counts.emitted)
         cancelled.add_metric([topic], counts.cancelled)
-        for outcome in Outcome:
+        for outcome in COUNTED:
             settled.add_metric([topic, outcome.name.lower()], _settled_as(outcome, counts))
     return accepted, settled, emitted, cancelled
 
@@ -136,7 +137,7 @@ def _settled_as(outcome: Outcome, counts: TopicCounts) -> int:
             return counts.cancelled
         case Outcome.REPLACED:
             return counts.replaced
-        case Outcome.APPLIED:
+        case Outcome.APPLIED | Outcome.MOVED:
             return counts.applied
 
 

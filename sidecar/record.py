@@ -57,6 +57,7 @@ class Outcome(IntEnum):
     CANCELLED = 3
     REPLACED = 4
     APPLIED = 5
+    MOVED = 6  # it goes on under the offset of the control record that moved it, which counts as applied
 
 
 class Window:

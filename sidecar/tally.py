@@ -8,6 +8,7 @@ from typing import Final
 from sidecar.record import Outcome
 from sidecar.stats import LATENESS_BOUNDS_MS, Lateness, TopicCounts, lateness_bucket
 
+COUNTED: Final = tuple(outcome for outcome in Outcome if outcome is not Outcome.MOVED)
 LATENESS_FINE_MS: Final = 1_024  # lateness is counted by the millisecond below this, beyond it in the last place
 
 
@@ -30,7 +31,8 @@ class Tally:
     def settled(self, topic: str, outcomes: Iterable[int], reasons: Mapping[int, str], offsets: Iterable[int]) -> None:
         """Count one block's settled records."""
         for outcome, count in Counter(outcomes).items():
-            self.outcomes[topic, outcome] += count
+            # A record that was moved goes on: it stands for the control record whose offset it has now.
+            self.outcomes[topic, Outcome.APPLIED if outcome == Outcome.MOVED else outcome] += count
         if reasons:
             for offset, outcome in zip(offsets, outcomes, strict=True):
                 if offset in reasons:
@@ -61,7 +63,7 @@ class Tally:
 
     def topic_counts(self, topic: str, wheel: int, overflow: int) -> TopicCounts:
         """The published counts of one topic."""
-        outcomes = {outcome.name.lower(): self.outcomes[topic, outcome] for outcome in Outcome}
+        outcomes = {outcome.name.lower(): self.outcomes[topic, outcome] for outcome in COUNTED}
         return TopicCounts(accepted=self.accepted[topic], wheel=wheel, overflow=overflow, **outcomes)
 
     def by_reason(self, outcome: Outcome) -> dict[tuple[str, str], int]:

@@ -64,12 +64,13 @@ def settled_parts(draw):
         offsets=offsets,
         dues_ms=draw(columns(NEAR | INT64, count) | columns(NEAR, count)),
         outcomes=draw(columns(st.sampled_from(Outcome), count)),
-        in_overflow=draw(columns(st.integers(0, 1), count)),
+        in_overflow=draw(columns(st.integers(0, 2), count)),
         policies=draw(columns(WORDS, count)),
         targets=draw(columns(WORDS, count)),
         attempts=draw(columns(ATTEMPTS, count)),
         ids=draw(some_of(offsets, TEXTS)),
         reasons=draw(some_of(offsets, WORDS)),
+        related=draw(some_of(offsets, INT64)),
     )
 
 
@@ -90,6 +91,7 @@ def entry_parts(draw):
         expires_ms=draw(columns(st.just(-1) | NEAR | INT64, count)),
         dead_letters=draw(columns(WORDS, count)),
         ids=draw(some_of(offsets, TEXTS)),
+        sources=draw(some_of(offsets, INT64)),
     )
 
 
@@ -107,6 +109,7 @@ BLOCKS = st.builds(
     number=INT64,
     settled=settled_parts(),
     entries=entry_parts(),
+    carried=entry_parts(),
 )
 
 
@@ -135,11 +138,11 @@ def test_a_damaged_block_is_refused_or_read_and_nothing_else(block, data):
     damage = data.draw(st.binary(min_size=1, max_size=9))
     damaged = body[:place] + damage + body[place + data.draw(st.integers(0, len(damage))) :]
 
-    assert read_or_refused(b"TL\x01\x00" + damaged)
-    assert read_or_refused(b"TL\x01\x01" + zstandard.compress(damaged))
+    assert read_or_refused(b"TL\x02\x00" + damaged)
+    assert read_or_refused(b"TL\x02\x01" + zstandard.compress(damaged))
 
 
-@given(st.binary(max_size=200), st.sampled_from([b"", b"TL", b"TL\x01\x00", b"TL\x01\x01", b"TL\x00\x00"]))
+@given(st.binary(max_size=200), st.sampled_from([b"", b"TL", b"TL\x01\x00", b"TL\x02\x01", b"TL\x00\x00"]))
 def test_garbage_is_refused(garbage, head):
     assert read_or_refused(head + garbage)
 
@@ -151,7 +154,7 @@ def test_a_block_cut_short_or_lengthened_is_refused(block, data):
 
     for damaged in (body[:kept], body + b"\x00"):
         try:
-            decode(b"TL\x01\x00" + damaged)
+            decode(b"TL\x02\x00" + damaged)
         except LedgerFormatError:
             continue
         raise AssertionError("a block of another length was read")

@@ -31,7 +31,7 @@ NOW_MS = 1_763_720_000_000
 
 EMPTY = Block("g", "t", "i", 3, 1, 2, Position(4, 5), 6, 7, (), 8, NOTHING_SETTLED, NO_ENTRIES)
 
-FIXED_BYTES = 7 * 8 + 7 * 4
+FIXED_BYTES = 7 * 8 + 12 * 4
 
 
 def settled_of(count: int, **other) -> Settled:
@@ -94,10 +94,11 @@ def test_the_bytes_are_those_of_the_documented_format():
         ),
         entries=NO_ENTRIES,
     )  # fmt: skip
-    expected = bytes.fromhex(f"""
-        544c 01 00
+    fixed = """
         0100000000000000 0200000000000000 0400000000000000 fbffffffffffffff 0600000000000000 0700000000000000
         0800000000000000 03000000 01000000 03000000 01000000 01000000 00000000 00000000
+    """
+    columns = f"""
         {one_word(b"g")} {one_word(b"t")} {one_word(b"i")}
         00 0900000000000000    00 0a00000000000000
         12 1000000000000000 0100 3412
@@ -109,10 +110,31 @@ def test_the_bytes_are_those_of_the_documented_format():
         {one_word(b"t")}
         00 1100000000000000  00 0100000000000000 02000000 c3a4
         00 1100000000000000  {one_word(b"r")}
-    """)
+    """
 
-    assert encode(block) == expected
-    assert decode(expected) == block
+    moved = replace(block, settled=block.settled._replace(related={16: 0x20}), carried=carried_of())
+    carried = f"""
+        00 2000000000000000  00 0500000000000000  00 ffffffffffffffff  00 0000000000000000
+        00 ffffffffffffffff  00 ffffffffffffffff  {one_word(b"p")} {one_word(b"t")} {one_word(b"d")}
+        00 2000000000000000  00 0100000000000000 01000000 78  00 2000000000000000  00 1000000000000000
+        00 1000000000000000  00 2000000000000000
+    """
+
+    def in_bytes(head: str, counts: str, rest: str = "") -> bytes:
+        return bytes.fromhex(head + fixed + counts + columns + rest)
+
+    assert decode(in_bytes("544c 01 00", "")) == block  # the version before
+    assert encode(block) == in_bytes("544c 02 00", "00000000" * 5)
+    assert (
+        zstandard.decompress(encode(moved)[4:])
+        == in_bytes("544c 02 00", "01000000 00000000 01000000 01000000 01000000", carried)[4:]
+    )
+    assert decode(encode(moved)) == moved
+
+
+def carried_of() -> Entries:
+    """The record of offset 16, moved by the control record of offset 32."""
+    return Entries([32], [5], ["p"], ["t"], [-1], [0], [-1], [-1], ["d"], {32: "x"}, {32: 16})
 
 
 def test_a_big_endian_host_swaps_wide_columns(monkeypatch):
@@ -181,7 +203,7 @@ def test_what_could_not_be_read_back_is_not_written(wrong):
         encode(block_of(3, **wrong))
 
 
-@pytest.mark.parametrize("name", [name for name in Entries._fields if name != "ids"])
+@pytest.mark.parametrize("name", [name for name in Entries._fields if name not in ("ids", "sources")])
 def test_entries_of_unequal_length_are_not_written(name):
     entries = entries_of(3)
     wrong = entries._replace(**{name: getattr(entries, name)[:2]})
@@ -201,8 +223,8 @@ def test_a_body_that_no_reader_would_unpack_is_not_written():
 
 
 def test_a_newer_version_stops_the_reader():
-    with pytest.raises(NewerLedgerFormatError, match="version 2"):
-        decode(b"TL\x02" + encode(EMPTY)[3:])
+    with pytest.raises(NewerLedgerFormatError, match="version 3"):
+        decode(b"TL\x03" + encode(EMPTY)[3:])
 
 
 @pytest.mark.parametrize("data", [
@@ -211,9 +233,9 @@ def test_a_newer_version_stops_the_reader():
     b"TL",
     b"TL\x01",
     b"TL\x00\x00" + encode(EMPTY)[4:],
-    b"TL\x01\x02" + encode(EMPTY)[4:],
+    b"TL\x02\x02" + encode(EMPTY)[4:],
     b"XL" + encode(EMPTY)[2:],
-    b"TL\x01\x01junk",
+    b"TL\x02\x01junk",
     encode(block_of(500)) + b"\x00",
 ])  # fmt: skip
 def test_what_is_no_block_is_refused(data):
@@ -224,11 +246,11 @@ def test_what_is_no_block_is_refused(data):
 
 def test_an_unknown_outcome_is_refused():
     with pytest.raises(LedgerFormatError, match="outcome"):
-        decode(encode(block_of(3, outcomes=[0, 6, 0])))
+        decode(encode(block_of(3, outcomes=[0, 7, 0])))
 
 
 def with_count(place: int, count: int, block: Block = EMPTY) -> bytes:
-    """The block, uncompressed, with another of its six counts."""
+    """The block, uncompressed, with another of its counts."""
     data = bytearray(encode(block))
     assert data[3] == 0
     struct.pack_into("<I", data, 4 + 60 + 4 * place, count)
