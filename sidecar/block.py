@@ -74,7 +74,8 @@ class Block:
     """One ledger record. `low`, `watermark`, `acknowledged`: L, W and A of the lane when it was written.
 
     `topic_id`: Kafka's, "" where brokers have none. `number` counts the blocks of a lane that change the overflow, 0
-    for others. `carried`: records that a control record has moved; it keeps its offset open for them. `runs` are (from_offset, version of the policy table that decided from there on).
+    for others. `carried`: records that a control record has moved, whose offset stays open for them. `runs` are
+    (from_offset, version of the policy table that decided from there on).
     """
 
     group: str
