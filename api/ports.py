@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from api.auth import Tokens
+from api.receipts import Receipts
 from policies.model import ManagedBy, Policy, Removed, Versioned
 from policies.table import PolicyTable
 from sidecar.stats import Stats
@@ -134,6 +135,7 @@ class Ports:
     audit_sender: Sender
     audit_topic: str
     idempotency: Idempotency
+    receipts: Receipts
     metrics: Callable[[], bytes]
     tokens: Tokens | None
     now_ms: Callable[[], int]

@@ -176,6 +176,14 @@ class ApiSettings(Section):
     host: str = Field(default="127.0.0.1", min_length=1, description="Address; other than loopback needs tokens")
     port: int = Field(default=8230, ge=0, le=65_535, description="Port, 0 takes a free one")
     tokens_file: str = Field(default="", description="YAML list of (name, role, hash); empty: no tokens, loopback only")
+    receipts_bytes_max: Bytes = Field(
+        default=32 << 20, ge=1 << 20, le=16 << 30,
+        description="Bytes of what the ledger said last that are remembered for look-ups, 1MiB to 16GiB",
+    )  # fmt: skip
+    receipts_look_back_ms: Milliseconds = Field(
+        default=600_000, ge=0, le=7 * 86_400_000, alias="receipts_look_back",
+        description="How far back the ledger is read for look-ups when the process starts, 0 to 7d",
+    )  # fmt: skip
 
     @model_validator(mode="after")
     def _tokens_beyond_loopback(self) -> Self:

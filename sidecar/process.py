@@ -21,7 +21,9 @@ from confluent_kafka.admin import AdminClient
 from api.app import create_app
 from api.auth import AccessConfigError, access
 from api.idempotency import RedisIdempotency
+from api.ledger_reader import LedgerReader
 from api.ports import Limits, Ports
+from api.receipts import Receipts
 from api.sender import KafkaSender
 from api.server import BindError, Server
 from policies.errors import PolicyError
@@ -205,6 +207,8 @@ class Process:
         self._stack.callback(sender.stop)
         idempotency = RedisIdempotency(overflow.client, settings.group)
         self._stack.callback(idempotency.stop)
+        receipts = Receipts(settings.api.receipts_bytes_max)
+        ledger_reader = LedgerReader(client, settings.ledger_topic, receipts, settings.api.receipts_look_back_ms)
         ports = Ports(
             policies=store,
             stats=lambda: engine.stats,
@@ -212,6 +216,7 @@ class Process:
             audit_sender=sender,
             audit_topic=settings.audit_topic,
             idempotency=idempotency,
+            receipts=receipts,
             metrics=Exposition(lambda: engine.stats, lambda: store.table, recorder),
             tokens=tokens,
             now_ms=lambda: time.time_ns() // 1_000_000,
@@ -221,6 +226,8 @@ class Process:
         self.server = Server(create_app(ports), settings.api.host, settings.api.port)
         self.server.start()
         self._stack.callback(self.server.stop)
+        ledger_reader.start()
+        self._stack.callback(ledger_reader.stop)  # before the server, so that no request waits for a receipt any more
 
     def _start_housekeeping(self, sources: Sources, overflow: RedisOverflow, recorder: Recorder) -> None:
         publisher, engine = self.machinery.publisher, self.engine

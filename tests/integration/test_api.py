@@ -18,6 +18,7 @@ import redis.exceptions
 from api.app import create_app
 from api.idempotency import RedisIdempotency
 from api.ports import Answered, Busy, Fresh, Idempotency, IdempotencyUnavailable, Mismatch, Ports
+from api.receipts import Receipts
 from api.sender import KafkaSender
 from api.server import Server
 from policies.store import PolicyStore
@@ -111,6 +112,7 @@ def replica(kafka: Kafka, policies_topic: str, client: Any) -> tuple[Server, lis
         audit_sender=sender,
         audit_topic=f"{policies_topic}-audit",
         idempotency=idempotency,
+        receipts=Receipts(1 << 20),
         metrics=Exposition(lambda: stats, lambda: store.table, Recorder()),
         tokens=None,
         now_ms=lambda: time.time_ns() // 1_000_000,

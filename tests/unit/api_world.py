@@ -24,6 +24,7 @@ from api.ports import (
     Outgoing,
     Ports,
 )
+from api.receipts import Receipts
 from policies.errors import FileManaged, PolicyConflict, PolicyStoreUnavailable
 from policies.log import Change, PolicyLog, encode_change
 from policies.model import ManagedBy, Policy, Removed, Versioned
@@ -147,6 +148,7 @@ class World:
     audit: MemorySender = field(default_factory=lambda: MemorySender({"tickover.audit": 1}))
     idempotency: MemoryIdempotency = field(default_factory=MemoryIdempotency)
     stats: Stats = field(default_factory=lambda: Stats(joined=True, turned_monotonic_s=100.0))
+    receipts: Receipts = field(default_factory=lambda: Receipts(1 << 20))
     monotonic_s: float = 100.0
     now_ms: int = NOW_MS
     tokens: Tokens | None = None
@@ -163,6 +165,7 @@ class World:
                 audit_sender=self.audit,
                 audit_topic="tickover.audit",
                 idempotency=self.idempotency,
+                receipts=self.receipts,
                 metrics=Exposition(lambda: self.stats, lambda: self.policies.table, self.recorder),
                 tokens=self.tokens,
                 now_ms=lambda: self.now_ms,
