@@ -14,7 +14,7 @@ One thread. Nothing here reads a clock but through the function that it is given
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from broker.batch_validation import analyze_batch, validate_batch
@@ -24,7 +24,7 @@ from broker.log_config import LogConfig
 from broker.log_file import FileRegion
 from broker.log_segment import LogSegment, TimestampOffset
 from broker.log_state import Checkpoint, LogState
-from broker.record_batch import Batch, Buffer, assign, check_crc, set_max_timestamp, whole_batches
+from broker.record_batch import Batch, Buffer, TimestampType, assign, check_crc, set_max_timestamp, whole_batches
 from purgatory.errors import ApiError, Errors, UnexpectedAppendOffset
 from purgatory.log_offsets import LogOffsetMetadata
 from purgatory.replica_log import AppendInfo, BatchInfo, FetchDataInfo
@@ -95,7 +95,10 @@ class Log:
         if duplicate is not None:
             return duplicate
         self._stamp(data, batches, greatest, leader_epoch)
-        return self._write(data[:end])
+        info = self._write(data[:end])
+        if self.config.records.timestamp_type is TimestampType.LOG_APPEND_TIME:
+            return replace(info, log_append_time=greatest[-1])
+        return info
 
     def read(self, offset: int, max_bytes: int, end: LogOffsetMetadata, *, min_one_message: bool) -> FetchDataInfo:
         """As `LogStorage.read`; the records are a `FileRegion`."""

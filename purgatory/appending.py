@@ -42,10 +42,18 @@ def append_to_local_logs(
             partition = find(key)
             log_start = partition.log.log_start_offset
             info, moved[key] = partition.append_records_to_leader(records, required_acks, now_ms)
-            results[key] = ProduceResult(Errors.NONE, info.first_offset, info.last_offset + 1, log_start)
+            results[key] = ProduceResult(
+                Errors.NONE,
+                info.first_offset,
+                info.last_offset + 1,
+                log_start,
+                log_append_time=info.log_append_time,
+            )
         except ApiError as error:
             start = UNKNOWN if error.error in WITHOUT_LOG_START else log_start
-            results[key] = ProduceResult(error.error, log_start_offset=start, message=str(error))
+            results[key] = ProduceResult(
+                error.error, log_start_offset=start, message=str(error), record_errors=error.record_errors
+            )
         except Exception:  # noqa: BLE001 - answered, and the other partitions are not to blame
             _log.exception("an append failed")
             results[key] = ProduceResult(Errors.UNKNOWN_SERVER_ERROR, log_start_offset=log_start)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from purgatory.delayed_operation import DelayedOperation
-from purgatory.errors import Errors
+from purgatory.errors import Errors, RecordErrors
 from purgatory.locks import Monitor
 from purgatory.log_offsets import UNKNOWN, TopicPartition
 from purgatory.versions import LATEST, KafkaVersion
@@ -18,13 +18,15 @@ from purgatory.versions import LATEST, KafkaVersion
 @dataclass(frozen=True, slots=True)
 class ProduceResult:
     """The answer for one partition. `base_offset` is -1 if nothing was appended; `required_offset`, one after the
-    last record, is what the high watermark has to reach."""
+    last record, is what the high watermark has to reach; `log_append_time` is -1 for records of create time."""
 
     error: Errors
     base_offset: int = UNKNOWN
     required_offset: int = UNKNOWN
     log_start_offset: int = UNKNOWN
     message: str = ""
+    record_errors: RecordErrors = ()
+    log_append_time: int = UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)

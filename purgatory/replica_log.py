@@ -24,12 +24,14 @@ class BatchInfo:
 
 @dataclass(frozen=True, slots=True)
 class AppendInfo:
-    """What an append has done. `log_end` is where the log ends after it. No batches: it was a duplicate."""
+    """What an append has done. `log_end` is where the log ends after it. No batches: it was a duplicate.
+    `log_append_time` in ms is what the records got, -1 if they keep their own."""
 
     first_offset: int
     last_offset: int
     log_end: LogOffsetMetadata
     batches: Sequence[BatchInfo]
+    log_append_time: int = -1
 
 
 @dataclass(frozen=True, slots=True)
