@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from sidecar.cli import configuration, diagnosis, messages, policies, running
+from sidecar.cli import configuration, diagnosis, messages, policies, reference_broker, running
 from sidecar.cli.failure import Failure, Status
 from sidecar.cli.output import say
 from sidecar.config import ConfigError
@@ -45,6 +45,7 @@ app = typer.Typer(
 )
 app.command()(running.run)
 app.command()(running.demo)
+app.command()(reference_broker.broker)
 app.command()(diagnosis.doctor)
 app.add_typer(policies.app, name="policies")
 app.add_typer(messages.app, name="messages")

@@ -1,0 +1,171 @@
+"""One broker of a cluster: its logs, its replicas, and what it does when the controller has decided something.
+
+Handlers get it as their first argument. It belongs to the event loop's thread.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from broker.cluster_metadata import ClusterMetadata, PartitionRegistration, Topic
+from broker.controller import Controller
+from broker.log import Log
+from broker.log_manager import LogManager
+from broker.settings import BrokerSettings
+from broker.topic_config import log_config, value_of
+from purgatory import (
+    ApiError,
+    Partition,
+    PartitionSettings,
+    ReplicaManager,
+    Surroundings,
+    SystemTimer,
+    TimerDriver,
+    TopicPartition,
+)
+from purgatory.clock import hi_res_clock_ms
+from purgatory.isr import AlterPartition
+from purgatory.partition_reader import ReadingSettings
+
+Answer = TypeVar("Answer")
+LeadershipListener = Callable[[TopicPartition, PartitionRegistration | None], None]
+"""Told of every change of a partition, after the replica has taken it in; None: its topic was deleted."""
+
+_log = logging.getLogger(__name__)
+
+
+class Broker:
+    """`clock` gives wall-clock time in ms; `directory` is where its logs are."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        controller: Controller,
+        settings: BrokerSettings,
+        directory: Path,
+        clock: Callable[[], float],
+    ) -> None:
+        self.broker_id = broker_id
+        self.controller = controller
+        self.metadata: ClusterMetadata = controller.metadata
+        self.settings = settings
+        self.clock = clock
+        self.loop = asyncio.get_running_loop()
+        self.driver = TimerDriver(self.loop.call_later)
+        self.logs = LogManager(directory, clock)
+        self.replicas = ReplicaManager(
+            broker_id,
+            Surroundings(hi_res_clock_ms, SystemTimer, self.metadata, self._alter_partition, ReadingSettings()),
+        )
+        self.leadership_listeners: list[LeadershipListener] = []
+        self._periodic: list[asyncio.TimerHandle] = []
+        for purgatory in self.replicas.purgatories:
+            self.driver.drive(purgatory)
+
+    def start(self) -> None:
+        """Look after logs and replicas from now on."""
+        self._repeat(self.settings.log_retention_check_interval_ms, self.logs.look_after)
+        self._repeat(self.settings.log_flush_interval_ms, self.logs.flush)
+        self._repeat(self.settings.replica_lag_time_max_ms // 2, self.replicas.maybe_shrink_isr)
+
+    def stop(self) -> None:
+        """Write everything down. Twice is harmless."""
+        self.driver.stop()
+        for handle in self._periodic:
+            handle.cancel()
+        self._periodic.clear()
+        self.logs.close()
+
+    async def answer_of(self, start: Callable[[Callable[[Answer], None]], None]) -> Answer:
+        """Wait for a delayed operation: `start` is given the function to be called with its answer.
+
+            results = await broker.answer_of(partial(broker.replicas.append_records, timeout_ms, acks, entries))
+
+        Whoever waits may be gone when the answer comes (its connection was closed): then nobody gets it.
+        """
+        future: asyncio.Future[Answer] = self.loop.create_future()
+        start(partial(_settle, future))
+        self.replicas.try_complete_actions()
+        return await future
+
+    # What the controller says
+
+    def partition_changed(self, key: TopicPartition, partition: PartitionRegistration) -> None:
+        """Host it, lead it, follow, or let it go."""
+        if self.broker_id in partition.replicas:
+            try:
+                if key not in self.replicas.partitions:
+                    self._host(key)
+                self.replicas.become(key, partition.assignment)
+            except (ApiError, OSError):
+                _log.exception("%s-%d can't be opened", key.topic, key.partition)
+                self.replicas.mark_offline(key)
+        elif key in self.replicas.partitions:
+            self._let_go(key)
+        for listener in self.leadership_listeners:
+            listener(key, partition)
+
+    def topic_deleted(self, topic: Topic) -> None:
+        """Remove its logs, and answer whoever waits for them."""
+        for number in range(len(topic.partitions)):
+            key = TopicPartition(topic.name, number)
+            if key in self.replicas.partitions:
+                self._let_go(key)
+            for listener in self.leadership_listeners:
+                listener(key, None)
+
+    def config_changed(self, topic: Topic) -> None:
+        """Let its logs and replicas follow its new settings."""
+        config = self._config_of(topic)
+        for number in range(len(topic.partitions)):
+            key = TopicPartition(topic.name, number)
+            hosted = self.logs.logs.get(key)
+            if hosted is not None:
+                hosted.log.config = log_config(config)
+                self.replicas.partitions[key].settings = self._partition_settings(topic)
+
+    def log_of(self, key: TopicPartition) -> Log:
+        """A log that is hosted here. KeyError otherwise."""
+        return self.logs.logs[key].log
+
+    def _host(self, key: TopicPartition) -> None:
+        topic = self.metadata.topics[key.topic]
+        hosted = self.logs.open(key, log_config(self._config_of(topic)))
+        settings = self._partition_settings(topic)
+        self.replicas.host(Partition(key, self.broker_id, hosted.replica, self.metadata, settings, topic.topic_id))
+
+    def _let_go(self, key: TopicPartition) -> None:
+        self.replicas.stop_replica(key)
+        self.logs.delete(key)
+
+    def _config_of(self, topic: Topic) -> dict[str, str]:
+        return {**self.settings.topic_defaults, **topic.config}
+
+    def _partition_settings(self, topic: Topic) -> PartitionSettings:
+        minimum = int(value_of(self._config_of(topic), "min.insync.replicas"))
+        return PartitionSettings(minimum, self.settings.replica_lag_time_max_ms)
+
+    def _alter_partition(self, key: TopicPartition, proposal: AlterPartition) -> None:
+        self.loop.call_soon(self._propose, key, proposal)
+
+    def _propose(self, key: TopicPartition, proposal: AlterPartition) -> None:
+        reply = self.controller.alter_partition(key, proposal)
+        if key in self.replicas.partitions:
+            self.replicas.alter_partition_answered(key, proposal, reply)
+
+    def _repeat(self, interval_ms: int, work: Callable[[], None]) -> None:
+        place = len(self._periodic)
+
+        def turn() -> None:
+            self._periodic[place] = self.loop.call_later(interval_ms / 1000, turn)
+            work()
+
+        self._periodic.append(self.loop.call_later(interval_ms / 1000, turn))
+
+
+def _settle(future: asyncio.Future[Answer], answer: Answer) -> None:
+    if not future.done():
+        future.set_result(answer)

@@ -1,0 +1,105 @@
+"""One to three brokers in one process, and their controller: started, served, stopped."""
+
+import errno
+import fcntl
+import logging
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from broker.broker import Broker
+from broker.cluster_metadata import BrokerRegistration, ClusterMetadata
+from broker.controller import Controller
+from broker.messages import preload
+from broker.metadata_store import load_metadata, save_metadata
+from broker.server import Server
+from broker.settings import BrokerSettings
+
+LOCK: Final = ".lock"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Chance:
+    """Where ids and choices come from: a new id as text, a number below n."""
+
+    new_id: Callable[[], str]
+    draw: Callable[[int], int]
+
+
+class Cluster:
+    """Brokers 1, 2 ... with their data below `directory`, which one process may use at a time. `clock`: wall-clock
+    time in ms."""
+
+    def __init__(self, directory: Path, settings: BrokerSettings, clock: Callable[[], float], chance: Chance) -> None:
+        self._directory = directory
+        self._settings = settings
+        self._clock = clock
+        directory.mkdir(parents=True, exist_ok=True)
+        self._lock = _lock(directory)
+        self.metadata = load_metadata(directory) or ClusterMetadata(chance.new_id().replace("-", "")[:22])
+        self.controller = Controller(self.metadata, chance.new_id, chance.draw, self._save)
+        self.brokers: dict[int, Broker] = {}
+        self._servers: dict[int, Server] = {}
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """For clients."""
+        return ",".join(f"{self._settings.host}:{server.port}" for server in self._servers.values())
+
+    async def start(self, ports: Sequence[int]) -> None:
+        """One broker for each port; port 0 takes any that is free. OSError: a port is taken."""
+        preload()
+        for broker_id, port in enumerate(ports, start=1):
+            await self.start_broker(broker_id, port)
+
+    async def start_broker(self, broker_id: int, port: int = 0, rack: str | None = None) -> None:
+        """Let this broker be there."""
+        directory = self._directory / f"broker-{broker_id}"
+        broker = Broker(broker_id, self.controller, self._settings, directory, self._clock)
+        server = Server(broker, self._settings.host, port)
+        await server.start()
+        self.brokers[broker_id], self._servers[broker_id] = broker, server
+        registration = BrokerRegistration(broker_id, self._settings.host, server.port, rack)
+        self.controller.register(registration, broker)
+        broker.start()
+        _log.info("broker %d listens at %s:%d", broker_id, self._settings.host, server.port)
+
+    async def stop_broker(self, broker_id: int) -> None:
+        """Let it go: others lead what it led, then its logs are closed."""
+        server, broker = self._servers.pop(broker_id), self.brokers.pop(broker_id)
+        self.controller.fence(broker_id)
+        await server.stop()
+        broker.stop()
+
+    async def stop(self) -> None:
+        """Serve no more and write everything down. Twice is harmless."""
+        for server in self._servers.values():
+            await server.stop()
+        for broker in self.brokers.values():
+            broker.stop()
+        if self.brokers:
+            self._save()
+        self._servers.clear()
+        self.brokers.clear()
+        descriptor, self._lock = self._lock, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def _save(self) -> None:
+        save_metadata(self.metadata, self._directory)
+
+
+def _lock(directory: Path) -> int:
+    descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        if error.errno not in (errno.EAGAIN, errno.EACCES):
+            raise
+        raise OSError(error.errno, f"{directory} is used by another broker process") from None
+    return descriptor

@@ -1,0 +1,73 @@
+"""Creating topics."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+from broker.broker import Broker
+from broker.cluster_metadata import Topic
+from broker.controller import NewTopic
+from broker.request import Request
+from purgatory.errors import ApiError, Errors
+
+DEFAULT: Final = -1
+
+
+async def create_topics(broker: Broker, request: Request) -> Mapping[str, Any]:
+    """Each topic by itself: one that can't be created says nothing about the others."""
+    counts = Counter(wanted.name for wanted in request.body.topics)
+    answers = []
+    for name, count in counts.items():
+        if count > 1:
+            answers.append(_refused(name, ApiError(Errors.INVALID_REQUEST, "Duplicate topic name.")))
+            continue
+        wanted = next(one for one in request.body.topics if one.name == name)
+        try:
+            topic = broker.controller.create_topic(_new_topic(broker, wanted), validate_only=request.body.validate_only)
+        except ApiError as error:
+            answers.append(_refused(name, error))
+        else:
+            answers.append(_created(topic))
+    return {"topics": answers}
+
+
+def _new_topic(broker: Broker, wanted: Any) -> NewTopic:
+    config = {one.name: one.value for one in wanted.configs}
+    assignment = None
+    if wanted.assignments:
+        if (wanted.num_partitions, wanted.replication_factor) not in ((DEFAULT, DEFAULT), (0, 0)):
+            raise ApiError(
+                Errors.INVALID_REQUEST,
+                "A manual partition assignment was specified, but partition count or replication factor too.",
+            )
+        rows = {one.partition_index: tuple(one.broker_ids) for one in wanted.assignments}
+        if sorted(rows) != list(range(len(wanted.assignments))):
+            raise ApiError(Errors.INVALID_REPLICA_ASSIGNMENT, "Partitions should be a consecutive 0-based sequence.")
+        assignment = [rows[number] for number in range(len(rows))]
+    partitions, replication_factor = wanted.num_partitions, wanted.replication_factor
+    if partitions == DEFAULT:
+        partitions = broker.settings.num_partitions
+    if replication_factor == DEFAULT:
+        replication_factor = broker.settings.default_replication_factor
+    return NewTopic(wanted.name, partitions, replication_factor, config, assignment)
+
+
+def _created(topic: Topic) -> Mapping[str, Any]:
+    return {
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "num_partitions": len(topic.partitions),
+        "replication_factor": len(topic.partitions[0].replicas),
+        "configs": [{"name": name, "value": value, "config_source": 1} for name, value in topic.config.items()],
+    }
+
+
+def _refused(name: str, error: ApiError) -> Mapping[str, Any]:
+    return {
+        "name": name,
+        "error_code": error.error,
+        "error_message": str(error),
+        "num_partitions": -1,
+        "replication_factor": -1,
+        "configs": None,
+    }

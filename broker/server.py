@@ -1,0 +1,87 @@
+"""A broker's listening socket: frames become requests, requests go to their handlers, responses become frames."""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from struct import Struct
+from typing import Any, Final
+
+from broker.api_keys import VERSIONS, ApiKey
+from broker.broker import Broker
+from broker.connection import CloseConnection, Connection
+from broker.handlers import HANDLERS
+from broker.messages import is_flexible, write_response
+from broker.request import MalformedRequest, Request, RequestHeader, read_frame
+from purgatory.errors import Errors
+
+CORRELATION: Final = Struct(">i")
+NO_TAGS: Final = b"\0"
+
+_log = logging.getLogger(__name__)
+
+
+class Server:
+    """Serves one broker at a host and port; port 0 takes any that is free."""
+
+    def __init__(self, broker: Broker, host: str, port: int) -> None:
+        self._broker = broker
+        self._host = host
+        self.port = port
+        self._connections: set[Connection] = set()
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Listen. OSError: the port is taken."""
+        self._server = await self._broker.loop.create_server(self._connect, self._host, self.port, backlog=1024)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Listen no more, and close what is open. Twice is harmless."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        server.close()
+        for connection in list(self._connections):
+            connection.close()
+        await server.wait_closed()
+
+    def _connect(self) -> Connection:
+        connection = Connection(self._handle, self._broker.settings.socket_request_max_bytes, self._disconnected)
+        self._connections.add(connection)
+        if len(self._connections) > self._broker.settings.max_connections:
+            self._broker.loop.call_soon(connection.close)
+        return connection
+
+    def _disconnected(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+
+    async def _handle(self, frame: bytearray, peer: str) -> Sequence[bytes] | None:
+        try:
+            header, body = read_frame(frame)
+        except MalformedRequest as error:
+            raise CloseConnection(str(error)) from error
+        if header.api_key is ApiKey.API_VERSIONS:
+            return _answer_api_versions(header)
+        handler = HANDLERS.get(header.api_key)
+        if body is None or handler is None:
+            raise CloseConnection(f"{header.api_key.name} {header.version} is not served")
+        response = await handler(self._broker, Request(header, body, peer))
+        self._broker.replicas.try_complete_actions()
+        return None if response is None else _encode(header, header.version, response)
+
+
+def _answer_api_versions(header: RequestHeader) -> Sequence[bytes]:
+    """Of a version that isn't known nothing can be read, not even by the client: it is answered in version 0."""
+    served = [
+        {"api_key": int(key), "min_version": VERSIONS[key][0], "max_version": VERSIONS[key][1]}
+        for key in sorted((*HANDLERS, ApiKey.API_VERSIONS))
+    ]
+    error = Errors.NONE if header.is_version_known else Errors.UNSUPPORTED_VERSION
+    version = header.version if header.is_version_known else 0
+    return _encode(header, version, {"error_code": error, "api_keys": served})
+
+
+def _encode(header: RequestHeader, version: int, response: Mapping[str, Any]) -> Sequence[bytes]:
+    body = write_response(header.api_key, version, response)
+    has_tags = header.api_key is not ApiKey.API_VERSIONS and is_flexible(header.api_key, version)
+    return [CORRELATION.pack(header.correlation_id), NO_TAGS if has_tags else b"", *body]

@@ -1,0 +1,25 @@
+"""Serving until a signal comes."""
+
+import asyncio
+import signal
+from collections.abc import Callable, Sequence
+
+from broker.cluster import Cluster
+
+
+async def serve(make_cluster: Callable[[], Cluster], ports: Sequence[int], ready: Callable[[str], None]) -> None:
+    """Start a broker at each port, tell `ready` their addresses, and stop in order at SIGTERM or SIGINT.
+
+    OSError: a port is taken, or the data directory is in use.
+    """
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    cluster = make_cluster()
+    try:
+        await cluster.start(ports)
+        ready(cluster.bootstrap_servers)
+        await stopped.wait()
+    finally:
+        await cluster.stop()

@@ -1,0 +1,33 @@
+"""A broker's settings: Kafka's names in our spelling, Kafka's defaults except where the comment says otherwise."""
+
+from dataclasses import dataclass, field
+
+from broker.topic_config import check_config
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """Times in ms, sizes in bytes. `topic_defaults` are settings of topics that are not given by the topic itself."""
+
+    host: str = "127.0.0.1"
+    auto_create_topics_enable: bool = False  # Kafka: true. A typing error should not make a topic
+    num_partitions: int = 1
+    default_replication_factor: int = 1
+    fetch_max_bytes: int = 57_671_680
+    socket_request_max_bytes: int = 104_857_600
+    max_connections: int = 10_000  # Kafka: no limit
+    max_fetch_sessions: int = 1_000
+    replica_lag_time_max_ms: int = 30_000
+    replica_fetch_wait_max_ms: int = 500
+    replica_fetch_max_bytes: int = 1_048_576
+    log_retention_check_interval_ms: int = 300_000
+    log_flush_interval_ms: int = 1_000  # Kafka leaves it to the operating system
+    group_initial_rebalance_delay_ms: int = 0  # Kafka: 3000. Examples and tests should not wait
+    offsets_topic_num_partitions: int = 1  # Kafka: 50. Each has a log of its own, in files
+    offsets_topic_replication_factor: int = 3  # of as many brokers as there are, at most
+    transaction_state_log_num_partitions: int = 1  # Kafka: 50
+    transaction_state_log_replication_factor: int = 3
+    topic_defaults: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_config(self.topic_defaults)

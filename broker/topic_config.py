@@ -1,0 +1,143 @@
+"""Topic settings by Kafka's names: their defaults, what values they take, and what they mean to a log and a replica."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from broker.batch_validation import RecordRules
+from broker.log_config import DAY_MS, LogConfig
+from broker.record_batch import TimestampType
+from broker.records import TIMESTAMP_MAX
+from purgatory.errors import ApiError, Errors
+
+INT_MAX: Final = (1 << 31) - 1
+LONG_MAX: Final = (1 << 63) - 1
+SEGMENT_BYTES_MIN: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigDefinition:
+    """A setting: its default as text, its type by Kafka's number, whether a value will do."""
+
+    default: str
+    type_number: int
+    is_valid: Callable[[str], bool]
+    is_list: bool = False
+
+
+BOOLEAN, STRING, INT, SHORT, LONG, DOUBLE, LIST = 1, 2, 3, 4, 5, 6, 7
+
+
+def _integer(default: int, low: int, high: int = LONG_MAX) -> ConfigDefinition:
+    def is_valid(text: str) -> bool:
+        return text.lstrip("-").isdecimal() and low <= int(text) <= high
+
+    return ConfigDefinition(str(default), LONG if high == LONG_MAX else INT, is_valid)
+
+
+def _one_of(default: str, *values: str) -> ConfigDefinition:
+    return ConfigDefinition(default, STRING, lambda text: text in values)
+
+
+def _boolean(*, default: bool) -> ConfigDefinition:
+    return ConfigDefinition(str(default).lower(), BOOLEAN, lambda text: text.lower() in ("true", "false"))
+
+
+def _is_ratio(text: str) -> bool:
+    try:
+        return 0 <= float(text) <= 1
+    except ValueError:
+        return False
+
+
+def _is_cleanup_policy(text: str) -> bool:
+    return set(policies_of(text)) <= {"compact", "delete"}
+
+
+DEFINITIONS: Final[Mapping[str, ConfigDefinition]] = {
+    "cleanup.policy": ConfigDefinition("delete", LIST, _is_cleanup_policy, is_list=True),
+    "compression.type": _one_of("producer", "producer"),
+    "delete.retention.ms": _integer(DAY_MS, 0),
+    "file.delete.delay.ms": _integer(60_000, 0),
+    "flush.messages": _integer(LONG_MAX, 1),
+    "flush.ms": _integer(LONG_MAX, 0),
+    "index.interval.bytes": _integer(4096, 0, INT_MAX),
+    "max.compaction.lag.ms": _integer(LONG_MAX, 1),
+    "max.message.bytes": _integer(1_048_588, 0, INT_MAX),
+    "message.timestamp.after.max.ms": _integer(3_600_000, 0),
+    "message.timestamp.before.max.ms": _integer(LONG_MAX, 0),
+    "message.timestamp.type": _one_of("CreateTime", "CreateTime", "LogAppendTime"),
+    "min.cleanable.dirty.ratio": ConfigDefinition("0.5", DOUBLE, _is_ratio),
+    "min.compaction.lag.ms": _integer(0, 0),
+    "min.insync.replicas": _integer(1, 1, INT_MAX),
+    "preallocate": _boolean(default=False),
+    "retention.bytes": _integer(-1, -1),
+    "retention.ms": _integer(7 * DAY_MS, -1),
+    "segment.bytes": _integer(1 << 30, SEGMENT_BYTES_MIN, INT_MAX),
+    "segment.index.bytes": _integer(10 << 20, 4, INT_MAX),
+    "segment.jitter.ms": _integer(0, 0),
+    "segment.ms": _integer(7 * DAY_MS, 1),
+    "unclean.leader.election.enable": _boolean(default=False),
+}
+
+
+def policies_of(text: str) -> list[str]:
+    """The words of `cleanup.policy`."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def check_config(config: Mapping[str, str | None]) -> dict[str, str]:
+    """The settings without those that are null. INVALID_CONFIG: a name that isn't known, a value that won't do."""
+    checked = {}
+    for name, value in config.items():
+        definition = DEFINITIONS.get(name)
+        if definition is None:
+            raise ApiError(Errors.INVALID_CONFIG, f"Unknown topic config name: {name}")
+        if value is None:
+            raise ApiError(Errors.INVALID_CONFIG, f"Null value not supported for topic configs: {name}")
+        if not definition.is_valid(value):
+            raise ApiError(Errors.INVALID_CONFIG, f"Invalid value {value} for configuration {name}")
+        checked[name] = value
+    return checked
+
+
+def value_of(config: Mapping[str, str], name: str) -> str:
+    """What is set, else the default."""
+    return config.get(name, DEFINITIONS[name].default)
+
+
+def is_true(config: Mapping[str, str], name: str) -> bool:
+    """A boolean setting."""
+    return value_of(config, name).lower() == "true"
+
+
+def log_config(config: Mapping[str, str]) -> LogConfig:
+    """What a topic's settings mean to its logs."""
+
+    def number(name: str) -> Any:
+        return int(value_of(config, name))
+
+    policies = policies_of(value_of(config, "cleanup.policy"))
+    is_append_time = value_of(config, "message.timestamp.type") == "LogAppendTime"
+    rules = RecordRules(
+        max_message_bytes=number("max.message.bytes"),
+        timestamp_type=TimestampType.LOG_APPEND_TIME if is_append_time else TimestampType.CREATE_TIME,
+        timestamp_before_max_ms=min(TIMESTAMP_MAX, number("message.timestamp.before.max.ms")),
+        timestamp_after_max_ms=min(TIMESTAMP_MAX, number("message.timestamp.after.max.ms")),
+        needs_key="compact" in policies,
+    )
+    return LogConfig(
+        rules,
+        segment_bytes=number("segment.bytes"),
+        segment_ms=number("segment.ms"),
+        segment_index_bytes=number("segment.index.bytes"),
+        index_interval_bytes=number("index.interval.bytes"),
+        retention_ms=number("retention.ms"),
+        retention_bytes=number("retention.bytes"),
+        is_deleted="delete" in policies,
+        is_compacted="compact" in policies,
+        delete_retention_ms=number("delete.retention.ms"),
+        min_cleanable_dirty_ratio=float(value_of(config, "min.cleanable.dirty.ratio")),
+        min_compaction_lag_ms=number("min.compaction.lag.ms"),
+        flush_each_append=number("flush.messages") == 1,
+    )

@@ -1,0 +1,60 @@
+"""`tickover broker`: the reference broker as a process of its own."""
+
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sidecar.cli.configuration import ConfigOption, SetOption, settings_of
+from sidecar.cli.failure import Failure
+from sidecar.cli.output import say
+from sidecar.logs import configure_logs
+
+PORT_MAX = 65_535
+
+
+def broker(
+    port: Annotated[
+        int, typer.Option(min=0, max=PORT_MAX, help="Port of the first broker, others follow; 0 takes free ones.")
+    ] = 9092,
+    brokers: Annotated[int, typer.Option(min=1, max=1, help="Number of brokers in this process.")] = 1,
+    data: Annotated[
+        Path | None, typer.Option(help="Directory that keeps topics; default: a temporary one, removed at the end.")
+    ] = None,
+    config: ConfigOption = None,
+    given: SetOption = None,
+) -> None:
+    """Run a reference broker that speaks Kafka's protocol, until SIGTERM or SIGINT. Not for production data."""
+    settings = settings_of(config, given)
+    configure_logs(settings.log)
+    if port + brokers - 1 > PORT_MAX:
+        raise Failure(f"{brokers} brokers from port {port} on: there is no port above {PORT_MAX}")
+    import asyncio
+    import random
+    import time
+    import uuid
+
+    from broker.cluster import Chance, Cluster
+    from broker.serving import serve
+    from broker.settings import BrokerSettings
+
+    with ExitStack() as stack:
+        directory = data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tickover-broker-")))
+
+        def make_cluster() -> Cluster:
+            chance = Chance(lambda: str(uuid.uuid4()), random.randrange)
+            return Cluster(directory, BrokerSettings(), lambda: time.time() * 1000, chance)
+
+        ports = [port and port + number for number in range(brokers)]
+        try:
+            asyncio.run(serve(make_cluster, ports, _tell))
+        except OSError as error:
+            raise Failure(str(error)) from None
+        say("stopped")
+
+
+def _tell(bootstrap_servers: str) -> None:
+    print(bootstrap_servers, flush=True)
+    say(f"listening at {bootstrap_servers}; stop with Ctrl-C or SIGTERM")

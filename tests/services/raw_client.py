@@ -1,0 +1,137 @@
+"""A client that sends exactly what it is told: requests by kio's field names, answers as kio's types."""
+
+import socket
+from struct import pack, unpack
+from typing import Any
+
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader
+
+from broker.api_keys import ApiKey
+from broker.messages import collect_names, struct_writer
+from broker.record_batch import Buffer
+
+ANSWER_S = 30.0
+CLIENT_ID = "raw"
+
+
+def encode(api_key: ApiKey, version: int, body: dict[str, Any], correlation_id: int = 1) -> bytes:
+    """A whole frame."""
+    kind = load_request_schema(api_key, version)
+    names: dict[str, frozenset[str]] = {}
+    collect_names(kind, names)
+    parts: list[bytes] = []
+    struct_writer(kind, names)(parts.append, body)
+    header = pack(">hhih", api_key, version, correlation_id, len(CLIENT_ID)) + CLIENT_ID.encode()
+    content = header + (b"\0" if kind.__flexible__ else b"") + b"".join(parts)
+    return pack(">i", len(content)) + content
+
+
+class RawClient:
+    """One connection."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.partition(",")[0].rpartition(":")
+        self.socket = socket.create_connection((host, int(port)), timeout=ANSWER_S)
+        self._correlation_id = 0
+
+    def __enter__(self) -> "RawClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def ask(self, api_key: ApiKey, version: int, **body: Any) -> Any:
+        """Send a request and wait for its answer."""
+        self.send(api_key, version, **body)
+        return self.receive(api_key, version)
+
+    def send(self, api_key: ApiKey, version: int, **body: Any) -> None:
+        self._correlation_id += 1
+        self.socket.sendall(encode(api_key, version, body, self._correlation_id))
+
+    def receive(self, api_key: ApiKey, version: int) -> Any:
+        frame = self.receive_frame()
+        assert unpack(">i", frame[:4])[0] == self._correlation_id
+        kind = load_response_schema(api_key, version)
+        start = 5 if kind.__flexible__ and api_key is not ApiKey.API_VERSIONS else 4
+        answer, size = entity_reader(kind)(frame, start)
+        assert start + size == len(frame)
+        return answer
+
+    def receive_frame(self) -> bytes:
+        return self._exactly(unpack(">i", self._exactly(4))[0])
+
+    def is_closed(self) -> bool:
+        """Whether the other side has ended the connection, waiting for it."""
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+    def _exactly(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            received = self.socket.recv(size - len(data))
+            if not received:
+                raise ConnectionError("the connection was closed")
+            data += received
+        return data
+
+    # What most tests do
+
+    def produce(self, topic: str, records: Buffer, *, acks: int = -1, version: int = 9, **more: Any) -> Any:
+        """One partition's answer."""
+        partition = more.pop("partition", 0)
+        body = {
+            "transactional_id": None,
+            "acks": acks,
+            "timeout": more.pop("timeout_ms", 5000),
+            "topic_data": [
+                {"name": topic, "partition_data": [{"index": partition, "records": bytes(records)}]},
+            ],
+        }
+        if acks == 0:
+            self.send(ApiKey.PRODUCE, version, **body)
+            return None
+        [answer] = self.ask(ApiKey.PRODUCE, version, **body).responses
+        return answer.partition_responses[0]
+
+    def fetch(self, topic: str, offset: int, *, partition: int = 0, version: int = 12, **more: Any) -> Any:
+        """One partition's answer."""
+        body = self.fetch_body(topic, offset, partition=partition, **more)
+        [answer] = self.ask(ApiKey.FETCH, version, **body).responses
+        return answer.partitions[0]
+
+    @staticmethod
+    def fetch_body(topic: str, offset: int, *, partition: int = 0, **more: Any) -> dict[str, Any]:
+        wanted = {
+            "partition": partition,
+            "fetch_offset": offset,
+            "partition_max_bytes": more.pop("partition_max_bytes", 1 << 20),
+            "current_leader_epoch": more.pop("current_leader_epoch", -1),
+            "last_fetched_epoch": more.pop("last_fetched_epoch", -1),
+        }
+        return {
+            "max_wait": more.pop("max_wait_ms", 0),
+            "min_bytes": more.pop("min_bytes", 1),
+            "topics": [{"topic": topic, "partitions": [wanted]}],
+            "forgotten_topics_data": [],
+            **more,
+        }
+
+    def create_topic(self, name: str, partitions: int = 1, replicas: int = 1, **config: str) -> Any:
+        """The answer for the topic; settings with _ for the dots."""
+        configs = [{"name": key.replace("_", "."), "value": value} for key, value in config.items()]
+        topic = {
+            "name": name,
+            "num_partitions": partitions,
+            "replication_factor": replicas,
+            "assignments": [],
+            "configs": configs,
+        }
+        [answer] = self.ask(ApiKey.CREATE_TOPICS, 7, topics=[topic], timeout=5000).topics
+        return answer
