@@ -23,17 +23,19 @@ def page(
     items: Sequence[Item], key: Callable[[Item], str], limit: int, cursor: str | None
 ) -> tuple[Sequence[Item], str | None]:
     """The next `limit` of `items` (sorted by `key`), and the cursor of what follows. Raises `Problem`."""
-    after = None if cursor is None else _decode(cursor)
+    after = None if cursor is None else decode(cursor)
     rest = items if after is None else [item for item in items if key(item) > after]
     taken = rest[:limit]
-    return taken, _encode(key(taken[-1])) if len(rest) > limit else None
+    return taken, encode(key(taken[-1])) if len(rest) > limit else None
 
 
-def _encode(key: str) -> str:
+def encode(key: str) -> str:
+    """The cursor of a key."""
     return base64.urlsafe_b64encode(key.encode()).decode().rstrip("=")
 
 
-def _decode(cursor: str) -> str:
+def decode(cursor: str) -> str:
+    """The key of a cursor. Raises `Problem`."""
     try:
         return base64.b64decode(cursor + "=" * (-len(cursor) % 4), "-_", validate=True).decode()
     except (binascii.Error, ValueError):

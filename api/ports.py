@@ -8,6 +8,7 @@ from api.auth import Tokens
 from api.receipts import Receipts
 from policies.model import ManagedBy, Policy, Removed, Versioned
 from policies.table import PolicyTable
+from sidecar.letters.reading import Reading
 from sidecar.stats import Stats
 
 
@@ -136,6 +137,7 @@ class Ports:
     audit_topic: str
     idempotency: Idempotency
     receipts: Receipts
+    letters: Reading
     metrics: Callable[[], bytes]
     tokens: Tokens | None
     now_ms: Callable[[], int]

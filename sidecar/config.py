@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from pydantic import Field, SecretStr, ValidationError, model_validator
 
-from sidecar.config_operations import AuditSettings
+from sidecar.config_operations import AuditSettings, DeadLettersSettings
 from sidecar.config_sources import ConfigError, explain, gather, nest
 from sidecar.config_values import (
     Bytes,
@@ -253,6 +253,7 @@ class Settings(Section):
     quarantine: QuarantineSettings = Field(default=QuarantineSettings())
     api: ApiSettings = Field(default=ApiSettings())
     audit: AuditSettings = Field(default=AuditSettings())
+    dead_letters: DeadLettersSettings = Field(default=DeadLettersSettings())
     log: LogSettings = Field(default=LogSettings())
 
     @property

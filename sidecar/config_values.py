@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, PlainSerializer, SecretStr
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, SecretStr
 
 from policies.duration import format_duration, parse_duration
 from policies.model import is_topic
@@ -96,6 +96,11 @@ TopicOrDefault = Annotated[str, AfterValidator(_topic_or_default)]
 TopicGlobs = Annotated[
     tuple[Annotated[str, AfterValidator(_topic_glob)], ...],
     BeforeValidator(_comma_list, json_schema_input_type=list[str] | str),
+]
+CommaList = Annotated[
+    tuple[Annotated[str, Field(min_length=1, max_length=200)], ...],
+    BeforeValidator(_comma_list, json_schema_input_type=list[str] | str),
+    Field(max_length=100),
 ]
 Client = Annotated[
     dict[str, str | SecretStr],

@@ -38,6 +38,7 @@ from sidecar.engine import Engine
 from sidecar.housekeeping import Housekeeping, Interval
 from sidecar.kafka import client_log
 from sidecar.ledger import LedgerTopic
+from sidecar.letters.assembly import reading_of
 from sidecar.metrics import Exposition, Recorder
 from sidecar.overflow import OverflowFailure, OverflowUnavailable
 from sidecar.overflow_rebuild import RedisRebuild
@@ -209,6 +210,8 @@ class Process:
         self._stack.callback(idempotency.stop)
         receipts = Receipts(settings.api.receipts_bytes_max)
         ledger_reader = LedgerReader(client, settings.ledger_topic, receipts, settings.api.receipts_look_back_ms)
+        letters = reading_of(settings, client, lambda: store.table)
+        self._stack.callback(letters.stop)
         ports = Ports(
             policies=store,
             stats=lambda: engine.stats,
@@ -217,6 +220,7 @@ class Process:
             audit_topic=settings.audit_topic,
             idempotency=idempotency,
             receipts=receipts,
+            letters=letters,
             metrics=Exposition(lambda: engine.stats, lambda: store.table, recorder),
             tokens=tokens,
             now_ms=lambda: time.time_ns() // 1_000_000,

@@ -27,6 +27,10 @@ POLICY: Final = "tickover-policy"
 REASON: Final = "tickover-reason"
 SOURCE: Final = "tickover-source"
 DETAIL: Final = "tickover-detail"
+# Lineage of what was a dead letter once. To everybody else these are the user's own headers: they travel along.
+REDRIVE_PLAN: Final = "tickover-redrive-plan"
+REDRIVE_COUNT: Final = "tickover-redrive-count"
+REDRIVE_SOURCE: Final = "tickover-redrive-source"
 
 OFFSET_MAX: Final = (1 << 63) - 1
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from sidecar.cli import configuration, diagnosis, messages, policies, reference_broker, running
+from sidecar.cli import configuration, dead_letters, diagnosis, messages, policies, reference_broker, running
 from sidecar.cli.failure import Failure, Status
 from sidecar.cli.output import say
 from sidecar.config import ConfigError
@@ -49,6 +49,7 @@ app.command()(reference_broker.broker)
 app.command()(diagnosis.doctor)
 app.add_typer(policies.app, name="policies")
 app.add_typer(messages.app, name="messages")
+app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(configuration.app, name="config")
 
 

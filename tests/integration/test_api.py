@@ -22,6 +22,8 @@ from api.receipts import Receipts
 from api.sender import KafkaSender
 from api.server import Server
 from policies.store import PolicyStore
+from sidecar.config import Settings
+from sidecar.letters.assembly import reading_of
 from sidecar.metrics import Exposition, Recorder
 from sidecar.stats import Stats
 from tests.services.kafka import Kafka
@@ -110,6 +112,7 @@ def replica(kafka: Kafka, policies_topic: str, client: Any) -> tuple[Server, lis
         stats=lambda: stats,
         sender=sender,
         audit_sender=sender,
+        letters=reading_of(Settings(), settings, lambda: store.table),
         audit_topic=f"{policies_topic}-audit",
         idempotency=idempotency,
         receipts=Receipts(1 << 20),

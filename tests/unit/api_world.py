@@ -29,10 +29,15 @@ from policies.errors import FileManaged, PolicyConflict, PolicyStoreUnavailable
 from policies.log import Change, PolicyLog, encode_change
 from policies.model import ManagedBy, Policy, Removed, Versioned
 from policies.table import PolicyTable
+from sidecar.letters.browsing import Limits as ScanLimits
+from sidecar.letters.masking import Masking
+from sidecar.letters.reading import Reading, Rules
 from sidecar.metrics import Exposition, Recorder
 from sidecar.stats import Stats
+from tests.unit.letter_world import MemoryLetterLog
 
 NOW_MS = 1_800_000_000_000
+LETTER_RULES = Rules(("*-dlq",), "tickover.quarantine", ScanLimits(1_000, 60.0), Masking(("*secret*",)))
 BASE_URL = "http://127.0.0.1:8230"
 
 
@@ -146,6 +151,7 @@ class World:
     policies: MemoryPolicies = field(default_factory=MemoryPolicies)
     sender: MemorySender = field(default_factory=lambda: MemorySender({"reminders": 12, "gold": 3}))
     audit: MemorySender = field(default_factory=lambda: MemorySender({"tickover.audit": 1}))
+    letters: MemoryLetterLog = field(default_factory=MemoryLetterLog)
     idempotency: MemoryIdempotency = field(default_factory=MemoryIdempotency)
     stats: Stats = field(default_factory=lambda: Stats(joined=True, turned_monotonic_s=100.0))
     receipts: Receipts = field(default_factory=lambda: Receipts(1 << 20))
@@ -164,6 +170,7 @@ class World:
                 sender=self.sender,
                 audit_sender=self.audit,
                 audit_topic="tickover.audit",
+                letters=Reading(lambda: self.letters, lambda: self.policies.table, LETTER_RULES),
                 idempotency=self.idempotency,
                 receipts=self.receipts,
                 metrics=Exposition(lambda: self.stats, lambda: self.policies.table, self.recorder),

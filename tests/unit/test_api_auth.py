@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ ROUTES = [
     ("GET", "/v1/schemas/policy", Role.READ),
     ("POST", "/v1/policies/explain", Role.READ),
     ("GET", "/v1/stats", Role.READ),
+    ("GET", "/v1/dead-letters", Role.READ),
+    ("GET", "/v1/dead-letters/groups", Role.READ),
+    ("GET", "/v1/dead-letters/x/x/x", Role.READ),
     ("GET", "/metrics", Role.READ),
     ("POST", "/v1/messages", Role.WRITE),
     ("PUT", "/v1/policies/x", Role.ADMIN),
@@ -52,7 +56,7 @@ def test_no_route_is_forgotten() -> None:
     with world() as api:
         document = api.call("GET", "/openapi.json").json()
         listed = {
-            (method.upper(), path.replace("{name}", "x"))
+            (method.upper(), re.sub(r"\{\w+\}", "x", path))
             for path, operations in document["paths"].items()
             for method in operations
         }

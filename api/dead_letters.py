@@ -1,0 +1,120 @@
+"""Dead letters over REST: pages, groups by what went wrong, and single ones. The topics themselves are read."""
+
+from collections.abc import Awaitable
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+from starlette.responses import Response
+
+from api.audit import Trail
+from api.auth import Caller, Role, require
+from api.dependencies import GivenPorts, GivenTrail, Reader, json_response
+from api.message import Topic
+from api.pages import PAGE_DEFAULT, Cursor, Limit, decode, encode
+from api.ports import Ports
+from api.problems import Problem, unprocessable
+from sidecar.letters.browsing import Page, UnknownTopic
+from sidecar.letters.destination import destination
+from sidecar.letters.letter import Letter, Place, place_of
+from sidecar.letters.letter_log import LettersUnavailable
+from sidecar.letters.masking import Masking
+from sidecar.letters.reading import ReadingBusy
+from sidecar.letters.selection import Selection
+from sidecar.record import OFFSET_MAX
+
+router = APIRouter(tags=["dead letters"])
+
+Answer = TypeVar("Answer")
+
+
+class Filter(Selection):
+    """What the query may say; `topic` may be repeated."""
+
+    topic: Annotated[list[Topic], Field(default_factory=list, max_length=50, description="Left out: all")]
+    limit: Limit = PAGE_DEFAULT
+    cursor: Cursor = None
+    payload: Annotated[bool, Field(description="Show key, value and headers, masked; needs the role write")] = False
+
+    def selection(self) -> Selection:
+        """The part that letters are compared with."""
+        return Selection(**{name: getattr(self, name) for name in Selection.model_fields})
+
+
+@router.get("/v1/dead-letters")
+async def list_dead_letters(
+    caller: Reader, ports: GivenPorts, trail: GivenTrail, query: Annotated[Filter, Query()]
+) -> Response:
+    """Dead letters in order of topic, partition and offset; `remaining` is how many records are still to be read."""
+    if query.payload:
+        _show_payloads(caller, trail, topics=query.topic, selection=query.selection().model_dump(exclude_none=True))
+    page = await _answered(ports.letters.page(query.topic, query.selection(), query.limit, _start(query.cursor)))
+    masking = ports.letters.rules.masking if query.payload else None
+    trail.note(count=len(page.letters))
+    return json_response({"items": [_document(ports, letter, masking) for letter in page.letters], **_progress(page)})
+
+
+@router.get("/v1/dead-letters/groups")
+async def list_dead_letter_groups(caller: Reader, ports: GivenPorts, query: Annotated[Filter, Query()]) -> Response:
+    """Letters that failed alike, counted, of the piece that one page reads: add up the pages for all."""
+    groups, page = await _answered(ports.letters.groups(query.topic, query.selection(), _start(query.cursor)))
+    return json_response({"items": [group.document() for group in groups], **_progress(page)})
+
+
+@router.get("/v1/dead-letters/{topic}/{partition}/{offset}")
+async def get_dead_letter(
+    caller: Reader,
+    ports: GivenPorts,
+    trail: GivenTrail,
+    topic: Topic,
+    partition: Annotated[int, Field(ge=0, lt=1 << 31)],
+    offset: Annotated[int, Field(ge=0, le=OFFSET_MAX)],
+    payload: bool = False,
+) -> Response:
+    """One dead letter by its place."""
+    if payload:
+        _show_payloads(caller, trail)
+    letter = await _answered(ports.letters.one(Place(topic, partition, offset)))
+    if letter is None:
+        raise Problem(404, "dead-letter-not-found", "There is no record at this place, or none any more.")
+    return json_response(_document(ports, letter, ports.letters.rules.masking if payload else None))
+
+
+def _show_payloads(caller: Caller, trail: Trail, **facts: object) -> None:
+    """Payloads are people's data: a role more, and a record of who saw them."""
+    trail.show(payload=True, **facts)
+    trail.needed = Role.WRITE
+    require(caller, Role.WRITE)
+
+
+def _document(ports: Ports, letter: Letter, masking: Masking | None) -> dict[str, Any]:
+    """`target` is where it would go again; null: that needs to be said."""
+    document = {**letter.document(), "target": destination(letter, ports.policies.versions)}
+    return document if masking is None else {**document, "payload": masking.payload(letter)}
+
+
+def _progress(page: Page) -> dict[str, Any]:
+    following = None if page.following is None else encode(str(page.following))
+    return {"next": following, "scanned": page.scanned, "remaining": page.remaining}
+
+
+def _start(cursor: str | None) -> Place | None:
+    if cursor is None:
+        return None
+    place = place_of(decode(cursor))
+    if place is None:
+        raise unprocessable("invalid-cursor", "The cursor is not one that this API gave.")
+    return place
+
+
+async def _answered(asked: Awaitable[Answer]) -> Answer:
+    try:
+        return await asked
+    except UnknownTopic as error:
+        raise Problem(404, "topic-not-found", f"{error} is no topic of dead letters here.") from None
+    except ReadingBusy:
+        detail = "Too many scans of dead letters are under way."
+        raise Problem(503, "scans-busy", detail, {"Retry-After": "1"}) from None
+    except LettersUnavailable as error:
+        detail = f"The dead letters can't be read at the moment: {error}."
+        raise Problem(503, "kafka-unavailable", detail, {"Retry-After": "1"}) from None

@@ -1,0 +1,1 @@
+"""Dead letters: reading them, telling them apart, and sending them again. Beside the engine, never in its thread."""

@@ -1,0 +1,168 @@
+"""Pages and groups of dead letters, read from the topics themselves, a bounded piece at a time.
+
+A page reads partition by partition, in order of topic, partition and offset, until it has enough, has looked at as many
+records as it may, or its time is up. Its cursor is the place to go on from; who follows the cursors sees everything
+that was there, and how much is left.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from policies.glob import compile_globs
+from policies.table import PolicyTable
+from sidecar.letters.fingerprint import normalised
+from sidecar.letters.letter import Letter, Place
+from sidecar.letters.letter_log import LetterLog
+from sidecar.letters.selection import Selection
+
+GROUPS_MAX: Final = 1_000
+
+
+class Limits(NamedTuple):
+    """What one page may cost."""
+
+    records: int
+    seconds: float
+
+
+class UnknownTopic(Exception):
+    """There is no dead-letter topic of this name."""
+
+
+@dataclass(slots=True)
+class Page:
+    """What was found. `following` None: the end; `remaining` records from there on, at most."""
+
+    letters: list[Letter] = field(default_factory=list)
+    following: Place | None = None
+    scanned: int = 0
+    remaining: int = 0
+
+
+@dataclass(slots=True)
+class Group:
+    """Letters of one topic that failed alike."""
+
+    topic: str
+    reason: str
+    error_class: str
+    error: str
+    fingerprint: str
+    count: int
+    first_ms: int
+    last_ms: int
+    example: Place
+
+    def document(self) -> dict[str, Any]:
+        """As REST shows it."""
+        return {
+            "topic": self.topic,
+            "reason": self.reason or None,
+            "error_class": self.error_class or None,
+            "error": self.error or None,
+            "fingerprint": self.fingerprint,
+            "count": self.count,
+            "first_seen": self.first_ms,
+            "last_seen": self.last_ms,
+            "example": str(self.example),
+        }
+
+
+def letter_topics(existing: Sequence[str], table: PolicyTable, globs: Sequence[str], quarantine: str) -> list[str]:
+    """The topics that hold dead letters: those that policies name, those that a glob matches, the quarantine."""
+    named = {
+        versioned.policy.dead_letter.topic for versioned in table.policies.values() if versioned.policy.dead_letter
+    }
+    pattern = compile_globs(globs)
+    return sorted(name for name in existing if name in named or name == quarantine or (pattern and pattern.match(name)))
+
+
+class Browser:
+    """Reads from one `LetterLog`. Time is an argument: monotonic seconds."""
+
+    def __init__(self, log: LetterLog, limits: Limits, monotonic_s: Callable[[], float]) -> None:
+        self._log = log
+        self._limits = limits
+        self._monotonic_s = monotonic_s
+
+    def page(self, topics: Sequence[str], selection: Selection, count: int, start: Place | None) -> Page:
+        """Up to `count` letters from `start` on. Raises LettersUnavailable."""
+        page = Page()
+        for letter in self._scan(page, topics, selection, start):
+            page.letters.append(letter)
+            if len(page.letters) == count:
+                break
+        return page
+
+    def groups(self, topics: Sequence[str], selection: Selection, start: Place | None) -> tuple[list[Group], Page]:
+        """Groups of the letters that one page looks at, most frequent first. Raises LettersUnavailable."""
+        page = Page()
+        found: dict[tuple[str, str, str], Group] = {}
+        for letter in self._scan(page, topics, selection, start):
+            key = (letter.place.topic, letter.reason, letter.fingerprint)
+            group = found.get(key)
+            if group is None:
+                found[key] = Group(
+                    letter.place.topic, letter.reason, letter.error_class, normalised(letter.message), key[2],
+                    1, letter.timestamp_ms, letter.timestamp_ms, letter.place,
+                )  # fmt: skip
+                if len(found) == GROUPS_MAX:
+                    break
+                continue
+            group.count += 1
+            group.first_ms = min(group.first_ms, letter.timestamp_ms)
+            group.last_ms = max(group.last_ms, letter.timestamp_ms)
+        return sorted(found.values(), key=lambda group: (-group.count, group.topic, group.fingerprint)), page
+
+    def one(self, place: Place) -> Letter | None:
+        """The letter at this place; None when there is none, or none any more."""
+        if place.partition >= self._log.topics().get(place.topic, 0):
+            return None
+        low, high = self._log.bounds(place.topic, place.partition)
+        if not low <= place.offset < high:
+            return None
+        for letters in self._log.read(place.topic, place.partition, place.offset, place.offset + 1):
+            if letters:
+                return letters[0]
+        return None
+
+    def _scan(self, page: Page, topics: Sequence[str], selection: Selection, start: Place | None) -> Iterator[Letter]:
+        """Letters that fit; keeps the page's account. Whoever stops early goes on behind the last one given."""
+        deadline_s = self._monotonic_s() + self._limits.seconds
+        spans = self._spans(topics, selection, start)
+        page.remaining = sum(end - begin for _, _, begin, end in spans)
+        for topic, partition, begin, end in spans:
+            position = begin
+            for letters in self._log.read(topic, partition, begin, end):
+                for letter in letters:
+                    page.scanned += 1
+                    page.remaining -= letter.place.offset + 1 - position
+                    position = letter.place.offset + 1
+                    if selection.fits(letter):
+                        page.following = Place(topic, partition, position) if page.remaining else None
+                        yield letter
+                page.following = Place(topic, partition, position) if page.remaining else None
+                if page.scanned >= self._limits.records or self._monotonic_s() > deadline_s:
+                    return
+            page.remaining -= end - position
+        page.following = None
+
+    def _spans(
+        self, topics: Sequence[str], selection: Selection, start: Place | None
+    ) -> list[tuple[str, int, int, int]]:
+        """(topic, partition, begin, end) of what is to be read, in order."""
+        counts = self._log.topics()
+        spans = []
+        for topic in sorted(topics):
+            for partition in range(counts.get(topic, 0)):
+                if start is not None and (topic, partition) < start[:2]:
+                    continue
+                low, high = self._log.bounds(topic, partition)
+                begin = start.offset if start is not None and (topic, partition) == start[:2] else low
+                if selection.since is not None and high > low:
+                    at = self._log.offset_at(topic, partition, selection.since)
+                    begin = max(begin, high if at is None else at)
+                if max(begin, low) < high:
+                    spans.append((topic, partition, max(begin, low), high))
+        return spans

@@ -1,0 +1,100 @@
+"""Reading dead-letter topics by a consumer of one's own, that joins no group and commits nothing."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Protocol
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from sidecar.letters.letter import Letter, letter_of
+
+ANSWER_S: Final = 10.0
+READ_BATCH: Final = 500
+READ_WAIT_S: Final = 0.2
+SILENCE_READS_MAX: Final = 50  # reads in a row without anything: ten seconds
+_FIXED: Final = {
+    "enable.auto.commit": "false",
+    "enable.auto.offset.store": "false",
+    "enable.partition.eof": "true",
+    "isolation.level": "read_committed",
+    "auto.offset.reset": "earliest",
+    "allow.auto.create.topics": "false",
+    "fetch.wait.max.ms": "20",
+    "queued.min.messages": "10000",
+    "queued.max.messages.kbytes": "16384",
+}
+
+
+class LettersUnavailable(Exception):
+    """Kafka doesn't answer."""
+
+
+class LetterLog(Protocol):
+    """Dead-letter topics as one reader sees them. All but `close` raise LettersUnavailable."""
+
+    def topics(self) -> dict[str, int]:
+        """All topics of the cluster with their partition counts."""
+
+    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        """First offset, and one after the last that is committed."""
+
+    def offset_at(self, topic: str, partition: int, time_ms: int) -> int | None:
+        """The first offset with this timestamp or a later one; None when there is none."""
+
+    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[list[Letter]]:
+        """Batches from `start` to before `end`; empty batches are signs of life."""
+
+    def close(self) -> None: ...
+
+
+class KafkaLetterLog:
+    """`LetterLog` of real topics; for one thread at a time."""
+
+    def __init__(self, client: Mapping[str, Any], group: str) -> None:
+        # The client wants a group's name even to read without one.
+        self._consumer = Consumer({**client, **_FIXED, "group.id": f"{group}.letters"})
+
+    def topics(self) -> dict[str, int]:
+        try:
+            topics = self._consumer.list_topics(timeout=ANSWER_S).topics
+        except KafkaException as error:
+            raise LettersUnavailable(error.args[0].str()) from None
+        return {name: len(topic.partitions) for name, topic in topics.items() if topic.partitions}
+
+    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        try:
+            return self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=ANSWER_S)
+        except KafkaException as error:
+            raise LettersUnavailable(error.args[0].str()) from None
+
+    def offset_at(self, topic: str, partition: int, time_ms: int) -> int | None:
+        try:
+            [found] = self._consumer.offsets_for_times([TopicPartition(topic, partition, time_ms)], timeout=ANSWER_S)
+        except KafkaException as error:
+            raise LettersUnavailable(error.args[0].str()) from None
+        return found.offset if found.offset >= 0 else None
+
+    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[list[Letter]]:
+        self._consumer.assign([TopicPartition(topic, partition, start)])
+        position, silent = start, 0
+        try:
+            while position < end:
+                letters = []
+                messages = self._consumer.consume(READ_BATCH, READ_WAIT_S)
+                silent = 0 if messages else silent + 1
+                if silent > SILENCE_READS_MAX:
+                    raise LettersUnavailable(f"no answer about {topic}/{partition}")
+                for message in messages:
+                    error, offset = message.error(), message.offset() or 0
+                    if error is None and offset < end:
+                        letters.append(letter_of(message))
+                    elif error is not None and error.code() != KafkaError._PARTITION_EOF:
+                        raise LettersUnavailable(error.str())
+                    position = max(position, offset + (1 if error is None else 0))  # the end lies past what is aborted
+                yield letters
+        except KafkaException as error:
+            raise LettersUnavailable(error.args[0].str()) from None
+        finally:
+            self._consumer.unassign()
+
+    def close(self) -> None:
+        self._consumer.close()

@@ -1,0 +1,92 @@
+"""Dead letters for the API: reads in two threads of its own, so that long scans hold up nobody else."""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Final, NamedTuple, TypeVar
+
+from policies.table import PolicyTable
+from sidecar.letters.browsing import Browser, Group, Limits, Page, UnknownTopic, letter_topics
+from sidecar.letters.letter import Letter, Place
+from sidecar.letters.letter_log import LetterLog
+from sidecar.letters.masking import Masking
+from sidecar.letters.selection import Selection
+
+THREADS: Final = 2
+WAITING_MAX: Final = 16
+
+Answer = TypeVar("Answer")
+
+
+class ReadingBusy(Exception):
+    """As many scans are under way and waiting as there may be."""
+
+
+class Rules(NamedTuple):
+    """Which topics may be read, what one page may cost, what is masked."""
+
+    topics: Sequence[str]
+    quarantine: str
+    limits: Limits
+    masking: Masking
+
+
+class Reading:
+    """All methods raise UnknownTopic, ReadingBusy and LettersUnavailable."""
+
+    def __init__(self, open_log: Callable[[], LetterLog], table: Callable[[], PolicyTable], rules: Rules) -> None:
+        self._open_log = open_log
+        self._table = table
+        self.rules = rules
+        self._threads = ThreadPoolExecutor(THREADS, "dead-letters")
+        self._waiting = 0
+
+    def stop(self) -> None:
+        """Twice is harmless."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def page(self, topics: Sequence[str], selection: Selection, count: int, start: Place | None) -> Page:
+        """See `Browser.page`; no topics means all that hold dead letters."""
+        return await self._ask(lambda log: self._browser(log).page(self.chosen(log, topics), selection, count, start))
+
+    async def groups(
+        self, topics: Sequence[str], selection: Selection, start: Place | None
+    ) -> tuple[list[Group], Page]:
+        """See `Browser.groups`."""
+        return await self._ask(lambda log: self._browser(log).groups(self.chosen(log, topics), selection, start))
+
+    async def one(self, place: Place) -> Letter | None:
+        """See `Browser.one`."""
+
+        def look(log: LetterLog) -> Letter | None:
+            self.chosen(log, (place.topic,))
+            return self._browser(log).one(place)
+
+        return await self._ask(look)
+
+    def chosen(self, log: LetterLog, topics: Sequence[str]) -> Sequence[str]:
+        """These topics, or all: nobody reads other topics of the cluster this way. Raises UnknownTopic."""
+        known = letter_topics(list(log.topics()), self._table(), self.rules.topics, self.rules.quarantine)
+        for topic in topics:
+            if topic not in known:
+                raise UnknownTopic(topic)
+        return topics or known
+
+    def _browser(self, log: LetterLog) -> Browser:
+        return Browser(log, self.rules.limits, time.monotonic)
+
+    async def _ask(self, look: Callable[[LetterLog], Answer]) -> Answer:
+        if self._waiting >= WAITING_MAX:
+            raise ReadingBusy
+
+        def work() -> Answer:
+            with closing(self._open_log()) as log:
+                return look(log)
+
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        finally:
+            self._waiting -= 1

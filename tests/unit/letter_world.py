@@ -1,0 +1,61 @@
+"""Dead letters in memory."""
+
+from collections.abc import Iterator
+
+from sidecar.letters.letter import Letter, Place
+from sidecar.record import Headers
+
+NOW_MS = 1_800_000_000_000
+
+
+class MemoryLetterLog:
+    """`LetterLog` of lists. An offset without a letter is a gap, as an aborted transaction leaves."""
+
+    def __init__(self) -> None:
+        self.partitions: dict[tuple[str, int], list[Letter | None]] = {}
+        self.batch = 3
+        self.reads = 0
+
+    def add(
+        self,
+        topic: str,
+        headers: Headers | None = None,
+        *,
+        partition: int = 0,
+        key: bytes | None = b"k",
+        value: bytes | None = b"v",
+    ) -> Letter:
+        """One letter more, a second later than the one before."""
+        letters = self.partitions.setdefault((topic, partition), [])
+        place = Place(topic, partition, len(letters))
+        letter = Letter(place, NOW_MS + 1_000 * len(letters), key, value, [] if headers is None else headers)
+        letters.append(letter)
+        return letter
+
+    def topics(self) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for topic, partition in self.partitions:
+            counts[topic] = max(counts.get(topic, 0), partition + 1)
+        return counts
+
+    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        return 0, len(self.partitions.get((topic, partition), ()))
+
+    def offset_at(self, topic: str, partition: int, time_ms: int) -> int | None:
+        letters = self.partitions[topic, partition]
+        return next((letter.place.offset for letter in letters if letter and letter.timestamp_ms >= time_ms), None)
+
+    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[list[Letter]]:
+        letters = self.partitions[topic, partition]
+        for first in range(start, end, self.batch):
+            self.reads += 1
+            yield [letter for letter in letters[first : min(first + self.batch, end)] if letter is not None]
+
+    def close(self) -> None:
+        pass
+
+
+def dead(reason: str = "attempts_exhausted", policy: str = "orders@1", **more: str) -> Headers:
+    """Headers of a dead letter; `error_class="X"` is `tickover-error-class`."""
+    given = {"reason": reason, "policy": policy, "source": "orders-retry/0/7", "attempt": "6", **more}
+    return [(f"tickover-{name.replace('_', '-')}", value.encode()) for name, value in given.items()]

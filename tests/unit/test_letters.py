@@ -1,0 +1,197 @@
+"""Dead letters: what their headers say, which are meant, where they go, what is shown of them."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from policies.model import Policy, Versioned
+from sidecar.letters.browsing import Browser, Limits, letter_topics
+from sidecar.letters.destination import destination
+from sidecar.letters.letter import Letter, Place, place_of
+from sidecar.letters.masking import MASK, SHOWN_BYTES_MAX, Masking
+from sidecar.letters.selection import Selection
+from tests.unit.letter_world import NOW_MS, MemoryLetterLog, dead
+
+RETRY = {"name": "orders", "match": {"topics": ["orders-retry"]}, "retry": {"attempts": 5}}
+RETRY["retry"]["backoff"] = {"kind": "fixed", "delay": "1s"}  # type: ignore[index]
+DELAY = {"name": "orders", "match": {"topics": ["orders-retry"]}, "delay": {"default": "1s"}}
+
+
+def letter(headers: Any, topic: str = "orders-dlq", value: bytes | None = b"v") -> Letter:
+    return Letter(Place(topic, 1, 5), NOW_MS, b"k", value, headers)
+
+
+def versions_of(*documents: dict[str, Any]) -> Any:
+    def versions(name: str) -> Sequence[Versioned]:
+        policies = [Policy.model_validate(document) for document in documents]
+        return [Versioned(policy, n, "a", 0, "api") for n, policy in enumerate(policies, 1) if policy.name == name]
+
+    return versions
+
+
+def test_a_letter_says_why_it_is_dead() -> None:
+    headers = dead(error_class="IOError", error_message="port 80 closed", origin="o/0/1", first_failure="12", id="i")
+    document = letter([("mine", b"x"), *headers]).document()
+    assert document["position"] == "orders-dlq/1/5"
+    assert document["error"] == "port <n> closed"
+    assert [document[name] for name in ("attempt", "first_failure", "reason", "origin", "id", "redrives")] == [
+        6, 12, "attempts_exhausted", "o/0/1", "i", 0,
+    ]  # fmt: skip
+    assert document["key_bytes"] == document["value_bytes"] == 1
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [None, [], [("tickover-reason", None)], [("tickover-attempt", b"\xff")], [("tickover-redrive-count", b"9" * 99)]],
+)
+def test_letters_of_others_have_gaps(headers: Any) -> None:
+    document = letter(headers).document()
+    json.dumps(document)
+    assert document["redrives"] == 0
+    assert document["attempt"] is None
+
+
+def test_places_are_read_back() -> None:
+    assert place_of("a.b-c/3/77") == Place("a.b-c", 3, 77)
+    for text in ("", "a", "a/1", "a/1/", "a/x/1", "/1/1", "a/-1/1", "a/1/" + "9" * 30, "a/\u0661/1", "a/1/1/1"):
+        assert place_of(text) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "fits"),
+    [
+        ({}, True),
+        ({"reason": "attempts_exhausted"}, True),
+        ({"reason": "expired"}, False),
+        ({"error_class": "*.IOError"}, True),
+        ({"error_class": "IOError"}, False),
+        ({"policy": "orders"}, True),
+        ({"policy": "order"}, False),
+        ({"since": NOW_MS, "until": NOW_MS + 1}, True),
+        ({"since": NOW_MS + 1}, False),
+        ({"until": NOW_MS}, False),
+        ({"fingerprint": "0" * 16}, False),
+        ({"reason": "attempts_exhausted", "policy": "else"}, False),
+    ],
+)
+def test_selections(given: dict[str, Any], fits: bool) -> None:
+    one = letter(dead(error_class="java.IOError", error_message="n 1"))
+    selection = Selection(**given)
+    assert selection.fits(one) == fits
+    assert selection.is_everything == (not given)
+    assert Selection(fingerprint=letter(dead(error_class="java.IOError", error_message="n 2")).fingerprint).fits(one)
+
+
+@pytest.mark.parametrize(
+    ("headers", "topic", "policy", "expected"),
+    [
+        (dead(), "orders-dlq", {**RETRY}, "orders"),
+        (dead(), "elsewhere", {**RETRY}, None),  # its name doesn't tell
+        (dead(), "grave", {**RETRY, "dead_letter": {"topic": "grave"}}, "orders"),
+        (dead(), "grave", {**RETRY, "dead_letter": {"topic": "grave"}, "target": {"allow": ["orders"]}}, "orders"),
+        (dead(), "grave", {**RETRY, "dead_letter": {"topic": "grave"}, "target": {"allow": ["other"]}}, None),
+        (dead(), "grave", {**RETRY, "dead_letter": {"topic": "grave"}, "target": {"topic": "t"}}, "t"),
+        (dead("expired"), "orders-retry-dlq", {**DELAY, "target": {"topic": "mail"}}, "mail"),
+        (dead("expired"), "orders-retry-dlq", {**DELAY, "target": {"allow": ["mail"]}}, "mail"),
+        (dead("expired"), "orders-retry-dlq", {**DELAY, "target": {"allow": ["mail-*"]}}, None),
+        (dead("expired"), "orders-retry-dlq", {**DELAY, "target": {"topic": "mail", "allow": ["push"]}}, None),
+        (dead(policy="gone@3"), "any", RETRY, "orders"),  # by default names
+        (dead(policy="gone@3", source="x/0/1"), "orders-dlq", RETRY, "orders"),
+        (dead(policy="gone@3", source="x/0/1"), "x-dlq", RETRY, None),
+        (dead(policy="orders@2"), "orders-dlq", RETRY, "orders"),
+        (dead("bad_header", source="reminders/3/9"), "tickover.quarantine", RETRY, "reminders"),
+        (dead("no_policy", source="nonsense"), "tickover.quarantine", RETRY, None),
+        ([], "orders-dlq", RETRY, None),
+        (None, "orders-dlq", RETRY, None),
+        (dead(policy="gone@1", source="-retry/0/1"), "any", RETRY, None),
+    ],
+)
+def test_destinations(headers: Any, topic: str, policy: dict[str, Any], expected: str | None) -> None:
+    assert destination(letter(headers, topic), versions_of(policy)) == expected
+
+
+def test_payloads_are_masked_by_names() -> None:
+    masking = Masking(("*SECRET*", "card", "key"))
+    value = json.dumps({"a": [{"my_Secret": {"x": 1}, "card": 4}], "b": "c", "big": 1}).encode()
+    headers = [("x-secret", b"1"), ("plain", b"2"), ("tickover-source", b"t/0/1"), ("bin", b"\xff"), ("null", None)]
+    payload = masking.payload(letter(headers, value=value))
+    assert payload["value"] == {"a": [{"my_Secret": MASK, "card": MASK}], "b": "c", "big": 1}
+    assert payload["key"] == MASK
+    assert payload["headers"] == [
+        ["x-secret", MASK], ["plain", "2"], ["tickover-source", "t/0/1"], ["bin", {"bytes": 1}], ["null", None],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, b"", b"\xff", b"plain", b"1e999", b"[1e999, NaN]", b"[" * 100_000, b"9" * 5_000, b'{"a":"\\ud800"}'],
+)
+def test_any_payload_can_be_shown(value: bytes | None) -> None:
+    payload = Masking(()).payload(letter([], value=value))
+    json.dumps(payload, allow_nan=False)
+
+
+def test_large_and_deep_payloads_stay_closed() -> None:
+    assert Masking(()).payload(letter([], value=b"x" * (SHOWN_BYTES_MAX + 1)))["value"] == {"bytes": 65_537}
+    deep = b"[" * 200 + b'"in"' + b"]" * 200
+    assert "in" not in json.dumps(Masking(()).payload(letter([], value=deep)))
+    assert Masking(("*",)).payload(letter([("h", b"1")], value=b"x"))["headers"] == [["h", MASK]]
+
+
+def test_topics_of_dead_letters() -> None:
+    from policies.table import PolicyTable
+
+    policy = Policy.model_validate({**RETRY, "dead_letter": {"topic": "grave"}})
+    table = PolicyTable(1, {"orders": Versioned(policy, 1, "a", 0, "api")})
+    existing = ["a", "b-dlq", "grave", "q", "__x"]
+    assert letter_topics(existing, table, ("*-dlq",), "q") == ["b-dlq", "grave", "q"]
+
+
+def browse(log: MemoryLetterLog, count: int = 100, records: int = 1_000) -> tuple[list[list[Letter]], list[int]]:
+    """All pages one after the other, and what each said was left."""
+    browser, pages, remaining, start = Browser(log, Limits(records, 60.0), lambda: 0.0), [], [], None
+    while True:
+        page = browser.page(["a-dlq", "b-dlq"], Selection(), count, start)
+        pages.append(page.letters)
+        remaining.append(page.remaining)
+        start = page.following
+        if start is None:
+            return pages, remaining
+
+
+@pytest.mark.parametrize(("count", "records"), [(1, 1_000), (2, 1_000), (3, 1_000), (100, 1), (100, 4), (100, 1_000)])
+def test_pages_show_every_letter_once(count: int, records: int) -> None:
+    log = MemoryLetterLog()
+    added = [log.add("a-dlq", partition=p) for p in (0, 0, 0, 0, 2)] + [log.add("b-dlq") for _ in range(5)]
+    log.partitions["a-dlq", 0].insert(0, None)
+    log.partitions["a-dlq", 0] = [
+        entry and entry._replace(place=entry.place._replace(offset=n))
+        for n, entry in enumerate([*log.partitions["a-dlq", 0], None, None])
+    ]
+    pages, remaining = browse(log, count, records)
+    assert len([one for page in pages for one in page]) == len(added)
+    assert len({one.place for page in pages for one in page}) == len(added)
+    assert remaining == sorted(remaining, reverse=True)
+    assert remaining[-1] == 0
+
+
+def test_a_page_ends_when_its_time_is_up() -> None:
+    log = MemoryLetterLog()
+    for _ in range(10):
+        log.add("a-dlq")
+    times = iter(range(100))
+    page = Browser(log, Limits(1_000, 1.5), lambda: float(next(times))).page(["a-dlq"], Selection(), 100, None)
+    assert 0 < len(page.letters) < 10
+    assert page.following == Place("a-dlq", 0, len(page.letters))
+
+
+def test_a_page_of_letters_since_a_time_reads_no_older_ones() -> None:
+    log = MemoryLetterLog()
+    letters = [log.add("a-dlq") for _ in range(9)]
+    page = Browser(log, Limits(1_000, 60.0), lambda: 0.0).page(
+        ["a-dlq"], Selection(since=letters[7].timestamp_ms), 100, None
+    )
+    assert [one.place.offset for one in page.letters] == [7, 8]
+    assert page.scanned == 2
