@@ -12,12 +12,14 @@ from typing import TypeVar
 
 from broker.cluster_metadata import ClusterMetadata, PartitionRegistration, Topic
 from broker.controller import Controller
+from broker.fetch_session import FetchSessionCache
 from broker.log import Log
 from broker.log_manager import LogManager
 from broker.settings import BrokerSettings
 from broker.topic_config import log_config, value_of
 from purgatory import (
     ApiError,
+    Errors,
     Partition,
     PartitionSettings,
     ReplicaManager,
@@ -60,6 +62,7 @@ class Broker:
             broker_id,
             Surroundings(hi_res_clock_ms, SystemTimer, self.metadata, self._alter_partition, ReadingSettings()),
         )
+        self.fetch_sessions = FetchSessionCache(settings.max_fetch_sessions, controller.draw)
         self.leadership_listeners: list[LeadershipListener] = []
         self._periodic: list[asyncio.TimerHandle] = []
         for purgatory in self.replicas.purgatories:
@@ -155,6 +158,8 @@ class Broker:
         reply = self.controller.alter_partition(key, proposal)
         if key in self.replicas.partitions:
             self.replicas.alter_partition_answered(key, proposal, reply)
+        if reply.error is Errors.NONE:
+            self.controller.complete_reassignment(key)
 
     def _repeat(self, interval_ms: int, work: Callable[[], None]) -> None:
         place = len(self._periodic)

@@ -4,7 +4,7 @@ Brokers of one process share it, so what the controller has decided is known eve
 """
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from purgatory.isr import PartitionAssignment
 from purgatory.log_offsets import TopicPartition
@@ -59,6 +59,19 @@ class Topic:
     def is_internal(self) -> bool:
         """Whether only brokers write to it."""
         return self.name in INTERNAL_TOPICS
+
+
+class MetadataListener(Protocol):
+    """A broker, as the controller sees it."""
+
+    def partition_changed(self, key: TopicPartition, partition: PartitionRegistration) -> None:
+        """Host it, lead it, follow, or let it go."""
+
+    def topic_deleted(self, topic: Topic) -> None:
+        """It is no longer in the metadata."""
+
+    def config_changed(self, topic: Topic) -> None:
+        """Its settings are others now."""
 
 
 class ClusterMetadata:

@@ -114,7 +114,7 @@ class Connection(asyncio.BufferedProtocol):
                         await asyncio.sleep(0)  # others have their turn
                 self._transport.resume_reading()
         except CloseConnection as reason:
-            _log.info("%s: %s", self.peer, reason)
+            _log.warning("%s: %s: closed", self.peer, reason)
             self._transport.close()
         except Exception:  # noqa: BLE001 - told to the log; the client can only try again
             _log.exception("%s: a request could not be answered", self.peer)

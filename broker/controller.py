@@ -8,38 +8,31 @@ goes, its decisions don't.
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
 
 from broker.cluster_metadata import (
     NO_LEADER,
     BrokerRegistration,
     ClusterMetadata,
+    MetadataListener,
     PartitionRegistration,
     Topic,
 )
+from broker.election import (
+    elect_preferred,
+    elect_unclean,
+    reassigned,
+    reassignment_cancelled,
+    reassignment_completed,
+    with_leader,
+)
 from broker.log_manager import TOPIC_NAME
-from broker.replica_assignment import assign_replicas_to_brokers
+from broker.replica_assignment import assign_replicas_to_brokers, check_assignment, checked_count
 from broker.topic_config import check_config, is_true
 from purgatory.errors import ApiError, Errors
 from purgatory.isr import AlterPartition, AlterPartitionReply
 from purgatory.log_offsets import TopicPartition
 
-PARTITIONS_MAX: Final = 10_000  # of one request: each is a directory with open files
-
 _log = logging.getLogger(__name__)
-
-
-class MetadataListener(Protocol):
-    """A broker, as the controller sees it."""
-
-    def partition_changed(self, key: TopicPartition, partition: PartitionRegistration) -> None:
-        """Host it, lead it, follow, or let it go."""
-
-    def topic_deleted(self, topic: Topic) -> None:
-        """It is no longer in the metadata."""
-
-    def config_changed(self, topic: Topic) -> None:
-        """Its settings are others now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +58,7 @@ class Controller:
     ) -> None:
         self.metadata = metadata
         self._new_id = new_id
-        self._draw = draw
+        self.draw = draw
         self._save = save
         self._listeners: dict[int, MetadataListener] = {}
 
@@ -116,7 +109,7 @@ class Controller:
         if new.assignment is not None:
             assignment = self._checked(new.assignment)
         else:
-            assignment = self._assigned(range(_checked_count(new.partitions)), new.replication_factor)
+            assignment = self._assigned(range(checked_count(new.partitions)), new.replication_factor)
         topic = Topic(new.name, self._new_id(), config, [self._new_partition(row) for row in assignment])
         if validate_only:
             return topic
@@ -142,7 +135,7 @@ class Controller:
                 Errors.INVALID_PARTITIONS,
                 f"The topic {name} currently has {known} partition(s); {count} would not be an increase.",
             )
-        added = range(known, _checked_count(count))
+        added = range(known, checked_count(count))
         if assignment is None:
             rows: Sequence[tuple[int, ...]] = self._assigned(added, len(topic.partitions[0].replicas))
         elif len(assignment) != len(added):
@@ -206,6 +199,36 @@ class Controller:
         self._save()
         return AlterPartitionReply(Errors.NONE, changed.leader_epoch, changed.partition_epoch, frozenset(isr))
 
+    def elect_leader(self, key: TopicPartition, *, is_unclean: bool) -> None:
+        """Let the first replica lead, or (unclean) any. ApiError with Kafka's code."""
+        partition = self._partition(key)
+        elect = elect_unclean if is_unclean else elect_preferred
+        self._change(key, elect(partition, self.metadata.is_eligible))
+        self._save()
+
+    def reassign(self, key: TopicPartition, replicas: Sequence[int] | None) -> None:
+        """Move a partition to these brokers, or (None) back while it is on its way. ApiError with Kafka's code."""
+        partition = self._partition(key)
+        if replicas is None:
+            changed = reassignment_cancelled(partition)
+        else:
+            check_assignment([tuple(replicas)], self.metadata.brokers)
+            changed = reassigned(partition, replicas)
+        self._change(key, self._with_leader(key, changed))
+        self.complete_reassignment(key)
+        self._save()
+
+    def complete_reassignment(self, key: TopicPartition) -> None:
+        """If all new replicas are in sync, let the old ones go. To be called after an ISR has grown."""
+        partition = self._partition(key)
+        completed = reassignment_completed(partition)
+        if completed is partition:
+            return
+        if completed.leader not in completed.replicas:
+            completed = self._with_leader(key, replace(completed, leader=NO_LEADER))
+        self._change(key, completed)
+        self._save()
+
     def _elect_if_leaderless(self, key: TopicPartition) -> bool:
         partition = self.metadata.partition(key)
         if partition is None or partition.leader != NO_LEADER:
@@ -217,20 +240,17 @@ class Controller:
         return True
 
     def _with_leader(self, key: TopicPartition, partition: PartitionRegistration) -> PartitionRegistration:
-        """The first living replica of the ISR leads; without one, any living one if the topic allows unclean ones."""
-        if self.metadata.is_eligible(partition.leader):
-            return partition
-        alive = [broker_id for broker_id in partition.replicas if self.metadata.is_eligible(broker_id)]
-        clean = [broker_id for broker_id in alive if broker_id in partition.isr]
-        if clean:
-            return replace(partition, leader=clean[0], leader_epoch=partition.leader_epoch + 1)
-        topic = self.metadata.topics[key.topic]
-        if alive and is_true(topic.config, "unclean.leader.election.enable"):
-            _log.warning("%s-%d: unclean election of broker %d", key.topic, key.partition, alive[0])
-            return replace(partition, leader=alive[0], isr=(alive[0],), leader_epoch=partition.leader_epoch + 1)
-        if partition.leader == NO_LEADER:
-            return partition
-        return replace(partition, leader=NO_LEADER, leader_epoch=partition.leader_epoch + 1)
+        allows_unclean = is_true(self.metadata.topics[key.topic].config, "unclean.leader.election.enable")
+        elected = with_leader(partition, self.metadata.is_eligible, allows_unclean=allows_unclean)
+        if elected.leader not in (NO_LEADER, *partition.isr):
+            _log.warning("%s-%d: unclean election of broker %d", key.topic, key.partition, elected.leader)
+        return elected
+
+    def _partition(self, key: TopicPartition) -> PartitionRegistration:
+        partition = self.metadata.partition(key)
+        if partition is None:
+            raise ApiError(Errors.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+        return partition
 
     def _change(self, key: TopicPartition, partition: PartitionRegistration) -> None:
         """Let it be so, and tell."""
@@ -256,15 +276,11 @@ class Controller:
 
     def _assigned(self, partitions: range, replication_factor: int) -> list[tuple[int, ...]]:
         count = max(1, len(self.metadata.brokers))
-        start, shift = self._draw(count), self._draw(count)
+        start, shift = self.draw(count), self.draw(count)
         return assign_replicas_to_brokers(self.metadata.alive, partitions, replication_factor, start, shift)
 
     def _checked(self, assignment: Sequence[tuple[int, ...]]) -> Sequence[tuple[int, ...]]:
-        sizes = {len(row) for row in assignment}
-        for row in assignment:
-            unknown = [broker_id for broker_id in row if broker_id not in self.metadata.brokers]
-            if not row or len(set(row)) != len(row) or unknown or len(sizes) != 1:
-                raise ApiError(Errors.INVALID_REPLICA_ASSIGNMENT, f"The manual partition assignment {row} is no good.")
+        check_assignment(assignment, self.metadata.brokers)
         return assignment
 
     def _new_partition(self, replicas: tuple[int, ...]) -> PartitionRegistration:
@@ -272,11 +288,3 @@ class Controller:
         if not isr:
             raise ApiError(Errors.INVALID_REPLICA_ASSIGNMENT, "All brokers in the assignment are fenced.")
         return PartitionRegistration(replicas, isr, isr[0])
-
-
-def _checked_count(partitions: int) -> int:
-    if partitions < 1:
-        raise ApiError(Errors.INVALID_PARTITIONS, "Number of partitions must be larger than 0.")
-    if partitions > PARTITIONS_MAX:
-        raise ApiError(Errors.INVALID_PARTITIONS, f"At most {PARTITIONS_MAX} partitions.")
-    return partitions

@@ -1,15 +1,16 @@
 """Fetch: from which offset of which partitions, answered when there is enough or when the wait is over."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
 from broker.broker import Broker
+from broker.fetch_session import FINAL_EPOCH, NO_SESSION, FetchContext, FetchedPartition
 from broker.log_file import FileRegion
 from broker.request import Request
 from purgatory.admission import FETCH_WITH_TOPIC_IDS, FetchFacts, refuse_fetch
 from purgatory.delayed_fetch import ClientMetadata, FetchParams, FetchPartition
-from purgatory.errors import Errors
+from purgatory.errors import ApiError, Errors
 from purgatory.fetch_reading import LogReadResult, ReadResults
 from purgatory.log_offsets import Isolation, TopicPartition
 
@@ -17,32 +18,59 @@ CLIENT_METADATA_SINCE: Final = 11
 READ_COMMITTED: Final = 1
 NO_EPOCH: Final = -1
 
-Wanted = tuple[str | None, str | None, int]
-"""Topic name, topic id, partition, as asked."""
-
 
 async def fetch(broker: Broker, request: Request) -> Mapping[str, Any]:
     """Read what is wanted; what is not known is answered with the rest and neither ends the wait nor shortens it."""
-    refused: dict[Wanted, Errors] = {}
-    wanted: dict[TopicPartition, FetchPartition] = {}
-    for topic in request.body.topics:
-        topic_id = getattr(topic, "topic_id", None)
-        topic_id = None if topic_id is None else str(topic_id)
-        name = getattr(topic, "topic", None) or broker.metadata.topic_name(topic_id)
-        for one in topic.partitions:
-            key = TopicPartition(name or "", one.partition)
-            is_known = broker.metadata.knows(key)
-            error = refuse_fetch(FetchFacts(request.version, has_topic_id=name is not None, is_known=is_known))
-            if error is not Errors.NONE:
-                refused[(name, topic_id, one.partition)] = error
-            else:
-                wanted.pop(key, None)  # listed twice, the last one counts, in its place
-                wanted[key] = _partition_of(one, topic_id)
+    try:
+        context = _context(broker, request)
+    except ApiError as error:
+        return {"error_code": error.error}
+    refused: dict[FetchedPartition, Errors] = {}
+    keys: dict[TopicPartition, FetchedPartition] = {}
+    for one in context.wanted:
+        key = TopicPartition(one.name or "", one.partition)
+        is_known = broker.metadata.knows(key)
+        refusal = refuse_fetch(FetchFacts(request.version, has_topic_id=one.name is not None, is_known=is_known))
+        if refusal is not Errors.NONE:
+            refused[one] = refusal
+        else:
+            keys[key] = one
     results: ReadResults = []
-    if wanted:
-        start = partial(broker.replicas.fetch_messages, _params(broker, request), list(wanted.items()))
+    if keys:
+        wanted = [(key, context.wanted[one]) for key, one in keys.items()]
+        start = partial(broker.replicas.fetch_messages, _params(broker, request), wanted)
         results = await broker.answer_of(start)
-    return _response(broker, request, results, refused)
+    rows = [(keys[key], _partition(broker, key, result)) for key, result in results]
+    rows += [(one, _failed(one.partition, refusal)) for one, refusal in refused.items()]
+    return {
+        "session_id": NO_SESSION if context.session is None else context.session.session_id,
+        "responses": _by_topic(request.version, context.answered(rows)),
+    }
+
+
+def _context(broker: Broker, request: Request) -> FetchContext:
+    body = request.body
+    named: dict[FetchedPartition, FetchPartition] = {}
+    for topic in body.topics:
+        name, topic_id = _names(broker, topic)
+        for one in topic.partitions:
+            key = FetchedPartition(name, topic_id, one.partition)
+            named.pop(key, None)  # listed twice, the last one counts, in its place
+            named[key] = _partition_of(one, topic_id)
+    forgotten = [
+        FetchedPartition(*_names(broker, topic), number)
+        for topic in getattr(body, "forgotten_topics_data", ())
+        for number in topic.partitions
+    ]
+    session = (getattr(body, "session_id", NO_SESSION), getattr(body, "session_epoch", FINAL_EPOCH))
+    uses_topic_ids = request.version >= FETCH_WITH_TOPIC_IDS
+    return broker.fetch_sessions.context(session, named, forgotten, broker.clock(), uses_topic_ids=uses_topic_ids)
+
+
+def _names(broker: Broker, topic: Any) -> tuple[str | None, str | None]:
+    topic_id = getattr(topic, "topic_id", None)
+    topic_id = None if topic_id is None else str(topic_id)
+    return getattr(topic, "topic", None) or broker.metadata.topic_name(topic_id), topic_id
 
 
 def _params(broker: Broker, request: Request) -> FetchParams:
@@ -75,25 +103,15 @@ def _epoch(number: int) -> int | None:
     return None if number == NO_EPOCH else number
 
 
-def _response(
-    broker: Broker, request: Request, results: ReadResults, refused: Mapping[Wanted, Errors]
-) -> Mapping[str, Any]:
-    has_ids = request.version >= FETCH_WITH_TOPIC_IDS
-    topics: dict[str, dict[str, Any]] = {}
-
-    def partitions_of(name: str | None, topic_id: str | None) -> list[Mapping[str, Any]]:
-        said = {"topic_id": topic_id} if has_ids else {"topic": name}
-        found: list[Mapping[str, Any]] = topics.setdefault(
-            str(topic_id if has_ids else name), {**said, "partitions": []}
-        )["partitions"]
-        return found
-
-    for key, result in results:
-        topic = broker.metadata.topics.get(key.topic)
-        partitions_of(key.topic, None if topic is None else topic.topic_id).append(_partition(broker, key, result))
-    for (name, topic_id, number), error in refused.items():
-        partitions_of(name, topic_id).append(_failed(number, error))
-    return {"responses": list(topics.values())}
+def _by_topic(version: int, rows: Iterable[tuple[FetchedPartition, Any]]) -> list[Mapping[str, Any]]:
+    topics: dict[str | None, dict[str, Any]] = {}
+    for key, row in rows:
+        if version >= FETCH_WITH_TOPIC_IDS:
+            topic = topics.setdefault(key.topic_id, {"topic_id": key.topic_id, "partitions": []})
+        else:
+            topic = topics.setdefault(key.name, {"topic": key.name, "partitions": []})
+        topic["partitions"].append(row)
+    return list(topics.values())
 
 
 def _partition(broker: Broker, key: TopicPartition, result: LogReadResult) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Creating topics."""
+"""Creating topics and partitions, deleting topics."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -71,3 +71,39 @@ def _refused(name: str, error: ApiError) -> Mapping[str, Any]:
         "replication_factor": -1,
         "configs": None,
     }
+
+
+async def create_partitions(broker: Broker, request: Request) -> Mapping[str, Any]:
+    """Each topic by itself."""
+    results = []
+    for wanted in request.body.topics:
+        rows = None if wanted.assignments is None else [tuple(one.broker_ids) for one in wanted.assignments]
+        answer: dict[str, Any] = {"name": wanted.name}
+        try:
+            broker.controller.create_partitions(
+                wanted.name, wanted.count, rows, validate_only=request.body.validate_only
+            )
+        except ApiError as error:
+            answer |= {"error_code": error.error, "error_message": str(error)}
+        results.append(answer)
+    return {"results": results}
+
+
+async def delete_topics(broker: Broker, request: Request) -> Mapping[str, Any]:
+    """By name, or from version 6 on by id."""
+    if hasattr(request.body, "topic_names"):
+        return {"responses": [_delete(broker, name, None) for name in request.body.topic_names]}
+    return {"responses": [_delete(broker, one.name, one.topic_id) for one in request.body.topics]}
+
+
+def _delete(broker: Broker, name: str | None, topic_id: object) -> Mapping[str, Any]:
+    known = broker.metadata.topic_name(str(topic_id)) if name is None else name
+    topic = broker.metadata.topics.get(known or "")
+    answer = {"name": known, "topic_id": topic.topic_id if topic else topic_id and str(topic_id)}
+    if known is None:
+        return {**answer, "error_code": Errors.UNKNOWN_TOPIC_ID, "error_message": "This server does not host this ID."}
+    try:
+        broker.controller.delete_topic(known)
+    except ApiError as error:
+        return {**answer, "error_code": error.error, "error_message": str(error)}
+    return answer

@@ -13,11 +13,19 @@ from typing import Any, Final
 
 from broker.api_keys import ApiKey
 from broker.broker import Broker
+from broker.handle_cluster import (
+    alter_partition_reassignments,
+    describe_cluster,
+    elect_leaders,
+    list_partition_reassignments,
+)
+from broker.handle_configs import alter_configs, describe_configs, incremental_alter_configs
 from broker.handle_fetch import fetch
+from broker.handle_logs import delete_records, describe_log_dirs, describe_producers, offset_for_leader_epoch
 from broker.handle_metadata import metadata
 from broker.handle_offsets import list_offsets
 from broker.handle_produce import produce
-from broker.handle_topics import create_topics
+from broker.handle_topics import create_partitions, create_topics, delete_topics
 from broker.request import Request
 
 Response = Mapping[str, Any] | None
@@ -29,4 +37,17 @@ HANDLERS: Final[Mapping[ApiKey, Handler]] = {
     ApiKey.LIST_OFFSETS: list_offsets,
     ApiKey.METADATA: metadata,
     ApiKey.CREATE_TOPICS: create_topics,
+    ApiKey.DELETE_TOPICS: delete_topics,
+    ApiKey.DELETE_RECORDS: delete_records,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch,
+    ApiKey.DESCRIBE_CONFIGS: describe_configs,
+    ApiKey.ALTER_CONFIGS: alter_configs,
+    ApiKey.DESCRIBE_LOG_DIRS: describe_log_dirs,
+    ApiKey.CREATE_PARTITIONS: create_partitions,
+    ApiKey.ELECT_LEADERS: elect_leaders,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
+    ApiKey.DESCRIBE_CLUSTER: describe_cluster,
+    ApiKey.DESCRIBE_PRODUCERS: describe_producers,
 }

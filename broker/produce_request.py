@@ -40,7 +40,7 @@ class ProduceRequest(NamedTuple):
 
 
 def read_produce_request(version: int, body: memoryview) -> ProduceRequest:
-    """ValueError: malformed."""
+    """ValueError: malformed. What follows is passed over, as in Kafka."""
     reader = Reader(body, is_compact=version >= COMPACT_SINCE)
     try:
         transactional_id = reader.nullable_string()
@@ -49,7 +49,6 @@ def read_produce_request(version: int, body: memoryview) -> ProduceRequest:
         reader.tags()
     except (struct.error, IndexError) as error:
         raise ValueError(str(error)) from error
-    reader.end()
     return ProduceRequest(transactional_id, acks, timeout_ms, topics)
 
 

@@ -5,11 +5,14 @@ brokers would always follow the same leader. With racks the brokers are gone thr
 between racks, and a rack gets a second replica only when every rack has one.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from itertools import zip_longest
+from typing import Final
 
 from broker.cluster_metadata import BrokerRegistration
 from purgatory.errors import ApiError, Errors
+
+PARTITIONS_MAX: Final = 10_000  # of one request: each is a directory with open files
 
 
 def assign_replicas_to_brokers(
@@ -60,3 +63,20 @@ def _alternating(brokers: Sequence[BrokerRegistration]) -> list[BrokerRegistrati
         racks.setdefault(broker.rack or "", []).append(broker)
     rows = [racks[rack] for rack in sorted(racks)]
     return [broker for row in zip_longest(*rows) for broker in row if broker is not None]
+
+
+def check_assignment(assignment: Sequence[tuple[int, ...]], brokers: Container[int]) -> None:
+    """INVALID_REPLICA_ASSIGNMENT: nobody, somebody twice or unknown, or rows of different length."""
+    for row in assignment:
+        is_known = all(broker_id in brokers for broker_id in row)
+        if not row or len(set(row)) != len(row) or not is_known or len(row) != len(assignment[0]):
+            raise ApiError(Errors.INVALID_REPLICA_ASSIGNMENT, f"The manual partition assignment {row} is no good.")
+
+
+def checked_count(partitions: int) -> int:
+    """INVALID_PARTITIONS: none, or more than one request may ask for."""
+    if partitions < 1:
+        raise ApiError(Errors.INVALID_PARTITIONS, "Number of partitions must be larger than 0.")
+    if partitions > PARTITIONS_MAX:
+        raise ApiError(Errors.INVALID_PARTITIONS, f"At most {PARTITIONS_MAX} partitions.")
+    return partitions

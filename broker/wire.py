@@ -71,11 +71,6 @@ class Reader:
             self._varint()
             self._take(self._varint())
 
-    def end(self) -> None:
-        """ValueError unless everything was read."""
-        if self._position != len(self._data):
-            raise ValueError(f"{len(self._data) - self._position} bytes too many")
-
     def _take(self, size: int) -> memoryview:
         start, self._position = self._position, self._position + size
         if self._position > len(self._data):
