@@ -14,6 +14,7 @@ RUN /opt/build/bin/pip install --no-cache-dir --require-hashes --requirement req
     && /opt/tickover/bin/pip install --no-cache-dir --require-hashes --requirement requirements/run.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY policies policies
+COPY pipeline pipeline
 COPY purgatory purgatory
 COPY broker broker
 COPY sidecar sidecar

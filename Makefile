@@ -6,6 +6,7 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 venv := .venv
 ready := $(venv)/.ready
+ready-pipeline := $(venv)/.ready-pipeline
 reports := reports
 pytest := $(venv)/bin/pytest
 
@@ -25,12 +26,21 @@ $(ready): requirements/dev.txt pyproject.toml
 	@$(venv)/bin/python -m pip install --quiet --no-input --no-deps --no-build-isolation --editable .
 	@touch $(ready)
 
+.PHONY: setup-pipeline
+setup-pipeline: $(ready-pipeline) ## Add what the jobs on Spark need to .venv (700 MB)
+	@:
+
+$(ready-pipeline): requirements/pipeline.txt $(ready)
+	@echo "installing the locked dependencies of the pipeline (Spark: a minute)"
+	@$(venv)/bin/python -m pip install --quiet --no-input --require-hashes --requirement requirements/pipeline.txt
+	@touch $(ready-pipeline)
+
 .PHONY: run
 run: setup ## Start everything on this machine with a live demo
 	@$(venv)/bin/tickover demo
 
 .PHONY: test
-test: system-packages setup check docker ## Run every check and every test, those on real Kafka and Redis included
+test: system-packages setup setup-pipeline check docker ## Run every check and every test, those on real Kafka and Redis included
 	@mkdir -p $(reports) && rm -f $(reports)/tests.xml
 	@status=0; \
 	TICKOVER_TEST_SIM_SEEDS=$${TICKOVER_TEST_SIM_SEEDS:-250} $(pytest) --junitxml=$(reports)/tests.xml || status=$$?; \
@@ -42,7 +52,7 @@ test-fast: setup ## Run the tests that need no service
 	@$(pytest) -m "not integration" -n 2 --dist loadfile
 
 .PHONY: integration
-integration: system-packages setup docker ## Run only the tests that need Kafka, Redis or Docker
+integration: system-packages setup setup-pipeline docker ## Run only the tests that need Kafka, Redis or Docker
 	@$(pytest) -m integration
 
 .PHONY: sim

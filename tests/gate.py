@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
-SERVICE_DIRECTORIES = ("tests.integration", "tests.contract", "tests.simulation")
+SERVICE_DIRECTORIES = ("tests.integration", "tests.contract", "tests.simulation", "tests.pipeline")
 
 
 class Case(NamedTuple):

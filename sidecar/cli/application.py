@@ -6,6 +6,8 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
+from pipeline import cli as pipeline
+from pipeline.errors import PipelineError
 from sidecar.cli import configuration, dead_letters, diagnosis, messages, policies, reference_broker, running
 from sidecar.cli.failure import Failure, Status
 from sidecar.cli.output import say
@@ -26,6 +28,9 @@ class FailureGroup(TyperGroup):
         except Failure as failure:
             say(f"tickover: {failure}")
             raise typer.Exit(failure.status) from None
+        except PipelineError as error:
+            say(f"tickover: {error}")
+            raise typer.Exit(Status.FAILED) from None
         except ConfigError as error:
             for problem in error.problems:
                 say(f"tickover: {problem}")
@@ -51,6 +56,7 @@ app.add_typer(policies.app, name="policies")
 app.add_typer(messages.app, name="messages")
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(configuration.app, name="config")
+app.add_typer(pipeline.app, name="pipeline")
 
 
 def _version(wanted: bool) -> None:

@@ -67,7 +67,7 @@ CLOCKED = frozenset({"purgatory.clock"})
 CLOCKS = frozenset(
     {"now", "utcnow", "today", "time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "urandom"}
 )
-ENTRY_POINTS = frozenset({"sidecar.__main__"})
+ENTRY_POINTS = frozenset({"sidecar.__main__", "pipeline.__main__"})
 # Read by something else than the settings: the file itself, the command line, and the containers' own.
 OTHER_VARIABLES = frozenset(
     {"TICKOVER_CONFIG", "TICKOVER_URL", "TICKOVER_TOKEN", "TICKOVER_TOKEN_FILE", "TICKOVER_IMAGE"}

@@ -1,0 +1,19 @@
+"""Entry point for `python -m pipeline` and spark-submit; `tickover pipeline` is the same."""
+
+import sys
+
+from pipeline.cli import app
+from pipeline.errors import PipelineError
+
+
+def main() -> None:
+    """Run one job; an expected failure is one line on stderr and status 1."""
+    try:
+        app(prog_name="tickover pipeline")
+    except PipelineError as error:
+        print(f"tickover pipeline: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

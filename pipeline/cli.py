@@ -1,0 +1,107 @@
+"""`tickover pipeline <job>`: each command starts Spark, runs one job, and prints what came of it as JSON.
+
+What needs Spark is imported by the command that runs, so that `--help` and other commands work without it.
+"""
+
+import json
+import sys
+from typing import Annotated, Any, Final
+
+import typer
+
+from pipeline.errors import PipelineError
+
+app: Final = typer.Typer(
+    help="Jobs on Spark over the ledger and the topics.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+WarehouseOption = Annotated[str, typer.Option(help="Where the tables are: a directory, s3a://..., hdfs://...")]
+BootstrapOption = Annotated[
+    str, typer.Option(envvar="TICKOVER_KAFKA__BOOTSTRAP_SERVERS", help="host:port list of the brokers.")
+]
+GroupOption = Annotated[str, typer.Option(envvar="TICKOVER_GROUP", help="Whose ledger: tickover.<group>.ledger.")]
+TopicOption = Annotated[list[str] | None, typer.Option("--topic", help="A topic; may be repeated.")]
+KafkaOption = Annotated[
+    list[str] | None, typer.Option("--kafka-option", metavar="KEY=VALUE", help="A setting of the Kafka client.")
+]
+SparkOption = Annotated[list[str] | None, typer.Option("--spark", metavar="KEY=VALUE", help="A setting of Spark.")]
+ConnectorOption = Annotated[
+    str, typer.Option(help="auto, spark (its Kafka connector, by --spark spark.jars.packages=...), or python.")
+]
+
+
+def pairs(texts: list[str] | None, option: str) -> dict[str, str]:
+    """`key=value` options as a mapping. Raises a usage error for one without `=`."""
+    found = {}
+    for text in texts or []:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"{text!r} is not KEY=VALUE", param_hint=option)
+        found[name] = value
+    return found
+
+
+def open_warehouse(root: str, spark: list[str] | None) -> Any:
+    """The warehouse with a Spark session. Raises PipelineError when Spark can't be started."""
+    from pipeline.session import spark_session
+
+    session = spark_session(pairs(spark, "--spark"))
+    from pipeline.tables import Warehouse
+
+    return Warehouse(session, root)
+
+
+def kafka_place(bootstrap: str, options: list[str] | None, connector: str) -> Any:
+    """The cluster that a job reads."""
+    from pipeline.kafka import KafkaPlace
+
+    if connector not in ("auto", "spark", "python"):
+        raise typer.BadParameter("auto, spark or python", param_hint="--connector")
+    return KafkaPlace(bootstrap, pairs(options, "--kafka-option"), connector)  # type: ignore[arg-type]
+
+
+def show(document: dict[str, Any]) -> None:
+    """Data on stdout."""
+    print(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def say(text: str) -> None:
+    """Words on stderr."""
+    print(text, file=sys.stderr)
+
+
+@app.command()
+def ingest(
+    warehouse: WarehouseOption,
+    bootstrap_servers: BootstrapOption = "localhost:9092",
+    group: GroupOption = "tickover",
+    ledger: Annotated[str, typer.Option(help="The ledger topic, if it isn't the group's.")] = "",
+    topic: TopicOption = None,
+    every: Annotated[float, typer.Option(min=0, help="Go on, a round every so many seconds; 0: one round.")] = 0.0,
+    connector: ConnectorOption = "auto",
+    kafka_option: KafkaOption = None,
+    spark: SparkOption = None,
+) -> None:
+    """Take the ledger, and topics if named (sources, dead letters, targets), into tables; run again, it goes on."""
+    place = open_warehouse(warehouse, spark)
+    from threading import Event
+
+    from pipeline.ingest import ingest as take_in
+
+    kafka = kafka_place(bootstrap_servers, kafka_option, connector)
+    while True:
+        came = take_in(place, kafka, ledger or f"tickover.{group}.ledger", topic or [])
+        show(came.document())
+        if came.newer:
+            raise PipelineError(
+                f"{came.newer} blocks are of a later version: upgrade, then delete silver and run again"
+            )
+        if came.undecodable:
+            say(f"{came.undecodable} ledger records are no blocks: see silver/blocks, column problem")
+        if not every:
+            return
+        Event().wait(every)

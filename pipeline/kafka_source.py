@@ -1,0 +1,145 @@
+"""Kafka as a streaming source of Spark in Python, for where the connector's jars can't be had.
+
+Runs in Spark's Python workers: the driver asks where topics end, executors read ranges of offsets.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+from pipeline.topics import ANSWER_S, RECORDS, Offsets, bounds
+
+MESSAGES_PER_BATCH: Final = 10_000
+BYTES_PER_BATCH: Final = 32 << 20
+_HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_SCHEMA: Final = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp_ms", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", _HEADERS),
+    ]
+)
+
+
+class KafkaSource(DataSource):
+    """`spark.readStream.format("tickover-kafka")`; options `topic`, and `client`: the client's settings as JSON."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Its name as a format."""
+        return "tickover-kafka"
+
+    def schema(self) -> str:
+        """The columns."""
+        return RECORDS
+
+    def streamReader(self, schema: Any) -> "KafkaStreamReader":  # noqa: N802 - Spark's name
+        """The reader of one stream."""
+        return KafkaStreamReader(self.options["topic"], json.loads(self.options["client"]))
+
+
+@dataclass
+class OffsetRange(InputPartition):
+    """Offsets of one partition, `end` not included."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+class KafkaStreamReader(DataSourceStreamReader):
+    """Plans and reads ranges of one topic."""
+
+    def __init__(self, topic: str, client: dict[str, str]) -> None:
+        self._topic = topic
+        self._client = client
+
+    def initialOffset(self) -> Offsets:  # noqa: N802 - Spark's name
+        """Where the topic begins."""
+        return {self._topic: bounds(self._client, self._topic)[0]}
+
+    def latestOffset(self, start: Offsets, limit: Any) -> Offsets:  # noqa: N802 - Spark's name
+        """Where what is committed ends. Never before `start`: a topic made anew must not turn a stream back."""
+        ends = bounds(self._client, self._topic)[1]
+        read = (start or {}).get(self._topic, {})
+        return {self._topic: {partition: max(end, read.get(partition, 0)) for partition, end in ends.items()}}
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[OffsetRange]:
+        """One range per partition that has something new."""
+        read, ends = start.get(self._topic, {}), end[self._topic]
+        ranges = [OffsetRange(self._topic, int(name), read.get(name, 0), stop) for name, stop in ends.items()]
+        return [part for part in ranges if part.end > part.start]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of a range."""
+        assert isinstance(partition, OffsetRange)
+        consumer = Consumer(
+            {
+                **self._client,
+                "group.id": "tickover-pipeline",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "earliest",
+            }
+        )
+        consumer.assign([TopicPartition(partition.topic, partition.partition, partition.start)])
+        try:
+            yield from _batches(consumer, partition)
+        finally:
+            consumer.close()
+
+
+def _batches(consumer: Consumer, part: OffsetRange) -> Iterator[pa.RecordBatch]:
+    rows: list[tuple[Any, ...]] = []
+    size = 0
+    while True:
+        message = consumer.poll(ANSWER_S)
+        if message is None:
+            raise TimeoutError(f"{part.topic}/{part.partition}: nothing came for {ANSWER_S:.0f} s before {part.end}")
+        error = message.error()
+        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            raise KafkaException(error)
+        offset = message.offset()
+        # The last offsets may be markers of transactions or of what was aborted: then only the end itself shows.
+        if offset is not None and offset >= part.end:
+            break
+        if error is None:
+            rows.append(_row(message))
+            size += len(message.value() or b"")
+        if len(rows) >= MESSAGES_PER_BATCH or size >= BYTES_PER_BATCH:
+            yield _batch(rows)
+            rows, size = [], 0
+        if offset == part.end - 1 and error is None:
+            break
+    yield _batch(rows)
+
+
+def _row(message: Message) -> tuple[Any, ...]:
+    kind, timestamp_ms = message.timestamp()
+    try:
+        headers = message.headers()
+    except SystemError:  # a name that is not UTF-8: the client can't give the headers out
+        headers = None
+    place = (message.topic(), message.partition(), message.offset())
+    return (*place, timestamp_ms if kind else -1, message.key(), message.value(), headers and _structs(headers))
+
+
+def _structs(headers: Any) -> list[dict[str, Any]]:
+    return [{"key": name, "value": value} for name, value in headers]
+
+
+def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True) if rows else [()] * len(_SCHEMA)
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, _SCHEMA.types, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)

@@ -1,0 +1,48 @@
+"""The Spark session of a job: made here, or the one that spark-submit has made."""
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+from pipeline.errors import PipelineUnavailable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NEEDED: Final = ("pyspark", "pyarrow", "pandas")
+INSTALL: Final = "pip install 'tickover[pipeline]', or in a checkout: make setup-pipeline"
+SETTINGS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.ui.showConsoleProgress": "false",
+    # A date the tables don't expect must not end a job that only counts.
+    "spark.sql.ansi.enabled": "false",
+}
+
+
+def check_installed() -> None:
+    """Raises PipelineUnavailable when Spark can't be started here, with what is missing and how to get it."""
+    absent = [name for name in NEEDED if find_spec(name) is None]
+    if absent:
+        raise PipelineUnavailable(f"not installed: {', '.join(absent)}; {INSTALL}")
+    home = os.environ.get("JAVA_HOME")
+    if shutil.which("java") is None and not (home and shutil.which(f"{home}/bin/java")):
+        raise PipelineUnavailable("no java: Spark needs Java 17 or newer on the path or in JAVA_HOME")
+
+
+def spark_session(settings: Mapping[str, str]) -> "SparkSession":
+    """A session with these Spark settings; under spark-submit, its own. Raises PipelineUnavailable."""
+    check_installed()
+    from pyspark.sql import SparkSession
+
+    # The workers must find the packages that this Python has.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName("tickover-pipeline")
+    for name, value in {**SETTINGS, **settings}.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark

@@ -1,0 +1,92 @@
+"""The tables of a pipeline: directories of Parquet (or Delta) files below one root.
+
+    <root>/bronze/<table>/batch=<n>/date=<day>/*.parquet     records as Kafka had them
+    <root>/silver/<table>/batch=<n>/date=<day>/*.parquet     what they mean
+    <root>/gold/<table>/*.parquet                            what came of a report
+    <root>/_checkpoints/<stream>                             how far each stream has read
+
+A batch is written by replacing its directory, and it counts only with Spark's `_SUCCESS` in it. So a job that was
+killed while it wrote is simply run again: the same batch of the same records replaces what is half there.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+DAY_MS: Final = 86_400_000
+LAST_DAY: Final = 2_932_896  # 9999-12-31; a later one has no name in Parquet
+_BATCH: Final = re.compile(r"batch=(\d+)")
+_DATED: Final = ", batch int, date date"
+
+
+def date_of(time_ms: str) -> Any:
+    """The UTC day of a column of epoch ms as a column; null for times that no calendar has."""
+    day = F.floor(F.col(time_ms) / F.lit(DAY_MS)).cast("int")
+    return F.when((day >= 0) & (day <= LAST_DAY), F.date_add(F.lit("1970-01-01").cast("date"), day))
+
+
+@dataclass(frozen=True, slots=True)
+class Warehouse:
+    """Where the tables are. `root` is any path that Spark can write to: a directory, s3a://, hdfs://."""
+
+    spark: SparkSession
+    root: str
+
+    def path(self, *parts: str) -> str:
+        """The place of something in the warehouse."""
+        return "/".join((self.root.rstrip("/"), *parts))
+
+    def write_batch(self, frame: DataFrame, table: str, batch: int, time_ms: str) -> None:
+        """Replace one batch of a table, by days of the column `time_ms`."""
+        dated = frame.withColumn("date", date_of(time_ms))
+        dated.write.mode("overwrite").partitionBy("date").parquet(self.path(table, f"batch={batch}"))
+
+    def replace(self, frame: DataFrame, table: str) -> None:
+        """Replace a whole table without batches: a report."""
+        frame.write.mode("overwrite").parquet(self.path(table))
+
+    def read(self, table: str, schema: str, batch: int | None = None) -> DataFrame:
+        """A table's rows, those of unfinished batches left out; no rows where nothing was written yet.
+
+        `schema` is without the partitions `batch` and `date`, which every row has beside it.
+        """
+        finished = self.batches(table)
+        wanted = finished if batch is None else [n for n in finished if n == batch]
+        paths = [self.path(table, f"batch={n}") for n in wanted]
+        if not paths:
+            return self.spark.createDataFrame([], schema + _DATED)
+        reader = self.spark.read.schema(schema + _DATED).option("basePath", self.path(table))
+        return reader.parquet(*paths)
+
+    def batches(self, table: str) -> list[int]:
+        """The finished batches of a table."""
+        found = (_BATCH.fullmatch(name) for name in self.names(table))
+        numbers = sorted(int(match[1]) for match in found if match)
+        return [n for n in numbers if self.exists(table, f"batch={n}", "_SUCCESS")]
+
+    def exists(self, *parts: str) -> bool:
+        """Whether there is something at this place."""
+        system, place = self._file(*parts)
+        return bool(system.exists(place))
+
+    def names(self, *parts: str) -> Iterator[str]:
+        """What stands in a directory; nothing where there is none."""
+        system, place = self._file(*parts)
+        if system.exists(place):
+            for status in system.listStatus(place):
+                yield str(status.getPath().getName())
+
+    def text(self, *parts: str) -> str:
+        """A small text file."""
+        rows = self.spark.read.text(self.path(*parts), wholetext=True).collect()
+        return "".join(row.value for row in rows)
+
+    def _file(self, *parts: str) -> tuple[Any, Any]:
+        jvm: Any = self.spark._jvm
+        context: Any = self.spark._jsc
+        place = jvm.org.apache.hadoop.fs.Path(self.path(*parts))
+        return place.getFileSystem(context.hadoopConfiguration()), place
