@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from broker.cluster_metadata import ClusterMetadata, PartitionRegistration, Topic
 from broker.controller import Controller
+from broker.coordinators import Coordinators
 from broker.fetch_session import FetchSessionCache
 from broker.log import Log
 from broker.log_manager import LogManager
@@ -63,9 +64,11 @@ class Broker:
             Surroundings(hi_res_clock_ms, SystemTimer, self.metadata, self._alter_partition, ReadingSettings()),
         )
         self.fetch_sessions = FetchSessionCache(settings.max_fetch_sessions, controller.draw)
-        self.leadership_listeners: list[LeadershipListener] = []
+        self.new_id = controller.new_id
+        self.coordinators = Coordinators(self)
+        self.leadership_listeners: list[LeadershipListener] = [self.coordinators.leadership_changed]
         self._periodic: list[asyncio.TimerHandle] = []
-        for purgatory in self.replicas.purgatories:
+        for purgatory in (*self.replicas.purgatories, *self.coordinators.purgatories):
             self.driver.drive(purgatory)
 
     def start(self) -> None:
@@ -73,9 +76,11 @@ class Broker:
         self._repeat(self.settings.log_retention_check_interval_ms, self.logs.look_after)
         self._repeat(self.settings.log_flush_interval_ms, self.logs.flush)
         self._repeat(self.settings.replica_lag_time_max_ms // 2, self.replicas.maybe_shrink_isr)
+        self._repeat(self.settings.offsets_retention_check_interval_ms, self.coordinators.group_store.expire_offsets)
 
     def stop(self) -> None:
         """Write everything down. Twice is harmless."""
+        self.coordinators.stop()
         self.driver.stop()
         for handle in self._periodic:
             handle.cancel()
@@ -161,7 +166,7 @@ class Broker:
         if reply.error is Errors.NONE:
             self.controller.complete_reassignment(key)
 
-    def _repeat(self, interval_ms: int, work: Callable[[], None]) -> None:
+    def _repeat(self, interval_ms: int, work: Callable[[], object]) -> None:
         place = len(self._periodic)
 
         def turn() -> None:

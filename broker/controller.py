@@ -57,7 +57,7 @@ class Controller:
         save: Callable[[], None],
     ) -> None:
         self.metadata = metadata
-        self._new_id = new_id
+        self.new_id = new_id
         self.draw = draw
         self._save = save
         self._listeners: dict[int, MetadataListener] = {}
@@ -110,7 +110,7 @@ class Controller:
             assignment = self._checked(new.assignment)
         else:
             assignment = self._assigned(range(checked_count(new.partitions)), new.replication_factor)
-        topic = Topic(new.name, self._new_id(), config, [self._new_partition(row) for row in assignment])
+        topic = Topic(new.name, self.new_id(), config, [self._new_partition(row) for row in assignment])
         if validate_only:
             return topic
         self.metadata.topics[topic.name] = topic

@@ -20,7 +20,18 @@ from broker.handle_cluster import (
     list_partition_reassignments,
 )
 from broker.handle_configs import alter_configs, describe_configs, incremental_alter_configs
+from broker.handle_coordinator import find_coordinator
 from broker.handle_fetch import fetch
+from broker.handle_group_offsets import offset_commit, offset_delete, offset_fetch
+from broker.handle_groups import (
+    delete_groups,
+    describe_groups,
+    heartbeat,
+    join_group,
+    leave_group,
+    list_all_groups,
+    sync_group,
+)
 from broker.handle_logs import delete_records, describe_log_dirs, describe_producers, offset_for_leader_epoch
 from broker.handle_metadata import metadata
 from broker.handle_offsets import list_offsets
@@ -50,4 +61,15 @@ HANDLERS: Final[Mapping[ApiKey, Handler]] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
     ApiKey.DESCRIBE_CLUSTER: describe_cluster,
     ApiKey.DESCRIBE_PRODUCERS: describe_producers,
+    ApiKey.FIND_COORDINATOR: find_coordinator,
+    ApiKey.JOIN_GROUP: join_group,
+    ApiKey.SYNC_GROUP: sync_group,
+    ApiKey.HEARTBEAT: heartbeat,
+    ApiKey.LEAVE_GROUP: leave_group,
+    ApiKey.LIST_GROUPS: list_all_groups,
+    ApiKey.DESCRIBE_GROUPS: describe_groups,
+    ApiKey.DELETE_GROUPS: delete_groups,
+    ApiKey.OFFSET_COMMIT: offset_commit,
+    ApiKey.OFFSET_FETCH: offset_fetch,
+    ApiKey.OFFSET_DELETE: offset_delete,
 }

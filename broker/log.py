@@ -235,7 +235,8 @@ class Log:
             duplicate = self.state.producers.find_duplicate(header) if is_from_client else None
             if duplicate is not None:
                 return AppendInfo(duplicate.first_offset, duplicate.last_offset, self.log_end, ())
-            self.state.producers.check(header, _marker(Batch(header, position), data))
+            marker = _marker(Batch(header, position), data)
+            self.state.producers.check(header, marker, is_from_client=is_from_client)
         return None
 
     def _stamp(

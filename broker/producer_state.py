@@ -53,8 +53,9 @@ class ProducerState:
         sequences = (header.base_sequence, header.last_sequence)
         return next((sent for sent in entry.batches if sent[:2] == sequences), None)
 
-    def check(self, header: BatchHeader, marker: EndMarker | None) -> None:
-        """ApiError unless a leader may append this batch, which is no duplicate."""
+    def check(self, header: BatchHeader, marker: EndMarker | None, *, is_from_client: bool = True) -> None:
+        """ApiError unless a leader may append this batch, which is no duplicate. What the broker writes in a producer's
+        name, offsets of its transaction, has no sequence."""
         entry = self.producers.get(header.producer_id)
         if entry is None or not header.has_producer_id:
             return
@@ -68,7 +69,7 @@ class ProducerState:
             return
         last = entry.last_sequence if header.producer_epoch == entry.producer_epoch else NO_SEQUENCE
         expected = 0 if last == NO_SEQUENCE else increment_sequence(last, 1)
-        if entry.producer_epoch != NO_EPOCH and header.base_sequence != expected:
+        if is_from_client and entry.producer_epoch != NO_EPOCH and header.base_sequence != expected:
             raise ApiError(Errors.OUT_OF_ORDER_SEQUENCE_NUMBER, f"{header.base_sequence} where {expected} was expected")
         if entry.transaction_first_offset is not None and not header.is_transactional:
             raise ApiError(Errors.INVALID_TXN_STATE, "a batch outside of the producer's open transaction")

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from broker.log_config import DAY_MS
 from broker.topic_config import check_config
 
 
@@ -23,6 +24,12 @@ class BrokerSettings:
     log_retention_check_interval_ms: int = 300_000
     log_flush_interval_ms: int = 1_000  # Kafka leaves it to the operating system
     group_initial_rebalance_delay_ms: int = 0  # Kafka: 3000. Examples and tests should not wait
+    group_min_session_timeout_ms: int = 6_000
+    group_max_session_timeout_ms: int = 1_800_000
+    group_max_size: int = 2**31 - 1
+    offset_metadata_max_bytes: int = 4_096
+    offsets_retention_ms: int = 7 * DAY_MS
+    offsets_retention_check_interval_ms: int = 600_000
     offsets_topic_num_partitions: int = 1  # Kafka: 50. Each has a log of its own, in files
     offsets_topic_replication_factor: int = 3  # of as many brokers as there are, at most
     transaction_state_log_num_partitions: int = 1  # Kafka: 50
