@@ -5,6 +5,7 @@ What needs Spark is imported by the command that runs, so that `--help` and othe
 
 import json
 import sys
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -74,6 +75,14 @@ def say(text: str) -> None:
     print(text, file=sys.stderr)
 
 
+def read_policies(paths: list[str]) -> dict[str, str]:
+    """Policies files by name. Raises PipelineError for one that can't be read."""
+    try:
+        return {path: Path(path).read_text(encoding="utf-8") for path in paths}
+    except (OSError, UnicodeDecodeError) as error:
+        raise PipelineError(f"policies file: {error}") from error
+
+
 @app.command()
 def ingest(
     warehouse: WarehouseOption,
@@ -105,3 +114,38 @@ def ingest(
         if not every:
             return
         Event().wait(every)
+
+
+@app.command()
+def reconcile(
+    warehouse: WarehouseOption,
+    export: Annotated[str, typer.Option(help="Parquet of what Redis holds: topic, partition, offset.")] = "",
+    spark: SparkOption = None,
+) -> None:
+    """Prove that what was accepted is settled or held, once and not early; status 1 and its name for what isn't."""
+    place = open_warehouse(warehouse, spark)
+    from pipeline import jobs
+
+    came = jobs.reconcile(place, export)
+    show(came)
+    if came["faults"]:
+        raise PipelineError(f"{sum(came['faults'].values())} faults, all of them in {place.path('gold/reconcile')}")
+
+
+@app.command()
+def backtest(
+    warehouse: WarehouseOption,
+    policies: Annotated[list[str], typer.Option(help="A policies file; may be repeated, to compare them.")],
+    topic: Annotated[list[str], typer.Option(help="A retry topic that was ingested; may be repeated.")],
+    spark: SparkOption = None,
+) -> None:
+    """Replay recorded failures under other policies: deliveries, rescued, dead, time to success, peak load."""
+    files = read_policies(policies)
+    place = open_warehouse(warehouse, spark)
+    from pipeline import jobs
+    from policies.errors import PolicyFileError
+
+    try:
+        show(jobs.backtest(place, topic, files))
+    except PolicyFileError as error:
+        raise PipelineError(str(error)) from error

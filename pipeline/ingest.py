@@ -18,13 +18,20 @@ from pyspark.sql import functions as F
 from pipeline.kafka import KafkaPlace
 from pipeline.ledger import BLOCKS, ENTRIES, LEDGER_RECORD, blocks, entries, settlements
 from pipeline.lifecycle import LIFECYCLE, arrivals, lifecycle
-from pipeline.stream import LEDGER_TABLE, LOST, LOST_TABLE, read_records, records_table, stream_topic
+from pipeline.stream import (
+    BLOCKS_TABLE,
+    ENTRIES_TABLE,
+    LEDGER_TABLE,
+    LIFECYCLE_TABLE,
+    LOST,
+    LOST_TABLE,
+    read_records,
+    records_table,
+    stream_topic,
+)
 from pipeline.tables import Warehouse
 from pipeline.topics import LostRange
 
-BLOCKS_TABLE: Final = "silver/blocks"
-ENTRIES_TABLE: Final = "silver/entries"
-LIFECYCLE_TABLE: Final = "silver/lifecycle"
 SILVER: Final = {BLOCKS_TABLE: BLOCKS, ENTRIES_TABLE: ENTRIES, LIFECYCLE_TABLE: LIFECYCLE}
 
 

@@ -16,6 +16,9 @@ from pipeline.topics import RECORDS, LostRange, Offsets, bounds, lost_ranges
 
 CHECKPOINTS: Final = "_checkpoints"
 LEDGER_TABLE: Final = "bronze/ledger"
+BLOCKS_TABLE: Final = "silver/blocks"
+ENTRIES_TABLE: Final = "silver/entries"
+LIFECYCLE_TABLE: Final = "silver/lifecycle"
 LOST_TABLE: Final = "silver/lost_ranges"
 LOST: Final = "topic string, partition int, `start` bigint, `end` bigint"
 
@@ -23,6 +26,12 @@ LOST: Final = "topic string, partition int, `start` bigint, `end` bigint"
 def records_table(topic: str) -> str:
     """Where a topic's records are."""
     return f"bronze/records/topic={topic}"
+
+
+def records_topics(warehouse: Warehouse) -> list[str]:
+    """The topics that were taken in."""
+    names = warehouse.names("bronze/records")
+    return sorted(name.removeprefix("topic=") for name in names if name.startswith("topic="))
 
 
 def read_records(warehouse: Warehouse, topic: str) -> DataFrame:

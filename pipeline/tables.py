@@ -62,6 +62,12 @@ class Warehouse:
         reader = self.spark.read.schema(schema + _DATED).option("basePath", self.path(table))
         return reader.parquet(*paths)
 
+    def read_plain(self, table: str, schema: str) -> DataFrame:
+        """A table without batches; no rows where there is none."""
+        if not self.exists(table):
+            return self.spark.createDataFrame([], schema)
+        return self.spark.read.schema(schema).parquet(self.path(table))
+
     def batches(self, table: str) -> list[int]:
         """The finished batches of a table."""
         found = (_BATCH.fullmatch(name) for name in self.names(table))

@@ -14,7 +14,7 @@ import pytest
 from sidecar.letters.fingerprint import fingerprint
 from tests.services.kafka import Kafka
 from tests.services.sidecar_process import now_ms
-from tests.services.site import Site
+from tests.services.site import Site, headers_of
 from tests.services.spark import spark_settings
 from tests.services.waiting import wait_until
 from tests.source import ROOT
@@ -32,6 +32,7 @@ name: orders-retry
 match: {topics: ["~orders-retry"]}
 retry: {attempts: 2, backoff: {kind: fixed, delay: 100ms}, give_up_on: ["*.Fatal"]}
 """
+SOURCES = ("reminders", "orders-retry")
 START_S = 120.0
 KILLED_AT = "silver/blocks/batch=0/_SUCCESS"  # half of silver is still to be written
 
@@ -55,7 +56,7 @@ def run(new_site: Callable[[], Site]) -> Iterator[Run]:
     """A sidecar that has settled all it was sent, and has ended."""
     site = new_site()
     site.policies(POLICIES)
-    for role in ("reminders", "orders-retry"):
+    for role in SOURCES:
         site.topic(role)
     for role in ("mail", "reminders-dlq", "orders", "orders-dlq"):
         site.target(role)
@@ -85,7 +86,7 @@ OUTCOMES = ("emitted", "dead", "quarantined")
 def ingest_command(run: Run, root: Path) -> list[str]:
     command = [sys.executable, "-m", "sidecar", "pipeline", "ingest", "--warehouse", str(root)]
     command += ["--bootstrap-servers", run.site.kafka.bootstrap, "--group", run.site.group]
-    for role in ("reminders", "orders-retry"):
+    for role in SOURCES:
         command += ["--topic", run.site.name(role)]
     for name, value in spark_settings().items():
         command += ["--spark", f"{name}={value}"]
@@ -104,11 +105,11 @@ def killed_when_there_is(place: Path, command: list[str], log: Path) -> None:
             process.wait()
 
 
-def take_in(warehouse: Any, kafka: Kafka, run: Run) -> Any:
+def take_in(warehouse: Any, kafka: Kafka, run: Run, *more: str) -> Any:
     from pipeline.ingest import ingest
     from pipeline.kafka import KafkaPlace
 
-    topics = [run.site.name("reminders"), run.site.name("orders-retry")]
+    topics = [run.site.name(role) for role in (*SOURCES, *more)]
     return ingest(warehouse, KafkaPlace(kafka.bootstrap), f"tickover.{run.site.group}.ledger", topics)
 
 
@@ -154,3 +155,27 @@ def test_every_record_is_in_the_lifecycle_once(kafka: Kafka, run: Run, warehouse
         None: None,
     }
     assert {row.tier for row in rows if row.due_ms - row.accepted_ms == 2_500} == {"overflow"}
+
+
+def test_a_run_reconciles_and_repeats_itself_in_a_backtest(kafka: Kafka, run: Run, warehouse: Any) -> None:
+    from pipeline import jobs
+    from pipeline.lifecycle import LIFECYCLE
+
+    take_in(warehouse, kafka, run, "mail", "orders")
+    came = jobs.reconcile(warehouse, "")
+    assert (came["faults"], came["findings"]) == ({}, [])
+    assert came["records"] == {"settled": len(run.expected)}
+    assert set(came["targets"]) == {run.site.name("mail"), run.site.name("orders")}
+    # Somebody sends an emitted record once more.
+    copied = kafka.read(run.site.name("mail"), 1)[0]
+    kafka.produce(run.site.name("mail"), [(copied.key(), copied.value(), copied.headers())])
+    take_in(warehouse, kafka, run, "mail", "orders")
+    [finding] = jobs.reconcile(warehouse, "")["findings"]
+    origin = dict(headers_of(copied))["tickover-origin"]
+    named = (finding["kind"], f"{finding['topic']}/{finding['partition']}/{finding['offset']}")
+    assert (named[0], named[1].encode()) == ("repeated", origin)
+    policies = POLICIES.replace("~", f"{run.site.group}-")
+    [same] = jobs.backtest(warehouse, [run.site.name("orders-retry")], {"same": policies})["policies"]
+    rows = warehouse.read("silver/lifecycle", LIFECYCLE).where("topic LIKE '%orders-retry'").collect()
+    live = Counter(row.outcome for row in rows)
+    assert (same["deliveries"], same["rescued"], same["dead"]) == (live["emitted"], live["emitted"], live["dead"])

@@ -1,0 +1,18 @@
+"""A backtest sees a record as the engine does."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.facts import READ, WRITTEN, facts_of
+from sidecar.codec import split
+
+names = st.sampled_from(sorted(READ | WRITTEN)) | st.sampled_from(["tenant", "tickover-", "tickover-other", ""])
+headers = st.lists(st.tuples(names, st.none() | st.binary(max_size=8)), max_size=12)
+
+
+@given(headers)
+def test_headers_are_sorted_as_by_the_engine(given_headers: list[tuple[str, bytes | None]]) -> None:
+    by_engine = split(given_headers)
+    facts = facts_of(("t", 1, 2), 3, given_headers)
+    assert (list(facts.headers), dict(facts.controls)) == (by_engine.user, dict(by_engine.controls))
+    assert facts[:4] == ("t", 1, 2, 3)
