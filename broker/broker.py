@@ -5,17 +5,18 @@ Handlers get it as their first argument. It belongs to the event loop's thread.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from broker.cluster_metadata import ClusterMetadata, PartitionRegistration, Topic
+from broker.cluster_metadata import NO_LEADER, ClusterMetadata, PartitionRegistration, Topic
 from broker.controller import Controller
 from broker.coordinators import Coordinators
 from broker.fetch_session import FetchSessionCache
 from broker.log import Log
 from broker.log_manager import LogManager
+from broker.replica_fetcher import ReplicaFetcher
 from broker.settings import BrokerSettings
 from broker.topic_config import log_config, value_of
 from purgatory import (
@@ -41,7 +42,7 @@ _log = logging.getLogger(__name__)
 
 
 class Broker:
-    """`clock` gives wall-clock time in ms; `directory` is where its logs are."""
+    """`clock` gives wall-clock time in ms, `directory` is where its logs are, `peers` are the living brokers by id."""
 
     def __init__(
         self,
@@ -50,6 +51,7 @@ class Broker:
         settings: BrokerSettings,
         directory: Path,
         clock: Callable[[], float],
+        peers: Mapping[int, "Broker"],
     ) -> None:
         self.broker_id = broker_id
         self.controller = controller
@@ -63,6 +65,8 @@ class Broker:
             broker_id,
             Surroundings(hi_res_clock_ms, SystemTimer, self.metadata, self._alter_partition, ReadingSettings()),
         )
+        epoch = partial(self.metadata.broker_epoch, broker_id)
+        self.fetcher = ReplicaFetcher(self.replicas, self.logs, settings, peers.get, epoch)
         self.fetch_sessions = FetchSessionCache(settings.max_fetch_sessions, controller.draw)
         self.new_id = controller.new_id
         self.coordinators = Coordinators(self)
@@ -80,12 +84,17 @@ class Broker:
 
     def stop(self) -> None:
         """Write everything down. Twice is harmless."""
+        self.halt()
+        self.logs.close()
+
+    def halt(self) -> None:
+        """Do nothing any more, without a word to anybody."""
         self.coordinators.stop()
+        self.fetcher.stop()
         self.driver.stop()
         for handle in self._periodic:
             handle.cancel()
         self._periodic.clear()
-        self.logs.close()
 
     async def answer_of(self, start: Callable[[Callable[[Answer], None]], None]) -> Answer:
         """Wait for a delayed operation: `start` is given the function to be called with its answer.
@@ -108,6 +117,7 @@ class Broker:
                 if key not in self.replicas.partitions:
                     self._host(key)
                 self.replicas.become(key, partition.assignment)
+                self._follow(key, partition.leader)
             except (ApiError, OSError):
                 _log.exception("%s-%d can't be opened", key.topic, key.partition)
                 self.replicas.mark_offline(key)
@@ -115,6 +125,12 @@ class Broker:
             self._let_go(key)
         for listener in self.leadership_listeners:
             listener(key, partition)
+
+    def _follow(self, key: TopicPartition, leader: int) -> None:
+        if leader in (NO_LEADER, self.broker_id):
+            self.fetcher.unfollow(key)
+        else:
+            self.fetcher.follow(key, leader)
 
     def topic_deleted(self, topic: Topic) -> None:
         """Remove its logs, and answer whoever waits for them."""
@@ -146,6 +162,7 @@ class Broker:
         self.replicas.host(Partition(key, self.broker_id, hosted.replica, self.metadata, settings, topic.topic_id))
 
     def _let_go(self, key: TopicPartition) -> None:
+        self.fetcher.unfollow(key)
         self.replicas.stop_replica(key)
         self.logs.delete(key)
 

@@ -48,25 +48,24 @@ class Cluster:
     @property
     def bootstrap_servers(self) -> str:
         """For clients."""
-        return ",".join(f"{self._settings.host}:{server.port}" for server in self._servers.values())
+        return ",".join(f"{self._settings.host}:{server.port}" for _, server in sorted(self._servers.items()))
 
-    async def start(self, ports: Sequence[int]) -> None:
+    async def start(self, ports: Sequence[int], racks: Sequence[str | None] = ()) -> None:
         """One broker for each port; port 0 takes any that is free. OSError: a port is taken."""
         preload()
+        registrations = []
         for broker_id, port in enumerate(ports, start=1):
-            await self.start_broker(broker_id, port)
+            rack = racks[broker_id - 1] if racks else None
+            registrations.append((await self._listen(broker_id, port, rack), self.brokers[broker_id]))
+        self.controller.register(*registrations)
+        for broker in self.brokers.values():
+            broker.start()
 
     async def start_broker(self, broker_id: int, port: int = 0, rack: str | None = None) -> None:
-        """Let this broker be there."""
-        directory = self._directory / f"broker-{broker_id}"
-        broker = Broker(broker_id, self.controller, self._settings, directory, self._clock)
-        server = Server(broker, self._settings.host, port)
-        await server.start()
-        self.brokers[broker_id], self._servers[broker_id] = broker, server
-        registration = BrokerRegistration(broker_id, self._settings.host, server.port, rack)
-        self.controller.register(registration, broker)
-        broker.start()
-        _log.info("broker %d listens at %s:%d", broker_id, self._settings.host, server.port)
+        """One more broker, or one that was stopped."""
+        registration = await self._listen(broker_id, port, rack)
+        self.controller.register((registration, self.brokers[broker_id]))
+        self.brokers[broker_id].start()
 
     async def stop_broker(self, broker_id: int) -> None:
         """Let it go: others lead what it led, then its logs are closed."""
@@ -74,6 +73,23 @@ class Cluster:
         self.controller.fence(broker_id)
         await server.stop()
         broker.stop()
+
+    async def kill_broker(self, broker_id: int) -> None:
+        """It ends without a word, as by a signal: nothing is written down, its connections break. Others lead as soon
+        as the controller has noticed, which is at once."""
+        server, broker = self._servers.pop(broker_id), self.brokers.pop(broker_id)
+        broker.halt()
+        await server.stop()
+        self.controller.fence(broker_id)
+
+    async def _listen(self, broker_id: int, port: int, rack: str | None) -> BrokerRegistration:
+        directory = self._directory / f"broker-{broker_id}"
+        broker = Broker(broker_id, self.controller, self._settings, directory, self._clock, self.brokers)
+        server = Server(broker, self._settings.host, port)
+        await server.start()
+        self.brokers[broker_id], self._servers[broker_id] = broker, server
+        _log.info("broker %d listens at %s:%d", broker_id, self._settings.host, server.port)
+        return BrokerRegistration(broker_id, self._settings.host, server.port, rack)
 
     async def stop(self) -> None:
         """Serve no more and write everything down. Twice is harmless."""

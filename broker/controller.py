@@ -64,18 +64,22 @@ class Controller:
 
     # Brokers
 
-    def register(self, broker: BrokerRegistration, listener: MetadataListener) -> None:
-        """A broker is there: it learns of all partitions, and leads those that nobody leads."""
-        known = self.metadata.brokers.get(broker.broker_id)
-        epoch = 0 if known is None else known.epoch + 1
-        self.metadata.brokers[broker.broker_id] = replace(broker, epoch=epoch, is_fenced=False, is_shutting_down=False)
-        self._listeners[broker.broker_id] = listener
-        if not self.metadata.is_alive(self.metadata.controller_id):
-            self.metadata.controller_id = broker.broker_id
-        for topic in self.metadata.topics.values():
-            for number, partition in enumerate(topic.partitions):
-                if not self._elect_if_leaderless(TopicPartition(topic.name, number)):
-                    listener.partition_changed(TopicPartition(topic.name, number), partition)
+    def register(self, *brokers: tuple[BrokerRegistration, MetadataListener]) -> None:
+        """Brokers are there: they learn of all partitions, and lead those that nobody leads."""
+        for broker, listener in brokers:
+            known = self.metadata.brokers.get(broker.broker_id)
+            epoch = 0 if known is None else known.epoch + 1
+            self.metadata.brokers[broker.broker_id] = replace(broker, epoch=epoch, is_fenced=False)
+            self._listeners[broker.broker_id] = listener
+            if not self.metadata.is_alive(self.metadata.controller_id):
+                self.metadata.controller_id = broker.broker_id
+        for key, partition in self._all_partitions():
+            elected = self._with_leader(key, self._without_dead(partition))
+            if elected is not partition:
+                self._change(key, elected)
+                continue
+            for _, listener in brokers:
+                listener.partition_changed(key, partition)
         self._save()
 
     def fence(self, broker_id: int) -> None:
@@ -89,9 +93,9 @@ class Controller:
             alive = self.metadata.alive
             self.metadata.controller_id = alive[0].broker_id if alive else NO_LEADER
         for key, partition in self._all_partitions():
-            if broker_id == partition.leader or broker_id in partition.isr:
-                isr = tuple(one for one in partition.isr if one != broker_id) or partition.isr
-                self._change(key, self._with_leader(key, replace(partition, isr=isr)))
+            settled = self._with_leader(key, self._without_dead(partition))
+            if settled is not partition:
+                self._change(key, settled)
         self._save()
 
     # Topics
@@ -229,15 +233,10 @@ class Controller:
         self._change(key, completed)
         self._save()
 
-    def _elect_if_leaderless(self, key: TopicPartition) -> bool:
-        partition = self.metadata.partition(key)
-        if partition is None or partition.leader != NO_LEADER:
-            return False
-        elected = self._with_leader(key, partition)
-        if elected.leader == NO_LEADER:
-            return False
-        self._change(key, elected)
-        return True
+    def _without_dead(self, partition: PartitionRegistration) -> PartitionRegistration:
+        """The last of an ISR stays in it: nobody else has what it has."""
+        isr = tuple(broker_id for broker_id in partition.isr if self.metadata.is_alive(broker_id))
+        return partition if not isr or isr == partition.isr else replace(partition, isr=isr)
 
     def _with_leader(self, key: TopicPartition, partition: PartitionRegistration) -> PartitionRegistration:
         allows_unclean = is_true(self.metadata.topics[key.topic].config, "unclean.leader.election.enable")

@@ -21,6 +21,7 @@ class BrokerSettings:
     replica_lag_time_max_ms: int = 30_000
     replica_fetch_wait_max_ms: int = 500
     replica_fetch_max_bytes: int = 1_048_576
+    replica_fetch_response_max_bytes: int = 10_485_760
     log_retention_check_interval_ms: int = 300_000
     log_flush_interval_ms: int = 1_000  # Kafka leaves it to the operating system
     group_initial_rebalance_delay_ms: int = 0  # Kafka: 3000. Examples and tests should not wait

@@ -19,7 +19,7 @@ def broker(
     port: Annotated[
         int, typer.Option(min=0, max=PORT_MAX, help="Port of the first broker, others follow; 0 takes free ones.")
     ] = 9092,
-    brokers: Annotated[int, typer.Option(min=1, max=1, help="Number of brokers in this process.")] = 1,
+    brokers: Annotated[int, typer.Option(min=1, max=3, help="Number of brokers in this process.")] = 1,
     data: Annotated[
         Path | None, typer.Option(help="Directory that keeps topics; default: a temporary one, removed at the end.")
     ] = None,

@@ -102,24 +102,26 @@ class RawClient:
 
     def fetch(self, topic: str, offset: int, *, partition: int = 0, version: int = 12, **more: Any) -> Any:
         """One partition's answer."""
-        body = self.fetch_body(topic, offset, partition=partition, **more)
+        body = self.fetch_body(topic, offset, partition=partition, version=version, **more)
         [answer] = self.ask(ApiKey.FETCH, version, **body).responses
         return answer.partitions[0]
 
     @staticmethod
-    def fetch_body(topic: str, offset: int, *, partition: int = 0, **more: Any) -> dict[str, Any]:
-        wanted = {
-            "partition": partition,
-            "fetch_offset": offset,
-            "partition_max_bytes": more.pop("partition_max_bytes", 1 << 20),
-            "current_leader_epoch": more.pop("current_leader_epoch", -1),
-            "last_fetched_epoch": more.pop("last_fetched_epoch", -1),
-        }
+    def fetch_body(topic: str, offset: int, *, partition: int = 0, version: int = 12, **more: Any) -> dict[str, Any]:
+        """For one partition; from version 13 on `topic` is an id."""
+        wanted = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": more.pop("bytes_max", 1 << 20)}
+        if version >= 9:
+            wanted["current_leader_epoch"] = more.pop("current_leader_epoch", -1)
+        if version >= 12:
+            wanted["last_fetched_epoch"] = more.pop("last_fetched_epoch", -1)
+        if version >= 7:
+            more["forgotten_topics_data"] = []
+        name = "topic_id" if version >= 13 else "topic"
+        more.setdefault("max_bytes", 1 << 26)
         return {
             "max_wait": more.pop("max_wait_ms", 0),
             "min_bytes": more.pop("min_bytes", 1),
-            "topics": [{"topic": topic, "partitions": [wanted]}],
-            "forgotten_topics_data": [],
+            "topics": [{name: topic, "partitions": [wanted]}],
             **more,
         }
 
