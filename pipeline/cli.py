@@ -5,6 +5,7 @@ What needs Spark is imported by the command that runs, so that `--help` and othe
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -149,3 +150,51 @@ def backtest(
         show(jobs.backtest(place, topic, files))
     except PolicyFileError as error:
         raise PipelineError(str(error)) from error
+
+
+OutOption = Annotated[Path, typer.Option(help="Where the pages go.")]
+HoursOption = Annotated[int, typer.Option(min=1, max=24 * 31, help="How far a forecast looks, in hours.")]
+
+
+def make_reports(root: str, names: list[str], out: Path, horizon: Any, spark: list[str] | None) -> None:
+    """Compute reports and write their pages."""
+    place = open_warehouse(root, spark)
+    from pipeline.reporting import report as make
+
+    show(make(place, names, out, horizon))
+
+
+@app.command()
+def report(
+    warehouse: WarehouseOption,
+    name: Annotated[
+        list[str] | None, typer.Option(help="funnel, lateness, triage, herd, storms or forecast; all if not given.")
+    ] = None,
+    out: OutOption = Path("reports"),
+    capacity: Annotated[int, typer.Option(min=0, help="Records a minute that a target can take.")] = 60_000,
+    new_hours: Annotated[float, typer.Option(min=0, help="Failures first seen in the last hours are new.")] = 24.0,
+    hours: HoursOption = 6,
+    spark: SparkOption = None,
+) -> None:
+    """Gold tables, each with a page: retry funnel, lateness, dead letters, herd calendar, retry storms, forecast."""
+    known = ("funnel", "lateness", "triage", "herd", "storms", "forecast")
+    wanted = name or list(known)
+    if unknown := sorted(set(wanted) - set(known)):
+        raise typer.BadParameter(f"no report {', '.join(unknown)}", param_hint="--name")
+    make_reports(warehouse, wanted, out, horizon_of(capacity, new_hours, hours), spark)
+
+
+@app.command()
+def forecast(
+    warehouse: WarehouseOption, out: OutOption = Path("reports"), hours: HoursOption = 6, spark: SparkOption = None
+) -> None:
+    """Due load of the next hours, minute by minute: what is held, and what is likely to arrive."""
+    make_reports(warehouse, ["forecast"], out, horizon_of(0, 0.0, hours), spark)
+
+
+def horizon_of(capacity: int, new_hours: float, hours: int) -> Any:
+    """The times of a report, from now."""
+    from pipeline.horizon import Horizon
+
+    now_ms = time.time_ns() // 1_000_000
+    return Horizon(now_ms, now_ms - int(new_hours * 3_600_000), hours, capacity)

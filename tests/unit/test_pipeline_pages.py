@@ -1,0 +1,65 @@
+"""Pages show what they are given, and nothing that is given can become markup."""
+
+from typing import Any
+
+import pytest
+
+from pipeline import pages
+
+pytest.importorskip("matplotlib", reason="make setup-pipeline")
+
+NASTY = "<script>alert(1)</script> $\\frac$ é"
+MINUTE_MS = 1_763_720_040_000
+TIMES = {"minute_ms": MINUTE_MS, "first_ms": 5, "last_ms": 10**18}
+ROWS: dict[pages.Draw, dict[str, Any]] = {
+    pages.draw_funnel: {"policy": NASTY, "attempt": 2, "delivered": 3, "failed": 1, "rescued": 2},
+    pages.draw_lateness: {"tier": NASTY, "minute_ms": MINUTE_MS, "p50": 5, "p99": 50},
+    pages.draw_triage: {
+        "error_class": NASTY,
+        "fingerprint": None,
+        "reason": "expired",
+        "records": 3,
+        "new": True,
+        **TIMES,
+    },
+    pages.draw_herd: {"target": NASTY, "minute_ms": MINUTE_MS, "due": 5, "over": True},
+    pages.draw_storms: {"target": NASTY, "minute_ms": MINUTE_MS, "retries": 50, "storm": True},
+    pages.draw_forecast: {"minute_ms": MINUTE_MS, "held": 3, "arriving": 1.5, "due": 4.5},
+}
+
+
+@pytest.mark.parametrize("draw", ROWS, ids=[f"{draw.__name__}" for draw in ROWS])
+def test_each_report_has_a_plot_and_a_table(draw: pages.Draw) -> None:
+    rows = [ROWS[draw], {**ROWS[draw], "minute_ms": MINUTE_MS + 60_000}] if "minute_ms" in ROWS[draw] else [ROWS[draw]]
+    text = pages.page(NASTY, "words", rows, draw)
+    assert text.count("<svg") == text.count("</svg>") == 1
+    assert "<script" not in text
+    assert text.count("<tr>") == len(rows) + 1
+    assert "<?xml" not in text
+
+
+def test_no_rows_are_said_in_words() -> None:
+    assert "No rows" in pages.page("t", "w", [], pages.draw_herd)
+
+
+def test_long_tables_are_cut_and_say_so() -> None:
+    rows = [{"a": number} for number in range(pages.ROWS_SHOWN_MAX + 5)]
+    text = pages.table(rows)
+    assert text.count("<tr>") == pages.ROWS_SHOWN_MAX + 1
+    assert f"{pages.ROWS_SHOWN_MAX} of {len(rows)}" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "shown"),
+    [
+        ("minute_ms", MINUTE_MS, "<td>2025-11-21 10:14</td>"),
+        ("minute_ms", 10**18, "<td>1000000000000000000</td>"),
+        ("records", 12_345, '<td class="number">12,345</td>'),
+        ("share", 0.25, '<td class="number">0.250</td>'),
+        ("new", True, "<td>True</td>"),
+        ("reason", None, "<td></td>"),
+        ("reason", "<b>", "<td>&lt;b&gt;</td>"),
+    ],
+)
+def test_a_field_is_shown_as_what_it_is(name: str, value: object, shown: str) -> None:
+    assert pages.cell(name, value) == shown
