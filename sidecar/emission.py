@@ -99,13 +99,6 @@ class Emitter:
             pass  # the producer is full: what is left stays ready, and polling makes room
         return sent
 
-    def poll(self, seconds: float) -> None:
-        """Serve the delivery reports of the open generation's producers."""
-        generation = self.settlement.open
-        generation.output.poll(seconds)
-        if generation.lone_output is not None:
-            generation.lone_output.poll(0)
-
     def _emit_batch(self, batch: _Batch, now_ms: int, budget: int) -> int:
         """The hot path: one call per record, no allocation beside the headers. Raises BufferError when full."""
         lane = batch.lane

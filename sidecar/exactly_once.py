@@ -1,11 +1,14 @@
 """Settlement by transactions: emissions, ledger blocks and source offsets become facts together, or not at all.
 
-    engine      emits into the open transaction ......... | next one ......... | next ...
-    committer                          flush, offsets, commit |   flush, offsets, commit |
+    engine      emits into the open transaction ... | next one ...................... | next ...
+                                    | serves reports |                                |
+    committer                                        | offsets, commit |
 
 1. The engine emits into the open generation, which is a transaction of one of two producers that take turns.
-2. Each interval, when the committer has nothing to do, every lane seals its blocks into it and the committer gets it.
-   A busy committer only makes the transaction longer: no turn of the engine waits for a commit.
+2. Each interval, when the committer has nothing to do, every lane seals its blocks into it. When the brokers have
+   acknowledged all of it, the committer gets it. A busy committer only makes the next one longer: no turn of the engine
+   waits for a commit. Reports are served here, not there: each needs the interpreter's lock, which two threads would
+   hand to and fro once a record.
 3. Committed: done marks are set, change blocks go to the overflow. Aborted: all of it is emitted again. Broken (the
    brokers or the client leave us in the dark): new producers under the same transactional ids end whatever was
    under way, then every lane is recovered from what Kafka has.
@@ -44,6 +47,7 @@ from sidecar.transaction import (
 log = logging.getLogger(__name__)
 
 FINISH_MAX_S: Final = 10.0  # a call of the client that has not come back by then hardly ever does
+PATIENCE_S: Final = 1.0  # without all reports by then, the committer finds out why
 RETRY_S: Final = 0.5
 HUNG_MAX: Final = 3  # calls that never came back: more, and the process had better start over
 
@@ -80,6 +84,8 @@ class ExactlyOnce:
         self._outputs: dict[str, TransactionalOutput] = {}
         self._executor: Executor | None = None
         self._job: _Job | None = None
+        self._closing: Transaction | None = None  # complete, and not yet acknowledged
+        self._closing_until_s = 0.0
         self._hung: list[Future[Any]] = []  # calls left behind
         self._careful = False  # the last transaction was
         self._era = 0  # counts `prepare`: what an earlier one left behind must not go on
@@ -91,6 +97,7 @@ class ExactlyOnce:
         """Make the producers anew. What former ones of the same ids have under way is over when they are ready."""
         self.broken = self.ready = False
         self.open = Generation(NO_OUTPUT)
+        self._closing = None
         former, self._outputs = self._outputs, {}
         self._era = era = self._era + 1
         if self._job is not None and not self._job.future.done():
@@ -122,7 +129,7 @@ class ExactlyOnce:
         False: it is busy, ask again soon.
         """
         self._take_result()
-        if not self.ready or self._job is not None:
+        if not self.ready or self._job is not None or self._closing is not None:
             return False
         probe_clock(lanes, self.time)
         careful = self._careful = self._refusals.alone and not self._careful  # turn by turn: neither waits for ever
@@ -132,8 +139,21 @@ class ExactlyOnce:
             return True
         if not careful:
             self.open = Generation(self._outputs["b" if self.open.output is self._outputs["a"] else "a"], None)
-        self._submit(lambda: finish(transaction), lambda ending: self._finished(transaction, ending))
+        self._closing = transaction
+        self._closing_until_s = self.time.monotonic_s() + PATIENCE_S
+        self.poll(0)
         return True
+
+    def poll(self, seconds: float) -> None:
+        """Serve delivery reports; what is acknowledged, or won't be by itself, goes to the committer."""
+        self.open.output.poll(seconds)
+        transaction = self._closing
+        if transaction is None:
+            return
+        transaction.output.poll(0)
+        if not transaction.waits_for_reports or self.time.monotonic_s() > self._closing_until_s:
+            self._closing = None
+            self._submit(lambda: finish(transaction), lambda ending: self._finished(transaction, ending))
 
     def unfinished(self, lanes: Iterable[Lane]) -> bool:
         """Something of these lanes is emitted or sealed and not yet a fact, or their offsets aren't committed."""
@@ -141,6 +161,7 @@ class ExactlyOnce:
             return False
         return (
             self._job is not None
+            or self._closing is not None
             or self.open.sent > 0
             or any(lane.settled or lane.departed or lane.uncommitted for lane in lanes)
         )
@@ -240,6 +261,7 @@ class ExactlyOnce:
         self.broken = True
         self.ready = False
         self.open = Generation(NO_OUTPUT)
+        self._closing = None
 
     def _committed(self, transaction: Transaction) -> None:
         for block in transaction.blocks:

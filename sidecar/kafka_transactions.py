@@ -14,6 +14,7 @@ log = logging.getLogger(__name__)
 
 TRANSACTION_TIMEOUT_MS: Final = 10_000  # a process that died holds up its partitions' next owner no longer than this
 
+_DEFAULTS: Final = {"linger.ms": "1"}  # a commit waits for the last batch of its transaction
 _FIXED: Final = {
     "transaction.timeout.ms": str(TRANSACTION_TIMEOUT_MS),
     "message.timeout.ms": str(TRANSACTION_TIMEOUT_MS),  # may not be longer
@@ -25,7 +26,7 @@ _FIXED: Final = {
 
 def transactional_settings(client: Mapping[str, str], transactional_id: str, alone: bool) -> dict[str, Any]:
     """Settings of one transactional producer; `alone`: every record in a batch of its own."""
-    settings = {**producer_settings(client), **_FIXED, "transactional.id": transactional_id}
+    settings = {**producer_settings({**_DEFAULTS, **client}), **_FIXED, "transactional.id": transactional_id}
     return {**settings, "batch.num.messages": "1", "linger.ms": "0"} if alone else settings
 
 

@@ -40,6 +40,9 @@ class Settlement(Protocol):
     def step(self, lanes: Iterable[Lane], now_ms: int) -> bool:
         """One settle interval; False when it can't be now: ask again soon."""
 
+    def poll(self, seconds: float) -> None:
+        """Serve delivery reports, for at most so long when there are none yet."""
+
     def unfinished(self, lanes: Iterable[Lane]) -> bool: ...
 
     def commit(self, lanes: Iterable[Lane], wait: bool) -> None: ...
@@ -122,6 +125,12 @@ class AtLeastOnce:
                 break  # the producer's queue is full: the rest waits for the next interval
         self.commit(lanes, wait=False)
         return True
+
+    def poll(self, seconds: float) -> None:
+        """Serve the delivery reports of all generations: they share the producers."""
+        output, lone_output = self._outputs
+        output.poll(seconds)
+        lone_output.poll(0)
 
     def unfinished(self, lanes: Iterable[Lane]) -> bool:
         """Something of these lanes is emitted or sealed and not yet a fact."""

@@ -88,6 +88,16 @@ class Transaction:
         return output
 
     @property
+    def waits_for_reports(self) -> bool:
+        """All is sent, nothing is refused so far, and something is not acknowledged: more reports may come."""
+        if self.doomed or self.failed or self.careful or self.generation.failures:
+            return False
+        blocks = self.blocks
+        if any(block.error is not None or not block.sent for block in blocks):
+            return False
+        return not self.generation.complete or any(block.written is None for block in blocks)
+
+    @property
     def empty(self) -> bool:
         """Nothing to commit."""
         return not (self.blocks or self.states or self.generation.batches or self.generation.departures)

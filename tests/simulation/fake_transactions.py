@@ -96,9 +96,16 @@ class FakeTransactions(FakeOutput):
     """`TransactionalOutput`. `trouble` draws what goes wrong in a call: "", "abort" or "unknown"."""
 
     def __init__(
-        self, coordinator: Coordinator, name: str, rng: Random, queue_max: int, fate: Fate, trouble: Callable[[], str]
+        self,
+        coordinator: Coordinator,
+        name: str,
+        rng: Random,
+        delay_ms: Callable[[], int],
+        queue_max: int,
+        fate: Fate,
+        trouble: Callable[[], str],
     ) -> None:  # tidy: a fake of a client with many faults
-        super().__init__(coordinator.broker, rng, lambda: 0, queue_max, fate)
+        super().__init__(coordinator.broker, rng, delay_ms, queue_max, fate)
         self.lone = name.endswith(".alone")
         self._coordinator = coordinator
         self._name = name
@@ -122,6 +129,7 @@ class FakeTransactions(FakeOutput):
         super().produce(*record)
 
     def flush(self, seconds: float) -> int:
+        """Everything is acknowledged at once: how long that takes shows where reports are polled for."""
         self._fate.strike()
         self.deliver(1 << 60)
         self._serve(1 << 60)

@@ -71,8 +71,9 @@ class Producers:
         shared = self._shared
         assert shared.coordinator is not None
         return FakeTransactions(
-            shared.coordinator, f"{self._root}.{name}", shared.rng, self._queue_max, self._fate, shared.trouble
-        )
+            shared.coordinator, f"{self._root}.{name}", shared.rng, shared.delay_ms, self._queue_max, self._fate,
+            shared.trouble,
+        )  # fmt: skip
 
     def executor(self) -> StepExecutor:
         return self._executor

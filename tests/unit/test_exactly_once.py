@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sidecar.exactly_once import FINISH_MAX_S, HUNG_MAX, ExactlyOnce
+from sidecar.exactly_once import FINISH_MAX_S, HUNG_MAX, PATIENCE_S, ExactlyOnce
 from sidecar.transaction import HungClientError
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_kafka import FakeRecord
@@ -86,6 +86,26 @@ def test_no_turn_waits_for_a_commit() -> None:
     bench.run(2_000)
     assert len(bench.broker.logs["mail"][0].records) == 10, "the engine goes on emitting"
     assert seen(bench) == []
+
+
+def test_the_committer_gets_what_is_acknowledged() -> None:
+    bench = Bench(trouble=str)
+    bench.delay_ms = 200  # there, and as long back; a flush would have it at once
+    bench.send(b"value", 0)
+    bench.run(350)
+    assert seen(bench) == []
+    bench.run(350)
+    assert len(seen(bench)) == 1
+
+
+def test_what_is_not_acknowledged_by_itself_is_the_committer_s_to_find_out() -> None:
+    bench = Bench(trouble=str)
+    bench.delay_ms = 60_000
+    bench.send(b"value", 0)
+    bench.run(int(PATIENCE_S * 1_000))
+    assert seen(bench) == []
+    bench.run(500)
+    assert len(seen(bench)) == 1
 
 
 def test_an_aborted_transaction_is_emitted_again() -> None:
