@@ -40,6 +40,7 @@ from sidecar.transaction import (
     HungClientError,
     SealedBlock,
     Transaction,
+    cause_of,
     finish,
     make_outputs,
 )
@@ -289,16 +290,9 @@ class ExactlyOnce:
         for lane, _ in transaction.states:
             lane.uncommitted = True
         if not transaction.doomed:
-            log.warning("a transaction was aborted", extra={"cause": _cause(transaction, ending)})
+            log.warning("a transaction was aborted", extra={"cause": cause_of(transaction, ending)})
         if generation.failures:
             self._refusals.refused(generation)
         elif ending.of_records and ending.cause is not None and ending.cause.name() in OF_RECORDS:
             self._refusals.suspect(generation, ending.cause, transaction.careful)
         self._refusals.take_back(generation, transaction.careful)
-
-
-def _cause(transaction: Transaction, ending: Aborted) -> str:
-    """Why a transaction was aborted, for the log."""
-    blocks = {block.error.str() for block in transaction.blocks if block.error is not None}
-    records = {failure.error.str() for failure in transaction.generation.failures}
-    return ending.cause.str() if ending.cause is not None else ", ".join(sorted(records or blocks)) or "too slow"

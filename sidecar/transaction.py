@@ -234,3 +234,10 @@ def _abort(transaction: Transaction, ending: Aborted) -> Ending:
         return Broken(error.args[0].str())
     generation.failures = refused
     return ending
+
+
+def cause_of(transaction: Transaction, ending: Aborted) -> str:
+    """Why a transaction was aborted, for the log."""
+    blocks = {block.error.str() for block in transaction.blocks if block.error is not None}
+    records = {failure.error.str() for failure in transaction.generation.failures}
+    return ending.cause.str() if ending.cause is not None else ", ".join(sorted(records or blocks)) or "too slow"
