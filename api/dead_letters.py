@@ -48,7 +48,7 @@ async def list_dead_letters(
     """Dead letters in order of topic, partition and offset; `remaining` is how many records are still to be read."""
     if query.payload:
         _show_payloads(caller, trail, topics=query.topic, selection=query.selection().model_dump(exclude_none=True))
-    page = await _answered(ports.letters.page(query.topic, query.selection(), query.limit, _start(query.cursor)))
+    page = await answered(ports.letters.page(query.topic, query.selection(), query.limit, _start(query.cursor)))
     masking = ports.letters.rules.masking if query.payload else None
     trail.note(count=len(page.letters))
     return json_response({"items": [_document(ports, letter, masking) for letter in page.letters], **_progress(page)})
@@ -57,7 +57,7 @@ async def list_dead_letters(
 @router.get("/v1/dead-letters/groups")
 async def list_dead_letter_groups(caller: Reader, ports: GivenPorts, query: Annotated[Filter, Query()]) -> Response:
     """Letters that failed alike, counted, of the piece that one page reads: add up the pages for all."""
-    groups, page = await _answered(ports.letters.groups(query.topic, query.selection(), _start(query.cursor)))
+    groups, page = await answered(ports.letters.groups(query.topic, query.selection(), _start(query.cursor)))
     return json_response({"items": [group.document() for group in groups], **_progress(page)})
 
 
@@ -74,7 +74,7 @@ async def get_dead_letter(
     """One dead letter by its place."""
     if payload:
         _show_payloads(caller, trail)
-    letter = await _answered(ports.letters.one(Place(topic, partition, offset)))
+    letter = await answered(ports.letters.one(Place(topic, partition, offset)))
     if letter is None:
         raise Problem(404, "dead-letter-not-found", "There is no record at this place, or none any more.")
     return json_response(_document(ports, letter, ports.letters.rules.masking if payload else None))
@@ -107,7 +107,8 @@ def _start(cursor: str | None) -> Place | None:
     return place
 
 
-async def _answered(asked: Awaitable[Answer]) -> Answer:
+async def answered(asked: Awaitable[Answer]) -> Answer:
+    """What was asked for. Raises `Problem`."""
     try:
         return await asked
     except UnknownTopic as error:

@@ -8,7 +8,9 @@ from api.auth import Tokens
 from api.receipts import Receipts
 from policies.model import ManagedBy, Policy, Removed, Versioned
 from policies.table import PolicyTable
+from sidecar.letters.plan import Governor
 from sidecar.letters.reading import Reading
+from sidecar.letters.redrives import Redrives
 from sidecar.stats import Stats
 
 
@@ -138,6 +140,8 @@ class Ports:
     idempotency: Idempotency
     receipts: Receipts
     letters: Reading
+    redrives: Redrives
+    governor: Governor
     metrics: Callable[[], bytes]
     tokens: Tokens | None
     now_ms: Callable[[], int]

@@ -7,22 +7,20 @@ or bytes. An attribute that holds a duration ends in `_ms`; the name that users 
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from pydantic import Field, SecretStr, ValidationError, model_validator
 
-from sidecar.config_operations import AuditSettings, DeadLettersSettings
+from sidecar.config_operations import DeadLettersSettings, RedriveSettings
 from sidecar.config_sources import ConfigError, explain, gather, nest
+from sidecar.config_topics import AuditSettings, LedgerSettings, PoliciesSettings, QuarantineSettings
 from sidecar.config_values import (
     Bytes,
     Client,
     Milliseconds,
-    Replicas,
     Section,
-    Topic,
     TopicGlobs,
-    TopicOrDefault,
     data_dir,
 )
 
@@ -133,43 +131,6 @@ class RedisSettings(Section):
         return {**values, **{name: item for name, item in given.items() if item}, "url": bare}
 
 
-class LedgerSettings(Section):
-    """The topic in which every settlement is written."""
-
-    topic: TopicOrDefault = Field(default="", description="Name; empty: tickover.<group>.ledger")
-    partitions: int = Field(
-        default=8, ge=1, le=1_000, description="Partitions when it is created, 1 to 1,000; fixed afterwards"
-    )
-    replication_factor: Replicas = Field(
-        default=-1, description="Replicas when it is created; -1: the broker's default"
-    )
-    retention_ms: Annotated[Milliseconds | None, Field(ge=3_600_000)] = Field(
-        default=None,
-        alias="retention",
-        description="At least 1h; empty: the longest delay.max of the policies + 7d",
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _empty_is_automatic(cls, values: Any) -> Any:
-        if isinstance(values, Mapping) and values.get("retention") == "":
-            return {key: value for key, value in values.items() if key != "retention"}
-        return values
-
-
-class PoliciesSettings(Section):
-    """Where the policies are."""
-
-    file: str = Field(default="", description="YAML file of policies that this process publishes at start; empty: none")
-    topic: Topic = Field(default="tickover.policies", description="The policy topic: the one truth for all replicas")
-
-
-class QuarantineSettings(Section):
-    """Where records go that cannot be decided."""
-
-    topic: Topic = Field(default="tickover.quarantine", description="The quarantine topic")
-
-
 class ApiSettings(Section):
     """The REST interface."""
 
@@ -254,6 +215,7 @@ class Settings(Section):
     api: ApiSettings = Field(default=ApiSettings())
     audit: AuditSettings = Field(default=AuditSettings())
     dead_letters: DeadLettersSettings = Field(default=DeadLettersSettings())
+    redrive: RedriveSettings = Field(default=RedriveSettings())
     log: LogSettings = Field(default=LogSettings())
 
     @property
@@ -267,16 +229,25 @@ class Settings(Section):
         return self.audit.topic or f"tickover.{self.group}.audit"
 
     @property
+    def redrive_topic(self) -> str:
+        """The name of the redrives' topic with the default filled in."""
+        return self.redrive.topic or f"tickover.{self.group}.redrives"
+
+    @property
+    def _own(self) -> tuple[str, ...]:
+        return (
+            self.ledger_topic, self.policies.topic, self.quarantine.topic, self.audit_topic, self.redrive_topic,
+        )  # fmt: skip
+
+    @property
     def own_topics(self) -> frozenset[str]:
         """The topics that are tickover's own: never sources."""
-        return frozenset({self.ledger_topic, self.policies.topic, self.quarantine.topic, self.audit_topic})
+        return frozenset(self._own)
 
     @model_validator(mode="after")
     def _topics_differ(self) -> Self:
-        if len(self.own_topics) < 4:
-            raise ValueError(
-                "ledger.topic, policies.topic, quarantine.topic and audit.topic must be four different topics"
-            )
+        if len(self.own_topics) < len(self._own):
+            raise ValueError("ledger, policies, quarantine, audit and redrive topic must be five different topics")
         return self
 
 

@@ -1,24 +1,8 @@
-"""Settings of what operators do: the audit topic, dead letters."""
-
-from typing import Final
+"""Settings of what operators do: dead letters and their redrive."""
 
 from pydantic import Field
 
 from sidecar.config_values import CommaList, Milliseconds, Section, TopicGlobs, TopicOrDefault
-
-DAY_MS: Final = 86_400_000
-
-
-class AuditSettings(Section):
-    """The topic that says who did what over REST."""
-
-    topic: TopicOrDefault = Field(default="", description="Name; empty: tickover.<group>.audit")
-    retention_ms: Milliseconds = Field(
-        default=365 * DAY_MS,
-        ge=3_600_000,
-        alias="retention",
-        description="How long it is kept when it is created, at least 1h",
-    )
 
 
 class DeadLettersSettings(Section):
@@ -38,3 +22,24 @@ class DeadLettersSettings(Section):
         default=("*password*", "*passwd*", "*secret*", "*token*", "*authorization*", "*cookie*", "*card*", "*iban*"),
         description="Names of fields whose values are masked when payloads are shown; globs, * masks all",
     )
+
+
+class RedriveSettings(Section):
+    """Sending dead letters again; a plan may say otherwise, but for the last two."""
+
+    rate: int = Field(default=1_000, ge=0, le=1_000_000, description="Letters a second, 0 to 1,000,000; 0: no limit")
+    ramp_ms: Milliseconds = Field(
+        default=30_000, ge=0, le=86_400_000, alias="ramp", description="From a tenth of the rate to all of it, 0 to 1d"
+    )
+    stop_share: float = Field(
+        default=0.1, ge=0, le=1, description="More than this share of what was sent failed again: it stops, 0 to 1"
+    )
+    watch_ms: Milliseconds = Field(
+        default=30_000,
+        ge=0,
+        le=86_400_000,
+        alias="watch",
+        description="So long after its last letter what fails again is waited for, 0 to 1d",
+    )
+    times_max: int = Field(default=3, ge=1, le=1_000, description="How often one record is redriven, 1 to 1,000")
+    topic: TopicOrDefault = Field(default="", description="Topic of the plans; empty: tickover.<group>.redrives")

@@ -11,7 +11,7 @@ from policies.topic import TOPIC_SETTINGS
 from sidecar.config import Settings
 from sidecar.finding import Finding, Severity
 from sidecar.retention import ledger_retention_ms
-from sidecar.topics import audit_config, ledger_config
+from sidecar.topics import REDRIVE_CONFIG, audit_config, ledger_config
 
 REPLICAS_WANTED: Final = 3
 # The defaults of brokers (1,048,588) and of the producer (1,000,000) differ by this; that is no finding.
@@ -69,6 +69,7 @@ def check_topics(cluster: Cluster, settings: Settings, policies: Sequence[Policy
     yield from _policy_topic(cluster, settings)
     yield from _kept(cluster, "quarantine", settings.quarantine.topic, {"cleanup.policy": "delete"})
     yield from _kept(cluster, "audit", settings.audit_topic, audit_config(settings.audit.retention_ms))
+    yield from _kept(cluster, "redrives", settings.redrive_topic, REDRIVE_CONFIG)
     sources = source_topics(settings, policies, cluster.topics)
     yield from _sources(cluster, settings, policies, sources)
     yield from _targets(cluster, policies)
@@ -180,7 +181,9 @@ def _kept(cluster: Cluster, role: str, name: str, config: Mapping[str, str]) -> 
     if facts is None:
         yield _absent(part, cluster.create(name, 1, -1, config))
         return
-    yield from list(_internal(cluster, name, part, facts)) or [Finding(Severity.OK, part, "exists")]
+    meant = "compact" in config["cleanup.policy"]
+    faults = [] if meant else list(_internal(cluster, name, part, facts))
+    yield from faults or [Finding(Severity.OK, part, "exists")]
 
 
 def _absent(part: str, fix: str) -> Finding:

@@ -38,7 +38,7 @@ from sidecar.engine import Engine
 from sidecar.housekeeping import Housekeeping, Interval
 from sidecar.kafka import client_log
 from sidecar.ledger import LedgerTopic
-from sidecar.letters.assembly import reading_of
+from sidecar.letters.assembly import governor_of, reading_of, redrives_of
 from sidecar.metrics import Exposition, Recorder
 from sidecar.overflow import OverflowFailure, OverflowUnavailable
 from sidecar.overflow_rebuild import RedisRebuild
@@ -48,7 +48,7 @@ from sidecar.retention import ledger_retention_ms, longest_delay_ms
 from sidecar.services import Progress, Services, start_services
 from sidecar.sources import Sources
 from sidecar.timekeeper import Timekeeper
-from sidecar.topics import MissingTopicError, audit_config, ensure_topic, ledger_config
+from sidecar.topics import REDRIVE_CONFIG, MissingTopicError, audit_config, ensure_topic, ledger_config
 
 log = logging.getLogger(__name__)
 
@@ -199,6 +199,7 @@ class Process:
         ensure_topic(admin, self.settings.quarantine.topic, 1, ledger.replication_factor, {"retention.ms": "-1"})
         audit = audit_config(self.settings.audit.retention_ms)
         ensure_topic(admin, self.settings.audit_topic, 1, ledger.replication_factor, audit)
+        ensure_topic(admin, self.settings.redrive_topic, 1, ledger.replication_factor, REDRIVE_CONFIG)
         return LedgerTopic(name, partitions, self.settings.group)
 
     def _start_api(self, client: dict[str, str], overflow: RedisOverflow, recorder: Recorder, tokens: Any) -> None:
@@ -212,6 +213,9 @@ class Process:
         ledger_reader = LedgerReader(client, settings.ledger_topic, receipts, settings.api.receipts_look_back_ms)
         letters = reading_of(settings, client, lambda: store.table)
         self._stack.callback(letters.stop)
+        redrives, redrive_log = redrives_of(settings, client, store, letters)
+        self._stack.callback(redrive_log.stop)
+        self._stack.callback(redrives.stop)
         ports = Ports(
             policies=store,
             stats=lambda: engine.stats,
@@ -221,12 +225,16 @@ class Process:
             idempotency=idempotency,
             receipts=receipts,
             letters=letters,
+            redrives=redrives,
+            governor=governor_of(settings),
             metrics=Exposition(lambda: engine.stats, lambda: store.table, recorder),
             tokens=tokens,
             now_ms=lambda: time.time_ns() // 1_000_000,
             monotonic_s=time.monotonic,
             limits=Limits(headers=settings.intake.headers_max, header_bytes=settings.intake.header_bytes_max),
         )
+        redrive_log.start()
+        redrives.start()
         self.server = Server(create_app(ports), settings.api.host, settings.api.port)
         self.server.start()
         self._stack.callback(self.server.stop)

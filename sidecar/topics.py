@@ -33,6 +33,14 @@ def ledger_config(retention_ms: int) -> dict[str, str]:
     }
 
 
+# Only the last word about a redrive counts, and after a month none.
+REDRIVE_CONFIG: Final = {
+    "cleanup.policy": "compact,delete",
+    "retention.ms": str(30 * 86_400_000),
+    "segment.ms": str(86_400_000),
+}
+
+
 def audit_config(retention_ms: int) -> dict[str, str]:
     """Broker settings of the audit topic."""
     return {"cleanup.policy": "delete", "retention.ms": str(retention_ms)}

@@ -8,7 +8,7 @@ from typer.core import TyperGroup
 
 from pipeline import cli as pipeline
 from pipeline.errors import PipelineError
-from sidecar.cli import configuration, dead_letters, diagnosis, messages, policies, reference_broker, running
+from sidecar.cli import configuration, dead_letters, diagnosis, messages, policies, redrive, reference_broker, running
 from sidecar.cli.failure import Failure, Status
 from sidecar.cli.output import say
 from sidecar.config import ConfigError
@@ -55,6 +55,7 @@ app.command()(diagnosis.doctor)
 app.add_typer(policies.app, name="policies")
 app.add_typer(messages.app, name="messages")
 app.add_typer(dead_letters.app, name="dead-letters")
+app.add_typer(redrive.app, name="redrive")
 app.add_typer(configuration.app, name="config")
 app.add_typer(pipeline.app, name="pipeline")
 

@@ -1,14 +1,24 @@
 """The parts that handle dead letters, made from the settings."""
 
+import os
+import socket
+import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import Any
 
+from policies.store import PolicyStore
 from policies.table import PolicyTable
 from sidecar.config import Settings
-from sidecar.letters.browsing import Limits
-from sidecar.letters.letter_log import KafkaLetterLog
+from sidecar.letters.browsing import Limits, letter_topics
+from sidecar.letters.leg import Leg
+from sidecar.letters.legwork import Surroundings
+from sidecar.letters.letter_log import KafkaLetterLog, LetterLog
 from sidecar.letters.masking import Masking
+from sidecar.letters.plan import Governor, State
 from sidecar.letters.reading import Reading, Rules
+from sidecar.letters.redrive_log import RedriveLog
+from sidecar.letters.redrives import Redrives, Topics
 
 
 def reading_of(settings: Settings, client: Mapping[str, Any], table: Callable[[], PolicyTable]) -> Reading:
@@ -17,3 +27,50 @@ def reading_of(settings: Settings, client: Mapping[str, Any], table: Callable[[]
     limits = Limits(asked.scan_records, asked.scan_time_ms / 1_000)
     rules = Rules(asked.topics, settings.quarantine.topic, limits, Masking(asked.mask))
     return Reading(lambda: KafkaLetterLog(client, settings.group), table, rules)
+
+
+def governor_of(settings: Settings) -> Governor:
+    """How carefully letters are sent where a plan says nothing."""
+    asked = settings.redrive
+    return Governor(rate=asked.rate, ramp_ms=asked.ramp_ms, stop_share=asked.stop_share, watch_ms=asked.watch_ms)
+
+
+def redrives_of(
+    settings: Settings, client: Mapping[str, Any], store: PolicyStore, reading: Reading
+) -> tuple[Redrives, RedriveLog]:
+    """Redrives, and the log they are in; both to be started and stopped."""
+    redrive_log = RedriveLog(client, settings.redrive_topic)
+
+    def open_log() -> LetterLog:
+        return KafkaLetterLog(client, settings.group)
+
+    def partitions() -> Mapping[str, int]:
+        with closing(open_log()) as log:
+            return log.topics()
+
+    def letters(log: LetterLog) -> frozenset[str]:
+        return frozenset(letter_topics(list(log.topics()), store.table, reading.rules.topics, reading.rules.quarantine))
+
+    def leg(plan_id: str, state: State | None, count: int) -> Leg:
+        return Leg(plan_id, state, count, here)
+
+    topics = Topics(lambda log, topic: _choose(reading, log, topic), letters, settings.own_topics)
+    owner = settings.instance_id or f"{socket.gethostname()}-{os.getpid()}"
+    redrives = Redrives(redrive_log, open_log, topics, leg, owner)
+    here = Surroundings(
+        client=client,
+        log=redrive_log,
+        versions=store.versions,
+        partitions=partitions,
+        owner=owner,
+        group=settings.group,
+        loops_max=settings.redrive.times_max,
+        monotonic_s=time.monotonic,
+        wait=redrives.wait,
+    )
+    return redrives, redrive_log
+
+
+def _choose(reading: Reading, log: LetterLog, topic: str) -> None:
+    """Raises UnknownTopic."""
+    reading.chosen(log, (topic,))

@@ -11,7 +11,12 @@ ANSWER_S: Final = 10.0
 READ_BATCH: Final = 500
 READ_WAIT_S: Final = 0.2
 SILENCE_READS_MAX: Final = 50  # reads in a row without anything: ten seconds
-_FIXED: Final = {
+# The client recovers from these by itself and only tells of them.
+PASSING: Final = frozenset(
+    {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE}
+    | {KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.REQUEST_TIMED_OUT}
+)
+READER: Final = {
     "enable.auto.commit": "false",
     "enable.auto.offset.store": "false",
     "enable.partition.eof": "true",
@@ -51,7 +56,7 @@ class KafkaLetterLog:
 
     def __init__(self, client: Mapping[str, Any], group: str) -> None:
         # The client wants a group's name even to read without one.
-        self._consumer = Consumer({**client, **_FIXED, "group.id": f"{group}.letters"})
+        self._consumer = Consumer({**client, **READER, "group.id": f"{group}.letters"})
 
     def topics(self) -> dict[str, int]:
         try:
@@ -87,9 +92,12 @@ class KafkaLetterLog:
                     error, offset = message.error(), message.offset() or 0
                     if error is None and offset < end:
                         letters.append(letter_of(message))
-                    elif error is not None and error.code() != KafkaError._PARTITION_EOF:
+                    if error is None:
+                        position = max(position, offset + 1)
+                    elif error.code() == KafkaError._PARTITION_EOF:
+                        position = max(position, offset)  # past what was aborted, too
+                    elif error.code() not in PASSING:
                         raise LettersUnavailable(error.str())
-                    position = max(position, offset + (1 if error is None else 0))  # the end lies past what is aborted
                 yield letters
         except KafkaException as error:
             raise LettersUnavailable(error.args[0].str()) from None

@@ -23,7 +23,7 @@ from api.sender import KafkaSender
 from api.server import Server
 from policies.store import PolicyStore
 from sidecar.config import Settings
-from sidecar.letters.assembly import reading_of
+from sidecar.letters.assembly import governor_of, reading_of, redrives_of
 from sidecar.metrics import Exposition, Recorder
 from sidecar.stats import Stats
 from tests.services.kafka import Kafka
@@ -112,7 +112,9 @@ def replica(kafka: Kafka, policies_topic: str, client: Any) -> tuple[Server, lis
         stats=lambda: stats,
         sender=sender,
         audit_sender=sender,
-        letters=reading_of(Settings(), settings, lambda: store.table),
+        letters=(reading := reading_of(Settings(), settings, lambda: store.table)),
+        redrives=redrives_of(Settings(), settings, store, reading)[0],
+        governor=governor_of(Settings()),
         audit_topic=f"{policies_topic}-audit",
         idempotency=idempotency,
         receipts=Receipts(1 << 20),

@@ -35,6 +35,7 @@ from sidecar.letters.reading import Reading, Rules
 from sidecar.metrics import Exposition, Recorder
 from sidecar.stats import Stats
 from tests.unit.letter_world import MemoryLetterLog
+from tests.unit.redrive_world import GOVERNOR, MemoryRedrives
 
 NOW_MS = 1_800_000_000_000
 LETTER_RULES = Rules(("*-dlq",), "tickover.quarantine", ScanLimits(1_000, 60.0), Masking(("*secret*",)))
@@ -163,6 +164,7 @@ class World:
     recorder: Recorder = field(default_factory=Recorder)
 
     def __post_init__(self) -> None:
+        self.redriving = MemoryRedrives(self.letters)
         self.app: FastAPI = create_app(
             Ports(
                 policies=self.policies,
@@ -170,6 +172,8 @@ class World:
                 sender=self.sender,
                 audit_sender=self.audit,
                 audit_topic="tickover.audit",
+                redrives=self.redriving.redrives,
+                governor=GOVERNOR,
                 letters=Reading(lambda: self.letters, lambda: self.policies.table, LETTER_RULES),
                 idempotency=self.idempotency,
                 receipts=self.receipts,

@@ -125,9 +125,9 @@ def test_commands_of_the_documents_exist() -> None:
     shown = subprocess.run(
         [sys.executable, "-m", "sidecar", "--help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     ).stdout
-    commands = set(re.findall(r"^  ([a-z]+)  ", shown, re.MULTILINE))
+    commands = set(re.findall(r"^  ([a-z-]+)  ", shown, re.MULTILINE))
     for path in DOCUMENTS:
         text = path.read_text(encoding="utf-8")
         called = {target for code in names_in(text) for target in re.findall(r"^make ([a-z-]+)$", code)}
         assert called - targets == set(), path.name
-    assert set(re.findall(r"\.venv/bin/tickover ([a-z]+)", README)) - commands == set()
+    assert set(re.findall(r"\.venv/bin/tickover ([a-z-]+)", README)) - commands == set()

@@ -40,6 +40,7 @@ HEALTHY = {
     "tickover.policies": TopicFacts(1, 3, FOREVER),
     "tickover.quarantine": TopicFacts(1, 3, {"cleanup.policy": "delete"}),
     "tickover.tickover.audit": TopicFacts(1, 3, {"cleanup.policy": "delete"}),
+    "tickover.tickover.redrives": TopicFacts(1, 3, {"cleanup.policy": "compact,delete"}),
     "reminders": TopicFacts(12, 3, {**FOREVER, "max.message.bytes": "1048588"}),
     "orders-retry": TopicFacts(6, 3, {"retention.ms": "604800000", "max.message.bytes": "1048588"}),
     "orders": TopicFacts(6, 3, {"max.message.bytes": "1048588"}),

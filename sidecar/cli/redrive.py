@@ -1,0 +1,161 @@
+"""`tickover redrive`: sending dead letters again, carefully."""
+
+import time
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+import typer
+
+from sidecar.cli.connection import Sidecar, TokenOption, UrlOption, connect
+from sidecar.cli.dead_letters import (
+    ErrorClassOption,
+    FingerprintOption,
+    PolicyOption,
+    ReasonOption,
+    SinceOption,
+    UntilOption,
+    selection,
+    times,
+)
+from sidecar.cli.failure import Failure, Status
+from sidecar.cli.output import Form, OutputOption, say, show, utc_text
+
+POLL_S: Final = 0.5
+SAID_S: Final = 2.0  # between two lines of progress
+ACTIVE: Final = frozenset({"planning", "canary", "running"})
+WELL: Final = frozenset({"planned", "canaried", "done"})
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Send dead letters again.")
+Id = Annotated[str, typer.Argument(help="Id of the redrive, as `plan` and `status` show it.")]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Return when it has begun; `status` shows how far it is.")]
+
+
+@app.callback()
+def redrive() -> None:
+    """Send dead letters again."""
+
+
+# The parameters of a command are its options: they cannot be fewer than what the user may say.
+@app.command()
+def plan(
+    context: typer.Context,
+    topic: Annotated[str, typer.Option(help="Dead-letter topic.")],
+    target: Annotated[str | None, typer.Option(help="For all letters. Default: each goes where it belongs.")] = None,
+    reason: ReasonOption = None,
+    fingerprint: FingerprintOption = None,
+    error_class: ErrorClassOption = None,
+    policy: PolicyOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every letter of the topic is meant.")] = False,
+    rate: Annotated[int | None, typer.Option(min=0, help="Letters a second at most; 0: no limit.")] = None,
+    ramp: Annotated[str | None, typer.Option(help="From a tenth of the rate to all of it: 30s, 5m.")] = None,
+    stop_share: Annotated[float | None, typer.Option(min=0, max=1, help="More of them failed again: stop.")] = None,
+    watch: Annotated[str | None, typer.Option(help="How long to wait for what fails again, after the last.")] = None,
+    url: UrlOption = "",
+    token: TokenOption = None,
+    form: OutputOption = Form.TABLE,
+) -> None:
+    """Say which letters are to be sent again, and count them. Nothing is sent."""
+    chosen = {**selection(reason, fingerprint, error_class, policy), **times(since, until)}
+    limits = {"target": target, "rate": rate, "ramp": ramp, "stop_share": stop_share, "watch": watch}
+    body: dict[str, Any] = {"topic": topic, "filter": _given(chosen), "confirm_all": everything, **_given(limits)}
+    with connect(context, url, token) as sidecar:
+        _finish(sidecar, sidecar.document("POST", "/v1/redrives", body), form)
+
+
+@app.command()
+def canary(
+    context: typer.Context,
+    id: Id,
+    count: Annotated[int, typer.Option("--count", "-n", min=1, max=1_000, help="How many letters.")] = 10,
+    no_wait: NoWait = False,
+    url: UrlOption = "",
+    token: TokenOption = None,
+    form: OutputOption = Form.TABLE,
+) -> None:
+    """Send a few letters, and watch what becomes of them."""
+    with connect(context, url, token) as sidecar:
+        _finish(sidecar, sidecar.document("POST", f"{_path(id)}/canary", {"count": count}), form, no_wait)
+
+
+@app.command()
+def run(
+    context: typer.Context,
+    id: Id,
+    no_wait: NoWait = False,
+    url: UrlOption = "",
+    token: TokenOption = None,
+    form: OutputOption = Form.TABLE,
+) -> None:
+    """Send the rest, until it is done or too much of it fails again. Ctrl-C ends the watching, not the redrive."""
+    with connect(context, url, token) as sidecar:
+        _finish(sidecar, sidecar.document("POST", f"{_path(id)}/run"), form, no_wait)
+
+
+@app.command()
+def abort(
+    context: typer.Context, id: Id, url: UrlOption = "", token: TokenOption = None, form: OutputOption = Form.TABLE
+) -> None:
+    """Send no more of it. What was sent stays sent."""
+    with connect(context, url, token) as sidecar:
+        _show(sidecar.document("POST", f"{_path(id)}/abort"), form)
+
+
+@app.command()
+def status(
+    context: typer.Context,
+    id: Annotated[str | None, typer.Argument(help="Id of the redrive. Default: list all.")] = None,
+    url: UrlOption = "",
+    token: TokenOption = None,
+    form: OutputOption = Form.TABLE,
+) -> None:
+    """Show one redrive, or all of the last 30 days."""
+    with connect(context, url, token) as sidecar:
+        if id is not None:
+            _show(sidecar.document("GET", _path(id)), form)
+            return
+        items = list(sidecar.items("/v1/redrives"))
+    show([_line(item) for item in items] if form is Form.TABLE else items, form)
+
+
+def _finish(sidecar: Sidecar, document: dict[str, Any], form: Form, no_wait: bool = False) -> None:
+    """Watch it until nobody works on it any more, and end as it did."""
+    said_s = time.monotonic()
+    while document["state"] in ACTIVE and not no_wait:
+        if time.monotonic() - said_s > SAID_S:
+            say(_progress(document))
+            said_s = time.monotonic()
+        time.sleep(POLL_S)
+        document = sidecar.document("GET", _path(document["id"]))
+    _show(document, form)
+    if document["state"] not in WELL | ACTIVE:
+        raise Failure(f"the redrive is {document['state']}: {document['reason'] or 'it was aborted'}", Status.FAILED)
+
+
+def _progress(document: dict[str, Any]) -> str:
+    records = document["records"]
+    return (
+        f"{document['state']}: {document['sent']} sent, {document['failed_again']} failed again, "
+        f"{records['remaining']} of {records['read'] + records['remaining']} records to go"
+    )
+
+
+def _show(document: dict[str, Any], form: Form) -> None:
+    if form is Form.TABLE:
+        document = {**document, "created": utc_text(document["created"]), "updated": utc_text(document["updated"])}
+    show(document, form)
+
+
+def _line(item: dict[str, Any]) -> dict[str, Any]:
+    """One line of the list."""
+    told = {name: item[name] for name in ("id", "state", "topic", "sent", "failed_again", "author", "reason")}
+    return {**told, "planned": item["planned"]["letters"], "created": utc_text(item["created"])}
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _path(id: str) -> str:
+    return f"/v1/redrives/{quote(id, safe='', errors='surrogateescape')}"

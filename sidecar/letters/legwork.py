@@ -1,0 +1,259 @@
+"""One attempt at the work of a redrive: read, sort, send, watch, until the leg has ended or something fails.
+
+Letters and the progress that speaks of them are one transaction. So whatever is in memory here may be thrown away at
+any time: the next attempt begins at the progress.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from sidecar.letters.destination import Versions
+from sidecar.letters.letter import Letter, letter_of
+from sidecar.letters.letter_log import PASSING, READER
+from sidecar.letters.pace import Pace, must_stop
+from sidecar.letters.plan import SAMPLE_MAX, Plan, Progress, Redrive, State, Tally
+from sidecar.letters.redrive_log import RedriveLog
+from sidecar.letters.returns import Returns
+from sidecar.letters.shipment import Parcel, Refused, Shipping, TakenOver, TargetRefused
+from sidecar.letters.sorting import TOO_LARGE, Sorting
+
+BATCH_MAX: Final = 2_000
+READ_WAIT_S: Final = 0.1
+HEARTBEAT_S: Final = 3.0
+PAUSE_S: Final = 0.02  # while the pace allows nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a leg needs of its process."""
+
+    client: Mapping[str, Any]
+    log: RedriveLog
+    versions: Versions
+    partitions: Callable[[], Mapping[str, int]]  # of all topics; raises LettersUnavailable
+    owner: str
+    group: str
+    loops_max: int
+    monotonic_s: Callable[[], float]
+    wait: Callable[[float], bool]  # sleeps; True: the process is asked to stop
+
+
+class Legwork:
+    """One attempt: what is in memory between two crashes."""
+
+    def __init__(self, redrive: Redrive, shipping: Shipping, here: Surroundings) -> None:
+        self.shipping = shipping
+        self._here = here
+        self._plan: Plan = redrive.plan
+        self._progress: Progress = redrive.progress
+        self._sorting = Sorting(redrive.plan, here.versions, here.partitions(), here.loops_max)
+        self._waiting: deque[Letter] = deque()
+        self._ends = {span.partition: span.end for span in redrive.plan.spans}
+        places = self._progress.scanned if self._is_planning else self._progress.positions
+        self._read = {span.partition: max(places.get(span.partition, 0), span.start) for span in redrive.plan.spans}
+        self._consumer = Consumer({**here.client, **READER, "group.id": f"{here.group}.redrive"})
+        self._returns = Returns(here.client, here.group, redrive.plan, self._progress)
+        self._written_s = here.monotonic_s()
+
+    @property
+    def _is_planning(self) -> bool:
+        return self._progress.state is State.PLANNING
+
+    def begin(self, state: State, canary: int) -> None:
+        """A new leg, if the redrive is still where it was when it was asked for."""
+        if not self._progress.state.may_start:
+            raise TakenOver
+        fresh = {"state": state, "left": canary, "leg": self._progress.leg + 1, "reason": ""}
+        self._write([], **fresh, leg_sent=0, leg_failed_again=0)
+
+    def close(self) -> None:
+        self._consumer.close()
+        self._returns.close()
+
+    # --- the loop -------------------------------------------------------------------------------------------------
+
+    def go_on(self) -> None:
+        """Until the end, in turns."""
+        if not self._progress.state.is_active:
+            return
+        if not self._is_planning and (gone := self._sorting.gone(self._progress.planned.targets)):
+            self._write([], state=State.STOPPED, reason=f"target gone: {', '.join(gone)}")
+            return
+        self._consumer.assign(
+            [TopicPartition(self._plan.topic, p, at) for p, at in self._read.items() if self._open(p)]
+        )
+        governor, clock = self._plan.governor, self._here.monotonic_s
+        pace = Pace(0 if self._is_planning else governor.rate, governor.ramp_ms / 1_000, clock())
+        last_sent_s = clock()
+        while not self._here.wait(0):
+            redrive = self._here.log.get(self._plan.id)
+            if redrive is not None and redrive.aborted_by is not None:
+                self._write([], state=State.ABORTED)
+                return
+            if self._has_failed_too_often():
+                return
+            quota = pace.allowed(clock(), self._quota())
+            if quota:
+                self._fetch(quota)
+            elif self._quota():
+                self._here.wait(PAUSE_S)
+            count = self._turn(quota)
+            if count:
+                pace.sent(count)
+                last_sent_s = clock()
+            elif self._is_all_sent() and self._is_over(clock() - last_sent_s):
+                return
+            if clock() - self._written_s > HEARTBEAT_S:
+                self._write([])
+
+    def _quota(self) -> int:
+        """How many letters may still be sent in this turn, but for the pace."""
+        return min(BATCH_MAX, self._progress.left) if self._progress.state is State.CANARY else BATCH_MAX
+
+    def _open(self, partition: int) -> bool:
+        return self._read[partition] < self._ends[partition]
+
+    def _is_all_sent(self) -> bool:
+        canary_sent = self._progress.state is State.CANARY and self._progress.left == 0
+        return canary_sent or (not self._waiting and not any(map(self._open, self._read)))
+
+    def _is_over(self, quiet_s: float) -> bool:
+        """The end of a leg: all is sent, and long enough nothing more has failed again."""
+        if self._is_planning:
+            self._write([], state=State.PLANNED, positions={})
+            return True
+        if self._progress.leg_sent and quiet_s * 1_000 < self._plan.governor.watch_ms:
+            self._here.wait(READ_WAIT_S)
+            return False
+        finished = not self._waiting and not any(map(self._open, self._read))
+        self._write([], state=State.DONE if finished else State.CANARIED)
+        return True
+
+    def _has_failed_too_often(self) -> bool:
+        if self._is_planning:
+            return False
+        found = self._returns.look(self._progress.leg)
+        if found.all:
+            self._progress = self._progress.model_copy(
+                update={
+                    "failed_again": self._progress.failed_again + found.all,
+                    "leg_failed_again": self._progress.leg_failed_again + found.of_leg,
+                }
+            )
+        progress = self._progress
+        is_canary = progress.state is State.CANARY
+        share = self._plan.governor.stop_share
+        if not must_stop(progress.leg_sent, progress.leg_failed_again, share, is_canary):
+            return False
+        reason = f"{progress.leg_failed_again} of {progress.leg_sent} failed again"
+        self._write([], state=State.STOPPED, reason=reason)
+        return True
+
+    # --- one batch ------------------------------------------------------------------------------------------------
+
+    def _fetch(self, quota: int) -> None:
+        """Read on, unless enough is waiting."""
+        if len(self._waiting) >= quota or not any(map(self._open, self._read)):
+            return
+        for message in self._consumer.consume(quota, READ_WAIT_S):
+            error, partition, offset = message.error(), message.partition() or 0, message.offset() or 0
+            if error is None:
+                if offset < self._ends[partition]:
+                    self._waiting.append(letter_of(message))
+                self._read[partition] = offset + 1
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._read[partition] = max(self._read[partition], offset)
+            elif error.code() not in PASSING:
+                raise KafkaException(error)
+        done = [TopicPartition(self._plan.topic, p) for p in self._read if not self._open(p)]
+        self._consumer.pause(done)
+
+    def _turn(self, quota: int) -> int:
+        """Send up to `quota` of the letters that wait; how many were."""
+        parcels: list[Parcel] = []
+        skipped: Counter[str] = Counter()
+        positions = dict(self._progress.scanned if self._is_planning else self._progress.positions)
+        leg = f"{self._plan.id}/{self._progress.leg}"
+        looked = 0
+        while self._waiting and len(parcels) < quota and looked < BATCH_MAX:
+            letter = self._waiting.popleft()
+            looked += 1
+            positions[letter.place.partition] = letter.place.offset + 1
+            if not self._plan.selection.fits(letter):
+                continue
+            target, why_not = self._sorting.target(letter)
+            if why_not:
+                skipped[why_not] += 1
+            else:
+                parcels.append(self._sorting.parcel(letter, target, leg))
+        if not self._waiting:  # all that was read was looked at, and gaps have no letters
+            positions.update({p: min(at, self._ends[p]) for p, at in self._read.items()})
+        if self._is_planning:
+            self._count(parcels, skipped, positions)
+            return 0
+        if parcels:
+            return self._send(parcels, skipped, positions)
+        tally = self._progress.tally.plus(Tally(skipped=dict(skipped)))
+        self._progress = self._progress.model_copy(update={"positions": positions, "tally": tally})
+        return 0
+
+    def _count(self, parcels: list[Parcel], skipped: Counter[str], positions: dict[int, int]) -> None:
+        counted = Tally(targets=Counter(parcel.target for parcel in parcels), skipped=dict(skipped))
+        room = SAMPLE_MAX - len(self._progress.sample)
+        sample = (*self._progress.sample, *(str(parcel.letter.place) for parcel in parcels[:room]))
+        planned = self._progress.planned.plus(counted)
+        update = {"planned": planned, "sample": sample, "scanned": positions}
+        self._progress = self._progress.model_copy(update=update)
+
+    def _send(self, parcels: list[Parcel], skipped: Counter[str], positions: dict[int, int]) -> int:
+        """One transaction; if Kafka refuses some, once more each on its own, then without the guilty."""
+        refused: set[int] = set()
+        while True:
+            going = [parcel for index, parcel in enumerate(parcels) if index not in refused]
+            update = self._sent_update(going, skipped + Counter({TOO_LARGE: len(refused)}), positions)
+            try:
+                self._write(going, **update)
+                break
+            except Refused as error:
+                if self.shipping.alone:  # exactly these, by their index in what is going
+                    kept = [index for index in range(len(parcels)) if index not in refused]
+                    refused |= {kept[index] for index in error.codes}
+                else:
+                    self._replace_shipping(alone=True)
+            except TargetRefused as error:
+                self._replace_shipping(alone=False)
+                self._write([], state=State.STOPPED, reason=f"a target refuses: {error}")
+                return 0
+        self._returns.expect(going)
+        if self.shipping.alone:
+            self._replace_shipping(alone=False)
+        return len(going)
+
+    def _sent_update(self, going: list[Parcel], skipped: Counter[str], positions: dict[int, int]) -> dict[str, Any]:
+        targets = Counter(parcel.target for parcel in going)
+        left = self._progress.left - len(going) if self._progress.state is State.CANARY else 0
+        return {
+            "positions": positions,
+            "tally": self._progress.tally.plus(Tally(targets=targets, skipped={k: n for k, n in skipped.items() if n})),
+            "leg_sent": self._progress.leg_sent + len(going),
+            "left": left,
+        }
+
+    def _replace_shipping(self, alone: bool) -> None:
+        self.shipping.close()
+        here = self._here
+        transactional_id = f"tickover.{here.group}.redrive.{self._plan.id}"
+        self.shipping = Shipping(here.client, transactional_id, here.log.topic, alone)
+        self.shipping.init()
+
+    def _write(self, parcels: list[Parcel], **update: Any) -> None:
+        """A fact when it returns."""
+        always = {"owner": self._here.owner, "updated_ms": self._here.log.now_ms(), "watched": self._returns.positions}
+        progress = self._progress.model_copy(update={**always, **update})
+        self.shipping.ship(self._plan.id, parcels, progress)
+        self._progress = progress
+        self._written_s = self._here.monotonic_s()

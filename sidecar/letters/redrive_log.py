@@ -1,0 +1,165 @@
+"""The topic of redrives: all plans and how far they have come, read by every replica.
+
+One partition, compacted. Keys are `<plan id>/plan`, `/progress` and `/abort`, values JSON. Plans and aborts are written
+by the process that was asked; a progress only within the transactions of the process that does the work, so that a
+process that was taken over can't write one.
+"""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from sidecar.letters.letter_log import ANSWER_S, PASSING, READER, LettersUnavailable
+from sidecar.letters.plan import Plan, Redrive, decode_plan, decode_progress, encode
+
+PARTITION: Final = 0
+POLL_S: Final = 0.2
+WRITE_S: Final = 15.0
+CATCH_UP_S: Final = 30.0  # longer than a transaction that somebody left open can hold up readers
+
+log = logging.getLogger("tickover.redrive")
+
+
+def progress_key(plan_id: str) -> bytes:
+    """The key of a plan's progress."""
+    return f"{plan_id}/progress".encode()
+
+
+class RedriveLog:
+    """Follows the topic in a thread of its own. Methods raise LettersUnavailable."""
+
+    def __init__(self, client: Mapping[str, Any], topic: str) -> None:
+        self.topic = topic
+        self._client = client
+        self._redrives: dict[str, Redrive] = {}
+        self._read_up_to = 0
+        self._changed = threading.Condition()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="redrive-log", daemon=True)
+        self._producer: Producer | None = None
+        self._writing = threading.Lock()
+
+    def start(self) -> None:
+        """Twice is harmless."""
+        if not self._thread.is_alive():
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Twice is harmless."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(WRITE_S)
+
+    def all(self) -> dict[str, Redrive]:
+        """Every redrive by its plan's id, as far as this process has read."""
+        with self._changed:
+            return dict(self._redrives)
+
+    def get(self, plan_id: str) -> Redrive | None:
+        with self._changed:
+            return self._redrives.get(plan_id)
+
+    def write_plan(self, plan: Plan) -> Redrive:
+        """Returns when this process has read it back."""
+        self._write(f"{plan.id}/plan".encode(), encode(plan))
+        redrive = self.get(plan.id)
+        if redrive is None:
+            raise LettersUnavailable("the plan could not be read back")
+        return redrive
+
+    def write_abort(self, plan_id: str, author: str) -> None:
+        """Ask whoever works on it to end."""
+        self._write(f"{plan_id}/abort".encode(), json.dumps({"author": author}).encode())
+
+    def catch_up(self) -> None:
+        """Wait until everything that is in the topic now has been read; what is in open transactions, too."""
+        anyone = Consumer({**self._client, **READER, "isolation.level": "read_uncommitted", "group.id": self.topic})
+        try:
+            _, end = anyone.get_watermark_offsets(TopicPartition(self.topic, PARTITION), timeout=ANSWER_S)
+        except KafkaException as error:
+            raise LettersUnavailable(error.args[0].str()) from None
+        finally:
+            anyone.close()
+        self._wait(lambda: self._read_up_to >= end)
+
+    def _write(self, key: bytes, value: bytes) -> None:
+        offsets: list[int] = []
+        problems: list[str] = []
+
+        def report(error: KafkaError | None, message: Any) -> None:
+            if error is None:
+                offsets.append(message.offset())
+            else:
+                problems.append(error.str())
+
+        with self._writing:
+            if self._producer is None:
+                self._producer = Producer({**self._client, "enable.idempotence": "true", "message.timeout.ms": "10000"})
+            try:
+                self._producer.produce(self.topic, value, key, PARTITION, on_delivery=report)
+                self._producer.flush(WRITE_S)
+            except (KafkaException, BufferError) as error:
+                raise LettersUnavailable(f"{self.topic} can't be written: {error}") from None
+        if not offsets:
+            raise LettersUnavailable(f"{self.topic} can't be written: {''.join(problems) or 'no answer'}")
+        self._wait(lambda: self._read_up_to > offsets[0])
+
+    def _wait(self, true: Callable[[], bool]) -> None:
+        with self._changed:
+            if not self._changed.wait_for(lambda: true() or self._stopping.is_set(), CATCH_UP_S) or not true():
+                raise LettersUnavailable(f"{self.topic} can't be read to its end")
+
+    def _follow(self) -> None:
+        """Read for ever. A consumer that fails is made anew; what was read stays."""
+        while not self._stopping.is_set():
+            consumer = Consumer({**self._client, **READER, "group.id": self.topic})
+            try:
+                consumer.assign([TopicPartition(self.topic, PARTITION, self._read_up_to)])
+                while not self._stopping.is_set():
+                    for message in consumer.consume(500, POLL_S):
+                        self._take(message)
+            except KafkaException as error:
+                log.warning("reading the redrives", extra={"error": error.args[0].str()})
+                self._stopping.wait(POLL_S)
+            finally:
+                consumer.close()
+
+    def _take(self, message: Any) -> None:
+        error = message.error()
+        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            if error.code() not in PASSING:
+                raise KafkaException(error)
+            return
+        with self._changed:
+            if error is None:
+                self._apply(message.key() or b"", message.value() or b"")
+            self._read_up_to = max(self._read_up_to, message.offset() + (1 if error is None else 0))
+            self._changed.notify_all()
+
+    def _apply(self, key: bytes, value: bytes) -> None:
+        """Garbage, and what a newer version wrote, is passed over."""
+        plan_id, _, kind = key.decode(errors="replace").rpartition("/")
+        redrive = self._redrives.get(plan_id)
+        if kind == "plan" and redrive is None and (plan := decode_plan(value)) is not None and plan.id == plan_id:
+            self._redrives[plan_id] = Redrive(plan=plan)
+        elif kind == "progress" and redrive is not None and (progress := decode_progress(value)) is not None:
+            self._redrives[plan_id] = redrive.model_copy(update={"progress": progress})
+        elif kind == "abort" and redrive is not None:
+            self._redrives[plan_id] = redrive.model_copy(update={"aborted_by": _author(value)})
+
+    def now_ms(self) -> int:
+        """This machine's clock, by which leases of redrives are judged."""
+        return time.time_ns() // 1_000_000
+
+
+def _author(value: bytes) -> str:
+    try:
+        author = json.loads(value)["author"]
+    except (ValueError, KeyError, TypeError):
+        return "?"
+    return author if isinstance(author, str) else "?"

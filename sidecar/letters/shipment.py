@@ -1,0 +1,181 @@
+"""The transactional producer of one redrive: letters and the progress that speaks of them become facts together.
+
+Its transactional id is the plan's. Whoever makes one fences off the one before, also that of a process that was taken
+for dead, and ends what it had left open.
+"""
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from sidecar.letters.letter import Letter
+from sidecar.letters.plan import Progress, encode
+from sidecar.letters.redrive_log import PARTITION, progress_key
+from sidecar.record import Headers
+
+TRANSACTION_MS: Final = 10_000  # a process that died holds up the readers of targets no longer than this
+ANSWER_S: Final = 15.0
+FULL_POLL_S: Final = 0.05
+_SETTINGS: Final = {
+    "linger.ms": "5",
+    "batch.size": "1000000",
+    "message.max.bytes": "1048588",
+    "compression.type": "lz4",
+    "queue.buffering.max.messages": "100000",
+    "queue.buffering.max.kbytes": "131072",
+    "topic.metadata.propagation.max.ms": "3000",
+}
+_FIXED: Final = {
+    "enable.idempotence": "true",
+    "acks": "all",
+    "partitioner": "murmur2_random",
+    "allow.auto.create.topics": "false",
+    "transaction.timeout.ms": str(TRANSACTION_MS),
+    "message.timeout.ms": str(TRANSACTION_MS),
+    "retry.backoff.ms": "1",
+    "retry.backoff.max.ms": "100",
+}
+_OF_ONE_RECORD: Final = frozenset(
+    {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_MSG}
+)
+_OF_THE_TARGET: Final = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+    | {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TOPIC_EXCEPTION, KafkaError.POLICY_VIOLATION}
+)
+_TAKEN_OVER: Final = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})
+
+
+class Parcel(NamedTuple):
+    """A letter on its way."""
+
+    letter: Letter
+    target: str
+    headers: Headers
+
+
+class Refused(Exception):
+    """Nothing was sent: Kafka refuses some of the parcels, or their neighbours in a batch. `codes` by their index."""
+
+    def __init__(self, codes: Mapping[int, int]) -> None:
+        super().__init__(f"{len(codes)} refused")
+        self.codes = codes
+
+
+class TargetRefused(Exception):
+    """Nothing was sent: a target is gone, or not ours to write to."""
+
+
+class TakenOver(Exception):
+    """Somebody else works on this plan now."""
+
+
+class ShipmentFailed(Exception):
+    """Nobody knows whether it was sent: the progress says so, to whoever begins anew."""
+
+
+class Shipping:
+    """One producer. `alone`: every record in a batch of its own, so that only the guilty are refused."""
+
+    def __init__(self, client: Mapping[str, Any], transactional_id: str, topic: str, alone: bool = False) -> None:
+        lonely = {"batch.num.messages": "1", "linger.ms": "0"} if alone else {}
+        settings = {**_SETTINGS, **client, **_FIXED, **lonely, "transactional.id": transactional_id}
+        self.alone = alone
+        self._topic = topic
+        self._producer: Any = Producer(settings)
+
+    def init(self) -> None:
+        """Fence off whoever came before. Raises ShipmentFailed."""
+        try:
+            self._producer.init_transactions(ANSWER_S * 2)
+        except KafkaException as error:
+            raise ShipmentFailed(error.args[0].str()) from None
+
+    def ship(self, plan_id: str, parcels: Sequence[Parcel], progress: Progress) -> None:
+        """All of it, or nothing. Raises Refused, TargetRefused, TakenOver, ShipmentFailed."""
+        errors: dict[int, KafkaError] = {}
+        try:
+            self._producer.begin_transaction()
+            for index, parcel in enumerate(parcels):
+                self._produce(index, parcel, errors)
+            key = progress_key(plan_id)
+            self._producer.produce(
+                self._topic, encode(progress), key, PARTITION, on_delivery=_Report(len(parcels), errors).note
+            )
+            unsent = self._producer.flush(ANSWER_S)
+            if not errors and not unsent:
+                self._commit()
+                return
+        except KafkaException as error:
+            raise _failure(error.args[0]) from None
+        self._abort()
+        raise _verdict(errors, len(parcels))
+
+    def close(self) -> None:
+        """Give up what is open; it is aborted by the next `init`, or by the broker in time."""
+        self._producer.purge(in_queue=True, in_flight=True, blocking=False)
+        # It may wait for brokers that are away: nobody waits with it.
+        threading.Thread(target=self._producer.close, name="redrive-close", daemon=True).start()
+
+    def _produce(self, index: int, parcel: Parcel, errors: dict[int, KafkaError]) -> None:
+        letter, target, headers = parcel
+        report = _Report(index, errors).note
+        while True:
+            try:
+                self._producer.produce(target, letter.value, letter.key, on_delivery=report, headers=headers)
+                return
+            except BufferError:
+                self._producer.poll(FULL_POLL_S)
+            except KafkaException as error:
+                if error.args[0].code() not in _OF_ONE_RECORD | _OF_THE_TARGET:
+                    raise
+                errors[index] = error.args[0]
+                return
+
+    def _commit(self) -> None:
+        deadline_s = time.monotonic() + ANSWER_S
+        while True:
+            try:
+                self._producer.commit_transaction(ANSWER_S)
+                return
+            except KafkaException as error:
+                if not error.args[0].retriable() or time.monotonic() > deadline_s:
+                    raise
+
+    def _abort(self) -> None:
+        try:
+            self._producer.abort_transaction(ANSWER_S)
+        except KafkaException as error:
+            raise _failure(error.args[0]) from None
+
+
+class _Report:
+    """The delivery report of one parcel."""
+
+    __slots__ = ("_errors", "_index")
+
+    def __init__(self, index: int, errors: dict[int, KafkaError]) -> None:
+        self._index = index
+        self._errors = errors
+
+    def note(self, error: KafkaError | None, _: Any) -> None:
+        if error is not None:
+            self._errors[self._index] = error
+
+
+def _failure(error: KafkaError) -> Exception:
+    return TakenOver() if error.code() in _TAKEN_OVER else ShipmentFailed(error.str())
+
+
+def _verdict(errors: Mapping[int, KafkaError], parcels: int) -> Exception:
+    codes = {index: error.code() for index, error in errors.items()}
+    if any(code in _TAKEN_OVER for code in codes.values()):
+        return TakenOver()
+    if parcels in codes:  # the progress itself
+        return ShipmentFailed(errors[parcels].str())
+    if any(code in _OF_THE_TARGET for code in codes.values()):
+        return TargetRefused(next(error.str() for error in errors.values() if error.code() in _OF_THE_TARGET))
+    guilty = {index: code for index, code in codes.items() if code in _OF_ONE_RECORD}
+    return Refused(guilty) if guilty else ShipmentFailed(next((e.str() for e in errors.values()), "no answer"))

@@ -1,0 +1,74 @@
+"""What becomes of each letter of a plan: sent where, or passed over why. Pure; planning and sending ask the same."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from sidecar.letters.destination import BY_REFERENCE, Versions, destination, is_quarantined
+from sidecar.letters.letter import Letter, place_of
+from sidecar.letters.lineage import redriven_headers
+from sidecar.letters.plan import TARGETS_MAX, Plan
+from sidecar.letters.shipment import Parcel
+from sidecar.record import SOURCE
+
+# Why a letter is passed over. What is not in the filter isn't counted.
+NO_TARGET: Final = "no_target"
+NO_TOPIC: Final = "unknown_target"
+LOOP: Final = "loop"
+LOOP_CAP: Final = "redriven_too_often"
+NO_VALUE: Final = "no_value"
+UNREADABLE: Final = "unreadable"
+TOO_LARGE: Final = "too_large"
+TOO_MANY_TARGETS: Final = "too_many_targets"
+
+CACHED_MAX: Final = 1_024
+
+
+class Sorting:
+    """The rules of one plan. `partitions` are those of all topics as they were when this was made."""
+
+    def __init__(self, plan: Plan, versions: Versions, partitions: Mapping[str, int], loops_max: int) -> None:
+        self._plan = plan
+        self._versions = versions
+        self._partitions = partitions
+        self._loops_max = loops_max
+        self._targets: dict[tuple[str, str, bool], str | None] = {}
+        self._seen: set[str] = set()
+
+    def gone(self, targets: Iterable[str]) -> list[str]:
+        """Those of the planned targets that are no more."""
+        return sorted(target for target in targets if target not in self._partitions)
+
+    def target(self, letter: Letter) -> tuple[str, str]:
+        """(target, "") or ("", why not)."""
+        if letter.headers is None:
+            return "", UNREADABLE
+        if letter.redrives >= self._loops_max:
+            return "", LOOP_CAP
+        if letter.reason == BY_REFERENCE and letter.value is None:
+            return "", NO_VALUE
+        target = self._plan.target or self._destination(letter)
+        if target is None:
+            return "", NO_TARGET
+        if target == self._plan.topic:
+            return "", LOOP
+        if target not in self._partitions:
+            return "", NO_TOPIC
+        if target not in self._seen:
+            if len(self._seen) >= TARGETS_MAX:
+                return "", TOO_MANY_TARGETS
+            self._seen.add(target)
+        return target, ""
+
+    def parcel(self, letter: Letter, target: str, leg: str) -> Parcel:
+        """The letter as it is sent."""
+        source = place_of(letter.text(SOURCE)) if is_quarantined(letter) else None
+        return Parcel(letter, target, redriven_headers(letter, source is not None and source.topic == target, leg))
+
+    def _destination(self, letter: Letter) -> str | None:
+        source = letter.text(SOURCE).partition("/")[0]
+        key = (letter.policy, source, is_quarantined(letter))
+        if key not in self._targets:
+            if len(self._targets) >= CACHED_MAX:
+                self._targets.clear()
+            self._targets[key] = destination(letter, self._versions)
+        return self._targets[key]

@@ -1,0 +1,209 @@
+"""Governed redrive on a real Kafka: each letter once, whoever is killed, and an end by itself when they fail again."""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import Message
+
+from tests.integration.conftest import NewSite
+from tests.services.sidecar_process import Sidecar
+from tests.services.site import Site, headers_of
+from tests.services.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+
+POLICIES = """
+name: orders
+match: {topics: ["~orders-retry"]}
+retry: {attempts: 1, backoff: {kind: fixed, delay: 10ms}}
+"""
+WAIT_S = 60.0
+AT_ONCE = {"rate": 0, "watch": 0, "confirm_all": True}
+
+
+class Bench:
+    """Dead letters, and the sidecar that redrives them."""
+
+    def __init__(self, site: Site, sidecar: Sidecar) -> None:
+        self.site = site
+        self.sidecar = sidecar
+
+    def letters(self, role: str, count: int, partitions: int = 3, **target: int) -> None:
+        """A target topic and its dead letters; the value is the letter's number."""
+        self.site.topic(role, 1, **target)
+        topic = self.site.topic(f"{role}-dlq", partitions)
+        self.send(topic, [(b"k", b"%d" % n, self.headers(n), 0, n % partitions) for n in range(count)])
+
+    def send(self, topic: str, records: list[Any]) -> list[Message]:
+        return self.site.kafka.produce(topic, records)
+
+    def headers(self, n: int) -> list[tuple[str, bytes]]:
+        given = {"reason": "attempts_exhausted", "policy": "gone@1", "source": f"x-retry/0/{n}", "origin": f"x/0/{n}"}
+        given |= {
+            "attempt": "3",
+            "first-failure": "1",
+            "error-class": "E" if n % 2 else "F",
+            "error-message": f"at {n}",
+        }
+        return [("mine", b"1"), *((f"tickover-{name}", value.encode()) for name, value in given.items())]
+
+    def ask(self, method: str, path: str = "", status: int = 202, **body: Any) -> dict[str, Any]:
+        options = {"json": body} if body else {}
+        response = self.sidecar.call(method, f"/v1/redrives{path}", **options)
+        assert response.status_code == status, response.text
+        document: dict[str, Any] = response.json()
+        return document
+
+    def plan(self, role: str, **body: Any) -> str:
+        """A plan that has counted its letters."""
+        topic = self.site.name(f"{role}-dlq")
+        body.setdefault("target", self.site.name(role))
+        plan = self.ask("POST", **{"topic": topic, **AT_ONCE, **body})["id"]
+        self.until(plan, "planned")
+        return str(plan)
+
+    def state(self, plan: str) -> dict[str, Any]:
+        return self.ask("GET", f"/{plan}", 200)
+
+    def until(self, plan: str, *states: str) -> dict[str, Any]:
+        """Wait for one of these states."""
+        self.wait(lambda: self.state(plan)["state"] in states, lambda: f"{self.state(plan)} is not {states}")
+        return self.state(plan)
+
+    def wait(self, true: Callable[[], bool], otherwise: Callable[[], str]) -> None:
+        wait_until(true, WAIT_S, otherwise)
+
+    def arrived(self, role: str) -> Counter[bytes | None]:
+        """What readers of committed records see, by value."""
+        return Counter(message.value() for message in self.site.kafka.read_all(self.site.name(role)))
+
+
+@pytest.fixture(scope="module")
+def bench(new_site: NewSite) -> Bench:
+    site = new_site()
+    site.topic("orders-retry")
+    site.policies(POLICIES)
+    sidecar = site.sidecar("one", REDRIVE__RAMP="0ms")
+    return Bench(site, sidecar.start())
+
+
+def numbers(*ranges: range) -> Counter[bytes | None]:
+    return Counter(b"%d" % n for each in ranges for n in each)
+
+
+def test_plan_canary_run(bench: Bench) -> None:
+    bench.letters("whole", 300)
+    plan = bench.plan("whole")
+    planned = bench.state(plan)["planned"]
+    assert (planned["letters"], planned["targets"]) == (300, {bench.site.name("whole"): 300})
+    assert len(planned["sample"]) == 10
+    bench.send(bench.site.name("whole-dlq"), [(b"k", b"late", bench.headers(0), 0, 0)])  # not of this plan
+    assert bench.arrived("whole") == {}
+    bench.ask("POST", f"/{plan}/canary", count=7)
+    assert bench.until(plan, "canaried")["sent"] == 7
+    assert bench.arrived("whole").total() == 7
+    bench.ask("POST", f"/{plan}/run")
+    done = bench.until(plan, "done")
+    assert (done["sent"], done["records"]["remaining"], done["failed_again"]) == (300, 0, 0)
+    assert bench.arrived("whole") == numbers(range(300))
+    again = bench.ask("POST", f"/{plan}/run", 409)
+    assert again["type"] == "/problems/redrive-ended"
+
+
+def test_what_a_redriven_record_carries(bench: Bench) -> None:
+    bench.letters("lineage", 2, partitions=1)
+    plan = bench.plan("lineage", filter={"error_class": "E"}, confirm_all=False)
+    bench.ask("POST", f"/{plan}/run")
+    bench.until(plan, "done")
+    [message] = bench.site.kafka.read_all(bench.site.name("lineage"))
+    assert message.value() == b"1"
+    assert headers_of(message) == [
+        ("mine", b"1"),
+        ("tickover-origin", b"x/0/1"),
+        ("tickover-redrive-plan", f"{plan}/1".encode()),
+        ("tickover-redrive-count", b"1"),
+        ("tickover-redrive-source", f"{bench.site.name('lineage-dlq')}/0/1".encode()),
+    ]
+
+
+def test_too_many_that_fail_again_stop_it(bench: Bench) -> None:
+    bench.letters("failing", 200)
+    plan = bench.plan("failing", watch="60s", stop_share=0.2, rate=50)
+    bench.ask("POST", f"/{plan}/run")
+    dead = bench.site.name("failing-dlq")
+    for message in bench.site.kafka.read(
+        bench.site.name("failing"), 8
+    ):  # its consumer fails each, and forwards headers
+        bench.send(dead, [(message.key(), message.value(), headers_of(message), 0, 0)])
+    stopped = bench.until(plan, "stopped")
+    assert "failed again" in stopped["reason"]
+    assert 5 <= stopped["failed_again"] <= 8
+    assert stopped["sent"] < 200
+    assert bench.arrived("failing").total() == stopped["sent"]
+    bench.ask("POST", f"/{plan}/abort")
+    assert bench.ask("POST", f"/{plan}/run", 409)["type"] == "/problems/redrive-ended"
+
+
+def test_letters_that_were_redriven_often_stay(bench: Bench) -> None:
+    bench.letters("looping", 1, partitions=1)
+    counted = [*bench.headers(1), ("tickover-redrive-count", b"3")]
+    bench.send(bench.site.name("looping-dlq"), [(b"k", b"often", counted, 0, 0)])
+    plan = bench.plan("looping")
+    assert bench.state(plan)["planned"]["skipped"] == {"redriven_too_often": 1}
+    bench.ask("POST", f"/{plan}/run")
+    assert bench.until(plan, "done")["skipped"] == {"redriven_too_often": 1}
+    assert bench.arrived("looping") == numbers(range(1))
+
+
+def test_a_letter_too_large_for_its_target_is_passed_over(bench: Bench) -> None:
+    bench.letters("small", 50, partitions=1, max_message_bytes=2_000)
+    bench.send(bench.site.name("small-dlq"), [(b"k", os.urandom(5_000), bench.headers(0), 0, 0)])
+    bench.send(bench.site.name("small-dlq"), [(b"k", b"%d" % n, bench.headers(n), 0, 0) for n in range(50, 60)])
+    plan = bench.plan("small")
+    bench.ask("POST", f"/{plan}/run")
+    done = bench.until(plan, "done")
+    assert (done["sent"], done["skipped"]) == (60, {"too_large": 1})
+    assert bench.arrived("small") == numbers(range(60))
+
+
+def test_a_target_that_is_gone_stops_it(bench: Bench) -> None:
+    bench.letters("vanishing", 300)
+    plan = bench.plan("vanishing", rate=20)
+    bench.ask("POST", f"/{plan}/run")
+    bench.wait(lambda: bench.state(plan)["sent"] > 0, lambda: "nothing is sent")
+    [gone] = bench.site.kafka.admin.delete_topics([bench.site.name("vanishing")]).values()
+    gone.result(WAIT_S)
+    stopped = bench.until(plan, "stopped")
+    assert "target" in stopped["reason"]
+    assert stopped["sent"] + stopped["records"]["remaining"] == 300  # nothing is passed over
+    assert bench.ask("POST", f"/{plan}/run", 409)["type"] == "/problems/target-gone"
+
+
+def test_an_abort_ends_a_run(bench: Bench) -> None:
+    bench.letters("ended", 300)
+    plan = bench.plan("ended", rate=20)
+    bench.ask("POST", f"/{plan}/run")
+    assert bench.ask("POST", f"/{plan}/run", 409)["type"] == "/problems/redrive-active"
+    bench.wait(lambda: bench.state(plan)["sent"] > 0, lambda: "nothing is sent")
+    assert bench.ask("POST", f"/{plan}/abort")["state"] == "aborted"
+    bench.wait(lambda: not bench.sidecar.call("GET", f"/v1/redrives/{plan}").json()["reason"], lambda: "it failed")
+    assert bench.state(plan)["aborted_by"] == "anonymous"
+
+
+def test_killed_in_mid_run_it_goes_on_and_sends_each_letter_once(bench: Bench) -> None:
+    count = 12_000
+    bench.letters("killed", count)
+    plan = bench.plan("killed", rate=3_000)
+    bench.ask("POST", f"/{plan}/run")
+    for share in (0.1, 0.4):
+        bench.wait(lambda: bench.state(plan)["sent"] > share * count, lambda: "nothing is sent")  # noqa: B023
+        bench.sidecar.kill()
+        bench.sidecar.start()
+    before = time.monotonic()
+    assert bench.until(plan, "done")["sent"] == count
+    assert time.monotonic() - before < WAIT_S
+    assert bench.arrived("killed") == numbers(range(count))

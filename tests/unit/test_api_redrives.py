@@ -1,0 +1,157 @@
+"""Redrives over REST: what is refused and how, and what each step answers. The work itself: `test_redrives.py`."""
+
+from typing import Any
+
+import pytest
+
+from sidecar.letters.plan import State
+from sidecar.letters.redrives import LEASE_MS, LEGS_MAX
+from tests.unit.api_world import World, problem, world
+from tests.unit.letter_world import dead
+
+FILTER = {"reason": "attempts_exhausted"}
+
+
+def filled(api: World) -> None:
+    for n in range(4):
+        api.letters.add("orders-dlq", dead(), partition=n % 2)
+    api.letters.add("orders", [])
+
+
+def planned(api: World, **body: Any) -> str:
+    filled(api)
+    response = api.call("POST", "/v1/redrives", json={"topic": "orders-dlq", "filter": FILTER, **body})
+    assert response.status_code == 202, response.text
+    assert response.headers["location"] == f"/v1/redrives/{response.json()['id']}"
+    return str(response.json()["id"])
+
+
+def test_a_plan_pins_the_letters_of_now() -> None:
+    with world() as api:
+        plan = planned(api, rate=5, ramp="1m", stop_share=1, watch=0)
+        document = api.call("GET", f"/v1/redrives/{plan}").json()
+        assert document["state"] == "planned"
+        assert document["limits"] == {"rate": 5, "ramp_ms": 60_000, "stop_share": 1.0, "watch_ms": 0}
+        assert document["planned"]["targets"] == {"orders": 3}
+        assert document["records"] == {"read": 0, "remaining": 4}
+        spans = api.redriving.plans.redrives[plan].plan.spans
+        assert [(span.start, span.end) for span in spans] == [(0, 2), (0, 2)]
+        assert [item["id"] for item in api.call("GET", "/v1/redrives").json()["items"]] == [plan]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "type"),
+    [
+        ({}, 422, "confirmation-needed"),
+        ({"filter": {}, "confirm_all": False}, 422, "confirmation-needed"),
+        ({"filter": FILTER, "topic": "nowhere-dlq"}, 404, "topic-not-found"),
+        ({"filter": FILTER, "topic": "orders"}, 404, "topic-not-found"),
+        ({"filter": FILTER, "target": "orders-dlq"}, 422, "redrive-loop"),
+        ({"filter": FILTER, "target": "other-dlq"}, 422, "redrive-loop"),
+        ({"filter": FILTER, "target": "tickover.policies"}, 422, "redrive-loop"),
+        ({"filter": FILTER, "target": "nowhere"}, 422, "unknown-target"),
+        ({"filter": FILTER, "rate": -1}, 422, "invalid-body"),
+        ({"filter": FILTER, "ramp": "soon"}, 422, "invalid-body"),
+        ({"filter": FILTER, "stop_share": 2}, 422, "invalid-body"),
+        ({"filter": {"reasons": "x"}}, 422, "invalid-body"),
+        ({"filter": FILTER, "confirm_all": "yes"}, 422, "invalid-body"),
+    ],
+)
+def test_plans_that_are_refused(body: dict[str, Any], status: int, type: str) -> None:
+    with world() as api:
+        filled(api)
+        api.letters.add("other-dlq", [])
+        problem(api.call("POST", "/v1/redrives", json={"topic": "orders-dlq", **body}), status, type)
+        assert api.redriving.plans.redrives == {}
+        assert api.audited[-1]["outcome"] == "refused"
+
+
+def test_everything_with_confirmation() -> None:
+    with world() as api:
+        planned(api, filter={}, confirm_all=True)
+
+
+def test_canary_run_and_their_refusals() -> None:
+    with world() as api:
+        plan = planned(api)
+        started = api.call("POST", f"/v1/redrives/{plan}/canary", json={"count": 2})
+        assert (started.status_code, started.json()["state"]) == (202, "canary")
+        problem(api.call("POST", f"/v1/redrives/{plan}/run"), 409, "redrive-active")
+        api.redriving.finish(state=State.CANARIED)
+        assert api.call("POST", f"/v1/redrives/{plan}/run").json()["state"] == "running"
+        api.redriving.finish(state=State.DONE)
+        for path in ("run", "abort"):
+            problem(api.call("POST", f"/v1/redrives/{plan}/{path}"), 409, "redrive-ended")
+        problem(api.call("POST", f"/v1/redrives/{plan}/canary", json={"count": 0}), 422, "invalid-body")
+        actions = [(record["action"], record["outcome"], record["problem"]) for record in api.audited]
+        assert actions[:3] == [
+            ("plan_redrive", "done", None),
+            ("canary_redrive", "done", None),
+            ("run_redrive", "refused", "redrive-active"),
+        ]
+        assert api.audited[0]["notes"]["plan"] == plan
+        assert api.audited[1]["notes"] == {"count": 2}
+
+
+def test_a_stopped_redrive_may_go_on_and_an_aborted_one_not() -> None:
+    with world() as api:
+        plan = planned(api)
+        api.call("POST", f"/v1/redrives/{plan}/run")
+        api.redriving.finish(state=State.STOPPED, reason="3 of 9 failed again")
+        assert api.call("GET", f"/v1/redrives/{plan}").json()["reason"] == "3 of 9 failed again"
+        assert api.call("POST", f"/v1/redrives/{plan}/run").status_code == 202
+        aborted = api.call("POST", f"/v1/redrives/{plan}/abort")
+        assert (aborted.status_code, aborted.json()["state"]) == (202, "aborted")
+        api.redriving.finish(state=State.ABORTED)
+        problem(api.call("POST", f"/v1/redrives/{plan}/run"), 409, "redrive-ended")
+
+
+def test_unknown_plans() -> None:
+    with world() as api:
+        problem(api.call("GET", "/v1/redrives/nobody"), 404, "redrive-not-found")
+        problem(api.call("POST", "/v1/redrives/nobody/run"), 404, "redrive-not-found")
+        problem(api.call("POST", "/v1/redrives/nobody/abort"), 404, "redrive-not-found")
+        problem(api.call("POST", "/v1/redrives/nobody/canary", json={"count": 1}), 404, "redrive-not-found")
+
+
+def test_a_target_that_is_gone_by_the_time_of_the_run() -> None:
+    with world() as api:
+        plan = planned(api)
+        del api.letters.partitions["orders", 0]
+        problem(api.call("POST", f"/v1/redrives/{plan}/run"), 409, "target-gone")
+
+
+def test_a_plan_without_letters_is_not_run() -> None:
+    with world() as api:
+        plan = planned(api)
+        api.redriving.plans.set(
+            plan, planned=api.redriving.plans.redrives[plan].progress.planned.model_copy(update={"targets": {}})
+        )
+        problem(api.call("POST", f"/v1/redrives/{plan}/run"), 409, "nothing-to-redrive")
+
+
+def test_only_so_many_at_once() -> None:
+    with world() as api:
+        plans = [planned(api) for _ in range(LEGS_MAX + 1)]
+        for plan in plans[:-1]:
+            assert api.call("POST", f"/v1/redrives/{plan}/run").status_code == 202
+        problem(api.call("POST", f"/v1/redrives/{plans[-1]}/run"), 503, "redrives-busy")
+        for leg in api.redriving.legs:
+            leg.end.set()
+
+
+def test_what_a_dead_process_left_is_gone_on_with_once_its_lease_is_over() -> None:
+    with world() as api:
+        plan = planned(api)
+        plans, redrives = api.redriving.plans, api.redriving.redrives
+        plans.set(plan, state=State.RUNNING, updated_ms=plans.time_ms)
+        plans.time_ms += LEASE_MS
+        assert redrives.abandoned() == []
+        plans.time_ms += 1
+        assert redrives.abandoned() == [plan]
+        plans.set(plan, updated_ms=plans.time_ms)
+        assert redrives.abandoned() == []
+        plans.set(plan, owner="here")  # before it was restarted
+        assert redrives.abandoned() == [plan]
+        plans.write_abort(plan, "somebody")
+        assert redrives.abandoned() == []

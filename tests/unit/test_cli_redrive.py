@@ -1,0 +1,67 @@
+"""`tickover redrive` against the real REST interface over plans and legs in memory."""
+
+import pytest
+
+from sidecar.letters.plan import State
+from tests.unit.letter_world import dead
+from tests.unit.test_cli_rest import Terminal, tickover
+
+__all__ = ["tickover"]
+
+
+def plan(tickover: Terminal, *arguments: str) -> str:
+    tickover.there.letters.add("orders-dlq", dead())
+    tickover.there.letters.add("orders", [])
+    document = tickover.data("redrive", "plan", "--topic", "orders-dlq", "--reason", "attempts_exhausted", *arguments)
+    assert document["state"] == "planned"
+    return str(document["id"])
+
+
+def test_from_plan_to_end(tickover: Terminal) -> None:
+    id = plan(tickover, "--rate", "5", "--ramp", "1m", "--stop-share", "0.5", "--watch", "0", "--target", "orders")
+    document = tickover.data("redrive", "status", id)
+    assert document["limits"] == {"rate": 5, "ramp_ms": 60_000, "stop_share": 0.5, "watch_ms": 0}
+    assert document["filter"] == {"reason": "attempts_exhausted"}
+    assert tickover.data("redrive", "canary", id, "-n", "2", "--no-wait")["state"] == "canary"
+    assert tickover("redrive", "run", id).exit_code == 4
+    tickover.there.redriving.finish(state=State.CANARIED)
+    assert tickover.data("redrive", "run", id, "--no-wait")["state"] == "running"
+    tickover.there.redriving.finish(state=State.DONE)
+    assert tickover("redrive", "run", id).exit_code == 4
+    assert "done" in tickover("redrive", "status").stdout
+    assert "2027-01-15T08:00:00.000Z" in tickover("redrive", "status", id).stdout
+    assert [item["id"] for item in tickover.data("redrive", "status")] == [id]
+
+
+def test_a_redrive_that_stops_by_itself_is_a_failure(tickover: Terminal) -> None:
+    id = plan(tickover)
+    there = tickover.there.redriving
+    there.ending = {"state": State.STOPPED, "reason": "3 of 9 failed again"}
+    result = tickover("redrive", "run", id)
+    assert result.exit_code == 1
+    assert "stopped: 3 of 9 failed again" in result.stderr
+
+
+def test_abort(tickover: Terminal) -> None:
+    id = plan(tickover)
+    assert tickover.data("redrive", "abort", id)["state"] == "aborted"
+    assert tickover("redrive", "abort", id).exit_code == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (["plan", "--topic", "orders-dlq"], 1, "confirm_all"),
+        (["plan", "--topic", "nowhere", "--all"], 3, "nowhere"),
+        (["plan", "--topic", "orders-dlq", "--all", "--since", "x"], 2, "--since"),
+        (["plan", "--all"], 2, "--topic"),
+        (["run", "nobody"], 3, "no redrive"),
+        (["status", "nobody"], 3, "no redrive"),
+        (["canary", "nobody", "-n", "0"], 2, "-n"),
+    ],
+)
+def test_slips(tickover: Terminal, arguments: list[str], status: int, says: str) -> None:
+    tickover.there.letters.add("orders-dlq", dead())
+    result = tickover("redrive", *arguments)
+    assert result.exit_code == status
+    assert says in result.stderr
