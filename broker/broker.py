@@ -68,12 +68,12 @@ class Broker:
         epoch = partial(self.metadata.broker_epoch, broker_id)
         self.fetcher = ReplicaFetcher(self.replicas, self.logs, settings, peers.get, epoch)
         self.fetch_sessions = FetchSessionCache(settings.max_fetch_sessions, controller.draw)
-        self.new_id = controller.new_id
+        self.peers = peers
         self.coordinators = Coordinators(self)
         self.leadership_listeners: list[LeadershipListener] = [self.coordinators.leadership_changed]
         self._periodic: list[asyncio.TimerHandle] = []
-        for purgatory in (*self.replicas.purgatories, *self.coordinators.purgatories):
-            self.driver.drive(purgatory)
+        for driven in (*self.replicas.purgatories, *self.coordinators.driven):
+            self.driver.drive(driven)
 
     def start(self) -> None:
         """Look after logs and replicas from now on."""
@@ -81,6 +81,9 @@ class Broker:
         self._repeat(self.settings.log_flush_interval_ms, self.logs.flush)
         self._repeat(self.settings.replica_lag_time_max_ms // 2, self.replicas.maybe_shrink_isr)
         self._repeat(self.settings.offsets_retention_check_interval_ms, self.coordinators.group_store.expire_offsets)
+        transactions = self.coordinators.transactions
+        self._repeat(self.settings.transaction_abort_timed_out_interval_ms, transactions.abort_timed_out)
+        self._repeat(self.settings.transaction_remove_expired_interval_ms, transactions.expire_ids)
 
     def stop(self) -> None:
         """Write everything down. Twice is harmless."""

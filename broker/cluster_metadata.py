@@ -83,6 +83,7 @@ class ClusterMetadata:
         self.brokers: dict[int, BrokerRegistration] = {}
         self.topics: dict[str, Topic] = {}
         self.topic_names: dict[str, str] = {}
+        self.next_producer_id = 0
 
     def knows(self, topic_partition: TopicPartition) -> bool:
         """Whether the partition exists, wherever it is."""

@@ -98,6 +98,13 @@ class Controller:
                 self._change(key, settled)
         self._save()
 
+    def allocate_producer_ids(self, count: int) -> int:
+        """The first of so many ids that no producer has had. Durable when this returns."""
+        first = self.metadata.next_producer_id
+        self.metadata.next_producer_id += count
+        self._save()
+        return first
+
     # Topics
 
     def create_topic(self, new: NewTopic, *, validate_only: bool = False) -> Topic:

@@ -156,8 +156,11 @@ class GroupStore:
         """This broker leads this partition now: read it, in a later turn. `loaded` is called with each group."""
         if self.ownership.owned.get(partition, -1) >= leader_epoch:
             return
-        self.ownership.loading.add(partition)
+        is_known = partition in self.ownership.owned and partition not in self.ownership.loading
         self.ownership.owned[partition] = leader_epoch
+        if is_known:
+            return  # it led before: what it knows is all there is
+        self.ownership.loading.add(partition)
         self._post(lambda: self._load(partition, leader_epoch, loaded))
 
     def on_resignation(self, partition: int, unloaded: Callable[[Group], None]) -> None:

@@ -37,6 +37,16 @@ from broker.handle_metadata import metadata
 from broker.handle_offsets import list_offsets
 from broker.handle_produce import produce
 from broker.handle_topics import create_partitions, create_topics, delete_topics
+from broker.handle_transactions import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
+    describe_transactions,
+    end_txn,
+    init_producer_id,
+    list_all_transactions,
+    txn_offset_commit,
+    write_txn_markers,
+)
 from broker.request import Request
 
 Response = Mapping[str, Any] | None
@@ -72,4 +82,12 @@ HANDLERS: Final[Mapping[ApiKey, Handler]] = {
     ApiKey.OFFSET_COMMIT: offset_commit,
     ApiKey.OFFSET_FETCH: offset_fetch,
     ApiKey.OFFSET_DELETE: offset_delete,
+    ApiKey.INIT_PRODUCER_ID: init_producer_id,
+    ApiKey.ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
+    ApiKey.ADD_OFFSETS_TO_TXN: add_offsets_to_txn,
+    ApiKey.TXN_OFFSET_COMMIT: txn_offset_commit,
+    ApiKey.END_TXN: end_txn,
+    ApiKey.WRITE_TXN_MARKERS: write_txn_markers,
+    ApiKey.LIST_TRANSACTIONS: list_all_transactions,
+    ApiKey.DESCRIBE_TRANSACTIONS: describe_transactions,
 }

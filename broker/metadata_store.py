@@ -14,6 +14,7 @@ def save_metadata(metadata: ClusterMetadata, directory: Path) -> None:
     """Durable when this returns."""
     content = {
         "cluster_id": metadata.cluster_id,
+        "next_producer_id": metadata.next_producer_id,
         "brokers": [asdict(broker) for broker in metadata.brokers.values()],
         "topics": [asdict(topic) for topic in metadata.topics.values()],
     }
@@ -26,6 +27,7 @@ def load_metadata(directory: Path) -> ClusterMetadata | None:
     if content is None:
         return None
     metadata = ClusterMetadata(content["cluster_id"])
+    metadata.next_producer_id = content["next_producer_id"]
     for row in content["brokers"]:
         broker = BrokerRegistration(**{**row, "is_fenced": True})
         metadata.brokers[broker.broker_id] = broker

@@ -35,6 +35,10 @@ class BrokerSettings:
     offsets_topic_replication_factor: int = 3  # of as many brokers as there are, at most
     transaction_state_log_num_partitions: int = 1  # Kafka: 50
     transaction_state_log_replication_factor: int = 3
+    transaction_max_timeout_ms: int = 900_000
+    transaction_abort_timed_out_interval_ms: int = 1_000  # Kafka: 10,000. Tests should not wait
+    transactional_id_expiration_ms: int = 7 * DAY_MS
+    transaction_remove_expired_interval_ms: int = 3_600_000
     topic_defaults: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -47,6 +47,16 @@ class Turns:
         while self._waiting:
             self._waiting.popleft()()
 
+    def take(self, count: int) -> None:
+        """So many, or as many as there are."""
+        for _ in range(count):
+            if self._waiting:
+                self._waiting.popleft()()
+
+    def forget(self) -> None:
+        """The process was killed."""
+        self._waiting.clear()
+
 
 class MemoryLog:
     """`CoordinatorLog` in lists. `error` is what appends end with; held ones end when they are let go."""
