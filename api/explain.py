@@ -14,7 +14,7 @@ from api.message import Content, HeaderName, Topic, bytes_of
 from api.openapi import body_of
 from api.ports import Limits, Ports
 from api.problems import Problem
-from policies.decision import Decision, Facts, Hold, Quarantine
+from policies.decision import Act, Decision, Facts, Hold, Quarantine
 from policies.duration import TIME_MAX_MS
 from policies.explain import Explanation, Step, explain
 from policies.model import Policy, Versioned
@@ -103,6 +103,14 @@ def _decision(decision: Decision) -> dict[str, Any]:
                 "expires": _given(decision.expires_ms),
                 "dead_letter": decision.dead_letter,
                 "id": decision.id,
+            }
+        case Act():
+            return {
+                "kind": "act",
+                "action": decision.action,
+                "id": decision.id,
+                "due": _given(decision.due_ms),
+                "policy": decision.policy,
             }
         case _:
             return {

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, mo
 from api.partitioner import partition_of
 from api.ports import Acknowledged, Limits, Outgoing
 from api.problems import Problem, unprocessable
-from policies.decision import Control, Facts, Hold, Quarantine
+from policies.decision import Act, Control, Facts, Hold, Quarantine
 from policies.glob import compile_globs
 from policies.model import Policy, is_topic
 from policies.table import PolicyTable, decide
@@ -108,6 +108,7 @@ class Draft(NamedTuple):
         decision = decide(facts, table)
         if isinstance(decision, Hold):
             return decision.due_ms
+        assert not isinstance(decision, Act)  # a message asks for none
         fate = "quarantined" if isinstance(decision, Quarantine) else "dead-lettered"
         detail = decision.detail if isinstance(decision, Quarantine) else f"policy {decision.policy}"
         raise unprocessable(

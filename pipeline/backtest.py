@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from pipeline.facts import facts_of
 from pipeline.records import place, with_headers
-from policies.decision import Dead, Decision, Hold
+from policies.decision import Act, Dead, Decision, Hold
 from policies.file import parse_policies
 from policies.model import Versioned
 from policies.table import PolicyTable, decide
@@ -84,6 +84,8 @@ def told(decision: Decision) -> tuple[str, int | None, str | None, str | None, i
         return "hold", decision.due_ms, decision.target, decision.policy, decision.attempt, None
     if isinstance(decision, Dead):
         return "dead", decision.due_ms, decision.topic, decision.policy, decision.attempt, decision.reason
+    if isinstance(decision, Act):
+        return "act", None if decision.due_ms < 0 else decision.due_ms, None, decision.policy, None, None
     return "quarantine", None, None, None, None, decision.reason
 
 

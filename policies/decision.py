@@ -22,7 +22,11 @@ TARGET_NOT_ALLOWED: Final = "target_not_allowed"
 TOO_FAR: Final = "too_far"
 LOOP: Final = "loop"
 BAD_TIMESTAMP: Final = "bad_timestamp"
-UNSUPPORTED_ACTION: Final = "unsupported_action"
+
+# What a control record asks for (contract, `tickover-action`).
+CANCEL: Final = "cancel"
+RESCHEDULE: Final = "reschedule"
+FIRE: Final = "fire"
 
 # Why a record is dead.
 ATTEMPTS_EXHAUSTED: Final = "attempts_exhausted"
@@ -75,7 +79,17 @@ class Quarantine(NamedTuple):
     detail: str
 
 
-Decision = Hold | Dead | Quarantine
+class Act(NamedTuple):
+    """Do something with the held record of this id: the record at hand is a control record."""
+
+    action: str  # CANCEL, RESCHEDULE or FIRE
+    id: str
+    due_ms: int  # of a reschedule; -1 for others
+    policy: str  # name@version
+    at_ms: int  # the control record's timestamp
+
+
+Decision = Hold | Dead | Quarantine | Act
 
 
 class Refusal(Exception):

@@ -7,7 +7,8 @@ conditions, then the name. The first whose header conditions hold decides.
 Order of questions, the first that says no ends it:
     policy        no_policy             Headers that the policy does not read are never looked at.
     timestamp     bad_timestamp
-    headers       bad_header, unsupported_action
+    headers       bad_header
+    action        bad_header, too_far   (a control record has no target, no attempts and no end)
     target        bad_header, loop, target_not_allowed
     attempt       attempts_exhausted, not_retryable   (retry)
     due           bad_header, too_far, timeout (retry), expired
@@ -20,6 +21,7 @@ from types import MappingProxyType
 from typing import Final
 
 from policies.backoff import delay_ms
+from policies.control import act, too_far
 from policies.decision import (
     ATTEMPTS_EXHAUSTED,
     BAD_HEADER,
@@ -31,7 +33,7 @@ from policies.decision import (
     REPEATED,
     TARGET_NOT_ALLOWED,
     TIMEOUT,
-    TOO_FAR,
+    Act,
     Control,
     Dead,
     Decision,
@@ -41,7 +43,7 @@ from policies.decision import (
     Refusal,
     Repeated,
 )
-from policies.duration import TIME_MAX_MS, format_duration
+from policies.duration import TIME_MAX_MS
 from policies.glob import compile_globs, is_exact, literal_length
 from policies.model import DELAY_MAX_DEFAULT_MS, Policy, Retry, Versioned, is_topic
 from policies.request import ABSENT, Found, Request, read_failure, read_request, text_of
@@ -50,6 +52,7 @@ from sidecar.record import TARGET
 __all__ = [
     "EMPTY_TABLE",
     "REPEATED",
+    "Act",
     "Control",
     "Dead",
     "Decision",
@@ -193,6 +196,8 @@ def decide(facts: Facts, table: PolicyTable) -> Decision:
         return Quarantine(BAD_TIMESTAMP, "missing" if timestamp_ms == -1 else "before 1970 or after the year 9999")
     try:
         request = read_request(controls)
+        if request.action:
+            return act(request, timestamp_ms, rule.label, rule.delay_max_ms)
         if rule.retry is None:
             return _decide_delay(rule, timestamp_ms, request)
         return _decide_retry(rule, rule.retry, facts, request)
@@ -220,7 +225,7 @@ def _text(value: bytes) -> str:
 
 
 def _decide_delay(rule: Rule, timestamp_ms: int, request: Request) -> Hold | Dead:
-    deliver_at_ms, wait_ms, raw_target, target_partition, message_id, expires_ms = request
+    deliver_at_ms, wait_ms, raw_target, target_partition, message_id, expires_ms, _ = request
     target, dead_letter = rule.topics_of(raw_target)
     if deliver_at_ms >= 0:
         due_ms = deliver_at_ms
@@ -231,7 +236,7 @@ def _decide_delay(rule: Rule, timestamp_ms: int, request: Request) -> Hold | Dea
                 raise Refusal(BAD_HEADER, f"no delay asked for, and policy {rule.label} has no default")
         due_ms = timestamp_ms + wait_ms
     if due_ms - timestamp_ms > rule.delay_max_ms:
-        raise _too_far(rule)
+        raise too_far(rule.label, rule.delay_max_ms)
     if 0 <= expires_ms < due_ms:
         return Dead(EXPIRED, dead_letter, rule.label, 0, -1, message_id, timestamp_ms)
     # Hot: half the time of Hold(...), which is a Python function that does this.
@@ -258,7 +263,7 @@ def _decide_retry(rule: Rule, retry: Retry, facts: Facts, request: Request) -> H
         due_ms = timestamp_ms + delay_ms(retry.backoff, failed, (facts.topic, facts.partition, facts.offset))
     asked = request.deliver_at_ms >= 0 or request.delay_ms >= 0
     if asked and due_ms - timestamp_ms > rule.delay_max_ms:
-        raise _too_far(rule)
+        raise too_far(rule.label, rule.delay_max_ms)
     if retry.timeout is not None and due_ms > first_failure_ms + retry.timeout:
         return dead(TIMEOUT)
     if 0 <= request.expires_ms < due_ms:
@@ -282,8 +287,3 @@ def _is_retryable(rule: Rule, retry: Retry, error_class: str | None) -> bool:
     if rule.give_up_on is not None and rule.give_up_on.match(error_class):
         return False
     return rule.retry_on is not None and rule.retry_on.match(error_class) is not None
-
-
-def _too_far(rule: Rule) -> Refusal:
-    limit = format_duration(rule.delay_max_ms)
-    return Refusal(TOO_FAR, f"due more than {limit} after the record's timestamp (policy {rule.label})")

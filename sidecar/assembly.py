@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from policies.table import PolicyTable
+from sidecar.actions import Actions
 from sidecar.assignment import Assignment
 from sidecar.config import Settings
 from sidecar.deciding import Decider, HeaderLimits
@@ -103,6 +104,7 @@ def build(
     rebuild_log, source_log = KafkaLedgerLog(client, ledger.name), KafkaSourceLog(client, settings.group)
     sources = Sources(ledger, rebuild_log, source_log, storage.rebuild)
     rebuild = RebuildWorker(sources, tally, settings.redis.rebuild_rate)
+    actions = Actions(emitter, worker, rebuild, tally)
     assignment = Assignment(intake, emitter, settlement, (worker, recovery), time.now_ms)
     intake.events = assignment
     publisher = Publisher(replica_name(settings), tally, emitter, assignment, worker, time)
@@ -111,7 +113,7 @@ def build(
     decider = Decider(limits, targets.partitions, policies.table_at)
     engine = Engine(
         engine_settings(settings),
-        Parts(intake, emitter, settlement, decider, worker, rebuild, assignment, publisher, tally),
+        Parts(intake, emitter, settlement, decider, worker, rebuild, actions, assignment, publisher, tally),
         policies.table,
     )
 

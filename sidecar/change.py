@@ -4,10 +4,10 @@ And what is known of a lane whose overflow lacks something.
 """
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from sidecar.record import Held, Position
+from sidecar.record import Held, Position, Struck
 
 REBUILD_SPAN_MS: Final = 3_600_000  # blocks whose entries end within one hour share one rebuild candidate
 
@@ -26,6 +26,7 @@ class ChangeBlock:
     earliest: Position
     latest_due_ms: int
     committed: bool = False
+    struck: list[Struck] = field(default_factory=list)  # copies to be struck out: cancelled, replaced or moved
     sealed: bool = True  # False: its block was in a transaction that was aborted, and must be written again
 
     @property

@@ -21,6 +21,7 @@ is one zstd frame around this, all integers little endian, the columns those of 
                   names                               words: those of all shapes, joined
                   shape of each record                numbers
                   for each shape, for each name       byte column of the records that have this shape
+              source                                  numbers; only when one of the records was moved
 
 The same records give the same bytes, so what is written twice is written to the same place.
 """
@@ -109,24 +110,18 @@ class ChunkCodec:
 def _pack_columns(records: Sequence[Held]) -> bytes:
     columns: tuple[Any, ...] = tuple(zip(*records, strict=True))
     dues, offsets, targets, target_partitions, keys, values, headers = columns[:7]
-    policies, origins, attempts, first_failures, trailers, expiries, dead_letters, sizes = columns[7:]
+    policies, origins, attempts, first_failures, trailers, expiries, dead_letters, sizes, sources = columns[7:]
     parts = [
-        pack_numbers(dues),
-        pack_numbers(offsets),
-        pack_numbers(target_partitions),
-        pack_numbers(attempts),
-        pack_numbers(first_failures),
-        pack_numbers(expiries),
-        pack_numbers(sizes),
-        pack_words(targets),
-        pack_words(policies),
-        pack_words(dead_letters),
+        *map(pack_numbers, (dues, offsets, target_partitions, attempts, first_failures, expiries, sizes)),
+        *map(pack_words, (targets, policies, dead_letters)),
     ]
     data: list[bytes] = []
     for column in (keys, values, origins):
         _pack_bytes(column, parts, data)
     _pack_headers(headers, parts, data)
     _pack_headers(trailers, parts, data)
+    if max(sources) >= 0:
+        parts.append(pack_numbers(sources))
     packed = b"".join(parts)
     return b"".join((_HEAD.pack(len(records), len(packed)), packed, *data))
 
@@ -175,13 +170,13 @@ def _shapes(column: Sequence[Headers]) -> tuple[list[tuple[str, ...]], list[int]
 class _Rows:
     """Which rows of a chunk are wanted, and where the joined bytes of its next byte column begin."""
 
-    __slots__ = ("count", "place", "raw", "reader", "start", "stop")
+    __slots__ = ("columns_end", "count", "place", "raw", "reader", "start", "stop")
 
     def __init__(self, raw: bytes) -> None:
         self.count, size = _HEAD.unpack_from(raw)
         self.raw = raw
         self.reader = ColumnReader(raw, _HEAD.size)
-        self.place = _HEAD.size + size
+        self.place = self.columns_end = _HEAD.size + size
         self.start = 0
         self.stop = self.count
 
@@ -271,11 +266,12 @@ def _unpack_columns(raw: bytes, after: Position, until: Position) -> list[Held]:
     rows.narrow(dues, offsets, after, until)
     if rows.start >= rows.stop:
         return []
-    target_partitions, attempts = rows.numbers(), rows.numbers()
-    first_failures, expiries, sizes = rows.numbers(), rows.numbers(), rows.numbers()
+    target_partitions, attempts, first_failures, expiries, sizes = (rows.numbers() for _ in range(5))
     targets, policies, dead_letters = rows.words(), rows.words(), rows.words()
     keys, values, origins = rows.values(), rows.values(), rows.values()
     headers, trailers = rows.headers(), rows.headers()
+    moved = rows.reader.place < rows.columns_end  # there is one more column
+    sources = rows.numbers() if moved else [-1] * (rows.stop - rows.start)
     if rows.place != len(raw):
         raise ChunkDamagedError(f"a chunk has {len(raw) - rows.place} bytes too many")
     columns = (
@@ -294,5 +290,6 @@ def _unpack_columns(raw: bytes, after: Position, until: Position) -> list[Held]:
         expiries,
         dead_letters,
         sizes,
+        sources,
     )
     return list(map(_as_held, zip(*columns, strict=True)))

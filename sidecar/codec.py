@@ -108,19 +108,22 @@ def split(headers: Headers | None) -> Split:
 
 
 def complete(entry: Held, record: SourceRecord, parts: Split) -> Held:
-    """An entry of the ledger, which has the decision, with its payload from the source; `parts` are its headers."""
+    """An entry of the ledger, which has the decision, with its payload from the source; `parts` are its headers.
+
+    `record` is the one at `entry.came_at`.
+    """
     user, _, trailer, counted, origin, size = parts
     key: bytes | None = record.key()
     value: bytes | None = record.value()
     (
         due_ms, offset, target, target_partition, _, _, _, policy, _, attempt, first_failure_ms, _, expires_ms,
-        dead_letter, _,
+        dead_letter, _, source,
     ) = entry  # fmt: skip
     if counted and not attempt:
         trailer = counted + trailer
     fields = (
         due_ms, offset, target, target_partition, key, value, user, policy, origin, attempt, first_failure_ms, trailer,
-        expires_ms, dead_letter, size + len(key or b"") + len(value or b""),
+        expires_ms, dead_letter, size + len(key or b"") + len(value or b""), source,
     )  # fmt: skip
     return _new_tuple(Held, fields)
 
@@ -142,7 +145,7 @@ def emission_headers(held: Held, here: bytes) -> Headers:
     """Headers of a record that is due. `here` is the lane's `topic/partition/`."""
     own: Headers = [
         *held.headers,
-        (ORIGIN, held.origin or here + b"%d" % held.offset),
+        (ORIGIN, held.origin or here + b"%d" % held.came_at),
         (DUE, b"%d" % held.due_ms),
         (POLICY, held.policy.encode()),
     ]
@@ -159,7 +162,7 @@ def dead_letter_headers(held: Held, here: bytes, reason: str) -> Headers:
     return [
         *emission_headers(held, here),
         (REASON, reason.encode()),
-        (SOURCE, here + b"%d" % held.offset),
+        (SOURCE, here + b"%d" % held.came_at),
     ]
 
 
@@ -175,7 +178,7 @@ def asked_headers(held: Held, here: bytes) -> Headers:
         *held.headers,
         (DELIVER_AT, b"%d" % held.due_ms),
         (TARGET, held.target.encode()),
-        (ORIGIN, held.origin or here + b"%d" % held.offset),
+        (ORIGIN, held.origin or here + b"%d" % held.came_at),
     ]
     if held.target_partition >= 0:
         asked.append((TARGET_PARTITION, b"%d" % held.target_partition))

@@ -225,6 +225,11 @@ class ColumnReader:
         except struct.error as error:
             raise LedgerFormatError("cut short") from error
 
+    @property
+    def place(self) -> int:
+        """Where the next column begins."""
+        return self._place
+
     def end(self) -> None:
         """Raises LedgerFormatError unless everything was read."""
         if self._place != len(self._body):

@@ -5,16 +5,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from policies.duration import TIME_MAX_MS
-from policies.table import Dead, Facts, Hold, PolicyTable, Quarantine, decide
+from policies.table import Act, Dead, Facts, Hold, PolicyTable, Quarantine, decide
 from sidecar.codec import Split, complete, headers_of, quarantine_headers, split
 from sidecar.departure import dead
 from sidecar.lane import NOT_DECIDED, Lane
 from sidecar.ports import SourceRecord
 from sidecar.recall import Recall, Shape
-from sidecar.record import Arrival, Departure, Headers, Held, Outcome
+from sidecar.record import ID, Arrival, Carried, Control, Departure, Headers, Held, Outcome, held_id
 from sidecar.recovery import table_version_at
 
 TOO_MANY_HEADERS: Final = "too_many_headers"
+
+Named = Held | Arrival | Control | Carried  # has an id, or is a control record
+Parcel = Named | Departure
 
 _NO_HEADERS: Final[Headers] = []
 _new_tuple: Final = tuple.__new__  # half the time of a NamedTuple's own constructor, which is a Python function
@@ -42,14 +45,16 @@ class Decider:
 
     def decide_run(
         self, lane: Lane, records: Sequence[SourceRecord], offsets: Sequence[int], table: PolicyTable
-    ) -> tuple[list[Held], list[Departure | Arrival]]:
-        """Consecutive records of one lane: those to hold, and those that leave at once or whose target must be asked
-        for. What the lane redoes is in neither. The hot path: what was asked for before is answered here.
+    ) -> tuple[list[Held], list[Departure | Arrival], list[Named]]:
+        """Consecutive records of one lane: those to hold, those that leave at once or whose target must be asked for,
+        and those with an id, which meet others of the same id first. What the lane redoes is in none of them. The hot
+        path: what was asked for before is answered here.
         """
         held: list[Held] = []
         others: list[Departure | Arrival] = []
+        named: list[Named] = []
         if not offsets:
-            return held, others
+            return held, others, named
         shapes = self._recall.shapes(lane.id.topic, table)
         known, partitions, bytes_max = shapes.known, self._partitions, self._limits.header_bytes_max
         before_crash = offsets[0] < lane.recovered_until
@@ -89,16 +94,34 @@ class Decider:
                     user = list(zip(shape.user_names, shape.pick_user(values), strict=True))
                     fields = (
                         timestamp_ms + wait_ms, offset, target, target_partition, key, value, user, policy, None, 0,
-                        -1, _NO_HEADERS, -1, dead_letter, size,
+                        -1, _NO_HEADERS, -1, dead_letter, size, -1,
                     )  # fmt: skip
                     held.append(_new_tuple(Held, fields))
                     continue
             parcel = self._decide(lane, record, offset, table, headers, shape, values)
-            if isinstance(parcel, Held):
-                held.append(parcel)
-            elif parcel is not None:
+            if parcel is None:
+                continue
+            if isinstance(parcel, Departure):
                 others.append(parcel)
-        return held, others
+            elif isinstance(parcel, Control | Carried):
+                named.append(parcel)
+            elif parcel.trailer if isinstance(parcel, Held) else parcel.held.trailer:
+                self._sort_by_id(parcel, held, others, named)
+            elif isinstance(parcel, Held):
+                held.append(parcel)
+            else:
+                others.append(parcel)
+        return held, others, named
+
+    def _sort_by_id(
+        self, parcel: Held | Arrival, held: list[Held], others: list[Departure | Arrival], named: list[Named]
+    ) -> None:
+        if held_id(parcel if isinstance(parcel, Held) else parcel.held) is not None:
+            named.append(parcel)
+        elif isinstance(parcel, Held):
+            held.append(parcel)
+        else:
+            others.append(parcel)
 
     # tidy: one record, and what is known of it already
     def _decide(
@@ -110,8 +133,10 @@ class Decider:
         headers: Headers | None,
         shape: Shape | None,
         values: tuple[bytes | None, ...],
-    ) -> Held | Departure | Arrival | None:
-        """A record to hold, one that leaves at once, one whose target must be asked for; None: the lane redoes it."""
+    ) -> Parcel | None:
+        """A record to hold, one that leaves at once, one whose target must be asked for, a control record; None: the
+        lane redoes it.
+        """
         limits = self._limits
         if headers is not None and len(headers) > limits.headers_max:
             detail = f"{len(headers)} headers, the limit is {limits.headers_max}"
@@ -122,6 +147,8 @@ class Decider:
             return self._quarantined(lane, record, offset, TOO_MANY_HEADERS, detail, headers)
         if offset < lane.recovered_until:
             if (entry := lane.entries.pop(offset, None)) is not None:
+                if entry.source >= 0:
+                    return Carried(entry, str(parts.controls[ID], "utf-8", "replace"))  # type: ignore[arg-type]
                 return _redone(lane, complete(entry, record, parts))
             table = self._table_then(lane, offset, table)
         else:
@@ -139,6 +166,8 @@ class Decider:
             return held
         if isinstance(decision, Dead):
             return _dead(lane, record, offset, decision, parts)
+        if isinstance(decision, Act):
+            return Control(offset, *decision)
         assert isinstance(decision, Quarantine)
         return self._quarantined(lane, record, offset, decision.reason, decision.detail, headers)
 
@@ -182,7 +211,7 @@ def _held(record: SourceRecord, offset: int, decision: Hold, parts: Split) -> He
         trailer = counted + trailer
     fields = (
         due_ms, offset, target, target_partition, key, value, user, policy, origin, attempt, first_failure_ms,
-        trailer, expires_ms, dead_letter, size,
+        trailer, expires_ms, dead_letter, size, -1,
     )  # fmt: skip
     return _new_tuple(Held, fields)
 

@@ -4,8 +4,7 @@ from typing import Final
 
 from sidecar.codec import asked_headers, dead_letter_headers, header_bytes, quarantine_headers
 from sidecar.lane import Lane
-from sidecar.record import DETAIL, REASON, SOURCE, Departure, Held, Outcome
-from sidecar.sealing import held_id
+from sidecar.record import DETAIL, REASON, SOURCE, Departure, Held, Outcome, held_id
 
 DETAIL_LENGTH_MAX: Final = 500
 REFERENCE_PART_MAX: Final = 64 * 1024  # a larger key, or larger headers, are left out of a quarantine by reference
@@ -44,18 +43,19 @@ def dead(lane: Lane, held: Held, topic: str, reason: str) -> Departure:
     """The departure of a decided record to its dead-letter topic."""
     return Departure(
         held.due_ms, held.offset, Outcome.DEAD, reason, topic, held.key, held.value,
-        dead_letter_headers(held, lane.here, reason), held.policy, held.attempt, held_id(held),
+        dead_letter_headers(held, lane.here, reason), held.policy, held.attempt, held_id(held), held.source,
     )  # fmt: skip
 
 
 def quarantined(topic: str, lane: Lane, parcel: Held | Departure, reason: str, detail: str) -> Departure:
     """The departure of a decided record to the quarantine topic."""
-    source = lane.here + b"%d" % parcel.offset
+    source = lane.here + b"%d" % parcel.came_at
     headers = parcel.headers if isinstance(parcel, Departure) else asked_headers(parcel, lane.here)
     return Departure(
         parcel.due_ms, parcel.offset, Outcome.QUARANTINED, reason, topic, parcel.key, parcel.value,
         quarantine_headers(headers, source, reason, detail[:DETAIL_LENGTH_MAX]), parcel.policy, parcel.attempt,
         parcel.id if isinstance(parcel, Departure) else held_id(parcel),
+        parcel.related if isinstance(parcel, Departure) else parcel.source,
     )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from sidecar.wheel import Load
 
 _due_ms: Final = itemgetter(Held._fields.index("due_ms"))
 _size: Final = itemgetter(Held._fields.index("size"))
+_trailer: Final = itemgetter(Held._fields.index("trailer"))
 ANY_PARTITION: Final = -1
 NOW: Final = 0  # the producer's word for "timestamp: when it is sent"
 
@@ -42,10 +43,11 @@ class _Batch:
 
 
 class Emitter:
-    """Owns what is due and not yet handed over. `settlement` and `hold` are set by the engine when they exist."""
+    """Owns what is due and not yet handed over. What it calls of others is set by the engine when they exist."""
 
     settlement: Settlement
     hold: Callable[[Lane, Held], None]
+    turned_away: Callable[[Lane, Held], None]  # it can't be held: there is no such target
 
     def __init__(self, targets: Targets, tally: Tally, quarantine: str, transactional: bool) -> None:
         self.load = Load()
@@ -65,11 +67,21 @@ class Emitter:
         lane.wheel.insert_all(records)
         self.load.records += len(records)
         self.load.bytes += sum(map(_size, records))
+        if any(map(_trailer, records)):
+            lane.ids.know(records)
+
+    def withdraw(self, lane: Lane, held: Held) -> None:
+        """Take a record out of its lane's wheel: it will not fire."""
+        lane.wheel.cancel(held.offset)
+        self.load.records -= 1
+        self.load.bytes -= held.size
 
     def fire(self, lane: Lane, now_ms: int) -> None:
         """Take what is due out of a lane's wheel."""
         fired = lane.wheel.advance(now_ms)
         if fired:
+            if lane.ids:
+                lane.ids.forget(fired)
             self._ready.append(_Batch(lane, fired))
 
     def leave(self, lane: Lane, parcel: Departure | Arrival) -> None:
@@ -116,7 +128,7 @@ class Emitter:
             for held in chunk:
                 (
                     due_ms, offset, target, target_partition, key, value, headers, policy, origin, attempt, _,
-                    trailer, expires_ms, _, _,
+                    trailer, expires_ms, _, _, _,
                 ) = held  # fmt: skip
                 if (
                     target_partition >= partitions.get(target, -1)
@@ -203,6 +215,7 @@ class Emitter:
                 arrival.headers, lane.here + b"%d" % held.offset, "unknown_target", no_target(held, count)
             )
             departure = quarantined(self._quarantine, lane, held, "unknown_target", "")._replace(headers=headers)
+            self.turned_away(lane, held)
             self._emit_departure(lane, departure, now_ms, alone=False)
         else:
             self.hold(lane, held)
@@ -259,7 +272,7 @@ class Emitter:
                 self._unload(batch.records[batch.start :])
         for lane in lanes:
             for bucket in lane.wheel.buckets.values():
-                self._unload(bucket)
+                self._unload(lane.wheel.uncancelled(bucket))
         self._ready = deque(batch for batch in self._ready if batch.lane not in lanes)
         self.returned.drop(lanes)
         self._targets.drop(lanes)

@@ -16,6 +16,7 @@ from queue import Empty, Queue
 from typing import Any, Final
 
 from policies.table import PolicyTable
+from sidecar.actions import Actions
 from sidecar.assignment import Assignment
 from sidecar.deciding import Decider
 from sidecar.emission import Emitter
@@ -72,6 +73,7 @@ class Parts:
     decider: Decider
     overflow: OverflowWorker
     rebuild: RebuildWorker
+    actions: Actions
     assignment: Assignment
     publisher: Publisher
     tally: Tally
@@ -92,11 +94,14 @@ class Engine:
         self._mailbox: Queue[tuple[Command, Future[Any]]] = Queue(COMMANDS_MAX)
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
+        self._now_ms = 0
         self._settled_ms = 0
         self._pressed_ms = 0
         self._published_ms = 0
         parts.emitter.settlement = parts.settlement
-        parts.emitter.hold = self._hold
+        parts.emitter.hold = self._hold_arrived
+        parts.emitter.turned_away = parts.actions.turned_away
+        parts.actions.hold = self._hold
 
     # --- one turn -------------------------------------------------------------------------------------------------
 
@@ -114,6 +119,7 @@ class Engine:
             lanes, now_ms, room if parts.emitter.load.bytes < self._settings.wheel_bytes_max // 2 else 0
         )
         parts.rebuild.step(lanes, now_ms)
+        parts.actions.step(now_ms)
         for lane in lanes:
             parts.emitter.fire(lane, now_ms)
         emitted = parts.emitter.emit(now_ms, EMIT_PER_TURN_MAX)
@@ -133,6 +139,7 @@ class Engine:
 
     def _accept(self, records: Sequence[SourceRecord], now_ms: int) -> None:
         """Records come in runs of one partition: what depends on the lane is looked up once a run."""
+        self._now_ms = now_ms
         soon_ms = now_ms + self._parts.overflow.soon_ms
         places = zip(map(_topic_of, records), map(_partition_of, records), strict=True)
         start = 0
@@ -165,7 +172,7 @@ class Engine:
         """Decide and hold records that were not read before."""
         if not offsets:
             return
-        held, others = self._decider.decide_run(lane, run, offsets, self.table)
+        held, others, named = self._decider.decide_run(lane, run, offsets, self.table)
         near = held
         if held and max(map(_due_ms, held)) > near_ms:
             near = [record for record in held if record.due_ms <= near_ms]
@@ -174,15 +181,23 @@ class Engine:
             self._parts.emitter.to_wheel(lane, near)
         for parcel in others:
             self._parts.emitter.leave(lane, parcel)
+        if named:
+            self._parts.actions.take(lane, named, self._now_ms)
         lane.accepted += len(run)
         self._parts.tally.accepted[lane.id.topic] += len(run)
 
+    def _hold_arrived(self, lane: Lane, held: Held) -> None:
+        """Hold one record whose target had to be asked for."""
+        if not self._parts.actions.arrived(lane, held):
+            self._hold(lane, held)
+
     def _hold(self, lane: Lane, held: Held) -> None:
-        """Hold one record that had to wait for something before."""
+        """Hold one record that had to wait for something before, or that others may wait for."""
         if held.due_ms <= (lane.promised or lane.cursor).due_ms:
             self._parts.emitter.to_wheel(lane, [held])
         else:
             lane.put([held])
+            lane.ids.know((held,))
 
     # --- back-pressure --------------------------------------------------------------------------------------------
 
@@ -195,6 +210,7 @@ class Engine:
             # A lane that is being rebuilt waits alone: its puts can't go, and the other lanes' can.
             parts.assignment.hold_back(lane, lane.loss is not None and waiting >= OVERFLOW_PENDING_LANE_MAX)
             pending += waiting if lane.loss is None else 0
+        pending += parts.actions.count
         share = max(
             load.records / settings.wheel_records_max,
             load.bytes / settings.wheel_bytes_max,

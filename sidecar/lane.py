@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sidecar.change import ChangeBlock, LedgerMark, Loss, note_rebuild
+from sidecar.identity import Identities
 from sidecar.record import OFFSET_MAX, Departure, Held, LaneId, Position, Window, due_of, place_of, settle_promoted
 from sidecar.wheel import Wheel
 
@@ -43,6 +44,8 @@ class Lane:
     done: bytearray = field(default_factory=bytearray)
     windows: deque[Window] = field(default_factory=deque)
     skip: dict[int, Position] = field(default_factory=dict)  # has an entry, needs no promotion: settled or in the wheel
+    struck: set[int] = field(default_factory=set)  # of `skip`: left ahead of their promotion, not settled yet
+    ids: Identities = field(default_factory=Identities)
     entries: dict[int, Held] = field(default_factory=dict)  # decided before a crash: redone when read
     puts: list[Held] = field(default_factory=list)
     puts_due_ms: int = OFFSET_MAX  # none of `puts` is due before; it may be later
@@ -79,8 +82,7 @@ class Lane:
 
     def __post_init__(self) -> None:
         self.here = f"{self.id.topic}/{self.id.partition}/".encode()
-        self.low = max(self.low, self.base)
-        self.next = max(self.next, self.base)
+        self.low, self.next = max(self.low, self.base), max(self.next, self.base)
         self.held_at_start = self.overflow_held
 
     # --- intake -------------------------------------------------------------------------------------------------
@@ -89,8 +91,7 @@ class Lane:
         """Note that `offset` was read; False when it is done already or was read before."""
         if offset < self.next:
             return False
-        done = self.done
-        index = offset - self.base
+        done, index = self.done, offset - self.base
         if offset > self.next:
             self._close_gap(index)
         self.next = offset + 1
@@ -143,6 +144,7 @@ class Lane:
             if held.offset in change.missing:
                 change.missing.discard(held.offset)
                 change.records[held.offset] = held
+                self.ids.know((held,))
                 return True
         return False
 
@@ -220,15 +222,18 @@ class Lane:
 
     def settle(self, offsets: Sequence[int], dues_ms: Sequence[int]) -> None:
         """These records are in the ledger now: done marks for open offsets, less in their windows for others."""
-        base, done, windows = self.base, self.done, self.windows
-        if windows:
+        base, done, windows, struck = self.base, self.done, self.windows, self.struck
+        if windows or struck:
             promoted: list[tuple[int, int]] = []
             for offset, due_ms in zip(offsets, dues_ms, strict=True):
                 index = offset - base
                 if index >= 0 and not done[index]:
                     done[index] = 1
+                elif offset in struck:
+                    self.overflow_held -= 1
                 else:
                     promoted.append((due_ms, offset))
+            struck.difference_update(offsets)
             settle_promoted(windows, sorted(promoted))
             self.overflow_held -= len(promoted)
             while windows and windows[0].unsettled == 0:
@@ -249,6 +254,10 @@ class Lane:
                 done[index] = 1
                 self.overflow_held += 1
                 self.overflow_sealed += 1
+        for copy in change.struck:  # the overflow itself passes them over from now on
+            skip.pop(copy.position.offset, None)
+        if self.ids:
+            self.ids.forget(held for held in change.records.values() if held.offset not in skip)
         self.uncommitted = True
 
     def advance_low(self) -> int:
@@ -262,14 +271,6 @@ class Lane:
         while len(self.runs) > 1 and self.runs[1][0] <= self.low:
             self.runs.pop(0)
         return self.low
-
-    def forget_passed(self) -> None:
-        """Drop what W has passed from the list of overflow copies to skip, unless its change block is still here."""
-        watermark = self.watermark
-        passed = [offset for offset, position in self.skip.items() if position <= watermark]
-        for offset in passed:
-            if self.in_care(offset) and not any(offset in change.records for change in self.changes):
-                del self.skip[offset]
 
     # --- ledger -------------------------------------------------------------------------------------------------
 

@@ -5,10 +5,10 @@ Here stand only the words and the four things the engine asks for; `overflow_red
 committed in the ledger, and it says so when something is missing.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from sidecar.record import Held, LaneId, Position
+from sidecar.record import Held, LaneId, Position, Struck
 
 
 class OverflowFailure(Exception):
@@ -33,11 +33,15 @@ class OverflowLoss(OverflowFailure):
 
 
 class Change(NamedTuple):
-    """One change block of the ledger: records that enter the overflow. At most 2,000 records or 1 MB."""
+    """One change block of the ledger: records that enter the overflow. At most 2,000 records or 1 MB.
+
+    `struck`: copies that must never be promoted, of earlier blocks.
+    """
 
     lane: LaneId
     number: int  # 1, 2, 3 ... per lane
     records: Sequence[Held]
+    struck: Sequence[Struck] = ()
 
 
 class Redo(NamedTuple):
@@ -46,6 +50,7 @@ class Redo(NamedTuple):
     before: int
     last: int
     records: Sequence[Held]
+    struck: Sequence[Struck] = ()
 
 
 class Promotion(NamedTuple):
@@ -76,6 +81,12 @@ class Overflow(Protocol):
         The promotion's cursor says how far it came; it is `until` when all were read, and it may stop short
         of it with fewer than `records_max` records. Raises OverflowLoss when a block up to `acknowledged`
         is missing.
+        """
+
+    def find(self, lane: LaneId, ids: Sequence[str], acknowledged: int) -> Mapping[str, Held]:
+        """The latest record of each id that is here and not struck out; it may be settled all the same.
+
+        Raises OverflowLoss when a block up to `acknowledged` is missing.
         """
 
     def tidy(self, lane: LaneId, settled: Position, now_ms: int) -> int:

@@ -5,10 +5,11 @@ from itertools import chain, pairwise
 from typing import Any, Final
 
 from sidecar.chunk import ChunkCodec
-from sidecar.overflow_layout import ADD, COARSE, DUE_MAX_MS, FINE, REMOVE, UNLINK, Header, Level
+from sidecar.overflow_layout import COARSE, DUE_MAX_MS, FINE, Header, Level
 from sidecar.overflow_link import Call, Link
 from sidecar.overflow_packing import cascaded_until_ms, packed
 from sidecar.overflow_reader import HEADERS_PER_PAGE, GoneError, LaneReader
+from sidecar.overflow_scripts import ADD, REMOVE, UNLINK
 from sidecar.overflow_window import in_order, pages
 from sidecar.record import OFFSET_MAX, Held, Position
 

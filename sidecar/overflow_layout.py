@@ -8,6 +8,8 @@ all:
     {group:topic:p}:a         ZSET    headers of the chunks of level a (slots of 60 s) by earliest due, ms
     {group:topic:p}:b:<slot>  HASH    header -> blob (`chunk.py`) of one slot's chunks; slot = due // size
     {group:topic:p}:a:<slot>  HASH
+    {group:topic:p}:x         ZSET    offsets (u64) of copies that are struck out, by due, ms: never to be promoted
+    {group:topic:p}:i:<shard> HASH    xxh3 of an id (u64) -> due, offset (u64 each) of the latest record with this id
 
     ZSET ..:b   --score-->  [H1] [H2] [H3]     [H4]
                               |    |    |        |
@@ -41,11 +43,16 @@ What keeps a reader right without a lock:
 * hw = n says that everything of blocks 1 to n that is still held is here, and is raised only by the script that
   writes it. So whatever the server forgets (all, its last writes, everything since an older copy), hw says how much
   is left. What removes copies of what is held (REMOVE) sees to it itself that others are there.
+* an offset has one copy's worth of records here, ever: who is moved goes on under another offset. So what is struck out
+  is known by its offset alone. It stays struck until everything due then is settled.
+* the index only says where to look: what it points at may be settled, or gone.
 """
 
 import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
+
+import xxhash
 
 from sidecar.chunk import Blob
 from sidecar.record import Held, LaneId, Position
@@ -54,7 +61,11 @@ FORMAT: Final = 1
 DUE_MAX_MS: Final = (1 << 53) - 1  # a score is a double: beyond this it would not be exact
 SERVER_VERSION_MIN: Final = (6, 2)
 
+INDEX_SHARDS: Final = 64  # one hash of a million fields would stall the server when it grows
+
 _HEADER: Final = struct.Struct(">QQQQQHIIBQ")
+_PLACE: Final = struct.Struct(">QQ")
+_WORD: Final = struct.Struct(">Q")
 _QUOTED: Final = str.maketrans({"{": "%7B", "}": "%7D", "%": "%25"})
 
 
@@ -118,12 +129,13 @@ def read_header(member: bytes, level: Level) -> Header:
 class LaneKeys:
     """The keys of one lane."""
 
-    __slots__ = ("hw", "tag")
+    __slots__ = ("hw", "struck", "tag")
 
     def __init__(self, group: str, lane: LaneId) -> None:
         # A brace in the group's name would end the hash tag early and scatter the lane over the Cluster.
         self.tag = f"{{{group.translate(_QUOTED)}:{lane.topic}:{lane.partition}}}"
         self.hw = f"{self.tag}:hw"
+        self.struck = f"{self.tag}:x"
 
     def level(self, level: Level) -> str:
         return f"{self.tag}:{level.name}"
@@ -131,98 +143,25 @@ class LaneKeys:
     def slot(self, header: Header) -> str:
         return f"{self.tag}:{header.level.name}:{header.slot}"
 
+    def index(self, shard: int) -> str:
+        return f"{self.tag}:i:{shard}"
 
-# Scripts. Slots go in as numbers of keys, chunks as (slot's key, score, header, blob).
+    def indexed(self, message_id: str) -> tuple[str, bytes]:
+        """Key and field of an id."""
+        word = xxhash.xxh3_64_intdigest(message_id.encode(errors="surrogatepass"))
+        return self.index(word % INDEX_SHARDS), _WORD.pack(word)
 
-APPLY: Final = """
--- KEYS: hw, level b, level a, slot hashes ...
--- ARGV: first and last number, then per chunk: indexes of its level and its slot in KEYS, score, header, blob
--- Returns hw as it was. Writes only when the first block is the next one, and then all blocks.
-local hw = tonumber(redis.call('GET', KEYS[1]) or '0')
-if hw ~= tonumber(ARGV[1]) - 1 then return hw end
-for i = 3, #ARGV, 5 do
-  redis.call('HSET', KEYS[tonumber(ARGV[i + 1])], ARGV[i + 3], ARGV[i + 4])
-  redis.call('ZADD', KEYS[tonumber(ARGV[i])], ARGV[i + 2], ARGV[i + 3])
-end
-redis.call('SET', KEYS[1], ARGV[2])
-return hw
-"""
 
-LIST: Final = """
--- KEYS: hw, level    ARGV: lowest score, highest score, count, last header seen or ''
--- Returns hw and the next headers by (score, header). Where the last one seen is gone, from its score again.
-local hw = tonumber(redis.call('GET', KEYS[1]) or '0')
-local rank = ARGV[4] ~= '' and redis.call('ZRANK', KEYS[2], ARGV[4])
-if rank then
-  local page = redis.call('ZRANGE', KEYS[2], rank + 1, rank + tonumber(ARGV[3]))
-  return {hw, page}
-end
-return {hw, redis.call('ZRANGEBYSCORE', KEYS[2], ARGV[1], ARGV[2], 'LIMIT', 0, ARGV[3])}
-"""
+def place_member(position: Position) -> bytes:
+    """A record's place as the index has it."""
+    return _PLACE.pack(*position)
 
-READ: Final = """
--- KEYS: hw, the slot hash of each header    ARGV: headers
--- Returns hw and the blobs, false where there is none.
-local blobs = {}
-for i = 1, #ARGV do blobs[i] = redis.call('HGET', KEYS[i + 1], ARGV[i]) end
-return {tonumber(redis.call('GET', KEYS[1]) or '0'), blobs}
-"""
 
-ADD: Final = """
--- KEYS: level, slot hashes ...    ARGV: per chunk: index of its slot in KEYS, score, header, blob
-for i = 1, #ARGV, 4 do
-  redis.call('HSET', KEYS[tonumber(ARGV[i])], ARGV[i + 2], ARGV[i + 3])
-  redis.call('ZADD', KEYS[1], ARGV[i + 1], ARGV[i + 2])
-end
-return #ARGV / 4
-"""
+def read_place(member: bytes) -> Position:
+    """What the index says."""
+    return Position(*_PLACE.unpack(member))
 
-REMOVE: Final = """
--- KEYS: level, the slot hash of each header, then of each copy
--- ARGV: how many headers, headers, headers of the chunks that hold copies of all their records
--- Removes exactly these chunks, or none when a copy isn't there. Returns how many it removed.
-local count = tonumber(ARGV[1])
-for i = count + 2, #ARGV do
-  if redis.call('HEXISTS', KEYS[i], ARGV[i]) == 0 then return 0 end
-end
-for i = 2, count + 1 do
-  redis.call('HDEL', KEYS[i], ARGV[i])
-  redis.call('ZREM', KEYS[1], ARGV[i])
-end
-return count
-"""
 
-UNLINK: Final = """
--- KEYS: level, slot hashes that end with these headers ...    ARGV: headers
-if #KEYS > 1 then redis.call('UNLINK', unpack(KEYS, 2)) end
-if #ARGV > 0 then redis.call('ZREM', KEYS[1], unpack(ARGV)) end
-return #ARGV
-"""
-
-# Rebuilding what the server has lost (`overflow_rebuild.py`). While hw is gone, nothing here counts: it is cleared
-# away, then written again. Two may do so at once: whoever finds hw there goes on from it.
-
-CLEAR: Final = """
--- KEYS: hw, level, the slot hash of each header    ARGV: headers
--- Removes these chunks while hw is gone. Returns 0 when it is there: somebody else writes already.
-if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
-for i = 1, #ARGV do
-  if KEYS[i + 2] ~= KEYS[1] then redis.call('HDEL', KEYS[i + 2], ARGV[i]) end
-  redis.call('ZREM', KEYS[2], ARGV[i])
-end
-return 1
-"""
-
-REDO: Final = """
--- KEYS: hw, level b, level a, slot hashes ...
--- ARGV: number of the last block before these, of the last of these, then per chunk as for APPLY
--- Returns hw as it was, -1 when it is gone. Writes only when the blocks before are here and these are not.
-local hw = tonumber(redis.call('GET', KEYS[1]) or '-1')
-if hw < tonumber(ARGV[1]) or hw >= tonumber(ARGV[2]) then return hw end
-for i = 3, #ARGV, 5 do
-  redis.call('HSET', KEYS[tonumber(ARGV[i + 1])], ARGV[i + 3], ARGV[i + 4])
-  redis.call('ZADD', KEYS[tonumber(ARGV[i])], ARGV[i + 2], ARGV[i + 3])
-end
-redis.call('SET', KEYS[1], ARGV[2])
-return hw
-"""
+def offset_member(offset: int) -> bytes:
+    """A copy that is struck out."""
+    return _WORD.pack(offset)

@@ -37,7 +37,7 @@ def batched(changes: Sequence[Change]) -> list[list[Change]]:
         if (
             last is not None
             and (last.lane, last.number + 1) == (change.lane, change.number)
-            and count + len(records) <= BATCH_RECORDS_MAX
+            and count + len(records) + len(change.struck) <= BATCH_RECORDS_MAX
             and size + fresh_size <= BATCH_BYTES_MAX
             and len(slots | fresh) <= BATCH_SLOTS_MAX
         ):
@@ -46,7 +46,7 @@ def batched(changes: Sequence[Change]) -> list[list[Change]]:
             batches.append([change])
             count = size = 0
             slots = set()
-        count += len(records)
+        count += len(records) + len(change.struck)
         size += fresh_size
         slots |= fresh
     return batches

@@ -1,25 +1,27 @@
 """Reads chunks of one lane from Redis, page by page, and watches `hw` with every page."""
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 from sidecar.chunk import ChunkCodec, ChunkDamagedError
 from sidecar.overflow import OverflowLoss
 from sidecar.overflow_layout import (
     LEVELS,
-    LIST,
-    READ,
     Header,
     HeaderFormatError,
     LaneKeys,
     Level,
+    offset_member,
     read_header,
 )
-from sidecar.overflow_link import Link
+from sidecar.overflow_link import Client, Link
+from sidecar.overflow_scripts import LIST, READ
 from sidecar.overflow_window import Read
 from sidecar.record import Held, LaneId, Position
 
 HEADERS_PER_PAGE: Final = 1_000
+STRUCK_PER_COMMAND: Final = 2_000
 
 
 class GoneError(Exception):
@@ -75,28 +77,40 @@ class LaneReader:
     def page(self, level: Level, low: str, high: str, last: bytes) -> list[Header]:
         """The next headers of a level by (score, header), behind `last`."""
         hw, members = self._link.run(LIST, [self.keys.hw, self.keys.level(level)], [low, high, HEADERS_PER_PAGE, last])
-        self._check(hw)
+        self.check(hw)
         try:
             return [read_header(member, level) for member in members]
         except HeaderFormatError as error:
             raise OverflowLoss(self._lane, 0, str(error)) from error
 
     def after(self, after: Position) -> Read:
-        """Reads chunks, leaving out what is at or before `after`."""
+        """Reads chunks, leaving out what is at or before `after` and what is struck out."""
 
         def read(headers: Sequence[Header], limit: Position) -> Iterator[list[Held]]:
-            keys = [self.keys.hw, *map(self.keys.slot, headers)]
-            hw, blobs = self._link.run(READ, keys, [header.member for header in headers])
-            self._check(hw)
+            keys = [self.keys.hw, self.keys.struck, *map(self.keys.slot, headers)]
+            first = min(header.first.due_ms for header in headers)
+            last = max(header.last.due_ms for header in headers)
+            hw, blobs, struck = self._link.run(READ, keys, [first, last, *(header.member for header in headers)])
+            self.check(hw)
             for header, data in zip(headers, blobs, strict=True):
                 if data is None:
                     self._explain_missing(header)
                 try:
-                    yield self._codec.unpack(header.blob(data), after, limit)
+                    records = self._codec.unpack(header.blob(data), after, limit)
                 except ChunkDamagedError as error:
                     raise OverflowLoss(self._lane, 0, str(error)) from error
+                yield self._unstruck(records) if struck else records
 
         return read
+
+    def _unstruck(self, records: list[Held]) -> list[Held]:
+        kept: list[Held] = []
+        for start in range(0, len(records), STRUCK_PER_COMMAND):
+            some = records[start : start + STRUCK_PER_COMMAND]
+            members = [offset_member(held.offset) for held in some]
+            scores = self._link.do(partial(_scores, self.keys.struck, members))
+            kept += [held for held, score in zip(some, scores, strict=True) if score is None]
+        return kept
 
     def _explain_missing(self, header: Header) -> None:
         level = self.keys.level(header.level)
@@ -104,10 +118,15 @@ class LaneReader:
             raise GoneError
         raise OverflowLoss(self._lane, 0, f"a chunk of {header.rows} records has a header but no content")
 
-    def _check(self, hw: int) -> None:
+    def check(self, hw: int) -> None:
+        """Raises OverflowLoss when this is less than was acknowledged."""
         check_whole(self._lane, hw, self._acknowledged)
         if self.hw < 0:
             self.hw = hw
+
+
+def _scores(key: str, members: Sequence[bytes], client: Client) -> Any:
+    return client.zmscore(key, members)
 
 
 def check_whole(lane: LaneId, hw: int, acknowledged: int) -> None:

@@ -12,11 +12,9 @@ from typing import Final
 
 from sidecar.overflow import OverflowLoss, Promotion, Redo
 from sidecar.overflow_layout import (
-    CLEAR,
     DUE_MAX_MS,
+    INDEX_SHARDS,
     LEVELS,
-    LIST,
-    REDO,
     HeaderFormatError,
     LaneKeys,
     Level,
@@ -24,6 +22,7 @@ from sidecar.overflow_layout import (
 )
 from sidecar.overflow_link import Client, Link
 from sidecar.overflow_redis import RedisOverflow
+from sidecar.overflow_scripts import CLEAR, CLEAR_ALL, LIST, REDO
 from sidecar.record import OFFSET_MAX, LaneId, Position
 
 CLEAR_PER_STEP_MAX: Final = 500  # chunks: one script of some milliseconds
@@ -55,15 +54,15 @@ class RedisRebuild:
             if members:
                 slots = [_slot(keys, member, level) for member in members]
                 return bool(self._link.run(CLEAR, [keys.hw, keys.level(level), *slots], members))
-        self._link.do(lambda client: client.set(keys.hw, 0, nx=True))
+        self._link.run(CLEAR_ALL, [keys.hw, keys.struck, *map(keys.index, range(INDEX_SHARDS))], [])
         return False
 
     def redo(self, lane: LaneId, redos: Sequence[Redo], now_ms: int) -> None:
         """See `RebuildStore.redo`."""
         calls = []
         for redo in redos:
-            keys, chunks = self._overflow.chunk_arguments(lane, redo.records, now_ms)
-            calls.append((REDO, keys, [redo.before, redo.last, *chunks]))
+            keys, rest = self._overflow.write_arguments(lane, redo.records, redo.struck, now_ms)
+            calls.append((REDO, keys, [redo.before, redo.last, *rest]))
         for redo, hw in zip(redos, self._link.run_all(calls) if calls else (), strict=True):
             if hw < redo.before:
                 raise OverflowLoss(lane, max(hw, 0), f"blocks up to {redo.before} were there, and now up to {hw}")

@@ -4,7 +4,7 @@
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import Any, Final
@@ -12,13 +12,24 @@ from typing import Any, Final
 from sidecar.chunk import ChunkCodec
 from sidecar.overflow import Change, OverflowLoss, OverflowUnavailable, Promotion
 from sidecar.overflow_cascade import cascade, unlink
+from sidecar.overflow_index import Sweep, find
 from sidecar.overflow_inspection import RedisFinding, inspect, memory_ratio
-from sidecar.overflow_layout import APPLY, COARSE, DUE_MAX_MS, FINE, LEVELS, Header, LaneKeys
+from sidecar.overflow_layout import (
+    COARSE,
+    DUE_MAX_MS,
+    FINE,
+    LEVELS,
+    Header,
+    LaneKeys,
+    offset_member,
+    place_member,
+)
 from sidecar.overflow_link import Call, Client, Link, connect
 from sidecar.overflow_packing import batched, by_position, chunks_of
 from sidecar.overflow_reader import GoneError, LaneReader, check_whole
+from sidecar.overflow_scripts import APPLY
 from sidecar.overflow_window import BLOBS_PER_PAGE_MAX, Bounds, ReadAhead, earliest, just_before, pages
-from sidecar.record import OFFSET_MAX, Held, LaneId, Position
+from sidecar.record import OFFSET_MAX, Held, LaneId, Position, Struck, held_id
 
 READ_AHEAD_RECORDS_MAX: Final = 32_768  # of all lanes together
 READ_AHEAD_RECORDS_MIN: Final = 4_096  # of one lane
@@ -37,6 +48,7 @@ class RedisOverflow:
         self.group = group
         self._codec = ChunkCodec()
         self._read_aheads: OrderedDict[LaneId, ReadAhead] = OrderedDict()
+        self._sweep = Sweep()
 
     @property
     def client(self) -> Client:
@@ -89,19 +101,35 @@ class RedisOverflow:
 
     def _apply_call(self, batch: Sequence[Change], now_ms: int) -> Call:
         records = list(chain.from_iterable(change.records for change in batch))
-        keys, chunks = self.chunk_arguments(batch[0].lane, records, now_ms)
-        return APPLY, keys, [batch[0].number, batch[-1].number, *chunks]
+        struck = list(chain.from_iterable(change.struck for change in batch))
+        keys, rest = self.write_arguments(batch[0].lane, records, struck, now_ms)
+        return APPLY, keys, [batch[0].number, batch[-1].number, *rest]
 
-    def chunk_arguments(self, lane: LaneId, records: Sequence[Held], now_ms: int) -> tuple[list[str], list[Any]]:
-        """Keys and chunks as APPLY and REDO take them."""
+    def write_arguments(
+        self, lane: LaneId, records: Sequence[Held], struck: Sequence[Struck], now_ms: int
+    ) -> tuple[list[str], list[Any]]:
+        """Keys, and arguments but for the first two, as APPLY and REDO take them."""
         keys = LaneKeys(self.group, lane)
-        keys_used = {keys.hw: 1, keys.level(COARSE): 2, keys.level(FINE): 3}
+        keys_used = {keys.hw: 1, keys.level(COARSE): 2, keys.level(FINE): 3, keys.struck: 4}
         arguments: list[Any] = []
+        index: list[Any] = []
+        strikes: list[Any] = []
+
+        def number(key: str) -> int:
+            return keys_used.setdefault(key, len(keys_used) + 1)
+
         for header, data in chunks_of(self._codec, by_position(records), now_ms):
-            slot = keys_used.setdefault(keys.slot(header), len(keys_used) + 1)
             level = keys_used[keys.level(header.level)]
-            arguments += (level, slot, header.first.due_ms, header.member, data)
-        return list(keys_used), arguments
+            arguments += (level, number(keys.slot(header)), header.first.due_ms, header.member, data)
+        for held in records:
+            if held.trailer and (message_id := held_id(held)) is not None:
+                shard, field = keys.indexed(message_id)
+                index += (number(shard), field, place_member(held.position))
+        for (due_ms, offset), struck_id in struck:
+            shard, field = ("", b"") if struck_id is None else keys.indexed(struck_id)
+            strikes += (due_ms, offset_member(offset), number(shard) if shard else "", field,
+                        place_member(Position(due_ms, offset)))  # fmt: skip
+        return list(keys_used), [len(arguments), len(index), len(strikes), *arguments, *index, *strikes]
 
     def _keep_current(self, batch: Sequence[Change]) -> None:
         """What was just written may lie where we have read ahead."""
@@ -115,6 +143,7 @@ class RedisOverflow:
         ahead.hw = batch[-1].number
         for change in batch:
             ahead.add(change.records)
+            ahead.strike({copy.position.offset for copy in change.struck})
 
     # --- promote ------------------------------------------------------------------------------------------
 
@@ -170,6 +199,16 @@ class RedisOverflow:
                 rest = None
         raise OverflowUnavailable(f"the overflow of {lane} is being moved by somebody else")
 
+    def find(self, lane: LaneId, ids: Sequence[str], acknowledged: int) -> Mapping[str, Held]:
+        """See `Overflow.find`."""
+        reader = LaneReader(self._link, self._codec, LaneKeys(self.group, lane), lane, acknowledged)
+        for _ in range(REREADS_MAX):
+            try:
+                return find(self._link, reader, ids)
+            except GoneError:
+                continue
+        raise OverflowUnavailable(f"the overflow of {lane} is being moved by somebody else")
+
     def count(self, lane: LaneId, after: Position) -> int:
         """How many records with position > `after` are here; opens only chunks that lie across it."""
         reader = LaneReader(self._link, self._codec, LaneKeys(self.group, lane), lane, 0)
@@ -191,6 +230,9 @@ class RedisOverflow:
         """See `Overflow.tidy`. Removal first: it needs no memory, and may make room for the rest."""
         reader = LaneReader(self._link, self._codec, LaneKeys(self.group, lane), lane, 0)
         removed = sum(unlink(self._link, reader, level, settled) for level in LEVELS)
+        due_ms = max(settled.due_ms, 0)
+        self._link.do(lambda client: client.zremrangebyscore(reader.keys.struck, "-inf", f"({due_ms}"))
+        self._sweep.step(self._link, reader.keys, lane, settled)
         return removed + cascade(self._link, self._codec, reader, settled, now_ms)
 
 

@@ -1,11 +1,11 @@
 """The overflow with a stopwatch: how long each call took goes to the metrics."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import TypeVar
 
 from sidecar.overflow import Change, Overflow, Promotion
-from sidecar.record import LaneId, Position
+from sidecar.record import Held, LaneId, Position
 
 Answer = TypeVar("Answer")
 Observe = Callable[[str, float], None]
@@ -29,6 +29,10 @@ class TimedOverflow:
     def promote(self, lane: LaneId, after: Position, until: Position, records_max: int, acknowledged: int) -> Promotion:
         """As `Overflow.promote`."""
         return self._timed("promote", lambda: self._overflow.promote(lane, after, until, records_max, acknowledged))
+
+    def find(self, lane: LaneId, ids: Sequence[str], acknowledged: int) -> Mapping[str, Held]:
+        """As `Overflow.find`."""
+        return self._timed("find", lambda: self._overflow.find(lane, ids, acknowledged))
 
     def tidy(self, lane: LaneId, settled: Position, now_ms: int) -> int:
         """As `Overflow.tidy`."""

@@ -70,6 +70,12 @@ class ReadAhead:
         start, limit = self.start, self.limit
         self._added += [held for held in written if start < _place(held) <= limit]
 
+    def strike(self, offsets: set[int]) -> None:
+        """These must not be given out any more."""
+        if offsets:
+            self.rows = [held for held in self.rows if held.offset not in offsets]
+            self._added = [held for held in self._added if held.offset not in offsets]
+
     def take(self, until: Position, records_max: int) -> tuple[list[Held], Position]:
         """The next records up to `until`, and how far that is."""
         cursor = min(until, self.limit)

@@ -11,7 +11,7 @@ The cursor's rules (design: the journey of a record):
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from operator import attrgetter
@@ -22,6 +22,7 @@ from sidecar.lane import Lane
 from sidecar.overflow import Change, Overflow, OverflowFull, OverflowLoss, OverflowUnavailable, Promotion
 from sidecar.rebuild_account import note_loss
 from sidecar.record import OFFSET_MAX, Held, Position
+from sidecar.withdrawal import forget_passed
 
 log = logging.getLogger(__name__)
 
@@ -152,7 +153,9 @@ class OverflowWorker:
                 ready.append((lane, change))
         if not ready:
             return
-        changes = [Change(lane.id, change.number, list(change.records.values())) for lane, change in ready]
+        changes = [
+            Change(lane.id, change.number, list(change.records.values()), change.struck) for lane, change in ready
+        ]
         now_ms = self._now_ms
         self._applying = True
 
@@ -227,13 +230,25 @@ class OverflowWorker:
         if not lane.tidy_asked:
             return
         lane.tidy_asked = False
-        lane.forget_passed()
+        forget_passed(lane)
         settled, now_ms = lane.committed_watermark, self._now_ms
 
         def tidied(remaining: int) -> None:
             lane.tidy_asked = remaining > 0
 
         self._submit([lane], lambda: self._overflow.tidy(lane.id, settled, now_ms), tidied, lambda: None, writes=True)
+
+    # --- by id ----------------------------------------------------------------------------------------------------
+
+    def find(
+        self, lane: Lane, ids: Sequence[str], found: Callable[[Mapping[str, Held]], None], unfound: Callable[[], None]
+    ) -> bool:
+        """Ask which of these ids the overflow has; False when it can't be asked just now."""
+        if self._now_ms < self._retry_at_ms or lane.loss is not None or lane.dropped:
+            return False
+        acknowledged = lane.acknowledged
+        self._submit([lane], lambda: self._overflow.find(lane.id, ids, acknowledged), found, unfound, writes=False)
+        return True
 
     # --- loss -----------------------------------------------------------------------------------------------------
 

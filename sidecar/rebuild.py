@@ -20,7 +20,6 @@ it runs in a thread of its own, driven by `rebuild_worker.py`.
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -31,8 +30,9 @@ from sidecar.ledger import LedgerLog, LedgerRecord, LedgerTopic
 from sidecar.overflow import Redo
 from sidecar.ports import SourceRecord
 from sidecar.rebuild_account import DIGEST_MASK, Account, Plan, RebuildStore, Rebuilt, SourceLog
-from sidecar.record import OFFSET_MAX, Held
+from sidecar.record import OFFSET_MAX, Held, Struck
 from sidecar.recovery import decided
+from sidecar.sealing import struck_out
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,6 @@ REDO_BYTES_MAX: Final = 1 << 20
 READ_BACK_RECORDS_MAX: Final = 32_768
 
 _place: Final = itemgetter(0, 1)
-_offset: Final = itemgetter(1)
 
 
 class Sources(NamedTuple):
@@ -60,8 +59,8 @@ class Sources(NamedTuple):
 class _Bunch:
     """Entries taken from the ledger and not yet written."""
 
-    blocks: list[tuple[int, list[Held]]] = field(default_factory=list)
-    records: int = 0
+    blocks: list[tuple[int, list[Held], list[Struck]]] = field(default_factory=list)
+    records: int = 0  # and strikes
 
     def is_full(self) -> bool:
         return self.records >= BUNCH_RECORDS_MAX or len(self.blocks) >= BUNCH_BLOCKS_MAX
@@ -136,7 +135,8 @@ class LaneRebuild:
         plan, log_ = self.plan, self._sources.ledger_log
         first, _ = log_.bounds(self._partition)
         settled: set[int] = set()
-        start = max(plan.recovery_pointer, first)
+        # What is struck pins no block for recovery: it is found from its entry on.
+        start = max(min(plan.recovery_pointer, plan.rebuild_pointer), first)
         for record in log_.read({self._partition: start}, {self._partition: plan.block_offset}):
             if record.key == self._key:
                 columns = decode(record.value).settled
@@ -156,8 +156,8 @@ class LaneRebuild:
         if not self._ended:
             self._collect()
         bunch, plan = self._bunch, self.plan
-        entries = sorted(chain.from_iterable(held for _, held in bunch.blocks), key=_offset)
-        found = self._sources.source.fetch(plan.lane, list(map(_offset, entries))) if entries else {}
+        offsets = sorted({entry.came_at for _, entries, _ in bunch.blocks for entry in entries})
+        found = self._sources.source.fetch(plan.lane, offsets) if offsets else {}
         redos, gone = self._redos(bunch, found)
         if self._ended:
             redos.append(Redo(redos[-1].last if redos else self._hw, plan.acknowledged, ()))
@@ -205,33 +205,38 @@ class LaneRebuild:
         watermark = plan.watermark
         held = [one for one in decided(block.entries) if one[:2] > watermark and one.offset not in settled]
         self._wanted.add(list(map(_place, held)), plan)
-        if block.number > self._hw and held:
-            self._bunch.blocks.append((block.number, held))
-            self._bunch.records += len(held)
+        # Copies of blocks that are there may have been struck out by one that isn't.
+        struck = struck_out(block.settled) if block.number > self._hw else []
+        if block.number > self._hw and (held or struck):
+            self._bunch.blocks.append((block.number, held, struck))
+            self._bunch.records += len(held) + len(struck)
 
     def _redos(self, bunch: _Bunch, found: Mapping[int, SourceRecord]) -> tuple[list[Redo], list[tuple[int, int]]]:
         """The bunch with its payloads, as few scripts as the limits allow; and places whose records are gone."""
         redos: list[Redo] = []
         gone: list[tuple[int, int]] = []
         records: list[Held] = []
+        strikes: list[Struck] = []
         before, last, size = self._hw, self._hw, 0
-        for number, entries in bunch.blocks:
+        for number, entries, struck in bunch.blocks:
             fresh = []
             for entry in entries:
-                record = found.get(entry.offset)
+                record = found.get(entry.came_at)
                 if record is None:
                     gone.append(entry[:2])
                 else:
                     fresh.append(complete(entry, record, split(headers_of(record))))
             fresh_bytes = sum(held.size for held in fresh)
-            if records and (len(records) + len(fresh) > REDO_RECORDS_MAX or size + fresh_bytes > REDO_BYTES_MAX):
-                redos.append(Redo(before, last, records))
-                before, records, size = last, [], 0
+            many = len(records) + len(fresh) + len(strikes) + len(struck) > REDO_RECORDS_MAX
+            if last > before and (many or size + fresh_bytes > REDO_BYTES_MAX):
+                redos.append(Redo(before, last, records, strikes))
+                before, records, strikes, size = last, [], [], 0
             records = [*records, *fresh]
+            strikes = [*strikes, *struck]
             size += fresh_bytes
             last = max(last, number)
         if last > before:
-            redos.append(Redo(before, last, records))
+            redos.append(Redo(before, last, records, strikes))
         return redos, gone
 
     # --- accounts -------------------------------------------------------------------------------------------------

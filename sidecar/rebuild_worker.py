@@ -6,7 +6,7 @@ this lane's wheel. A rebuild may be given up at any time: the next one goes on f
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Final
 
@@ -14,8 +14,10 @@ from sidecar.change import Loss
 from sidecar.lane import Lane
 from sidecar.ledger import LedgerUnavailable
 from sidecar.overflow import OverflowFull, OverflowLoss, OverflowUnavailable
+from sidecar.ports import SourceRecord
 from sidecar.rebuild import LaneRebuild, Sources
 from sidecar.rebuild_account import Plan, Rebuilt, SourceUnavailable
+from sidecar.record import LaneId
 from sidecar.tally import Tally
 
 log = logging.getLogger(__name__)
@@ -43,6 +45,20 @@ class RebuildWorker:
     def stop(self) -> None:
         """Give up what is under way and end the thread. Twice is harmless."""
         self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def fetch(self, lane: LaneId, offsets: Sequence[int]) -> Future[Mapping[int, SourceRecord]]:
+        """Read records of a source again, beside the group; those that it has no more are left out. It may raise
+        SourceUnavailable.
+        """
+        source = self._sources.source
+
+        def fetch() -> Mapping[int, SourceRecord]:
+            try:
+                return source.fetch(lane, offsets)
+            finally:
+                source.release()
+
+        return self._executor.submit(fetch)
 
     def step(self, lanes: Iterable[Lane], now_ms: int) -> None:
         """Take in what was done, then give out the next piece."""
@@ -148,7 +164,7 @@ def plan_of(lane: Lane, loss: Loss) -> Plan:
         watermark=lane.watermark,
         cursor=lane.cursor,
         skip=frozenset(lane.skip),
-        held=lane.overflow_held - _promoted(lane),
+        held=lane.overflow_held - _promoted(lane) - sum(map(lane.in_care, lane.struck)),
         recovery_pointer=lane.recovery_pointer(),
         rebuild_pointer=lane.rebuild_pointer(),
         block_offset=lane.block_offset,
@@ -162,7 +178,7 @@ def _promoted(lane: Lane) -> int:
 
 def _correct(lane: Lane, held_beyond_cursor: int) -> None:
     """The rebuild is done: go on with what there is."""
-    lost = lane.overflow_held - _promoted(lane) - held_beyond_cursor
+    lost = lane.overflow_held - _promoted(lane) - sum(map(lane.in_care, lane.struck)) - held_beyond_cursor
     lane.overflow_held -= lost
     lane.overflow_sealed -= lost
     lane.lost += lost

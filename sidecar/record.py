@@ -52,6 +52,13 @@ class Position(NamedTuple):
     offset: int
 
 
+class Struck(NamedTuple):
+    """A copy in the overflow that must never be promoted: its record has left, or goes on elsewhere."""
+
+    position: Position
+    id: str | None
+
+
 class Outcome(IntEnum):
     """How a record left. The numbers are written to the ledger: never reuse one."""
 
@@ -112,6 +119,12 @@ class Held(NamedTuple):
     expires_ms: int  # -1: never
     dead_letter: str
     size: int  # bytes of key, value and header values: what it counts against the wheel's limit
+    source: int = -1  # offset of the record with its payload, when it was moved and goes by its control record's offset
+
+    @property
+    def came_at(self) -> int:
+        """The offset under which it came."""
+        return self.offset if self.source < 0 else self.source
 
     @property
     def position(self) -> Position:
@@ -123,8 +136,19 @@ place_of: Final = itemgetter(0, 1)
 due_of: Final = itemgetter(0)
 
 
+def held_id(held: Held) -> str | None:
+    """The user's id of a held record, None when it has none."""
+    for name, value in held.trailer:
+        if name == ID and value is not None:
+            return value.decode(errors="replace")
+    return None
+
+
 class Departure(NamedTuple):
-    """A record that leaves another way than by being emitted: what is written, where to, and why."""
+    """A record that leaves another way than by being emitted: what is written, where to, and why.
+
+    Without a topic nothing is written but its settlement: a control record, and the record it hit.
+    """
 
     due_ms: int
     offset: int
@@ -137,7 +161,31 @@ class Departure(NamedTuple):
     policy: str
     attempt: int
     id: str | None
-    detail: str = ""
+    related: int = -1  # as in the ledger (`block_parts.Settled`)
+    carried: Held | None = None  # of a moved record: what goes on under the control record's offset
+
+    @property
+    def came_at(self) -> int:
+        """The offset under which it came, of one that is written somewhere."""
+        return self.offset if self.related < 0 else self.related
+
+
+class Control(NamedTuple):
+    """A control record: what it asks for, of whom."""
+
+    offset: int
+    action: str
+    id: str
+    due_ms: int  # of a reschedule; -1 for others
+    policy: str
+    at_ms: int  # its own timestamp
+
+
+class Carried(NamedTuple):
+    """A control record read again that has moved a record: `held` is known from the ledger, but for its payload."""
+
+    held: Held
+    id: str
 
 
 class Arrival(NamedTuple):

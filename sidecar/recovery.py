@@ -19,8 +19,8 @@ from sidecar.commit import CommitState
 from sidecar.lane import NEVER, NOT_DECIDED, NOWHERE, Lane
 from sidecar.ports import Start
 from sidecar.rebuild_account import note_loss
-from sidecar.record import Held, LaneId, Position
-from sidecar.sealing import mark_of
+from sidecar.record import Held, LaneId, Position, Struck
+from sidecar.sealing import mark_of, struck_out
 from sidecar.wheel import Wheel
 
 
@@ -44,7 +44,8 @@ class Replay:
         self._done = bytearray()
         self._settled_ahead: dict[int, Position] = {}  # settled, with an overflow entry
         self._blocks: list[tuple[int, Block]] = []
-        self._changes: list[tuple[int, Entries]] = []
+        self._changes: list[tuple[int, Entries, list[Struck]]] = []
+        self._carried: list[Held] = []  # under the offset of the control record that moved them
         self._runs: tuple[tuple[int, int], ...] = ()
 
     def block(self, ledger_offset: int, block: Block) -> None:
@@ -68,7 +69,8 @@ class Replay:
             if held:
                 self._settled_ahead[offset] = Position(due_ms, offset)
         if block.number:
-            self._changes.append((block.number, block.entries))
+            self._changes.append((block.number, block.entries, struck_out(block.settled)))
+        self._carried += decided(block.carried)
 
     def lane(self, now_ms: int, tick_ms: int, ledger_end: int) -> Lane:
         """The lane as it was, as if Redis had all that it acknowledged; else with a loss to be made up for."""
@@ -78,11 +80,11 @@ class Replay:
         below = self._settled_below - self.low
         self._done[:below] = b"\x01" * below
         overtaken = [
-            held for number, entries in self._changes if number <= self.hw for held in self._in_care(number, entries)
+            held for number, entries, _ in self._changes if number <= self.hw for held in self._in_care(number, entries)
         ]
         lane = Lane(
             self.id, self.low, Wheel(now_ms, tick_ms), self.watermark, ledger_start=ledger_end, done=self._done,
-            number=max([self.hw, *(number for number, _ in self._changes)]), acknowledged=self.hw,
+            number=max([self.hw, *(number for number, _, _ in self._changes)]), acknowledged=self.hw,
             overflow_held=self.overflow_held, overflow_sealed=self.overflow_held, block_offset=self.block_offset,
             overflow_used=self.hw > 0,
         )  # fmt: skip
@@ -96,6 +98,9 @@ class Replay:
         lane.recovered_until = max(read_to, self.low + len(self._done))
         lane.entries = {held.offset: held for held in overtaken}
         self._redo(lane)
+        for held in self._carried:
+            if not self._is_done(held.offset):
+                lane.entries.setdefault(held.offset, held)
         self._pointers(lane)
         lane.advance_low()
         lane.uncommitted = True
@@ -103,7 +108,7 @@ class Replay:
 
     def _loss(self) -> Loss | None:
         """What Redis's number says about the ledger's: less than was acknowledged, or more than was ever written."""
-        written = max([self.acknowledged, *(number for number, _ in self._changes)])
+        written = max([self.acknowledged, *(number for number, _, _ in self._changes)])
         if self.hw < self.acknowledged:
             return Loss(self.hw, f"{self.acknowledged} change blocks were acknowledged, {self.hw} are there")
         if self.hw > written:
@@ -139,7 +144,7 @@ class Replay:
 
     def _redo(self, lane: Lane) -> None:
         """Change blocks that Redis hasn't: known entries, records to be read again. Settled ones need no redoing."""
-        for number, entries in self._changes:
+        for number, entries, struck in self._changes:
             if number <= self.hw:
                 continue
             wanted = [held for held in decided(entries) if not self._is_done(held.offset)]
@@ -152,6 +157,7 @@ class Replay:
                     min((held.position for held in wanted), default=NEVER),
                     max(entries.dues_ms, default=-1),
                     committed=True,
+                    struck=struck,
                 )
             )
 
@@ -169,6 +175,7 @@ class Replay:
 
 def decided(entries: Entries) -> Sequence[Held]:
     """The entries of a change block as held records without their payload, which is in the source topic."""
+    sources = entries.sources
     return [
         Held(
             due,
@@ -186,6 +193,7 @@ def decided(entries: Entries) -> Sequence[Held]:
             expires,
             dead_letter,
             0,
+            sources.get(offset, -1),
         )
         for offset, due, target, partition, policy, attempt, first, expires, dead_letter in zip(
             entries.offsets,

@@ -11,12 +11,12 @@ from itertools import accumulate, compress
 from operator import attrgetter, itemgetter
 from typing import Final
 
-from sidecar.block import Block, Entries, Settled
+from sidecar.block import PROMOTED, STRUCK, Block, Entries, Settled
 from sidecar.change import ChangeBlock, LedgerMark
 from sidecar.commit import CommitState
 from sidecar.lane import NEVER, NOT_DECIDED, NOWHERE, Lane
 from sidecar.ports import Time
-from sidecar.record import ID, Departure, Held, Outcome, Position, place_of
+from sidecar.record import Departure, Held, Outcome, Position, Struck, held_id, place_of
 from sidecar.tally import Tally
 
 SETTLED_PER_BLOCK_MAX: Final = 20_000
@@ -45,6 +45,7 @@ class Seal:
     emitted: int
     departed: int
     promoted: int  # settled records that were in the overflow's care
+    silent: list[Departure]  # of the departed, those that nothing is produced for
 
 
 def unsealed(lane: Lane) -> ChangeBlock | None:
@@ -68,16 +69,20 @@ def probe_clock(lanes: Iterable[Lane], time: Time) -> None:
 def seal_of(lane: Lane, now_ms: int, group: str) -> Seal:
     """The lane's next block. The lane stays as it is until `take_sealed`; only the order of its puts may change."""
     again = unsealed(lane)
+    # A record that was moved must not be settled, or put, in a block before the one that says so.
+    crowded = len(lane.departed) > SETTLED_WITH_IDS_MAX
     # A record of a change that is written again may have overtaken it: its entry stands before its settlement.
-    batch = [] if again else lane.settled[:SETTLED_PER_BLOCK_MAX]
+    batch = [] if again or crowded else lane.settled[:SETTLED_PER_BLOCK_MAX]
     if any(map(_trailer, batch)):
         batch = batch[:SETTLED_WITH_IDS_MAX]
     departed = [] if again else lane.departed[:SETTLED_WITH_IDS_MAX]
     lane.puts.sort(key=_offset_of_held)  # almost always sorted already: only what waited for its target isn't
-    puts = list(again.records.values()) if again else _bounded(lane.puts)
+    puts = list(again.records.values()) if again else [] if crowded else _bounded(lane.puts)
     settled = settled_columns(lane, batch, departed)
     promoted = sum(map(lane.in_care, settled.offsets)) if any(settled.in_overflow) else 0
-    change = again or (_change_block(lane.number + 1, puts) if puts else None)
+    struck = struck_out(settled) if lane.struck else []
+    change = again or (_change_block(lane.number + 1, puts, struck) if puts or struck else None)
+    carried = sorted((d.carried for d in departed if d.carried is not None), key=_offset_of_held)
     block = Block(
         group=group,
         topic=lane.id.topic,
@@ -92,8 +97,10 @@ def seal_of(lane: Lane, now_ms: int, group: str) -> Seal:
         number=change.number if change else 0,
         settled=settled,
         entries=entry_columns(puts),
+        carried=entry_columns(carried),
     )
-    return Seal(block, change, len(batch), len(departed), promoted)
+    silent = [departure for departure in departed if not departure.topic]
+    return Seal(block, change, len(batch), len(departed), promoted, silent)
 
 
 def take_sealed(lane: Lane, seal: Seal) -> None:
@@ -114,8 +121,10 @@ def restore_sealed(lane: Lane, seal: Seal) -> None:
     """The transaction with this block was aborted. What it settled is emitted anew; its change keeps its number."""
     lane.overflow_sealed += seal.promoted
     lane.touched = True
+    lane.departed[:0] = seal.silent  # the others are produced again
     if seal.change is not None:
         seal.change.sealed = False
+        seal.change.struck = []  # these go with their records' settlement, in another change
 
 
 def record_block(lane: Lane, seal: Seal, ledger_offset: int, tally: Tally) -> None:
@@ -136,9 +145,22 @@ def mark_of(block: Block, ledger_offset: int) -> LedgerMark:
     ahead = NOWHERE
     if any(settled.in_overflow):
         places = zip(settled.dues_ms, settled.offsets, strict=True)
-        ahead = Position(*max(compress(places, settled.in_overflow)))
-    highest = max(settled.offsets[-1] if settled.offsets else -1, entries.offsets[-1] if entries.offsets else -1)
+        # What is struck is in a change, and pins the block by its number until the overflow has it.
+        promoted = map(PROMOTED.__eq__, settled.in_overflow)
+        ahead = Position(*max(compress(places, promoted), default=NOWHERE))
+    highest = max(
+        columns[-1] if columns else -1 for columns in (settled.offsets, entries.offsets, block.carried.offsets)
+    )
     return LedgerMark(ledger_offset, highest, block.number, ahead)
+
+
+def struck_out(settled: Settled) -> list[Struck]:
+    """The copies that a change block strikes out."""
+    if STRUCK not in settled.in_overflow:
+        return []
+    rows = zip(settled.offsets, settled.dues_ms, settled.in_overflow, strict=True)
+    ids = settled.ids
+    return [Struck(Position(due_ms, offset), ids.get(offset)) for offset, due_ms, held in rows if held == STRUCK]
 
 
 def settled_columns(lane: Lane, batch: list[Held], departed: list[Departure]) -> Settled:
@@ -157,6 +179,7 @@ def settled_columns(lane: Lane, batch: list[Held], departed: list[Departure]) ->
         list(map(_attempt, batch)),
         _ids(batch),
         {},
+        _sources(batch),
     )
 
 
@@ -166,24 +189,35 @@ def _mixed_columns(lane: Lane, batch: list[Held], departed: list[Departure]) -> 
     rows.sort()
     offsets, dues, outcomes, policies, targets, attempts = map(list, zip(*rows, strict=True))
     ids = _ids(batch) | {d.offset: d.id for d in departed if d.id is not None}
-    reasons = {d.offset: d.reason for d in departed}
-    return Settled(offsets, dues, outcomes, _in_overflow(lane, offsets), policies, targets, attempts, ids, reasons)
+    reasons = {d.offset: d.reason for d in departed if d.reason}
+    related = _sources(batch) | {d.offset: d.related for d in departed if d.related >= 0}
+    held_in = _in_overflow(lane, offsets)
+    return Settled(offsets, dues, outcomes, held_in, policies, targets, attempts, ids, reasons, related)
 
 
 def _in_overflow(lane: Lane, offsets: list[int]) -> list[int]:
-    """1 where the overflow has an entry: promoted from there, or overtaken on the way."""
+    """Where the overflow has an entry: promoted from there, or overtaken on the way; or struck out."""
     if not lane.windows and not lane.skip:
         return [0] * len(offsets)
-    base, done, skip = lane.base, lane.done, lane.skip
-    if offsets and offsets[-1] < base:  # sorted: all were promoted
-        return [1] * len(offsets)
-    return [1 if offset < base or done[offset - base] or offset in skip else 0 for offset in offsets]
+    base, done, skip, struck = lane.base, lane.done, lane.skip, lane.struck
+    if offsets and offsets[-1] < base and not struck:  # sorted: all were promoted
+        return [PROMOTED] * len(offsets)
+    return [
+        STRUCK if offset in struck else PROMOTED if offset < base or done[offset - base] or offset in skip else 0
+        for offset in offsets
+    ]
 
 
 def _ids(batch: list[Held]) -> dict[int, str]:
     if not any(map(_trailer, batch)):
         return {}
     return {held.offset: text for held in batch if held.trailer and (text := held_id(held)) is not None}
+
+
+def _sources(batch: list[Held]) -> dict[int, int]:
+    if not any(map(_trailer, batch)):  # who was moved has an id
+        return {}
+    return {held.offset: held.source for held in batch if held.source >= 0}
 
 
 def entry_columns(puts: list[Held]) -> Entries:
@@ -200,24 +234,18 @@ def entry_columns(puts: list[Held]) -> Entries:
         expires_ms=columns.get("expires_ms", ()),
         dead_letters=columns.get("dead_letter", ()),
         ids=_ids(puts),
+        sources=_sources(puts),
     )
 
 
-def held_id(held: Held) -> str | None:
-    """The user's id of a held record, None when it has none."""
-    for name, value in held.trailer:
-        if name == ID and value is not None:
-            return value.decode(errors="replace")
-    return None
-
-
-def _change_block(number: int, puts: list[Held]) -> ChangeBlock:
+def _change_block(number: int, puts: list[Held], struck: list[Struck]) -> ChangeBlock:
     return ChangeBlock(
         number=number,
         records=dict(zip(map(_offset_of_held, puts), puts, strict=True)),
         missing=set(),
         earliest=Position(*min(map(place_of, puts), default=NEVER)),
-        latest_due_ms=max(map(_due_ms, puts)),
+        latest_due_ms=max(map(_due_ms, puts), default=-1),
+        struck=struck,
     )
 
 

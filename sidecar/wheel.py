@@ -92,6 +92,10 @@ class Wheel:
         """Number of records by looking at every bucket, to be compared with `count`."""
         return sum(map(len, self.buckets.values())) - len(self._cancelled)
 
+    def uncancelled(self, bucket: list[Held]) -> list[Held]:
+        """What of a bucket will fire."""
+        return [held for held in bucket if held.offset not in self._cancelled] if self._cancelled else bucket
+
     def _step_back(self, reached: int) -> None:
         """Time was set back: what was filed as overdue at the old time goes where the new time has it."""
         waiting = self.buckets.pop(self._fired_tick + 1, [])

@@ -11,9 +11,10 @@ from sidecar import overflow_link
 from sidecar.embedded.valkey import EmbeddedValkey
 from sidecar.finding import Severity
 from sidecar.overflow import Change, OverflowLoss, OverflowUnavailable
-from sidecar.overflow_layout import ADD, COARSE, READ, REMOVE, LaneKeys
+from sidecar.overflow_layout import COARSE, LaneKeys
 from sidecar.overflow_link import connect, script_hash
 from sidecar.overflow_redis import RedisOverflow, open_overflow
+from sidecar.overflow_scripts import ADD, READ, REMOVE
 from sidecar.record import Position
 from tests.contract.overflow_records import LANE, NOW_MS, START, at, held, in_order, promote_all
 from tests.contract.redis_servers import valkey_fixture

@@ -7,10 +7,11 @@ import pytest
 
 from sidecar.embedded.valkey import EmbeddedValkey
 from sidecar.overflow import Change, OverflowFull, OverflowLoss, Redo
-from sidecar.overflow_layout import COARSE, FINE, REMOVE, LaneKeys
+from sidecar.overflow_layout import COARSE, FINE, LaneKeys
 from sidecar.overflow_link import connect
 from sidecar.overflow_rebuild import RedisRebuild
 from sidecar.overflow_redis import RedisOverflow, open_overflow
+from sidecar.overflow_scripts import REMOVE
 from tests.contract.overflow_records import LANE, NOW_MS, START, at, held, in_order, promote_all
 from tests.contract.redis_servers import RedisServer, redis_server_fixture, valkey_fixture
 from tests.contract.test_overflow_faults import Interrupted

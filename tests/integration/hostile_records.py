@@ -75,9 +75,8 @@ REFUSED: dict[str, tuple[Headers, str, str]] = {
     "empty id": ([GOOD_DELAY, GOOD_TARGET, (ID, b"")], "bad_header", "empty"),
     "long id": ([GOOD_DELAY, GOOD_TARGET, (ID, b"x" * 1_025)], "bad_header", "1024"),
     "id twice": ([GOOD_DELAY, GOOD_TARGET, (ID, b"x"), (ID, b"x")], "bad_header", "more than once"),
-    "cancel": ([(ACTION, b"cancel"), (ID, b"x")], "unsupported_action", "not available"),
-    "reschedule": ([(ACTION, b"reschedule"), (ID, b"x"), (DELAY, b"1s")], "unsupported_action", "not available"),
-    "fire": ([(ACTION, b"fire"), (ID, b"x")], "unsupported_action", "not available"),
+    "reschedule without a time": ([(ACTION, b"reschedule"), (ID, b"x")], "bad_header", "needs"),
+    "reschedule too far": ([(ACTION, b"reschedule"), (ID, b"x"), (DELAY, b"61m")], "too_far", "1h"),
     "action without id": ([(ACTION, b"cancel")], "bad_header", "needs"),
     "unknown action": ([(ACTION, b"explode"), (ID, b"x")], "bad_header", "unknown"),
 }

@@ -16,7 +16,7 @@ offsets = st.integers(0, OFFSET_MAX)
 helds = st.builds(
     Held, st.integers(0, 1 << 40), offsets, texts, st.integers(-1, 2**31 - 1), payloads, payloads, headers, texts,
     st.none() | st.binary(max_size=20), st.integers(0, 1_000), numbers, headers, numbers, texts,
-    st.integers(0, 1 << 40),
+    st.integers(0, 1 << 40), st.just(-1) | st.just(-1) | offsets,
 )  # fmt: skip
 runs = st.lists(helds, min_size=1, max_size=30, unique_by=lambda held: held.offset).map(
     lambda records: sorted(records, key=lambda held: (held.due_ms, held.offset))

@@ -116,17 +116,18 @@ def test_a_run_is_decided_as_each_record_alone(
         records: Any = [Record(kinds[kind % len(kinds)], stamp) for kind, stamp in picks]
         offsets = range(offset, offset + len(records))
         offset += len(records)
-        held, others = remembering.decide_run(lane(), records, offsets, now)
+        held, others, named = remembering.decide_run(lane(), records, offsets, now)
         alone = [decider().decide_run(plain_lane(), [r], [o], now) for r, o in zip(records, offsets, strict=True)]
-        assert held == [parcel for parcels, _ in alone for parcel in parcels]
-        assert others == [parcel for _, parcels in alone for parcel in parcels]
+        assert held == [parcel for parcels, _, _ in alone for parcel in parcels]
+        assert others == [parcel for _, parcels, _ in alone for parcel in parcels]
+        assert named == [parcel for _, _, parcels in alone for parcel in parcels]
 
 
 def test_the_second_of_a_kind_is_remembered_and_takes_its_own_time() -> None:
     remembering = decider()
     asked: Headers = [("a", b"1"), (DELAY, b"5s"), (TARGET, b"other")]
     records: Any = [Record(asked, (1, STAMP_MS)), Record(asked, (1, STAMP_MS + 1_234))]
-    held, _ = remembering.decide_run(lane(), records, [0, 1], TABLES[0])
+    held, _, _ = remembering.decide_run(lane(), records, [0, 1], TABLES[0])
     assert [record.due_ms for record in held] == [STAMP_MS + 5_000, STAMP_MS + 6_234]
     shapes = remembering._recall.shapes("reminders", TABLES[0])
     (shape,) = shapes.known.values()

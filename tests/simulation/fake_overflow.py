@@ -5,10 +5,10 @@ What a server can do to a caller is done by `failing`: refuse, or do as asked an
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from sidecar.overflow import Change, OverflowLoss, Promotion, Redo
-from sidecar.record import OFFSET_MAX, Held, LaneId, Position
+from sidecar.record import OFFSET_MAX, Held, LaneId, Position, Struck, held_id
 
 Failing = Callable[[str, bool], None]  # (method, before or after its effect): raises what the caller is to see
 
@@ -23,6 +23,7 @@ class FakeOverflow:
     def __init__(self, failing: Failing = _never) -> None:
         self.hw: dict[LaneId, int] = {}
         self.records: dict[LaneId, list[Held]] = defaultdict(list)  # sorted by position
+        self.struck: dict[LaneId, set[int]] = defaultdict(set)
         self.damaged: dict[LaneId, set[int]] = defaultdict(set)  # a header without its content
         self.lost_once: set[LaneId] = set()  # lanes that lacked something at some time
         self.failing = failing
@@ -41,7 +42,7 @@ class FakeOverflow:
                 raise OverflowLoss(change.lane, hw, f"block {change.number} comes next, but only {hw} are there")
             if hw == change.number - 1:
                 self.hw[change.lane] = change.number
-                self._add(change.lane, change.records)
+                self._add(change.lane, change.records, change.struck)
             self.failing("apply", True)
 
     def promote(self, lane: LaneId, after: Position, until: Position, records_max: int, acknowledged: int) -> Promotion:
@@ -56,12 +57,28 @@ class FakeOverflow:
         if any(held.offset in self.damaged[lane] for held in found):
             raise OverflowLoss(lane, 0, "a header without its content")
         cursor = until if last - first <= records_max else found[-1].position
+        found = [held for held in found if held.offset not in self.struck[lane]]
         self.failing("promote", True)
         return Promotion(found, cursor, sum(held.size for held in found))
+
+    def find(self, lane: LaneId, ids: Sequence[str], acknowledged: int) -> dict[str, Held]:
+        """See `Overflow.find`."""
+        self.failing("find", False)
+        if self.hw.get(lane, 0) < acknowledged:
+            raise OverflowLoss(lane, self.hw.get(lane, 0), f"{acknowledged} blocks were acknowledged")
+        latest: dict[str, Held] = {}
+        for held in sorted(self.records[lane], key=lambda held: held.offset):
+            if (message_id := held_id(held)) in ids:
+                latest[message_id or ""] = held
+        if any(held.offset in self.damaged[lane] for held in latest.values()):
+            raise OverflowLoss(lane, 0, "a header without its content")
+        self.failing("find", True)
+        return {key: held for key, held in latest.items() if held.offset not in self.struck[lane]}
 
     def tidy(self, lane: LaneId, settled: Position, now_ms: int) -> int:
         """See `Overflow.tidy`. Slots are not modelled: everything settled goes at once."""
         self.failing("tidy", False)
+        self.struck[lane] -= {held.offset for held in self.records[lane] if held.position <= settled}
         self.records[lane] = [held for held in self.records[lane] if held.position > settled]
         self.failing("tidy", True)
         return 0
@@ -87,7 +104,9 @@ class FakeOverflow:
             self.damaged[lane] -= {held.offset for held in gone}
             self.failing("reset", True)
             return True
-        self.hw.setdefault(lane, 0)
+        if lane not in self.hw:
+            self.struck[lane].clear()
+            self.hw[lane] = 0
         self.failing("reset", True)
         return False
 
@@ -99,7 +118,7 @@ class FakeOverflow:
             if hw < redo.before:
                 raise OverflowLoss(lane, max(hw, 0), f"blocks up to {redo.before} were there")
             if hw < redo.last:
-                self._add(lane, redo.records)
+                self._add(lane, redo.records, redo.struck)
                 self.hw[lane] = redo.last
             self.failing("redo", True)
 
@@ -107,8 +126,9 @@ class FakeOverflow:
         """See `RebuildStore.read`."""
         return self.promote(lane, after, Position(OFFSET_MAX, OFFSET_MAX), records_max, acknowledged)
 
-    def _add(self, lane: LaneId, fresh: Sequence[Held]) -> None:
+    def _add(self, lane: LaneId, fresh: Sequence[Held], struck: Iterable[Struck]) -> None:
         """One copy of each offset, as readers see it."""
+        self.struck[lane].update(copy.position.offset for copy in struck)
         records = self.records[lane]
         known = {held.offset for held in records}
         records += [held for held in fresh if held.offset not in known]
@@ -121,16 +141,19 @@ class FakeOverflow:
         self.lost_once.update(self.hw)
         self.hw.clear()
         self.records.clear()
+        self.struck.clear()
         self.damaged.clear()
 
     def copy(self) -> "Copy":
         """A backup."""
-        return dict(self.hw), {lane: list(records) for lane, records in self.records.items()}
+        records = {lane: list(records) for lane, records in self.records.items()}
+        return dict(self.hw), records, {lane: set(struck) for lane, struck in self.struck.items()}
 
     def restore(self, copy: "Copy") -> None:
         """An older copy of everything."""
         self.wipe()
-        hw, records = copy
+        hw, records, struck = copy
+        self.struck.update({lane: set(offsets) for lane, offsets in struck.items()})
         self.hw.update(hw)
         self.records.update({lane: list(kept) for lane, kept in records.items()})
 
@@ -140,4 +163,4 @@ class FakeOverflow:
         self.damaged[lane].add(offset)
 
 
-Copy = tuple[dict[LaneId, int], dict[LaneId, list[Held]]]
+Copy = tuple[dict[LaneId, int], dict[LaneId, list[Held]], dict[LaneId, set[int]]]

@@ -7,19 +7,14 @@ contract and shares no code with the engine but the decision (`decide`) and the 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 
-from policies.table import REPEATED, Facts, Hold, PolicyTable, decide
+from policies.table import Hold, PolicyTable, decide
 from sidecar.block import Block, decode
 from sidecar.commit import decode_metadata
 from sidecar.record import LaneId, Outcome
+from tests.simulation.acts import NOT_USERS, Acts, Place, facts_of
 from tests.simulation.fake_kafka import FakeRecord
 from tests.simulation.fake_overflow import FakeOverflow
 from tests.simulation.workload import QUARANTINE, SERIAL, SOURCES
-
-Place = tuple[LaneId, int]
-
-CONTROLS = ("deliver-at", "delay", "target", "target-partition", "action", "expires-at")
-REWRITTEN = ("origin", "due", "policy", "attempt", "first-failure", "error-class", "error-message", "id")
-NOT_USERS = frozenset(f"tickover-{name}" for name in (*CONTROLS, *REWRITTEN, "reason", "source", "detail"))
 
 
 class Oracle:
@@ -37,6 +32,9 @@ class Oracle:
         self.versions: dict[Place, int] = {}  # the table that decided, as the ledger first said
         self.entries: dict[Place, tuple[int, str]] = {}
         self.numbers: Counter[LaneId] = Counter()
+        self.dues: dict[Place, int] = {}  # as the last emission says
+        self.said: dict[Place, int] = {}  # the table that it names
+        self.acts = Acts(self, table_at)
         self._serials: dict[bytes, Place] = {}
         self._overflow = overflow
         self._table_at = table_at
@@ -60,8 +58,9 @@ class Oracle:
             return
         for lane in lanes:
             for offset in self.open[lane]:
-                if self.emitted[lane, offset]:
-                    self.excused[lane, offset] += 1
+                place = self.acts.root((lane, offset))
+                if self.emitted[place]:
+                    self.excused[place] += 1
 
     # --- emissions ------------------------------------------------------------------------------------------------
 
@@ -69,7 +68,7 @@ class Oracle:
         headers = record.headers() or []
         place = self._place_of(record)
         source = self.sources[place]
-        assert place not in self.settled, f"{place} emitted again after it was settled"
+        assert place not in self.acts.left, f"{place} emitted again after it was {self.acts.left[place]}"
         self.emitted[place] += 1
         if self.emitted[place] > 1:
             assert self.excused[place] > 0, f"{place} was repeated"
@@ -133,7 +132,7 @@ class Oracle:
         assert record.handed_over_ms >= due_ms, f"{place} was early by {due_ms - record.handed_over_ms} ms"
         decided = decide(facts_of(place, source), self._table_at(version))
         assert isinstance(decided, Hold)
-        assert decided.due_ms == due_ms, f"{place}: due {due_ms}, decided {decided.due_ms}"
+        self.dues[place], self.said[place] = due_ms, version
         assert not 0 <= decided.expires_ms < record.handed_over_ms, f"{place} was emitted after it had expired"
         assert decided.target == record.topic()
         assert decided.attempt == int(own.get("tickover-attempt", b"0"))
@@ -146,13 +145,15 @@ class Oracle:
 
     def _block(self, block: Block) -> None:
         lane = LaneId(block.topic, block.partition)
+        self.acts.moved(lane, block)
         for offset, outcome in zip(block.settled.offsets, block.settled.outcomes, strict=True):
             place = (lane, offset)
             assert place not in self.settled, f"{place} was settled twice"
-            assert self.emitted[place], f"{place} was settled before it was emitted"
+            self.acts.settled(place, Outcome(outcome), block.settled.related.get(offset))
             self.settled[place] = Outcome(outcome)
             self.open[lane].discard(offset)
         self._check_runs(lane, block)
+        self.acts.check_misses(lane, block)
         if block.number:
             assert block.number == self.numbers[lane] + 1, f"{lane}: change {block.number} after {self.numbers[lane]}"
             self.numbers[lane] = block.number
@@ -204,16 +205,4 @@ class Oracle:
         left = {lane: sorted(offsets) for lane, offsets in self.open.items() if offsets}
         assert not left, f"never settled: {left}"
         assert set(self.settled) == set(self.sources)
-
-
-def facts_of(place: Place, source: FakeRecord) -> Facts:
-    """What a decision may depend on, sorted out anew from the record's headers."""
-    controls: dict[str, object] = {}
-    mine = []
-    for name, value in source.named or ():
-        if name in NOT_USERS:
-            controls[name] = REPEATED if name in controls else value
-        else:
-            mine.append((name, value))
-    kind, at_ms = source.stamp
-    return Facts(place[0].topic, place[0].partition, place[1], at_ms if kind else -1, mine, controls)  # type: ignore[arg-type]
+        self.acts.finished()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from random import Random
 
 from policies.table import PolicyTable
+from sidecar.actions import Actions
 from sidecar.assignment import Assignment
 from sidecar.deciding import Decider, HeaderLimits
 from sidecar.emission import Emitter
@@ -122,6 +123,7 @@ class Replica:
         self.intake.events = self.assignment
         sources = Sources(LEDGER, FakeLedgerLog(broker, LEDGER.name), FakeSourceLog(broker), shared.overflow)
         self.rebuild = RebuildWorker(sources, tally, shape.rebuild_rate, self.executors[3])
+        self.actions = Actions(self.emitter, self.worker, self.rebuild, tally)
         self.publisher = Publisher("sim", tally, self.emitter, self.assignment, self.worker, time)
         self.engine = Engine(
             EngineSettings(shape.settle_interval_ms, 50, shape.wheel_records_max, 1 << 20),
@@ -132,6 +134,7 @@ class Replica:
                 Decider(HeaderLimits(30, 64_000, QUARANTINE), targets.partitions, shared.table_at),
                 self.worker,
                 self.rebuild,
+                self.actions,
                 self.assignment,
                 self.publisher,
                 tally,

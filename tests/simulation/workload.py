@@ -68,6 +68,8 @@ class Workload:
         if rng.random() < 0.05:
             value = rng.choice((None, b""))
         headers += self._delay(now_ms) if topic == DELAYED else self._failure(now_ms)
+        if rng.random() < 0.35:
+            headers, key = self._with_id(headers)
         garbled = False
         if rng.random() < 0.06:
             stamp, value, garbled = self._spoil(headers, stamp, serial, value)
@@ -92,9 +94,21 @@ class Workload:
                 headers.append(("tickover-target-partition", b"%d" % rng.randint(0, 2)))
         if rng.random() < 0.1:
             headers.append(("tickover-expires-at", b"%d" % (now_ms + wait_ms + rng.randint(-1_000, 3_000))))
-        if rng.random() < 0.1:
-            headers.append(("tickover-id", b"id%d" % self._serial))
         return headers
+
+    def _with_id(self, headers: Headers) -> tuple[Headers, bytes]:
+        """A record with an id, mostly one of few; now and then a control record."""
+        rng = self._rng
+        number = rng.choice((rng.randint(0, 8), rng.randint(0, 8), self._serial))
+        key = b"key%d" % rng.choice((number % 3, number % 3, rng.randint(0, 2)))
+        identity = ("tickover-id", b"id%d" % number)
+        if rng.random() < 0.6:
+            return [*headers, identity], key
+        action = rng.choice((b"cancel", b"reschedule", b"reschedule", b"fire"))
+        controls: Headers = [headers[0], identity, ("tickover-action", action)]
+        if action == b"reschedule" and rng.random() < 0.95:
+            controls.append(("tickover-delay", b"%dms" % rng.choice((0, 1_500, rng.randint(0, self._span_ms)))))
+        return controls, key
 
     def _failure(self, now_ms: int) -> Headers:
         rng = self._rng

@@ -71,7 +71,7 @@ class World:
         self._roots: list[str] = []  # of replicas that are gone
         self._roots_used = 0
         self.replicas: list[Replica] = []
-        self.copy: Copy = ({}, {})  # of the overflow, some time ago
+        self.copy: Copy = ({}, {}, {})  # of the overflow, some time ago
         self.clock.passing.append(self._as_time_passes)
         self.seen: Counter[str] = Counter()  # what happened, to know that a run is worth its time
 
@@ -249,6 +249,9 @@ class World:
             seen["overtaken"] += any(lane.in_care(offset) is False for offset in lane.skip)
             seen["redone"] += any(change.missing for change in lane.changes)
             seen["known from before"] += bool(lane.entries)
+            seen["moved before"] += any(held.source >= 0 for held in lane.entries.values())
+            seen["struck"] += bool(lane.struck)
+        seen["waiting for the overflow to find"] += replica.actions.count > 0
 
     def check_marks(self) -> None:
         """No done mark is ahead of the fact, and W is below whatever the overflow has unsettled."""

@@ -6,6 +6,7 @@ from sidecar.change import ChangeBlock, LedgerMark
 from sidecar.lane import NEVER, NOWHERE, Lane
 from sidecar.record import Held, LaneId, Position
 from sidecar.wheel import Wheel
+from sidecar.withdrawal import forget_passed
 
 
 def held(offset: int, due_ms: int) -> Held:
@@ -51,12 +52,12 @@ def test_what_was_overtaken_is_remembered_until_its_block_is_gone(lane: Lane) ->
     assert lane.overtaken(100) == [held(0, 50)]
     lane.cursor = Position(149, 0)
     lane.settle([0], [50])
-    lane.forget_passed()
+    forget_passed(lane)
     assert lane.overtaken(200) == [held(1, 150)]
     lane.settle([1], [150])
     lane.cursor = Position(200, 0)
     lane.applied(lane.changes.popleft())
-    lane.forget_passed()
+    forget_passed(lane)
     assert lane.skip == {}
 
 

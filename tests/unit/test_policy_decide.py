@@ -83,9 +83,9 @@ def test_due_is_the_time_asked_for(controls: dict[str, Control], due_ms: int) ->
         ({"action": b"explode", "id": b"x"}, "bad_header"),
         ({"action": None, "id": b"x"}, "bad_header"),
         ({"action": REPEATED, "id": b"x"}, "bad_header"),
-        ({"action": b"cancel", "id": b"x"}, "unsupported_action"),
-        ({"action": b"reschedule", "id": b"x", "delay": b"1s"}, "unsupported_action"),
-        ({"action": b"fire", "id": b"x"}, "unsupported_action"),
+        ({"action": b"reschedule", "id": b"x"}, "bad_header"),
+        ({"action": b"reschedule", "id": b"x", "delay": b"500d"}, "too_far"),
+        ({"action": b"reschedule", "id": b"x", "delay": b"-1"}, "bad_header"),
     ],
 )
 def test_what_cannot_be_done_is_quarantined(controls: dict[str, Control], reason: str) -> None:

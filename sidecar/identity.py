@@ -1,0 +1,41 @@
+"""Which record in memory has which id: where a lane's actions look first.
+
+Known are the records that can still be acted on: in the wheel, or on their way to the overflow. What has fired is
+forgotten, and what the overflow has is in its own index (`overflow_layout.py`).
+"""
+
+from collections.abc import Iterable
+
+from sidecar.record import Held, held_id
+
+
+class Identities:
+    """The latest record of each id."""
+
+    __slots__ = ("_held",)
+
+    def __init__(self) -> None:
+        self._held: dict[str, Held] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def get(self, message_id: str) -> Held | None:
+        """The latest record with this id; None: there is none in memory."""
+        return self._held.get(message_id)
+
+    def know(self, records: Iterable[Held]) -> None:
+        """These are in memory now; those without an id don't matter."""
+        for held in records:
+            if held.trailer and (message_id := held_id(held)) is not None:
+                known = self._held.get(message_id)
+                if known is None or known.offset <= held.offset:
+                    self._held[message_id] = held
+
+    def forget(self, records: Iterable[Held]) -> None:
+        """These can't be acted on in memory any more."""
+        for held in records:
+            if held.trailer and (message_id := held_id(held)) is not None:
+                known = self._held.get(message_id)
+                if known is not None and known.offset == held.offset:
+                    del self._held[message_id]
