@@ -4,6 +4,7 @@ What needs Spark is imported by the command that runs, so that `--help` and othe
 """
 
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -198,3 +199,65 @@ def horizon_of(capacity: int, new_hours: float, hours: int) -> Any:
 
     now_ms = time.time_ns() // 1_000_000
     return Horizon(now_ms, now_ms - int(new_hours * 3_600_000), hours, capacity)
+
+
+JobOption = Annotated[str, typer.Option(help="A name of your own; the same name goes on where it was.")]
+RateOption = Annotated[float, typer.Option(min=0, help="Records a second at most; 0: no limit.")]
+SliceOption = Annotated[int, typer.Option(min=1, help="Records between two looks at the stop switch.")]
+StopOption = Annotated[bool, typer.Option("--stop", help="Have a run of this job end after its slice, and do no more.")]
+# A repeated task would send again.
+ONCE: Final = ["spark.task.maxFailures=1", "spark.speculation=false"]
+
+
+def run_errand(place: Any, kafka: Any, errand: Any, rows: Any) -> None:
+    """Send, show the counts, and fail when rows have failed."""
+    from pipeline.dispatch import dispatch
+
+    came = dispatch(place, kafka, errand, rows)
+    show(came)
+    if came["rows"].get("failed"):
+        raise PipelineError(f"{came['rows']['failed']} rows failed, see {place.path(errand.table)}: run it again")
+
+
+@app.command()
+def schedule(
+    warehouse: WarehouseOption,
+    job: JobOption,
+    source: Annotated[str, typer.Option(help="The delay topic to send to.")],
+    rows: Annotated[str, typer.Option("--input", help="Rows: topic, due, and key, value, headers, id as you like.")],
+    form: Annotated[str, typer.Option("--format", help="parquet, csv, json, or delta where Spark has it.")] = "parquet",
+    bootstrap_servers: BootstrapOption = "localhost:9092",
+    spread: Annotated[str, typer.Option(help="Spread due times over so long, as 10m.")] = "0",
+    rate: RateOption = 0.0,
+    slice_rows: SliceOption = 100_000,
+    stop: StopOption = False,
+    kafka_option: KafkaOption = None,
+    spark: SparkOption = None,
+) -> None:
+    """Rows of a file as delayed messages, each once however often it runs; a report row for row in gold/schedule."""
+    from policies.duration import parse_duration
+
+    try:
+        spread_ms = parse_duration(spread)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--spread") from error
+    place = open_warehouse(warehouse, [*ONCE, *(spark or [])])
+    from pipeline import dispatch
+    from pipeline.schedule import MARK, messages
+
+    errand = dispatch.Errand("schedule", job_name(job), MARK, (source,), rate, slice_rows)
+    if stop:
+        dispatch.stop(place, errand)
+        return
+    reader = place.spark.read.format(form)
+    frame = (reader.option("header", "true") if form == "csv" else reader).load(rows)
+    run_errand(
+        place, kafka_place(bootstrap_servers, kafka_option, "auto"), errand, messages(frame, source, job, spread_ms)
+    )
+
+
+def job_name(text: str) -> str:
+    """A name that may stand in a path and an id. Raises a usage error for another."""
+    if not re.fullmatch("[A-Za-z0-9._-]{1,64}", text) or text.startswith("."):
+        raise typer.BadParameter("letters, digits, and . _ -, at most 64", param_hint="--job")
+    return text

@@ -83,21 +83,25 @@ class KafkaStreamReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a range."""
         assert isinstance(partition, OffsetRange)
-        consumer = Consumer(
-            {
-                **self._client,
-                "group.id": "tickover-pipeline",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "isolation.level": "read_committed",
-                "auto.offset.reset": "earliest",
-            }
-        )
-        consumer.assign([TopicPartition(partition.topic, partition.partition, partition.start)])
-        try:
-            yield from _batches(consumer, partition)
-        finally:
-            consumer.close()
+        return read_range(self._client, partition)
+
+
+def read_range(client: dict[str, str], part: OffsetRange) -> Iterator[pa.RecordBatch]:
+    """The committed records of a range, in batches. Raises TimeoutError when Kafka gives nothing for too long."""
+    settings = {
+        **client,
+        "group.id": "tickover-pipeline",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "isolation.level": "read_committed",
+        "auto.offset.reset": "earliest",
+    }
+    consumer = Consumer(settings)
+    consumer.assign([TopicPartition(part.topic, part.partition, part.start)])
+    try:
+        yield from _batches(consumer, part)
+    finally:
+        consumer.close()
 
 
 def _batches(consumer: Consumer, part: OffsetRange) -> Iterator[pa.RecordBatch]:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 NEEDED: Final = ("pyspark", "pyarrow", "pandas")
 INSTALL: Final = "pip install 'tickover[pipeline]', or in a checkout: make setup-pipeline"
+SHUFFLE: Final = "spark.sql.shuffle.partitions"
+PARTITIONS_PER_CORE: Final = 4
 SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -45,4 +47,7 @@ def spark_session(settings: Mapping[str, str]) -> "SparkSession":
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    # Spark's 200 are for clusters: on one machine most of the time would go into starting empty tasks.
+    if spark.sparkContext.master.startswith("local") and SHUFFLE not in settings:
+        spark.conf.set(SHUFFLE, str(PARTITIONS_PER_CORE * spark.sparkContext.defaultParallelism))
     return spark

@@ -91,6 +91,21 @@ class Warehouse:
         rows = self.spark.read.text(self.path(*parts), wholetext=True).collect()
         return "".join(row.value for row in rows)
 
+    def write_text(self, text: str, *parts: str) -> None:
+        """A small text file, whole or not there: renamed into place."""
+        system, place = self._file(*parts)
+        draft = self._file(*parts[:-1], f".{parts[-1]}.draft")[1]
+        stream = system.create(draft, True)
+        stream.write(bytearray(text.encode()))
+        stream.close()
+        system.delete(place, False)
+        system.rename(draft, place)
+
+    def remove(self, *parts: str) -> None:
+        """Delete a file, if it is there."""
+        system, place = self._file(*parts)
+        system.delete(place, False)
+
     def _file(self, *parts: str) -> tuple[Any, Any]:
         jvm: Any = self.spark._jvm
         context: Any = self.spark._jsc

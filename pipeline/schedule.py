@@ -1,0 +1,93 @@
+"""`schedule`: rows of a file as delayed messages, each once, with a report row for row.
+
+topic      where it is to arrive            due        epoch ms, a timestamp, or RFC 3339 with a zone
+key, value text or bytes, may be null       headers    a map of text, may be left out
+id         may be left out: then it is a hash of the row, so the same row is the same message in any order of rows
+"""
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from pipeline.errors import PipelineError
+from policies.duration import TIME_MAX_MS
+from sidecar.record import DELIVER_AT, ID, TARGET
+
+TOPIC_PATTERN: Final = "^[A-Za-z0-9._-]{1,249}$"
+ZONED: Final = r"(Z|[+-]\d\d:?\d\d)$"
+ID_BYTES_MAX: Final = 1_024
+MARK: Final = ID
+"""The header by which a message that was sent is known again."""
+
+
+def messages(rows: DataFrame, source: str, job: str, spread_ms: int) -> DataFrame:
+    """Rows to `send` to the delay topic `source`, with their `due_ms`; `refused` says why one can't be.
+
+    Due times are spread evenly over `spread_ms` from each, by a hash of the id: the same at every run. Raises
+    PipelineError when a column is missing.
+    """
+    absent = [name for name in ("topic", "due") if name not in rows.columns]
+    if absent:
+        raise PipelineError(f"the input has no column {', '.join(absent)}")
+    named = rows.select(
+        F.col("topic").cast("string").alias("target"),
+        *(_bytes(rows, name).alias(name) for name in ("key", "value")),
+        _headers(rows).alias("own"),
+        _due(rows).alias("asked_ms"),
+        F.col("id").cast("string").alias("given")
+        if "id" in rows.columns
+        else F.lit(None).cast("string").alias("given"),
+    )
+    content = F.sha2(F.to_json(F.struct("target", F.hex("key"), F.hex("value"), "own", "asked_ms")), 256)
+    # Rows that are wholly alike are as many messages.
+    twin = F.row_number().over(Window.partitionBy("content").orderBy(F.lit(1)))
+    made = F.concat(F.lit(f"{job}:"), F.substring("content", 1, 32), F.lit("-"), F.col("twin").cast("string"))
+    told = named.withColumn("content", content).withColumn("twin", twin).withColumn("id", F.coalesce("given", made))
+    spread = F.pmod(F.xxhash64("id"), F.lit(spread_ms + 1)) if spread_ms else F.lit(0)
+    due = told.withColumn("due_ms", F.col("asked_ms") + spread)
+    repeated = F.count("*").over(Window.partitionBy("id")) > 1
+    refused = (
+        F.when(F.col("target").isNull() | ~F.col("target").rlike(TOPIC_PATTERN), "topic: not a topic name")
+        .when(F.col("asked_ms").isNull(), "due: not a time (epoch ms, timestamp, or RFC 3339 with a zone)")
+        .when(~F.col("due_ms").between(0, TIME_MAX_MS), "due: before 1970 or after 9999")
+        .when((F.octet_length("id") > ID_BYTES_MAX) | (F.length("id") == 0), "id: empty or over 1,024 bytes")
+        .when(repeated, "id: given to several rows")
+    )
+    asked = {DELIVER_AT: F.col("due_ms").cast("string"), TARGET: F.col("target"), ID: F.col("id")}
+    own = [F.struct(F.lit(name).alias("key"), F.encode(text, "UTF-8").alias("value")) for name, text in asked.items()]
+    return due.select(
+        "id",
+        F.lit(source).alias("topic"),
+        "key",
+        "value",
+        F.concat("own", F.array(*own)).alias("headers"),
+        refused.alias("refused"),
+        "due_ms",
+    )
+
+
+def _bytes(rows: DataFrame, name: str) -> Column:
+    return F.col(name).cast("binary") if name in rows.columns else F.lit(None).cast("binary")
+
+
+def _headers(rows: DataFrame) -> Column:
+    kind = "array<struct<key: string, value: binary>>"
+    if "headers" not in rows.columns:
+        return F.array().cast(kind)
+    given = rows.schema["headers"].dataType
+    text = F.from_json("headers", "map<string, string>") if isinstance(given, T.StringType) else F.col("headers")
+    pairs = F.map_entries(text.cast("map<string, string>"))
+    return F.coalesce(pairs, F.map_entries(F.create_map().cast("map<string, string>"))).cast(kind)
+
+
+def _due(rows: DataFrame) -> Column:
+    given = rows.schema["due"].dataType
+    if isinstance(given, T.TimestampType):
+        return F.unix_millis("due")
+    if not isinstance(given, T.StringType):
+        return F.col("due").try_cast("bigint")
+    text = F.trim("due")
+    zoned = F.when(text.rlike(ZONED), F.unix_millis(text.try_cast("timestamp")))
+    return F.coalesce(text.try_cast("bigint"), zoned)

@@ -1,0 +1,168 @@
+"""`schedule` on a real Kafka: each row once, however often it runs, and a word about every row."""
+
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.pipeline.ledger_rows import NOW_MS
+from tests.services.site import headers_of
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+
+DUE = "2030-01-02T03:04:05Z"
+DUE_MS = 1_893_553_445_000
+ROWS = [
+    ("mail", "a", "one", DUE, None),
+    ("mail", None, "two", str(NOW_MS), "mine-1"),
+    ("mail", "a", "one", DUE, None),  # wholly alike: another message
+    ("mail", "ä", None, "2030-01-02T03:04:05+01:00", None),
+    ("no topic", "a", "x", DUE, None),
+    (None, "a", "x", DUE, None),
+    ("mail", "a", "x", "2030-01-02T03:04:05", None),
+    ("mail", "a", "x", "soon", None),
+    ("mail", "a", "x", "-5", None),
+    ("mail", "a", "x", None, None),
+    ("mail", "a", "x", DUE, ""),
+    ("mail", "a", "x", DUE, "twice"),
+    ("mail", "a", "y", DUE, "twice"),
+]
+COLUMNS = "topic string, key string, value string, due string, id string"
+SENT = 4
+
+
+def planned(spark, rows=ROWS, spread_ms: int = 0):
+    from pipeline.schedule import messages
+
+    return messages(spark.createDataFrame(rows, COLUMNS), "reminders", "job", spread_ms)
+
+
+def errand(topic: str, **more: Any):
+    from pipeline.dispatch import Errand
+    from pipeline.schedule import MARK
+
+    return Errand("schedule", "job", MARK, (topic,), **more)
+
+
+def run(warehouse, kafka, topic: str, rows=ROWS, **more: Any) -> dict[str, Any]:
+    from pyspark.sql import functions as F
+
+    from pipeline.dispatch import dispatch
+    from pipeline.kafka import KafkaPlace
+
+    plan = planned(warehouse.spark, rows).withColumn("topic", F.lit(topic))
+    return dispatch(warehouse, KafkaPlace(kafka.bootstrap), errand(topic, **more), plan)
+
+
+def ids(kafka, topic: str) -> Counter[Any]:
+    return Counter(dict(headers_of(message))["tickover-id"] for message in kafka.read_all(topic))
+
+
+def test_rows_become_messages_or_say_why_not(spark) -> None:
+    rows = planned(spark).collect()
+    good = [row for row in rows if row.refused is None]
+    told = sorted(
+        (row.due_ms, row.key and bytes(row.key).decode(), row.value and bytes(row.value).decode()) for row in good
+    )
+    hour_ms = 3_600_000
+    assert told == [(NOW_MS, None, "two"), (DUE_MS - hour_ms, "ä", None), (DUE_MS, "a", "one"), (DUE_MS, "a", "one")]
+    assert len({row.id for row in good}) == SENT
+    assert Counter(row.refused.partition(":")[0] for row in rows if row.refused) == {"topic": 2, "due": 4, "id": 3}
+    mine = next(row for row in good if row.id == "mine-1")
+    assert [(one["key"], bytes(one["value"])) for one in mine.headers] == [
+        ("tickover-deliver-at", str(NOW_MS).encode()),
+        ("tickover-target", b"mail"),
+        ("tickover-id", b"mine-1"),
+    ]
+
+
+def test_ids_do_not_depend_on_the_order_of_rows(spark) -> None:
+    both = [{row.id for row in planned(spark, rows).collect()} for rows in (ROWS[:4], ROWS[3::-1])]
+    assert both[0] == both[1]
+
+
+def test_spreading_moves_due_times_evenly_and_always_alike(spark) -> None:
+    rows = [("mail", str(number), None, str(NOW_MS), None) for number in range(400)]
+    moved = [sorted(row.due_ms - NOW_MS for row in planned(spark, rows, 1_000).collect()) for _ in range(2)]
+    assert moved[0] == moved[1]
+    assert moved[0][0] >= 0
+    assert moved[0][-1] <= 1_000
+    assert 350 < sum(moved[0]) / 400 < 650
+
+
+def test_input_in_other_forms(spark) -> None:
+    from pipeline.errors import PipelineError
+    from pipeline.schedule import messages
+
+    frame = spark.sql(
+        "SELECT 'mail' AS topic, TIMESTAMP '2030-01-02 03:04:05' AS due, X'00FF' AS value, map('a', 'b') AS headers"
+    )
+    [row] = messages(frame, "reminders", "job", 0).collect()
+    assert (row.due_ms, bytes(row.value), row.key, row.refused) == (DUE_MS, b"\x00\xff", None, None)
+    assert (row.headers[0]["key"], bytes(row.headers[0]["value"])) == ("a", b"b")
+    [row] = messages(frame.selectExpr("topic", "5L AS due", """'{"a": "b"}' AS headers"""), "r", "j", 0).collect()
+    assert (row.due_ms, len(row.headers)) == (5, 4)
+    with pytest.raises(PipelineError, match="no column due"):
+        messages(frame.select("topic"), "r", "j", 0)
+
+
+def test_running_again_sends_nothing_again(kafka, warehouse) -> None:
+    from pipeline.sending import REPORT
+
+    topic = kafka.topic("reminders", 3)
+    came = run(warehouse, kafka, topic, slice_rows=6)
+    assert came == {"stopped": False, "rows": {"sent": SENT, "refused": 8}}
+    assert sum(ids(kafka, topic).values()) == SENT
+    report = warehouse.read("gold/schedule/job", REPORT).collect()
+    places = {(row.partition, row.offset) for row in report if row.state == "sent"}
+    assert places == {(message.partition(), message.offset()) for message in kafka.read_all(topic)}
+    more = [*ROWS, ("mail", "new", "row", DUE, None)]
+    assert run(warehouse, kafka, topic, more)["rows"] == {"sent": SENT + 1, "refused": 8}
+    assert set(ids(kafka, topic).values()) == {1}
+
+
+def test_a_run_that_was_cut_off_is_taken_up_from_what_the_topic_has(kafka, warehouse) -> None:
+    from pipeline.dispatch import FOUND
+    from pipeline.sending import REPORT
+
+    topic = kafka.topic("reminders", 2)
+    run(warehouse, kafka, topic, ROWS[:2])
+    run(warehouse, kafka, topic, ROWS[:3])
+    # The second run died before its report was whole, after it had sent.
+    shutil.rmtree(Path(warehouse.root) / "gold/schedule/job/batch=1")
+    assert run(warehouse, kafka, topic)["rows"]["sent"] == SENT
+    assert set(ids(kafka, topic).values()) == {1}
+    assert len(ids(kafka, topic)) == SENT
+    found = warehouse.read("gold/schedule/job", REPORT).where(f"detail = '{FOUND}'").collect()
+    assert [row.batch for row in found] == [1]
+
+
+def test_the_stop_switch_ends_a_run_before_its_next_slice(kafka, warehouse, monkeypatch) -> None:
+    from pipeline import dispatch
+    from pipeline.sending import send as asked
+
+    topic = kafka.topic("reminders")
+    rows = [("mail", str(number), None, DUE, None) for number in range(40)]
+
+    def send_and_stop(*arguments: Any) -> Any:
+        dispatch.stop(warehouse, errand(topic))
+        return asked(*arguments)
+
+    monkeypatch.setattr(dispatch, "send", send_and_stop)
+    came = run(warehouse, kafka, topic, rows, slice_rows=20)
+    assert came["stopped"]
+    assert 0 < came["rows"]["sent"] < 40
+    monkeypatch.setattr(dispatch, "send", asked)
+    assert run(warehouse, kafka, topic, rows, slice_rows=20) == {"stopped": False, "rows": {"sent": 40}}
+    assert set(ids(kafka, topic).values()) == {1}
+
+
+def test_the_rate_is_kept(kafka, warehouse) -> None:
+    topic = kafka.topic("reminders")
+    rows = [("mail", str(number), None, DUE, None) for number in range(600)]
+    run(warehouse, kafka, topic, rows, rate=300.0)
+    times = sorted(message.timestamp()[1] for message in kafka.read_all(topic))
+    assert len(times) == 600
+    assert times[-1] - times[0] > 500  # without a limit it is a few ms; two tasks of 150 a second each need 1.3 s
