@@ -43,12 +43,12 @@ class Cluster:
         self.metadata = load_metadata(directory) or ClusterMetadata(chance.new_id().replace("-", "")[:22])
         self.controller = Controller(self.metadata, chance.new_id, chance.draw, self._save)
         self.brokers: dict[int, Broker] = {}
-        self._servers: dict[int, Server] = {}
+        self.servers: dict[int, Server] = {}
 
     @property
     def bootstrap_servers(self) -> str:
         """For clients."""
-        return ",".join(f"{self._settings.host}:{server.port}" for _, server in sorted(self._servers.items()))
+        return ",".join(f"{self._settings.host}:{server.port}" for _, server in sorted(self.servers.items()))
 
     async def start(self, ports: Sequence[int], racks: Sequence[str | None] = ()) -> None:
         """One broker for each port; port 0 takes any that is free. OSError: a port is taken."""
@@ -69,7 +69,7 @@ class Cluster:
 
     async def stop_broker(self, broker_id: int) -> None:
         """Let it go: others lead what it led, then its logs are closed."""
-        server, broker = self._servers.pop(broker_id), self.brokers.pop(broker_id)
+        server, broker = self.servers.pop(broker_id), self.brokers.pop(broker_id)
         self.controller.fence(broker_id)
         await server.stop()
         broker.stop()
@@ -77,7 +77,7 @@ class Cluster:
     async def kill_broker(self, broker_id: int) -> None:
         """It ends without a word, as by a signal: nothing is written down, its connections break. Others lead as soon
         as the controller has noticed, which is at once."""
-        server, broker = self._servers.pop(broker_id), self.brokers.pop(broker_id)
+        server, broker = self.servers.pop(broker_id), self.brokers.pop(broker_id)
         broker.halt()
         await server.stop()
         self.controller.fence(broker_id)
@@ -87,19 +87,19 @@ class Cluster:
         broker = Broker(broker_id, self.controller, self._settings, directory, self._clock, self.brokers)
         server = Server(broker, self._settings.host, port)
         await server.start()
-        self.brokers[broker_id], self._servers[broker_id] = broker, server
+        self.brokers[broker_id], self.servers[broker_id] = broker, server
         _log.info("broker %d listens at %s:%d", broker_id, self._settings.host, server.port)
         return BrokerRegistration(broker_id, self._settings.host, server.port, rack)
 
     async def stop(self) -> None:
         """Serve no more and write everything down. Twice is harmless."""
-        for server in self._servers.values():
+        for server in self.servers.values():
             await server.stop()
         for broker in self.brokers.values():
             broker.stop()
         if self.brokers:
             self._save()
-        self._servers.clear()
+        self.servers.clear()
         self.brokers.clear()
         descriptor, self._lock = self._lock, -1
         if descriptor >= 0:

@@ -25,12 +25,16 @@ class CloseConnection(Exception):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The protocol of one connection. `handle` answers a frame; `frame_bytes_max` is the largest that is taken."""
+    """The protocol of one connection. `handle` answers a frame; `frame_bytes_max` is the largest that is taken;
+    `is_refused` ends it at once."""
 
-    def __init__(self, handle: Handle, frame_bytes_max: int, closed: Callable[["Connection"], None]) -> None:
+    def __init__(
+        self, handle: Handle, frame_bytes_max: int, closed: Callable[["Connection"], None], *, is_refused: bool = False
+    ) -> None:
         self._handle = handle
         self._frame_bytes_max = frame_bytes_max
         self._closed = closed
+        self._is_refused = is_refused
         self._received = bytearray(RECEIVE_BYTES)
         self._filled = 0
         self._large: bytearray | None = None
@@ -48,10 +52,17 @@ class Connection(asyncio.BufferedProtocol):
         name = transport.get_extra_info("peername")
         self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
         self._task = asyncio.get_running_loop().create_task(self._serve())
+        if self._is_refused:
+            self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._task.cancel()
         self._closed(self)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What has been answered and the client has not read."""
+        return self._transport.get_write_buffer_size()
 
     def close(self) -> None:
         """End it; what was asked and isn't answered stays so. Harmless when repeated."""

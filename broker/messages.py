@@ -1,39 +1,26 @@
-"""Kafka's messages: requests read by kio, responses written from mappings by what kio knows of their fields.
+"""Kafka's messages: requests read, responses written, by what kio knows of their fields.
 
 A handler gives a response as a mapping of field names (kio's) to plain values: error codes and times as integers, ids
 of topics as text. What a version doesn't have is left out, what a handler doesn't give gets the field's default, so
 handlers know nothing of versions except where the meaning changes. A name that no version has is a KeyError.
 """
 
-import types
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache, partial
-from struct import Struct
-from typing import Any, Final, Union, get_args, get_origin
+from typing import Any, Final
 
 from kio.index import load_request_schema, load_response_schema
-from kio.serial import entity_reader
 
 from broker.api_keys import VERSIONS, ApiKey
+from broker.message_reader import ReadValue, struct_reader
+from broker.message_schema import FORMATS, element_type, is_array, is_optional
+from broker.wire import Reader
 
 Put = Callable[[bytes], None]
 Writer = Callable[[Put, Any], None]
 
 NO_ID: Final = bytes(16)
-FORMATS: Final = {
-    "bool": Struct(">?"),
-    "int8": Struct(">b"),
-    "int16": Struct(">h"),
-    "int32": Struct(">i"),
-    "int64": Struct(">q"),
-    "uint16": Struct(">H"),
-    "float64": Struct(">d"),
-    "error_code": Struct(">h"),
-    "timedelta_i32": Struct(">i"),
-    "timedelta_i64": Struct(">q"),
-    "datetime_i64": Struct(">q"),
-}
 # What kio has types of its own for, and what stands for nothing there.
 IMPLICIT: Final = {"timedelta_i32": 0, "timedelta_i64": 0, "datetime_i64": -1, "uuid": None}
 EMPTY: Final = {"bool": False, "string": "", "bytes": b"", "records": b""}
@@ -41,13 +28,12 @@ _SHORT: Final = FORMATS["int16"]
 _INT: Final = FORMATS["int32"]
 
 
-def read_request(api_key: int, version: int, body: bytes) -> Any:
-    """The request as kio's type for this version. Any exception of kio's: it is malformed.
+def read_request(api_key: int, version: int, body: memoryview) -> Any:
+    """The request, with the fields of this version. Any exception: it is malformed.
 
-    What follows it is passed over, as in Kafka: librdkafka's Metadata 13 has a byte too many.
+    What follows it is passed over, as in Kafka: librdkafka's Metadata 13 has bytes too many.
     """
-    request, _ = _request_reader(api_key, version)(body, 0)
-    return request
+    return _request_reader(api_key, version)(Reader(body, is_compact=is_flexible(api_key, version)))
 
 
 def write_response(api_key: int, version: int, response: Mapping[str, Any]) -> list[bytes]:
@@ -57,6 +43,7 @@ def write_response(api_key: int, version: int, response: Mapping[str, Any]) -> l
     return parts
 
 
+@cache
 def is_flexible(api_key: int, version: int) -> bool:
     """Whether this version has tagged fields, its header too."""
     return bool(load_request_schema(api_key, version).__flexible__)
@@ -71,8 +58,8 @@ def preload() -> None:
 
 
 @cache
-def _request_reader(api_key: int, version: int) -> Callable[[bytes, int], tuple[Any, int]]:
-    return entity_reader(load_request_schema(api_key, version))
+def _request_reader(api_key: int, version: int) -> ReadValue:
+    return struct_reader(load_request_schema(api_key, version))
 
 
 @cache
@@ -94,7 +81,7 @@ def collect_names(kind: Any, names: dict[str, frozenset[str]]) -> None:
     """Add the fields of this type of kio's, and of those in it."""
     names[kind.__name__] = names.get(kind.__name__, frozenset()) | {field.name for field in fields(kind)}
     for field in fields(kind):
-        inner = _inner(field.type)
+        inner = element_type(field.type)
         if is_dataclass(inner):
             collect_names(inner, names)
 
@@ -137,16 +124,16 @@ def _write_tagged(put: Put, value: Mapping[str, Any], tagged: list[tuple[int, st
 
 
 def _field_writer(field: Field[Any], names: Mapping[str, frozenset[str]], *, flexible: bool) -> Writer:
-    inner = _inner(field.type)
-    optional = _is_optional(field.type) and "tag" not in field.metadata
+    inner = element_type(field.type)
+    optional = is_optional(field.type) and "tag" not in field.metadata
     write: Writer
     if is_dataclass(inner):
         write = struct_writer(inner, names)
-        if optional and not _is_array(field.type):
+        if optional and not is_array(field.type):
             return partial(_write_optional_struct, write)
     else:
         write = _primitive_writer(field.metadata["kafka_type"], flexible=flexible)
-    if _is_array(field.type):
+    if is_array(field.type):
         return partial(_write_compact_array if flexible else _write_array, write)
     return write
 
@@ -231,30 +218,12 @@ def unsigned_varint(value: int) -> bytes:
     return bytes(encoded)
 
 
-def _is_optional(kind: Any) -> bool:
-    return get_origin(kind) in (types.UnionType, Union) and types.NoneType in get_args(kind)
-
-
-def _without_none(kind: Any) -> Any:
-    return next(arg for arg in get_args(kind) if arg is not types.NoneType) if _is_optional(kind) else kind
-
-
-def _is_array(kind: Any) -> bool:
-    return get_origin(_without_none(kind)) is tuple
-
-
-def _inner(kind: Any) -> Any:
-    """Of an array or an optional: what is in it."""
-    kind = _without_none(kind)
-    return _without_none(get_args(kind)[0]) if get_origin(kind) is tuple else kind
-
-
 def _default(field: Field[Any]) -> Any:
     kind = field.metadata.get("kafka_type", "")
     if kind in IMPLICIT:
         return IMPLICIT[kind]
     if field.default is not MISSING:
         return {} if is_dataclass(field.default) else field.default
-    if _is_array(field.type):
+    if is_array(field.type):
         return ()
-    return None if _is_optional(field.type) else EMPTY.get(kind, 0)
+    return None if is_optional(field.type) else EMPTY.get(kind, 0)

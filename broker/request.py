@@ -73,6 +73,6 @@ def read_frame(frame: bytearray) -> tuple[RequestHeader, Any]:
     try:
         if api_key is ApiKey.PRODUCE:
             return header, read_produce_request(version, body)
-        return header, read_request(api_key, version, bytes(body))
+        return header, read_request(api_key, version, body)
     except Exception as error:
         raise MalformedRequest(f"{api_key.name} {version} that can't be read: {type(error).__name__}") from error

@@ -27,7 +27,7 @@ class Server:
         self._broker = broker
         self._host = host
         self.port = port
-        self._connections: set[Connection] = set()
+        self.connections: set[Connection] = set()
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -41,19 +41,21 @@ class Server:
         if server is None:
             return
         server.close()
-        for connection in list(self._connections):
+        for connection in list(self.connections):
             connection.close()
         await server.wait_closed()
 
     def _connect(self) -> Connection:
-        connection = Connection(self._handle, self._broker.settings.socket_request_max_bytes, self._disconnected)
-        self._connections.add(connection)
-        if len(self._connections) > self._broker.settings.max_connections:
-            self._broker.loop.call_soon(connection.close)
+        settings = self._broker.settings
+        is_refused = len(self.connections) >= settings.max_connections
+        connection = Connection(
+            self._handle, settings.socket_request_max_bytes, self._disconnected, is_refused=is_refused
+        )
+        self.connections.add(connection)
         return connection
 
     def _disconnected(self, connection: Connection) -> None:
-        self._connections.discard(connection)
+        self.connections.discard(connection)
 
     async def _handle(self, frame: bytearray, peer: str) -> Sequence[bytes] | None:
         try:

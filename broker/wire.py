@@ -1,5 +1,6 @@
 """Kafka's primitive types in a buffer, for what is read by hand: frame headers, and the one request with records."""
 
+from collections.abc import Iterator
 from struct import Struct
 from typing import Any, Final
 
@@ -33,11 +34,15 @@ class Reader:
         return int(self.numbers(_INT)[0])
 
     def count(self) -> int:
-        """The length of an array, 0 for null; at most one for each byte that is left."""
-        count = max(0, self._varint() - 1 if self._is_compact else self.int32())
+        """The length of an array, 0 for null."""
+        return self.nullable_count() or 0
+
+    def nullable_count(self) -> int | None:
+        """The length of an array, None for null; at most one for each byte that is left."""
+        count = self._varint() - 1 if self._is_compact else self.int32()
         if count > len(self._data) - self._position:
             raise ValueError(f"an array of {count} in {len(self._data) - self._position} bytes")
-        return count
+        return None if count < 0 else count
 
     def string(self) -> str:
         """Text that is there."""
@@ -65,11 +70,15 @@ class Reader:
 
     def tags(self) -> None:
         """Skip the tagged fields, if this version has any."""
-        if not self._is_compact:
-            return
+        if self._is_compact:
+            for _ in self.tagged():
+                pass
+
+    def tagged(self) -> Iterator[tuple[int, "Reader"]]:
+        """Each tagged field's number and content."""
         for _ in range(self._varint()):
-            self._varint()
-            self._take(self._varint())
+            tag = self._varint()
+            yield tag, Reader(self._take(self._varint()), is_compact=True)
 
     def _take(self, size: int) -> memoryview:
         start, self._position = self._position, self._position + size

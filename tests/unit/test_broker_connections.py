@@ -1,0 +1,88 @@
+"""Clients that are many, slow, or gone before their answer comes."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from broker.api_keys import ApiKey
+from purgatory.errors import Errors
+from tests.services.raw_client import RawClient, encode
+from tests.services.reference_broker import ReferenceBroker
+from tests.services.waiting import wait_until
+from tests.unit.log_world import batch
+
+WAIT_S = 30.0
+CONNECTIONS = 300
+ASKED = 60
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReferenceBroker]:
+    broker = ReferenceBroker(tmp_path_factory.mktemp("broker"), max_connections=CONNECTIONS).start()
+    with RawClient(broker.bootstrap) as client:
+        client.create_topic("topic")
+        client.produce("topic", batch(bytes(500_000)))
+    yield broker
+    broker.stop()
+
+
+def parked(broker: ReferenceBroker) -> Any:
+    return broker.inspect(lambda cluster: cluster.brokers[1].replicas.fetch.num_delayed)
+
+
+def test_many_wait_and_one_produce_answers_all(broker: ReferenceBroker) -> None:
+    with ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(broker.bootstrap)) for _ in range(CONNECTIONS - 1)]
+        for client in clients:
+            client.send(ApiKey.FETCH, 12, **client.fetch_body("topic", 1, max_wait_ms=60_000))
+        wait_until(lambda: parked(broker) == len(clients), WAIT_S, lambda: f"{parked(broker)} wait")
+        with RawClient(broker.bootstrap) as producer:
+            assert producer.produce("topic", batch(b"news")).error_code == Errors.NONE
+        for client in clients:
+            [answer] = client.receive(ApiKey.FETCH, 12).responses
+            assert b"news" in answer.partitions[0].records
+
+
+def test_one_connection_too_many_is_closed(broker: ReferenceBroker) -> None:
+    with ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(broker.bootstrap)) for _ in range(CONNECTIONS)]
+        for client in clients:
+            assert client.ask(ApiKey.API_VERSIONS, 0).error_code == Errors.NONE
+        assert stack.enter_context(RawClient(broker.bootstrap)).is_closed()
+        assert clients[0].ask(ApiKey.API_VERSIONS, 0).error_code == Errors.NONE
+
+
+def test_a_client_that_does_not_read_is_not_read_from(broker: ReferenceBroker) -> None:
+    """It asks for half a megabyte again and again: what isn't sent must not pile up in the broker."""
+    with RawClient(broker.bootstrap) as client:
+        frame = encode(ApiKey.FETCH, 12, client.fetch_body("topic", 0))
+        client.socket.sendall(frame * ASKED)
+
+        def held() -> int:
+            return int(broker.inspect(lambda one: sum(each.unsent_bytes for each in one.servers[1].connections)))
+
+        wait_until(lambda: held() > 0, WAIT_S, lambda: "everything was sent")
+        assert held() < 2_000_000
+        with RawClient(broker.bootstrap) as other:
+            assert other.ask(ApiKey.API_VERSIONS, 0).error_code == Errors.NONE
+        for _ in range(ASKED):  # all are answered in the end
+            assert len(client.receive_frame()) > 500_000
+
+
+def test_who_leaves_while_waiting_is_forgotten(broker: ReferenceBroker) -> None:
+    before = parked(broker)
+    client = RawClient(broker.bootstrap)
+    client.send(ApiKey.FETCH, 12, **client.fetch_body("topic", 1 << 40, max_wait_ms=60_000))
+    assert client.receive(ApiKey.FETCH, 12).responses[0].partitions[0].error_code == Errors.OFFSET_OUT_OF_RANGE
+    end = client.fetch("topic", 0).high_watermark
+    client.send(ApiKey.FETCH, 12, **client.fetch_body("topic", end, max_wait_ms=60_000))
+    wait_until(lambda: parked(broker) == before + 1, WAIT_S, lambda: "the fetch does not wait")
+    client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # close with a reset
+    client.close()
+    with RawClient(broker.bootstrap) as other:
+        other.produce("topic", batch(b"nobody waits"))
+        assert other.fetch("topic", end).high_watermark == end + 1
+    wait_until(lambda: parked(broker) == before, WAIT_S, lambda: "the operation is still there")
