@@ -145,6 +145,56 @@ MUTANTS: Final[dict[str, Mutant]] = {
         TRANSACTIONS,
     ),
     "a refused record is forgotten": Mutant("settlement.py", "if generation.failures:", "if False:"),
+    "a cancelled record of the wheel fires": Mutant(
+        "actions.py", "            self._emitter.withdraw(lane, held)\n", "            pass\n"
+    ),
+    "a struck record is promoted": Mutant(
+        "withdrawal.py", "        lane.skip[held.offset] = held.position\n        lane.struck", "        lane.struck"
+    ),
+    "a record that is about to go to the overflow goes there although it has left": Mutant(
+        "withdrawal.py", "    lane.puts = kept\n", ""
+    ),
+    "what the overflow finds is believed": Mutant(
+        "actions.py",
+        "if held is not None and (held.position <= lane.cursor or held.offset in lane.skip):",
+        "if False:",
+    ),
+    "an action acts on what came after it": Mutant(
+        "actions.py", "if found is not None and found.offset >= item.offset:", "if False:"
+    ),
+    "another key replaces too": Mutant(
+        "actions.py", "if found is not None and found.key == item.key:", "if found is not None:"
+    ),
+    "who has an id doesn't wait for its turn": Mutant(
+        "actions.py",
+        "            if queue is None:\n                waiting",
+        "            if True:\n                waiting",
+    ),
+    "recovery forgets what is carried": Mutant(
+        "recovery.py", "                lane.entries.setdefault(held.offset, held)\n", "                pass\n"
+    ),
+    "recovery forgets what is struck": Mutant("recovery.py", "                    struck=struck,\n", ""),
+    "a rebuild forgets what is struck": Mutant(
+        "rebuild.py", "struck_out(block.settled) if block.number > self._hw else []", "[]"
+    ),
+    "an aborted cancellation is forgotten": Mutant(
+        "sealing.py",
+        "    lane.departed[:0] = seal.silent  # the others are produced again\n",
+        "",
+        TRANSACTIONS,
+    ),
+    "an aborted strike is written though its record hasn't left": Mutant(
+        "sealing.py",
+        "        seal.change.struck = []  # these go with their records' settlement, in another change\n",
+        "",
+        TRANSACTIONS,
+    ),
+    "a moved record takes its payload from its control record": Mutant(
+        "codec.py", "size + len(key or b\"\") + len(value or b\"\"), source,", "size, -1,"
+    ),
+    "struck records are counted as promoted": Mutant(
+        "lane.py", "                elif offset in struck:\n                    self.overflow_held -= 1\n", ""
+    ),
 }
 FAST: Final = (
     "W is C, whatever is unsettled",

@@ -1,0 +1,300 @@
+"""Who acts on whom: what becomes of the held record, wherever it is, and of the control record."""
+
+import pytest
+
+from sidecar.block import decode
+from sidecar.overflow import OverflowUnavailable
+from sidecar.record import Headers, Outcome, Position, held_id
+from tests.unit.engine_bench import LANE, SOURCE, Bench
+
+FAR_MS = 15_000
+Row = tuple[Outcome, int | None]
+
+
+def settled(bench: Bench) -> dict[int, Row]:
+    """Outcome and related offset, by offset."""
+    found: dict[int, Row] = {}
+    for record in bench.ledger:
+        rows = decode(record.value()).settled
+        for offset, outcome in zip(rows.offsets, rows.outcomes, strict=True):
+            assert offset not in found
+            found[offset] = Outcome(outcome), rows.related.get(offset)
+    return found
+
+
+def send(bench: Bench, delay_ms: int, value: bytes = b"v", name: bytes = b"x") -> int:
+    return bench.send(value, delay_ms, [("tickover-id", name)])
+
+
+def act(bench: Bench, action: bytes, delay_ms: int | None = None, name: bytes = b"x") -> int:
+    return bench.send(b"", delay_ms, [("tickover-id", name), ("tickover-action", action)])
+
+
+def wait_settled(bench: Bench, *offsets: int) -> dict[int, Row]:
+    bench.wait_until(lambda: set(offsets) <= set(settled(bench)), 200_000)
+    return settled(bench)
+
+
+def at_rest(bench: Bench) -> None:
+    """Nothing is held and everything adds up."""
+    bench.run(200)
+    assert bench.replica.publisher.survey() == 0
+    assert bench.replica.emitter.load.records == 0
+    assert bench.replica.emitter.load.bytes == 0
+    assert len(bench.lane.ids) == 0
+    assert bench.replica.actions.count == 0
+    assert not bench.lane.struck
+
+
+def in_wheel(bench: Bench) -> int:
+    held = send(bench, 1_500)
+    bench.run(200)
+    assert bench.lane.wheel.count == 1
+    return held
+
+
+def in_overflow(bench: Bench) -> int:
+    held = send(bench, FAR_MS)
+    bench.wait_until(lambda: bench.lane.overflow_held == 1)
+    return held
+
+
+def promoted(bench: Bench) -> int:
+    held = send(bench, 6_000)
+    bench.wait_until(lambda: bench.lane.overflow_held == 1)
+    bench.wait_until(lambda: bench.lane.wheel.count == 1)
+    return held
+
+
+def on_its_way(bench: Bench) -> int:
+    def down(method: str, after: bool) -> None:
+        if method == "apply":
+            raise OverflowUnavailable("down")
+
+    bench.overflow.failing = down
+    held = send(bench, FAR_MS)
+    bench.wait_until(lambda: bench.lane.changes)
+    return held
+
+
+def about_to_go(bench: Bench) -> int:
+    held = send(bench, FAR_MS)
+    while not bench.lane.puts:
+        bench.step(1)
+    return held
+
+
+PLACES = [in_wheel, in_overflow, promoted, on_its_way, about_to_go]
+
+
+@pytest.fixture(name="bench", params=[None, str], ids=["at least once", "exactly once"])
+def bench_fixture(request: pytest.FixtureRequest) -> Bench:
+    return Bench(trouble=request.param)
+
+
+@pytest.mark.parametrize("held_in", PLACES)
+@pytest.mark.parametrize("crash", [False, True], ids=["", "and a crash"])
+def test_cancelled_wherever_it_is(bench: Bench, held_in, crash: bool) -> None:
+    held = held_in(bench)
+    control = act(bench, b"cancel")
+    found = wait_settled(bench, held, control)
+    bench.overflow.failing = lambda method, after: None
+    if crash:
+        bench.restart()
+    bench.run(FAR_MS + 10_000)
+
+    assert found == {held: (Outcome.CANCELLED, control), control: (Outcome.APPLIED, held)}
+    assert bench.values("mail") == []
+    assert bench.replica.tally.outcomes[SOURCE, Outcome.CANCELLED] == (0 if crash else 1)
+    at_rest(bench)
+
+
+@pytest.mark.parametrize("held_in", PLACES)
+@pytest.mark.parametrize("delay_ms", [300, 8_000])
+@pytest.mark.parametrize("crash", [False, True], ids=["", "and a crash"])
+def test_rescheduled_wherever_it_is(bench: Bench, held_in, delay_ms: int, crash: bool) -> None:
+    held = held_in(bench)
+    due_ms = bench.clock.now_ms + delay_ms
+    control = act(bench, b"reschedule", delay_ms)
+    wait_settled(bench, held)
+    if crash:
+        bench.restart()
+    bench.run(20)
+    bench.overflow.failing = lambda method, after: None
+    found = wait_settled(bench, control)
+    bench.run(FAR_MS)
+
+    assert found == {held: (Outcome.MOVED, control), control: (Outcome.EMITTED, held)}
+    [record] = bench.records("mail")
+    headers = dict(record.headers() or [])
+    assert headers["tickover-due"] == b"%d" % due_ms
+    assert headers["tickover-origin"] == b"%s/0/%d" % (SOURCE.encode(), held)
+    assert headers["tickover-id"] == b"x"
+    assert record.pair == (b"k", b"v")
+    assert record.handed_over_ms >= due_ms
+    at_rest(bench)
+
+
+@pytest.mark.parametrize("held_in", PLACES)
+def test_fired_wherever_it_is(bench: Bench, held_in) -> None:
+    held = held_in(bench)
+    asked_ms = bench.clock.now_ms
+    control = act(bench, b"fire")
+    found = wait_settled(bench, held, control)
+
+    assert found == {held: (Outcome.MOVED, control), control: (Outcome.EMITTED, held)}
+    [record] = bench.records("mail")
+    assert asked_ms <= int(dict(record.headers() or [])["tickover-due"] or b"0") <= record.handed_over_ms
+    assert bench.replica.tally.early == 0
+    bench.run(50)
+    counts = bench.replica.tally.topic_counts(SOURCE, 0, 0)
+    assert (counts.applied, counts.emitted, counts.accepted) == (1, 1, 2)
+    bench.overflow.failing = lambda method, after: None
+    bench.run(FAR_MS)
+    assert len(bench.records("mail")) == 1
+    at_rest(bench)
+
+
+@pytest.mark.parametrize("held_in", PLACES)
+def test_replaced_wherever_it_is(bench: Bench, held_in) -> None:
+    first = held_in(bench)
+    second = send(bench, 3_000, b"second")
+    found = wait_settled(bench, first)
+    bench.overflow.failing = lambda method, after: None
+    found = wait_settled(bench, second)
+    bench.run(FAR_MS)
+
+    assert found == {first: (Outcome.REPLACED, second), second: (Outcome.EMITTED, None)}
+    assert bench.values("mail") == [b"second"]
+    at_rest(bench)
+
+
+def test_a_message_is_moved_again_and_again_and_cancelled_at_last(bench: Bench) -> None:
+    first = send(bench, FAR_MS)
+    moves = [act(bench, b"reschedule", delay_ms) for delay_ms in (20_000, 500, 20_000, FAR_MS)]
+    bench.wait_until(lambda: bench.lane.overflow_held == 1)
+    bench.restart()
+    bench.run(500)
+    cancel = act(bench, b"cancel")
+    found = wait_settled(bench, cancel)
+
+    following = [*moves, cancel]
+    assert found[first] == (Outcome.MOVED, moves[0])
+    assert [found[move] for move in moves[:-1]] == [(Outcome.MOVED, move) for move in moves[1:]]
+    assert found[moves[-1]] == (Outcome.CANCELLED, cancel)
+    assert found[cancel] == (Outcome.APPLIED, following[-2])
+    bench.run(25_000)
+    assert bench.values("mail") == []
+    at_rest(bench)
+
+
+def no_such_id(bench: Bench) -> tuple[int, Row]:
+    return act(bench, b"cancel", name=b"nobody"), (Outcome.APPLIED, None)
+
+
+def settled_already(bench: Bench) -> tuple[int, Row]:
+    wait_settled(bench, send(bench, 0, name=b"gone"))
+    return act(bench, b"reschedule", 5, name=b"gone"), (Outcome.APPLIED, None)
+
+
+def settled_from_the_overflow(bench: Bench) -> tuple[int, Row]:
+    gone = send(bench, 5_000, name=b"gone")
+    wait_settled(bench, gone)
+    assert held_id(bench.overflow.records[LANE][0]) == "gone"  # its copy is still there
+    return act(bench, b"cancel", name=b"gone"), (Outcome.APPLIED, None)
+
+
+def a_stale_version(bench: Bench) -> tuple[int, Row]:
+    """A control record acts only on records before it: read again after the one that replaced, it has no effect."""
+    first, control = send(bench, FAR_MS, name=b"s"), act(bench, b"cancel", name=b"s")
+    found = wait_settled(bench, first)
+    later = send(bench, 2_000, b"later", name=b"s")
+    assert wait_settled(bench, later)[later] == (Outcome.EMITTED, None)
+    return control, found[control]
+
+
+def two_at_once(bench: Bench) -> tuple[int, Row]:
+    send(bench, FAR_MS, name=b"two")
+    act(bench, b"cancel", name=b"two")
+    return act(bench, b"fire", name=b"two"), (Outcome.APPLIED, None)
+
+
+def without_an_id(bench: Bench) -> tuple[int, Row]:
+    return bench.send(b"", None, [("tickover-action", b"cancel")]), (Outcome.QUARANTINED, None)
+
+
+def beyond_the_limit(bench: Bench) -> tuple[int, Row]:
+    return act(bench, b"reschedule", 11 * 86_400_000), (Outcome.QUARANTINED, None)
+
+
+def to_no_time(bench: Bench) -> tuple[int, Row]:
+    return act(bench, b"reschedule"), (Outcome.QUARANTINED, None)
+
+
+@pytest.mark.parametrize("case", [
+    no_such_id, settled_already, settled_from_the_overflow, a_stale_version, two_at_once, without_an_id,
+    beyond_the_limit, to_no_time,
+])  # fmt: skip
+def test_what_can_do_nothing_does_nothing_and_is_settled(bench: Bench, case) -> None:
+    control, expected = case(bench)
+    assert wait_settled(bench, control)[control] == expected
+
+
+def test_both_times_given_the_absolute_one_wins(bench: Bench) -> None:
+    held = in_overflow(bench)
+    due_ms = bench.clock.now_ms + 700
+    at: Headers = [("tickover-deliver-at", b"%d" % due_ms)]
+    bench.send(b"", 9_000, [*at, ("tickover-id", b"x"), ("tickover-action", b"reschedule")])
+    wait_settled(bench, held)
+    bench.wait_until(lambda: bench.values("mail"))
+    assert dict(bench.records("mail")[0].headers() or [])["tickover-due"] == b"%d" % due_ms
+
+
+def test_records_with_an_id_wait_for_an_overflow_that_is_away_and_others_do_not(bench: Bench) -> None:
+    held = in_overflow(bench)
+    bench.overflow.failing = down = lambda method, after: (_ for _ in ()).throw(OverflowUnavailable("down"))
+    control = act(bench, b"cancel")
+    bench.send(b"plain", 100)
+    bench.wait_until(lambda: bench.values("mail") == [b"plain"])
+    bench.run(5_000)
+    assert control not in settled(bench)
+    assert bench.overflow.failing is down
+    assert bench.replica.actions.count == 1
+    bench.overflow.failing = lambda method, after: None
+    assert wait_settled(bench, control)[held] == (Outcome.CANCELLED, control)
+    bench.run(FAR_MS)
+    at_rest(bench)
+
+
+def test_what_was_cancelled_long_ago_does_not_come_back_with_a_rebuild(bench: Bench) -> None:
+    held, control = in_overflow(bench), act(bench, b"cancel")
+    wait_settled(bench, held, control)
+    kept = send(bench, FAR_MS, b"kept", name=b"y")
+    for number in range(5):  # until recovery needs nothing of the cancellation any more
+        bench.send(b"%d" % number, 10)
+        bench.run(300)
+    assert bench.lane.recovery_pointer() > bench.lane.rebuild_pointer()
+    assert held not in bench.lane.skip
+    bench.overflow.wipe()
+    bench.wait_until(lambda: bench.replica.tally.rebuilds and bench.lane.loss is None)
+    assert [copy.offset for copy in bench.overflow.records[LANE]] == [kept]
+    bench.run(FAR_MS + 5_000)
+    assert b"v" not in bench.values("mail")
+    assert b"kept" in bench.values("mail")
+    at_rest(bench)
+
+
+def test_a_moved_record_whose_payload_retention_took_is_counted_and_the_lane_goes_on(bench: Bench) -> None:
+    held = in_wheel(bench)
+    control = act(bench, b"reschedule", 30_000)
+    bench.overflow.failing = lambda method, after: (_ for _ in ()).throw(OverflowUnavailable("down"))
+    wait_settled(bench, held)
+    bench.replica.crash()
+    bench.broker.delete_before(SOURCE, 0, control)
+    bench.overflow.failing = lambda method, after: None
+    bench.replica = bench.new_replica()
+    bench.wait_until(lambda: bench.replica.tally.lost[SOURCE, "source"] == 1)
+    after = bench.send(b"after", 0)
+    wait_settled(bench, after)
+    assert bench.lane.watermark > Position(0, 0)
+    at_rest(bench)
