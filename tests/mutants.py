@@ -190,7 +190,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         TRANSACTIONS,
     ),
     "a moved record takes its payload from its control record": Mutant(
-        "codec.py", "size + len(key or b\"\") + len(value or b\"\"), source,", "size, -1,"
+        "codec.py", 'size + len(key or b"") + len(value or b""), source,', "size, -1,"
     ),
     "struck records are counted as promoted": Mutant(
         "lane.py", "                elif offset in struck:\n                    self.overflow_held -= 1\n", ""
