@@ -23,6 +23,7 @@ target: {topic: "~mail"}
 WAIT_S = 60.0
 FAR = b"30m"  # in Redis: the horizon is a second
 MESSAGES = 60
+Rows = dict[int | None, tuple[Outcome, int | None]]
 ID, DELAY, ACTION = "tickover-id", "tickover-delay", "tickover-action"
 
 
@@ -49,9 +50,9 @@ def act(site: Site, message_id: str, action: bytes, delay: bytes | None = None) 
     return site.send(site.name("delays"), [*headers, *([(DELAY, delay)] if delay is not None else [])])
 
 
-def rows(site: Site) -> dict[int, tuple[Outcome, int | None]]:
+def rows(site: Site) -> Rows:
     """Outcome and related offset of what was settled in partition 0, by offset."""
-    found: dict[int, tuple[Outcome, int | None]] = {}
+    found: Rows = {}
     for message in site.kafka.read_all(f"tickover.{site.group}.ledger"):
         block = decode(message.value())
         if block.partition == 0:
@@ -61,7 +62,7 @@ def rows(site: Site) -> dict[int, tuple[Outcome, int | None]]:
     return found
 
 
-def wait_settled(site: Site, sidecar: Sidecar, *reports: Message) -> dict[int, tuple[Outcome, int | None]]:
+def wait_settled(site: Site, sidecar: Sidecar, *reports: Message) -> Rows:
     offsets = {report.offset() for report in reports}
     wait_until(lambda: offsets <= set(rows(site)), WAIT_S, sidecar.last_words)
     return rows(site)
