@@ -26,6 +26,7 @@ from pipeline.topics import RECORDS, bounds
 
 SLICES: Final = "_slices"
 STOP: Final = "stop"
+TOPICS_MAX: Final = 1_000
 FOUND: Final = "found in the topic, after a run that was cut off"
 
 
@@ -36,7 +37,6 @@ class Errand:
     kind: str
     job: str
     mark: str
-    topics: tuple[str, ...]
     rate: float = 0.0
     slice_rows: int = 100_000
 
@@ -55,12 +55,13 @@ def dispatch(warehouse: Warehouse, kafka: KafkaPlace, errand: Errand, rows: Data
     count = left.count()
     slices = -(-count // errand.slice_rows)
     first = max([-1, *_begun(warehouse, errand)]) + 1
+    topics = _topics(left)
     stopped = False
     for number in range(slices):
         if warehouse.exists(errand.table, STOP):
             stopped = True
             break
-        ends = {topic: bounds(kafka.client, topic)[1] for topic in errand.topics}
+        ends = {topic: bounds(kafka.client, topic)[1] for topic in topics}
         warehouse.write_text(json.dumps(ends), errand.table, SLICES, str(first + number))
         one = left.where(F.pmod(F.xxhash64("id"), F.lit(slices)) == number)
         warehouse.write_batch(send(one, kafka.client, errand.rate), errand.table, first + number, "sent_ms")
@@ -115,6 +116,11 @@ def read_ranges(
     schema = "topic string, partition int, start bigint, end bigint"
     planned = warehouse.spark.createDataFrame(list(ranges), schema)
     return planned.repartition(max(len(ranges), 1)).mapInArrow(batches, RECORDS)
+
+
+def _topics(rows: DataFrame) -> list[str]:
+    sent = rows.where("refused IS NULL").select("topic").distinct()
+    return sorted(row.topic for row in sent.limit(TOPICS_MAX).collect())
 
 
 def _begun(warehouse: Warehouse, errand: Errand) -> list[int]:

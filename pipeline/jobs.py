@@ -9,9 +9,12 @@ from pyspark.sql import functions as F
 
 from pipeline import backtest as replay
 from pipeline import reconcile as judge
+from pipeline import redrive as again
 from pipeline.errors import PipelineError
 from pipeline.ledger import BLOCKS, ENTRIES
 from pipeline.lifecycle import LIFECYCLE
+from pipeline.rebuild import overflow
+from pipeline.reports import held
 from pipeline.stream import BLOCKS_TABLE, ENTRIES_TABLE, LIFECYCLE_TABLE, LOST, LOST_TABLE, read_records, records_topics
 from pipeline.tables import Warehouse
 from pipeline.topics import RECORDS
@@ -54,9 +57,7 @@ def backtest(warehouse: Warehouse, topics: Sequence[str], files: Mapping[str, st
 
     Raises PipelineError for a topic that wasn't taken in.
     """
-    absent = sorted(set(topics) - set(records_topics(warehouse)))
-    if absent:
-        raise PipelineError(f"not ingested: {', '.join(absent)}; run ingest with --topic for each")
+    _check_ingested(warehouse, topics)
     records = _records(warehouse, topics)
     settled = warehouse.read(LIFECYCLE_TABLE, LIFECYCLE)
     replayed = replay.replayed(replay.failures(records, settled), replay.decisions(records, files)).cache()
@@ -68,6 +69,43 @@ def backtest(warehouse: Warehouse, topics: Sequence[str], files: Mapping[str, st
     peak = {row.policies: row.peak for row in peaks}
     rows = warehouse.spark.read.parquet(warehouse.path("gold/backtest")).orderBy("policies").collect()
     return {"policies": [row.asDict() | {"peak_per_minute": peak.get(row.policies, 0)} for row in rows]}
+
+
+def redrive_rows(
+    warehouse: Warehouse, topics: Sequence[str], choice: again.Choice, target: str, job: str, loops_max: int
+) -> DataFrame:
+    """Rows to send of the chosen letters on these topics. Raises PipelineError for a topic that wasn't taken in."""
+    _check_ingested(warehouse, topics)
+    return again.parcels(again.letters(_records(warehouse, topics), choice), target, job, loops_max)
+
+
+def redrive_plan(rows: DataFrame) -> dict[str, Any]:
+    """What would be sent, by kind, the most frequent kinds first."""
+    kinds = again.plan(rows).limit(FINDINGS_SHOWN_MAX).collect()
+    return {
+        "letters": sum(row.letters for row in kinds if row.refused is None),
+        "kinds": [row.asDict() for row in kinds],
+    }
+
+
+def rebuild(warehouse: Warehouse) -> dict[str, Any]:
+    """Everything the overflow should hold, with its payload, into gold/overflow."""
+    settled = warehouse.read(LIFECYCLE_TABLE, LIFECYCLE)
+    waiting = held(warehouse.read(ENTRIES_TABLE, ENTRIES).where(~F.col("carried")), settled)
+    warehouse.replace(overflow(waiting, _records(warehouse, records_topics(warehouse))), "gold/overflow")
+    made = warehouse.spark.read.parquet(warehouse.path("gold/overflow"))
+    known = {row.payload_known: row["count"] for row in made.groupBy("payload_known").count().collect()}
+    return {
+        "held": sum(known.values()),
+        "without_payload": known.get(False, 0),
+        "table": warehouse.path("gold/overflow"),
+    }
+
+
+def _check_ingested(warehouse: Warehouse, topics: Sequence[str]) -> None:
+    absent = sorted(set(topics) - set(records_topics(warehouse)))
+    if absent:
+        raise PipelineError(f"not ingested: {', '.join(absent)}; run ingest with --topic for each")
 
 
 def _records(warehouse: Warehouse, topics: Iterable[str]) -> DataFrame:

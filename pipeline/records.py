@@ -31,9 +31,9 @@ NUMBERS: Final = {"attempt": ATTEMPT, "due_ms": DUE, "first_failure_ms": FIRST_F
 
 
 def header(name: str) -> Column:
-    """The first header of this name as text; what is not UTF-8 in it is replaced. Null: none, or its value is null."""
+    """The last header of this name as text; what is not UTF-8 in it is replaced. Null: none, or its value is null."""
     found = F.filter("headers", lambda one: one["key"] == name)
-    return F.make_valid_utf8(F.get(found, F.lit(0))["value"].cast("string"))
+    return F.make_valid_utf8(F.try_element_at(found, F.lit(-1))["value"].cast("string"))
 
 
 def place(topic: str, partition: str, offset: str) -> Column:

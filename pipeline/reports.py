@@ -95,7 +95,7 @@ def held(entries: DataFrame, settled: DataFrame) -> DataFrame:
     """What the overflow holds: entries that nothing has settled."""
     place = ["topic", "topic_id", "partition", "offset"]
     newest = entries.groupBy(*place).agg(
-        F.max_by(F.struct("due_ms", "target", "policy"), F.struct("ledger_offset")).alias("one")
+        F.max_by(F.struct("due_ms", "target", "policy", "source_offset"), "ledger_offset").alias("one")
     )
     return newest.join(settled.select(*place), place, "left_anti").select(*place, "one.*")
 

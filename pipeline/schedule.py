@@ -77,6 +77,8 @@ def _headers(rows: DataFrame) -> Column:
     if "headers" not in rows.columns:
         return F.array().cast(kind)
     given = rows.schema["headers"].dataType
+    if isinstance(given, T.ArrayType):
+        return F.coalesce(F.col("headers").cast(kind), F.array().cast(kind))
     text = F.from_json("headers", "map<string, string>") if isinstance(given, T.StringType) else F.col("headers")
     pairs = F.map_entries(text.cast("map<string, string>"))
     return F.coalesce(pairs, F.map_entries(F.create_map().cast("map<string, string>"))).cast(kind)

@@ -39,11 +39,11 @@ def planned(spark, rows=ROWS, spread_ms: int = 0):
     return messages(spark.createDataFrame(rows, COLUMNS), "reminders", "job", spread_ms)
 
 
-def errand(topic: str, **more: Any):
+def errand(**more: Any):
     from pipeline.dispatch import Errand
     from pipeline.schedule import MARK
 
-    return Errand("schedule", "job", MARK, (topic,), **more)
+    return Errand("schedule", "job", MARK, **more)
 
 
 def run(warehouse, kafka, topic: str, rows=ROWS, **more: Any) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def run(warehouse, kafka, topic: str, rows=ROWS, **more: Any) -> dict[str, Any]:
     from pipeline.kafka import KafkaPlace
 
     plan = planned(warehouse.spark, rows).withColumn("topic", F.lit(topic))
-    return dispatch(warehouse, KafkaPlace(kafka.bootstrap), errand(topic, **more), plan)
+    return dispatch(warehouse, KafkaPlace(kafka.bootstrap), errand(**more), plan)
 
 
 def ids(kafka, topic: str) -> Counter[Any]:
@@ -147,7 +147,7 @@ def test_the_stop_switch_ends_a_run_before_its_next_slice(kafka, warehouse, monk
     rows = [("mail", str(number), None, DUE, None) for number in range(40)]
 
     def send_and_stop(*arguments: Any) -> Any:
-        dispatch.stop(warehouse, errand(topic))
+        dispatch.stop(warehouse, errand())
         return asked(*arguments)
 
     monkeypatch.setattr(dispatch, "send", send_and_stop)

@@ -1,0 +1,126 @@
+"""The jobs that send, as commands: bulk scheduling and redriving; and what the first may be fed with, a rebuild."""
+
+import re
+from typing import Annotated, Any, Final
+
+import typer
+
+from pipeline.errors import PipelineError
+from pipeline.options import (
+    BootstrapOption,
+    KafkaOption,
+    SparkOption,
+    WarehouseOption,
+    kafka_place,
+    open_warehouse,
+    show,
+)
+
+app: Final = typer.Typer()
+JobOption = Annotated[str, typer.Option(help="A name of your own; the same name goes on where it was.")]
+RateOption = Annotated[float, typer.Option(min=0, help="Records a second at most; 0: no limit.")]
+SliceOption = Annotated[int, typer.Option(min=1, help="Records between two looks at the stop switch.")]
+StopOption = Annotated[bool, typer.Option("--stop", help="Have a run of this job end after its slice, and do no more.")]
+# A repeated task would send again.
+ONCE: Final = ["spark.task.maxFailures=1", "spark.speculation=false"]
+
+
+def run_errand(place: Any, kafka: Any, errand: Any, rows: Any) -> None:
+    """Send, show the counts, and fail when rows have failed."""
+    from pipeline.dispatch import dispatch
+
+    came = dispatch(place, kafka, errand, rows)
+    show(came)
+    if came["rows"].get("failed"):
+        raise PipelineError(f"{came['rows']['failed']} rows failed, see {place.path(errand.table)}: run it again")
+
+
+@app.command()
+def schedule(
+    warehouse: WarehouseOption,
+    job: JobOption,
+    source: Annotated[str, typer.Option(help="The delay topic to send to.")],
+    rows: Annotated[str, typer.Option("--input", help="Rows: topic, due, and key, value, headers, id as you like.")],
+    form: Annotated[str, typer.Option("--format", help="parquet, csv, json, or delta where Spark has it.")] = "parquet",
+    bootstrap_servers: BootstrapOption = "localhost:9092",
+    spread: Annotated[str, typer.Option(help="Spread due times over so long, as 10m.")] = "0",
+    rate: RateOption = 0.0,
+    slice_rows: SliceOption = 100_000,
+    stop: StopOption = False,
+    kafka_option: KafkaOption = None,
+    spark: SparkOption = None,
+) -> None:
+    """Rows of a file as delayed messages, each once however often it runs; a report row for row in gold/schedule."""
+    from policies.duration import parse_duration
+
+    try:
+        spread_ms = parse_duration(spread)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--spread") from error
+    place = open_warehouse(warehouse, [*ONCE, *(spark or [])])
+    from pipeline import dispatch
+    from pipeline.schedule import MARK, messages
+
+    errand = dispatch.Errand("schedule", job_name(job), MARK, rate, slice_rows)
+    if stop:
+        dispatch.stop(place, errand)
+        return
+    reader = place.spark.read.format(form)
+    frame = (reader.option("header", "true") if form == "csv" else reader).load(rows)
+    run_errand(
+        place, kafka_place(bootstrap_servers, kafka_option, "auto"), errand, messages(frame, source, job, spread_ms)
+    )
+
+
+def job_name(text: str) -> str:
+    """A name that may stand in a path and an id. Raises a usage error for another."""
+    if not re.fullmatch("[A-Za-z0-9._-]{1,64}", text) or text.startswith("."):
+        raise typer.BadParameter("letters, digits, and . _ -, at most 64", param_hint="--job")
+    return text
+
+
+@app.command()
+def redrive(
+    warehouse: WarehouseOption,
+    job: JobOption,
+    topic: Annotated[list[str], typer.Option(help="A dead-letter topic that was ingested; may be repeated.")],
+    target: Annotated[str, typer.Option(help="Where to; left out: quarantined ones go back to their source.")] = "",
+    reason: Annotated[str, typer.Option(help="Only these, as in tickover-reason.")] = "",
+    fingerprint: Annotated[str, typer.Option(help="Only failures of this kind.")] = "",
+    error_class: Annotated[str, typer.Option(help="Only these, a glob.")] = "",
+    policy: Annotated[str, typer.Option(help="Only letters of this policy; the name.")] = "",
+    since_ms: Annotated[int, typer.Option(help="Only from this time on, epoch ms.")] = 0,
+    until_ms: Annotated[int, typer.Option(help="Only before this time, epoch ms.")] = 0,
+    loops_max: Annotated[int, typer.Option(min=1, help="Pass over what was redriven so often.")] = 3,
+    plan: Annotated[bool, typer.Option("--plan", help="Only say what would be sent.")] = False,
+    bootstrap_servers: BootstrapOption = "localhost:9092",
+    rate: RateOption = 0.0,
+    slice_rows: SliceOption = 10_000,
+    stop: StopOption = False,
+    kafka_option: KafkaOption = None,
+    spark: SparkOption = None,
+) -> None:
+    """Send dead letters again, by filter, each once however often it runs; a report in gold/redrive."""
+    place = open_warehouse(warehouse, [*ONCE, *(spark or [])])
+    from pipeline import dispatch, jobs
+    from pipeline.redrive import MARK, Choice
+
+    errand = dispatch.Errand("redrive", job_name(job), MARK, rate, slice_rows)
+    if stop:
+        dispatch.stop(place, errand)
+        return
+    choice = Choice(reason, fingerprint, error_class, policy, since_ms, until_ms)
+    rows = jobs.redrive_rows(place, topic, choice, target, job, loops_max)
+    if plan:
+        show(jobs.redrive_plan(rows))
+        return
+    run_errand(place, kafka_place(bootstrap_servers, kafka_option, "auto"), errand, rows)
+
+
+@app.command()
+def rebuild(warehouse: WarehouseOption, spark: SparkOption = None) -> None:
+    """What the overflow should hold, with payload, from ledger and sources: gold/overflow, input of `schedule`."""
+    place = open_warehouse(warehouse, spark)
+    from pipeline import jobs
+
+    show(jobs.rebuild(place))

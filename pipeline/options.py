@@ -1,0 +1,61 @@
+"""What the jobs' commands have in common: their options, and what they do first and last."""
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+
+WarehouseOption = Annotated[str, typer.Option(help="Where the tables are: a directory, s3a://..., hdfs://...")]
+BootstrapOption = Annotated[
+    str, typer.Option(envvar="TICKOVER_KAFKA__BOOTSTRAP_SERVERS", help="host:port list of the brokers.")
+]
+GroupOption = Annotated[str, typer.Option(envvar="TICKOVER_GROUP", help="Whose ledger: tickover.<group>.ledger.")]
+TopicOption = Annotated[list[str] | None, typer.Option("--topic", help="A topic; may be repeated.")]
+KafkaOption = Annotated[
+    list[str] | None, typer.Option("--kafka-option", metavar="KEY=VALUE", help="A setting of the Kafka client.")
+]
+SparkOption = Annotated[list[str] | None, typer.Option("--spark", metavar="KEY=VALUE", help="A setting of Spark.")]
+ConnectorOption = Annotated[
+    str, typer.Option(help="auto, spark (its Kafka connector, by --spark spark.jars.packages=...), or python.")
+]
+
+
+def pairs(texts: list[str] | None, option: str) -> dict[str, str]:
+    """`key=value` options as a mapping. Raises a usage error for one without `=`."""
+    found = {}
+    for text in texts or []:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"{text!r} is not KEY=VALUE", param_hint=option)
+        found[name] = value
+    return found
+
+
+def open_warehouse(root: str, spark: list[str] | None) -> Any:
+    """The warehouse with a Spark session. Raises PipelineError when Spark can't be started."""
+    from pipeline.session import spark_session
+
+    session = spark_session(pairs(spark, "--spark"))
+    from pipeline.tables import Warehouse
+
+    return Warehouse(session, root)
+
+
+def kafka_place(bootstrap: str, options: list[str] | None, connector: str) -> Any:
+    """The cluster that a job reads."""
+    from pipeline.kafka import KafkaPlace
+
+    if connector not in ("auto", "spark", "python"):
+        raise typer.BadParameter("auto, spark or python", param_hint="--connector")
+    return KafkaPlace(bootstrap, pairs(options, "--kafka-option"), connector)  # type: ignore[arg-type]
+
+
+def show(document: dict[str, Any]) -> None:
+    """Data on stdout."""
+    print(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def say(text: str) -> None:
+    """Words on stderr."""
+    print(text, file=sys.stderr)

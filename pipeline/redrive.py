@@ -1,0 +1,141 @@
+"""`redrive`: dead letters by filter, sent again at scale, each once.
+
+What a letter's headers become is as in the sidecar's own redrives (`sidecar/letters/lineage.py`; a test holds the two
+equal): a new delivery, with the lineage on it. `tickover-redrive-source`, the letter's place, is its id.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from pipeline.lifecycle import fingerprint_of
+from pipeline.records import header, place, with_headers
+from policies.glob import compile_globs
+from sidecar.record import (
+    ACTION,
+    ATTEMPT,
+    DELAY,
+    DELIVER_AT,
+    DETAIL,
+    DUE,
+    ERROR_CLASS,
+    ERROR_MESSAGE,
+    EXPIRES_AT,
+    FIRST_FAILURE,
+    POLICY,
+    REASON,
+    REDRIVE_COUNT,
+    REDRIVE_PLAN,
+    REDRIVE_SOURCE,
+    SOURCE,
+    TARGET,
+    TARGET_PARTITION,
+)
+
+MARK: Final = REDRIVE_SOURCE
+LINEAGE: Final = (REDRIVE_PLAN, REDRIVE_COUNT, REDRIVE_SOURCE)
+UNDECIDED: Final = (*LINEAGE, REASON, SOURCE, DETAIL)
+DELIVERED: Final = (
+    *UNDECIDED,
+    *(DUE, POLICY, ATTEMPT, FIRST_FAILURE, ERROR_CLASS, ERROR_MESSAGE),
+    *(DELIVER_AT, DELAY, TARGET, TARGET_PARTITION, ACTION, EXPIRES_AT),
+)
+BY_REFERENCE: Final = "too_large"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Letters that fit everything given; times are epoch ms of the letter, `until_ms` excluded; 0: not given."""
+
+    reason: str = ""
+    fingerprint: str = ""
+    error_class: str = ""  # a glob
+    policy: str = ""  # the name, without version
+    since_ms: int = 0
+    until_ms: int = 0
+
+
+def letters(records: DataFrame, choice: Choice) -> DataFrame:
+    """The chosen of these `RECORDS`, with what their headers say."""
+    told = with_headers(records, "reason", "source", "policy", "error_class", "error_message")
+    words = F.coalesce("error_message", header(DETAIL))
+    told = told.withColumn("error_message", words).withColumn("name", F.split_part("policy", F.lit("@"), F.lit(1)))
+    if choice.since_ms:
+        told = told.where(F.col("timestamp_ms") >= choice.since_ms)
+    if choice.until_ms:
+        told = told.where(F.col("timestamp_ms") < choice.until_ms)
+    for column, word in (("reason", choice.reason), ("name", choice.policy)):
+        told = told.where(F.col(column) == word) if word else told
+    if choice.error_class:
+        told = told.where(_fits(choice.error_class, "error_class"))
+    kinds = told.withColumn("fingerprint", fingerprint_of("error_class", "error_message"))
+    return kinds.where(F.col("fingerprint") == choice.fingerprint) if choice.fingerprint else kinds
+
+
+def _fits(glob: str, column: str) -> Column:
+    def fits(text: str) -> bool:
+        pattern = compile_globs((glob,))
+        return pattern is not None and pattern.match(text) is not None
+
+    return F.udf(fits, "boolean", useArrow=True)(F.coalesce(column, F.lit("")))
+
+
+def parcels(chosen: DataFrame, target: str, job: str, loops_max: int) -> DataFrame:
+    """Rows to `send` to the target, or, with an empty target, each quarantined letter to its source.
+
+    `refused`: `loop`, `redriven_too_often`, `no_value` (quarantined by reference), `no_target`.
+    """
+    source = F.split_part("source", F.lit("/"), F.lit(1))
+    goes_to = F.lit(target) if target else F.when(F.col("source").isNotNull() & ~_is_dead(), source)
+    count = F.coalesce(header(REDRIVE_COUNT).try_cast("int"), F.lit(0))
+    # Only what goes back undecided keeps the words that say what was asked for.
+    returns = ~_is_dead() & F.col("reason").isNotNull() & (goes_to == source)
+    gone = F.when(returns, F.array(*map(F.lit, UNDECIDED))).otherwise(F.array(*map(F.lit, DELIVERED)))
+    lineage = {
+        REDRIVE_PLAN: F.lit(f"{job}/1"),
+        REDRIVE_COUNT: (F.col("redrives") + 1).cast("string"),
+        REDRIVE_SOURCE: F.col("id"),
+    }
+    added = [
+        F.struct(F.lit(name).alias("key"), F.encode(text, "UTF-8").alias("value")) for name, text in lineage.items()
+    ]
+    refused = (
+        F.when(F.col("to").isNull(), "no_target")
+        .when(F.col("to") == F.col("topic"), "loop")
+        .when(F.col("redrives") >= loops_max, "redriven_too_often")
+        .when((F.col("reason") == BY_REFERENCE) & F.col("value").isNull(), "no_value")
+    )
+    own = F.coalesce("headers", F.array().cast("array<struct<key: string, value: binary>>"))
+    kept = F.filter(own, lambda one: ~F.array_contains(F.col("gone"), one["key"]))
+    told = chosen.withColumns(
+        {
+            "to": goes_to,
+            "redrives": count,
+            "id": place("topic", "partition", "offset"),
+            "gone": gone,
+            "refused": F.lit(""),
+        }
+    )
+    return told.withColumn("refused", refused).select(
+        "id",
+        F.coalesce("to", F.lit("")).alias("topic"),
+        "key",
+        "value",
+        F.concat(kept, F.array(*added)).alias("headers"),
+        "refused",
+        "reason",
+        "error_class",
+        "fingerprint",
+    )
+
+
+def _is_dead() -> Column:
+    return F.coalesce(F.col("reason").isin("attempts_exhausted", "not_retryable", "timeout", "expired"), F.lit(False))
+
+
+def plan(rows: DataFrame) -> DataFrame:
+    """What would be done: per kind of failure and target how many letters, and why some are passed over."""
+    kinds = rows.groupBy("reason", "error_class", "fingerprint", "topic", "refused").agg(F.count("*").alias("letters"))
+    return kinds.orderBy(F.desc("letters"))

@@ -1,0 +1,167 @@
+"""`redrive` and `rebuild`: records sent again, or made again, are what the sidecar itself would have made of them."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from sidecar.letters.fingerprint import fingerprint
+from sidecar.letters.letter import Letter, Place
+from sidecar.letters.lineage import redriven_headers
+from tests.pipeline.ledger_rows import NOW_MS, block, entries, ledger_frame
+from tests.services.site import headers_of
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+
+Headers = list[tuple[str, bytes | None]]
+OWN: Headers = [("mine", b"\xff"), ("mine", None), ("tickover-origin", b"orders-retry/0/1"), ("tickover-id", b"a")]
+DEAD: Headers = [
+    *OWN,
+    ("tickover-due", b"5"),
+    ("tickover-policy", b"orders-retry@2"),
+    ("tickover-attempt", b"5"),
+    ("tickover-first-failure", b"1"),
+    ("tickover-error-class", b"shop.Timeout"),
+    ("tickover-error-message", b"no answer from 10.0.0.7"),
+    ("tickover-reason", b"attempts_exhausted"),
+    ("tickover-source", b"orders-retry/0/9"),
+    ("tickover-redrive-count", b"1"),
+    ("tickover-redrive-plan", b"before/2"),
+    ("tickover-redrive-source", b"orders-dlq/0/3"),
+]
+QUARANTINED: Headers = [
+    *OWN,
+    ("tickover-delay", b"soon"),
+    ("tickover-reason", b"bad_header"),
+    ("tickover-source", b"reminders/1/4"),
+    ("tickover-detail", b"not a duration"),
+]
+LETTERS: list[tuple[int, Headers | None]] = [
+    (0, DEAD),
+    (1, QUARANTINED),
+    (2, [*DEAD, ("tickover-redrive-count", b"3")]),
+    (3, [("tickover-reason", b"too_large"), ("tickover-source", b"reminders/1/5")]),
+    (4, None),
+    (5, [("tickover-reason", b"expired"), ("tickover-policy", b"reminders@1"), ("tickover-source", b"reminders/0/8")]),
+]
+
+
+def records(spark, topic: str = "dlq"):
+    from pipeline.topics import RECORDS
+
+    rows = []
+    for offset, headers in LETTERS:
+        pairs = None if headers is None else [(name, value and bytearray(value)) for name, value in headers]
+        value = None if offset == 3 else bytearray(b"value")
+        rows.append((topic, 0, offset, NOW_MS + offset, bytearray(b"key"), value, pairs))
+    return spark.createDataFrame(rows, RECORDS)
+
+
+def chosen(spark, **choice: Any):
+    from pipeline.redrive import Choice, letters
+
+    return letters(records(spark), Choice(**choice))
+
+
+def outgoing(spark, target: str, topic: str = "dlq") -> dict[int, Any]:
+    from pipeline.redrive import Choice, letters, parcels
+
+    rows = parcels(letters(records(spark, topic), Choice()), target, "job", 3).collect()
+    return {int(row.id.rpartition("/")[2]): row for row in rows}
+
+
+def headers_in(row: Any) -> Headers:
+    return [(one["key"], one["value"] if one["value"] is None else bytes(one["value"])) for one in row.headers]
+
+
+def by_sidecar(offset: int, to_its_source: bool) -> Headers:
+    letter = Letter(Place("dlq", 0, offset), NOW_MS, b"key", b"value", dict(LETTERS)[offset])
+    return redriven_headers(letter, to_its_source, "job/1")
+
+
+def test_headers_are_those_of_the_sidecars_own_redrive(spark) -> None:
+    delivered, returned = outgoing(spark, "orders"), outgoing(spark, "")
+    for offset in (0, 1, 2, 5):
+        assert headers_in(delivered[offset]) == by_sidecar(offset, False)
+    assert headers_in(returned[1]) == by_sidecar(1, True)
+    assert (returned[1].topic, delivered[0].topic, bytes(delivered[0].value)) == ("reminders", "orders", b"value")
+
+
+def test_letters_that_must_not_go_are_passed_over_with_the_reason(spark) -> None:
+    reasons = {offset: row.refused for offset, row in outgoing(spark, "orders").items()}
+    assert reasons == {0: None, 1: None, 2: "redriven_too_often", 3: "no_value", 4: None, 5: None}
+    reasons = {offset: row.refused for offset, row in outgoing(spark, "").items()}
+    assert reasons == {0: "no_target", 1: None, 2: "no_target", 3: "no_value", 4: "no_target", 5: "no_target"}
+    assert {row.refused for row in outgoing(spark, "dlq").values()} == {"loop"}
+
+
+@pytest.mark.parametrize(
+    ("choice", "offsets"),
+    [
+        ({}, [0, 1, 2, 3, 4, 5]),
+        ({"reason": "attempts_exhausted"}, [0, 2]),
+        ({"error_class": "*.Time*"}, [0, 2]),
+        ({"policy": "reminders"}, [5]),
+        ({"since_ms": NOW_MS + 1, "until_ms": NOW_MS + 3}, [1, 2]),
+        ({"fingerprint": fingerprint("shop.Timeout", "no answer from 10.9.9.9")}, [0, 2]),
+        ({"fingerprint": fingerprint("", "not a duration")}, [1]),
+        ({"reason": "nothing"}, []),
+    ],
+)
+def test_letters_are_chosen_by_what_they_say(spark, choice: dict[str, Any], offsets: list[int]) -> None:
+    assert sorted(row.offset for row in chosen(spark, **choice).collect()) == offsets
+
+
+def test_a_redrive_goes_to_kafka_once(kafka, warehouse) -> None:
+    from pipeline import jobs
+    from pipeline.dispatch import Errand, dispatch
+    from pipeline.kafka import KafkaPlace
+    from pipeline.redrive import MARK, Choice
+    from pipeline.stream import records_table
+
+    target = kafka.topic("orders")
+    warehouse.write_batch(records(warehouse.spark), records_table("dlq"), 0, "timestamp_ms")
+    rows = jobs.redrive_rows(warehouse, ["dlq"], Choice(), target, "job", 3)
+    planned = jobs.redrive_plan(rows)
+    assert planned["letters"] == 4
+    for _ in range(2):
+        came = dispatch(warehouse, KafkaPlace(kafka.bootstrap), Errand("redrive", "job", MARK), rows)
+        assert came["rows"] == {"sent": 4, "refused": 2}
+    places = Counter(dict(headers_of(message))["tickover-redrive-source"] for message in kafka.read_all(target))
+    assert places == {f"dlq/0/{offset}".encode(): 1 for offset in (0, 1, 4, 5)}
+
+
+def test_an_overflow_is_made_again_of_ledger_and_sources(warehouse, spark) -> None:
+    from pipeline import jobs, ledger
+    from pipeline.lifecycle import lifecycle
+    from pipeline.schedule import messages
+    from pipeline.stream import records_table
+    from pipeline.topics import RECORDS
+    from tests.pipeline.ledger_rows import emitted
+
+    put = entries([(5, NOW_MS + 9), (6, NOW_MS + 8), (7, NOW_MS + 7)])
+    frame = ledger_frame(spark, [block(number=1, entries=put), block(settled=emitted(6, 1))])
+    warehouse.write_batch(ledger.entries(frame), "silver/entries", 0, "settled_ms")
+    warehouse.write_batch(lifecycle(ledger.settlements(frame), None), "silver/lifecycle", 0, "settled_ms")
+    headers = [
+        ("tickover-delay", bytearray(b"1h")),
+        ("mine", bytearray(b"\xff")),
+        ("tickover-id", bytearray(b"order-5")),
+    ]
+    source = [("orders-retry", 3, 5, NOW_MS, bytearray(b"k"), bytearray(b"\x00"), headers)]
+    table = records_table("orders-retry")
+    warehouse.write_batch(spark.createDataFrame(source, RECORDS), table, 0, "timestamp_ms")
+    came = jobs.rebuild(warehouse)
+    assert (came["held"], came["without_payload"]) == (2, 1)
+    made = spark.read.parquet(came["table"])
+    [row] = messages(made.where("payload_known"), "reminders", "again", 0).collect()
+    assert (row.refused, row.due_ms, row.id, bytes(row.key), bytes(row.value)) == (
+        None,
+        NOW_MS + 9,
+        "order-5",
+        b"k",
+        b"\x00",
+    )
+    assert headers_in(row)[0] == ("mine", b"\xff")
+    [missing] = made.where("NOT payload_known").collect()
+    assert (missing.offset, missing.value, missing.id) == (7, None, "orders-retry/3/7")
