@@ -44,6 +44,11 @@ class ReplicatedCoordinatorLog:
     def __init__(self, manager: ReplicaManager, post: Callable[[Callable[[], None]], object]) -> None:
         self._manager = manager
         self._post = post
+        self._is_stopped = False
+
+    def stop(self) -> None:
+        """Append nothing any more: the logs are about to be closed. Nobody is told of what was on its way."""
+        self._is_stopped = True
 
     def append(self, key: TopicPartition, batch: Buffer, then: Callable[[Appended], None]) -> None:
         """As `CoordinatorLog.append`."""
@@ -53,6 +58,8 @@ class ReplicatedCoordinatorLog:
             self._post(lambda: then(Appended(result.error, result.base_offset)))
 
         def append_now() -> None:
+            if self._is_stopped:
+                return
             self._manager.append_records(APPEND_TIMEOUT_MS, -1, {key: CoordinatorRecords(batch)}, answered)
             self._manager.try_complete_actions()
 

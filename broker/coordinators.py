@@ -98,6 +98,7 @@ class Coordinators:
         """Answer no more."""
         self.group_store.ownership.is_active = False
         self.transaction_store.ownership.is_active = False
+        self._log.stop()
 
     # Between coordinators
 
@@ -119,6 +120,14 @@ class Coordinators:
         if coordinator is None:
             return Errors.COORDINATOR_NOT_AVAILABLE
         return coordinator.transactions.verify(claim, key)
+
+    def add_partition(self, claim: ProducerClaim, key: TopicPartition, then: Callable[[Errors], None]) -> None:
+        """Let a transaction have a partition too, by whichever broker is its coordinator."""
+        coordinator = self._leader_of(self.transaction_store.ownership.partition_for(claim.transactional_id))
+        if coordinator is None:
+            then(Errors.COORDINATOR_NOT_AVAILABLE)
+        else:
+            coordinator.transactions.add_partitions(claim, [key], then)
 
     def _send_marker(self, key: TopicPartition, marker: Marker, then: Callable[[Errors], None]) -> None:
         leader = self._leader_of(key)

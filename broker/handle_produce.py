@@ -9,6 +9,7 @@ from broker.broker import Broker
 from broker.connection import CloseConnection
 from broker.produce_request import ProducedTopic, ProduceRequest
 from broker.request import Request
+from broker.transaction_verification import verify_transaction
 from purgatory.admission import refuse_internal_topic
 from purgatory.delayed_produce import ProduceResult
 from purgatory.errors import ApiError, Errors
@@ -42,6 +43,9 @@ async def produce(broker: Broker, request: Request) -> Mapping[str, Any] | None:
             except ApiError as error:
                 results[key] = ProduceResult(error.error, message=str(error))
         keys.append((topic, of_topic))
+    for key, why in (await verify_transaction(broker, request.version, body.transactional_id, entries)).items():
+        results[key] = ProduceResult(why)
+        del entries[key]
     if entries:
         append = partial(broker.replicas.append_records, body.timeout_ms, body.acks, entries)
         results |= await broker.answer_of(append)

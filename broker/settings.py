@@ -25,7 +25,7 @@ class BrokerSettings:
     log_retention_check_interval_ms: int = 300_000
     log_flush_interval_ms: int = 1_000  # Kafka leaves it to the operating system
     group_initial_rebalance_delay_ms: int = 0  # Kafka: 3000. Examples and tests should not wait
-    group_min_session_timeout_ms: int = 6_000
+    group_min_session_timeout_ms: int = 1_000  # Kafka: 6000. Tests should not wait
     group_max_session_timeout_ms: int = 1_800_000
     group_max_size: int = 2**31 - 1
     offset_metadata_max_bytes: int = 4_096

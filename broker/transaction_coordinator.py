@@ -161,15 +161,15 @@ class TransactionCoordinator:
         self._store.change(transaction, transaction.prepare_add(partitions, self._store.now_ms()), answer)
 
     def verify(self, claim: ProducerClaim, key: TopicPartition) -> Errors:
-        """Whether a producer's open transaction has this partition: INVALID_TXN_STATE if not."""
+        """Whether a producer's transaction has this partition: INVALID_TXN_STATE if not. A change on its way makes no
+        difference: what it adds is not there yet, and what it ends is seen by the log."""
         try:
             transaction = self._transaction_of(claim)
         except ApiError as error:
             return error.error
-        if transaction.pending is not None or transaction.now.state in PREPARED:
+        if transaction.now.state in PREPARED:
             return Errors.CONCURRENT_TRANSACTIONS
-        is_open = transaction.now.state is TransactionState.ONGOING
-        return Errors.NONE if is_open and key in transaction.now.partitions else Errors.INVALID_TXN_STATE
+        return Errors.NONE if key in transaction.now.partitions else Errors.INVALID_TXN_STATE
 
     # Ending
 

@@ -19,11 +19,12 @@ from tests.services.kafka_servers import (
     ContainerServer,
     KafkaServer,
     MavenServer,
+    ReferenceServer,
     find_image,
 )
 
 # auto: docker where an engine answers and has or gets the image, else maven.
-# both: as auto, and neither kind may be missing.
+# both: as auto, and neither kind may be missing. reference: no Kafka at all, `tickover broker`.
 CHOICE = os.environ.get("TICKOVER_TEST_KAFKA", "auto")
 IN_CI = os.environ.get("CI") == "true"
 
@@ -38,7 +39,7 @@ class KafkaChoice:
 
     def default(self) -> Kafka:
         """The broker for tests that do not care which."""
-        if CHOICE in ("docker", "maven"):
+        if CHOICE in ("docker", "maven", "reference"):
             return self.kind(CHOICE)
         try:
             find_image()
@@ -63,6 +64,8 @@ class KafkaChoice:
     def _server(self, kind: str) -> KafkaServer:
         if kind == "docker":
             return ContainerServer(find_image())
+        if kind == "reference":
+            return ReferenceServer(self._data_dir)
         reason = available()
         if reason is not None:
             raise LookupError(reason)

@@ -1,7 +1,10 @@
-"""The ways to a real Kafka broker in a test run: a Docker container, or a child process from Maven jars."""
+"""The ways to a broker in a test run: a Docker container, a child process from Maven jars, the reference broker."""
 
 import os
+import signal
 import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,6 +15,7 @@ import requests.exceptions
 from testcontainers.core.container import DockerContainer
 
 from sidecar.embedded.maven import MavenKafka, free_port
+from tests.source import ROOT
 
 IMAGE = os.environ.get("TICKOVER_TEST_KAFKA_IMAGE", "apache/kafka:4.1.1")
 STANDIN_IMAGE = "tickover-standin/kafka"
@@ -65,6 +69,45 @@ class MavenServer:
     def remove(self) -> None:
         """SIGKILL: the data directory belongs to the test run, which deletes it."""
         self._kafka.kill()
+
+
+class ReferenceServer:
+    """`tickover broker` in a child process."""
+
+    def __init__(self, data_dir: Path) -> None:
+        port = free_port()
+        self.bootstrap = f"127.0.0.1:{port}"
+        self.log = data_dir / "reference-broker.log"
+        data = data_dir / "reference-broker"
+        self._command = [sys.executable, "-m", "sidecar", "broker", "--port", str(port), "--data", str(data)]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Return when clients can be served: it says so in its first line."""
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=log, cwd=ROOT)
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline().decode().strip()
+        if line != self.bootstrap:
+            raise RuntimeError(f"the reference broker did not start: {self.log.read_text()[-1000:]}")
+
+    def stop(self) -> None:
+        """SIGTERM."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._end(signal.SIGKILL)
+
+    def remove(self) -> None:
+        """SIGKILL: the data directory belongs to the test run, which deletes it."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, number: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.send_signal(number)
+            process.communicate(timeout=START_TIMEOUT_S)
 
 
 class ContainerServer:

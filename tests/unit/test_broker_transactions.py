@@ -7,10 +7,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker.api_keys import ApiKey
+from broker.records import Producer as RecordProducer
 from broker.transaction import TransactionState
 from purgatory.errors import Errors
 from tests.services.raw_client import RawClient
 from tests.services.reference_broker import ReferenceBroker
+from tests.unit.log_world import batch
 
 ANSWER_S = 60.0
 
@@ -25,7 +27,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReferenceBroker
 
 @pytest.fixture
 def topic(broker: ReferenceBroker, request: pytest.FixtureRequest) -> str:
-    name: str = request.node.name
+    name: str = request.node.name.replace("[", "-").replace("]", "")
     client = AdminClient({"bootstrap.servers": broker.bootstrap})
     for future in client.create_topics([NewTopic(name, 1, 1)]).values():
         future.result(ANSWER_S)
@@ -230,3 +232,46 @@ def test_an_administrator_ends_what_hangs(broker: ReferenceBroker, topic: str) -
         stale = client.ask(ApiKey.WRITE_TXN_MARKERS, 1, markers=[{**marker, "coordinator_epoch": 99}])
         assert stale.markers[0].topics[0].partitions[0].error_code == Errors.TRANSACTION_COORDINATOR_FENCED
     assert read(broker, topic) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "error"),
+    [(10, Errors.INVALID_TXN_STATE), (11, Errors.TRANSACTION_ABORTABLE), (12, Errors.NONE)],
+)
+def test_what_belongs_to_no_transaction_is_refused(
+    broker: ReferenceBroker, topic: str, version: int, error: Errors
+) -> None:
+    with RawClient(broker.bootstrap) as client:
+        begun = client.ask(
+            ApiKey.INIT_PRODUCER_ID,
+            4,
+            transactional_id=topic,
+            transaction_timeout=60_000,
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+        assert begun.error_code == Errors.NONE
+        records = batch(
+            b"stray", producer=RecordProducer(begun.producer_id, begun.producer_epoch, 0), is_transactional=True
+        )
+
+        def produce(transactional_id: str | None) -> Errors:
+            topics = [{"name": topic, "partition_data": [{"index": 0, "records": bytes(records)}]}]
+            answer = client.ask(
+                ApiKey.PRODUCE, version, transactional_id=transactional_id, acks=-1, timeout=5_000, topic_data=topics
+            )
+            return Errors(answer.responses[0].partition_responses[0].error_code)
+
+        assert produce(None) is Errors.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        assert produce("nobody") is Errors.INVALID_PRODUCER_ID_MAPPING
+        assert produce(topic) is error
+        end = client.ask(
+            ApiKey.END_TXN,
+            3,
+            transactional_id=topic,
+            producer_id=begun.producer_id,
+            producer_epoch=begun.producer_epoch,
+            committed=True,
+        )
+        assert end.error_code == (Errors.NONE if version == 12 else Errors.INVALID_TXN_STATE)
+    assert read(broker, topic) == ([b"stray"] if version == 12 else [])

@@ -129,7 +129,7 @@ def test_while_a_change_is_on_its_way_there_is_no_other():
     assert world.add(claim, PAYMENTS) is E.CONCURRENT_TRANSACTIONS
     assert world.end(claim) is E.CONCURRENT_TRANSACTIONS
     assert world.begin() == Begun(E.CONCURRENT_TRANSACTIONS)
-    assert world.coordinator.verify(claim, ORDERS) is E.CONCURRENT_TRANSACTIONS
+    assert world.coordinator.verify(claim, ORDERS) is E.INVALID_TXN_STATE
     world.log.let_go()
     world.pass_time(0)
     assert world.state() is S.ONGOING
@@ -144,6 +144,7 @@ def test_while_markers_are_written_there_is_no_other(is_commit):
     assert world.end(claim, is_commit=is_commit) is E.NONE  # it is decided
     assert world.state() is (S.PREPARE_COMMIT if is_commit else S.PREPARE_ABORT)
     assert world.add(claim) is E.CONCURRENT_TRANSACTIONS
+    assert world.coordinator.verify(claim, ORDERS) is E.CONCURRENT_TRANSACTIONS
     assert world.begin() == Begun(E.CONCURRENT_TRANSACTIONS)
     assert world.end(claim, is_commit=is_commit) is E.CONCURRENT_TRANSACTIONS
     assert world.end(claim, is_commit=not is_commit) is E.INVALID_TXN_STATE
