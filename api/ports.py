@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from api.auth import Tokens
+from api.lookup import LookUp
 from api.receipts import Receipts
 from policies.model import ManagedBy, Policy, Removed, Versioned
 from policies.table import PolicyTable
@@ -139,6 +140,7 @@ class Ports:
     audit_topic: str
     idempotency: Idempotency
     receipts: Receipts
+    lookup: LookUp
     letters: Reading
     redrives: Redrives
     governor: Governor

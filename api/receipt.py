@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from sidecar.block import Block
 from sidecar.record import Outcome
 
-_ACTIONS: Final = frozenset((Outcome.CANCELLED, Outcome.REPLACED, Outcome.APPLIED))
+_ACTIONS: Final = frozenset((Outcome.CANCELLED, Outcome.REPLACED, Outcome.APPLIED, Outcome.MOVED))
 
 
 class Place(NamedTuple):
@@ -28,7 +28,9 @@ class LedgerPlace(NamedTuple):
 class Settlement(NamedTuple):
     """How one record left. `id` is None and `reason` empty where the ledger has none; times are epoch ms.
 
-    `due_ms` is the due time it had in the end; `settled_ms` when its block was written, by its replica's clock.
+    `related` is the offset of the record that this one acted on, or that acted on it, as the ledger has it
+    (`sidecar/block_parts.py`), -1 for none. `due_ms` is the due time it had in the end; `settled_ms` when its block
+    was written, by its replica's clock.
     """
 
     place: Place
@@ -40,7 +42,7 @@ class Settlement(NamedTuple):
     attempt: int
     id: str | None
     reason: str
-    in_overflow: bool
+    related: int
     ledger: LedgerPlace
 
 
@@ -88,7 +90,7 @@ def settled_row(ledger: LedgerPlace, block: Block, row: int) -> Settlement:
         attempt=settled.attempts[row],
         id=settled.ids.get(offset),
         reason=settled.reasons.get(offset, ""),
-        in_overflow=bool(settled.in_overflow[row]),
+        related=settled.related.get(offset, -1),
         ledger=ledger,
     )
 

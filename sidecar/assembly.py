@@ -13,6 +13,7 @@ from sidecar.deciding import Decider, HeaderLimits
 from sidecar.emission import Emitter
 from sidecar.engine import Engine, EngineSettings, Parts
 from sidecar.exactly_once import ExactlyOnce
+from sidecar.held_view import Viewer
 from sidecar.kafka import (
     KafkaOutput,
     LoneOutput,
@@ -63,6 +64,7 @@ class Machinery:
     engine: Engine
     intake: KafkaIntake
     publisher: Publisher
+    viewer: Viewer
     close: Callable[[], None]
 
 
@@ -127,7 +129,7 @@ def build(
             reader.close()
         slot.close()
 
-    return Machinery(engine, intake, publisher, close)
+    return Machinery(engine, intake, publisher, Viewer(assignment, emitter), close)
 
 
 def engine_settings(settings: Settings) -> EngineSettings:

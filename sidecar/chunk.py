@@ -65,11 +65,14 @@ class Blob(NamedTuple):
 
 
 class ChunkCodec:
-    """Packs and unpacks. Not for two threads at a time: it holds compression contexts."""
+    """Packs and unpacks. Not for two threads at a time: it holds compression contexts. With `needles`, a chunk in which
+    one of these texts doesn't stand counts as empty, at a tenth of the cost.
+    """
 
-    __slots__ = ("_compress", "_decompress")
+    __slots__ = ("_compress", "_decompress", "_needles")
 
-    def __init__(self) -> None:
+    def __init__(self, needles: Sequence[bytes] = ()) -> None:
+        self._needles = needles
         self._compress = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress
         self._decompress = zstandard.ZstdDecompressor().decompress
 
@@ -99,6 +102,8 @@ class ChunkCodec:
             if zstandard.frame_content_size(blob.data) != blob.raw_bytes:
                 raise ChunkDamagedError("a chunk's size does not match its header")
             raw = self._decompress(blob.data)
+            if self._needles and not all(needle in raw for needle in self._needles):
+                return []
             return _unpack_columns(raw, after, until)
         except (zstandard.ZstdError, LedgerFormatError, struct.error, IndexError) as error:
             raise ChunkDamagedError(f"a chunk cannot be read: {error}") from error

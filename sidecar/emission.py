@@ -81,7 +81,7 @@ class Emitter:
         fired = lane.wheel.advance(now_ms)
         if fired:
             if lane.ids:
-                lane.ids.forget(fired)
+                lane.ids.fired(fired)
             self._ready.append(_Batch(lane, fired))
 
     def leave(self, lane: Lane, parcel: Departure | Arrival) -> None:
@@ -260,6 +260,10 @@ class Emitter:
         return (
             sum(len(batch.records) - batch.start for batch in self._ready) + self.returned.count + self._targets.count
         )
+
+    def due_of(self, lane: Lane) -> Sequence[tuple[Sequence[Held], int]]:
+        """Runs of this lane's records that are due, and the index from which on they are not handed over."""
+        return [(batch.records, batch.start) for batch in self._ready if batch.lane is lane]
 
     def oldest_due_ms(self) -> int:
         """Due time of the record that has waited longest, -1 when none waits."""

@@ -1,10 +1,10 @@
 """Which record in memory has which id: where a lane's actions look first.
 
 Known are the records that can still be acted on: in the wheel, or on their way to the overflow. What has fired is
-forgotten, and what the overflow has is in its own index (`overflow_layout.py`).
+only leaving, until it is settled, and what the overflow has is in its own index (`overflow_layout.py`).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sidecar.record import Held, held_id
 
@@ -12,10 +12,11 @@ from sidecar.record import Held, held_id
 class Identities:
     """The latest record of each id."""
 
-    __slots__ = ("_held",)
+    __slots__ = ("_held", "leaving")
 
     def __init__(self) -> None:
         self._held: dict[str, Held] = {}
+        self.leaving: dict[int, Held] = {}  # by offset: fired and not settled, too late to be acted on
 
     def __len__(self) -> int:
         return len(self._held)
@@ -39,3 +40,16 @@ class Identities:
                 known = self._held.get(message_id)
                 if known is not None and known.offset == held.offset:
                     del self._held[message_id]
+
+    def fired(self, records: Sequence[Held]) -> None:
+        """These leave now."""
+        self.forget(records)
+        for held in records:
+            if held.trailer and held_id(held) is not None:
+                self.leaving[held.offset] = held
+
+    def settled(self, offsets: Iterable[int]) -> None:
+        """These have left."""
+        if self.leaving:
+            for offset in offsets:
+                self.leaving.pop(offset, None)

@@ -10,7 +10,6 @@ What must hold (design: the journey of a record):
   then `changes`), and its offset stays open until the overflow has acknowledged it;
 * an offset's byte is 1 only when the fact is in the ledger;
 * everything in the overflow at or before W is settled, so recovery starts with C = W.
-
 No clock, no client, no lock: the engine's thread owns it.
 """
 
@@ -241,6 +240,7 @@ class Lane:
         else:
             for offset in offsets:
                 done[offset - base] = 1
+        self.ids.settled(offsets)
         self.settled_count += len(offsets)
         self.uncommitted = True
 

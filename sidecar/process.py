@@ -12,6 +12,7 @@ import threading
 import time
 from concurrent.futures import wait
 from contextlib import ExitStack
+from functools import partial
 from types import FrameType
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from api.app import create_app
 from api.auth import AccessConfigError, access
 from api.idempotency import RedisIdempotency
 from api.ledger_reader import LedgerReader
+from api.lookup import LookUp
 from api.ports import Limits, Ports
 from api.receipts import Receipts
 from api.sender import KafkaSender
@@ -35,6 +37,8 @@ from sidecar.embedded.kafka import KafkaUnavailable
 from sidecar.embedded.valkey import ValkeyUnavailableError
 from sidecar.ending import abandon, in_background
 from sidecar.engine import Engine
+from sidecar.held_group import GroupLookUp
+from sidecar.held_lookup import LocalLookUp
 from sidecar.housekeeping import Housekeeping, Interval
 from sidecar.kafka import client_log
 from sidecar.ledger import LedgerTopic
@@ -155,7 +159,7 @@ class Process:
         own_topics = settings.own_topics
         sources = Sources(settings, own_topics, admin, self.machinery, lambda: self.store.table)
         sources.look()
-        self._start_api(client, overflow, recorder, tokens)
+        self._start_api(client, overflow, (recorder, sources), tokens)
         self._start_housekeeping(sources, overflow, recorder)
         self._stack.callback(engine.stop, 0.0)  # first of all: it settles while the rest is stopped
         gc.collect()
@@ -202,8 +206,11 @@ class Process:
         ensure_topic(admin, self.settings.redrive_topic, 1, ledger.replication_factor, REDRIVE_CONFIG)
         return LedgerTopic(name, partitions, self.settings.group)
 
-    def _start_api(self, client: dict[str, str], overflow: RedisOverflow, recorder: Recorder, tokens: Any) -> None:
+    def _start_api(
+        self, client: dict[str, str], overflow: RedisOverflow, parts: tuple[Recorder, Sources], tokens: Any
+    ) -> None:
         settings, engine, store = self.settings, self.engine, self.store
+        recorder, sources = parts
         sender = KafkaSender(client)
         sender.start()
         self._stack.callback(sender.stop)
@@ -211,6 +218,7 @@ class Process:
         self._stack.callback(idempotency.stop)
         receipts = Receipts(settings.api.receipts_bytes_max)
         ledger_reader = LedgerReader(client, settings.ledger_topic, receipts, settings.api.receipts_look_back_ms)
+        lookup = self._start_look_up(overflow, sources)
         letters = reading_of(settings, client, lambda: store.table)
         self._stack.callback(letters.stop)
         redrives, redrive_log = redrives_of(settings, client, store, letters)
@@ -224,6 +232,7 @@ class Process:
             audit_topic=settings.audit_topic,
             idempotency=idempotency,
             receipts=receipts,
+            lookup=lookup,
             letters=letters,
             redrives=redrives,
             governor=governor_of(settings),
@@ -240,6 +249,16 @@ class Process:
         self._stack.callback(self.server.stop)
         ledger_reader.start()
         self._stack.callback(ledger_reader.stop)  # before the server, so that no request waits for a receipt any more
+
+    def _start_look_up(self, overflow: RedisOverflow, sources: Sources) -> LookUp:
+        group = self.settings.group
+        local = partial(LocalLookUp, self.engine.submit, self.machinery.viewer, overflow.client, group)
+        replicas = GroupLookUp(local, overflow.client, group, lambda: sources.partitions)
+        replicas.start()
+        self._stack.callback(replicas.stop)
+        lookup = LookUp(replicas)
+        self._stack.callback(lookup.stop)
+        return lookup
 
     def _start_housekeeping(self, sources: Sources, overflow: RedisOverflow, recorder: Recorder) -> None:
         publisher, engine = self.machinery.publisher, self.engine

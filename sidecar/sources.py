@@ -39,6 +39,7 @@ class Sources:
         self._table = table
         self._subscribed: list[str] | None = None  # None: not looked yet
         self._compacted: dict[str, bool] = {}
+        self.partitions: dict[str, int] = {}  # of each source, as last seen
 
     def look(self) -> None:
         """Subscribe to what is there now, if it differs from before."""
@@ -52,6 +53,7 @@ class Sources:
             {glob for version in self._table().policies.values() for glob in version.policy.match.topics}
         )
         found = self._without_compacted(matching_sources(existing, patterns, self._own))
+        self.partitions = {topic: len(existing[topic].partitions) for topic in found}
         if found == self._subscribed:
             return
         log.info("sources", extra={"topics": found})

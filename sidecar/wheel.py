@@ -96,6 +96,10 @@ class Wheel:
         """What of a bucket will fire."""
         return [held for held in bucket if held.offset not in self._cancelled] if self._cancelled else bucket
 
+    def copy(self) -> tuple[dict[int, list[Held]], frozenset[int]]:
+        """The buckets by tick, and which offsets in them are cancelled, for a reader in another thread."""
+        return self.buckets.copy(), frozenset(self._cancelled)
+
     def _step_back(self, reached: int) -> None:
         """Time was set back: what was filed as overdue at the old time goes where the new time has it."""
         waiting = self.buckets.pop(self._fired_tick + 1, [])

@@ -8,7 +8,17 @@ from typer.core import TyperGroup
 
 from pipeline import cli as pipeline
 from pipeline.errors import PipelineError
-from sidecar.cli import configuration, dead_letters, diagnosis, messages, policies, redrive, reference_broker, running
+from sidecar.cli import (
+    configuration,
+    dead_letters,
+    diagnosis,
+    held,
+    messages,
+    policies,
+    redrive,
+    reference_broker,
+    running,
+)
 from sidecar.cli.failure import Failure, Status
 from sidecar.cli.output import say
 from sidecar.config import ConfigError
@@ -53,7 +63,10 @@ app.command()(running.demo)
 app.command()(reference_broker.broker)
 app.command()(diagnosis.doctor)
 app.add_typer(policies.app, name="policies")
+messages.app.command("list")(held.list_held)
+messages.app.command()(held.get)
 app.add_typer(messages.app, name="messages")
+app.command()(held.forecast)
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(redrive.app, name="redrive")
 app.add_typer(configuration.app, name="config")

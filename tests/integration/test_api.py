@@ -17,6 +17,7 @@ import redis.exceptions
 
 from api.app import create_app
 from api.idempotency import RedisIdempotency
+from api.lookup import LookUp
 from api.ports import Answered, Busy, Fresh, Idempotency, IdempotencyUnavailable, Mismatch, Ports
 from api.receipts import Receipts
 from api.sender import KafkaSender
@@ -27,7 +28,7 @@ from sidecar.letters.assembly import governor_of, reading_of, redrives_of
 from sidecar.metrics import Exposition, Recorder
 from sidecar.stats import Stats
 from tests.services.kafka import Kafka
-from tests.unit.api_world import MemoryIdempotency
+from tests.unit.api_world import MemoryHeld, MemoryIdempotency
 
 pytestmark = pytest.mark.integration
 
@@ -118,6 +119,7 @@ def replica(kafka: Kafka, policies_topic: str, client: Any) -> tuple[Server, lis
         audit_topic=f"{policies_topic}-audit",
         idempotency=idempotency,
         receipts=Receipts(1 << 20),
+        lookup=LookUp(MemoryHeld()),
         metrics=Exposition(lambda: stats, lambda: store.table, Recorder()),
         tokens=None,
         now_ms=lambda: time.time_ns() // 1_000_000,

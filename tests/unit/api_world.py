@@ -13,6 +13,7 @@ from fastapi import FastAPI
 
 from api.app import create_app
 from api.auth import Tokens
+from api.lookup import LookUp
 from api.ports import (
     Acknowledged,
     Answered,
@@ -29,10 +30,12 @@ from policies.errors import FileManaged, PolicyConflict, PolicyStoreUnavailable
 from policies.log import Change, PolicyLog, encode_change
 from policies.model import ManagedBy, Policy, Removed, Versioned
 from policies.table import PolicyTable
+from sidecar.held_query import Key, LookUpUnavailable, Query, key_of_row
 from sidecar.letters.browsing import Limits as ScanLimits
 from sidecar.letters.masking import Masking
 from sidecar.letters.reading import Reading, Rules
 from sidecar.metrics import Exposition, Recorder
+from sidecar.record import LaneId
 from sidecar.stats import Stats
 from tests.unit.letter_world import MemoryLetterLog
 from tests.unit.redrive_world import GOVERNOR, MemoryRedrives
@@ -145,6 +148,36 @@ class MemoryIdempotency:
             raise IdempotencyUnavailable("down")
 
 
+class MemoryHeld:
+    """What all replicas hold, as rows, in the real order."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.minutes: dict[int, int] = {}
+        self.missing: list[LaneId] = []
+        self.asked: list[Query] = []
+        self.down = ""
+
+    def page(self, query: Query, after: Key, limit: int) -> tuple[list[dict[str, Any]], Key | None, list[LaneId]]:
+        self._note(query)
+        rows = [row for row in sorted(self.rows, key=key_of_row) if key_of_row(row) > after]
+        return rows[:limit], key_of_row(rows[limit - 1]) if len(rows) > limit else None, self.missing
+
+    def find(self, id: str, query: Query) -> tuple[list[dict[str, Any]], list[LaneId]]:
+        self._note(query)
+        lanes = [(row, LaneId(row["source"], row["position"]["partition"])) for row in self.rows]
+        return [row for row, lane in lanes if row["id"] == id and query.wants_lane(lane)], self.missing
+
+    def forecast(self, query: Query, until_ms: int) -> tuple[dict[int, int], list[LaneId]]:
+        self._note(query)
+        return self.minutes, self.missing
+
+    def _note(self, query: Query) -> None:
+        if self.down:
+            raise LookUpUnavailable(self.down)
+        self.asked.append(query)
+
+
 @dataclass
 class World:
     """One API and everything behind it."""
@@ -156,6 +189,7 @@ class World:
     idempotency: MemoryIdempotency = field(default_factory=MemoryIdempotency)
     stats: Stats = field(default_factory=lambda: Stats(joined=True, turned_monotonic_s=100.0))
     receipts: Receipts = field(default_factory=lambda: Receipts(1 << 20))
+    held: "MemoryHeld" = field(default_factory=MemoryHeld)
     monotonic_s: float = 100.0
     now_ms: int = NOW_MS
     tokens: Tokens | None = None
@@ -177,6 +211,7 @@ class World:
                 letters=Reading(lambda: self.letters, lambda: self.policies.table, LETTER_RULES),
                 idempotency=self.idempotency,
                 receipts=self.receipts,
+                lookup=LookUp(self.held),
                 metrics=Exposition(lambda: self.stats, lambda: self.policies.table, self.recorder),
                 tokens=self.tokens,
                 now_ms=lambda: self.now_ms,

@@ -38,7 +38,7 @@ def entries(ids: dict[int, str]) -> Entries:
 
 
 def block(rows: dict[int, Outcome], ids: dict[int, str] | None = None, **other: object) -> bytes:
-    return encode(replace(EMPTY, settled=settled(rows, ids), **other))  # type: ignore[arg-type]
+    return encode(replace(EMPTY, **({"settled": settled(rows, ids)} | other)))  # type: ignore[arg-type]
 
 
 def emitted(*offsets: int) -> dict[int, Outcome]:

@@ -33,7 +33,11 @@ class Cluster:
     def list_topics(self, topic: str | None = None, timeout: float = 0) -> Any:
         if self.away:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
-        return SimpleNamespace(topics=dict.fromkeys(self.settings), controller_id=1, brokers={1: None})
+        return SimpleNamespace(
+            topics=dict.fromkeys(self.settings, SimpleNamespace(partitions={0: None})),
+            controller_id=1,
+            brokers={1: None},
+        )
 
     def describe_configs(self, resources: list[Any], request_timeout: float) -> dict[Any, Future[Any]]:
         answers = {}

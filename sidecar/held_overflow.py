@@ -1,0 +1,162 @@
+"""Reading held records in Redis for look-ups: in order, from any position on, without touching the engine.
+
+Chunks overlap, so the next record in order may be in any chunk that begins before it. They are opened in the order of
+their first position, each when the order comes to it:
+
+    chunks     |-----A-----|             opened: A, B; C not before the order has come to its first record
+                   |------B------|
+                            |---C---|
+
+A chunk that can't hold what is looked for is unpacked but not taken apart: every text that is asked for must stand in
+it as it is.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
+from typing import Any, Final, NamedTuple
+
+from sidecar.chunk import ChunkCodec
+from sidecar.overflow import OverflowUnavailable
+from sidecar.overflow_index import find
+from sidecar.overflow_layout import DUE_MAX_MS, FINE, Header, LaneKeys
+from sidecar.overflow_link import Client, Link
+from sidecar.overflow_reader import GoneError, LaneReader
+from sidecar.overflow_window import just_before, page_of, pages
+from sidecar.record import OFFSET_MAX, Held, LaneId, Position
+
+REREADS_MAX: Final = 5
+STRUCK_MAX: Final = 100_000  # with more of them chunks are opened one and all
+HEADERS_ENOUGH: Final = 20_000  # records behind the headers that are listed at once
+END: Final = Position(DUE_MAX_MS, OFFSET_MAX)
+
+Pause = Callable[[], None]
+
+
+class Found(NamedTuple):
+    """A record and its position, or how far there was none."""
+
+    position: Position
+    held: Held | None
+
+
+class HeldOverflow:
+    """The overflow of one group, for one reading thread at a time. `pause` is called between chunks, so that other
+    threads of the process may go on. Everything raises OverflowUnavailable or OverflowLoss.
+    """
+
+    def __init__(self, client: Client, group: str, pause: Pause) -> None:
+        self._link = Link(client)
+        self._group = group
+        self._pause = pause
+        self.passed_over = 0  # records in chunks without a needle
+
+    def stream(self, lane: LaneId, after: Position, needles: Sequence[bytes]) -> Iterator[Found]:
+        """Records behind `after` in order; a record may come twice. Chunks without a needle are passed over."""
+        reader = self._reader(lane, needles)
+        rereads = 0
+        while after < END:
+            try:
+                for found in self._window(reader, after):
+                    after = found.position
+                    yield found
+            except GoneError as error:
+                rereads = _again(lane, rereads, error)
+
+    def _window(self, reader: LaneReader, after: Position) -> Iterator[Found]:
+        """What is in the next headers, ending with a mark of how far they reach."""
+        headers, limit = reader.all_headers(after, END, HEADERS_ENOUGH)
+        ahead: list[tuple[Position, int, Held]] = []  # by position; the number keeps records from being compared
+        number, place, width = 0, 0, 1
+        while place < len(headers) or ahead:
+            while place < len(headers) and (not ahead or headers[place].first <= ahead[0][0]):
+                page = page_of(headers, place, min(place + width, len(headers)))
+                page = [header for header in page if not ahead or header.first <= ahead[0][0]]
+                place += len(page)
+                width *= 2  # few are opened when the first one has enough
+                for rows in self._open(reader, page, after, limit):
+                    for held in rows:
+                        number += 1
+                        heappush(ahead, (held.position, number, held))
+                if not ahead and place < len(headers):
+                    yield Found(just_before(headers[place].first), None)
+            if ahead:
+                position, _, held = heappop(ahead)
+                yield Found(position, held)
+        yield Found(limit, None)
+
+    def _open(
+        self, reader: LaneReader, page: Sequence[Header], after: Position, limit: Position
+    ) -> Iterator[list[Held]]:
+        for header, rows in zip(page, reader.after(after)(page, limit), strict=True):
+            self._pause()
+            if not rows:
+                self.passed_over += header.rows
+            yield rows
+
+    def find(self, lane: LaneId, id: str) -> Held | None:
+        """The latest record with this id that was not struck out; it may be settled, or in the wheel."""
+        reader = self._reader(lane, ())
+        rereads = 0
+        while True:
+            try:
+                return find(self._link, reader, [id]).get(id)
+            except GoneError as error:
+                rereads = _again(lane, rereads, error)
+
+    def minutes(self, lane: LaneId, after: Position, until_ms: int, skip: Mapping[int, Position]) -> dict[int, int]:
+        """How many records behind `after` are due in each minute up to `until_ms`; all later ones by -1. Without those
+        of these offsets.
+
+        A fine slot is a minute, so its chunks needn't be opened. A record that is being moved to a finer slot just
+        now may count twice.
+        """
+        rereads = 0
+        while True:
+            try:
+                return self._minutes(self._reader(lane, ()), after, until_ms, skip)
+            except GoneError as error:
+                rereads = _again(lane, rereads, error)
+
+    def _minutes(
+        self, reader: LaneReader, after: Position, until_ms: int, skip: Mapping[int, Position]
+    ) -> dict[int, int]:
+        counts: dict[int, int] = {}
+        headers, _ = reader.all_headers(after, END, OFFSET_MAX)
+        opened: list[Header] = []
+        less = sorted([*(position.due_ms for position in skip.values()), *self._struck(reader.keys, after)])
+        for header in headers:
+            first, last = (_minute(due_ms, until_ms) for due_ms in (header.first.due_ms, header.last.due_ms))
+            some_less = bisect_left(less, header.first.due_ms) < bisect_right(less, header.last.due_ms)
+            if header.first <= after or first != last or some_less or len(less) >= STRUCK_MAX:
+                opened.append(header)
+            else:
+                counts[first] = counts.get(first, 0) + header.rows
+        for page in pages(opened):
+            for rows in self._open(reader, page, after, END):
+                for held in rows:
+                    minute = _minute(held.due_ms, until_ms)
+                    counts[minute] = counts.get(minute, 0) + (held.offset not in skip)
+        return counts
+
+    def _struck(self, keys: LaneKeys, after: Position) -> list[int]:
+        """When copies that are struck out would be due."""
+
+        def ask(client: Client) -> Any:
+            return client.zrangebyscore(keys.struck, after.due_ms, "+inf", start=0, num=STRUCK_MAX, withscores=True)
+
+        return [int(due_ms) for _, due_ms in self._link.do(ask)]
+
+    def _reader(self, lane: LaneId, needles: Sequence[bytes]) -> LaneReader:
+        return LaneReader(self._link, ChunkCodec(needles), LaneKeys(self._group, lane), lane, 0)
+
+
+def _minute(due_ms: int, until_ms: int) -> int:
+    return due_ms // FINE.slot_ms if due_ms < until_ms else -1
+
+
+def _again(lane: LaneId, rereads: int, error: GoneError) -> int:
+    """Count one more; raises OverflowUnavailable when it was tried often enough."""
+    if rereads >= REREADS_MAX:
+        raise OverflowUnavailable(f"the overflow of {lane} is being moved by somebody else") from error
+    return rereads + 1
