@@ -12,7 +12,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from sidecar.letters.destination import Versions
-from sidecar.letters.letter import Letter, letter_of
+from sidecar.letters.letter import Letter, Place, letter_of
 from sidecar.letters.letter_log import PASSING, READER
 from sidecar.letters.pace import Pace, must_stop
 from sidecar.letters.plan import SAMPLE_MAX, Plan, Progress, Redrive, State, Tally
@@ -22,6 +22,7 @@ from sidecar.letters.shipment import Parcel, Refused, Shipping, TakenOver, Targe
 from sidecar.letters.sorting import TOO_LARGE, Sorting
 
 BATCH_MAX: Final = 2_000
+CAUTIOUS_MAX: Final = 50  # letters in a transaction, while those that Kafka refuses are looked for
 READ_WAIT_S: Final = 0.1
 HEARTBEAT_S: Final = 3.0
 PAUSE_S: Final = 0.02  # while the pace allows nothing
@@ -52,6 +53,8 @@ class Legwork:
         self._progress: Progress = redrive.progress
         self._sorting = Sorting(redrive.plan, here.versions, here.partitions(), here.loops_max)
         self._waiting: deque[Letter] = deque()
+        self._suspects = 0  # of the waiting ones: Kafka has refused some of them
+        self._too_large: set[Place] = set()
         self._ends = {span.partition: span.end for span in redrive.plan.spans}
         places = self._progress.scanned if self._is_planning else self._progress.positions
         self._read = {span.partition: max(places.get(span.partition, 0), span.start) for span in redrive.plan.spans}
@@ -89,7 +92,7 @@ class Legwork:
         governor, clock = self._plan.governor, self._here.monotonic_s
         pace = Pace(0 if self._is_planning else governor.rate, governor.ramp_ms / 1_000, clock())
         last_sent_s = clock()
-        while not self._here.wait(0):
+        while self._may_go_on():
             redrive = self._here.log.get(self._plan.id)
             if redrive is not None and redrive.aborted_by is not None:
                 self._write([], state=State.ABORTED)
@@ -110,9 +113,13 @@ class Legwork:
             if clock() - self._written_s > HEARTBEAT_S:
                 self._write([])
 
+    def _may_go_on(self) -> bool:
+        return self._progress.state.is_active and not self._here.wait(0)
+
     def _quota(self) -> int:
         """How many letters may still be sent in this turn, but for the pace."""
-        return min(BATCH_MAX, self._progress.left) if self._progress.state is State.CANARY else BATCH_MAX
+        most = CAUTIOUS_MAX if self._suspects else BATCH_MAX
+        return min(most, self._progress.left) if self._progress.state is State.CANARY else most
 
     def _open(self, partition: int) -> bool:
         return self._read[partition] < self._ends[partition]
@@ -178,16 +185,18 @@ class Legwork:
         skipped: Counter[str] = Counter()
         positions = dict(self._progress.scanned if self._is_planning else self._progress.positions)
         leg = f"{self._plan.id}/{self._progress.leg}"
-        looked = 0
-        while self._waiting and len(parcels) < quota and looked < BATCH_MAX:
+        looked: list[Letter] = []
+        while self._waiting and len(parcels) < quota and len(looked) < BATCH_MAX:
             letter = self._waiting.popleft()
-            looked += 1
+            looked.append(letter)
             positions[letter.place.partition] = letter.place.offset + 1
             if not self._plan.selection.fits(letter):
                 continue
             target, why_not = self._sorting.target(letter)
-            if why_not:
-                skipped[why_not] += 1
+            if why_not or letter.place in self._too_large:
+                skipped[why_not or TOO_LARGE] += 1
+            elif self._is_planning:
+                parcels.append(Parcel(letter, target, []))
             else:
                 parcels.append(self._sorting.parcel(letter, target, leg))
         if not self._waiting:  # all that was read was looked at, and gaps have no letters
@@ -196,7 +205,7 @@ class Legwork:
             self._count(parcels, skipped, positions)
             return 0
         if parcels:
-            return self._send(parcels, skipped, positions)
+            return self._send(parcels, looked, skipped, positions)
         tally = self._progress.tally.plus(Tally(skipped=dict(skipped)))
         self._progress = self._progress.model_copy(update={"positions": positions, "tally": tally})
         return 0
@@ -209,36 +218,41 @@ class Legwork:
         update = {"planned": planned, "sample": sample, "scanned": positions}
         self._progress = self._progress.model_copy(update=update)
 
-    def _send(self, parcels: list[Parcel], skipped: Counter[str], positions: dict[int, int]) -> int:
-        """One transaction; if Kafka refuses some, once more each on its own, then without the guilty."""
-        refused: set[int] = set()
-        while True:
-            going = [parcel for index, parcel in enumerate(parcels) if index not in refused]
-            update = self._sent_update(going, skipped + Counter({TOO_LARGE: len(refused)}), positions)
-            try:
-                self._write(going, **update)
-                break
-            except Refused as error:
-                if self.shipping.alone:  # exactly these, by their index in what is going
-                    kept = [index for index in range(len(parcels)) if index not in refused]
-                    refused |= {kept[index] for index in error.codes}
-                else:
-                    self._replace_shipping(alone=True)
-            except TargetRefused as error:
-                self._replace_shipping(alone=False)
-                self._write([], state=State.STOPPED, reason=f"a target refuses: {error}")
-                return 0
-        self._returns.expect(going)
-        if self.shipping.alone:
+    def _send(
+        self, parcels: list[Parcel], looked: list[Letter], skipped: Counter[str], positions: dict[int, int]
+    ) -> int:
+        """One transaction; how many letters were sent. If Kafka refuses some, nothing was: all wait again, and go few
+        at a time, each record in a batch of its own, until the guilty are known.
+        """
+        try:
+            self._write(parcels, **self._sent_update(parcels, skipped, positions))
+        except Refused as refused:
+            self._waiting.extendleft(reversed(looked))
+            if self.shipping.alone:
+                self._too_large.update(parcels[index].letter.place for index in refused.codes)
+            else:
+                self._suspects = len(looked)
+            # Always a new one: a client that aborted after a refusal may be out of sequence with its broker.
+            self._replace_shipping(alone=True)
+            return 0
+        except TargetRefused as error:
             self._replace_shipping(alone=False)
-        return len(going)
+            self._write([], state=State.STOPPED, reason=f"a target refuses: {error}")
+            return 0
+        self._returns.expect(parcels)
+        if self.shipping.alone:
+            self._suspects = max(self._suspects - len(looked), 0)
+            if not self._suspects:
+                self._replace_shipping(alone=False)
+                self._too_large.clear()
+        return len(parcels)
 
     def _sent_update(self, going: list[Parcel], skipped: Counter[str], positions: dict[int, int]) -> dict[str, Any]:
         targets = Counter(parcel.target for parcel in going)
         left = self._progress.left - len(going) if self._progress.state is State.CANARY else 0
         return {
             "positions": positions,
-            "tally": self._progress.tally.plus(Tally(targets=targets, skipped={k: n for k, n in skipped.items() if n})),
+            "tally": self._progress.tally.plus(Tally(targets=targets, skipped=dict(skipped))),
             "leg_sent": self._progress.leg_sent + len(going),
             "left": left,
         }

@@ -38,6 +38,8 @@ _FIXED: Final = {
     "retry.backoff.ms": "1",
     "retry.backoff.max.ms": "100",
 }
+# One request at a time: behind a refused record others in flight would be out of sequence, and the client waits then.
+ALONE: Final = {"batch.num.messages": "1", "linger.ms": "0", "max.in.flight": "1"}
 _OF_ONE_RECORD: Final = frozenset(
     {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_MSG}
 )
@@ -45,6 +47,7 @@ _OF_THE_TARGET: Final = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
     | {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TOPIC_EXCEPTION, KafkaError.POLICY_VIOLATION}
 )
+_PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 _TAKEN_OVER: Final = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})
 
 
@@ -80,7 +83,7 @@ class Shipping:
     """One producer. `alone`: every record in a batch of its own, so that only the guilty are refused."""
 
     def __init__(self, client: Mapping[str, Any], transactional_id: str, topic: str, alone: bool = False) -> None:
-        lonely = {"batch.num.messages": "1", "linger.ms": "0"} if alone else {}
+        lonely = ALONE if alone else {}
         settings = {**_SETTINGS, **client, **_FIXED, **lonely, "transactional.id": transactional_id}
         self.alone = alone
         self._topic = topic
@@ -104,8 +107,7 @@ class Shipping:
             self._producer.produce(
                 self._topic, encode(progress), key, PARTITION, on_delivery=_Report(len(parcels), errors).note
             )
-            unsent = self._producer.flush(ANSWER_S)
-            if not errors and not unsent:
+            if self._is_acknowledged(errors):
                 self._commit()
                 return
         except KafkaException as error:
@@ -133,6 +135,13 @@ class Shipping:
                     raise
                 errors[index] = error.args[0]
                 return
+
+    def _is_acknowledged(self, errors: Mapping[int, KafkaError]) -> bool:
+        """Wait for the reports of all; after the first error no more are sent in this transaction."""
+        deadline_s = time.monotonic() + ANSWER_S
+        while len(self._producer) and not errors and time.monotonic() < deadline_s:
+            self._producer.poll(FULL_POLL_S)
+        return not errors and not len(self._producer)
 
     def _commit(self) -> None:
         deadline_s = time.monotonic() + ANSWER_S
@@ -170,6 +179,8 @@ def _failure(error: KafkaError) -> Exception:
 
 
 def _verdict(errors: Mapping[int, KafkaError], parcels: int) -> Exception:
+    # What was still queued behind the first error is reported as purged: it says nothing about those records.
+    errors = {index: error for index, error in errors.items() if error.code() not in _PURGED} or errors
     codes = {index: error.code() for index, error in errors.items()}
     if any(code in _TAKEN_OVER for code in codes.values()):
         return TakenOver()
