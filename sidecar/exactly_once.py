@@ -18,13 +18,12 @@ Readers with isolation.level=read_committed see every record once.
 """
 
 import logging
-from collections.abc import Callable, Iterable
-from concurrent.futures import Executor, Future
-from dataclasses import dataclass
+from collections.abc import Iterable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from sidecar.block import encode
+from sidecar.committer import Committer
 from sidecar.departure import OF_RECORDS, TRANSACTION_FAILED
 from sidecar.generation import NO_OUTPUT, Generation, Refusals
 from sidecar.lane import Lane
@@ -37,7 +36,6 @@ from sidecar.transaction import (
     Broken,
     Committed,
     Ending,
-    HungClientError,
     SealedBlock,
     Transaction,
     cause_of,
@@ -47,17 +45,8 @@ from sidecar.transaction import (
 
 log = logging.getLogger(__name__)
 
-FINISH_MAX_S: Final = 10.0  # a call of the client that has not come back by then hardly ever does
 PATIENCE_S: Final = 1.0  # without all reports by then, the committer finds out why
 RETRY_S: Final = 0.5
-HUNG_MAX: Final = 3  # calls that never came back: more, and the process had better start over
-
-
-@dataclass(slots=True)
-class _Job:
-    future: Future[Any]
-    done: Callable[[Any], None]
-    deadline_s: float
 
 
 class ExactlyOnce:
@@ -83,11 +72,9 @@ class ExactlyOnce:
         self._ledger = ledger
         self._refusals = refusals
         self._outputs: dict[str, TransactionalOutput] = {}
-        self._executor: Executor | None = None
-        self._job: _Job | None = None
+        self._committer = Committer(outputs.executor, time)
         self._closing: Transaction | None = None  # complete, and not yet acknowledged
         self._closing_until_s = 0.0
-        self._hung: list[Future[Any]] = []  # calls left behind
         self._careful = False  # the last transaction was
         self._era = 0  # counts `prepare`: what an earlier one left behind must not go on
         self._prepare_at_s = 0.0
@@ -101,14 +88,8 @@ class ExactlyOnce:
         self._closing = None
         former, self._outputs = self._outputs, {}
         self._era = era = self._era + 1
-        if self._job is not None and not self._job.future.done():
-            self._hung = [*(future for future in self._hung if not future.done()), self._job.future]
-            if len(self._hung) > HUNG_MAX:
-                raise HungClientError(f"{len(self._hung)} calls of the Kafka client did not come back")
-        if self._executor is not None:
-            self._executor.shutdown(wait=False, cancel_futures=True)
-        self._executor = self._makers.executor()
-        self._submit(lambda: make_outputs(self._makers.output, former, lambda: era == self._era), self._prepared)
+        self._committer.renew()
+        self._committer.submit(lambda: make_outputs(self._makers, former, lambda: era == self._era), self._prepared)
 
     def _prepared(self, outputs: dict[str, TransactionalOutput] | str) -> None:
         if isinstance(outputs, str):
@@ -130,7 +111,7 @@ class ExactlyOnce:
         False: it is busy, ask again soon.
         """
         self._take_result()
-        if not self.ready or self._job is not None or self._closing is not None:
+        if not self.ready or self._committer.busy or self._closing is not None:
             return False
         probe_clock(lanes, self.time)
         careful = self._careful = self._refusals.alone and not self._careful  # turn by turn: neither waits for ever
@@ -154,14 +135,18 @@ class ExactlyOnce:
         transaction.output.poll(0)
         if not transaction.waits_for_reports or self.time.monotonic_s() > self._closing_until_s:
             self._closing = None
-            self._submit(lambda: finish(transaction), lambda ending: self._finished(transaction, ending))
+            name = next(name for name, output in self._outputs.items() if output is transaction.output)
+            self._committer.submit(
+                lambda: finish(transaction, lambda: self._makers.successor(name)),
+                lambda ending: self._finished(transaction, name, ending),
+            )
 
     def unfinished(self, lanes: Iterable[Lane]) -> bool:
         """Something of these lanes is emitted or sealed and not yet a fact, or their offsets aren't committed."""
         if not self.ready:
             return False
         return (
-            self._job is not None
+            self._committer.busy
             or self._closing is not None
             or self.open.sent > 0
             or any(lane.settled or lane.departed or lane.uncommitted for lane in lanes)
@@ -172,8 +157,7 @@ class ExactlyOnce:
 
     def stop(self) -> None:
         """Let the committer's thread end. Twice is harmless."""
-        if self._executor is not None:
-            self._executor.shutdown(wait=False, cancel_futures=True)
+        self._committer.stop()
 
     def _emit_alone(self, now_ms: int) -> Transaction:
         """A transaction of records that must be tried one by one, all for one target."""
@@ -230,30 +214,24 @@ class ExactlyOnce:
 
     # --- results --------------------------------------------------------------------------------------------------
 
-    def _submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        assert self._executor is not None
-        self._job = _Job(self._executor.submit(work), done, self.time.monotonic_s() + FINISH_MAX_S)
-
     def _take_result(self) -> None:
-        job = self._job
-        if job is None:
-            if not self.ready and self._prepare_at_s and self.time.monotonic_s() >= self._prepare_at_s:
-                self._prepare_at_s = 0.0
-                self.broken = True  # another try
-            return
-        if job.future.done():
-            self._job = None
-            job.done(job.future.result())
-        elif self.time.monotonic_s() > job.deadline_s and not self.broken:
+        self._committer.take()
+        if self._committer.late and not self.broken:
             self._break("a call of the Kafka client does not come back")
+        elif not self.ready and 0 < self._prepare_at_s <= self.time.monotonic_s():
+            self._prepare_at_s = 0.0
+            self.broken = True  # another try
 
-    def _finished(self, transaction: Transaction, ending: Ending) -> None:
+    def _finished(self, transaction: Transaction, name: str, ending: Ending) -> None:
         if isinstance(ending, Committed):
             self._committed(transaction)
         elif isinstance(ending, Aborted):
+            if ending.successor is not None:
+                self._outputs[name] = ending.successor
             self._aborted(transaction, ending)
         else:
             assert isinstance(ending, Broken)
+            self._refusals.given_up(transaction.generation)
             self._break(ending.reason)
 
     def _break(self, reason: str) -> None:

@@ -116,6 +116,9 @@ class Refusals(Protocol):
     def refused(self, generation: Generation) -> None:
         """Take the failed records out of the generation and see to them."""
 
+    def given_up(self, generation: Generation) -> None:
+        """Remember the topics that did not acknowledge; the records will be read again."""
+
     def suspect(self, generation: Generation, cause: Any, careful: bool) -> None:
         """A record or target of this generation is at fault, and the client doesn't say which: take them all out."""
 

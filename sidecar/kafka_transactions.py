@@ -1,6 +1,7 @@
 """The engine's transactional producers over confluent-kafka."""
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any, Final
@@ -68,11 +69,19 @@ class KafkaOutputs:
         self._client = client
         self._root = root
         self._on_problem = on_problem
+        self._successors: Counter[str] = Counter()
 
     def output(self, name: str) -> KafkaTransactions:
-        """A new producer; whoever had this name before is fenced off when it is initialised."""
-        settings = transactional_settings(self._client, f"{self._root}.{name}", alone=name == "alone")
+        """See the port."""
+        count = self._successors[name]
+        transactional_id = f"{self._root}.{name}.{count}" if count else f"{self._root}.{name}"
+        settings = transactional_settings(self._client, transactional_id, alone=name == "alone")
         return KafkaTransactions(settings, self._on_problem)
+
+    def successor(self, name: str) -> KafkaTransactions:
+        """See the port."""
+        self._successors[name] += 1
+        return self.output(name)
 
     def executor(self) -> Executor:
         """A thread to wait in."""

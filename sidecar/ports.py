@@ -131,7 +131,11 @@ class TransactionalOutput(Output, Protocol):
 class TransactionalOutputs(Protocol):
     """Makes the producers, and the threads that wait for them."""
 
-    def output(self, name: str) -> TransactionalOutput: ...
+    def output(self, name: str) -> TransactionalOutput:
+        """A producer of this name; whoever had it before is fenced off when it is initialised."""
+
+    def successor(self, name: str) -> TransactionalOutput:
+        """The same under a fresh transactional id: the last one's transaction can't be completed for now."""
 
     def executor(self) -> Executor: ...
 

@@ -66,9 +66,7 @@ class Returned:
         if self._transactional and (name == way.TRANSACTION_FAILED or error.fatal()):
             raise BufferError("the open transaction has failed: nothing more goes into it")
         if name in way.GIVEN_UP:
-            self._sick.add(topic)
-            self.one_by_one.add(topic)
-            self._targets.suspend(topic)
+            self._give_up(topic)
             self.again.append((lane, parcel))
             return
         if name in way.NO_TARGET:
@@ -92,6 +90,17 @@ class Returned:
             raise EmissionError(f"not even a reference to {lane.id}/{parcel.offset} can be quarantined: {error.str()}")
         detail = f"too large to be produced: {error.str()}"
         self.again.append((lane, way.by_reference(self._quarantine, lane, parcel, detail)))
+
+    def given_up(self, generation: Generation) -> None:
+        """See `Refusals`."""
+        for failure in generation.failures:
+            if failure.error.name() in way.GIVEN_UP:
+                self._give_up(failure.message.topic())
+
+    def _give_up(self, topic: str) -> None:
+        self._sick.add(topic)
+        self.one_by_one.add(topic)
+        self._targets.suspend(topic)
 
     @property
     def alone(self) -> bool:

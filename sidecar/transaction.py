@@ -15,7 +15,7 @@ from typing import Any, Final
 from sidecar.commit import CommitState, encode_metadata
 from sidecar.generation import Generation, refusal
 from sidecar.lane import Lane
-from sidecar.ports import TransactionalOutput
+from sidecar.ports import TransactionalOutput, TransactionalOutputs
 from sidecar.record import LaneId
 from sidecar.sealing import Seal
 
@@ -26,11 +26,8 @@ NAMES: Final = ("a", "b", "alone")  # two take turns, one sends every record in 
 NEVER_READY: Final = frozenset(
     {"TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED", "INVALID_TRANSACTION_TIMEOUT"}
 )
+INCOMPLETE: Final = "CONCURRENT_TRANSACTIONS"
 ANSWER_S: Final = 5.0
-
-
-class HungClientError(Exception):
-    """Calls of the Kafka client don't come back: the process ends and starts over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +67,8 @@ class Transaction:
     """What is in it.
 
     `doomed`: it must not be committed, because a lane in it is no longer ours. `failed`: the client takes nothing more
-    into it.
+    into it. `stuck`: something in it was not acknowledged in time. A partition with too few replicas in sync takes no
+    record of a transaction, and neither the mark of its end: until it does, the transactional id is of no use.
     """
 
     generation: Generation
@@ -79,6 +77,7 @@ class Transaction:
     states: list[tuple[Lane, CommitState]] = field(default_factory=list)
     doomed: bool = False
     failed: bool = False
+    stuck: bool = False
     careful: bool = False  # every record in a batch of its own
 
     @property
@@ -117,6 +116,7 @@ class Aborted:
 
     cause: Any = None
     of_records: bool = False
+    successor: TransactionalOutput | None = None  # of its producer, which can't be used any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ Ending = Committed | Aborted | Broken
 
 
 def make_outputs(
-    make: Callable[[str], TransactionalOutput], former: dict[str, TransactionalOutput], wanted: Callable[[], bool]
+    makers: TransactionalOutputs, former: dict[str, TransactionalOutput], wanted: Callable[[], bool]
 ) -> dict[str, TransactionalOutput] | str:
     """Producers of all names, on the committer's thread. A problem that may pass is returned as text.
 
@@ -142,10 +142,9 @@ def make_outputs(
     for name in NAMES:
         if not wanted():
             return "given up for another try"
-        output = outputs[name] = make(name)
+        output = outputs[name] = makers.output(name)
         try:
-            output.init(ANSWER_S)
-            output.begin()
+            output = outputs[name] = _begun(output, makers, name)
         except output.refused as error:
             if error.args[0].name() in NEVER_READY:
                 raise
@@ -153,19 +152,36 @@ def make_outputs(
     return outputs
 
 
-def finish(transaction: Transaction) -> Ending:
-    """Bring it to its end. Leaves the producer in its next transaction, unless it is broken."""
+def _begun(output: TransactionalOutput, makers: TransactionalOutputs, name: str) -> TransactionalOutput:
+    """It, or its successor, in its first transaction.
+
+    What went before may be decided and not complete (`Transaction.stuck`). If it is a commit, its offsets are unstable
+    until they are facts, and a recovery waits for them.
+    """
+    try:
+        output.init(ANSWER_S)
+    except output.refused as error:
+        if error.args[0].name() != INCOMPLETE:
+            raise
+        output = makers.successor(name)
+        output.init(ANSWER_S)
+    output.begin()
+    return output
+
+
+def finish(transaction: Transaction, successor: Callable[[], TransactionalOutput]) -> Ending:
+    """Bring it to its end. Leaves its producer, or the `successor` of one that is stuck, in its next transaction."""
     output = transaction.output
     of_records = True
     try:
         if transaction.doomed:
-            return _abort(transaction, Aborted())
+            return _abort(transaction, Aborted(), successor)
         if transaction.failed:
             output.flush(PROBE_S)  # the report of the record at fault, where there is one, says more than the error
             if not transaction.generation.failures:
                 _ask_for_failure(transaction)
         if transaction.failed or not _acknowledged(transaction):
-            return _abort(transaction, Aborted(None, of_records))
+            return _abort(transaction, Aborted(None, of_records), successor)
         of_records = False
         if transaction.states:
             output.send_offsets(_offsets(transaction), transaction.member, ANSWER_S)
@@ -175,7 +191,7 @@ def finish(transaction: Transaction) -> Ending:
         cause = error.args[0]
         if cause.fatal() or not cause.txn_requires_abort():
             return Broken(cause.str())
-        return _abort(transaction, Aborted(cause, of_records))
+        return _abort(transaction, Aborted(cause, of_records), successor)
     return Committed()
 
 
@@ -185,13 +201,24 @@ def _acknowledged(transaction: Transaction) -> bool:
     if output.flush(PROBE_S):
         _ask_for_failure(transaction)
         if output.flush((CAREFUL_FLUSH_S if transaction.careful else FLUSH_S) - PROBE_S):
-            output.purge()  # the reports of what was still under way say which records these are
-            output.flush(PROBE_S)
+            _give_up(transaction)
             return False
     unsent = [block for block in transaction.blocks if not block.sent and not generation.failures]
     if unsent and (not all(_send(block, output) for block in unsent) or output.flush(FLUSH_S)):
+        transaction.stuck = True
         return False
     return not generation.failures and not any(block.error for block in transaction.blocks)
+
+
+def _give_up(transaction: Transaction) -> None:
+    """The reports of what is still under way say which records these are."""
+    output, generation = transaction.output, transaction.generation
+    transaction.stuck = True
+    answered = transaction.careful or generation.acknowledged or any(block.written for block in transaction.blocks)
+    output.purge()
+    output.flush(PROBE_S)
+    if not answered:
+        generation.failures = []  # not even the ledger: it is the producer that is stuck, not all topics
 
 
 def _send(block: SealedBlock, output: TransactionalOutput) -> bool:
@@ -224,15 +251,20 @@ def _offsets(transaction: Transaction) -> dict[LaneId, tuple[int, str]]:
     return {lane: (state.low, encode_metadata(state)) for lane, state in states.items()}
 
 
-def _abort(transaction: Transaction, ending: Aborted) -> Ending:
+def _abort(transaction: Transaction, ending: Aborted, successor: Callable[[], TransactionalOutput]) -> Ending:
     output, generation = transaction.output, transaction.generation
     refused = list(generation.failures)  # an abort reports everything that was under way as failed: that says nothing
     try:
         output.abort(ANSWER_S)
+        if transaction.stuck:
+            output = successor()
+            output.init(ANSWER_S)
+            ending = replace(ending, successor=output)
         output.begin()
     except output.refused as error:
         return Broken(error.args[0].str())
-    generation.failures = refused
+    finally:
+        generation.failures = refused
     return ending
 
 

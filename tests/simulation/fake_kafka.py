@@ -139,6 +139,7 @@ class Broker:
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
         self.logs: dict[str, list[Log]] = {}
+        self.short: set[str] = set()  # topics with too few replicas in sync: nothing is written to them
         self.listeners: list[Callable[[FakeRecord], None]] = []
 
     def create(self, topic: str, partitions: int) -> None:
@@ -245,10 +246,14 @@ class FakeOutput:
     def deliver(self, until_ms: int) -> None:
         """What has arrived by now is in the log, or refused."""
         for place, queue in self._sending.items():
-            while queue and queue[0].arrives_ms <= until_ms:
+            while queue and queue[0].arrives_ms <= until_ms and self._takes(place[0]):
                 sending = queue.popleft()
                 stored = Nowhere(sending.record) if self._is_nowhere(sending.record) else self._store(sending.record)
                 self._answers[place].append((sending, stored))
+
+    def _takes(self, topic: str) -> bool:
+        """Records for this topic are answered for now; else the client tries again by itself."""
+        return topic not in self._broker.short
 
     def poll(self, seconds: float) -> int:
         """See `Output.poll`. Waiting lets time pass for everybody."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from sidecar.record import LaneId
 from tests.simulation.fake_group import Group
-from tests.simulation.fake_kafka import Broker, FakeOutput, FakeRecord, Fate
+from tests.simulation.fake_kafka import Broker, FakeError, FakeOutput, FakeRecord, Fate
 
 TIMEOUT_MS = 10_000
 
@@ -53,10 +53,18 @@ class Coordinator:
         self.group = group
         self.epochs: dict[str, int] = {}
         self.open: dict[str, OpenTransaction] = {}
+        self.stuck: set[str] = set()  # their last transaction is decided; a topic that is short lacks its mark
         self.committed = 0
         self.aborted = 0
         self.fenced = 0
+        self.succeeded = 0  # ids that took the place of a stuck one
         broker.clock.passing.append(self._time_out)
+
+    def usable(self, name: str) -> bool:
+        """Its last transaction is complete."""
+        if not self.broker.short:
+            self.stuck.clear()
+        return name not in self.stuck
 
     def init(self, name: str) -> int:
         self.end(name, commit=False)
@@ -111,16 +119,23 @@ class FakeTransactions(FakeOutput):
         self._name = name
         self._epoch = -1
         self._failed = False
+        self._marks_wait = False
         self._trouble = trouble
 
     def init(self, seconds: float) -> None:
         self._fate.strike()
         if self._trouble() == "unknown":
             raise self.refused(TransactionError("_TIMED_OUT"))
+        if not self._coordinator.usable(self._name):
+            raise self.refused(TransactionError("CONCURRENT_TRANSACTIONS"))
         self._epoch = self._coordinator.init(self._name)
 
     def begin(self) -> None:
-        self._failed = False
+        self._failed = self._marks_wait = False
+
+    def _takes(self, topic: str) -> bool:
+        self._marks_wait |= topic in self._broker.short  # the partition is in the transaction before its records are
+        return super()._takes(topic) and self._coordinator.usable(self._name)
 
     def produce(self, *record: Any) -> None:
         """See `Output.produce`: after a failure nothing more is taken."""
@@ -133,10 +148,14 @@ class FakeTransactions(FakeOutput):
         self._fate.strike()
         self.deliver(1 << 60)
         self._serve(1 << 60)
-        return 0
+        return self.under_way
 
     def purge(self) -> None:
-        raise AssertionError("nothing is ever left to purge")
+        for queue in self._sending.values():
+            while queue:
+                sending = queue.popleft()
+                self.under_way -= 1
+                sending.report(FakeError("_PURGE_INFLIGHT"), sending.record)
 
     def send_offsets(self, offsets: Mapping[LaneId, tuple[int, str]], member: Any, seconds: float) -> None:
         self._fate.strike()
@@ -154,19 +173,26 @@ class FakeTransactions(FakeOutput):
         self._fate.strike()
         self._check()
         self._stumble()
-        self._coordinator.end(self._name, commit=True)
+        self._end(commit=True)
         if self._trouble() == "unknown":
             raise self.refused(TransactionError("_TIMED_OUT"))
 
     def abort(self, seconds: float) -> None:
         self._fate.strike()
         self._fence()
-        self._coordinator.end(self._name, commit=False)
+        self._end(commit=False)
         for queue in self._sending.values():
             self.under_way -= len(queue)
             queue.clear()
         if self._trouble() == "unknown":
             raise self.refused(TransactionError("_TIMED_OUT"))
+
+    def _end(self, commit: bool) -> None:
+        if not self._coordinator.usable(self._name):
+            raise self.refused(TransactionError("_TIMED_OUT"))
+        self._coordinator.end(self._name, commit)
+        if self._marks_wait and self._broker.short:
+            self._coordinator.stuck.add(self._name)
 
     def _stumble(self) -> None:
         trouble = self._trouble()

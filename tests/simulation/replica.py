@@ -1,5 +1,6 @@
 """One process of the sidecar, its engine real and everything round it fake."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -67,14 +68,21 @@ class Producers:
         self._queue_max = queue_max
         self._fate = fate
         self._executor = executor
+        self._successors: Counter[str] = Counter()
 
     def output(self, name: str) -> FakeTransactions:
         shared = self._shared
         assert shared.coordinator is not None
         return FakeTransactions(
-            shared.coordinator, f"{self._root}.{name}", shared.rng, shared.delay_ms, self._queue_max, self._fate,
-            shared.trouble,
+            shared.coordinator, f"{self._root}.{self._successors[name]}.{name}", shared.rng, shared.delay_ms,
+            self._queue_max, self._fate, shared.trouble,
         )  # fmt: skip
+
+    def successor(self, name: str) -> FakeTransactions:
+        self._successors[name] += 1
+        assert self._shared.coordinator is not None
+        self._shared.coordinator.succeeded += 1
+        return self.output(name)
 
     def executor(self) -> StepExecutor:
         return self._executor

@@ -12,7 +12,7 @@ SEEDS = int(os.environ.get("TICKOVER_TEST_SIM_SEEDS", "24"))
 FIRST = int(os.environ.get("TICKOVER_TEST_SIM_FIRST", "1"))
 SEEDS_MIN = 20
 STEPS = 400
-TRANSACTION_KINDS = 5
+TRANSACTION_KINDS = 6
 KINDS = 18  # of things that `World.seen` counts, and repeats
 
 
@@ -65,6 +65,7 @@ def test_with_transactions_nothing_is_repeated(seed: int) -> None:
     transactions["committed"] += world.coordinator.committed
     transactions["aborted"] += world.coordinator.aborted
     transactions["fenced"] += world.coordinator.fenced
+    transactions["a producer's successor"] += world.coordinator.succeeded
     transactions["started over"] += world.seen["starting over"]
     transactions["one by one"] += sum(bool(replica.emitter.returned.one_by_one) for replica in world.replicas)
 

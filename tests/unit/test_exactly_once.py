@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from sidecar.exactly_once import FINISH_MAX_S, HUNG_MAX, PATIENCE_S, ExactlyOnce
-from sidecar.transaction import HungClientError
+from sidecar.committer import HUNG_MAX, JOB_MAX_S, HungClientError
+from sidecar.exactly_once import PATIENCE_S, ExactlyOnce
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_kafka import FakeRecord
 from tests.unit.engine_bench import Bench
@@ -56,14 +56,14 @@ def test_a_call_that_does_not_come_back_is_left_behind() -> None:
     settlement = settlement_of(bench)
     bench.send(b"value")
     hung = bench.replica.executors[4] = StepExecutor()  # its steps are never run
-    settlement._executor = hung
+    settlement._committer._executor = hung
     bench.replica.executors.pop()
     bench.run(1_500)
     assert seen(bench) == []
     fresh = StepExecutor()
     settlement._makers._executor = fresh  # type: ignore[attr-defined]
     bench.replica.executors.append(fresh)
-    bench.run(int(FINISH_MAX_S * 1_000) + 3_000)
+    bench.run(int(JOB_MAX_S * 1_000) + 3_000)
     assert len(seen(bench)) == 1
     assert bench.lane.imbalance == 0
 

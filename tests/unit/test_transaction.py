@@ -9,7 +9,8 @@ from sidecar.commit import CommitState, decode_metadata
 from sidecar.generation import Generation
 from sidecar.lane import Lane
 from sidecar.record import LaneId, Position
-from sidecar.transaction import Aborted, Broken, Committed, SealedBlock, Transaction, finish
+from sidecar import transaction as settlement
+from sidecar.transaction import Aborted, Broken, Committed, Ending, SealedBlock, Transaction
 from sidecar.wheel import Wheel
 from tests.simulation.fake_kafka import Refused
 from tests.simulation.fake_transactions import TransactionError
@@ -59,6 +60,9 @@ class Producer:
         self._note("purge")
         self.purged.report(TransactionError("_PURGE_INFLIGHT"), None)
 
+    def init(self, seconds: float) -> None:
+        self._note("init")
+
     def begin(self) -> None:
         self._note("begin")
 
@@ -85,6 +89,16 @@ def transaction(producer: Producer) -> Transaction:
     made.blocks.append(block)
     made.states.append((lane, STATE))
     return made
+
+
+def finish(made: Transaction, successor: Producer | None = None) -> Ending:
+    """With a successor only where one is due."""
+
+    def take() -> Any:
+        assert successor is not None, "the producer is fine"
+        return successor
+
+    return settlement.finish(made, take)
 
 
 def test_offsets_name_the_block_that_goes_with_them() -> None:
@@ -136,11 +150,26 @@ def test_what_an_abort_reports_says_nothing_of_the_records() -> None:
     assert made.generation.failures == []
 
 
-def test_a_target_that_does_not_acknowledge_is_given_up() -> None:
-    producer = Producer(left=(3, 3))
+def test_a_target_that_does_not_acknowledge_is_given_up_and_the_producer_with_it() -> None:
+    """Kafka can't complete a transaction with a partition that takes no mark: its transactional id is of no use."""
+    producer, successor = Producer(left=(3, 3)), Producer()
     made = transaction(producer)
-    assert finish(made) == Aborted(None, of_records=True)
-    assert producer.calls == ["flush", "ask", "flush", "purge", "flush", "abort", "begin"]
+    assert finish(made, successor) == Aborted(None, of_records=True, successor=successor)  # type: ignore[arg-type]
+    assert producer.calls == ["flush", "ask", "flush", "purge", "flush", "abort"]
+    assert successor.calls == ["init", "begin"]
+    assert [failure.error.name() for failure in made.generation.failures] == ["_PURGE_INFLIGHT"]
+
+
+def test_when_not_even_the_ledger_answers_no_topic_is_blamed() -> None:
+    made = transaction(Producer(left=(3, 3)))
+    made.blocks[0].written = None
+    assert isinstance(finish(made, Producer()), Aborted)
+    assert made.generation.failures == []
+
+
+def test_without_a_successor_nobody_knows() -> None:
+    made = transaction(Producer(left=(3, 3)))
+    assert finish(made, Producer(init=UNKNOWN)) == Broken("_TIMED_OUT")
     assert [failure.error.name() for failure in made.generation.failures] == ["_PURGE_INFLIGHT"]
 
 
@@ -220,8 +249,9 @@ def test_a_block_whose_way_is_blocked_is_given_up_with_the_transaction() -> None
         raise BufferError("queue full")
 
     block.send = send
-    assert finish(made) == Aborted(None, of_records=True)
-    assert producer.calls == ["flush", "flush", "abort", "begin"]
+    successor = Producer()
+    assert finish(made, successor) == Aborted(None, of_records=True, successor=successor)  # type: ignore[arg-type]
+    assert producer.calls == ["flush", "flush", "abort"]
 
 
 @pytest.mark.parametrize("call", ["offsets", "commit", "begin"])

@@ -1,0 +1,61 @@
+"""A cluster of three brokers that loses one."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sidecar.embedded.jars import KafkaUnavailable
+from tests.services.fixtures import missing
+from tests.services.kafka import Kafka
+from tests.services.kafka_cluster import ClusterServer
+from tests.services.site import Site
+
+pytestmark = pytest.mark.integration
+
+POLICIES = """
+name: replicated
+match: {topics: ["~in"]}
+delay: {default: 10ms, max: 1h}
+target: {topic: "~out", allow: ["~*"]}
+"""
+RECOVERY_S = 120.0  # a target that did not acknowledge is tried again after 5 s, then after twice that, to 60 s
+ANSWER_S = 60.0
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClusterServer]:
+    server = ClusterServer(tmp_path / "cluster")
+    try:
+        server.start()
+    except KafkaUnavailable as error:
+        missing(str(error))
+    yield server
+    server.remove()
+
+
+@pytest.mark.timeout(400)
+def test_a_target_with_too_few_replicas_in_sync_holds_up_no_other(
+    cluster: ClusterServer, redis_url: str, tmp_path: Path
+) -> None:
+    site = Site(Kafka(cluster, replicas=3), redis_url, tmp_path)
+    site.policies(POLICIES)
+    source = site.topic("in")
+    usual, strict = site.topic("out"), site.topic("strict", min_insync_replicas=3)
+    sidecar = site.sidecar("one").start()
+    try:
+        send = site.kafka.produce
+        send(source, [(b"key", b"usual %d" % number, (), 0, 0) for number in range(20)])
+        assert len(site.kafka.read(usual, 20, ANSWER_S)) == 20
+        cluster.nodes[2].stop()
+        send(source, [(b"key", b"%d" % number, [("tickover-target", strict.encode())], 0, 0) for number in range(5)])
+        send(source, [(b"key", b"then %d" % number, (), 0, 0) for number in range(20)])
+        assert len(site.kafka.read(usual, 40, ANSWER_S)) == 40, "only one topic has too few replicas"
+        cluster.nodes[2].start()
+        arrived = [message.value() for message in site.kafka.read(strict, 5, RECOVERY_S)]
+        assert arrived == [b"%d" % number for number in range(5)]
+        assert sidecar.stop() == 0
+        assert len(site.kafka.read_all(strict)) == 5
+        assert site.kafka.read_all(site.quarantine) == []
+    finally:
+        site.close()
