@@ -29,7 +29,7 @@ def cluster(tmp_path: Path) -> Iterator[ClusterServer]:
     try:
         server.start()
     except KafkaUnavailable as error:
-        missing(str(error))
+        missing("Kafka", str(error))
     yield server
     server.remove()
 

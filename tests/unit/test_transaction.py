@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from sidecar import transaction as settlement
 from sidecar.commit import CommitState, decode_metadata
 from sidecar.generation import Generation
 from sidecar.lane import Lane
 from sidecar.record import LaneId, Position
-from sidecar import transaction as settlement
 from sidecar.transaction import Aborted, Broken, Committed, Ending, SealedBlock, Transaction
 from sidecar.wheel import Wheel
 from tests.simulation.fake_kafka import Refused
