@@ -66,9 +66,10 @@ class LogManager:
             log.write_checkpoint(replica.high_watermark.offset)
 
     def flush(self) -> None:
-        """What is in the logs survives a loss of power."""
+        """What is in the logs survives a loss of power. Those that have nothing new cost nothing."""
         for hosted in self.logs.values():
-            hosted.log.flush()
+            if hosted.log.checkpoint.recovery_point < hosted.log.log_end.offset:
+                hosted.log.flush()
 
     def close(self) -> None:
         """Close all: the next start reads no batch. Twice is harmless."""

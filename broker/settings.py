@@ -23,7 +23,7 @@ class BrokerSettings:
     replica_fetch_max_bytes: int = 1_048_576
     replica_fetch_response_max_bytes: int = 10_485_760
     log_retention_check_interval_ms: int = 300_000
-    log_flush_interval_ms: int = 1_000  # Kafka leaves it to the operating system
+    log_flush_interval_ms: int = 60_000  # what came since is checked at the next start after a crash
     group_initial_rebalance_delay_ms: int = 0  # Kafka: 3000. Examples and tests should not wait
     group_min_session_timeout_ms: int = 1_000  # Kafka: 6000. Tests should not wait
     group_max_session_timeout_ms: int = 1_800_000

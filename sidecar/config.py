@@ -25,6 +25,7 @@ from sidecar.config_values import (
 )
 
 EMBEDDED: Final = "embedded"
+EMBEDDED_JAVA: Final = "embedded-java"
 LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 SERVER_SCHEMES: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster")
 
@@ -63,7 +64,8 @@ class KafkaSettings(Section):
     bootstrap_servers: str = Field(
         default=EMBEDDED,
         min_length=1,
-        description="host:port list of the brokers, or `embedded` to start the bundled one",
+        description="host:port list of the brokers; `embedded` starts tickover's reference broker, `embedded-java` a "
+        "real one from Maven jars (Java 17, Maven)",
     )
     client: Client = Field(
         default_factory=dict,
@@ -72,7 +74,11 @@ class KafkaSettings(Section):
 
     @property
     def embedded(self) -> bool:
-        return self.bootstrap_servers == EMBEDDED
+        return self.bootstrap_servers in (EMBEDDED, EMBEDDED_JAVA)
+
+    @property
+    def embedded_java(self) -> bool:
+        return self.bootstrap_servers == EMBEDDED_JAVA
 
     def client_properties(self) -> dict[str, str]:
         """`client` with its secrets in the clear, for librdkafka only; `bootstrap.servers` is not in it."""

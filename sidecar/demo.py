@@ -25,12 +25,11 @@ from sidecar.demo_oracle import LOST_AFTER_MS
 from sidecar.demo_place import create_topics, demo_settings, demo_topics, policies_text, remove_traces
 from sidecar.demo_screen import Moment, Screen, View, invitation, view
 from sidecar.demo_traffic import Traffic
-from sidecar.embedded.kafka import MockKafka, embedded_kafka
+from sidecar.embedded.kafka import embedded_kafka
 from sidecar.embedded.valkey import ValkeyUnavailableError
 from sidecar.kafka import client_log
 from sidecar.logs import configure_logs
 from sidecar.process import EXIT_FAILED, EXIT_OK, EXPECTED, Process
-from sidecar.services import make_mock_topics
 
 READY_TIMEOUT_S: Final = 60.0
 SETTLED_S: Final = 2.0  # from the last arrival until the sidecar's figures say that nothing is held
@@ -130,23 +129,18 @@ class _Demo:
 
     def _start_kafka(self) -> str:
         given = self._given
-        on_mock = False
         bootstrap = given.kafka.bootstrap_servers
         if given.kafka.embedded:
             data_dir = given.data_dir if "data_dir" in given.model_fields_set else self._directory / "data"
-            kafka = embedded_kafka(data_dir / "kafka", progress=self._screen.say)
+            kafka = embedded_kafka(data_dir / "kafka", is_java=given.kafka.embedded_java, progress=self._screen.say)
             self._stack.callback(kafka.stop)
             kafka.start()
             bootstrap = kafka.bootstrap
-            on_mock = isinstance(kafka, MockKafka)
         self._screen.say(f"Kafka: at {bootstrap}")
         self._settings = demo_settings(given, self._group, self._topics, bootstrap, self._directory)
         (self._directory / "policies.yaml").write_text(policies_text(self._topics, self._prefix), encoding="utf-8")
-        if on_mock:
-            make_mock_topics(bootstrap, (*self._topics.all, self._topics.policies, self._settings.ledger_topic))
-        else:
-            create_topics(AdminClient(self._client), self._topics, given.ledger.replication_factor)
-        if self._prefix and not on_mock:  # the mock deletes nothing, and is gone with us anyway
+        create_topics(AdminClient(self._client), self._topics, given.ledger.replication_factor)
+        if self._prefix:
             self._stack.callback(self._remove_traces)
         return bootstrap
 

@@ -42,7 +42,7 @@ class Errors:
 def inspect_kafka(settings: Settings, wall_ms: Callable[[], int]) -> Iterator[Finding]:
     """All findings about brokers and topics."""
     if settings.kafka.embedded:
-        yield Finding(Severity.OK, "brokers", "`embedded`: `tickover run` starts its own")
+        yield Finding(Severity.OK, "brokers", f"`{settings.kafka.bootstrap_servers}`: `tickover run` starts its own")
         return
     errors = Errors()
     client: dict[str, Any] = {

@@ -1,19 +1,14 @@
 """Kafka and Redis of this process: those of the settings, or embedded ones started for it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
-
-from confluent_kafka.admin import AdminClient
 
 from sidecar.config import Settings
-from sidecar.embedded.kafka import Broker, MockKafka, embedded_kafka
+from sidecar.embedded.kafka import Broker, embedded_kafka
 from sidecar.embedded.valkey import EmbeddedValkey
 
 Progress = Callable[[str], None]
-
-ANSWER_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +37,9 @@ def start_services(settings: Settings, progress: Progress) -> Services:
         progress(f"Redis: bundled Valkey at {redis.url}")
     try:
         if settings.kafka.embedded:
-            kafka = embedded_kafka(data_dir / "kafka", progress=progress)
+            kafka = embedded_kafka(data_dir / "kafka", is_java=settings.kafka.embedded_java, progress=progress)
             kafka.start()
             progress(f"Kafka: {kafka.description} at {kafka.bootstrap}")
-            if isinstance(kafka, MockKafka):
-                make_mock_topics(
-                    kafka.bootstrap, (settings.policies.topic, settings.ledger_topic, settings.quarantine.topic)
-                )
     except BaseException:
         if redis is not None:
             redis.stop()
@@ -59,10 +50,3 @@ def start_services(settings: Settings, progress: Progress) -> Services:
         kafka,
         redis,
     )
-
-
-def make_mock_topics(bootstrap: str, names: Iterable[str]) -> None:
-    """Make topics in the mock cluster: it refuses to create them by request, but makes those it is asked about."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    for name in names:
-        admin.list_topics(name, timeout=ANSWER_S)

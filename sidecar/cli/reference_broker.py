@@ -13,6 +13,7 @@ from sidecar.cli.output import say
 from sidecar.logs import configure_logs
 
 PORT_MAX = 65_535
+FOR_EVER_MS = 1 << 62
 
 
 def broker(
@@ -40,12 +41,14 @@ def broker(
     from broker.serving import serve
     from broker.settings import BrokerSettings
 
+    # What was stopped for a while must not lose what it holds the moment it is back.
+    broker_settings = BrokerSettings(topic_defaults={"retention.ms": "-1"}, offsets_retention_ms=FOR_EVER_MS)
     with ExitStack() as stack:
         directory = data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tickover-broker-")))
 
         def make_cluster() -> Cluster:
             chance = Chance(lambda: str(uuid.uuid4()), random.randrange)
-            return Cluster(directory, BrokerSettings(), lambda: time.time() * 1000, chance)
+            return Cluster(directory, broker_settings, lambda: time.time() * 1000, chance)
 
         ports = [port and port + number for number in range(brokers)]
         try:

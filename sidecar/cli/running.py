@@ -7,7 +7,7 @@ import typer
 from sidecar.cli.configuration import ConfigOption, SetOption, settings_of
 from sidecar.logs import configure_logs
 
-KafkaOption = Annotated[str | None, typer.Option(help="host:port list of the brokers, or `embedded`.")]
+KafkaOption = Annotated[str | None, typer.Option(help="host:port list of the brokers, `embedded` or `embedded-java`.")]
 RedisOption = Annotated[str | None, typer.Option(help="redis[s][+cluster]://host:port, or `embedded`.")]
 
 

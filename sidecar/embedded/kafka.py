@@ -1,4 +1,4 @@
-"""A Kafka to try tickover with: the real broker from Maven jars, else librdkafka's mock cluster."""
+"""A Kafka to try tickover with: the reference broker, or a real one from Maven jars."""
 
 from pathlib import Path
 from typing import Protocol
@@ -6,15 +6,14 @@ from typing import Protocol
 from sidecar.embedded.jars import (
     KafkaUnavailable,
     Progress,
-    fetch_jars,
     kafka_version,
     missing_tools,
     silent,
 )
 from sidecar.embedded.maven import MavenKafka
-from sidecar.embedded.mock import MockKafka
+from sidecar.embedded.reference import ReferenceKafka
 
-__all__ = ["Broker", "KafkaUnavailable", "MavenKafka", "MockKafka", "available", "embedded_kafka"]
+__all__ = ["Broker", "KafkaUnavailable", "MavenKafka", "ReferenceKafka", "available", "embedded_kafka"]
 
 
 class Broker(Protocol):
@@ -35,22 +34,13 @@ class Broker(Protocol):
         """Orderly end; twice is harmless."""
 
 
-def embedded_kafka(data_dir: Path, port: int = 0, progress: Progress = silent) -> Broker:
-    """A real broker where Java and Maven are there and its jars can be had, else the mock cluster.
-
-    Not started yet. `progress` is told in words which one it is and why.
-    """
-    reason = available()
-    if reason is None:
-        try:
-            fetch_jars(progress)
-        except KafkaUnavailable as error:
-            reason = str(error)
-    if reason is None:
+def embedded_kafka(data_dir: Path, *, is_java: bool = False, progress: Progress = silent) -> Broker:
+    """The reference broker, or the real one. Not started yet. `progress` is told in words which one it is."""
+    if is_java:
         progress(f"Kafka: a real broker, version {kafka_version()}, from Maven jars")
-        return MavenKafka(data_dir, port, progress)
-    progress(f"Kafka: NOT a real broker but librdkafka's mock cluster, in memory, forgetful under load ({reason})")
-    return MockKafka()
+        return MavenKafka(data_dir, progress=progress)
+    progress("Kafka: tickover's own reference broker, which speaks Kafka's protocol; not Apache Kafka")
+    return ReferenceKafka(data_dir)
 
 
 def available() -> str | None:

@@ -40,7 +40,7 @@ _STARTED = b"Kafka Server started"
 # The shell's child reads a pipe that only we hold open; when we die, however we die, it reads the end and
 # kills the broker. `exec` makes the broker take the shell's process id. PDEATHSIG would not do: it kills when
 # the starting thread ends, and that need not be the main thread.
-_GUARDED = 'exec 3<&0; (cat <&3 >/dev/null; kill -KILL $$) & exec "$@" 3<&- </dev/null'
+GUARDED = 'exec 3<&0; (cat <&3 >/dev/null; kill -KILL $$) & exec "$@" 3<&- </dev/null'
 
 _PROPERTIES = {
     "process.roles": "broker,controller",
@@ -209,7 +209,7 @@ class MavenKafka:
         command.append(str(self._directory / "server.properties"))
         with (self._directory / "broker.out").open("wb") as output:
             return subprocess.Popen(
-                ["sh", "-c", _GUARDED, "sh", *command],
+                ["sh", "-c", GUARDED, "sh", *command],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,

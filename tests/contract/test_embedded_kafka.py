@@ -8,15 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from sidecar.embedded import jars
-from sidecar.embedded import kafka as embedded
 from sidecar.embedded.jars import KafkaUnavailable
-from sidecar.embedded.kafka import MavenKafka, available, embedded_kafka
+from sidecar.embedded.kafka import MavenKafka, ReferenceKafka, available, embedded_kafka
 from sidecar.embedded.maven import free_port
-from sidecar.embedded.mock import MockKafka
 from tests.services.fixtures import missing
+from tests.services.mock_kafka import MockKafka
 from tests.services.waiting import wait_until
 
 
@@ -40,28 +40,39 @@ def test_the_mock_cluster_takes_a_record_and_ends_twice() -> None:
     mock.stop()
 
 
-def test_without_java_the_mock_cluster_is_taken_and_the_user_is_told(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
+def test_the_user_is_told_which_broker_it_is(tmp_path: Path) -> None:
     told: list[str] = []
-    broker = embedded_kafka(tmp_path, progress=told.append)
-    assert isinstance(broker, MockKafka)
-    assert "NOT a real broker" in told[-1]
-    assert "not installed: java, mvn" in told[-1]
+    assert isinstance(embedded_kafka(tmp_path, progress=told.append), ReferenceKafka)
+    assert "not Apache Kafka" in told[-1]
+    assert isinstance(embedded_kafka(tmp_path, is_java=True, progress=told.append), MavenKafka)
+    assert "a real broker" in told[-1]
 
 
-def test_when_the_jars_cannot_be_fetched_the_mock_cluster_is_taken(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def fails(_progress: jars.Progress) -> Path:
-        raise KafkaUnavailable("no network")
+def test_the_reference_broker_keeps_its_records_over_a_crash(tmp_path: Path) -> None:
+    broker = ReferenceKafka(tmp_path)
+    broker.start()
+    broker.start()
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for future in admin.create_topics([NewTopic("kept", 1, 1)]).values():
+        future.result(30)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": "0"})
+    producer.produce("kept", b"value")
+    assert producer.flush(30) == 0
+    broker.kill()
+    broker.start()
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g", "log_level": "0"})
+    assert consumer.get_watermark_offsets(TopicPartition("kept", 0), timeout=30) == (0, 1)
+    consumer.close()
+    broker.stop()
+    broker.stop()
 
-    monkeypatch.setattr(embedded, "available", lambda: None)
-    monkeypatch.setattr(embedded, "fetch_jars", fails)
-    told: list[str] = []
-    assert isinstance(embedded_kafka(tmp_path, progress=told.append), MockKafka)
-    assert "no network" in told[-1]
+
+def test_a_reference_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(KafkaUnavailable, match="address already in use"):
+            ReferenceKafka(tmp_path, taken.getsockname()[1]).start()
 
 
 def test_old_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from sidecar.embedded.mock import MockKafka
 from tests.services.clients import PROPAGATION_MS, consumer, producer
 from tests.services.kafka import Kafka
+from tests.services.mock_kafka import MockKafka
 from tests.services.raw_records import produce_raw
 
 TIMEOUT_S = 30.0

@@ -14,9 +14,9 @@ from api.ledger_reader import LedgerReader
 from api.receipt import Place
 from api.receipts import Receipts, ReceiptsUnavailable
 from sidecar.block import encode
-from sidecar.embedded.mock import MockKafka
 from sidecar.record import Outcome
 from tests.services.kafka import Kafka
+from tests.services.mock_kafka import MockKafka
 from tests.services.waiting import wait_until
 from tests.unit.test_receipts import EMPTY, block, emitted, wait_until_asked
 

@@ -13,7 +13,6 @@ import pytest
 
 from sidecar.embedded.jars import KafkaUnavailable
 from sidecar.embedded.kafka import available
-from sidecar.embedded.mock import MockKafka
 from tests.services.kafka import Kafka
 from tests.services.kafka_servers import (
     ContainerServer,
@@ -22,6 +21,7 @@ from tests.services.kafka_servers import (
     ReferenceServer,
     find_image,
 )
+from tests.services.mock_kafka import MockKafka
 
 # auto: docker where an engine answers and has or gets the image, else maven.
 # both: as auto, and neither kind may be missing. reference: no Kafka at all, `tickover broker`.

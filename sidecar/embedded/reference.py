@@ -1,0 +1,87 @@
+"""The reference broker in a child process: Kafka without Java and Docker."""
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from select import select
+from typing import Final
+
+from sidecar.embedded.jars import KafkaUnavailable
+from sidecar.embedded.maven import GUARDED, free_port
+
+START_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 20.0
+LAST_WORDS_BYTES: Final = 2_000
+
+
+class ReferenceKafka:
+    """`tickover broker` with its data below `data_dir`; it dies with this process, and keeps its port and data over
+    `stop()` or `kill()` and `start()`."""
+
+    def __init__(self, data_dir: Path, port: int = 0) -> None:
+        self._directory = data_dir.absolute()
+        self._port = port or free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def description(self) -> str:
+        """Which kind this is, in words for the user."""
+        return "tickover's reference broker"
+
+    @property
+    def bootstrap(self) -> str:
+        """host:port for clients."""
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def log(self) -> Path:
+        """The broker's own log file."""
+        return self._directory / "broker.log"
+
+    def start(self) -> None:
+        """Return when clients can be served. Raises KafkaUnavailable with the broker's last words."""
+        if self._process is not None:
+            return
+        self._directory.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "sidecar", "broker", "--port", str(self._port)]
+        command += ["--data", str(self._directory / "data")]
+        with self.log.open("ab") as words:
+            self._process = subprocess.Popen(
+                ["sh", "-c", GUARDED, "sh", *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=words,
+                env={name: value for name, value in os.environ.items() if not name.startswith("TICKOVER_")},
+                start_new_session=True,
+            )
+        output = self._process.stdout
+        assert output is not None
+        is_ready = bool(select([output], [], [], START_TIMEOUT_S)[0]) and output.readline() != b""
+        output.close()
+        if not is_ready:
+            last_words = self.log.read_bytes()[-LAST_WORDS_BYTES:].decode(errors="replace").strip()
+            self.kill()
+            raise KafkaUnavailable(f"the reference broker did not start: {last_words}")
+
+    def stop(self) -> None:
+        """End the broker in order, or by force when it takes too long; twice is harmless."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_TIMEOUT_S)
+        self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash would; twice is harmless."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        # The group holds the broker and the guard that waits for our death. No group: both are gone already.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        assert process.stdin is not None
+        process.stdin.close()
