@@ -26,6 +26,7 @@ MEMBER_ID_REQUIRED_SINCE: Final = 4
 NULLABLE_PROTOCOL_SINCE: Final = 7
 SKIP_ASSIGNMENT_SINCE: Final = 9
 LEAVE_MANY_SINCE: Final = 3
+SYNC_PROTOCOL_SINCE: Final = 5
 GROUP_NOT_FOUND_SINCE: Final = 6
 NO_OPERATIONS: Final = -(1 << 31)
 
@@ -67,6 +68,8 @@ async def join_group(broker: Broker, request: Request) -> Mapping[str, Any]:
 async def sync_group(broker: Broker, request: Request) -> Mapping[str, Any]:
     """Answered when the leader has assigned."""
     body = request.body
+    if request.version >= SYNC_PROTOCOL_SINCE and (body.protocol_type is None or body.protocol_name is None):
+        return {"error_code": Errors.INCONSISTENT_GROUP_PROTOCOL}
     sync = SyncRequest(
         _claim(body),
         getattr(body, "protocol_type", None),

@@ -87,7 +87,7 @@ class RawClient:
         """One partition's answer."""
         partition = more.pop("partition", 0)
         body = {
-            "transactional_id": None,
+            "transactional_id": more.pop("transactional_id", None),
             "acks": acks,
             "timeout": more.pop("timeout_ms", 5000),
             "topic_data": [
