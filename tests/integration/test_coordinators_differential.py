@@ -109,8 +109,7 @@ class Asked:
         body = {f"v3_and_below_{key}": value for key, value in zip(fields, (name, *producer, rows), strict=True)}
         answer = self.client.ask(ApiKey.ADD_PARTITIONS_TO_TXN, version, **body)
         by_name = sorted(answer.results_by_topic_v3_and_below, key=lambda one: str(one.name))
-        rows = [one.results_by_partition[0] for one in by_name]
-        return [int(one.partition_error_code) for one in rows]
+        return [int(one.results_by_partition[0].partition_error_code) for one in by_name]
 
     def end(self, name: str, producer: tuple[int, int], *, committed: bool, version: int = 3) -> int:
         """CONCURRENT_TRANSACTIONS is how long markers take, and not the question."""
