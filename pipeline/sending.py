@@ -88,10 +88,12 @@ class Shipment:
 
     def _produce(self, index: int, row: dict[str, Any], reports: list[Any]) -> None:
         def note(error: Any, message: Any) -> None:
-            if error is None:
-                reports[index] = ("sent", None, message.partition(), message.offset())
-            else:
+            if error is not None:
                 reports[index] = ("failed", error.str(), None, None)
+            elif message.offset() is None:  # the client infers it of a later record: it may be nowhere
+                reports[index] = ("failed", "the broker has not said that it has the record", None, None)
+            else:
+                reports[index] = ("sent", None, message.partition(), message.offset())
 
         headers = [(one["key"], one["value"]) for one in row["headers"] or ()]
         while True:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from sidecar.generation import refusal
 from sidecar.letters.letter_log import ANSWER_S, PASSING, READER, LettersUnavailable
 from sidecar.letters.plan import Plan, Redrive, decode_plan, decode_progress, encode
 
@@ -92,10 +93,11 @@ class RedriveLog:
         problems: list[str] = []
 
         def report(error: KafkaError | None, message: Any) -> None:
-            if error is None:
+            refused = refusal(error, message)
+            if refused is None:
                 offsets.append(message.offset())
             else:
-                problems.append(error.str())
+                problems.append(refused.str())
 
         with self._writing:
             if self._producer is None:

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from sidecar.generation import UNPROVEN
 from sidecar.letters.letter import Letter
 from sidecar.letters.plan import Progress, encode
 from sidecar.letters.redrive_log import PARTITION, progress_key
@@ -169,9 +170,11 @@ class _Report:
         self._index = index
         self._errors = errors
 
-    def note(self, error: KafkaError | None, _: Any) -> None:
+    def note(self, error: KafkaError | None, message: Any) -> None:
         if error is not None:
             self._errors[self._index] = error
+        elif message.offset() is None:  # inferred of a later record, and perhaps nowhere: `sidecar.generation.Unproven`
+            self._errors[self._index] = KafkaError(KafkaError._FAIL, UNPROVEN.str())
 
 
 def _failure(error: KafkaError) -> Exception:
