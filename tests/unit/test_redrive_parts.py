@@ -1,0 +1,166 @@
+"""The pure parts of a redrive: what is passed over and why, what the topic of redrives says, what a refusal means."""
+
+import json
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+
+from sidecar.letters.letter import Letter, Place
+from sidecar.letters.plan import (
+    TARGETS_MAX,
+    Plan,
+    Progress,
+    Redrive,
+    Span,
+    State,
+    Tally,
+    decode_plan,
+    decode_progress,
+    encode,
+)
+from sidecar.letters.redrive_log import RedriveLog
+from sidecar.letters.selection import Selection
+from sidecar.letters.shipment import Refused, ShipmentFailed, TakenOver, TargetRefused, _verdict
+from sidecar.letters.sorting import Sorting
+from tests.unit.letter_world import NOW_MS, dead
+from tests.unit.redrive_world import GOVERNOR
+
+
+def plan(**changes: Any) -> Plan:
+    given = {
+        "id": "p",
+        "author": "a",
+        "created_ms": NOW_MS,
+        "topic": "orders-dlq",
+        "selection": Selection(reason="expired"),
+        "target": None,
+        "spans": (Span(partition=0, start=2, end=10), Span(partition=1, start=0, end=0)),
+        "governor": GOVERNOR,
+    }
+    return Plan(**{**given, **changes})
+
+
+def letter(headers: Any, value: bytes | None = b"v") -> Letter:
+    return Letter(Place("orders-dlq", 0, 5), NOW_MS, b"k", value, headers)
+
+
+@pytest.mark.parametrize(
+    ("one", "target", "expected"),
+    [
+        (letter(dead()), None, ("orders", "")),
+        (letter(dead()), "elsewhere", ("elsewhere", "")),
+        (letter(dead()), "nowhere", ("", "unknown_target")),
+        (letter(dead(source="gone-retry/0/1")), None, ("", "unknown_target")),
+        (letter([]), None, ("", "no_target")),
+        (letter([]), "orders", ("orders", "")),  # of any origin
+        (letter(None), "orders", ("", "unreadable")),
+        (letter(dead(redrive_count="3")), "orders", ("", "redriven_too_often")),
+        (letter(dead(redrive_count="2")), "orders", ("orders", "")),
+        (letter(dead("too_large"), None), "orders", ("", "no_value")),
+        (letter(dead("too_large")), "orders", ("orders", "")),
+        (letter(dead("no_policy", source="orders-dlq/0/1")), None, ("", "loop")),
+    ],
+)
+def test_what_becomes_of_a_letter(one: Letter, target: str | None, expected: tuple[str, str]) -> None:
+    sorting = Sorting(plan(target=target), lambda _: (), {"orders": 1, "elsewhere": 1, "orders-dlq": 1}, 3)
+    assert sorting.target(one) == expected
+    assert sorting.target(one) == expected  # by what was remembered
+
+
+def test_only_so_many_targets() -> None:
+    topics = {f"t{n}": 1 for n in range(TARGETS_MAX + 1)}
+    sorting = Sorting(plan(), lambda _: (), topics, 3)
+    found = [sorting.target(letter(dead(policy=f"p{n}@1", source=f"t{n}-retry/0/1"))) for n in range(TARGETS_MAX + 1)]
+    assert [why for _, why in found] == [""] * TARGETS_MAX + ["too_many_targets"]
+    assert sorting.gone(["t0", "away"]) == ["away"]
+
+
+def test_only_what_goes_back_to_its_source_keeps_its_control_headers() -> None:
+    sorting = Sorting(plan(), lambda _: (), {"orders": 1}, 3)
+    one = letter([("tickover-delay", b"5s"), *dead("no_policy", source="orders/0/1")])
+    assert dict(sorting.parcel(one, "orders", "p/1").headers)["tickover-delay"] == b"5s"
+    assert "tickover-delay" not in dict(sorting.parcel(one, "elsewhere", "p/1").headers)
+
+
+def test_plans_and_progress_are_read_back() -> None:
+    progress = Progress(state=State.RUNNING, positions={0: 7}, tally=Tally(targets={"t": 3}, skipped={"loop": 1}))
+    assert decode_plan(encode(plan())) == plan()
+    assert decode_progress(encode(progress)) == progress
+    for garbage in (b"", b"{", b"null", b"[]", b"{}", b"\xff", encode(plan(schema_version=2))):
+        assert decode_plan(garbage) is None
+    assert decode_progress(encode(Progress(schema_version=2))) is None
+
+
+def test_progress_as_rest_shows_it() -> None:
+    document = Redrive(plan=plan(), progress=Progress(state=State.RUNNING, positions={0: 6})).document()
+    assert document["records"] == {"read": 4, "remaining": 4}
+    assert document["filter"] == {"reason": "expired"}
+    json.dumps(document)
+    aborted = Redrive(plan=plan(), progress=Progress(state=State.RUNNING), aborted_by="me")
+    assert aborted.state is State.ABORTED
+    assert aborted.model_copy(update={"progress": Progress(state=State.DONE)}).state is State.DONE
+
+
+class Record:
+    """A consumed record of the topic of redrives."""
+
+    def __init__(self, offset: int, key: bytes | None, value: bytes | None) -> None:
+        self._offset, self._key, self._value = offset, key, value
+
+    def error(self) -> None:
+        return None
+
+    def offset(self) -> int:
+        return self._offset
+
+    def key(self) -> bytes | None:
+        return self._key
+
+    def value(self) -> bytes | None:
+        return self._value
+
+
+def test_garbage_in_the_topic_of_redrives_is_passed_over() -> None:
+    log = RedriveLog({}, "tickover.g.redrives")
+    progress = encode(Progress(state=State.PLANNED))
+    records = [
+        (b"p/progress", progress),  # of a plan that is not there
+        (b"p/plan", encode(plan())),
+        (b"q/plan", encode(plan())),  # somebody else's
+        (None, None),
+        (b"p/plan", None),
+        (b"\xff/plan", b"\xff"),
+        (b"p/progress", b"{"),
+        (b"p/plan", encode(plan(topic="other"))),  # a plan never changes
+    ]
+    for offset, (key, value) in enumerate(records):
+        log._take(Record(offset, key, value))
+    assert list(log.all()) == ["p"]
+    redrive = log.get("p")
+    assert redrive is not None
+    assert (redrive.plan, redrive.state) == (plan(), State.PLANNING)
+    log._take(Record(8, b"p/progress", progress))
+    log._take(Record(9, b"p/abort", b"nonsense"))
+    redrive = log.get("p")
+    assert redrive is not None
+    assert (redrive.progress.state, redrive.state, redrive.aborted_by) == (State.PLANNED, State.ABORTED, "?")
+
+
+@pytest.mark.parametrize(
+    ("errors", "kind"),
+    [
+        ({3: KafkaError.MSG_SIZE_TOO_LARGE, 4: KafkaError._PURGE_QUEUE, 9: KafkaError._PURGE_QUEUE}, Refused),
+        ({3: KafkaError.UNKNOWN_TOPIC_OR_PART, 4: KafkaError._PURGE_QUEUE}, TargetRefused),
+        ({3: KafkaError.MSG_SIZE_TOO_LARGE, 4: KafkaError._FENCED}, TakenOver),
+        ({9: KafkaError.UNKNOWN_TOPIC_OR_PART}, ShipmentFailed),  # the topic of redrives
+        ({3: KafkaError._MSG_TIMED_OUT}, ShipmentFailed),
+        ({3: KafkaError._PURGE_QUEUE}, ShipmentFailed),
+        ({}, ShipmentFailed),
+    ],
+)
+def test_what_refusals_mean(errors: dict[int, int], kind: type[Exception]) -> None:
+    verdict = _verdict({index: KafkaError(code) for index, code in errors.items()}, 9)
+    assert type(verdict) is kind
+    if isinstance(verdict, Refused):
+        assert list(verdict.codes) == [3]
