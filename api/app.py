@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api import dead_letters, explain, health, held, messages, openapi, policies, problems, redrives
+from api import actions, dead_letters, explain, health, held, messages, openapi, policies, problems, redrives
 from api.audit import Audit, AuditLog
 from api.body import BodyLimit
 from api.message import NewMessage
@@ -23,6 +23,7 @@ _BODIES = (
     explain.ExplainRequest,
     redrives.NewRedrive,
     redrives.CanaryRequest,
+    actions.Reschedule,
 )
 
 
@@ -40,7 +41,7 @@ def create_app(ports: Ports) -> FastAPI:
     app.state.ports = ports
     app.state.audit = AuditLog(ports.audit_sender, ports.audit_topic, ports.monotonic_s)
     problems.install(app)
-    for part in (explain, policies, messages, held, dead_letters, redrives, health):
+    for part in (explain, policies, messages, actions, held, dead_letters, redrives, health):
         app.include_router(part.router)
     openapi.install(app, _BODIES)
     app.add_middleware(SafeHeaders)

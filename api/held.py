@@ -102,7 +102,7 @@ async def list_messages(
     except LookUpUnavailable as error:
         raise unavailable(error) from None
     following_cursor = None if following is None else _cursor_of(following)
-    return json_response({"items": rows, "next": following_cursor, **_missing(missing)})
+    return json_response({"items": rows, "next": following_cursor, **missing_document(missing)})
 
 
 @router.get("/v1/forecast")
@@ -124,7 +124,7 @@ async def forecast(
         raise unavailable(error) from None
     items = [{"minute": minute * MINUTE_MS, "held": counts.get(minute, 0)} for minute in range(this, until)]
     before = sum(count for minute, count in counts.items() if 0 <= minute < this)
-    return json_response({"items": items, "before": before, "later": counts.get(-1, 0), **_missing(missing)})
+    return json_response({"items": items, "before": before, "later": counts.get(-1, 0), **missing_document(missing)})
 
 
 @router.get("/v1/messages/{id:path}")
@@ -140,12 +140,12 @@ async def get_message(
     for pause_s in (*AGAIN_S, None):
         document, missing = await _look_up(ports, id, query)
         if document is not None:
-            return json_response({**document, **_missing(missing)})
+            return json_response({**document, **missing_document(missing)})
         if pause_s is not None:
             await asyncio.sleep(pause_s)
     if missing:
         detail = "It was not found, but not every partition could be asked. Ask again."
-        raise Problem(503, "look-up-incomplete", detail, {"Retry-After": "1"}, **_missing(missing))
+        raise Problem(503, "look-up-incomplete", detail, {"Retry-After": "1"}, **missing_document(missing))
     detail = "No message with this id is held, and none is among those that were settled last."
     raise Problem(404, "unknown-message", detail)
 
@@ -199,7 +199,8 @@ def unavailable(error: LookUpUnavailable) -> Problem:
     return Problem(503, "look-up-unavailable", f"Nothing can be looked up now: {error}.", {"Retry-After": "1"})
 
 
-def _missing(missing: Sequence[LaneId]) -> dict[str, Any]:
+def missing_document(missing: Sequence[LaneId]) -> dict[str, Any]:
+    """What of the group could not be asked."""
     return {
         "partial": bool(missing),
         "missing": [{"topic": lane.topic, "partition": lane.partition} for lane in missing],

@@ -60,13 +60,12 @@ class Entry(NamedTuple):
 
 
 def action_offsets(block: Block) -> tuple[int, ...]:
-    """Offsets of records that a control record settled, or that are control records."""
+    """Offsets of records that a control record settled or moved, or that are control records."""
     settled = block.settled
     if _ACTIONS.isdisjoint(settled.outcomes):
         return ()
-    return tuple(
-        offset for offset, outcome in zip(settled.offsets, settled.outcomes, strict=True) if outcome in _ACTIONS
-    )
+    acted = (offset for offset, outcome in zip(settled.offsets, settled.outcomes, strict=True) if outcome in _ACTIONS)
+    return (*acted, *block.carried.offsets)
 
 
 def row_of(block: Block, offset: int) -> int:
@@ -93,6 +92,22 @@ def settled_row(ledger: LedgerPlace, block: Block, row: int) -> Settlement:
         related=settled.related.get(offset, -1),
         ledger=ledger,
     )
+
+
+def receipt_row(ledger: LedgerPlace, block: Block, offset: int) -> Settlement | None:
+    """What this block says of the record at `offset`; None: nothing.
+
+    A control record that moved another carries it on: its receipt is the other's settlement as moved, with the new due
+    time.
+    """
+    if (row := row_of(block, offset)) >= 0:
+        return settled_row(ledger, block, row)
+    carried = block.carried
+    place = bisect_left(carried.offsets, offset)
+    if place == len(carried.offsets) or carried.offsets[place] != offset:
+        return None
+    moved = next(one for one, by in block.settled.related.items() if by == offset and row_of(block, one) >= 0)
+    return settled_row(ledger, block, row_of(block, moved))._replace(due_ms=carried.dues_ms[place])
 
 
 def settled_rows(ledger: LedgerPlace, block: Block, id: str) -> Iterator[Settlement]:

@@ -23,8 +23,7 @@ from api.receipt import (
     Settlement,
     action_offsets,
     entry_rows,
-    row_of,
-    settled_row,
+    receipt_row,
     settled_rows,
 )
 from sidecar.block import Block, decode
@@ -183,9 +182,10 @@ class Receipts:
         if not wanted or not block.settled.offsets:
             return []
         answered = []
-        for offset in [offset for offset in wanted if kept.first <= offset <= kept.last]:
-            if (row := row_of(block, offset)) >= 0:
-                settlement = settled_row(kept.ledger, block, row)
+        last = max(kept.last, *kept.actions) if kept.actions else kept.last
+        for offset in [offset for offset in wanted if kept.first <= offset <= last]:
+            settlement = receipt_row(kept.ledger, block, offset)
+            if settlement is not None:
                 futures = wanted.pop(offset)
                 self._waiting_count -= len(futures)
                 answered += [(future, settlement) for future in futures]
@@ -223,8 +223,8 @@ class Receipts:
     def _find(self, place: Place) -> Settlement | None:
         for kept in self._candidates(place):
             block = decode(kept.data)
-            if (row := row_of(block, place.offset)) >= 0:
-                return settled_row(kept.ledger, block, row)
+            if (settlement := receipt_row(kept.ledger, block, place.offset)) is not None:
+                return settlement
         return None
 
     def _candidates(self, place: Place) -> Iterator[_Kept]:

@@ -47,7 +47,7 @@ from policies.duration import TIME_MAX_MS
 from policies.glob import compile_globs, is_exact, literal_length
 from policies.model import DELAY_MAX_DEFAULT_MS, Policy, Retry, Versioned, is_topic
 from policies.request import ABSENT, Found, Request, read_failure, read_request, text_of
-from sidecar.record import TARGET
+from sidecar.record import ACTION, TARGET
 
 __all__ = [
     "EMPTY_TABLE",
@@ -191,7 +191,10 @@ def decide(facts: Facts, table: PolicyTable) -> Decision:
         if not rule.conditions or holds(rule.conditions, headers):
             break
     else:
-        return Quarantine(NO_POLICY, "no policy matches the topic and headers")
+        rules = table.rules(topic)
+        if ACTION not in controls or not rules:
+            return Quarantine(NO_POLICY, "no policy matches the topic and headers")
+        rule = rules[0]  # a control record is about a record that one matched: it needs no headers of the user's
     if not 0 <= timestamp_ms <= TIME_MAX_MS:
         return Quarantine(BAD_TIMESTAMP, "missing" if timestamp_ms == -1 else "before 1970 or after the year 9999")
     try:

@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 from pipeline import cli as pipeline
 from pipeline.errors import PipelineError
 from sidecar.cli import (
+    actions,
     configuration,
     dead_letters,
     diagnosis,
@@ -65,6 +66,9 @@ app.command()(diagnosis.doctor)
 app.add_typer(policies.app, name="policies")
 messages.app.command("list")(held.list_held)
 messages.app.command()(held.get)
+messages.app.command()(actions.cancel)
+messages.app.command()(actions.reschedule)
+messages.app.command()(actions.fire)
 app.add_typer(messages.app, name="messages")
 app.command()(held.forecast)
 app.add_typer(dead_letters.app, name="dead-letters")

@@ -47,7 +47,7 @@ def send(
     if value is not None and value_file is not None:
         raise Failure("give --value or --value-file, not both", Status.USAGE)
     body: dict[str, Any] = {"target": target, "headers": [read_header(text) for text in header or ()]}
-    optional = {"source": source, "key": key, "id": message_id, **_time(delay, deliver_at)}
+    optional = {"source": source, "key": key, "id": message_id, **time_given(delay, deliver_at)}
     body |= {name: given for name, given in optional.items() if given is not None}
     body["value"] = value if value_file is None else _content(value_file)
     headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
@@ -63,7 +63,7 @@ def read_header(text: str) -> list[str]:
     return [name, value]
 
 
-def _time(delay: str | None, deliver_at: str | None) -> dict[str, str]:
+def time_given(delay: str | None, deliver_at: str | None) -> dict[str, str]:
     """At most one of both, checked here so that a slip of the finger needs no sidecar to be found."""
     if delay is not None and deliver_at is not None:
         raise Failure("give --delay or --deliver-at, not both", Status.USAGE)

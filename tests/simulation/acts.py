@@ -80,6 +80,8 @@ class Acts:
             return
         assert other is not None
         self._check_pair(place, other)
+        if outcome is Outcome.REPLACED:
+            assert oracle.sources[root].key() == oracle.sources[other].key(), f"{other} replaced {root} of another key"
         # Without transactions it may have been emitted just before a crash, and nobody knows.
         assert oracle.emitted[root] == 0 or oracle.excused[root] > 0, f"{root} was emitted and {outcome.name}"
 

@@ -1,0 +1,183 @@
+"""Cancel, reschedule and fire a held message: a control record to the partition where it is held, and its receipt.
+
+    look it up  ->  produce the control record  ->  wait until the ledger says what became of it
+
+Whichever replica owns the partition does it; the receipt comes by the ledger, which every API reads. So the answer
+is what happened, not what was asked for: 200 with the receipt, 409 when the message left before, 202 when nobody has
+said in time: then the control record stands in Kafka and will be obeyed.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
+from starlette.responses import Response
+
+from api.body import validated
+from api.dependencies import GivenPorts, GivenTrail, JsonBody, Writer, json_response
+from api.held import AGAIN_S, ID_BYTES_MAX, Partition, Text, missing_document, refuse_unknown, unavailable
+from api.messages import PositionOut
+from api.openapi import body_of
+from api.ports import Acknowledged, Outgoing, Ports, SenderRefused, SenderUnavailable
+from api.problems import Problem, unprocessable
+from api.receipt import Place, Settlement
+from api.receipts import ReceiptsUnavailable, TooManyWaiting
+from api.timeline import Row, final, place_of_row
+from policies.decision import CANCEL, FIRE, RESCHEDULE, Facts, Quarantine
+from policies.table import decide
+from sidecar.held_query import LookUpUnavailable
+from sidecar.held_query import Query as HeldQuery
+from sidecar.record import ACTION, DELAY, DELIVER_AT, ID, LaneId, Outcome
+
+RECEIPT_TIMEOUT_S: Final = 10.0  # longer than a lookup in a slow Redis takes, shorter than clients give up
+RETRY_LATER: Final = {"Retry-After": "1"}
+_DONE: Final = {CANCEL: "cancelled", RESCHEDULE: "rescheduled", FIRE: "fired"}
+
+router = APIRouter(tags=["messages"])
+
+
+class Reschedule(BaseModel):
+    """When it is to be due: `delay`, from now, or `deliver_at`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    delay: StrictInt | str | None = Field(default=None, description="Duration, or milliseconds")
+    deliver_at: StrictInt | str | None = Field(default=None, description="Epoch milliseconds, or RFC 3339 with a zone")
+
+    @model_validator(mode="after")
+    def _one_time(self) -> "Reschedule":
+        if (self.delay is None) == (self.deliver_at is None):
+            raise ValueError("give delay or deliver_at, one of them")
+        return self
+
+
+class ReceiptOut(BaseModel):
+    """What became of it. `position` is the message's, `control` the control record's; `due` is epoch milliseconds."""
+
+    id: str
+    source: str
+    action: str
+    outcome: str
+    due: int
+    position: PositionOut
+    control: PositionOut
+
+
+ANSWERS: Final[dict[int | str, dict[str, Any]]] = {200: {"model": ReceiptOut}}
+
+
+@router.delete("/v1/messages/{id:path}", responses=ANSWERS)
+async def cancel(
+    request: Request, caller: Writer, ports: GivenPorts, trail: GivenTrail, id: str, source: Text = "",
+    partition: Partition = -1,
+) -> Response:  # fmt: skip
+    """Cancel a held message."""
+    refuse_unknown(request, {"source", "partition"})
+    trail.note(id=id, source=source or None)
+    return await _act(ports, id, HeldQuery(topic=source, partition=partition), CANCEL, [])
+
+
+@router.patch("/v1/messages/{id:path}", responses=ANSWERS, openapi_extra=body_of(Reschedule))
+async def reschedule(
+    request: Request, caller: Writer, body: JsonBody, ports: GivenPorts, trail: GivenTrail, id: str, source: Text = "",
+    partition: Partition = -1,
+) -> Response:  # fmt: skip
+    """Give a held message another due time."""
+    refuse_unknown(request, {"source", "partition"})
+    trail.note(id=id, source=source or None)
+    asked = validated(Reschedule, body)
+    when = (DELAY, asked.delay) if asked.delay is not None else (DELIVER_AT, asked.deliver_at)
+    return await _act(ports, id, HeldQuery(topic=source, partition=partition), RESCHEDULE, [(when[0], str(when[1]))])
+
+
+@router.post("/v1/messages/{id:path}/fire", responses=ANSWERS)
+async def fire(
+    request: Request, caller: Writer, ports: GivenPorts, trail: GivenTrail, id: str, source: Text = "",
+    partition: Partition = -1,
+) -> Response:  # fmt: skip
+    """Emit a held message now."""
+    refuse_unknown(request, {"source", "partition"})
+    trail.note(id=id, source=source or None)
+    return await _act(ports, id, HeldQuery(topic=source, partition=partition), FIRE, [])
+
+
+async def _act(ports: Ports, id: str, query: HeldQuery, action: str, when: list[tuple[str, str]]) -> Response:
+    if not id or len(id.encode(errors="surrogatepass")) > ID_BYTES_MAX:
+        raise unprocessable("invalid-id", f"An id has 1 to {ID_BYTES_MAX} bytes.")
+    held = await _held(ports, id, query)
+    lane, now_ms = LaneId(*place_of_row(held)[:2]), ports.now_ms()
+    headers = [(ID, id.encode()), (ACTION, action.encode()), *((name, text.encode()) for name, text in when)]
+    decision = decide(Facts(*lane, 0, now_ms, [], dict(headers)), ports.policies.table)
+    if isinstance(decision, Quarantine):  # as the engine will see it: nothing is sent for that
+        raise unprocessable(decision.reason.replace("_", "-"), decision.detail, reason=decision.reason)
+    at = await _send(ports, Outgoing(lane.topic, lane.partition, None, None, headers, now_ms))
+    control = Place(at.topic, at.partition, at.offset)
+    try:
+        receipt = await ports.receipts.outcome(control, RECEIPT_TIMEOUT_S)
+    except (ReceiptsUnavailable, TooManyWaiting):
+        receipt = None
+    return _answer(id, action, held, control, receipt)
+
+
+async def _held(ports: Ports, id: str, query: HeldQuery) -> Row:
+    """The one message that is held under this id; it may be on its way from one place to the next."""
+    missing: Sequence[LaneId] = ()
+    settlements: list[Settlement] = []
+    for pause_s in (*AGAIN_S, None):
+        try:
+            rows, missing = await ports.lookup.find(id, query)
+        except LookUpUnavailable as error:
+            raise unavailable(error) from None
+        settlements = [one for one in ports.receipts.settlements(id) if query.wants_lane(LaneId(*one.place[:2]))]
+        left = {one.place for one in settlements}
+        held = [row for row in rows if place_of_row(row) not in left]
+        if len({place_of_row(row)[:2] for row in held}) > 1:
+            detail = "Messages with this id are held in several places: narrow by source or partition."
+            raise Problem(409, "held-in-several-places", detail, positions=[row["position"] for row in held])
+        if held:
+            return max(held, key=lambda row: place_of_row(row).offset)
+        if pause_s is not None:
+            await asyncio.sleep(pause_s)
+    if missing:
+        detail = "It was not found, but not every partition could be asked. Ask again."
+        raise Problem(503, "look-up-incomplete", detail, RETRY_LATER, **missing_document(missing))
+    if (last := final(settlements)) is not None:
+        raise _too_late(last.outcome.name.lower(), last.place)
+    raise Problem(404, "unknown-message", "No message with this id is held.")
+
+
+async def _send(ports: Ports, record: Outgoing) -> Acknowledged:
+    try:
+        return await ports.sender.send(record)
+    except SenderRefused as error:
+        raise unprocessable(error.reason.replace("_", "-"), f"Kafka refused the record: {error}.") from None
+    except SenderUnavailable as error:
+        detail = f"Kafka did not acknowledge the control record: {error}. It may or may not have it."
+        raise Problem(503, "kafka-unavailable", detail, RETRY_LATER) from None
+
+
+def _answer(id: str, action: str, held: Row, control: Place, receipt: Settlement | None) -> Response:
+    document = {
+        "id": id,
+        "source": control.topic,
+        "action": action,
+        "outcome": "pending",
+        "due": held["due"],
+        "position": held["position"],
+        "control": control._asdict(),
+    }
+    if receipt is None:  # its owner is busy, or away: it stands in Kafka and will be obeyed
+        return json_response(document, 202)
+    if receipt.related < 0:
+        if receipt.outcome is Outcome.QUARANTINED:
+            raise unprocessable(receipt.reason.replace("_", "-"), "It was refused.", reason=receipt.reason)
+        raise _too_late("leaving", place_of_row(held))
+    hit = control._replace(offset=receipt.related) if receipt.place == control else receipt.place
+    due_ms = held["due"] if action == CANCEL else receipt.due_ms
+    return json_response({**document, "outcome": _DONE[action], "due": due_ms, "position": hit._asdict()})
+
+
+def _too_late(state: str, place: Place) -> Problem:
+    detail = f"Too late: the message is {state}." if state != "leaving" else "Too late: the message is being emitted."
+    return Problem(409, "too-late", detail, state=state, position=place._asdict())
