@@ -64,6 +64,7 @@ def redrives_of(
         partitions=partitions,
         owner=owner,
         group=settings.group,
+        own=settings.own_topics,
         loops_max=settings.redrive.times_max,
         monotonic_s=time.monotonic,
         wait=redrives.wait,

@@ -38,6 +38,7 @@ class Surroundings:
     partitions: Callable[[], Mapping[str, int]]  # of all topics; raises LettersUnavailable
     owner: str
     group: str
+    own: frozenset[str]  # topics of tickover's own
     loops_max: int
     monotonic_s: Callable[[], float]
     wait: Callable[[float], bool]  # sleeps; True: the process is asked to stop
@@ -51,7 +52,7 @@ class Legwork:
         self._here = here
         self._plan: Plan = redrive.plan
         self._progress: Progress = redrive.progress
-        self._sorting = Sorting(redrive.plan, here.versions, here.partitions(), here.loops_max)
+        self._sorting = Sorting(redrive.plan, here.versions, here.partitions(), here.own, here.loops_max)
         self._waiting: deque[Letter] = deque()
         self._suspects = 0  # of the waiting ones: Kafka has refused some of them
         self._too_large: set[Place] = set()

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Protocol
 from sidecar.letters.letter_log import LetterLog
 from sidecar.letters.plan import Governor, Plan, Redrive, Span, State
 from sidecar.letters.selection import Selection
+from sidecar.letters.sorting import is_internal
 
 LEASE_MS: Final = 15_000
 SUPERVISED_S: Final = 2.0
@@ -172,8 +173,8 @@ class Redrives:
         if wanted.target in self._topics.letters(letters) or wanted.target in self._topics.own:
             detail = f"{wanted.target} holds dead letters, or is tickover's own: what goes there would come back."
             raise RedriveRefused("redrive-loop", detail)
-        if wanted.target not in partitions:
-            raise RedriveRefused("unknown-target", f"There is no topic {wanted.target}.")
+        if wanted.target not in partitions or is_internal(wanted.target):
+            raise RedriveRefused("unknown-target", f"There is no topic {wanted.target} for this.")
 
     def _span(self, letters: LetterLog, wanted: Wanted, partition: int) -> Span:
         low, high = letters.bounds(wanted.topic, partition)

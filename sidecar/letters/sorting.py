@@ -14,6 +14,7 @@ from sidecar.record import SOURCE
 NO_TARGET: Final = "no_target"
 NO_TOPIC: Final = "unknown_target"
 LOOP: Final = "loop"
+NOT_ALLOWED: Final = "target_not_allowed"
 LOOP_CAP: Final = "redriven_too_often"
 NO_VALUE: Final = "no_value"
 UNREADABLE: Final = "unreadable"
@@ -21,15 +22,28 @@ TOO_LARGE: Final = "too_large"
 TOO_MANY_TARGETS: Final = "too_many_targets"
 
 CACHED_MAX: Final = 1_024
+INTERNAL_PREFIX: Final = "__"
+
+
+def is_internal(topic: str) -> bool:
+    """Whether it is one of Kafka's own."""
+    return topic.startswith(INTERNAL_PREFIX)
 
 
 class Sorting:
-    """The rules of one plan. `partitions` are those of all topics as they were when this was made."""
+    """The rules of one plan.
 
-    def __init__(self, plan: Plan, versions: Versions, partitions: Mapping[str, int], loops_max: int) -> None:
+    `partitions` are those of all topics as they were when this was made. `own` are tickover's own topics: whoever can
+    write dead letters writes their headers, and these must not lead there, nor to Kafka's internal topics.
+    """
+
+    def __init__(
+        self, plan: Plan, versions: Versions, partitions: Mapping[str, int], own: frozenset[str], loops_max: int
+    ) -> None:
         self._plan = plan
         self._versions = versions
         self._partitions = partitions
+        self._own = own
         self._loops_max = loops_max
         self._targets: dict[tuple[str, str, bool], str | None] = {}
         self._seen: set[str] = set()
@@ -51,6 +65,8 @@ class Sorting:
             return "", NO_TARGET
         if target == self._plan.topic:
             return "", LOOP
+        if target in self._own or is_internal(target):
+            return "", NOT_ALLOWED
         if target not in self._partitions:
             return "", NO_TOPIC
         if target not in self._seen:

@@ -146,7 +146,7 @@ def test_too_many_that_fail_again_stop_it(bench: Bench) -> None:
 
 
 def test_letters_that_were_redriven_often_stay(bench: Bench) -> None:
-    bench.letters("looping", 1, partitions=1)
+    bench.letters("looping", 1, partitions=4)  # three of them empty
     counted = [*bench.headers(1), ("tickover-redrive-count", b"3")]
     bench.send(bench.site.name("looping-dlq"), [(b"k", b"often", counted, 0, 0)])
     plan = bench.plan("looping")

@@ -50,6 +50,7 @@ def test_a_plan_pins_the_letters_of_now() -> None:
         ({"filter": FILTER, "target": "other-dlq"}, 422, "redrive-loop"),
         ({"filter": FILTER, "target": "tickover.policies"}, 422, "redrive-loop"),
         ({"filter": FILTER, "target": "nowhere"}, 422, "unknown-target"),
+        ({"filter": FILTER, "target": "__consumer_offsets"}, 422, "unknown-target"),
         ({"filter": FILTER, "rate": -1}, 422, "invalid-body"),
         ({"filter": FILTER, "ramp": "soon"}, 422, "invalid-body"),
         ({"filter": FILTER, "stop_share": 2}, 422, "invalid-body"),
@@ -61,6 +62,7 @@ def test_plans_that_are_refused(body: dict[str, Any], status: int, type: str) ->
     with world() as api:
         filled(api)
         api.letters.add("other-dlq", [])
+        api.letters.add("__consumer_offsets", [])
         problem(api.call("POST", "/v1/redrives", json={"topic": "orders-dlq", **body}), status, type)
         assert api.redriving.plans.redrives == {}
         assert api.audited[-1]["outcome"] == "refused"

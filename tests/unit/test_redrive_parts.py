@@ -26,6 +26,8 @@ from sidecar.letters.sorting import Sorting
 from tests.unit.letter_world import NOW_MS, dead
 from tests.unit.redrive_world import GOVERNOR
 
+INNER = {"tickover.policies": 1, "__consumer_offsets": 50}
+
 
 def plan(**changes: Any) -> Plan:
     given = {
@@ -60,24 +62,32 @@ def letter(headers: Any, value: bytes | None = b"v") -> Letter:
         (letter(dead("too_large"), None), "orders", ("", "no_value")),
         (letter(dead("too_large")), "orders", ("orders", "")),
         (letter(dead("no_policy", source="orders-dlq/0/1")), None, ("", "loop")),
+        (letter(dead("no_policy", source="tickover.policies/0/1")), None, ("", "target_not_allowed")),
+        (letter(dead(source="__consumer_offsets-retry/0/1", policy="x@1")), None, ("", "target_not_allowed")),
     ],
 )
 def test_what_becomes_of_a_letter(one: Letter, target: str | None, expected: tuple[str, str]) -> None:
-    sorting = Sorting(plan(target=target), lambda _: (), {"orders": 1, "elsewhere": 1, "orders-dlq": 1}, 3)
+    sorting = Sorting(
+        plan(target=target),
+        lambda _: (),
+        {"orders": 1, "elsewhere": 1, "orders-dlq": 1, **INNER},
+        frozenset({"tickover.policies"}),
+        3,
+    )
     assert sorting.target(one) == expected
     assert sorting.target(one) == expected  # by what was remembered
 
 
 def test_only_so_many_targets() -> None:
     topics = {f"t{n}": 1 for n in range(TARGETS_MAX + 1)}
-    sorting = Sorting(plan(), lambda _: (), topics, 3)
+    sorting = Sorting(plan(), lambda _: (), topics, frozenset(), 3)
     found = [sorting.target(letter(dead(policy=f"p{n}@1", source=f"t{n}-retry/0/1"))) for n in range(TARGETS_MAX + 1)]
     assert [why for _, why in found] == [""] * TARGETS_MAX + ["too_many_targets"]
     assert sorting.gone(["t0", "away"]) == ["away"]
 
 
 def test_only_what_goes_back_to_its_source_keeps_its_control_headers() -> None:
-    sorting = Sorting(plan(), lambda _: (), {"orders": 1}, 3)
+    sorting = Sorting(plan(), lambda _: (), {"orders": 1}, frozenset(), 3)
     one = letter([("tickover-delay", b"5s"), *dead("no_policy", source="orders/0/1")])
     assert dict(sorting.parcel(one, "orders", "p/1").headers)["tickover-delay"] == b"5s"
     assert "tickover-delay" not in dict(sorting.parcel(one, "elsewhere", "p/1").headers)
