@@ -36,7 +36,10 @@ def compress(kind: CompressionType, data: bytes) -> bytes:
         case CompressionType.SNAPPY:
             return bytes(cramjam.snappy.compress_raw(data))
         case CompressionType.LZ4:
-            return bytes(cramjam.lz4.compress(data))
+            # Java's clients and brokers read no frame whose blocks depend on each other.
+            frame = cramjam.lz4.Compressor(content_checksum=False, block_linked=False)
+            frame.compress(data)
+            return bytes(frame.finish())
         case CompressionType.ZSTD:
             return bytes(cramjam.zstd.compress(data))
 

@@ -78,12 +78,14 @@ def _changed(topic: Topic, resource: Any) -> Mapping[str, str | None]:
             raise ApiError(Errors.INVALID_REQUEST, f"{one.name} is given more than once.")
         if one.config_operation == DELETE:
             config.pop(one.name, None)
+        elif one.value is None:
+            raise ApiError(Errors.INVALID_REQUEST, f"Null value not supported for : {one.name}")
         elif one.config_operation == SET:
             config[one.name] = one.value
         elif definition is None or not definition.is_list:
             raise ApiError(Errors.INVALID_CONFIG, f"Can't append to or subtract from {one.name}: it is no list.")
         elif one.config_operation in (APPEND, SUBTRACT):
-            words, given = policies_of(value_of(topic.config, one.name)), policies_of(one.value or "")
+            words, given = policies_of(value_of(topic.config, one.name)), policies_of(one.value)
             kept = [word for word in words if word not in given]
             config[one.name] = ",".join(kept + given if one.config_operation == APPEND else kept)
         else:

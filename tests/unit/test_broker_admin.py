@@ -171,7 +171,7 @@ def test_settings_that_cannot_be(client: RawClient) -> None:
     assert refusal(name="nowhere") == Errors.UNKNOWN_TOPIC_OR_PARTITION
     assert refusal(kind=4) == Errors.INVALID_REQUEST
     assert refusal(value="x") == Errors.INVALID_CONFIG
-    assert refusal(value=None) == Errors.INVALID_CONFIG
+    assert refusal(value=None) == Errors.INVALID_REQUEST
     assert refusal(config_operation=2) == Errors.INVALID_CONFIG
 
 
