@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Final, NamedTuple, Protocol
 
+from sidecar.letters.destination import is_internal
 from sidecar.letters.letter_log import LetterLog
 from sidecar.letters.plan import Governor, Plan, Redrive, Span, State
 from sidecar.letters.selection import Selection
-from sidecar.letters.sorting import is_internal
 
 LEASE_MS: Final = 15_000
 SUPERVISED_S: Final = 2.0

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from sidecar.letters.destination import BY_REFERENCE, Versions, destination, is_quarantined
+from sidecar.letters.destination import BY_REFERENCE, Versions, destination, is_internal, is_quarantined
 from sidecar.letters.letter import Letter, place_of
 from sidecar.letters.lineage import redriven_headers
 from sidecar.letters.plan import TARGETS_MAX, Plan
@@ -22,12 +22,6 @@ TOO_LARGE: Final = "too_large"
 TOO_MANY_TARGETS: Final = "too_many_targets"
 
 CACHED_MAX: Final = 1_024
-INTERNAL_PREFIX: Final = "__"
-
-
-def is_internal(topic: str) -> bool:
-    """Whether it is one of Kafka's own."""
-    return topic.startswith(INTERNAL_PREFIX)
 
 
 class Sorting:
