@@ -119,7 +119,8 @@ class Transaction:
             epoch, last = now.producer_epoch, now.last_producer_epoch
         else:
             raise ApiError(Errors.PRODUCER_FENCED, f"epoch {expected_epoch}, it is {now.producer_epoch}")
-        return self._prepare(self._emptied(now.producer_id, epoch, timeout_ms, now_ms), last)
+        values = self._emptied(now.producer_id, epoch, timeout_ms, now_ms)
+        return self._prepare(replace(values, last_producer_id=now.last_producer_id), last)
 
     def prepare_next_producer_id(
         self, producer_id: int, timeout_ms: int, now_ms: int, *, keeps_last: bool
@@ -150,7 +151,7 @@ class Transaction:
         values = replace(
             now,
             state=TransactionState.ONGOING,
-            partitions=(now.partitions if is_open else frozenset()) | frozenset(partitions),
+            partitions=now.partitions | frozenset(partitions),
             start_ms=now.start_ms if is_open else now_ms,
             update_ms=now_ms,
         )

@@ -105,6 +105,16 @@ def test_when_the_epochs_are_used_up_there_is_another_id():
     assert world.end(last) is E.INVALID_PRODUCER_ID_MAPPING
 
 
+def test_who_has_not_heard_of_its_new_id_is_told_again():
+    world = TransactionWorld()
+    claim = world.producer()
+    transaction = world.store.transactions["id"]
+    transaction.now = replace(transaction.now, producer_epoch=EPOCH_MAX - 1)
+    for _ in range(3):
+        assert world.begin(expected=(claim.producer_id, EPOCH_MAX - 1)) == Begun(E.NONE, claim.producer_id + 1, 0)
+    assert world.begin(expected=(claim.producer_id, 0)) == Begun(E.PRODUCER_FENCED)  # another one of long ago
+
+
 @pytest.mark.parametrize(
     ("claim", "expected"),
     [
@@ -212,14 +222,16 @@ def test_what_is_open_for_too_long_is_aborted():
     world = TransactionWorld()
     claim, other = world.producer(timeout_ms=5_000), world.producer("other")
     world.add(claim), world.add(other)
-    world.pass_time(5_000)
+    world.pass_time(3_000)
+    world.add(claim, PAYMENTS)  # doesn't prolong it
+    world.pass_time(2_000)
     assert world.coordinator.abort_timed_out() == 0
     world.pass_time(1)
     assert world.coordinator.abort_timed_out() == 1
     world.pass_time(0)
     assert (world.state(), world.state("other")) == (S.COMPLETE_ABORT, S.ONGOING)
     assert world.end(claim) is E.PRODUCER_FENCED
-    assert world.markers() == [(claim.producer_id, 1, "abort")]
+    assert world.markers() == world.markers(PAYMENTS) == [(claim.producer_id, 1, "abort")]
     assert world.coordinator.abort_timed_out() == 0
 
 
