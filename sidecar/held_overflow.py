@@ -13,7 +13,7 @@ it as it is.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 from typing import Any, Final, NamedTuple
 
 from sidecar.chunk import ChunkCodec
@@ -38,6 +38,15 @@ class Found(NamedTuple):
 
     position: Position
     held: Held | None
+
+
+class _Opened(NamedTuple):
+    """A chunk that was opened, and its next record. The number differs, so that records are never compared."""
+
+    position: Position
+    number: int
+    row: int
+    rows: list[Held]
 
 
 class HeldOverflow:
@@ -66,23 +75,26 @@ class HeldOverflow:
     def _window(self, reader: LaneReader, after: Position) -> Iterator[Found]:
         """What is in the next headers, ending with a mark of how far they reach."""
         headers, limit = reader.all_headers(after, END, HEADERS_ENOUGH)
-        ahead: list[tuple[Position, int, Held]] = []  # by position; the number keeps records from being compared
-        number, place, width = 0, 0, 1
+        ahead: list[_Opened] = []  # a heap: the chunk with the next record first
+        place, width = 0, 1
         while place < len(headers) or ahead:
-            while place < len(headers) and (not ahead or headers[place].first <= ahead[0][0]):
+            while place < len(headers) and (not ahead or headers[place].first <= ahead[0].position):
                 page = page_of(headers, place, min(place + width, len(headers)))
-                page = [header for header in page if not ahead or header.first <= ahead[0][0]]
-                place += len(page)
+                page = [header for header in page if not ahead or header.first <= ahead[0].position]
                 width *= 2  # few are opened when the first one has enough
-                for rows in self._open(reader, page, after, limit):
-                    for held in rows:
-                        number += 1
-                        heappush(ahead, (held.position, number, held))
+                for number, rows in enumerate(self._open(reader, page, after, limit), place):
+                    if rows:
+                        heappush(ahead, _Opened(rows[0].position, number, 0, rows))
+                place += len(page)
                 if not ahead and place < len(headers):
                     yield Found(just_before(headers[place].first), None)
             if ahead:
-                position, _, held = heappop(ahead)
-                yield Found(position, held)
+                position, number, row, rows = ahead[0]
+                yield Found(position, rows[row])
+                if row + 1 < len(rows):
+                    heapreplace(ahead, _Opened(rows[row + 1].position, number, row + 1, rows))
+                else:
+                    heappop(ahead)
         yield Found(limit, None)
 
     def _open(

@@ -52,11 +52,6 @@ class Query(NamedTuple):
         return self.topic in ("", lane.topic) and self.partition in (-1, lane.partition)
 
     @property
-    def is_everything(self) -> bool:
-        """Every held record is meant."""
-        return self == Query()
-
-    @property
     def needles(self) -> list[bytes]:
         """Texts that must stand somewhere in a record, and so in whatever contains it."""
         texts = (self.policy, self.target, self.key_prefix, self.error_class)

@@ -1,0 +1,67 @@
+"""Views of the engine's lanes: what is held where, at one moment, and a few lanes a turn."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sidecar import held_view
+from sidecar.change import ChangeBlock, Loss
+from sidecar.held_view import Viewer
+from sidecar.lane import Lane
+from sidecar.record import LaneId, Position
+from sidecar.wheel import Wheel
+from tests.unit.test_identity import named
+
+CURSOR = Position(500, 0)
+
+
+def lane_of(partition: int, *offsets: int) -> Lane:
+    lane = Lane(LaneId("t", partition), 0, Wheel(0), CURSOR, ledger_start=0)
+    lane.wheel.insert_all([named(offset)._replace(due_ms=10 + offset) for offset in offsets])
+    return lane
+
+
+def viewer(*lanes: Lane, **due: Any) -> Viewer:
+    assignment: Any = SimpleNamespace(lanes={lane.id: lane for lane in lanes})
+    emitter: Any = SimpleNamespace(due_of=lambda lane: due.get(f"t{lane.id.partition}", []))
+    return Viewer(assignment, emitter)
+
+
+def test_a_view_has_what_is_held_and_stays_as_it_was() -> None:
+    lane = lane_of(0, 1, 2, 3)
+    lane.wheel.cancel(2)
+    lane.promised = Position(900, 0)  # what lies between is still to come: only Redis has it
+    lane.put([named(7)])
+    lane.changes.append(ChangeBlock(1, {8: named(8), 9: named(9)}, set(), CURSOR, 0))
+    lane.skip[9] = named(9).position  # overtook: it is in the wheel, too
+    lane.ids.fired([named(5)])
+    [view], complete = viewer(lane, t0=[([named(4), named(6)], 1)]).look(None)
+    assert complete
+    assert (view.lane, view.cursor, view.whole) == (lane.id, CURSOR, True)
+    assert [held.offset for held in view.loose()] == [6]
+    assert [held.offset for held in view.on_the_way] == [7, 8]
+    assert [held.offset for held in view.leaving] == [5]
+    assert list(view.skip) == [9]
+    assert len(lane.wheel.advance(100)) == 2
+    lane.skip.clear()
+    assert [[held.offset for held in bucket] for bucket in view.in_wheel()] == [[1], [], [3]]
+    assert [[held.offset for held in bucket] for bucket in view.in_wheel(13)] == [[3]]
+    assert list(view.skip) == [9]
+
+
+def test_a_lane_that_is_being_rebuilt_is_not_whole() -> None:
+    lane = lane_of(0)
+    lane.loss = Loss(0, "wiped")
+    [view], _ = viewer(lane).look(None)
+    assert view.whole is False
+
+
+def test_a_turn_takes_a_few_lanes_and_the_next_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_view, "BUCKETS_MAX", 4)
+    looking = viewer(*(lane_of(partition, *range(3)) for partition in (3, 0, 1, 2)))
+    views, complete = looking.look(None)
+    assert ([view.lane.partition for view in views], complete) == ([0], False)
+    views, complete = looking.look(LaneId("t", 1))
+    assert ([view.lane.partition for view in views], complete) == ([2], False)
+    assert looking.look(LaneId("t", 3)) == ([], True)
