@@ -12,7 +12,7 @@ from sidecar.emission import Emitter
 from sidecar.lane import Lane
 from sidecar.record import Held, LaneId, Position
 
-BUCKETS_MAX: Final = 20_000  # copied in one turn of the engine, about; 0.3 ms
+BUCKETS_MAX: Final = 20_000  # copied in one turn of the engine, about; 0.1 ms
 
 
 class LaneView(NamedTuple):
