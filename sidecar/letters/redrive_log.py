@@ -21,6 +21,8 @@ from sidecar.letters.plan import Plan, Redrive, decode_plan, decode_progress, en
 PARTITION: Final = 0
 POLL_S: Final = 0.2
 WRITE_S: Final = 15.0
+# Followed for ever, and nearly always silent: few requests, and still the end is seen soon after a transaction's.
+_IDLE: Final = {"fetch.wait.max.ms": "100"}
 CATCH_UP_S: Final = 30.0  # longer than a transaction that somebody left open can hold up readers
 
 log = logging.getLogger("tickover.redrive")
@@ -119,7 +121,7 @@ class RedriveLog:
     def _follow(self) -> None:
         """Read for ever. A consumer that fails is made anew; what was read stays."""
         while not self._stopping.is_set():
-            consumer = Consumer({**self._client, **READER, "group.id": self.topic})
+            consumer = Consumer({**self._client, **READER, **_IDLE, "group.id": self.topic})
             try:
                 consumer.assign([TopicPartition(self.topic, PARTITION, self._read_up_to)])
                 while not self._stopping.is_set():
