@@ -11,6 +11,7 @@ from broker.group import Group, Member, answer_join
 from broker.group_rebalance import GroupRebalance
 from broker.group_store import GroupStore
 from broker.group_types import (
+    NAME_MAX,
     UNKNOWN_MEMBER,
     JoinRequest,
     JoinResult,
@@ -54,6 +55,9 @@ class GroupCoordinator:
         settings = self._store.settings
         if not settings.min_session_timeout_ms <= request.session_timeout_ms <= settings.max_session_timeout_ms:
             raise ApiError(Errors.INVALID_SESSION_TIMEOUT, "the session timeout is out of range")
+        names = (request.client.client_id, request.group_instance_id or "", request.protocol_type)
+        if max(map(len, (*names, *(one.name for one in request.protocols)))) > NAME_MAX:
+            raise ApiError(Errors.INVALID_REQUEST, "a name does not fit into the log")
         is_new = request.member_id == UNKNOWN_MEMBER
         if not is_new and request.group_id not in self._store.groups:
             raise ApiError(Errors.UNKNOWN_MEMBER_ID, "there is no such group")

@@ -23,7 +23,7 @@ from broker.group_records import (
     encode_offset,
     encode_removed_group,
 )
-from broker.group_types import CommittedOffset, GroupSettings
+from broker.group_types import NAME_MAX, CommittedOffset, GroupSettings
 from broker.primitive_types import UnreadableRecord
 from broker.record_batch import TRANSACTIONAL, BatchHeader
 from broker.records import Producer, Record, build_batch, read_records
@@ -70,8 +70,8 @@ class GroupStore:
 
     def check(self, group_id: str, *, may_be_empty: bool = False) -> None:
         """ApiError unless this broker answers for the group. Old clients commit offsets for a group without a name."""
-        if not (group_id or may_be_empty):
-            raise ApiError(Errors.INVALID_GROUP_ID, "a group has a name")
+        if not (group_id or may_be_empty) or len(group_id) > NAME_MAX:
+            raise ApiError(Errors.INVALID_GROUP_ID, "a group has a name that fits into the log")
         self.ownership.check(group_id)
 
     def get_or_create(self, group_id: str) -> Group:

@@ -11,6 +11,7 @@ UNKNOWN_MEMBER: Final = ""
 NO_GENERATION: Final = -1
 NO_OFFSET: Final = -1
 NO_LEADER_EPOCH: Final = -1
+NAME_MAX: Final = 8_000  # characters: in the log a name has at most 32,767 bytes, a member's id is longer than its name
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
 
+from broker.group_types import NAME_MAX
 from broker.producer_ids import ProducerIds
 from broker.transaction import (
     NO_EPOCH,
@@ -91,8 +92,8 @@ class TransactionCoordinator:
             answer(Begun(Errors.NONE, self._ids.next(), 0))
             return
         try:
-            if not transactional_id:
-                raise ApiError(Errors.INVALID_REQUEST, "a transactional id has a name")
+            if not 0 < len(transactional_id) <= NAME_MAX:
+                raise ApiError(Errors.INVALID_REQUEST, "a transactional id has a name that fits into the log")
             if not 0 < timeout_ms <= self._settings.max_timeout_ms:
                 raise ApiError(Errors.INVALID_TRANSACTION_TIMEOUT, "the transaction timeout is out of range")
             self._store.ownership.check(transactional_id)

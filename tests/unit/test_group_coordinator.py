@@ -1,9 +1,11 @@
 """Joining, syncing, heartbeats, leaving: every transition and every error."""
 
+from typing import Any
+
 import pytest
 
 from broker.coordinator_log import java_hash, partition_of
-from broker.group_types import JoinResult, LeavingMember, Protocol, SyncResult
+from broker.group_types import Client, JoinResult, LeavingMember, Protocol, SyncResult
 from purgatory.delayed_group import GroupState
 from purgatory.errors import Errors
 from tests.unit.group_world import GroupWorld
@@ -71,6 +73,10 @@ def test_a_rebalance_waits_for_pending_members():
     ("about", "member_id", "expected"),
     [
         ({"group_id": ""}, "", E.INVALID_GROUP_ID),
+        ({"group_id": "x" * 8_001}, "", E.INVALID_GROUP_ID),
+        ({"client": Client("x" * 8_001, "")}, "", E.INVALID_REQUEST),
+        ({"group_instance_id": "x" * 8_001}, "", E.INVALID_REQUEST),
+        ({"protocols": (Protocol("range", b""), Protocol("x" * 8_001, b""))}, "", E.INVALID_REQUEST),
         ({"session_timeout_ms": 5_999}, "", E.INVALID_SESSION_TIMEOUT),
         ({"session_timeout_ms": 1_800_001}, "", E.INVALID_SESSION_TIMEOUT),
         ({"group_id": "nobody"}, "stranger", E.UNKNOWN_MEMBER_ID),
@@ -89,6 +95,16 @@ def test_who_may_not_join(about, member_id, expected):
     assert errors(answers) == [expected]
     assert world.state() is GroupState.STABLE
     assert list(world.store.groups) == ["group"]  # and no group is left by it
+
+
+def test_the_longest_names_fit_into_the_log():
+    world = GroupWorld()
+    name = "\U0001f600" * 8_000
+    about: Any = {"group_instance_id": name, "protocol_type": name, "protocols": (Protocol(name, b""),)}
+    [joined] = world.join(group_id="group", client=Client(name, ""), **about)
+    assert errors(world.sync(joined.member_id, assignments={}, group_instance_id=name)) == [E.NONE]
+    world.restart()
+    assert world.group.static_members == {name: joined.member_id}
 
 
 def test_the_first_join_waits_its_delay_and_longer_as_members_come():

@@ -29,6 +29,7 @@ def test_an_idempotent_producer_gets_an_id_that_nobody_has():
     ("transactional_id", "timeout_ms", "expected"),
     [
         ("", 1000, E.INVALID_REQUEST),
+        ("x" * 8_001, 1000, E.INVALID_REQUEST),
         ("id", 0, E.INVALID_TRANSACTION_TIMEOUT),
         ("id", -1, E.INVALID_TRANSACTION_TIMEOUT),
         ("id", 900_001, E.INVALID_TRANSACTION_TIMEOUT),
