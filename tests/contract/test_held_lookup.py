@@ -221,6 +221,15 @@ def test_every_record_is_found_by_its_id(overflow: RedisOverflow, views: Views, 
     assert local.find("id-", Query()).rows == []
 
 
+def test_a_cursor_of_any_numbers_is_a_place(overflow: RedisOverflow, views: Views, local: LocalLookUp) -> None:
+    records = everything(40)
+    hold(views, overflow, records)
+    huge = 10**300
+    for key in (Key(-huge, "", -huge, -huge), Key(NOW_MS, "gold", 0, huge), Key(NOW_MS + HOUR_MS, "~", huge, -huge),
+                Key(TIME_MAX_MS, "gold", 0, 0), Key(huge, "gold", 0, 0)):  # fmt: skip
+        assert keys_of(local.page(Query(), key, 500).rows) == [place for place in places(records) if place > key]
+
+
 def test_a_row_tells_of_no_payload(overflow: RedisOverflow, views: Views, local: LocalLookUp) -> None:
     secret = named(5, HOUR_MS, key=b"secret", value=b"secret", headers=[("secret", b"secret")], attempt=2)
     hold(views, overflow, {LANES[0]: [secret, named(6, 0, key=b"secret", value=b"secret")]})
