@@ -183,12 +183,6 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "",
         TRANSACTIONS,
     ),
-    "an aborted strike is written though its record hasn't left": Mutant(
-        "sealing.py",
-        "        seal.change.struck = []  # these go with their records' settlement, in another change\n",
-        "",
-        TRANSACTIONS,
-    ),
     "a moved record takes its payload from its control record": Mutant(
         "codec.py", 'size + len(key or b"") + len(value or b""), source,', "size, -1,"
     ),

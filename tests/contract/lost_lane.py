@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sidecar.block import NOTHING_SETTLED, Block, encode
+from sidecar.block import NOTHING_SETTLED, STRUCK, Block, Settled, encode
 from sidecar.change import Loss
 from sidecar.ledger import LedgerRecord, LedgerTopic
 from sidecar.overflow import Change
 from sidecar.ports import SourceRecord
 from sidecar.rebuild import LaneRebuild, Sources
 from sidecar.rebuild_account import Plan, RebuildStore
-from sidecar.record import Held, LaneId, Position
+from sidecar.record import Held, LaneId, Outcome, Position, Struck
 from sidecar.sealing import entry_columns
 from tests.contract.overflow_records import LANE
 from tests.simulation.fake_kafka import CREATE_TIME, FakeRecord
@@ -24,18 +24,23 @@ class LostLane:
 
     lane: LaneId = LANE
     blocks: list[list[Held]] = field(default_factory=list)
+    strikes: list[list[Struck]] = field(default_factory=list)
+    struck_by: dict[int, int] = field(default_factory=dict)  # offset -> block
     _encoded: list[bytes] = field(default_factory=list)
     _records: dict[int, SourceRecord] = field(default_factory=dict)
 
-    def add(self, records: Sequence[Held]) -> None:
-        """One more block."""
+    def add(self, records: Sequence[Held], leaving: Sequence[Held] = ()) -> None:
+        """One more block; it strikes out those of earlier ones that are `leaving`."""
         records = sorted(records, key=lambda held: held.offset)
         self.blocks.append(records)
         number = len(self.blocks)
         topic, partition = self.lane
         entries = entry_columns(records)
+        self.strikes.append([Struck(held.position, None) for held in leaving])
+        self.struck_by |= {held.offset: number for held in leaving}
+        settled = _cancelled(leaving)
         self._encoded.append(
-            encode(Block("g", topic, "", partition, 0, 0, BEFORE_ALL, 0, 0, (), number, NOTHING_SETTLED, entries))
+            encode(Block("g", topic, "", partition, 0, 0, BEFORE_ALL, 0, 0, (), number, settled, entries))
         )
         for held in records:
             place = (topic, partition, held.offset)
@@ -43,12 +48,15 @@ class LostLane:
 
     def changes(self, first: int, last: int) -> list[Change]:
         """Blocks first to last as they are applied."""
-        return [Change(self.lane, number, self.blocks[number - 1]) for number in range(first, last + 1)]
+        return [
+            Change(self.lane, number, self.blocks[number - 1], self.strikes[number - 1])
+            for number in range(first, last + 1)
+        ]
 
     def held(self, watermark: Position, last: int) -> list[Held]:
-        """What blocks up to `last` hold beyond the watermark, in order."""
+        """What blocks up to `last` hold beyond the watermark, in order, and no block of the ledger has struck out."""
         records = [held for block in self.blocks[:last] for held in block if held.position > watermark]
-        return sorted(records, key=lambda held: held.position)
+        return sorted((held for held in records if held.offset not in self.struck_by), key=lambda held: held.position)
 
     def rebuild(self, store: RebuildStore, hw: int, acknowledged: int, watermark: Position) -> LaneRebuild:
         """A rebuild that is ready to begin."""
@@ -76,3 +84,14 @@ class LostLane:
 
     def release(self) -> None:
         """Nothing is held."""
+
+
+def _cancelled(leaving: Sequence[Held]) -> Settled:
+    if not leaving:
+        return NOTHING_SETTLED
+    rows = sorted(leaving, key=lambda held: held.offset)
+    count = len(rows)
+    return Settled(
+        [held.offset for held in rows], [held.due_ms for held in rows], [Outcome.CANCELLED] * count, [STRUCK] * count,
+        ["p@1"] * count, [""] * count, [0] * count, {}, {},
+    )  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 from sidecar.overflow import Change, OverflowFull, OverflowLoss
 from sidecar.overflow_layout import COARSE, FINE, LaneKeys, read_header
 from sidecar.overflow_redis import RedisOverflow, open_overflow
-from sidecar.record import LaneId, Position
+from sidecar.record import ID, LaneId, Position, Struck
 from tests.contract.overflow_records import LANE, NOW_MS, START, at, held, in_order, promote_all
 from tests.contract.redis_servers import RedisServer, redis_server_fixture
 
@@ -69,6 +69,24 @@ def test_blocks_that_are_there_in_part_are_completed(redis_server: RedisServer, 
     assert (overflow.watermark(LANE), overflow.watermark(other_lane)) == (6, 3)
     assert promote_all(overflow, START, at(HOUR_MS)) == [held(number, number * 1_000) for number in range(1, 7)]
     assert overflow.count(LANE, START) == 6
+
+
+def test_what_is_struck_out_is_never_promoted_nor_found(overflow: RedisOverflow) -> None:
+    records = [held(offset, offset * 100)._replace(trailer=[(ID, b"id%d" % offset)]) for offset in range(1, 1_001)]
+    gone = records[::3]
+    struck = [Struck(record.position, f"id{record.offset}") for record in gone]
+    overflow.apply([Change(LANE, 1, records)], NOW_MS)
+    assert overflow.promote(LANE, START, at(200), 10, 1).records == records[:2]  # and reads ahead
+    overflow.apply([Change(LANE, 2, [], struck[1:])], NOW_MS)
+    kept = [record for record in records if record not in gone[1:]]
+    assert promote_all(overflow, records[1].position, at(HOUR_MS)) == kept[2:]
+    ids = [f"id{record.offset}" for record in records]
+    assert overflow.find(LANE, ids, 2) == {f"id{record.offset}": record for record in kept}
+    with pytest.raises(OverflowLoss):
+        overflow.find(LANE, ids, 3)
+    again = records[0]._replace(offset=5_000, due_ms=NOW_MS + 40 * HOUR_MS)
+    overflow.apply([Change(LANE, 3, [again], struck[:1])], NOW_MS)
+    assert overflow.find(LANE, ids[:1], 3) == {"id1": again}  # the strike is of the former place
 
 
 def test_blocks_are_written_together_as_chunks_that_do_not_overlap(overflow: RedisOverflow) -> None:

@@ -1,7 +1,7 @@
 """Random histories on real servers: an owner, a zombie that repeats what it once knew, and a server that forgets.
 
 Whatever comes between two commands: what the owner promotes without being told of a loss is all that is held, once and
-in order; and after a loss a rebuild makes it so.
+in order, and nothing that was struck out; and after a loss a rebuild makes it so.
 """
 
 import os
@@ -106,7 +106,9 @@ class History:
             size = split(record.headers).size + len(record.value or b"")  # as when it was read from its source
             records.append(record._replace(size=size))
             self.offset += 1
-        self.lost.add(records)
+        ahead = self.lost.held(self.watermark, len(self.lost.blocks))
+        leaving = self.chance.sample(ahead, min(number % 5, len(ahead)))
+        self.lost.add(records, leaving)
 
     def apply(self, number: int) -> None:
         last = len(self.lost.blocks)
@@ -127,7 +129,13 @@ class History:
         wanted = self.lost.held(self.watermark, self.acknowledged)
         everything = self.lost.held(self.watermark, len(self.lost.blocks))  # the zombie may have been ahead
         assert [one for one in found if one in wanted] == wanted
-        assert found == [one for one in everything if one in found]
+        # Nothing else but what the zombie was ahead with, and copies that are still to be struck out.
+        struck_by = self.lost.struck_by
+        rest = [one for one in found if one.offset not in struck_by]
+        assert rest == [one for one in everything if one in rest]
+        struck = [one.offset for one in found if one.offset in struck_by]
+        assert all(struck_by[offset] > self.acknowledged for offset in struck)
+        assert len(struck) == len(set(struck))
 
     def rebuild(self, hw: int) -> None:
         rebuild = self.lost.rebuild(self.owner_store, hw, self.acknowledged, self.watermark)

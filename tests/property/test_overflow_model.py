@@ -1,4 +1,4 @@
-"""The overflow against a sorted list: random puts, replays, promotions, tidying, restarts, in any order.
+"""The overflow against a sorted list: random puts, strikes, replays, promotions, tidying, restarts, in any order.
 
 Run with tiny limits, so that every page, window and step ends in the middle of something.
 """
@@ -15,9 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 from sidecar import chunk, overflow_cascade, overflow_packing, overflow_reader, overflow_redis, overflow_window
 from sidecar.embedded.valkey import EmbeddedValkey
 from sidecar.overflow import Change
-from sidecar.overflow_layout import LaneKeys
+from sidecar.overflow_layout import INDEX_SHARDS, LaneKeys
 from sidecar.overflow_redis import RedisOverflow, open_overflow
-from sidecar.record import Held, Position
+from sidecar.record import ID, Held, Position, Struck, held_id
 from tests.contract.overflow_records import LANE, NOW_MS, held
 
 HOUR_MS = 3_600_000
@@ -37,6 +37,8 @@ class OverflowModel(RuleBasedStateMachine):
         self.group = f"model{next(_groups)}"
         self.overflow: RedisOverflow = open_overflow(self.url, self.group)
         self.records: list[Held] = []
+        self.index: dict[str, Held] = {}
+        self.struck = 0
         self.changes: list[Change] = []
         self.cursor = Position(NOW_MS, -1)
         self.settled = self.cursor
@@ -47,6 +49,8 @@ class OverflowModel(RuleBasedStateMachine):
         end = Position(1 << 50, 0)
         while self.overflow.tidy(LANE, end, self.cursor.due_ms):
             pass
+        for _ in range(INDEX_SHARDS):  # one at a time
+            self.overflow.tidy(LANE, end, self.cursor.due_ms)
         left = {key.decode() for key in self.overflow.client.keys(f"*{self.group}:*")}
         self.overflow.close()
         assert left <= {LaneKeys(self.group, LANE).hw}
@@ -57,10 +61,34 @@ class OverflowModel(RuleBasedStateMachine):
         fresh = []
         for delay_ms in delays:
             self.offset += 1
-            fresh.append(held(self.offset, self.cursor.due_ms - NOW_MS + delay_ms))
+            record = held(self.offset, self.cursor.due_ms - NOW_MS + delay_ms)
+            if self.offset % 2:
+                record = record._replace(trailer=[(ID, b"id%d" % (self.offset % 7))])
+                self.index[f"id{self.offset % 7}"] = record
+            fresh.append(record)
         self.changes.append(Change(LANE, len(self.changes) + 1, fresh))
         self.overflow.apply(self.changes[-1:], self.cursor.due_ms + late)
         self.records += fresh
+
+    @rule(places=st.lists(st.integers(0, 1_000), min_size=1, max_size=10), late=STEPS_MS)
+    def strike(self, places: list[int], late: int) -> None:
+        """Records that lie behind the cursor leave: they are cancelled, replaced or moved."""
+        ahead = self.between(self.cursor, Position(1 << 60, 0))
+        leaving = {ahead[place % len(ahead)].offset: ahead[place % len(ahead)] for place in places} if ahead else {}
+        struck = [Struck(record.position, held_id(record)) for record in leaving.values()]
+        self.changes.append(Change(LANE, len(self.changes) + 1, [], struck))
+        self.overflow.apply(self.changes[-1:], self.cursor.due_ms + late)
+        self.records = [record for record in self.records if record.offset not in leaving]
+        self.index = {key: record for key, record in self.index.items() if record.offset not in leaving}
+        self.struck += len(leaving)
+
+    @rule()
+    def find(self) -> None:
+        """The latest of each id is found, unless it was struck out; what is settled may be gone."""
+        found = self.overflow.find(LANE, [f"id{number}" for number in range(8)], len(self.changes))
+        ahead = {key: record for key, record in self.index.items() if record.position > self.settled}
+        assert {key: record for key, record in found.items() if record.position > self.settled} == ahead
+        assert all(self.index[key] == record for key, record in found.items())
 
     @precondition(lambda self: self.changes)
     @rule(back=st.integers(1, 3), late=STEPS_MS)
@@ -103,7 +131,8 @@ class OverflowModel(RuleBasedStateMachine):
     @rule()
     def counts_agree(self) -> None:
         assert self.overflow.watermark(LANE) == len(self.changes)
-        assert self.overflow.count(LANE, self.settled) == len(self.between(self.settled, Position(1 << 60, 0)))
+        held_now = len(self.between(self.settled, Position(1 << 60, 0)))
+        assert held_now <= self.overflow.count(LANE, self.settled) <= held_now + self.struck
 
     def between(self, after: Position, until: Position) -> list[Held]:
         return sorted(
