@@ -58,6 +58,8 @@ def plan(
 ) -> None:
     """Say which letters are to be sent again, and count them. Nothing is sent."""
     chosen = {**selection(reason, fingerprint, error_class, policy), **times(since, until)}
+    if not _given(chosen) and not everything:
+        raise Failure("no filter given: if every letter of the topic is meant, say --all", Status.USAGE)
     limits = {"target": target, "rate": rate, "ramp": ramp, "stop_share": stop_share, "watch": watch}
     body: dict[str, Any] = {"topic": topic, "filter": _given(chosen), "confirm_all": everything, **_given(limits)}
     with connect(context, url, token) as sidecar:

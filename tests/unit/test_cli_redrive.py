@@ -51,7 +51,7 @@ def test_abort(tickover: Terminal) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [
-        (["plan", "--topic", "orders-dlq"], 1, "confirm_all"),
+        (["plan", "--topic", "orders-dlq"], 2, "--all"),
         (["plan", "--topic", "nowhere", "--all"], 3, "nowhere"),
         (["plan", "--topic", "orders-dlq", "--all", "--since", "x"], 2, "--since"),
         (["plan", "--all"], 2, "--topic"),
