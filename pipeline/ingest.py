@@ -27,6 +27,7 @@ from pipeline.stream import (
     LOST_TABLE,
     read_records,
     records_table,
+    records_topics,
     stream_topic,
 )
 from pipeline.tables import Warehouse
@@ -68,26 +69,31 @@ def ingest(warehouse: Warehouse, kafka: KafkaPlace, ledger: str, topics: Sequenc
     lost = stream_topic(warehouse, kafka, ledger, LEDGER_TABLE)
     for topic in topics:
         lost += stream_topic(warehouse, kafka, topic, records_table(topic))
-    made = refine(warehouse, topics)
+    made = refine(warehouse)
     keep_lost(warehouse, lost)
     return count(warehouse, made, lost)
 
 
-def refine(warehouse: Warehouse, topics: Sequence[str]) -> list[int]:
+def refine(warehouse: Warehouse) -> list[int]:
     """Make silver of every finished bronze batch that has none yet; returns their numbers."""
     finished = set.intersection(*(set(warehouse.batches(table)) for table in SILVER))
     todo = [batch for batch in warehouse.batches(LEDGER_TABLE) if batch not in finished]
-    arrived = _arrived(warehouse, topics)
     for batch in todo:
         raw = warehouse.read(LEDGER_TABLE, LEDGER_RECORD, batch)
         warehouse.write_batch(blocks(raw), BLOCKS_TABLE, batch, "settled_ms")
         warehouse.write_batch(entries(raw), ENTRIES_TABLE, batch, "settled_ms")
+        arrived = _arrived(warehouse, batch)
         warehouse.write_batch(lifecycle(settlements(raw), arrived), LIFECYCLE_TABLE, batch, "settled_ms")
     return todo
 
 
-def _arrived(warehouse: Warehouse, topics: Sequence[str]) -> DataFrame | None:
-    frames = [arrivals(read_records(warehouse, topic)) for topic in topics]
+def _arrived(warehouse: Warehouse, batch: int) -> DataFrame | None:
+    """Source records of the lanes in this batch, as far as they were ever taken in."""
+    ingested = records_topics(warehouse)
+    if not ingested:
+        return None
+    lanes = warehouse.read(BLOCKS_TABLE, BLOCKS, batch).select("topic").where(F.col("topic").isin(ingested)).distinct()
+    frames = [arrivals(read_records(warehouse, row.topic)) for row in lanes.collect()]
     return reduce(DataFrame.unionByName, frames) if frames else None
 
 

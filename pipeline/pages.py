@@ -104,14 +104,14 @@ def _label(text: Any) -> str:
 
 def draw_funnel(axes: Any, rows: Sequence[Row]) -> None:
     """Per policy and attempt a bar: rescued below, failed above."""
-    rows = rows[:40]
-    labels = [f"{_label(row['policy'])}\n#{row['attempt']}" for row in rows]
+    rows = [row for row in rows if row["delivered"]][:40]
+    labels = [f"{_label(row['policy'])}, attempt {row['attempt']}" for row in rows]
     places = range(len(rows))
     rescued = [row["rescued"] for row in rows]
     again = [min(row["failed"], row["delivered"]) for row in rows]
     axes.bar(places, rescued, label="rescued", color="#2da44e")
     axes.bar(places, again, bottom=rescued, label="failed again", color="#cf222e")
-    axes.set_xticks(list(places), labels, fontsize=8)
+    axes.set_xticks(list(places), labels, fontsize=8, rotation=20, ha="right", rotation_mode="anchor")
     axes.set_ylabel("deliveries")
     axes.legend()
 

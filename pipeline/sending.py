@@ -62,7 +62,7 @@ class Shipment:
     def __init__(self, settings: Mapping[str, str], rate: float) -> None:
         self._producer = Producer(dict(settings))
         self._rate = rate
-        self._started_s = monotonic()
+        self._started_s = 0.0  # with the first row: time in which there was nothing to send is not to be caught up
         self._sent = 0
         self._partitions: dict[str, int] = {}
 
@@ -75,6 +75,7 @@ class Shipment:
             if row["refused"]:
                 reports[index] = ("refused", row["refused"], None, None)
                 continue
+            self._started_s = self._started_s or monotonic()
             self._produce(index, row, reports)
             self._sent += 1
             if self._sent % PACE_ROWS == 0:

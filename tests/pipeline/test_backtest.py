@@ -13,7 +13,7 @@ from tests.integration.hostile_records import POLICIES as HOSTILE_POLICIES
 from tests.integration.hostile_records import REFUSED, REFUSED_RETRY
 from tests.pipeline.ledger_rows import NOW_MS, block, ledger_frame, settled
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 RETRY = """
 name: orders-retry

@@ -19,7 +19,7 @@ from tests.services.spark import spark_settings
 from tests.services.waiting import wait_until
 from tests.source import ROOT
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 POLICIES = """
 name: reminders

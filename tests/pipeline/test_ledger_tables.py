@@ -9,7 +9,7 @@ from sidecar.record import Outcome, Position
 from tests.pipeline.ledger_rows import EMPTY, NEWER, NOW_MS, block, emitted, entries, ledger_frame, settled
 from tests.unit.test_block import settled_of
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 
 def test_settled_records_become_rows(spark) -> None:

@@ -7,7 +7,7 @@ import pytest
 from sidecar.record import Outcome, Position
 from tests.pipeline.ledger_rows import NOW_MS, block, entries, ledger_frame, settled
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 DUE_MS = NOW_MS - 5
 LOW = 8

@@ -11,7 +11,7 @@ from sidecar.letters.lineage import redriven_headers
 from tests.pipeline.ledger_rows import NOW_MS, block, entries, ledger_frame
 from tests.services.site import headers_of
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 Headers = list[tuple[str, bytes | None]]
 OWN: Headers = [("mine", b"\xff"), ("mine", None), ("tickover-origin", b"orders-retry/0/1"), ("tickover-id", b"a")]

@@ -7,7 +7,7 @@ import pytest
 
 from tests.pipeline.ledger_rows import NOW_MS
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 MINUTE_MS = 60_000
 START_MS = NOW_MS // MINUTE_MS * MINUTE_MS

@@ -10,7 +10,7 @@ import pytest
 from tests.pipeline.ledger_rows import NOW_MS
 from tests.services.site import headers_of
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 DUE = "2030-01-02T03:04:05Z"
 DUE_MS = 1_893_553_445_000
