@@ -65,6 +65,7 @@ class OverflowWorker:
         self._executor = executor or ThreadPoolExecutor(1, "overflow")
         self._jobs: deque[_Job] = deque()
         self._applying = self._checking = False
+        self._finding = 0
         self._check_at_ms = 0
         self._full = False
         self._now_ms = 0
@@ -81,7 +82,7 @@ class OverflowWorker:
             self._overtake(lane, now_ms)
         self.apply(lanes, now_ms)
         self._check(lanes)
-        jobs_max = JOBS_MAX + self._checking
+        jobs_max = JOBS_MAX + self._checking + self._finding  # who looks for ids must not keep promotions waiting
         if now_ms < self._retry_at_ms or len(self._jobs) >= jobs_max:
             return
         for lane in sorted(lanes, key=_cursor):  # the furthest behind first: a slow overflow can't serve all at once
@@ -247,7 +248,17 @@ class OverflowWorker:
         if self._now_ms < self._retry_at_ms or lane.loss is not None or lane.dropped:
             return False
         acknowledged = lane.acknowledged
-        self._submit([lane], lambda: self._overflow.find(lane.id, ids, acknowledged), found, unfound, writes=False)
+        self._finding += 1
+
+        def done(answers: Mapping[str, Held]) -> None:
+            self._finding -= 1
+            found(answers)
+
+        def undone() -> None:
+            self._finding -= 1
+            unfound()
+
+        self._submit([lane], lambda: self._overflow.find(lane.id, ids, acknowledged), done, undone, writes=False)
         return True
 
     # --- loss -----------------------------------------------------------------------------------------------------

@@ -212,3 +212,26 @@ def test_only_what_a_commit_has_passed_is_tidied_away(bench: Bench) -> None:
     bench.step()
     assert [record.offset for record in bench.overflow.records[lane.id]] == [2]
     bench.worker.stop()
+
+
+def test_who_looks_for_ids_keeps_no_promotion_waiting(bench: Bench) -> None:
+    lanes = [bench.lane(partition) for partition in range(2 * JOBS_MAX)]
+    answers: list[dict[str, Held]] = []
+    bench.worker.step(lanes, NOW_MS, 0)
+    bench.executor.run()
+    for lane in lanes:
+        assert bench.worker.find(lane, ["x"], answers.append, pytest.fail)  # type: ignore[arg-type]
+    for lane in lanes:
+        lane.overflow_used = True
+    bench.worker.step(lanes, NOW_MS + HORIZON_MS, 1_000_000)
+    assert sum(lane.promised is not None for lane in lanes) == JOBS_MAX
+    bench.executor.run()
+    bench.worker.apply(lanes, NOW_MS + HORIZON_MS)
+    assert answers == [{}] * len(lanes)
+    bench.error = OverflowUnavailable("down")
+    unfound: list[bool] = []
+    assert bench.worker.find(lanes[0], ["x"], pytest.fail, lambda: unfound.append(True))  # type: ignore[arg-type]
+    bench.executor.run()
+    bench.worker.apply(lanes, NOW_MS + HORIZON_MS)
+    assert unfound == [True]
+    assert not bench.worker.find(lanes[0], ["x"], pytest.fail, pytest.fail)  # type: ignore[arg-type]
