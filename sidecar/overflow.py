@@ -83,8 +83,8 @@ class Overflow(Protocol):
         is missing.
         """
 
-    def find(self, lane: LaneId, ids: Sequence[str], acknowledged: int) -> Mapping[str, Held]:
-        """The latest record of each id that is here and not struck out; it may be settled all the same.
+    def find(self, lane: LaneId, ids: Sequence[str], after: Position, acknowledged: int) -> Mapping[str, Held]:
+        """The latest record of each id, where it is behind `after` and not struck out; it may be settled all the same.
 
         Raises OverflowLoss when a block up to `acknowledged` is missing.
         """

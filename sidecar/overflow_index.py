@@ -15,11 +15,12 @@ from sidecar.overflow_scripts import FIND, FORGET
 from sidecar.overflow_window import just_before, pages
 from sidecar.record import OFFSET_MAX, Held, LaneId, Position, held_id
 
+EVERYWHERE: Final = Position(-1, -1)
 FIND_MAX: Final = 500  # ids of one script
 SWEPT_PER_STEP: Final = 2_000  # fields looked at: of a million, all are seen in some hours
 
 
-def find(link: Link, reader: LaneReader, ids: Sequence[str]) -> Mapping[str, Held]:
+def find(link: Link, reader: LaneReader, ids: Sequence[str], after: Position = EVERYWHERE) -> Mapping[str, Held]:
     """See `Overflow.find`. Raises GoneError when a chunk was moved meanwhile: again."""
     found: dict[str, Held] = {}
     for start in range(0, len(ids), FIND_MAX):
@@ -28,7 +29,8 @@ def find(link: Link, reader: LaneReader, ids: Sequence[str]) -> Mapping[str, Hel
         hw, places = link.run(FIND, [reader.keys.hw, reader.keys.struck, *shards], fields)
         reader.check(hw)
         for message_id, place in zip(some, places, strict=True):
-            if place is not None:
+            # An id used again and again points at what was settled long ago: that isn't worth reading.
+            if place is not None and read_place(place) > after:
                 held = _read(reader, read_place(place))
                 if held is not None and held_id(held) == message_id:  # another id may have the same hash
                     found[message_id] = held

@@ -199,12 +199,12 @@ class RedisOverflow:
                 rest = None
         raise OverflowUnavailable(f"the overflow of {lane} is being moved by somebody else")
 
-    def find(self, lane: LaneId, ids: Sequence[str], acknowledged: int) -> Mapping[str, Held]:
+    def find(self, lane: LaneId, ids: Sequence[str], after: Position, acknowledged: int) -> Mapping[str, Held]:
         """See `Overflow.find`."""
         reader = LaneReader(self._link, self._codec, LaneKeys(self.group, lane), lane, acknowledged)
         for _ in range(REREADS_MAX):
             try:
-                return find(self._link, reader, ids)
+                return find(self._link, reader, ids, after)
             except GoneError:
                 continue
         raise OverflowUnavailable(f"the overflow of {lane} is being moved by somebody else")

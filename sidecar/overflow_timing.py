@@ -30,9 +30,9 @@ class TimedOverflow:
         """As `Overflow.promote`."""
         return self._timed("promote", lambda: self._overflow.promote(lane, after, until, records_max, acknowledged))
 
-    def find(self, lane: LaneId, ids: Sequence[str], acknowledged: int) -> Mapping[str, Held]:
+    def find(self, lane: LaneId, ids: Sequence[str], after: Position, acknowledged: int) -> Mapping[str, Held]:
         """As `Overflow.find`."""
-        return self._timed("find", lambda: self._overflow.find(lane, ids, acknowledged))
+        return self._timed("find", lambda: self._overflow.find(lane, ids, after, acknowledged))
 
     def tidy(self, lane: LaneId, settled: Position, now_ms: int) -> int:
         """As `Overflow.tidy`."""

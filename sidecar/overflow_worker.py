@@ -247,7 +247,7 @@ class OverflowWorker:
         """Ask which of these ids the overflow has; False when it can't be asked just now."""
         if self._now_ms < self._retry_at_ms or lane.loss is not None or lane.dropped:
             return False
-        acknowledged = lane.acknowledged
+        cursor, acknowledged = lane.cursor, lane.acknowledged
         self._finding += 1
 
         def done(answers: Mapping[str, Held]) -> None:
@@ -258,7 +258,9 @@ class OverflowWorker:
             self._finding -= 1
             unfound()
 
-        self._submit([lane], lambda: self._overflow.find(lane.id, ids, acknowledged), done, undone, writes=False)
+        self._submit(
+            [lane], lambda: self._overflow.find(lane.id, ids, cursor, acknowledged), done, undone, writes=False
+        )
         return True
 
     # --- loss -----------------------------------------------------------------------------------------------------

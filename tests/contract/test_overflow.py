@@ -81,12 +81,12 @@ def test_what_is_struck_out_is_never_promoted_nor_found(overflow: RedisOverflow)
     kept = [record for record in records if record not in gone[1:]]
     assert promote_all(overflow, records[1].position, at(HOUR_MS)) == kept[2:]
     ids = [f"id{record.offset}" for record in records]
-    assert overflow.find(LANE, ids, 2) == {f"id{record.offset}": record for record in kept}
+    assert overflow.find(LANE, ids, START, 2) == {f"id{record.offset}": record for record in kept}
     with pytest.raises(OverflowLoss):
-        overflow.find(LANE, ids, 3)
+        overflow.find(LANE, ids, START, 3)
     again = records[0]._replace(offset=5_000, due_ms=NOW_MS + 40 * HOUR_MS)
     overflow.apply([Change(LANE, 3, [again], struck[:1])], NOW_MS)
-    assert overflow.find(LANE, ids[:1], 3) == {"id1": again}  # the strike is of the former place
+    assert overflow.find(LANE, ids[:1], START, 3) == {"id1": again}  # the strike is of the former place
 
 
 def test_blocks_are_written_together_as_chunks_that_do_not_overlap(overflow: RedisOverflow) -> None:

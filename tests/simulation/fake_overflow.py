@@ -61,7 +61,7 @@ class FakeOverflow:
         self.failing("promote", True)
         return Promotion(found, cursor, sum(held.size for held in found))
 
-    def find(self, lane: LaneId, ids: Sequence[str], acknowledged: int) -> dict[str, Held]:
+    def find(self, lane: LaneId, ids: Sequence[str], after: Position, acknowledged: int) -> dict[str, Held]:
         """See `Overflow.find`."""
         self.failing("find", False)
         if self.hw.get(lane, 0) < acknowledged:
@@ -73,7 +73,8 @@ class FakeOverflow:
         if any(held.offset in self.damaged[lane] for held in latest.values()):
             raise OverflowLoss(lane, 0, "a header without its content")
         self.failing("find", True)
-        return {key: held for key, held in latest.items() if held.offset not in self.struck[lane]}
+        struck = self.struck[lane]
+        return {key: held for key, held in latest.items() if held.offset not in struck and held.position > after}
 
     def tidy(self, lane: LaneId, settled: Position, now_ms: int) -> int:
         """See `Overflow.tidy`. Slots are not modelled: everything settled goes at once."""
