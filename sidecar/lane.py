@@ -80,9 +80,8 @@ class Lane:
     here: bytes = b""
 
     def __post_init__(self) -> None:
-        self.here = f"{self.id.topic}/{self.id.partition}/".encode()
         self.low, self.next = max(self.low, self.base), max(self.next, self.base)
-        self.held_at_start = self.overflow_held
+        self.here, self.held_at_start = f"{self.id.topic}/{self.id.partition}/".encode(), self.overflow_held
 
     # --- intake -------------------------------------------------------------------------------------------------
 
@@ -203,21 +202,23 @@ class Lane:
         fresh = [held for held in records if held.offset not in skip] if skip else list(records)
         if fresh:
             self.windows.append(Window(start, len(fresh)))
-        self.cursor = cursor
-        self.promised = None
+        self.cursor, self.promised = cursor, None
         return fresh
 
     @property
     def watermark(self) -> Position:
         """W: everything in the overflow at or before this position is settled."""
-        return self.windows[0].start if self.windows else self.cursor
+        reached = self.windows[0].start if self.windows else self.cursor
+        if self.struck:  # who has left ahead of it stays ahead of it until the ledger says so
+            due_ms, offset = min(map(self.skip.__getitem__, self.struck))
+            reached = min(reached, Position(due_ms, offset - 1))
+        return reached
 
     # --- settlement ---------------------------------------------------------------------------------------------
 
     def in_care(self, offset: int) -> bool:
         """True when the overflow has the record: its source offset is done without its being settled."""
-        index = offset - self.base
-        return index < 0 or self.done[index] == 1
+        return offset < self.base or self.done[offset - self.base] == 1
 
     def settle(self, offsets: Sequence[int], dues_ms: Sequence[int]) -> None:
         """These records are in the ledger now: done marks for open offsets, less in their windows for others."""
@@ -256,8 +257,7 @@ class Lane:
                 self.overflow_sealed += 1
         for copy in change.struck:  # the overflow itself passes them over from now on
             skip.pop(copy.position.offset, None)
-        if self.ids:
-            self.ids.forget(held for held in change.records.values() if held.offset not in skip)
+        self.ids.forget(held for held in change.records.values() if held.offset not in skip)
         self.uncommitted = True
 
     def advance_low(self) -> int:

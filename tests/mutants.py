@@ -50,7 +50,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "wheel.py", "reached = now_ms // self.tick_ms", "reached = -(-now_ms // self.tick_ms)"
     ),
     "W is C, whatever is unsettled": Mutant(
-        "lane.py", "return self.windows[0].start if self.windows else self.cursor", "return self.cursor"
+        "lane.py", "reached = self.windows[0].start if self.windows else self.cursor", "reached = self.cursor"
     ),
     "an overtaken record is promoted too": Mutant(
         "lane.py",

@@ -298,3 +298,20 @@ def test_a_moved_record_whose_payload_retention_took_is_counted_and_the_lane_goe
     wait_settled(bench, after)
     assert bench.lane.watermark > Position(0, 0)
     at_rest(bench)
+
+
+def test_w_does_not_pass_what_has_left_before_the_ledger_says_so() -> None:
+    bench = Bench()
+    held = in_overflow(bench)
+    position = bench.overflow.records[LANE][0].position
+    bench.delay_ms = 3_000  # the ledger takes its time
+    act(bench, b"cancel")
+    bench.wait_until(lambda: held in bench.lane.struck)
+    bench.wait_until(lambda: bench.lane.cursor > position or not bench.lane.struck, 40_000)
+    if bench.lane.struck:
+        assert bench.lane.watermark < position
+    bench.delay_ms = 1
+    bench.run(FAR_MS)
+    assert bench.values("mail") == []
+    assert bench.lane.watermark > position
+    at_rest(bench)
