@@ -11,7 +11,7 @@ from broker.api_keys import ApiKey
 from broker.messages import collect_names, struct_writer
 from broker.record_batch import Buffer
 
-ANSWER_S = 30.0
+ANSWER_S = 60.0
 CLIENT_ID = "raw"
 
 

@@ -34,7 +34,7 @@ class ReferenceBroker:
 
     def start(self) -> "ReferenceBroker":
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="reference-broker")
+        self._thread = threading.Thread(target=self._loop.run_forever, name="reference-broker", daemon=True)
         self._thread.start()
         self.run(self._start())
         return self

@@ -1,6 +1,7 @@
 """Three brokers in one process: replication, in-sync replicas, fail-over, moves, as clients see them."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,13 +18,21 @@ from tests.services.reference_broker import ReferenceBroker
 from tests.services.waiting import wait_until
 from tests.unit.log_world import batch
 
-WAIT_S = 30.0
-LAG_MS = 500
+WAIT_S = 60.0
+LAG_MS = 1000
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReferenceBroker]:
-    cluster = ReferenceBroker(tmp_path_factory.mktemp("cluster"), 3, replica_lag_time_max_ms=LAG_MS).start()
+    """With Kafka's lag time: nobody leaves an ISR because this machine is busy."""
+    cluster = ReferenceBroker(tmp_path_factory.mktemp("cluster"), 3).start()
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def impatient(tmp_path: Path) -> Iterator[ReferenceBroker]:
+    cluster = ReferenceBroker(tmp_path, 3, replica_lag_time_max_ms=LAG_MS).start()
     yield cluster
     cluster.stop()
 
@@ -62,7 +71,7 @@ class World:
     def client(self, broker_id: int) -> RawClient:
         return client_of(self.cluster, broker_id)
 
-    def produce(self, value: bytes, acks: int = -1, timeout_ms: int = 10_000) -> Any:
+    def produce(self, value: bytes, acks: int = -1, timeout_ms: int = 60_000) -> Any:
         with self.client(self.state.leader) as client:
             answer = client.produce(self.topic, batch(value), acks=acks, timeout_ms=timeout_ms, version=9)
         if answer.error_code == Errors.NONE and acks == -1:
@@ -111,10 +120,13 @@ def test_what_is_acknowledged_by_all_is_on_every_broker(world: World) -> None:
         assert world.produce(b"%d" % number).error_code == Errors.NONE
     for broker_id in (1, 2, 3):
         world.wait_for_values(broker_id, world.acknowledged)
-    assert (world.state.leader, set(world.state.isr)) == (1, {1, 2, 3})
+    world.wait_for_isr(1, 2, 3)
+    assert world.state.leader == 1
 
 
-def test_a_follower_that_hangs_leaves_the_isr_and_comes_back(world: World) -> None:
+def test_a_follower_that_hangs_leaves_the_isr_and_comes_back(impatient: ReferenceBroker) -> None:
+    world = World(impatient, "lags", min_insync_replicas="2")
+    world.wait_for_isr(1, 2, 3)
     world.produce(b"before")
     pause(world.cluster, 3)
     late = world.produce(b"waits for the shrink")
@@ -238,7 +250,17 @@ def test_consumers_of_a_follower_see_what_is_committed(world: World) -> None:
         assert client.fetch(world.topic, 0, current_leader_epoch=9).error_code == Errors.UNKNOWN_LEADER_EPOCH
 
 
-def test_a_restart_of_all_keeps_everything(tmp_path: Any) -> None:
+def test_a_produce_wakes_the_followers_that_wait(tmp_path: Path) -> None:
+    cluster = ReferenceBroker(tmp_path, 3, replica_fetch_wait_max_ms=600_000).start()
+    try:
+        world = World(cluster, "woken")
+        for number in range(3):
+            assert world.produce(b"%d" % number, timeout_ms=30_000).error_code == Errors.NONE
+    finally:
+        cluster.stop()
+
+
+def test_a_restart_of_all_keeps_everything(tmp_path: Path) -> None:
     cluster = ReferenceBroker(tmp_path, 3).start()
     world = World(cluster, "kept")
     world.produce(b"kept")
