@@ -4,6 +4,7 @@ What a letter's headers become is as in the sidecar's own redrives (`sidecar/let
 equal): a new delivery, with the lineage on it. `tickover-redrive-source`, the letter's place, is its id.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,35 +14,9 @@ from pyspark.sql import functions as F
 from pipeline.lifecycle import fingerprint_of
 from pipeline.records import header, place, with_headers
 from policies.glob import compile_globs
-from sidecar.record import (
-    ACTION,
-    ATTEMPT,
-    DELAY,
-    DELIVER_AT,
-    DETAIL,
-    DUE,
-    ERROR_CLASS,
-    ERROR_MESSAGE,
-    EXPIRES_AT,
-    FIRST_FAILURE,
-    POLICY,
-    REASON,
-    REDRIVE_COUNT,
-    REDRIVE_PLAN,
-    REDRIVE_SOURCE,
-    SOURCE,
-    TARGET,
-    TARGET_PARTITION,
-)
+from sidecar.record import DETAIL, GONE_ANEW, GONE_UNDECIDED, REDRIVE_COUNT, REDRIVE_PLAN, REDRIVE_SOURCE
 
 MARK: Final = REDRIVE_SOURCE
-LINEAGE: Final = (REDRIVE_PLAN, REDRIVE_COUNT, REDRIVE_SOURCE)
-UNDECIDED: Final = (*LINEAGE, REASON, SOURCE, DETAIL)
-DELIVERED: Final = (
-    *UNDECIDED,
-    *(DUE, POLICY, ATTEMPT, FIRST_FAILURE, ERROR_CLASS, ERROR_MESSAGE),
-    *(DELIVER_AT, DELAY, TARGET, TARGET_PARTITION, ACTION, EXPIRES_AT),
-)
 BY_REFERENCE: Final = "too_large"
 
 
@@ -92,7 +67,7 @@ def parcels(chosen: DataFrame, target: str, job: str, loops_max: int) -> DataFra
     count = F.coalesce(header(REDRIVE_COUNT).try_cast("int"), F.lit(0))
     # Only what goes back undecided keeps the words that say what was asked for.
     returns = ~_is_dead() & F.col("reason").isNotNull() & (goes_to == source)
-    gone = F.when(returns, F.array(*map(F.lit, UNDECIDED))).otherwise(F.array(*map(F.lit, DELIVERED)))
+    gone = F.when(returns, _names(GONE_UNDECIDED)).otherwise(_names(GONE_ANEW))
     lineage = {
         REDRIVE_PLAN: F.lit(f"{job}/1"),
         REDRIVE_COUNT: (F.col("redrives") + 1).cast("string"),
@@ -129,6 +104,10 @@ def parcels(chosen: DataFrame, target: str, job: str, loops_max: int) -> DataFra
         "error_class",
         "fingerprint",
     )
+
+
+def _names(headers: Iterable[str]) -> Column:
+    return F.array(*map(F.lit, sorted(headers)))
 
 
 def _is_dead() -> Column:

@@ -31,6 +31,13 @@ DETAIL: Final = "tickover-detail"
 REDRIVE_PLAN: Final = "tickover-redrive-plan"
 REDRIVE_COUNT: Final = "tickover-redrive-count"
 REDRIVE_SOURCE: Final = "tickover-redrive-source"
+# What a dead letter doesn't keep when it is sent again: undecided, back to its source, or to be delivered anew.
+GONE_UNDECIDED: Final = frozenset({REDRIVE_PLAN, REDRIVE_COUNT, REDRIVE_SOURCE, REASON, SOURCE, DETAIL})
+GONE_ANEW: Final = (
+    GONE_UNDECIDED
+    | {DUE, POLICY, ATTEMPT, FIRST_FAILURE, ERROR_CLASS, ERROR_MESSAGE}
+    | {DELIVER_AT, DELAY, TARGET, TARGET_PARTITION, ACTION, EXPIRES_AT}
+)
 
 OFFSET_MAX: Final = (1 << 63) - 1
 

@@ -7,43 +7,13 @@ stays is where the record was first met (`tickover-origin`), its id, and all tha
 A letter that goes back to its source undecided (quarantine) keeps its control headers: they say what was asked for.
 """
 
-from typing import Final
-
 from sidecar.letters.letter import Letter
-from sidecar.record import (
-    ACTION,
-    ATTEMPT,
-    DELAY,
-    DELIVER_AT,
-    DETAIL,
-    DUE,
-    ERROR_CLASS,
-    ERROR_MESSAGE,
-    EXPIRES_AT,
-    FIRST_FAILURE,
-    POLICY,
-    REASON,
-    REDRIVE_COUNT,
-    REDRIVE_PLAN,
-    REDRIVE_SOURCE,
-    SOURCE,
-    TARGET,
-    TARGET_PARTITION,
-    Headers,
-)
-
-_LINEAGE: Final = frozenset({REDRIVE_PLAN, REDRIVE_COUNT, REDRIVE_SOURCE})
-_UNDECIDED: Final = _LINEAGE | {REASON, SOURCE, DETAIL}
-_DELIVERED: Final = (
-    _UNDECIDED
-    | {DUE, POLICY, ATTEMPT, FIRST_FAILURE, ERROR_CLASS, ERROR_MESSAGE}
-    | {DELIVER_AT, DELAY, TARGET, TARGET_PARTITION, ACTION, EXPIRES_AT}
-)
+from sidecar.record import GONE_ANEW, GONE_UNDECIDED, REDRIVE_COUNT, REDRIVE_PLAN, REDRIVE_SOURCE, Headers
 
 
 def redriven_headers(letter: Letter, to_its_source: bool, leg: str) -> Headers:
     """`leg` is `plan id/number`."""
-    gone = _UNDECIDED if to_its_source else _DELIVERED
+    gone = GONE_UNDECIDED if to_its_source else GONE_ANEW
     return [
         *(header for header in letter.headers or () if header[0] not in gone),
         (REDRIVE_PLAN, leg.encode()),
