@@ -1,7 +1,8 @@
 """The topics that are tickover's own: made when missing, read back in a recovery, and the sources to consume."""
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
@@ -14,6 +15,12 @@ log = logging.getLogger(__name__)
 
 TIMEOUT_S: Final = 30.0
 ANSWER_S: Final = 10.0
+CREATE_FOR_S: Final = 10.0
+CREATE_AGAIN_S: Final = 0.5
+PASSING: Final = frozenset(  # too few brokers may also be brokers that are not quite there yet
+    {KafkaError.INVALID_REPLICATION_FACTOR, KafkaError.NOT_CONTROLLER, KafkaError.THROTTLING_QUOTA_EXCEEDED}
+    | {KafkaError.REQUEST_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError._TRANSPORT}
+)
 READ_BATCH: Final = 500
 READ_WAIT_S: Final = 0.05  # a read returns at once only when it is full
 STALLED_READS_MAX: Final = 300  # reads in a row without a record, each READ_WAIT_S long: the ledger is cut short
@@ -46,25 +53,47 @@ def audit_config(retention_ms: int) -> dict[str, str]:
     return {"cleanup.policy": "delete", "retention.ms": str(retention_ms)}
 
 
-def ensure_topic(admin: AdminClient, name: str, partitions: int, replicas: int, config: Mapping[str, str]) -> int:
-    """Create a topic if it is missing; returns its partition count. Raises MissingTopicError with the way out."""
+# tidy: a topic's own description
+def ensure_topic(
+    admin: AdminClient,
+    name: str,
+    partitions: int,
+    replicas: int,
+    config: Mapping[str, str],
+    pause: Callable[[float], None] = time.sleep,
+) -> int:
+    """Create a topic if it is missing; returns its partition count. Raises MissingTopicError with the way out.
+
+    Brokers that have just started, or change their controller, are asked again for a while: `pause` sleeps for seconds.
+    """
     count = _partition_count(admin, name)
     if count:
         return count
-    created = admin.create_topics(
-        [NewTopic(name, partitions, replicas, config=dict(config))], operation_timeout=TIMEOUT_S
-    )
-    try:
-        created[name].result(TIMEOUT_S)
+    topic = NewTopic(name, partitions, replicas, config=dict(config))
+    error = _create(admin, topic)
+    for _ in range(round(CREATE_FOR_S / CREATE_AGAIN_S)):
+        if error is None or error.code() not in PASSING:
+            break
+        pause(CREATE_AGAIN_S)
+        error = _create(admin, topic)
+    if error is None:
         log.info("topic created", extra={"topic": name, "partitions": partitions})
-    except KafkaException as error:
-        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            settings = " ".join(f"--config {key}={value}" for key, value in config.items())
-            raise MissingTopicError(
-                f"topic {name} is missing and can't be created ({error.args[0].str()}); create it by:\n"
-                f"kafka-topics.sh --create --topic {name} --partitions {partitions} {settings}"
-            ) from error
+    elif error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+        settings = " ".join(f"--config {key}={value}" for key, value in config.items())
+        raise MissingTopicError(
+            f"topic {name} is missing and can't be created ({error.str()}); create it by:\n"
+            f"kafka-topics.sh --create --topic {name} --partitions {partitions} {settings}"
+        )
     return _partition_count(admin, name) or partitions
+
+
+def _create(admin: AdminClient, topic: NewTopic) -> KafkaError | None:
+    try:
+        admin.create_topics([topic], operation_timeout=TIMEOUT_S)[topic.topic].result(TIMEOUT_S)
+    except KafkaException as error:
+        refusal: KafkaError = error.args[0]
+        return refusal
+    return None
 
 
 def _partition_count(admin: AdminClient, name: str) -> int:

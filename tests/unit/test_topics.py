@@ -1,5 +1,6 @@
 """The topics that are tickover's own, against a client that answers as it is told to."""
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from sidecar.topics import MissingTopicError, ensure_topic, ledger_config, matching_sources
+from sidecar.topics import CREATE_FOR_S, MissingTopicError, ensure_topic, ledger_config, matching_sources
 
 
 class Admin:
@@ -35,8 +36,29 @@ class Admin:
         return {topic.topic: future}
 
 
-def ensure(admin: Admin) -> int:
-    return ensure_topic(admin, "tickover.g.ledger", 8, -1, ledger_config(604_800_000))  # type: ignore[arg-type]
+def ensure(admin: Admin, pause: Callable[[float], None] = lambda _: None) -> int:
+    config = ledger_config(604_800_000)
+    return ensure_topic(admin, "tickover.g.ledger", 8, -1, config, pause)  # type: ignore[arg-type]
+
+
+def test_brokers_that_are_not_quite_there_are_asked_again() -> None:
+    admin = Admin({}, KafkaError.INVALID_REPLICATION_FACTOR)
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            admin.refusal = None
+
+    assert ensure(admin, pause) == 8
+    assert len(pauses) == 3
+
+
+def test_brokers_that_are_too_few_are_not_asked_for_ever() -> None:
+    pauses: list[float] = []
+    with pytest.raises(MissingTopicError):
+        ensure(Admin({}, KafkaError.INVALID_REPLICATION_FACTOR), pauses.append)
+    assert sum(pauses) == CREATE_FOR_S
 
 
 def test_a_topic_that_exists_is_left_as_it_is() -> None:
