@@ -26,6 +26,7 @@ from purgatory.delayed_delete_records import (
 from purgatory.delayed_fetch import DelayedFetch, FetchParams, FetchPartition, FetchPartitionStatus
 from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
 from purgatory.delayed_produce import DelayedProduce, ProduceResult, ProduceSnapshot, must_delay_produce
+from purgatory.delayed_remote import DelayedRemoteFetch
 from purgatory.delayed_share_fetch import DelayedShareFetch, DelayedShareFetchPartitionKey
 from purgatory.errors import ApiError, Errors
 from purgatory.expirations import Expirations
@@ -35,6 +36,7 @@ from purgatory.log_offsets import TopicPartition
 from purgatory.partition import Moved, Partition
 from purgatory.partition_reader import PartitionReader
 from purgatory.surroundings import Surroundings
+from purgatory.tiered_reading import REMOTE_PURGE_INTERVAL, TieredReading
 
 
 class ReplicaManager:
@@ -65,12 +67,17 @@ class ReplicaManager:
         self.share_fetch: DelayedOperationPurgatory[DelayedShareFetch] = DelayedOperationPurgatory(
             "ShareFetch", timer(), version=version
         )
+        self.remote_fetch: DelayedOperationPurgatory[DelayedRemoteFetch] = DelayedOperationPurgatory(
+            "RemoteFetch", timer(), REMOTE_PURGE_INTERVAL, version=version
+        )
+        read_remote = around.reading.read_remote
+        self._tiered = TieredReading(read_remote, self.partition, self.remote_fetch) if read_remote else None
         self._reader = PartitionReader(self.partition, around.clock, around.reading, self._woken)
 
     @property
     def purgatories(self) -> Sequence[DelayedOperationPurgatory[Any]]:
         """What a driver has to bring forward."""
-        return (self.produce, self.fetch, self.delete_records, self.share_fetch)
+        return (self.produce, self.fetch, self.delete_records, self.share_fetch, self.remote_fetch)
 
     # Requests
 
@@ -112,6 +119,9 @@ class ReplicaManager:
     ) -> None:
         """Read, and answer at once or when there is enough. `respond` is called once."""
         results = read_from_log(params, partitions, partial(self._reader.read, params))
+        if self._tiered is not None and any(result.is_remote for _, result in results):
+            self._tiered.fetch(params, partitions, results, respond)
+            return
         if must_answer_fetch(params, results):
             respond(results)
             return
@@ -197,6 +207,7 @@ class ReplicaManager:
         """Try all that waits for this partition: it has gone, or has another leader."""
         self.produce.check_and_complete(key)
         self.fetch.check_and_complete(key)
+        self.remote_fetch.check_and_complete(key)
         self.delete_records.check_and_complete(key)
         self._check_share_fetch(key)
 
