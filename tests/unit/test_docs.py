@@ -3,13 +3,17 @@
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from typer.main import get_command
 
 from policies.table import EMPTY_TABLE
 from sidecar import record
+from sidecar.cli.application import app
 from sidecar.metrics import Exposition, Recorder
 from sidecar.stats import Stats
 from tests.configuration_page import PAGE, page, rows
@@ -24,6 +28,7 @@ DOCUMENTS = sorted(
 ARCHITECTURE = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
 CONTRACT = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PROOF = r"`(test_\w+\.test_\w+)`"
 # Read by the client or the command line, not by the settings.
 NO_SETTINGS = {"TICKOVER_CONFIG", "TICKOVER_URL", "TICKOVER_TOKEN", "TICKOVER_TOKEN_FILE"}
 
@@ -67,14 +72,28 @@ def test_files_and_functions_of_the_journey_exist() -> None:
 
 
 def test_tests_named_as_proof_exist() -> None:
-    named = re.findall(r"`(test_\w+)\.(\w+)`", ARCHITECTURE)
-    texts = [(source.path.stem, source.text) for source in python_files() if source.is_test]
-    assert named
-    assert [
-        f"{file}.{name}"
-        for file, name in named
-        if not any(stem == file and f"def {name}(" in text for stem, text in texts)
-    ] == []
+    assert re.findall(PROOF, ARCHITECTURE)
+    functions = {
+        f"{source.path.stem}.{name}"
+        for source in python_files()
+        if source.is_test
+        for name in re.findall(r"def (test_\w+)\(", source.text)
+    }
+    for path in DOCUMENTS:
+        assert set(re.findall(PROOF, path.read_text(encoding="utf-8"))) - functions == set(), path.name
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_tables_are_whole(path: Path) -> None:
+    """A blank line ends a table: what follows without a head of its own is shown as bars and text."""
+    lines = ["", *path.read_text(encoding="utf-8").splitlines(), ""]
+    heads = [number for number in range(1, len(lines) - 1) if is_row(lines[number]) and not is_row(lines[number - 1])]
+    assert [lines[number] for number in heads if not re.fullmatch(r"[|:\s-]+", lines[number + 1])] == []
+
+
+def is_row(line: str) -> bool:
+    """Whether it is a line of a table."""
+    return line.startswith("|")
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
@@ -131,3 +150,18 @@ def test_commands_of_the_documents_exist() -> None:
         called = {target for code in names_in(text) for target in re.findall(r"^make ([a-z-]+)$", code)}
         assert called - targets == set(), path.name
     assert set(re.findall(r"\.venv/bin/tickover ([a-z-]+)", README)) - commands == set()
+
+
+def test_the_contract_names_every_command_and_no_other() -> None:
+    named: set[str] = set()
+    for code in names_in(section(CONTRACT, "Command line")):
+        if found := re.fullmatch(r"(?:tickover )?([a-z][a-z-]*(?: [a-z-]+(?:\|[a-z-]+)+)?)", code):
+            group, _, leaves = found[1].partition(" ")
+            named |= {f"{group} {leaf}".strip() for leaf in leaves.split("|")}
+    assert named == set(leaves_of(get_command(app)))
+
+
+def leaves_of(command: Any, path: str = "") -> Iterator[str]:
+    """All commands that are no groups, by their words."""
+    for name, child in getattr(command, "commands", {"": None}).items():
+        yield from leaves_of(child, f"{path} {name}".strip()) if name else [path]
