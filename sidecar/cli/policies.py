@@ -21,7 +21,8 @@ INPUT_CHARACTERS_MAX: Final = 4 << 20
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show, change and check policies.")
 
 Name = Annotated[str, typer.Argument(help="Name of the policy.")]
-File = Annotated[str, typer.Option("--file", "-f", help="YAML file of policies (`---` between them); - is stdin.")]
+File = Annotated[str | None, typer.Option("--file", "-f", help="YAML file of policies (`---` between); - is stdin.")]
+BareFile = Annotated[str | None, typer.Argument(metavar="[FILE]", help="The same without -f.")]
 
 
 @app.command("list")
@@ -50,13 +51,14 @@ def get(
 @app.command()
 def apply(
     context: typer.Context,
-    file: File,
+    bare_file: BareFile = None,
+    file: File = None,
     url: UrlOption = "",
     token: TokenOption = None,
     form: OutputOption = Form.TABLE,
 ) -> None:
     """Create or replace every policy of a file. What is as wanted already stays untouched."""
-    policies = _read(file)
+    policies = _read(_given(bare_file, file))
     results: list[dict[str, str]] = []
     try:
         with connect(context, url, token) as sidecar:
@@ -66,12 +68,19 @@ def apply(
 
 
 @app.command()
-def delete(context: typer.Context, name: Name, url: UrlOption = "", token: TokenOption = None) -> None:
+def delete(
+    context: typer.Context,
+    name: Name,
+    url: UrlOption = "",
+    token: TokenOption = None,
+    form: OutputOption = Form.TABLE,
+) -> None:
     """Delete a policy. Its versions stay in the history."""
     with connect(context, url, token) as sidecar:
         etag = sidecar.call("GET", _path(name)).headers.get("ETag", "")
         sidecar.call("DELETE", _path(name), headers={"If-Match": etag})
     say(f"policy {name} deleted")
+    _show_result({"name": name, "result": "deleted"}, form)
 
 
 @app.command()
@@ -95,12 +104,14 @@ def rollback(
     version: Annotated[int, typer.Argument(min=1, help="The version to return to.")],
     url: UrlOption = "",
     token: TokenOption = None,
+    form: OutputOption = Form.TABLE,
 ) -> None:
     """Make a new version that equals an earlier one."""
     with connect(context, url, token) as sidecar:
         answer = sidecar.call("POST", _path(name) + "/rollback", {"version": version})
     now = answer.headers.get("ETag", "").strip('"')
     say(f"policy {name} is as in version {version} again; this is version {now}")
+    _show_result({"name": name, "result": "rolled back", "version": int(now), "policy": answer.json()}, form)
 
 
 # The parameters of a command are its options: they cannot be fewer than what the user may say.
@@ -148,12 +159,28 @@ def _one_of(file: str, name: str | None) -> Policy:
 
 
 @app.command()
-def validate(file: Annotated[str, typer.Argument(help="YAML file of policies; - is stdin.")]) -> None:
+def validate(bare_file: BareFile = None, file: File = None, form: OutputOption = Form.TABLE) -> None:
     """Check a file of policies, without a sidecar."""
-    policies = _read(file)
+    name = _given(bare_file, file)
+    policies = _read(name)
     if not policies:
-        raise Failure(f"{file}: no policy in it")
-    say(f"{file}: {len(policies)} {'policy' if len(policies) == 1 else 'policies'}, all valid")
+        raise Failure(f"{name}: no policy in it")
+    say(f"{name}: {len(policies)} {'policy' if len(policies) == 1 else 'policies'}, all valid")
+    _show_result([policy_document(policy) for policy in policies], form)
+
+
+def _given(bare_file: str | None, file: str | None) -> str:
+    """The one file that was named, with -f or without."""
+    name = bare_file if file is None else file
+    if name is None or (bare_file is not None and file is not None):
+        raise Failure("give one file of policies, as FILE or with -f", Status.USAGE)
+    return name
+
+
+def _show_result(data: Any, form: Form) -> None:
+    """The words on stderr say it to people; programs that ask for a form get data."""
+    if form is not Form.TABLE:
+        show(data, form)
 
 
 def _read(file: str) -> tuple[Policy, ...]:

@@ -72,6 +72,24 @@ def test_apply_creates_then_leaves_alone_then_replaces(tickover: Terminal, file:
     assert "attempts: 7" in tickover("policies", "get", "orders-retry").stdout
 
 
+def test_a_file_is_named_with_or_without_its_option(tickover: Terminal, file: Path) -> None:
+    assert {row["result"] for row in tickover.data("policies", "apply", str(file))} == {"created"}
+    assert [item["name"] for item in tickover.data("policies", "validate", "-f", str(file))] == [
+        "reminders",
+        "orders-retry",
+    ]
+    for verb in ("apply", "validate"):
+        assert tickover("policies", verb).exit_code == 2
+        assert tickover("policies", verb, str(file), "-f", str(file)).exit_code == 2
+
+
+def test_what_a_change_did_is_data_when_a_form_is_asked_for(tickover: Terminal, file: Path) -> None:
+    tickover("policies", "apply", "-f", str(file))
+    assert tickover.data("policies", "delete", "reminders") == {"name": "reminders", "result": "deleted"}
+    back = tickover.data("policies", "rollback", "reminders", "1")
+    assert (back["name"], back["version"], back["policy"]["delay"]["default"]) == ("reminders", 3, "15m")
+
+
 def test_apply_reads_stdin(tickover: Terminal) -> None:
     result = tickover("policies", "apply", "-f", "-", stdin=yaml.safe_dump(REMINDERS))
     assert result.exit_code == 0

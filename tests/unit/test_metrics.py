@@ -117,6 +117,7 @@ def test_an_idle_process() -> None:
     found = samples(Stats())
     assert found["early_total",] == 0
     assert ("next_due_timestamp_seconds",) not in found
+    assert b"# TYPE tickover_next_due_timestamp_seconds gauge" in Exposition(Stats, lambda: EMPTY_TABLE, Recorder())()
     assert found["redis_memory_ratio",] == 0
 
 
