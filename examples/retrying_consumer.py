@@ -5,10 +5,9 @@ Needs a sidecar with the policies of examples/policies.yaml, and the topics `ord
 
 import os
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 
-BROKERS = os.environ.get("TICKOVER_KAFKA__BOOTSTRAP_SERVERS", "localhost:9092")
-ERRORS = ("tickover-error-class", "tickover-error-message")
+BROKERS = {"bootstrap.servers": os.environ.get("TICKOVER_KAFKA__BOOTSTRAP_SERVERS", "localhost:9092")}
 
 
 def handle(order: bytes, attempt: int) -> None:
@@ -16,24 +15,26 @@ def handle(order: bytes, attempt: int) -> None:
         raise ConnectionError("the warehouse does not answer")
 
 
-consumer = Consumer({"bootstrap.servers": BROKERS, "group.id": "shop", "auto.offset.reset": "earliest"})
-consumer.subscribe(["orders"])
-producer = Producer({"bootstrap.servers": BROKERS})
-producer.produce("orders", key="customer-7", value="order 1")
+def check(error: object, _record: object = None) -> None:
+    if error is not None:
+        raise KafkaException(error)  # before the order is committed: it is read again
 
-for message in iter(consumer.poll, None):
-    headers = message.headers() or []
+
+producer = Producer(BROKERS)
+consumer = Consumer(BROKERS | {"group.id": "shop", "auto.offset.reset": "earliest", "enable.auto.commit": False})
+consumer.subscribe(["orders"])
+producer.produce("orders", key="customer-7", value="order 1")
+for message in (consumer.poll() for _delivery in range(3)):  # yours goes on: `while True`
+    check(message.error())
+    headers = [pair for pair in message.headers() or [] if not pair[0].startswith("tickover-error-")]  # keep all others
     attempt = int(dict(headers).get("tickover-attempt", b"1"))
     try:
         handle(message.value(), attempt)
+        print(f"{message.value().decode()}, attempt {attempt}: done")
     except Exception as error:  # noqa: BLE001 - whatever it is, the order must not be lost
         print(f"{message.value().decode()}, attempt {attempt}: {error}")
-        # The headers as they came, so that attempts are counted; why it failed is said anew.
-        why = [("tickover-error-class", type(error).__name__), ("tickover-error-message", str(error))]
-        kept = [header for header in headers if header[0] not in ERRORS]
-        producer.produce("orders-retry", message.value(), message.key(), headers=kept + why)
+        why = ("tickover-error-class", f"{type(error).__module__}.{type(error).__qualname__}")
+        producer.produce("orders-retry", message.value(), message.key(), headers=[*headers, why], on_delivery=check)
         producer.flush()
-    else:
-        print(f"{message.value().decode()}, attempt {attempt}: done")
-        break
+    consumer.commit(message, asynchronous=False)
 consumer.close()
