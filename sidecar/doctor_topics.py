@@ -11,7 +11,7 @@ from policies.topic import TOPIC_SETTINGS
 from sidecar.config import Settings
 from sidecar.finding import Finding, Severity
 from sidecar.retention import ledger_retention_ms
-from sidecar.topics import REDRIVE_CONFIG, audit_config, ledger_config
+from sidecar.topics import QUARANTINE_CONFIG, REDRIVE_CONFIG, audit_config, ledger_config
 
 REPLICAS_WANTED: Final = 3
 # The defaults of brokers (1,048,588) and of the producer (1,000,000) differ by this; that is no finding.
@@ -67,9 +67,10 @@ def check_topics(cluster: Cluster, settings: Settings, policies: Sequence[Policy
     """All checks of topics, the internal ones first."""
     yield from _ledger(cluster, settings, policies)
     yield from _policy_topic(cluster, settings)
-    yield from _kept(cluster, "quarantine", settings.quarantine.topic, {"cleanup.policy": "delete"})
-    yield from _kept(cluster, "audit", settings.audit_topic, audit_config(settings.audit.retention_ms))
-    yield from _kept(cluster, "redrives", settings.redrive_topic, REDRIVE_CONFIG)
+    replicas = settings.ledger.replication_factor
+    yield from _kept(cluster, "quarantine", settings.quarantine.topic, QUARANTINE_CONFIG, replicas)
+    yield from _kept(cluster, "audit", settings.audit_topic, audit_config(settings.audit.retention_ms), replicas)
+    yield from _kept(cluster, "redrives", settings.redrive_topic, REDRIVE_CONFIG, replicas)
     sources = source_topics(settings, policies, cluster.topics)
     yield from _sources(cluster, settings, policies, sources)
     yield from _targets(cluster, policies)
@@ -161,7 +162,7 @@ def _policy_topic(cluster: Cluster, settings: Settings) -> Iterator[Finding]:
     part = f"policy topic {name}"
     facts = cluster.topics.get(name)
     if facts is None:
-        yield _absent(part, cluster.create(name, 1, -1, TOPIC_SETTINGS))
+        yield _absent(part, cluster.create(name, 1, settings.ledger.replication_factor, TOPIC_SETTINGS))
         return
     problems = list(_internal(cluster, name, part, facts))
     if facts.partitions != 1:
@@ -175,11 +176,11 @@ def _policy_topic(cluster: Cluster, settings: Settings) -> Iterator[Finding]:
     yield from problems or [Finding(Severity.OK, part, "one partition, kept for ever")]
 
 
-def _kept(cluster: Cluster, role: str, name: str, config: Mapping[str, str]) -> Iterator[Finding]:
+def _kept(cluster: Cluster, role: str, name: str, config: Mapping[str, str], replicas: int) -> Iterator[Finding]:
     part = f"{role} {name}"
     facts = cluster.topics.get(name)
     if facts is None:
-        yield _absent(part, cluster.create(name, 1, -1, config))
+        yield _absent(part, cluster.create(name, 1, replicas, config))
         return
     meant = "compact" in config["cleanup.policy"]
     faults = [] if meant else list(_internal(cluster, name, part, facts))

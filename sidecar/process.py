@@ -52,7 +52,14 @@ from sidecar.retention import ledger_retention_ms, longest_delay_ms
 from sidecar.services import Progress, Services, start_services
 from sidecar.sources import Sources
 from sidecar.timekeeper import Timekeeper
-from sidecar.topics import REDRIVE_CONFIG, MissingTopicError, audit_config, ensure_topic, ledger_config
+from sidecar.topics import (
+    QUARANTINE_CONFIG,
+    REDRIVE_CONFIG,
+    MissingTopicError,
+    audit_config,
+    ensure_topic,
+    ledger_config,
+)
 
 log = logging.getLogger(__name__)
 
@@ -195,12 +202,10 @@ class Process:
 
     def _ensure_topics(self, admin: AdminClient) -> LedgerTopic:
         ledger = self.settings.ledger
-        name = ledger.topic or f"tickover.{self.settings.group}.ledger"
-        retention_ms = ledger.retention_ms or ledger_retention_ms(longest_delay_ms(self.store.table))
-        partitions = ensure_topic(
-            admin, name, ledger.partitions, ledger.replication_factor, ledger_config(retention_ms)
-        )
-        ensure_topic(admin, self.settings.quarantine.topic, 1, ledger.replication_factor, {"retention.ms": "-1"})
+        name = self.settings.ledger_topic
+        config = ledger_config(ledger.retention_ms or ledger_retention_ms(longest_delay_ms(self.store.table)))
+        partitions = ensure_topic(admin, name, ledger.partitions, ledger.replication_factor, config)
+        ensure_topic(admin, self.settings.quarantine.topic, 1, ledger.replication_factor, QUARANTINE_CONFIG)
         audit = audit_config(self.settings.audit.retention_ms)
         ensure_topic(admin, self.settings.audit_topic, 1, ledger.replication_factor, audit)
         ensure_topic(admin, self.settings.redrive_topic, 1, ledger.replication_factor, REDRIVE_CONFIG)

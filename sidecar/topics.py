@@ -40,6 +40,8 @@ def ledger_config(retention_ms: int) -> dict[str, str]:
     }
 
 
+# What nobody could decide stays until somebody has looked at it.
+QUARANTINE_CONFIG: Final = {"cleanup.policy": "delete", "retention.ms": "-1"}
 # Only the last word about a redrive counts, and after a month none.
 REDRIVE_CONFIG: Final = {
     "cleanup.policy": "compact,delete",

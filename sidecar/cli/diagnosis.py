@@ -19,8 +19,12 @@ def doctor(config: ConfigOption = None, given: SetOption = None, form: OutputOpt
         show([{**finding._asdict(), "severity": finding.severity.value} for finding in findings], form)
     errors = sum(finding.severity is Severity.ERROR for finding in findings)
     warnings = sum(finding.severity is Severity.WARNING for finding in findings)
-    say(f"{errors} errors, {warnings} warnings")
+    say(f"{_count(errors, 'error')}, {_count(warnings, 'warning')}")
     raise typer.Exit(Status.FAILED if errors else Status.OK)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _text(findings: Sequence[Finding]) -> str:

@@ -74,6 +74,17 @@ def test_a_healthy_cluster_has_no_findings() -> None:
     assert {"source reminders", "source orders-retry", "targets", "message size"} <= {f.part for f in every}
 
 
+def test_topics_to_be_made_get_the_replicas_of_the_ledger() -> None:
+    own: dict[str, TopicFacts | None] = {
+        name: None
+        for name in HEALTHY
+        if name.startswith("tickover.tickover.") or name in ("tickover.policies", "tickover.quarantine")
+    }
+    fixes = [finding.fix for finding in judge(own, Settings(ledger={"replication_factor": 2}))]
+    assert len(fixes) == len(own) == 5
+    assert all("--replication-factor 2" in fix for fix in fixes)
+
+
 @pytest.mark.parametrize(
     ("changed", "severity", "says", "fix"),
     [
@@ -140,7 +151,12 @@ def test_a_healthy_cluster_has_no_findings() -> None:
             "--add-config max.message.bytes=10485760",
         ),
         ({"tickover.policies": TopicFacts(3, 3, FOREVER)}, Severity.WARNING, "3 partitions", "policies.topic"),
-        ({"tickover.quarantine": None}, Severity.WARNING, "does not exist", "--create --topic tickover.quarantine"),
+        (
+            {"tickover.quarantine": None},
+            Severity.WARNING,
+            "does not exist",
+            "--topic tickover.quarantine --partitions 1 --config cleanup.policy=delete --config retention.ms=-1",
+        ),
         (
             {"tickover.tickover.audit": None},
             Severity.WARNING,
