@@ -28,6 +28,7 @@ CLIENT_FILE_KEYS: Final = frozenset(
     {"sasl.oauthbearer.assertion.private.key.file", "sasl.oauthbearer.assertion.jwt.template.file"}
 )
 CLIENT: Final = ("kafka", "client")
+REDIS_URL: Final = ("redis", "url")  # may hold a password, which the settings take out of it
 FILE_BYTES_MAX: Final = 1 << 20
 
 Place = tuple[str, ...]
@@ -188,7 +189,7 @@ def _place(model: type[BaseModel], path: Place, sourced: Sourced, into: Gathered
 def _open_secret(model: type[BaseModel], path: Place, sourced: Sourced, into: Gathered) -> tuple[Place, Sourced]:
     """`password_file` stands for `password` with the file's content, less one line end."""
     base = (*path[:-1], path[-1].removesuffix("_file"))
-    if base == path or not (_is_secret(model, base) or base[:2] == CLIENT):
+    if base == path or not (_is_secret(model, base) or base[:2] == CLIENT or base == REDIS_URL):
         return path, sourced
     try:
         with Path(str(sourced.value)).open(encoding="utf-8", newline="") as stream:

@@ -33,7 +33,7 @@ last `__` in lower case, `_` becomes `.`. They go to every Kafka client of the p
 rests on (`enable.idempotence`, `acks`, `enable.auto.commit`, `auto.offset.reset`, `isolation.level`, `partitioner`,
 `message.timeout.ms` and the assignment strategy), which are fixed in `sidecar/kafka.py`.
 
-**Secrets.** `<variable>_FILE` reads the value from a file, for `redis.password` and every client setting
+**Secrets.** `<variable>_FILE` reads the value from a file, for `redis.password`, `redis.url` and every client setting
 (`TICKOVER_KAFKA__CLIENT__SASL_PASSWORD_FILE`). A user name and password in `redis.url` are taken out of it. Secrets are
 masked wherever settings are shown.
 

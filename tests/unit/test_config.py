@@ -113,6 +113,17 @@ def test_credentials_leave_the_url() -> None:
     assert SECRET not in repr(settings)
 
 
+def test_a_url_with_credentials_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "url").write_text(f"redis://me:{SECRET}@cache:6379/2\n")
+    settings = load_settings(None, {}, {"TICKOVER_REDIS__URL_FILE": str(tmp_path / "url")})
+    assert (settings.redis.url, settings.redis.username) == ("redis://cache:6379/2", "me")
+    assert settings.redis.password.get_secret_value() == SECRET
+    (tmp_path / "url").write_text(f"rdis://me:{SECRET}@cache")
+    with pytest.raises(ConfigError) as caught:
+        load_settings(None, {}, {"TICKOVER_REDIS__URL_FILE": str(tmp_path / "url")})
+    assert SECRET not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [
