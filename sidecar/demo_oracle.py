@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from sidecar.record import ATTEMPT, CONTROL_PREFIX, DUE, REASON, Headers
+from sidecar.record import ATTEMPT, CONTROL_PREFIX, DUE, REASON, REDRIVE_PLAN, Headers
 
 MESSAGE_ID: Final = "demo-id"  # the user's header by which a record is known
 LOST_AFTER_MS: Final = 10_000
@@ -66,7 +66,7 @@ class Oracle:
     def __init__(self) -> None:
         self.fired = self.retries = self.dead = 0
         self.early = self.wrong = self.repeated = 0
-        self.foreign = 0  # without our id: what the user sent by hand
+        self.foreign = 0  # what the user sent by hand, or had redriven
         self._faults: deque[str] = deque(maxlen=FAULTS_SHOWN_MAX)
         self.latest_due_ms = 0
         self._late_ms: Counter[int] = Counter()
@@ -158,7 +158,9 @@ class Oracle:
 
 
 def identity_of(arrived: Arrived) -> Identity | None:
-    """Which delivery this is, by its headers; None when it isn't one of the demo's."""
+    """Which delivery this is, by its headers; None when it isn't one of the demo's: it sends no dead letter again."""
+    if any(name == REDRIVE_PLAN for name, _ in arrived.headers):
+        return None
     message = _text(arrived.headers, MESSAGE_ID)
     return Identity(arrived.topic, message, _text(arrived.headers, ATTEMPT)) if message else None
 

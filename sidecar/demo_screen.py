@@ -152,7 +152,7 @@ def rows(figures: View) -> list[tuple[str, str]]:
         ("repeated", f"{figures.repeated}"),
     ]
     if figures.foreign:
-        shown.append(("yours", f"{figures.foreign} messages that you sent have arrived"))
+        shown.append(("yours", f"{figures.foreign} arrived that you sent, or had redriven"))
     return shown
 
 
@@ -198,7 +198,12 @@ def invitation(settings: Settings, port: int, bootstrap: str, push: str) -> list
         "Try in another terminal:",
         f"  curl -s{bearer} {url}/v1/messages -H 'content-type: application/json' -d '{body}'",
         f"  curl -s{bearer} {url}/v1/policies",
-        f"  {program} messages send --target {push} --value hello --delay 5s{at}",
+        f"  {program} messages send --target {push} --value hello --delay 30s --id mine{at}",
+        f"  {program} messages get mine{at}",
+        f"  {program} messages fire mine{at}",
+        f"  {program} messages list{at}",
+        f"  {program} forecast{at}",
+        f"  {program} dead-letters groups{at}",
         f"  {program} policies list{at}",
         "",
     ]

@@ -1,4 +1,4 @@
-"""`tickover messages`: sending delayed messages through a sidecar."""
+"""`tickover messages`: the group of commands, and sending delayed messages through a sidecar."""
 
 import base64
 import sys
@@ -15,12 +15,12 @@ from sidecar.cli.output import Form, OutputOption, show
 
 VALUE_BYTES_MAX: Final = 1 << 20  # the sidecar takes no larger body
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Send delayed messages.")
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Send delayed messages, look them up, change them.")
 
 
 @app.callback()
 def messages() -> None:
-    """Send delayed messages."""
+    """Send delayed messages, look them up, change them."""
 
 
 # The parameters of a command are its options: they cannot be fewer than what the user may say.

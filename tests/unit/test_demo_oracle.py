@@ -103,6 +103,18 @@ def test_what_the_user_sent_is_nobodys_fault() -> None:
     assert oracle.foreign == 1
 
 
+def test_dead_letters_that_the_user_has_redriven_are_nobodys_fault() -> None:
+    oracle, expected = announced()
+    arrived = emitted(expected)
+    oracle.judge(arrived)
+
+    redriven = arrived._replace(headers=[*arrived.headers, ("tickover-redrive-plan", b"3f9a0c1d22ab")])
+    assert oracle.judge(redriven) is None
+
+    assert counts(oracle) == {}
+    assert oracle.foreign == 1
+
+
 CHANGES: dict[str, Callable[[Arrived], Arrived]] = {
     "key": lambda record: record._replace(key=b"other"),
     "key null": lambda record: record._replace(key=None),
