@@ -4,6 +4,7 @@ Python's json is lenient where others are not: it takes duplicate keys (last win
 half of a surrogate pair. Each would mean something else to the next reader, or crash librdkafka: refused.
 """
 
+import asyncio
 import json
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
@@ -14,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from api.problems import Problem, problem_response, unprocessable, validation_errors
 
 DRAINED_LIMITS: Final = 16  # of a refused body this many times the limit is read and thrown away
+DRAIN_PAUSE_S: Final = 1.0  # a client that sends nothing for so long waits for its answer
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -63,7 +65,11 @@ class BodyLimit:
         """Whether all of it has come."""
         discarded = 0
         while discarded <= DRAINED_LIMITS * self.limit_bytes:
-            message = await receive()
+            try:
+                async with asyncio.timeout(DRAIN_PAUSE_S):
+                    message = await receive()
+            except TimeoutError:
+                return False
             discarded += len(message.get("body", b""))
             if not message.get("more_body"):
                 return True

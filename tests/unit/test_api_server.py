@@ -35,6 +35,31 @@ def test_serves_from_its_own_thread() -> None:
             httpx.get(f"http://127.0.0.1:{server.port}/livez")
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"Content-Length: 2097152\r\n\r\n{",
+        b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n" % ((1 << 20) + 1, b" " * ((1 << 20) + 1)),
+    ],
+    ids=["declared", "chunked"],
+)
+def test_a_body_that_is_too_large_and_never_ends_has_its_answer(sent: bytes) -> None:
+    with world() as api:
+        server = Server(api.app, "127.0.0.1", 0)
+        server.start()
+        try:
+            with socket.create_connection(("127.0.0.1", server.port)) as client:
+                client.settimeout(30)
+                client.sendall(
+                    b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" + sent
+                )
+                answer = b"".join(iter(lambda: client.recv(65_536), b""))  # to the end: the connection is closed
+        finally:
+            server.stop()
+        assert answer.startswith(b"HTTP/1.1 413 ")
+        assert b"/problems/body-too-large" in answer
+
+
 def test_a_taken_port_is_said_plainly() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, world() as api:
         port = taken.getsockname()[1]
