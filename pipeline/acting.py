@@ -12,6 +12,7 @@ from pipeline.options import (
     SparkOption,
     WarehouseOption,
     kafka_place,
+    open_ingested,
     open_warehouse,
     show,
 )
@@ -120,7 +121,7 @@ def redrive(
 @app.command()
 def rebuild(warehouse: WarehouseOption, spark: SparkOption = None) -> None:
     """What the overflow should hold, with payload, from ledger and sources: gold/overflow, input of `schedule`."""
-    place = open_warehouse(warehouse, spark)
+    place = open_ingested(warehouse, spark)
     from pipeline import jobs
 
     show(jobs.rebuild(place))

@@ -21,6 +21,7 @@ from pipeline.options import (
     TopicOption,
     WarehouseOption,
     kafka_place,
+    open_ingested,
     open_warehouse,
     say,
     show,
@@ -84,7 +85,7 @@ def reconcile(
     spark: SparkOption = None,
 ) -> None:
     """Prove that what was accepted is settled or held, once and not early; status 1 and its name for what isn't."""
-    place = open_warehouse(warehouse, spark)
+    place = open_ingested(warehouse, spark)
     from pipeline import jobs
 
     came = jobs.reconcile(place, export)
@@ -118,7 +119,7 @@ HoursOption = Annotated[int, typer.Option(min=1, max=24 * 31, help="How far a fo
 
 def make_reports(root: str, names: list[str], out: Path, horizon: Any, spark: list[str] | None) -> None:
     """Compute reports and write their pages."""
-    place = open_warehouse(root, spark)
+    place = open_ingested(root, spark)
     from pipeline.reporting import report as make
 
     show(make(place, names, out, horizon))

@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from pipeline.errors import PipelineError
+
 WarehouseOption = Annotated[str, typer.Option(help="Where the tables are: a directory, s3a://..., hdfs://...")]
 BootstrapOption = Annotated[
     str, typer.Option(envvar="TICKOVER_KAFKA__BOOTSTRAP_SERVERS", help="host:port list of the brokers.")
@@ -40,6 +42,18 @@ def open_warehouse(root: str, spark: list[str] | None) -> Any:
     from pipeline.tables import Warehouse
 
     return Warehouse(session, root)
+
+
+def open_ingested(root: str, spark: list[str] | None) -> Any:
+    """A warehouse that has a ledger. Raises PipelineError for any other: a wrong path has no findings either."""
+    warehouse = open_warehouse(root, spark)
+    from pipeline.stream import BLOCKS_TABLE
+
+    if not warehouse.batches(BLOCKS_TABLE):
+        raise PipelineError(
+            f"no ledger was ingested at {root}: run `tickover pipeline ingest --warehouse {root}` first"
+        )
+    return warehouse
 
 
 def kafka_place(bootstrap: str, options: list[str] | None, connector: str) -> Any:

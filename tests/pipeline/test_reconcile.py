@@ -3,7 +3,11 @@
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from pipeline import options
+from pipeline.cli import app
+from pipeline.errors import PipelineError
 from sidecar.record import Outcome, Position
 from tests.pipeline.ledger_rows import NOW_MS, block, entries, ledger_frame, settled
 
@@ -141,3 +145,15 @@ def test_targets_are_compared_with_the_ledger(spark) -> None:
         ("not_in_target", "orders-retry", 3, 2),
         ("repeated", "orders-retry", 3, 1),
     ]
+
+
+@pytest.mark.parametrize("job", ["reconcile", "report", "forecast", "rebuild"])
+def test_where_no_ledger_was_ingested_there_is_nothing_to_judge(warehouse, monkeypatch, job: str) -> None:
+    """A slip in the path must not end with "no findings"."""
+    monkeypatch.setattr(options, "open_warehouse", lambda _root, _spark: warehouse)
+
+    refused = CliRunner().invoke(app, [job, "--warehouse", warehouse.root])
+
+    assert isinstance(refused.exception, PipelineError)
+    assert f"run `tickover pipeline ingest --warehouse {warehouse.root}` first" in str(refused.exception)
+    assert not warehouse.exists("gold")
