@@ -49,7 +49,7 @@ def configure_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
     handler.addFilter(sanitise_arguments)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
+            foreign_pre_chain=[*shared, drop_colours],
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 *_ending(settings, handler),
@@ -94,6 +94,12 @@ def _ending(settings: LogSettings, handler: "logging.StreamHandler[TextIO]") -> 
         timestamp_key="time",
         exception_formatter=structlog.dev.plain_traceback,
     )
+
+
+def drop_colours(_logger: Any, _method: str, event: EventDict) -> EventDict:
+    """Leave out uvicorn's second copy of its message, which is for terminals."""
+    event.pop("color_message", None)
+    return event
 
 
 def redact(_logger: Any, _method: str, event: EventDict) -> EventDict:

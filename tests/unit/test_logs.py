@@ -52,6 +52,14 @@ def test_a_standard_logger_writes_one_json_object(stream: io.StringIO) -> None:
     assert line["time"].endswith("Z")
 
 
+def test_a_message_is_not_said_again_in_colours(stream: io.StringIO) -> None:
+    again = {"color_message": "Started server process [\x1b[36m%d\x1b[0m]"}
+    logging.getLogger("uvicorn.error").warning("Started server process [%d]", 7, extra=again)
+    (line,) = lines(stream)
+    assert line["message"] == "Started server process [7]"
+    assert "color_message" not in line
+
+
 def test_structlog_takes_the_same_way(stream: io.StringIO) -> None:
     structlog.get_logger("sidecar.store").info("policy %s applied", "reminders", version=4)
     (line,) = lines(stream)
