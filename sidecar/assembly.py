@@ -112,7 +112,7 @@ def build(
     publisher = Publisher(replica_name(settings), tally, emitter, assignment, worker, time)
     problem.publisher = publisher
     limits = HeaderLimits(settings.intake.headers_max, settings.intake.header_bytes_max, settings.quarantine.topic)
-    decider = Decider(limits, targets.partitions, policies.table_at)
+    decider = Decider(limits, targets.partitions, policies.table_at, settings.own_topics)
     engine = Engine(
         engine_settings(settings),
         Parts(intake, emitter, settlement, decider, worker, rebuild, actions, assignment, publisher, tally),

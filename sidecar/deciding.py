@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from policies.decision import TARGET_NOT_ALLOWED
 from policies.duration import TIME_MAX_MS
 from policies.table import Act, Dead, Facts, Hold, PolicyTable, Quarantine, decide
 from sidecar.codec import Split, complete, headers_of, quarantine_headers, split
@@ -33,12 +34,19 @@ class HeaderLimits:
 
 
 class Decider:
-    """`partitions` are the topics known to exist; `table_at(version)` gives the policy table as it was."""
+    """`partitions` are the topics known to exist; `table_at(version)` gives the policy table as it was; `own_topics`
+    are tickover's, which no header may lead to, whatever a policy allows.
+    """
 
     def __init__(
-        self, limits: HeaderLimits, partitions: Mapping[str, int], table_at: Callable[[int], PolicyTable]
+        self,
+        limits: HeaderLimits,
+        partitions: Mapping[str, int],
+        table_at: Callable[[int], PolicyTable],
+        own_topics: frozenset[str] = frozenset(),
     ) -> None:
         self._limits = limits
+        self._own_topics = own_topics
         self._partitions = partitions
         self._table_at = table_at
         self._recall = Recall()
@@ -158,6 +166,9 @@ class Decider:
         facts = (topic, partition, offset, timestamp_ms if kind else -1, parts.user, parts.controls)
         decision = decide(_new_tuple(Facts, facts), table)
         if type(decision) is Hold:
+            if decision.target in self._own_topics:
+                detail = "the target is one of tickover's own topics"
+                return self._quarantined(lane, record, offset, TARGET_NOT_ALLOWED, detail, headers)
             held = _held(record, offset, decision, parts)
             if held.target_partition >= self._partitions.get(held.target, -1):
                 return Arrival(held, headers or [])

@@ -21,6 +21,7 @@ from sidecar.record import (
     TARGET,
     TARGET_PARTITION,
     Arrival,
+    Departure,
     Headers,
     Held,
     LaneId,
@@ -142,6 +143,17 @@ def test_a_target_that_went_away_is_asked_about_again() -> None:
     assert isinstance(remembering.decide_run(lane(), [record], [0], TABLES[0])[0][0], Held)
     del partitions["mail"]
     assert isinstance(remembering.decide_run(lane(), [record], [1], TABLES[0])[1][0], Arrival)
+
+
+def test_no_policy_lets_a_record_into_an_own_topic() -> None:
+    """A record in the policies topic would be a policy."""
+    own = frozenset({"other"})
+    guarded = Decider(LIMITS, PARTITIONS, lambda version: TABLES[version - 1], own)
+    asked: Any = [Record([(DELAY, b"5s"), (TARGET, name)], (1, STAMP_MS)) for name in (b"other", b"mail", b"other")]
+    held, others, _ = guarded.decide_run(lane(), asked, [0, 1, 2], TABLES[0])
+    assert [record.target for record in held] == ["mail"]
+    gone = [(parcel.topic, parcel.reason) for parcel in others if isinstance(parcel, Departure)]
+    assert gone == [("quarantine", "target_not_allowed")] * 2
 
 
 def test_what_is_remembered_is_bounded() -> None:
