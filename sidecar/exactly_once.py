@@ -128,11 +128,16 @@ class ExactlyOnce:
 
     def poll(self, seconds: float) -> None:
         """Serve delivery reports; what is acknowledged, or won't be by itself, goes to the committer."""
-        self.open.output.poll(seconds)
         transaction = self._closing
+        try:
+            self.open.output.poll(seconds)
+            if transaction is not None:
+                transaction.output.poll(0)
+        except self.open.output.refused as error:  # raised for an error that a producer doesn't survive
+            self._break(error.args[0].str())
+            return
         if transaction is None:
             return
-        transaction.output.poll(0)
         if not transaction.waits_for_reports or self.time.monotonic_s() > self._closing_until_s:
             self._closing = None
             name = next(name for name, output in self._outputs.items() if output is transaction.output)
@@ -228,6 +233,7 @@ class ExactlyOnce:
         elif isinstance(ending, Aborted):
             if ending.successor is not None:
                 self._outputs[name] = ending.successor
+                self._makers.let_go(transaction.output)
             self._aborted(transaction, ending)
         else:
             assert isinstance(ending, Broken)

@@ -8,7 +8,9 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
+from sidecar.ending import in_background
 from sidecar.kafka import OnProblem, client_log, producer_settings
+from sidecar.ports import TransactionalOutput
 from sidecar.record import LaneId
 
 log = logging.getLogger(__name__)
@@ -52,6 +54,11 @@ class KafkaTransactions:
         self.commit = self._producer.commit_transaction
         self.abort = self._producer.abort_transaction
 
+    def close(self) -> None:
+        """End its threads; what is under way is given up."""
+        self._producer.purge(in_queue=True, in_flight=True, blocking=False)
+        self._producer.close()
+
     def purge(self) -> None:
         """See the port."""
         self._producer.purge(in_queue=True, in_flight=True, blocking=True)
@@ -82,6 +89,11 @@ class KafkaOutputs:
         """See the port."""
         self._successors[name] += 1
         return self.output(name)
+
+    def let_go(self, output: TransactionalOutput) -> None:
+        """See the port. The client's own end may wait for brokers without limit: nobody waits with it."""
+        assert isinstance(output, KafkaTransactions)
+        in_background(output.close)
 
     def executor(self) -> Executor:
         """A thread to wait in."""

@@ -137,6 +137,9 @@ class TransactionalOutputs(Protocol):
     def successor(self, name: str) -> TransactionalOutput:
         """The same under a fresh transactional id: the last one's transaction can't be completed for now."""
 
+    def let_go(self, output: TransactionalOutput) -> None:
+        """It is not used any more. Returns at once."""
+
     def executor(self) -> Executor: ...
 
 

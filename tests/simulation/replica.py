@@ -15,6 +15,7 @@ from sidecar.exactly_once import ExactlyOnce
 from sidecar.lane import Lane
 from sidecar.ledger import LedgerTopic
 from sidecar.overflow_worker import OverflowWorker
+from sidecar.ports import TransactionalOutput
 from sidecar.rebuild import Sources
 from sidecar.rebuild_worker import RebuildWorker
 from sidecar.recovery_reader import RecoveryWorker
@@ -83,6 +84,9 @@ class Producers:
         assert self._shared.coordinator is not None
         self._shared.coordinator.succeeded += 1
         return self.output(name)
+
+    def let_go(self, output: TransactionalOutput) -> None:
+        pass
 
     def executor(self) -> StepExecutor:
         return self._executor
