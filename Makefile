@@ -41,10 +41,12 @@ run: setup ## Start everything on this machine with a live demo
 
 .PHONY: test
 test: system-packages setup setup-pipeline check docker ## Run every check and every test, those on real Kafka and Redis included
-	@mkdir -p $(reports) && rm -f $(reports)/tests.xml
+	@mkdir -p $(reports) && rm -f $(reports)/*.xml
 	@status=0; \
-	TICKOVER_TEST_SIM_SEEDS=$${TICKOVER_TEST_SIM_SEEDS:-250} $(pytest) --junitxml=$(reports)/tests.xml || status=$$?; \
-	$(venv)/bin/python -m tests.gate $(reports)/tests.xml || status=1; \
+	export TICKOVER_TEST_SIM_SEEDS=$${TICKOVER_TEST_SIM_SEEDS:-250}; \
+	$(pytest) -m "not integration" -n 2 --dist loadfile --junitxml=$(reports)/fast.xml || status=$$?; \
+	$(pytest) -m integration --junitxml=$(reports)/integration.xml || status=$$?; \
+	$(venv)/bin/python -m tests.gate $(reports)/fast.xml $(reports)/integration.xml || status=1; \
 	exit $$status
 
 .PHONY: test-fast

@@ -1,11 +1,12 @@
 """Whether a test run may count as one: it ran tests, and skipped none that need a service.
 
-`python -m tests.gate REPORT` reads pytest's JUnit report and prints one line. With CI=true it ends with
+`python -m tests.gate REPORT...` reads pytest's JUnit reports, which make up one run, and prints one line. With CI=true it ends with
 status 1 for a run that tested less than it claims; elsewhere it only says so.
 """
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
@@ -68,10 +69,10 @@ def summarise(cases: list[Case]) -> str:
     return f"{len(cases)} tests: " + ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
 
 
-def main(path: str, strict: bool) -> int:
-    """Print the summary and the faults of the report at `path`; 1 if it has faults and `strict`."""
+def main(paths: Sequence[str], strict: bool) -> int:
+    """Print the summary and the faults of these reports together; 1 if there are faults and `strict`."""
     try:
-        cases = read_cases(Path(path).read_text(encoding="utf-8"))
+        cases = [case for path in paths for case in read_cases(Path(path).read_text(encoding="utf-8"))]
     except OSError as error:
         sys.stderr.write(f"no report: {error}\n")
         return 1
@@ -83,4 +84,4 @@ def main(path: str, strict: bool) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], os.environ.get("CI") == "true"))
+    sys.exit(main(sys.argv[1:], os.environ.get("CI") == "true"))

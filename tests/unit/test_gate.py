@@ -52,8 +52,19 @@ def test_an_expected_failure_is_no_skip() -> None:
 def test_faults_end_the_command_in_ci_only(tmp_path: Path, strict: bool, status: int) -> None:
     path = tmp_path / "tests.xml"
     path.write_text(SKIPPED)
-    assert main(str(path), strict) == status
+    assert main([str(path)], strict) == status
 
 
 def test_a_missing_report_always_fails(tmp_path: Path) -> None:
-    assert main(str(tmp_path / "none.xml"), strict=False) == 1
+    assert main([str(tmp_path / "none.xml")], strict=False) == 1
+
+
+def test_several_reports_are_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole, unit = tmp_path / "whole.xml", tmp_path / "unit.xml"
+    whole.write_text(WHOLE)
+    unit.write_text(
+        '<testsuites><testsuite><testcase classname="tests.unit.test_x" name="x"/></testsuite></testsuites>'
+    )
+    assert main([str(unit), str(whole)], strict=True) == 0
+    assert capsys.readouterr().out.startswith("3 tests: 3 passed")
+    assert main([str(unit)], strict=True) == 1
