@@ -1,7 +1,7 @@
 """Whether a test run may count as one: it ran tests, and skipped none that need a service.
 
-`python -m tests.gate REPORT...` reads pytest's JUnit reports, which make up one run, and prints one line. With CI=true it ends with
-status 1 for a run that tested less than it claims; elsewhere it only says so.
+`python -m tests.gate REPORT...` reads pytest's JUnit reports, which make up one run, and prints one line. With CI=true
+it ends with status 1 for a run that tested less than it claims; elsewhere it only says so.
 """
 
 import os
