@@ -23,7 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.timed_turns import VARIABLE
-from sidecar.embedded.maven import MavenKafka, free_port
+from sidecar.embedded.child import free_port
+from sidecar.embedded.maven import MavenKafka
 from sidecar.embedded.valkey import EmbeddedValkey
 
 ROOT: Final = Path(__file__).resolve().parent.parent

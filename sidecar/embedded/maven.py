@@ -5,18 +5,14 @@ tests: one replica, no security.
 """
 
 import base64
-import os
-import random
-import signal
-import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+from sidecar.embedded.child import Child, free_port
 from sidecar.embedded.jars import (
     KafkaUnavailable,
     Progress,
@@ -26,21 +22,11 @@ from sidecar.embedded.jars import (
     silent,
 )
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 120.0  # three of them at once on a busy machine of two cores need a part of it
 STOP_TIMEOUT_S = 20.0
-
-# Below the range from which the system gives ports to outgoing connections: a client that keeps trying to
-# reach a stopped broker inside that range can connect to itself and so take the port away for good.
-_PORTS = range(20_000, 32_000)
-_PORT_ATTEMPTS_MAX = 100
 
 _POLL_S = 0.05
 _STARTED = b"Kafka Server started"
-
-# The shell's child reads a pipe that only we hold open; when we die, however we die, it reads the end and
-# kills the broker. `exec` makes the broker take the shell's process id. PDEATHSIG would not do: it kills when
-# the starting thread ends, and that need not be the main thread.
-GUARDED = 'exec 3<&0; (cat <&3 >/dev/null; kill -KILL $$) & exec "$@" 3<&- </dev/null'
 
 _PROPERTIES = {
     "process.roles": "broker,controller",
@@ -85,7 +71,8 @@ logger.started.level = info
 class MavenKafka:
     """One real Kafka node in a child process that dies with this one.
 
-    Keeps its ports and its data over `stop()` or `kill()` and `start()`. `properties` go over the defaults.
+    Keeps its ports and its data over `stop()` or `kill()` and `start()`. `properties` and `java_options` go over the
+    defaults.
     """
 
     def __init__(
@@ -94,13 +81,15 @@ class MavenKafka:
         port: int = 0,
         progress: Progress = silent,
         properties: Mapping[str, str] = MappingProxyType({}),
+        java_options: Sequence[str] = (),
     ) -> None:
         self._directory = data_dir.absolute()
         self._progress = progress
         self._port = port or free_port()
-        self._controller_port = free_port(excluded=self._port)
+        self._controller_port = free_port()
         self._properties = dict(properties)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._java_options = tuple(java_options)
+        self._child: Child | None = None
 
     @property
     def description(self) -> str:
@@ -122,7 +111,7 @@ class MavenKafka:
 
         Raises KafkaUnavailable with the broker's last words.
         """
-        if self._process is not None:
+        if self._child is not None:
             return
         reason = missing_tools()
         if reason is not None:
@@ -132,34 +121,24 @@ class MavenKafka:
         self._write_settings()
         self._format(jars)
         seen = self.log.stat().st_size if self.log.exists() else 0
-        self._process = self._launch(jars)
+        self._child = self._launch(jars)
         try:
-            self._wait_until_started(self._process, seen)
+            self._wait_until_started(self._child, seen)
         except BaseException:
             self.kill()
             raise
 
     def stop(self) -> None:
         """End the broker in order, or by force when it takes too long; twice is harmless."""
-        if self._process is not None:
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self._progress("Kafka did not stop in time and is killed")
-        self.kill()
+        child, self._child = self._child, None
+        if child is not None and not child.stop(STOP_TIMEOUT_S):
+            self._progress("Kafka did not stop in time and is killed")
 
     def kill(self) -> None:
         """SIGKILL, as a crash would; twice is harmless."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        # The group holds the broker and the guard that waits for our death. No group: both are gone already.
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        assert process.stdin is not None
-        process.stdin.close()
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
 
     def _write_settings(self) -> None:
         controller = f"127.0.0.1:{self._controller_port}"
@@ -203,26 +182,19 @@ class MavenKafka:
         if result.returncode != 0:
             raise KafkaUnavailable(f"Kafka's storage could not be formatted: {_cause(result.stdout)}")
 
-    def _launch(self, jars: Path) -> subprocess.Popen[bytes]:
+    def _launch(self, jars: Path) -> Child:
         self._progress("Starting Kafka")
-        command = [*self._java(jars), "-Xms128m", "-Xmx512m", "kafka.Kafka"]
+        command = [*self._java(jars), "-Xms128m", "-Xmx512m", *self._java_options, "kafka.Kafka"]
         command.append(str(self._directory / "server.properties"))
         with (self._directory / "broker.out").open("wb") as output:
-            return subprocess.Popen(
-                ["sh", "-c", GUARDED, "sh", *command],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                # Its own group: Ctrl-C reaches us, and we stop the broker when nobody needs it any more.
-                start_new_session=True,
-            )
+            return Child(command, output)
 
-    def _wait_until_started(self, process: subprocess.Popen[bytes], seen: int) -> None:
+    def _wait_until_started(self, child: Child, seen: int) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
             if _STARTED in _tail(self.log, seen):
                 return
-            if process.poll() is not None:
+            if child.has_ended:
                 raise KafkaUnavailable(f"Kafka ended while starting: {self._last_words(seen)}")
             time.sleep(_POLL_S)
         raise KafkaUnavailable(f"Kafka did not start within {START_TIMEOUT_S:.0f} s: {self._last_words(seen)}")
@@ -234,16 +206,6 @@ class MavenKafka:
     def _java(self, jars: Path) -> list[str]:
         settings = f"-Dlog4j2.configurationFile=file:{self._directory / 'log4j2.properties'}"
         return ["java", settings, "-cp", f"{jars}/*"]
-
-
-def free_port(excluded: int = 0) -> int:
-    """A loopback port that nobody listens on, outside the range of outgoing connections."""
-    for port in random.sample(_PORTS, _PORT_ATTEMPTS_MAX):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if port != excluded and probe.connect_ex(("127.0.0.1", port)) != 0:
-                return port
-    raise KafkaUnavailable("no free port found")
 
 
 def _cause(output: str) -> str:

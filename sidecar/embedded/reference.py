@@ -1,16 +1,14 @@
 """The reference broker in a child process: Kafka without Java and Docker."""
 
 import os
-import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from select import select
 from typing import Final
 
+from sidecar.embedded.child import Child, free_port
 from sidecar.embedded.jars import KafkaUnavailable
-from sidecar.embedded.maven import GUARDED, free_port
 
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 20.0
@@ -24,7 +22,7 @@ class ReferenceKafka:
     def __init__(self, data_dir: Path, port: int = 0) -> None:
         self._directory = data_dir.absolute()
         self._port = port or free_port()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
 
     @property
     def description(self) -> str:
@@ -43,45 +41,29 @@ class ReferenceKafka:
 
     def start(self) -> None:
         """Return when clients can be served. Raises KafkaUnavailable with the broker's last words."""
-        if self._process is not None:
+        if self._child is not None:
             return
         self._directory.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "sidecar", "broker", "--port", str(self._port)]
         command += ["--data", str(self._directory / "data")]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("TICKOVER_")}
         with self.log.open("ab") as words:
-            self._process = subprocess.Popen(
-                ["sh", "-c", GUARDED, "sh", *command],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=words,
-                env={name: value for name, value in os.environ.items() if not name.startswith("TICKOVER_")},
-                start_new_session=True,
-            )
-        output = self._process.stdout
+            self._child = Child(command, subprocess.PIPE, words, environment=environment)
+        output = self._child.output
         assert output is not None
-        is_ready = bool(select([output], [], [], START_TIMEOUT_S)[0]) and output.readline() != b""
-        output.close()
-        if not is_ready:
+        if not (select([output], [], [], START_TIMEOUT_S)[0] and output.readline()):
             last_words = self.log.read_bytes()[-LAST_WORDS_BYTES:].decode(errors="replace").strip()
             self.kill()
             raise KafkaUnavailable(f"the reference broker did not start: {last_words}")
 
     def stop(self) -> None:
         """End the broker in order, or by force when it takes too long; twice is harmless."""
-        if self._process is not None:
-            self._process.send_signal(signal.SIGTERM)
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(STOP_TIMEOUT_S)
-        self.kill()
+        child, self._child = self._child, None
+        if child is not None:
+            child.stop(STOP_TIMEOUT_S)
 
     def kill(self) -> None:
         """SIGKILL, as a crash would; twice is harmless."""
-        process, self._process = self._process, None
-        if process is None:
-            return
-        # The group holds the broker and the guard that waits for our death. No group: both are gone already.
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        assert process.stdin is not None
-        process.stdin.close()
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()

@@ -10,11 +10,9 @@ import hashlib
 import os
 import signal
 import socket
-import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -23,17 +21,14 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
+from sidecar.embedded.child import Child
+
 START_TIMEOUT_S: Final = 20.0
 STOP_TIMEOUT_S: Final = 10.0
 MEMORY_SHARE: Final = 0.6  # of the host: beyond that a background rewrite may run out of memory
 
 _POLL_S: Final = 0.01
 _SOCKET_PATH_BYTES_MAX: Final = 100  # the system's limit is 104 to 108
-
-# The shell's child reads a pipe that only we hold open; when we die, however we die, it reads the end and
-# stops the server. `exec` makes the server take the shell's process id. (PDEATHSIG is tied to the thread
-# that started it.)
-_GUARDED: Final = 'exec 3<&0; (cat <&3 >/dev/null; kill -TERM $$) & exec "$@" 3<&- </dev/null'
 
 _SETTINGS: Final = {
     "daemonize": "no",
@@ -72,7 +67,7 @@ class EmbeddedValkey:
         self._port = port
         self._settings = dict(settings)
         self._server = server
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
         self._lock: int | None = None
 
     @property
@@ -88,7 +83,7 @@ class EmbeddedValkey:
     @property
     def process_id(self) -> int:
         """Of the running server, 0 when it doesn't run."""
-        return self._process.pid if self._process else 0
+        return self._child.pid if self._child else 0
 
     @property
     def _socket(self) -> Path:
@@ -100,34 +95,29 @@ class EmbeddedValkey:
 
     def start(self) -> None:
         """Start the server and return when it answers. Raises ValkeyUnavailableError with its last words."""
-        if self._process is not None:
+        if self._child is not None:
             return
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._take_directory()
         try:
-            self._process = self._launch()
-            self._wait_until_ready(self._process)
+            self._child = self._launch()
+            self._wait_until_ready(self._child)
         except BaseException:
             self.kill()
             raise
 
     def stop(self) -> None:
-        """End the server in order, or by force when it takes too long; twice is harmless."""
-        if self._process is not None:
-            self._process.send_signal(signal.SIGTERM)
-            with suppress(subprocess.TimeoutExpired):  # then it is killed: the append-only file is complete
-                self._process.wait(STOP_TIMEOUT_S)
+        """End the server in order, or by force when it takes too long (the append-only file is complete); twice is
+        harmless."""
+        if self._child is not None:
+            self._child.stop(STOP_TIMEOUT_S)
         self.kill()
 
     def kill(self) -> None:
         """SIGKILL, as a crash would; twice is harmless."""
-        process, self._process = self._process, None
-        if process is not None:
-            # The group holds the server and the guard that waits for our death; there until both are gone.
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            assert process.stdin is not None
-            process.stdin.close()
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
         lock, self._lock = self._lock, None
         if lock is not None:
             os.close(lock)
@@ -149,20 +139,11 @@ class EmbeddedValkey:
                 self._lock = lock
                 return
 
-    def _launch(self) -> subprocess.Popen[bytes]:
+    def _launch(self) -> Child:
         assert self._lock is not None
         command = [str(self._server or bundled_server()), *self._arguments()]
         with self.log.open("ab") as output:
-            return subprocess.Popen(
-                ["sh", "-c", _GUARDED, "sh", *command],
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd=self._directory,
-                pass_fds=(self._lock,),
-                # Its own group: Ctrl-C reaches us, and we stop the server when nobody needs it any more.
-                start_new_session=True,
-            )
+            return Child(command, output, orphaned=signal.SIGTERM, directory=self._directory, kept_files=(self._lock,))
 
     def _arguments(self) -> list[str]:
         settings = {
@@ -177,18 +158,18 @@ class EmbeddedValkey:
         settings |= self._settings
         return [word for name, value in settings.items() for word in (f"--{name}", value)]
 
-    def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
+    def _wait_until_ready(self, child: Child) -> None:
         client: Any = Redis.from_url(self.url, protocol=2, socket_timeout=START_TIMEOUT_S)
         deadline = time.monotonic() + START_TIMEOUT_S
         try:
             while time.monotonic() < deadline:
-                if process.poll() is not None:
+                if child.has_ended:
                     raise ValkeyUnavailableError(f"the server ended while starting: {self._last_words()}")
                 if not self._listens():  # redis-py would leave a socket behind for each try
                     time.sleep(_POLL_S)
                     continue
                 try:
-                    if client.info("server")["process_id"] == process.pid:
+                    if client.info("server")["process_id"] == child.pid:
                         return
                     raise ValkeyUnavailableError(f"another server listens on port {self._port}")
                 except RedisConnectionError:  # still loading

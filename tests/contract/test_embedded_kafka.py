@@ -12,9 +12,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from sidecar.embedded import jars
+from sidecar.embedded.child import free_port
 from sidecar.embedded.jars import KafkaUnavailable
 from sidecar.embedded.kafka import MavenKafka, ReferenceKafka, available, embedded_kafka
-from sidecar.embedded.maven import free_port
 from tests.services.fixtures import missing
 from tests.services.mock_kafka import MockKafka
 from tests.services.waiting import wait_until

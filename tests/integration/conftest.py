@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.embedded.maven import free_port
+from sidecar.embedded.child import free_port
 from sidecar.embedded.valkey import EmbeddedValkey
 from tests.services.kafka import Kafka
 from tests.services.sidecar_process import Sidecar

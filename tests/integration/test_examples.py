@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.embedded.child import free_port
 from sidecar.embedded.kafka import available
-from sidecar.embedded.maven import free_port
 from tests.services.fixtures import missing
 from tests.services.kafka import Kafka
 from tests.services.kafka_servers import MavenServer

@@ -11,10 +11,9 @@ import pytest
 from confluent_kafka.admin import NewPartitions
 from redis import Redis
 
-from sidecar.embedded.jars import KafkaUnavailable
 from sidecar.embedded.valkey import EmbeddedValkey
 from tests.integration.conftest import NewSite
-from tests.services.fixtures import missing
+from tests.services.fixtures import own_broker
 from tests.services.kafka import Kafka
 from tests.services.kafka_servers import MavenServer
 from tests.services.sidecar_process import START_S, Sidecar
@@ -40,13 +39,8 @@ ANSWER_S = 6.0  # the socket time-out of the overflow, and a little
 @pytest.fixture(scope="module")
 def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
     """A broker that a test may stop: no other test has it."""
-    server = MavenServer(tmp_path_factory.mktemp("faulty-kafka"))
-    try:
-        server.start()
-    except KafkaUnavailable as error:
-        missing("Kafka from maven", error)
-    yield Kafka(server)
-    server.remove()
+    with own_broker(MavenServer(tmp_path_factory.mktemp("faulty-kafka"))) as server:
+        yield Kafka(server)
 
 
 @pytest.fixture

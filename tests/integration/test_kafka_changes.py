@@ -16,15 +16,13 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from sidecar.embedded.jars import KafkaUnavailable
-from sidecar.embedded.maven import MavenKafka
 from sidecar.kafka import consumer_settings
 from sidecar.kafka_intake import KafkaIntake
 from sidecar.record import LaneId
 from tests.integration.conftest import NewSite
-from tests.services.fixtures import missing
+from tests.services.fixtures import own_broker
 from tests.services.kafka import Kafka
-from tests.services.kafka_servers import PROPERTIES, MavenServer
+from tests.services.kafka_servers import MavenServer
 from tests.services.sidecar_process import Sidecar
 from tests.services.site import Site, headers_of
 from tests.services.waiting import wait_until
@@ -134,22 +132,12 @@ def log_start(site: Site) -> int:
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[Kafka]:
     """A broker that heeds access control lists; without one everything is allowed."""
-    server = MavenServer(tmp_path / "guarded")
-    server._kafka = MavenKafka(
-        tmp_path / "guarded",
-        properties={
-            **PROPERTIES,
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "allow.everyone.if.no.acl.found": "true",
-        },
-    )
-    server.bootstrap = server._kafka.bootstrap
-    try:
-        server.start()
-    except KafkaUnavailable as error:
-        missing("Kafka from maven", error)
-    yield Kafka(server)
-    server.remove()
+    properties = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    with own_broker(MavenServer(tmp_path / "guarded", properties)) as server:
+        yield Kafka(server)
 
 
 def test_a_target_without_rights_quarantines_its_records_and_no_others(

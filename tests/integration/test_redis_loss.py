@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from sidecar.embedded.maven import free_port
+from sidecar.embedded.child import free_port
 from sidecar.embedded.valkey import EmbeddedValkey
 from tests.integration.conftest import NewSite
 from tests.services.oracle import Traffic

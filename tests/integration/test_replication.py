@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.embedded.jars import KafkaUnavailable
-from tests.services.fixtures import missing
+from tests.services.fixtures import own_broker
 from tests.services.kafka import Kafka
 from tests.services.kafka_cluster import ClusterServer
 from tests.services.site import Site
@@ -25,13 +24,8 @@ ANSWER_S = 60.0
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[ClusterServer]:
-    server = ClusterServer(tmp_path / "cluster")
-    try:
-        server.start()
-    except KafkaUnavailable as error:
-        missing("Kafka", str(error))
-    yield server
-    server.remove()
+    with own_broker(ClusterServer(tmp_path / "cluster")) as server:
+        yield server
 
 
 @pytest.mark.timeout(400)

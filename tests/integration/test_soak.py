@@ -12,7 +12,7 @@ from tests.faults.scene import Scene, Servers
 from tests.services.fixtures import missing
 from tests.soak.__main__ import Row, table
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 SHORT = ("kill -9 of all", "zombie", "clock steps", "Redis wiped", "broker killed")
 FAULTS_MIN = 15
@@ -24,10 +24,11 @@ def servers(tmp_path: Path) -> Iterator[Servers]:
     servers = Servers(tmp_path)
     try:
         servers.start()
+        yield servers
     except KafkaUnavailable as error:
         missing("Kafka from maven", error)
-    yield servers
-    servers.stop()
+    finally:
+        servers.stop()
 
 
 def test_one_fault_after_the_other(servers: Servers, guarantee: str) -> None:

@@ -5,8 +5,9 @@ A missing service skips a test on a developer's machine and fails it where CI=tr
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TypeVar
 from uuid import uuid4
 
 import pytest
@@ -27,6 +28,9 @@ from tests.services.mock_kafka import MockKafka
 # both: as auto, and neither kind may be missing. reference: no Kafka at all, `tickover broker`.
 CHOICE = os.environ.get("TICKOVER_TEST_KAFKA", "auto")
 IN_CI = os.environ.get("CI") == "true"
+
+
+Server = TypeVar("Server", bound=KafkaServer)
 
 
 class KafkaChoice:
@@ -77,6 +81,19 @@ def missing(service: str, reason: object) -> None:
     if IN_CI or CHOICE == "both":
         pytest.fail(f"{service} is missing: {reason}")
     pytest.skip(f"{service} is missing: {reason}")
+
+
+@contextmanager
+def own_broker(server: Server) -> Iterator[Server]:
+    """A broker from Maven jars that a test may harm; it is removed whatever happens, while it starts too."""
+    try:
+        try:
+            server.start()
+        except KafkaUnavailable as error:
+            missing("Kafka from maven", error)
+        yield server
+    finally:
+        server.remove()
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from sidecar.embedded.maven import MavenKafka
-from tests.services.kafka_servers import PROPERTIES
+from tests.services.kafka_servers import JAVA_OPTIONS, PROPERTIES
 
 NODES = 3
 CLUSTER_ID = "5L6g3nShT-eMCtK--X86sw"
@@ -24,7 +24,7 @@ class ClusterServer:
     """Brokers in child processes; `nodes` may be stopped and started one by one."""
 
     def __init__(self, directory: Path) -> None:
-        self.nodes = [MavenKafka(directory / str(number)) for number in range(1, NODES + 1)]
+        self.nodes = [MavenKafka(directory / str(number), java_options=JAVA_OPTIONS) for number in range(1, NODES + 1)]
         controllers = [node._controller_port for node in self.nodes]
         voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(controllers, 1))
         for number, node in enumerate(self.nodes, 1):

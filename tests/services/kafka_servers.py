@@ -1,12 +1,11 @@
 """The ways to a broker in a test run: a Docker container, a child process from Maven jars, the reference broker."""
 
 import os
-import signal
 import socket
-import subprocess
-import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import docker
@@ -14,8 +13,10 @@ import docker.errors
 import requests.exceptions
 from testcontainers.core.container import DockerContainer
 
-from sidecar.embedded.maven import MavenKafka, free_port
-from tests.source import ROOT
+from sidecar.embedded.child import free_port
+from sidecar.embedded.maven import MavenKafka
+from sidecar.embedded.reference import ReferenceKafka
+from tests.services.waiting import wait_until
 
 IMAGE = os.environ.get("TICKOVER_TEST_KAFKA_IMAGE", "apache/kafka:4.1.1")
 STANDIN_IMAGE = "tickover-standin/kafka"
@@ -23,6 +24,8 @@ START_TIMEOUT_S = 90.0
 
 # Short session timeouts let tests see a member's death soon; the group's own default stays the client's.
 PROPERTIES = {"group.min.session.timeout.ms": "1000"}
+# A broker lives for a minute or two here: to compile its code well takes longer than it saves.
+JAVA_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 _DOCKER_SOCKET = "/var/run/docker.sock"
 _CONTAINER_PORT = 9092
@@ -47,67 +50,30 @@ class KafkaServer(Protocol):
         """End it, and forget its data."""
 
 
-class MavenServer:
-    """A broker in a child process."""
+class _ChildServer:
+    """A broker in a child process. Its data directory belongs to the test run, which deletes it."""
+
+    def __init__(self, kafka: MavenKafka | ReferenceKafka) -> None:
+        self._kafka = kafka
+        self.bootstrap = kafka.bootstrap
+        self.log = kafka.log
+        self.start = kafka.start
+        self.stop = kafka.stop
+        self.kill = self.remove = kafka.kill
+
+
+class MavenServer(_ChildServer):
+    """A real broker from Maven jars; `properties` go over the defaults."""
+
+    def __init__(self, data_dir: Path, properties: Mapping[str, str] = MappingProxyType({})) -> None:
+        super().__init__(MavenKafka(data_dir, properties={**PROPERTIES, **properties}, java_options=JAVA_OPTIONS))
+
+
+class ReferenceServer(_ChildServer):
+    """`tickover broker`."""
 
     def __init__(self, data_dir: Path) -> None:
-        self._kafka = MavenKafka(data_dir, properties=PROPERTIES)
-        self.bootstrap = self._kafka.bootstrap
-
-    def start(self) -> None:
-        """Return when clients can be served."""
-        self._kafka.start()
-
-    def stop(self) -> None:
-        """Orderly end."""
-        self._kafka.stop()
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        self._kafka.kill()
-
-    def remove(self) -> None:
-        """SIGKILL: the data directory belongs to the test run, which deletes it."""
-        self._kafka.kill()
-
-
-class ReferenceServer:
-    """`tickover broker` in a child process."""
-
-    def __init__(self, data_dir: Path) -> None:
-        port = free_port()
-        self.bootstrap = f"127.0.0.1:{port}"
-        self.log = data_dir / "reference-broker.log"
-        data = data_dir / "reference-broker"
-        self._command = [sys.executable, "-m", "sidecar", "broker", "--port", str(port), "--data", str(data)]
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Return when clients can be served: it says so in its first line."""
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=log, cwd=ROOT)
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline().decode().strip()
-        if line != self.bootstrap:
-            raise RuntimeError(f"the reference broker did not start: {self.log.read_text()[-1000:]}")
-
-    def stop(self) -> None:
-        """SIGTERM."""
-        self._end(signal.SIGTERM)
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        self._end(signal.SIGKILL)
-
-    def remove(self) -> None:
-        """SIGKILL: the data directory belongs to the test run, which deletes it."""
-        self._end(signal.SIGKILL)
-
-    def _end(self, number: signal.Signals) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.send_signal(number)
-            process.communicate(timeout=START_TIMEOUT_S)
+        super().__init__(ReferenceKafka(data_dir))
 
 
 class ContainerServer:
@@ -149,12 +115,19 @@ class ContainerServer:
         return self._container.get_wrapped_container()
 
     def _wait_until_started(self, since_s: float) -> None:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while _STARTED not in (words := self._wrapped().logs(since=since_s)):
+        def words() -> bytes:
+            logs: bytes = self._wrapped().logs(since=since_s)
+            return logs
+
+        def is_decided() -> bool:
             self._wrapped().reload()
-            if self._wrapped().status == "exited" or time.monotonic() > deadline:
-                raise RuntimeError(f"Kafka did not start in its container: {words[-1000:].decode()}")
-            time.sleep(0.1)
+            return _STARTED in words() or self._wrapped().status == "exited"
+
+        def last_words() -> str:
+            return f"Kafka did not start in its container: {words()[-1000:].decode()}"
+
+        wait_until(is_decided, START_TIMEOUT_S, last_words)
+        assert _STARTED in words(), last_words()
 
 
 def find_image() -> str:

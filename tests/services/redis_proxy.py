@@ -13,7 +13,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from sidecar.embedded.maven import free_port
+from sidecar.embedded.child import free_port
 
 _CHUNK_BYTES = 1 << 16
 _LOOK_S = 0.05
@@ -57,7 +57,8 @@ class RedisProxy:
     def stop(self) -> None:
         """Close everything. Twice is harmless."""
         self._over.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         self._cut_all()
         self._listener.close()
         self._selector.close()

@@ -8,7 +8,7 @@ from uuid import uuid4
 from confluent_kafka import Message
 from redis import Redis
 
-from sidecar.embedded.maven import free_port
+from sidecar.embedded.child import free_port
 from tests.services.kafka import Headers, Kafka
 from tests.services.sidecar_process import Sidecar
 
