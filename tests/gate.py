@@ -13,6 +13,8 @@ from xml.etree import ElementTree
 
 SERVICE_DIRECTORIES = ("tests.integration", "tests.contract", "tests.simulation", "tests.pipeline")
 
+REASON_CHARACTERS_MAX = 600
+
 
 class Case(NamedTuple):
     """One test of the report."""
@@ -33,12 +35,13 @@ def read_cases(report: str) -> list[Case]:
     cases = []
     for element in ElementTree.fromstring(report).iter("testcase"):
         skipped = element.find("skipped")
-        outcome = "passed"
-        if element.find("failure") is not None or element.find("error") is not None:
+        failed = next((element.find(kind) for kind in ("failure", "error") if element.find(kind) is not None), None)
+        outcome, cause = "passed", failed if failed is not None else skipped
+        if failed is not None:
             outcome = "failed"
         elif skipped is not None:
             outcome = "xfailed" if skipped.get("type") == "pytest.xfail" else "skipped"
-        reason = "" if skipped is None else skipped.get("message", "")
+        reason = "" if cause is None else cause.get("message", "")
         cases.append(Case(element.get("classname", ""), element.get("name", ""), outcome, reason))
     return cases
 
@@ -51,7 +54,11 @@ def find_faults(cases: list[Case]) -> list[str]:
         faults.append("no test ran")
     if not any(case.place.startswith("tests.integration") for case in ran):
         faults.append("no integration test ran")
-    faults += [f"failed: {case.place}::{case.name}" for case in cases if case.outcome == "failed"]
+    faults += [
+        f"failed: {case.place}::{case.name} ({case.reason[:REASON_CHARACTERS_MAX]})"
+        for case in cases
+        if case.outcome == "failed"
+    ]
     faults += [
         f"skipped: {case.place}::{case.name} ({case.reason})"
         for case in cases

@@ -19,6 +19,7 @@ from tests.source import ROOT
 START_S = 40.0
 STOP_S = 15.0
 ANSWER_S = 10.0
+LAST_WORDS_BYTES = 8_000
 
 
 class Sidecar:
@@ -155,7 +156,7 @@ class Sidecar:
 
     def last_words(self) -> str:
         """The end of its log."""
-        return self.log.read_bytes()[-30000:].decode(errors="replace")
+        return self.log.read_bytes()[-LAST_WORDS_BYTES:].decode(errors="replace")
 
 
 def now_ms() -> int:

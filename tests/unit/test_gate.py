@@ -38,9 +38,9 @@ def test_a_skipped_test_of_a_service_is_named_with_its_reason() -> None:
 
 
 @pytest.mark.parametrize("element", ["failure", "error"])
-def test_a_failure_is_named(element: str) -> None:
-    report = WHOLE.replace('name="test_b"/>', f'name="test_b"><{element}/></testcase>')
-    assert find_faults(read_cases(report)) == ["failed: tests.integration.test_flow::test_b"]
+def test_a_failure_is_named_with_its_reason(element: str) -> None:
+    report = WHOLE.replace('name="test_b"/>', f'name="test_b"><{element} message="no answer"/></testcase>')
+    assert find_faults(read_cases(report)) == ["failed: tests.integration.test_flow::test_b (no answer)"]
 
 
 def test_an_expected_failure_is_no_skip() -> None:
