@@ -1,10 +1,7 @@
 """The servers on which the overflow must behave the same: bundled Valkey, Debian's Redis, a Cluster of three."""
 
 import os
-import random
 import shutil
-import socket
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,11 +11,11 @@ from typing import Any
 import pytest
 from redis import Redis
 
+from sidecar.embedded.child import free_port
 from sidecar.embedded.valkey import EmbeddedValkey
+from tests.services.waiting import wait_until
 
 SLOTS = 16_384
-WAIT_S = 20.0
-PORTS = range(20_000, 32_000)  # below those that the system gives to outgoing connections
 
 _SERVICE = pytest.mark.integration
 KINDS = ["valkey", pytest.param("redis", marks=_SERVICE), pytest.param("cluster", marks=_SERVICE)]
@@ -101,36 +98,23 @@ def start_cluster(stack: ExitStack, directory: Path) -> RedisServer:
             first, last = SLOTS * number // 3, SLOTS * (number + 1) // 3 - 1
             client.execute_command("CLUSTER ADDSLOTSRANGE", first, last)
             client.execute_command("CLUSTER MEET", "127.0.0.1", ports[0], bus_ports[0])
-    wait_until(lambda: all(cluster.on_each_node(_knows_all)))
+    wait_until(lambda: all(cluster.on_each_node(_knows_all)), otherwise=lambda: str(cluster.on_each_node(_information)))
     return cluster
 
 
 def is_ok(client: Any) -> bool:
     """Whether this node of a Cluster finds every slot served."""
-    text = str(client.execute_command("CLUSTER INFO"))
+    text = _information(client)
     return "cluster_state:ok" in text or "'cluster_state': 'ok'" in text
 
 
-def _knows_all(client: Any) -> bool:
+def _information(client: Any) -> str:
     information = client.execute_command("CLUSTER INFO")
-    text = information.decode() if isinstance(information, bytes) else str(information)
+    return information.decode() if isinstance(information, bytes) else str(information)
+
+
+def _knows_all(client: Any) -> bool:
+    text = _information(client)
     wanted = ("cluster_state:ok", "cluster_known_nodes:3", f"cluster_slots_ok:{SLOTS}")
     wanted_parsed = ("'cluster_state': 'ok'", "'cluster_known_nodes': '3'", f"'cluster_slots_ok': '{SLOTS}'")
     return all(word in text for word in wanted) or all(word in text for word in wanted_parsed)
-
-
-def free_port() -> int:
-    """A loopback port that nobody listens on."""
-    while True:
-        port = random.choice(PORTS)
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) != 0:
-                return port
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Poll a real condition for which the server gives no signal."""
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.02)

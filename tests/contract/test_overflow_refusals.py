@@ -13,13 +13,15 @@ import pytest
 from redis import Redis
 
 from sidecar.change import ChangeBlock
+from sidecar.embedded.child import free_port
 from sidecar.embedded.valkey import EmbeddedValkey
 from sidecar.lane import Lane
 from sidecar.overflow_redis import RedisOverflow, open_overflow
 from sidecar.overflow_worker import OverflowWorker
 from sidecar.record import Held, LaneId, Position
 from sidecar.wheel import Wheel
-from tests.contract.redis_servers import RedisServer, free_port, is_ok, start_cluster, valkey_fixture, wait_until
+from tests.contract.redis_servers import RedisServer, is_ok, start_cluster, valkey_fixture
+from tests.services.waiting import wait_until
 
 __all__ = ["valkey_fixture"]
 

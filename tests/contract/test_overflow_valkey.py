@@ -9,7 +9,8 @@ from redis import Redis
 
 from sidecar.embedded import valkey as module
 from sidecar.embedded.valkey import EmbeddedValkey, ValkeyUnavailableError
-from tests.contract.redis_servers import valkey_fixture, wait_until
+from tests.contract.redis_servers import valkey_fixture
+from tests.services.waiting import wait_until
 
 __all__ = ["valkey_fixture"]
 

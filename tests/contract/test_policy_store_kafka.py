@@ -1,8 +1,5 @@
 """The policy store and what only a real broker does: create topics, lose records, die and come back."""
 
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from uuid import uuid4
 
@@ -18,6 +15,7 @@ from tests.contract.policy_replicas import TOPIC, Place, policy, replica
 from tests.services.fixtures import missing
 from tests.services.kafka import Kafka
 from tests.services.kafka_servers import MavenServer
+from tests.services.waiting import wait_until
 
 
 @pytest.mark.integration
@@ -45,16 +43,6 @@ def test_a_topic_that_lost_its_beginning_is_refused(kafka: Kafka) -> None:
         pass
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 20.0) -> bool:
-    """Poll: the store's health has no signal, because those who ask for it (probes) poll too."""
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline_s:
-            return False
-        threading.Event().wait(0.02)
-    return True
-
-
 @pytest.mark.integration
 def test_an_outage_shows_and_passes_by_itself(tmp_path: Path) -> None:
     if (reason := available()) is not None:
@@ -65,12 +53,12 @@ def test_an_outage_shows_and_passes_by_itself(tmp_path: Path) -> None:
         with replica(Place(server.bootstrap, TOPIC)) as store:
             written = store.put(policy("a"), 0, "me")
             server.kill()
-            assert wait_until(lambda: not store.healthy)
+            wait_until(lambda: not store.healthy)
             assert store.table.policies == {"a": written}
             with pytest.raises(PolicyStoreUnavailable, match="cannot be written now"):
                 store.put(policy("b"), 0, "me")
             server.start()
-            assert wait_until(lambda: store.healthy), store.reason
+            wait_until(lambda: store.healthy, otherwise=lambda: str(store.reason))
             assert store.put(policy("b"), 0, "me").version == 1
     finally:
         server.remove()

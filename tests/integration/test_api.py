@@ -3,7 +3,6 @@
 import asyncio
 import shutil
 import subprocess
-import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ from sidecar.letters.assembly import governor_of, reading_of, redrives_of
 from sidecar.metrics import Exposition, Recorder
 from sidecar.stats import Stats
 from tests.services.kafka import Kafka
+from tests.services.waiting import wait_until
 from tests.unit.api_world import MemoryHeld, MemoryIdempotency
 
 pytestmark = pytest.mark.integration
@@ -50,15 +50,6 @@ def redis_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     finally:
         process.terminate()
         process.wait(ANSWER_S)
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    """Until a condition of another process holds: it has no signal to wait for."""
-    deadline_s = time.monotonic() + ANSWER_S
-    while not true():
-        if time.monotonic() > deadline_s:
-            raise TimeoutError("the condition did not come true")
-        threading.Event().wait(0.01)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.services.kafka_servers import KafkaServer
+from tests.services.waiting import wait_until
 
 ANSWER_TIMEOUT_S = 30.0
 
@@ -59,11 +60,7 @@ class Kafka:
         settings = {key.replace("_", "."): str(value) for key, value in config.items()}
         [created] = self._admin.create_topics([NewTopic(name, partitions, self._replicas, config=settings)]).values()
         created.result(ANSWER_TIMEOUT_S)
-        deadline = time.monotonic() + ANSWER_TIMEOUT_S
-        while not self._has_leaders(name, partitions):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"topic {name} has no leaders")
-            time.sleep(0.01)
+        wait_until(lambda: self._has_leaders(name, partitions), otherwise=lambda: f"topic {name} has no leaders")
         return name
 
     def produce(self, topic: str, records: Iterable[Sequence[object]]) -> list[Message]:

@@ -26,13 +26,6 @@ ANSWER_S = 30.0
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReferenceBroker]:
-    broker = ReferenceBroker(tmp_path_factory.mktemp("broker")).start()
-    yield broker
-    broker.stop()
-
-
-@pytest.fixture(scope="module")
 def admin(broker: ReferenceBroker) -> AdminClient:
     return AdminClient({"bootstrap.servers": broker.bootstrap})
 

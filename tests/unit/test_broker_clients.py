@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,13 +14,6 @@ from tests.services.reference_broker import ReferenceBroker
 from tests.source import ROOT
 
 ANSWER_S = 30.0
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReferenceBroker]:
-    broker = ReferenceBroker(tmp_path_factory.mktemp("broker")).start()
-    yield broker
-    broker.stop()
 
 
 def create(bootstrap: str, name: str, partitions: int = 1) -> None:

@@ -1,7 +1,7 @@
 """Real clients' consumer groups on the reference broker."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,13 +20,6 @@ from tests.services.reference_broker import ReferenceBroker
 
 ANSWER_S = 60.0
 PARTITIONS = 4
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReferenceBroker]:
-    broker = ReferenceBroker(tmp_path_factory.mktemp("broker")).start()
-    yield broker
-    broker.stop()
 
 
 @pytest.fixture

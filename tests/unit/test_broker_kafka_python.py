@@ -1,7 +1,6 @@
 """kafka-python on the reference broker: a client that shares no code with librdkafka, with fetch sessions."""
 
 import warnings
-from collections.abc import Iterator
 
 import pytest
 
@@ -15,13 +14,6 @@ with warnings.catch_warnings():
 pytestmark = pytest.mark.filterwarnings("ignore:read_text is deprecated")
 
 ANSWER_S = 30.0
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReferenceBroker]:
-    broker = ReferenceBroker(tmp_path_factory.mktemp("broker")).start()
-    yield broker
-    broker.stop()
 
 
 def test_kafka_python_produces_and_consumes(broker: ReferenceBroker) -> None:

@@ -1,0 +1,15 @@
+"""Fixtures that several modules of unit tests share."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.services.reference_broker import ReferenceBroker
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReferenceBroker]:
+    """A running reference broker, the module's own."""
+    broker = ReferenceBroker(tmp_path_factory.mktemp("broker")).start()
+    yield broker
+    broker.stop()
