@@ -111,6 +111,7 @@ def _decision(decision: Decision) -> dict[str, Any]:
                 "id": decision.id,
                 "due": _given(decision.due_ms),
                 "policy": decision.policy,
+                "if_offset": _given(decision.if_offset),
             }
         case _:
             return {

@@ -19,6 +19,7 @@ from sidecar.record import (
     EXPIRES_AT,
     FIRST_FAILURE,
     ID,
+    IF_OFFSET,
     ORIGIN,
     POLICY,
     REASON,
@@ -28,7 +29,7 @@ from sidecar.record import (
 )
 
 READ: Final = frozenset(
-    {DELIVER_AT, DELAY, TARGET, TARGET_PARTITION, ACTION, EXPIRES_AT}
+    {DELIVER_AT, DELAY, TARGET, TARGET_PARTITION, ACTION, IF_OFFSET, EXPIRES_AT}
     | {ERROR_CLASS, ERROR_MESSAGE, ID, ATTEMPT, FIRST_FAILURE}
 )
 WRITTEN: Final = frozenset({ORIGIN, DUE, POLICY, REASON, SOURCE, DETAIL})

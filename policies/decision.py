@@ -87,6 +87,7 @@ class Act(NamedTuple):
     due_ms: int  # of a reschedule; -1 for others
     policy: str  # name@version
     at_ms: int  # the control record's timestamp
+    if_offset: int  # acts on the record held under this offset alone; -1: on whichever is held with the id
 
 
 Decision = Hold | Dead | Quarantine | Act

@@ -78,7 +78,7 @@ def read_request(controls: Mapping[str, Control]) -> Request:
         elif name == DELIVER_AT:
             deliver_at_ms = _time_of(DELIVER_AT, raw)
         elif name == TARGET_PARTITION:
-            target_partition = _number_of(TARGET_PARTITION, raw, INT32_MAX)
+            target_partition = number_of(TARGET_PARTITION, raw, INT32_MAX)
         elif name == EXPIRES_AT:
             expires_ms = _time_of(EXPIRES_AT, raw)
         elif name == ID:
@@ -92,11 +92,11 @@ def read_failure(controls: Mapping[str, Control], timestamp_ms: int) -> Failure:
     """What a retry policy must know of the failure. Raises Refusal (bad_header)."""
     attempt, first_failure_ms, error_class = 1, timestamp_ms, None
     if ATTEMPT in controls:
-        attempt = _number_of(ATTEMPT, controls[ATTEMPT], INT32_MAX - 1)
+        attempt = number_of(ATTEMPT, controls[ATTEMPT], INT32_MAX - 1)
         if attempt == 0:
             raise Refusal(BAD_HEADER, f"{ATTEMPT}: attempts count from 1")
     if FIRST_FAILURE in controls:
-        first_failure_ms = _number_of(FIRST_FAILURE, controls[FIRST_FAILURE], TIME_MAX_MS)
+        first_failure_ms = number_of(FIRST_FAILURE, controls[FIRST_FAILURE], TIME_MAX_MS)
     if ERROR_CLASS in controls:
         whole = text_of(ERROR_CLASS, controls[ERROR_CLASS]).encode()
         error_class = whole[:ERROR_CLASS_BYTES_MAX].decode(errors="ignore")
@@ -140,7 +140,8 @@ def _time_of(header: str, raw: Found) -> int:
         raise Refusal(BAD_HEADER, f"{header}: {error.problem}") from None
 
 
-def _number_of(header: str, raw: Found, number_max: int) -> int:
+def number_of(header: str, raw: Found, number_max: int) -> int:
+    """The header's whole number. Raises Refusal when it is none, or larger than the limit."""
     text = text_of(header, raw)
     if not (text.isascii() and text.isdigit()):
         raise Refusal(BAD_HEADER, f"{header}: not a whole number of 0 or more")

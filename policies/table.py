@@ -200,7 +200,7 @@ def decide(facts: Facts, table: PolicyTable) -> Decision:
     try:
         request = read_request(controls)
         if request.action:
-            return act(request, timestamp_ms, rule.label, rule.delay_max_ms)
+            return act(request, controls, timestamp_ms, rule.label, rule.delay_max_ms)
         if rule.retry is None:
             return _decide_delay(rule, timestamp_ms, request)
         return _decide_retry(rule, rule.retry, facts, request)

@@ -2,6 +2,7 @@
 
     cancel                 the record leaves: cancelled; the control record: applied
     reschedule, fire       the record goes on under the offset of its control record, due then or now: moved
+    with if-offset         only if the record is held under this very offset: not one that came, or was moved, since
     same id, same key      the record before leaves: replaced; this one is held as any other
 
 Who is moved is, for the lane, one record that leaves and another that is held: offsets stay unique in done marks,
@@ -132,6 +133,9 @@ class Actions:
             if found is None and isinstance(elsewhere, Held):
                 found = elsewhere
             queue.popleft()
+            if isinstance(item, Control) and found is not None and item.if_offset not in (-1, found.offset):
+                _apply(lane, item, -1)  # another one than was meant: it stays where it is
+                continue
             elsewhere = None  # from here on, who is held with this id is in memory
             if found is not None and found.offset >= item.offset:
                 found = None  # itself, read again

@@ -25,6 +25,7 @@ from sidecar.record import (
     EXPIRES_AT,
     FIRST_FAILURE,
     ID,
+    IF_OFFSET,
     ORIGIN,
     POLICY,
     REASON,
@@ -45,7 +46,7 @@ _COUNTED: Final = 3  # read by retry policies, which rewrite it
 _FIRST_MET: Final = 4
 _OWN: Final = 5  # replaced
 _KINDS: Final = {
-    **dict.fromkeys((DELIVER_AT, DELAY, TARGET, TARGET_PARTITION, ACTION, EXPIRES_AT), CONTROL),
+    **dict.fromkeys((DELIVER_AT, DELAY, TARGET, TARGET_PARTITION, ACTION, IF_OFFSET, EXPIRES_AT), CONTROL),
     **dict.fromkeys((ERROR_CLASS, ERROR_MESSAGE, ID), _TRAILED_CONTROL),
     **dict.fromkeys((ATTEMPT, FIRST_FAILURE), _COUNTED),
     ORIGIN: _FIRST_MET,

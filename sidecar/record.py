@@ -16,6 +16,7 @@ TARGET: Final = "tickover-target"
 TARGET_PARTITION: Final = "tickover-target-partition"
 ID: Final = "tickover-id"
 ACTION: Final = "tickover-action"
+IF_OFFSET: Final = "tickover-if-offset"
 EXPIRES_AT: Final = "tickover-expires-at"
 ATTEMPT: Final = "tickover-attempt"
 FIRST_FAILURE: Final = "tickover-first-failure"
@@ -36,7 +37,7 @@ GONE_UNDECIDED: Final = frozenset({REDRIVE_PLAN, REDRIVE_COUNT, REDRIVE_SOURCE, 
 GONE_ANEW: Final = (
     GONE_UNDECIDED
     | {DUE, POLICY, ATTEMPT, FIRST_FAILURE, ERROR_CLASS, ERROR_MESSAGE}
-    | {DELIVER_AT, DELAY, TARGET, TARGET_PARTITION, ACTION, EXPIRES_AT}
+    | {DELIVER_AT, DELAY, TARGET, TARGET_PARTITION, ACTION, IF_OFFSET, EXPIRES_AT}
 )
 
 OFFSET_MAX: Final = (1 << 63) - 1
@@ -186,6 +187,7 @@ class Control(NamedTuple):
     due_ms: int  # of a reschedule; -1 for others
     policy: str
     at_ms: int  # its own timestamp
+    if_offset: int  # acts on the record held under this offset alone; -1: on whichever is held with the id
 
 
 class Carried(NamedTuple):

@@ -26,8 +26,9 @@ def send(bench: Bench, delay_ms: int, value: bytes = b"v", name: bytes = b"x") -
     return bench.send(value, delay_ms, [("tickover-id", name)])
 
 
-def act(bench: Bench, action: bytes, delay_ms: int | None = None, name: bytes = b"x") -> int:
-    return bench.send(b"", delay_ms, [("tickover-id", name), ("tickover-action", action)])
+def act(bench: Bench, action: bytes, delay_ms: int | None = None, name: bytes = b"x", only: int | None = None) -> int:
+    condition = [] if only is None else [("tickover-if-offset", b"%d" % only)]
+    return bench.send(b"", delay_ms, [("tickover-id", name), ("tickover-action", action), *condition])
 
 
 def wait_settled(bench: Bench, *offsets: int) -> dict[int, Row]:
@@ -238,6 +239,22 @@ def to_no_time(bench: Bench) -> tuple[int, Row]:
 def test_what_can_do_nothing_does_nothing_and_is_settled(bench: Bench, case) -> None:
     control, expected = case(bench)
     assert wait_settled(bench, control)[control] == expected
+
+
+@pytest.mark.parametrize("held_in", PLACES)
+@pytest.mark.parametrize("action", [b"cancel", b"reschedule", b"fire"])
+def test_an_action_on_one_offset_hits_no_other_and_is_harmless_when_repeated(bench: Bench, held_in, action) -> None:
+    held = held_in(bench)
+    others = [act(bench, action, 300, only=offset) for offset in (held + 1, held + 1_000)]
+    delay_ms = 9_000 if action == b"reschedule" else None
+    hits = [act(bench, action, delay_ms, only=held) for _ in range(3)]
+    bench.overflow.failing = lambda method, after: None
+    found = wait_settled(bench, held, *others, *hits)
+    assert found[held] == (Outcome.CANCELLED if action == b"cancel" else Outcome.MOVED, hits[0])
+    assert [found[control] for control in (*others, *hits[1:])] == [(Outcome.APPLIED, None)] * 4
+    bench.run(FAR_MS + 10_000)
+    assert bench.values("mail") == ([] if action == b"cancel" else [b"v"])
+    at_rest(bench)
 
 
 def test_both_times_given_the_absolute_one_wins(bench: Bench) -> None:

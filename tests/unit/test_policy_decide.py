@@ -86,6 +86,10 @@ def test_due_is_the_time_asked_for(controls: dict[str, Control], due_ms: int) ->
         ({"action": b"reschedule", "id": b"x"}, "bad_header"),
         ({"action": b"reschedule", "id": b"x", "delay": b"500d"}, "too_far"),
         ({"action": b"reschedule", "id": b"x", "delay": b"-1"}, "bad_header"),
+        ({"action": b"cancel", "id": b"x", "if_offset": b"-1"}, "bad_header"),
+        ({"action": b"cancel", "id": b"x", "if_offset": b"9223372036854775808"}, "bad_header"),
+        ({"action": b"cancel", "id": b"x", "if_offset": None}, "bad_header"),
+        ({"action": b"cancel", "id": b"x", "if_offset": REPEATED}, "bad_header"),
     ],
 )
 def test_what_cannot_be_done_is_quarantined(controls: dict[str, Control], reason: str) -> None:
