@@ -22,14 +22,14 @@ from api.messages import PositionOut
 from api.openapi import body_of
 from api.ports import Acknowledged, Outgoing, Ports, SenderRefused, SenderUnavailable
 from api.problems import Problem, unprocessable
-from api.receipt import Place, Settlement
+from api.receipt import Settlement
 from api.receipts import ReceiptsUnavailable, TooManyWaiting
 from api.timeline import Row, final, place_of_row
 from policies.decision import CANCEL, FIRE, RESCHEDULE, Facts, Quarantine
 from policies.table import decide
 from sidecar.held_query import LookUpUnavailable
 from sidecar.held_query import Query as HeldQuery
-from sidecar.record import ACTION, DELAY, DELIVER_AT, ID, LaneId, Outcome
+from sidecar.record import ACTION, DELAY, DELIVER_AT, ID, LaneId, Outcome, Place
 
 RECEIPT_TIMEOUT_S: Final = 10.0  # longer than a lookup in a slow Redis takes, shorter than clients give up
 RETRY_LATER: Final = {"Retry-After": "1"}

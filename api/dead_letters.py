@@ -16,12 +16,12 @@ from api.ports import Ports
 from api.problems import Problem, unprocessable
 from sidecar.letters.browsing import Page, UnknownTopic
 from sidecar.letters.destination import destination
-from sidecar.letters.letter import Letter, Place, place_of
+from sidecar.letters.letter import Letter, place_of
 from sidecar.letters.letter_log import LettersUnavailable
 from sidecar.letters.masking import Masking
 from sidecar.letters.reading import ReadingBusy
 from sidecar.letters.selection import Selection
-from sidecar.record import OFFSET_MAX
+from sidecar.record import OFFSET_MAX, Place
 
 router = APIRouter(tags=["dead letters"])
 

@@ -5,17 +5,9 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from sidecar.block import Block
-from sidecar.record import Outcome
+from sidecar.record import Outcome, Place
 
 _ACTIONS: Final = frozenset((Outcome.CANCELLED, Outcome.REPLACED, Outcome.APPLIED, Outcome.MOVED))
-
-
-class Place(NamedTuple):
-    """Where a record lies in its source."""
-
-    topic: str
-    partition: int
-    offset: int
 
 
 class LedgerPlace(NamedTuple):

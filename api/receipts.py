@@ -19,7 +19,6 @@ from typing import Final, NamedTuple
 from api.receipt import (
     Entry,
     LedgerPlace,
-    Place,
     Settlement,
     action_offsets,
     entry_rows,
@@ -27,7 +26,7 @@ from api.receipt import (
     settled_rows,
 )
 from sidecar.block import Block, decode
-from sidecar.record import LaneId
+from sidecar.record import LaneId, Place
 
 BLOCK_BYTES: Final = 400  # what a remembered block takes beside its own bytes
 ID_BYTES: Final = 200  # what one of its ids takes beside its text

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from api.receipt import Entry, LedgerPlace, Place, Settlement
-from sidecar.record import Outcome
+from api.receipt import Entry, LedgerPlace, Settlement
+from sidecar.record import Outcome, Place
 
 Row = dict[str, Any]
 

@@ -7,32 +7,10 @@ from collections.abc import Iterable
 from typing import Final
 
 from policies.decision import REPEATED, Control, Facts
-from sidecar.record import (
-    ACTION,
-    ATTEMPT,
-    DELAY,
-    DELIVER_AT,
-    DETAIL,
-    DUE,
-    ERROR_CLASS,
-    ERROR_MESSAGE,
-    EXPIRES_AT,
-    FIRST_FAILURE,
-    ID,
-    IF_OFFSET,
-    ORIGIN,
-    POLICY,
-    REASON,
-    SOURCE,
-    TARGET,
-    TARGET_PARTITION,
-)
+from sidecar.record import COUNTED, FAILURE, ID, INSTRUCTIONS, ORIGIN, WRITTEN
 
-READ: Final = frozenset(
-    {DELIVER_AT, DELAY, TARGET, TARGET_PARTITION, ACTION, IF_OFFSET, EXPIRES_AT}
-    | {ERROR_CLASS, ERROR_MESSAGE, ID, ATTEMPT, FIRST_FAILURE}
-)
-WRITTEN: Final = frozenset({ORIGIN, DUE, POLICY, REASON, SOURCE, DETAIL})
+_READ: Final = INSTRUCTIONS | FAILURE | COUNTED | {ID}
+_WRITTEN: Final = WRITTEN | {ORIGIN}
 
 
 def facts_of(place: tuple[str, int, int], timestamp_ms: int, headers: Iterable[tuple[str, bytes | None]]) -> Facts:
@@ -40,8 +18,8 @@ def facts_of(place: tuple[str, int, int], timestamp_ms: int, headers: Iterable[t
     own: list[tuple[str, bytes | None]] = []
     controls: dict[str, Control] = {}
     for name, value in headers:
-        if name in READ:
+        if name in _READ:
             controls[name] = value if name not in controls else REPEATED
-        elif name not in WRITTEN:
+        elif name not in _WRITTEN:
             own.append((name, value))
     return Facts(*place, timestamp_ms, own, controls)

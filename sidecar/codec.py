@@ -14,24 +14,25 @@ from typing import Final, NamedTuple
 from policies.table import REPEATED, Repeated
 from sidecar.ports import SourceRecord
 from sidecar.record import (
-    ACTION,
     ATTEMPT,
-    DELAY,
+    COUNTED,
     DELIVER_AT,
     DETAIL,
     DUE,
     ERROR_CLASS,
     ERROR_MESSAGE,
     EXPIRES_AT,
+    FAILURE,
     FIRST_FAILURE,
     ID,
-    IF_OFFSET,
+    INSTRUCTIONS,
     ORIGIN,
     POLICY,
     REASON,
     SOURCE,
     TARGET,
     TARGET_PARTITION,
+    WRITTEN,
     Headers,
     Held,
 )
@@ -46,11 +47,11 @@ _COUNTED: Final = 3  # read by retry policies, which rewrite it
 _FIRST_MET: Final = 4
 _OWN: Final = 5  # replaced
 _KINDS: Final = {
-    **dict.fromkeys((DELIVER_AT, DELAY, TARGET, TARGET_PARTITION, ACTION, IF_OFFSET, EXPIRES_AT), CONTROL),
-    **dict.fromkeys((ERROR_CLASS, ERROR_MESSAGE, ID), _TRAILED_CONTROL),
-    **dict.fromkeys((ATTEMPT, FIRST_FAILURE), _COUNTED),
+    **dict.fromkeys(INSTRUCTIONS, CONTROL),
+    **dict.fromkeys(FAILURE | {ID}, _TRAILED_CONTROL),
+    **dict.fromkeys(COUNTED, _COUNTED),
     ORIGIN: _FIRST_MET,
-    **dict.fromkeys((DUE, POLICY, REASON, SOURCE, DETAIL), _OWN),
+    **dict.fromkeys(WRITTEN, _OWN),
 }
 # Not `record.headers()`: for a name that is not UTF-8 the client returns a list with null pointers *and* leaves an
 # exception pending. A call from C checks for that and raises SystemError; the interpreter's own specialised call of

@@ -32,13 +32,14 @@ DETAIL: Final = "tickover-detail"
 REDRIVE_PLAN: Final = "tickover-redrive-plan"
 REDRIVE_COUNT: Final = "tickover-redrive-count"
 REDRIVE_SOURCE: Final = "tickover-redrive-source"
+# By what becomes of them when a record comes in. First: heeded, then gone.
+INSTRUCTIONS: Final = frozenset({DELIVER_AT, DELAY, TARGET, TARGET_PARTITION, ACTION, IF_OFFSET, EXPIRES_AT})
+FAILURE: Final = frozenset({ERROR_CLASS, ERROR_MESSAGE})  # read, and passed on
+COUNTED: Final = frozenset({ATTEMPT, FIRST_FAILURE})  # read by retry policies, which rewrite them
+WRITTEN: Final = frozenset({DUE, POLICY, REASON, SOURCE, DETAIL})  # tickover's own words about it: written anew
 # What a dead letter doesn't keep when it is sent again: undecided, back to its source, or to be delivered anew.
 GONE_UNDECIDED: Final = frozenset({REDRIVE_PLAN, REDRIVE_COUNT, REDRIVE_SOURCE, REASON, SOURCE, DETAIL})
-GONE_ANEW: Final = (
-    GONE_UNDECIDED
-    | {DUE, POLICY, ATTEMPT, FIRST_FAILURE, ERROR_CLASS, ERROR_MESSAGE}
-    | {DELIVER_AT, DELAY, TARGET, TARGET_PARTITION, ACTION, IF_OFFSET, EXPIRES_AT}
-)
+GONE_ANEW: Final = GONE_UNDECIDED | WRITTEN | COUNTED | FAILURE | INSTRUCTIONS
 
 OFFSET_MAX: Final = (1 << 63) - 1
 
@@ -51,6 +52,17 @@ class LaneId(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.partition}"
+
+
+class Place(NamedTuple):
+    """Where a record lies; written `topic/partition/offset`."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}/{self.offset}"
 
 
 class Position(NamedTuple):
@@ -187,7 +199,6 @@ class Control(NamedTuple):
     due_ms: int  # of a reschedule; -1 for others
     policy: str
     at_ms: int  # its own timestamp
-    if_offset: int  # acts on the record held under this offset alone; -1: on whichever is held with the id
 
 
 class Carried(NamedTuple):

@@ -12,9 +12,10 @@ from typing import Any, Final, NamedTuple
 from policies.glob import compile_globs
 from policies.table import PolicyTable
 from sidecar.letters.fingerprint import normalised
-from sidecar.letters.letter import Letter, Place
+from sidecar.letters.letter import Letter
 from sidecar.letters.letter_log import LetterLog
 from sidecar.letters.selection import Selection
+from sidecar.record import Place
 
 GROUPS_MAX: Final = 1_000
 

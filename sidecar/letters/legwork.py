@@ -12,7 +12,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from sidecar.letters.destination import Versions
-from sidecar.letters.letter import Letter, Place, letter_of
+from sidecar.letters.letter import Letter, letter_of
 from sidecar.letters.letter_log import PASSING, READER
 from sidecar.letters.pace import Pace, must_stop
 from sidecar.letters.plan import SAMPLE_MAX, Plan, Progress, Redrive, State, Tally
@@ -20,6 +20,7 @@ from sidecar.letters.redrive_log import RedriveLog
 from sidecar.letters.returns import Returns
 from sidecar.letters.shipment import Parcel, Refused, Shipping, TakenOver, TargetRefused
 from sidecar.letters.sorting import TOO_LARGE, Sorting
+from sidecar.record import Place
 
 BATCH_MAX: Final = 2_000
 CAUTIOUS_MAX: Final = 50  # letters in a transaction, while those that Kafka refuses are looked for

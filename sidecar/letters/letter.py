@@ -20,21 +20,11 @@ from sidecar.record import (
     REDRIVE_PLAN,
     SOURCE,
     Headers,
+    Place,
 )
 
 TEXT_LENGTH_MAX: Final = 1_024
 COUNT_DIGITS_MAX: Final = 6
-
-
-class Place(NamedTuple):
-    """Where a record lies; written `topic/partition/offset`."""
-
-    topic: str
-    partition: int
-    offset: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}/{self.partition}/{self.offset}"
 
 
 class Letter(NamedTuple):

@@ -9,10 +9,11 @@ from typing import Final, NamedTuple, TypeVar
 
 from policies.table import PolicyTable
 from sidecar.letters.browsing import Browser, Group, Limits, Page, UnknownTopic, letter_topics
-from sidecar.letters.letter import Letter, Place
+from sidecar.letters.letter import Letter
 from sidecar.letters.letter_log import LetterLog
 from sidecar.letters.masking import Masking
 from sidecar.letters.selection import Selection
+from sidecar.record import Place
 
 THREADS: Final = 2
 WAITING_MAX: Final = 16

@@ -11,10 +11,9 @@ import pytest
 from confluent_kafka import Producer
 
 from api.ledger_reader import LedgerReader
-from api.receipt import Place
 from api.receipts import Receipts, ReceiptsUnavailable
 from sidecar.block import encode
-from sidecar.record import Outcome
+from sidecar.record import Outcome, Place
 from tests.services.kafka import Kafka
 from tests.services.mock_kafka import MockKafka
 from tests.services.waiting import wait_until

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from sidecar.letters.fingerprint import fingerprint
-from sidecar.letters.letter import Letter, Place
+from sidecar.letters.letter import Letter
 from sidecar.letters.lineage import redriven_headers
+from sidecar.record import Place
 from tests.pipeline.ledger_rows import NOW_MS, block, entries, ledger_frame
 from tests.services.site import headers_of
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from sidecar.letters.letter import Letter, Place
-from sidecar.record import Headers
+from sidecar.letters.letter import Letter
+from sidecar.record import Headers, Place
 
 NOW_MS = 1_800_000_000_000
 

@@ -9,9 +9,10 @@ import pytest
 from policies.model import Policy, Versioned
 from sidecar.letters.browsing import Browser, Limits, letter_topics
 from sidecar.letters.destination import destination
-from sidecar.letters.letter import Letter, Place, place_of
+from sidecar.letters.letter import Letter, place_of
 from sidecar.letters.masking import MASK, SHOWN_BYTES_MAX, Masking
 from sidecar.letters.selection import Selection
+from sidecar.record import Place
 from tests.unit.letter_world import NOW_MS, MemoryLetterLog, dead
 
 RETRY = {"name": "orders", "match": {"topics": ["orders-retry"]}, "retry": {"attempts": 5}}

@@ -3,10 +3,12 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.facts import READ, WRITTEN, facts_of
+from pipeline.facts import facts_of
 from sidecar.codec import split
+from sidecar.record import COUNTED, FAILURE, ID, INSTRUCTIONS, ORIGIN, WRITTEN
 
-names = st.sampled_from(sorted(READ | WRITTEN)) | st.sampled_from(["tenant", "tickover-", "tickover-other", ""])
+RESERVED = INSTRUCTIONS | FAILURE | COUNTED | WRITTEN | {ID, ORIGIN}
+names = st.sampled_from(sorted(RESERVED)) | st.sampled_from(["tenant", "tickover-", "tickover-other", ""])
 headers = st.lists(st.tuples(names, st.none() | st.binary(max_size=8)), max_size=12)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from sidecar.letters.letter import Letter, Place
+from sidecar.letters.letter import Letter
 from sidecar.letters.plan import (
     TARGETS_MAX,
     Plan,
@@ -23,6 +23,7 @@ from sidecar.letters.redrive_log import RedriveLog
 from sidecar.letters.selection import Selection
 from sidecar.letters.shipment import Refused, ShipmentFailed, TakenOver, TargetRefused, _verdict
 from sidecar.letters.sorting import Sorting
+from sidecar.record import Place
 from tests.unit.letter_world import NOW_MS, dead
 from tests.unit.redrive_world import GOVERNOR
 
