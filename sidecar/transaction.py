@@ -142,9 +142,9 @@ def make_outputs(
     for name in NAMES:
         if not wanted():
             return "given up for another try"
-        output = outputs[name] = makers.output(name)
+        output = makers.output(name)
         try:
-            output = outputs[name] = _begun(output, makers, name)
+            outputs[name] = _begun(output, makers, name)
         except output.refused as error:
             if error.args[0].name() in NEVER_READY:
                 raise
@@ -163,6 +163,7 @@ def _begun(output: TransactionalOutput, makers: TransactionalOutputs, name: str)
     except output.refused as error:
         if error.args[0].name() != INCOMPLETE:
             raise
+        makers.let_go(output)
         output = makers.successor(name)
         output.init(ANSWER_S)
     output.begin()
