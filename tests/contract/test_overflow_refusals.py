@@ -1,6 +1,7 @@
 """A real server that refuses for a while: puts wait, reading goes on where it can, and all resumes within a second."""
 
 import socketserver
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,13 +15,14 @@ from redis import Redis
 
 from sidecar.change import ChangeBlock
 from sidecar.embedded.child import free_port
-from sidecar.embedded.valkey import EmbeddedValkey
+from sidecar.embedded.valkey import EmbeddedValkey, bundled_server
 from sidecar.lane import Lane
 from sidecar.overflow_redis import RedisOverflow, open_overflow
 from sidecar.overflow_worker import OverflowWorker
 from sidecar.record import Held, LaneId, Position
 from sidecar.wheel import Wheel
 from tests.contract.redis_servers import RedisServer, is_ok, start_cluster, valkey_fixture
+from tests.services.fixtures import missing
 from tests.services.waiting import wait_until
 
 __all__ = ["valkey_fixture"]
@@ -31,6 +33,8 @@ BACK_S = 1.0
 SLACK_S = 2.0  # of a busy machine; the retry itself comes within 0.5 s
 TURN_S = 0.002
 BLOCK = 10
+DISK_BYTES = 4 << 20
+PAGE_BYTES = 4_096
 
 
 def now_ms() -> int:
@@ -136,6 +140,47 @@ def test_a_disk_that_takes_no_snapshot(valkey: EmbeddedValkey, engine: Engine, t
         drains(engine)
         client.config_set("save", "")
     engine.is_back()
+
+
+def on_a_small_disk(directory: Path, script: Path) -> Path:
+    """A server whose data directory is a disk of its own, seen by nobody else."""
+    try_it = ["unshare", "--mount", "--map-root-user", "true"]
+    tried = subprocess.run(try_it, check=False, capture_output=True, text=True)
+    if tried.returncode:
+        missing("a place to mount a small disk", tried.stderr)
+    mount = f'mount -t tmpfs -o size={DISK_BYTES} none "{directory}" && cd "{directory}"'
+    script.write_text(f"""#!/bin/sh
+exec unshare --mount --map-root-user sh -c '{mount} && exec "{bundled_server()}" "$@"' sh "$@"
+""")
+    script.chmod(0o755)
+    return script
+
+
+@pytest.mark.integration
+def test_a_full_disk(tmp_path: Path) -> None:
+    """MISCONF: the append-only file can't be written. What was acknowledged before is still there when it can."""
+    directory = tmp_path / "valkey"
+    server = EmbeddedValkey(
+        directory, free_port(), {"appendfsync": "everysec"}, on_a_small_disk(directory, tmp_path / "server")
+    )
+    server.start()
+    try:
+        filler = Path(f"/proc/{server.process_id}/root{directory}/filler")
+        engine = Engine(server.url)
+        engine.hold()
+        with client_of(server) as client:
+            with pytest.raises(OSError, match="No space left"):
+                filler.write_bytes(bytes(DISK_BYTES))
+            client.set("padding", bytes(PAGE_BYTES))  # the file's last page has room for a little
+            engine.refused("takes no more writes")
+            drains(engine)
+            assert client.info("persistence")["aof_last_write_status"] == "err"
+            filler.unlink()
+            wait_until(lambda: client.info("persistence")["aof_last_write_status"] == "ok")
+        engine.is_back()
+        engine.close()
+    finally:
+        server.stop()
 
 
 def test_a_server_that_has_become_a_replica(valkey: EmbeddedValkey, engine: Engine) -> None:
