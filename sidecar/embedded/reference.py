@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from select import select
 from typing import Final
@@ -13,15 +14,17 @@ from sidecar.embedded.jars import KafkaUnavailable
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 20.0
 LAST_WORDS_BYTES: Final = 2_000
+PROGRAM: Final = (sys.executable, "-m", "sidecar", "broker")
 
 
 class ReferenceKafka:
     """`tickover broker` with its data below `data_dir`; it dies with this process, and keeps its port and data over
-    `stop()` or `kill()` and `start()`."""
+    `stop()` or `kill()` and `start()`. `program` is another one with its options."""
 
-    def __init__(self, data_dir: Path, port: int = 0) -> None:
+    def __init__(self, data_dir: Path, port: int = 0, program: Sequence[str] = PROGRAM) -> None:
         self._directory = data_dir.absolute()
         self._port = port or free_port()
+        self._program = tuple(program)
         self._child: Child | None = None
 
     @property
@@ -44,8 +47,7 @@ class ReferenceKafka:
         if self._child is not None:
             return
         self._directory.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "sidecar", "broker", "--port", str(self._port)]
-        command += ["--data", str(self._directory / "data")]
+        command = [*self._program, "--port", str(self._port), "--data", str(self._directory / "data")]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TICKOVER_")}
         with self.log.open("ab") as words:
             self._child = Child(command, subprocess.PIPE, words, environment=environment)

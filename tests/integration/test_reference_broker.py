@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.services.fixtures import own_broker
 from tests.services.kafka import Kafka
 from tests.services.kafka_servers import ReferenceServer
 from tests.services.oracle import Traffic
@@ -19,10 +20,8 @@ FLOWING_S = 120.0  # a client that hangs in a call is given up after 10 s, and K
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ReferenceServer]:
-    server = ReferenceServer(tmp_path)
-    server.start()
-    yield server
-    server.remove()
+    with own_broker(ReferenceServer(tmp_path)) as server:
+        yield server
 
 
 @pytest.fixture

@@ -85,12 +85,12 @@ def missing(service: str, reason: object) -> None:
 
 @contextmanager
 def own_broker(server: Server) -> Iterator[Server]:
-    """A broker from Maven jars that a test may harm; it is removed whatever happens, while it starts too."""
+    """A broker that a test may harm; it is removed whatever happens, while it starts too."""
     try:
         try:
             server.start()
         except KafkaUnavailable as error:
-            missing("Kafka from maven", error)
+            missing("Kafka", error)
         yield server
     finally:
         server.remove()

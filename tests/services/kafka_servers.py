@@ -3,7 +3,7 @@
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -15,7 +15,7 @@ from testcontainers.core.container import DockerContainer
 
 from sidecar.embedded.child import free_port
 from sidecar.embedded.maven import MavenKafka
-from sidecar.embedded.reference import ReferenceKafka
+from sidecar.embedded.reference import PROGRAM, ReferenceKafka
 from tests.services.waiting import wait_until
 
 IMAGE = os.environ.get("TICKOVER_TEST_KAFKA_IMAGE", "apache/kafka:4.1.1")
@@ -70,10 +70,10 @@ class MavenServer(_ChildServer):
 
 
 class ReferenceServer(_ChildServer):
-    """`tickover broker`."""
+    """`tickover broker`, or another program with its options."""
 
-    def __init__(self, data_dir: Path) -> None:
-        super().__init__(ReferenceKafka(data_dir))
+    def __init__(self, data_dir: Path, program: Sequence[str] = PROGRAM) -> None:
+        super().__init__(ReferenceKafka(data_dir, program=program))
 
 
 class ContainerServer:

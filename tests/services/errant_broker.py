@@ -1,0 +1,102 @@
+"""A reference broker that answers with an error when a test says so.
+
+`python -m tests.services.errant_broker` with the options of `tickover broker` is the broker, in a process of its own:
+clients in the test's process may hold the interpreter's lock while they wait for it. Files beside its data say what
+comes next.
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+from unittest.mock import patch
+
+from broker import handle_produce
+from broker.api_keys import ApiKey
+from broker.broker import Broker
+from broker.handlers import HANDLERS
+from broker.request import Request
+from purgatory.errors import ApiError, Errors
+from sidecar.__main__ import main
+from tests.services.kafka_servers import ReferenceServer
+
+CALLS: Final = (ApiKey.END_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.HEARTBEAT)  # whose answer is one error code
+_CHECK: Final = handle_produce._check
+
+
+class Errand:
+    """The next error, in two files: what is wanted, and the number of the last that was given."""
+
+    def __init__(self, directory: Path) -> None:
+        self._wanted = directory / "wanted.json"
+        self._given = directory / "given.json"
+
+    def want(self, number: int, where: str, error: Errors) -> None:
+        """Answer with this error once: to a produce request for the topic `where`, or to an API of this name."""
+        _write(self._wanted, json.dumps({"number": number, "where": where, "error": error.value}))
+
+    @property
+    def given(self) -> int:
+        """The number of the last error that was given, 0 before the first."""
+        return int(self._given.read_text()) if self._given.exists() else 0
+
+    def take(self, where: str) -> Errors:
+        """What is to be answered here, NONE for what is true."""
+        if not self._wanted.exists():
+            return Errors.NONE
+        wanted = json.loads(self._wanted.read_text())
+        if wanted["where"] != where or wanted["number"] <= self.given:
+            return Errors.NONE
+        _write(self._given, str(wanted["number"]))
+        return Errors(wanted["error"])
+
+
+def _write(path: Path, text: str) -> None:
+    """At once: the other process reads it at any time."""
+    draft = path.with_suffix(".draft")
+    draft.write_text(text)
+    draft.rename(path)
+
+
+class ErrantServer(ReferenceServer):
+    """The broker of this module, for tests."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, (sys.executable, "-m", "tests.services.errant_broker"))
+        self.errand = Errand(directory)
+
+
+def _check(errand: Errand) -> Any:
+    def check(broker: Broker, request: Request, name: str, records: Any) -> None:
+        error = errand.take(name)
+        if error is not Errors.NONE:
+            raise ApiError(error)
+        _CHECK(broker, request, name, records)
+
+    return check
+
+
+def _handler(errand: Errand, key: ApiKey) -> Any:
+    do = HANDLERS[key]
+
+    async def handle(broker: Broker, request: Request) -> Mapping[str, Any] | None:
+        error = errand.take(key.name)
+        return await do(broker, request) if error is Errors.NONE else {"error_code": error}
+
+    return handle
+
+
+def serve(options: Sequence[str]) -> None:
+    """Until it is asked to end."""
+    errand = Errand(Path(options[options.index("--data") + 1]).parent)
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(handle_produce, "_check", _check(errand)))
+        stack.enter_context(patch.dict(HANDLERS, {key: _handler(errand, key) for key in CALLS}))
+        stack.enter_context(patch.object(sys, "argv", ["tickover", "broker", *options]))
+        main()
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1:])
