@@ -13,7 +13,8 @@ from policies.file import read_policies_file
 from policies.log import PolicyLog
 from policies.model import Policy
 from sidecar.config import Settings
-from sidecar.doctor_topics import Cluster, TopicFacts, check_topics, matching, source_topics
+from sidecar.doctor_facts import Cluster, TopicFacts
+from sidecar.doctor_topics import check_topics, matching, source_topics
 from sidecar.finding import Finding, Severity
 
 CONNECT_TIMEOUT_S: Final = 4.0

@@ -1,7 +1,6 @@
 """Checks of the topics: pure functions of what the cluster, the policies and the settings say."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 from policies.duration import DAY_MS, format_duration
@@ -9,6 +8,7 @@ from policies.glob import compile_globs, is_exact
 from policies.model import ExponentialBackoff, FixedBackoff, Policy
 from policies.topic import TOPIC_SETTINGS
 from sidecar.config import Settings
+from sidecar.doctor_facts import Cluster, TopicFacts
 from sidecar.finding import Finding, Severity
 from sidecar.retention import ledger_retention_ms
 from sidecar.topics import QUARANTINE_CONFIG, REDRIVE_CONFIG, audit_config, ledger_config
@@ -16,51 +16,6 @@ from sidecar.topics import QUARANTINE_CONFIG, REDRIVE_CONFIG, audit_config, ledg
 REPLICAS_WANTED: Final = 3
 # The defaults of brokers (1,048,588) and of the producer (1,000,000) differ by this; that is no finding.
 SIZE_SLACK: Final = 1.05
-
-
-@dataclass(frozen=True, slots=True)
-class TopicFacts:
-    """One topic. `config` is empty when it could not be read; then `config_problem` says why."""
-
-    partitions: int = 1
-    replicas: int = 1
-    config: Mapping[str, str] = field(default_factory=dict)
-    config_problem: str = ""
-
-    def number(self, name: str) -> int | None:
-        """A numeric setting; None when it is not known."""
-        text = self.config.get(name, "")
-        return int(text) if text.lstrip("-").isdigit() else None
-
-    @property
-    def compacted(self) -> bool:
-        return "compact" in self.config.get("cleanup.policy", "")
-
-
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    """What the brokers say. `producer_bytes_max` is the largest record that tickover's producer sends."""
-
-    bootstrap: str
-    brokers: int
-    topics: Mapping[str, TopicFacts]
-    producer_bytes_max: int
-
-    def create(self, topic: str, partitions: int, replicas: int = -1, config: Mapping[str, str] | None = None) -> str:
-        """The command that creates a topic."""
-        options = "".join(f" --config {name}={value}" for name, value in (config or {}).items())
-        factor = f" --replication-factor {replicas}" if replicas > 0 else ""
-        return (
-            f"kafka-topics.sh --bootstrap-server {self.bootstrap} --create --topic {topic}"
-            f" --partitions {partitions}{factor}{options}"
-        )
-
-    def alter(self, topic: str, setting: str) -> str:
-        """The command that changes a setting of a topic."""
-        return (
-            f"kafka-configs.sh --bootstrap-server {self.bootstrap} --alter --entity-type topics"
-            f" --entity-name {topic} --add-config {setting}"
-        )
 
 
 def check_topics(cluster: Cluster, settings: Settings, policies: Sequence[Policy]) -> Iterator[Finding]:
@@ -183,8 +138,17 @@ def _kept(cluster: Cluster, role: str, name: str, config: Mapping[str, str], rep
         yield _absent(part, cluster.create(name, 1, replicas, config))
         return
     meant = "compact" in config["cleanup.policy"]
-    faults = [] if meant else list(_internal(cluster, name, part, facts))
+    faults = [] if meant else [*_internal(cluster, name, part, facts), *_kept_too_shortly(cluster, name, part, config)]
     yield from faults or [Finding(Severity.OK, part, "exists")]
+
+
+def _kept_too_shortly(cluster: Cluster, name: str, part: str, config: Mapping[str, str]) -> Iterator[Finding]:
+    wanted_ms, retention_ms = int(config["retention.ms"]), cluster.topics[name].number("retention.ms")
+    if retention_ms is None or retention_ms < 0 or 0 <= wanted_ms <= retention_ms:
+        return
+    wanted = "for ever" if wanted_ms < 0 else f"for {format_duration(wanted_ms)}"
+    what = f"retention.ms is {format_duration(retention_ms)}: its records are meant to be kept {wanted}"
+    yield Finding(Severity.WARNING, part, what, cluster.alter(name, f"retention.ms={wanted_ms}"))
 
 
 def _absent(part: str, fix: str) -> Finding:

@@ -54,7 +54,7 @@ def broker(
         try:
             asyncio.run(serve(make_cluster, ports, _tell))
         except OSError as error:
-            raise Failure(str(error)) from None
+            raise Failure(f"{error.strerror or error}; other ports are taken by --port") from None
         say("stopped")
 
 

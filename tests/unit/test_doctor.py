@@ -11,8 +11,9 @@ from policies.model import Policy
 from sidecar import doctor, doctor_redis
 from sidecar.cli.application import app
 from sidecar.config import Settings
+from sidecar.doctor_facts import Cluster, TopicFacts
 from sidecar.doctor_redis import inspect_redis
-from sidecar.doctor_topics import Cluster, TopicFacts, check_topics
+from sidecar.doctor_topics import check_topics
 from sidecar.finding import Finding, Severity
 
 DAY_MS = 86_400_000
@@ -162,6 +163,18 @@ def test_topics_to_be_made_get_the_replicas_of_the_ledger() -> None:
             Severity.WARNING,
             "does not exist",
             "--create --topic tickover.tickover.audit --partitions 1 --config cleanup.policy=delete --config ret",
+        ),
+        (
+            facts("tickover.quarantine", retention_ms=str(7 * DAY_MS)),
+            Severity.WARNING,
+            "retention.ms is 7d: its records are meant to be kept for ever",
+            "--entity-name tickover.quarantine --add-config retention.ms=-1",
+        ),
+        (
+            facts("tickover.tickover.audit", retention_ms="3600000"),
+            Severity.WARNING,
+            "retention.ms is 1h: its records are meant to be kept for",
+            "--entity-name tickover.tickover.audit --add-config retention.ms=",
         ),
         (facts("tickover.quarantine", cleanup_policy="compact,delete"), Severity.ERROR, "compacted", "delete"),
         ({"reminders": None}, Severity.ERROR, "source reminders: does not exist", "--create --topic reminders"),

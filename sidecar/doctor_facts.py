@@ -1,0 +1,49 @@
+"""What the brokers say about the topics, as the checks of `tickover doctor` see it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """One topic. `config` is empty when it could not be read; then `config_problem` says why."""
+
+    partitions: int = 1
+    replicas: int = 1
+    config: Mapping[str, str] = field(default_factory=dict)
+    config_problem: str = ""
+
+    def number(self, name: str) -> int | None:
+        """A numeric setting; None when it is not known."""
+        text = self.config.get(name, "")
+        return int(text) if text.lstrip("-").isdigit() else None
+
+    @property
+    def compacted(self) -> bool:
+        return "compact" in self.config.get("cleanup.policy", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What the brokers say. `producer_bytes_max` is the largest record that tickover's producer sends."""
+
+    bootstrap: str
+    brokers: int
+    topics: Mapping[str, TopicFacts]
+    producer_bytes_max: int
+
+    def create(self, topic: str, partitions: int, replicas: int = -1, config: Mapping[str, str] | None = None) -> str:
+        """The command that creates a topic."""
+        options = "".join(f" --config {name}={value}" for name, value in (config or {}).items())
+        factor = f" --replication-factor {replicas}" if replicas > 0 else ""
+        return (
+            f"kafka-topics.sh --bootstrap-server {self.bootstrap} --create --topic {topic}"
+            f" --partitions {partitions}{factor}{options}"
+        )
+
+    def alter(self, topic: str, setting: str) -> str:
+        """The command that changes a setting of a topic."""
+        return (
+            f"kafka-configs.sh --bootstrap-server {self.bootstrap} --alter --entity-type topics"
+            f" --entity-name {topic} --add-config {setting}"
+        )
