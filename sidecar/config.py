@@ -100,7 +100,8 @@ class RedisSettings(Section):
     url: str = Field(
         default=EMBEDDED,
         description=(
-            "`embedded` starts the bundled server; else redis://, rediss://, redis+cluster:// or rediss+cluster://"
+            "`embedded` starts the bundled server; else redis://, rediss://, redis+cluster:// or rediss+cluster://; a"
+            " Cluster may have several hosts, by commas: any that answers will do"
         ),
     )
     username: str = Field(default="", description="User name; empty for the default user")
@@ -122,11 +123,14 @@ class RedisSettings(Section):
             return values
         try:
             parts = urlsplit(url)
-            port = parts.port
+            hosts = [urlsplit(f"//{host}") for host in parts.netloc.rpartition("@")[2].split(",")]
+            are_hosts = all(host.hostname and host.port != 0 for host in hosts)
         except ValueError:  # its text may hold a piece of the password
             raise ValueError("redis.url has no valid host; percent-encode / # ? @ in a password") from None
-        if parts.scheme not in SERVER_SCHEMES or not parts.hostname or port == 0:
+        if parts.scheme not in SERVER_SCHEMES or not are_hosts:
             raise ValueError("redis.url must be `embedded` or redis[s][+cluster]://host[:port][/database]")
+        if len(hosts) > 1 and "+cluster" not in parts.scheme:
+            raise ValueError("redis.url names several hosts, which only redis[s]+cluster:// has")
         if "@" not in parts.netloc:
             return values
         given = {"username": unquote(parts.username or ""), "password": unquote(parts.password or "")}

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from redis import Redis
 from redis.backoff import ExponentialWithJitterBackoff
-from redis.cluster import RedisCluster
+from redis.cluster import ClusterNode, RedisCluster
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisClusterException, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -19,6 +19,7 @@ from sidecar.overflow import OverflowFull, OverflowUnavailable
 
 SOCKET_TIMEOUT_S: Final = 5.0
 RETRIES: Final = 2
+REDIS_PORT: Final = 6379
 _CLUSTER_SCHEMES: Final = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
 
 # First words of error replies. A script's error may have others in front (Redis 6).
@@ -111,7 +112,8 @@ _AWAY_TYPES: Final = frozenset(
 def connect(url: str, username: str = "", password: str = "") -> Client:
     """A client for redis://, rediss://, unix://, redis+cluster:// or rediss+cluster://.
 
-    One server is not contacted yet; a Cluster is, to learn who has which slot. Raises OverflowUnavailable.
+    One server is not contacted yet; a Cluster is, to learn who has which slot: at the first of its hosts, separated by
+    commas, that answers. Raises OverflowUnavailable.
     """
     parts = urlsplit(url)
     settings: dict[str, Any] = {
@@ -132,8 +134,12 @@ def connect(url: str, username: str = "", password: str = "") -> Client:
     scheme = _CLUSTER_SCHEMES.get(parts.scheme)
     if scheme is None:
         return Redis.from_url(url, **settings)
+    first, *others = parts.netloc.split(",")
+    hosts = [urlsplit(f"//{other}") for other in others]
+    make_node: Any = ClusterNode
+    settings["startup_nodes"] = [make_node(host.hostname, host.port or REDIS_PORT) for host in hosts]
     with failures():
-        return RedisCluster.from_url(urlunsplit(parts._replace(scheme=scheme)), **settings)
+        return RedisCluster.from_url(urlunsplit(parts._replace(scheme=scheme, netloc=first)), **settings)
 
 
 @lru_cache(maxsize=16)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from os import kill
 from signal import SIGCONT, SIGSTOP
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -17,9 +18,9 @@ from sidecar.overflow_redis import RedisOverflow, open_overflow
 from sidecar.overflow_scripts import ADD, READ, REMOVE
 from sidecar.record import Position
 from tests.contract.overflow_records import LANE, NOW_MS, START, at, held, in_order, promote_all
-from tests.contract.redis_servers import valkey_fixture
+from tests.contract.redis_servers import RedisServer, redis_server_fixture, valkey_fixture
 
-__all__ = ["valkey_fixture"]
+__all__ = ["redis_server_fixture", "valkey_fixture"]
 
 HOUR_MS = 3_600_000
 RECORDS = [held(offset, offset * 9_973 % (6 * HOUR_MS)) for offset in range(2_000)]
@@ -179,6 +180,15 @@ def test_findings(valkey: EmbeddedValkey, settings: dict[str, str], severity: Se
     assert finding.severity is severity
     assert words in finding.message
     assert finding.fix.startswith("CONFIG SET")
+    overflow.close()
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("redis_server", ["cluster"], indirect=True)
+def test_any_host_of_a_cluster_that_answers_will_do(redis_server: RedisServer) -> None:
+    there = ",".join(node.url.removeprefix("redis://") for node in redis_server.nodes[1:])
+    overflow = open_overflow(f"redis+cluster://127.0.0.1:1,{there}", uuid4().hex)
+    assert overflow.watermark(LANE) == 0
     overflow.close()
 
 
