@@ -199,6 +199,7 @@ class Control(NamedTuple):
     due_ms: int  # of a reschedule; -1 for others
     policy: str
     at_ms: int  # its own timestamp
+    if_offset: int  # acts on the record held under this offset alone; -1: on whichever is held with the id
 
 
 class Carried(NamedTuple):
