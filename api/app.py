@@ -1,16 +1,19 @@
 """The REST API: `create_app(ports)`.
 
-A request passes, from outside in: unforeseen failures -> audit -> body limit -> safe headers -> route -> caller and
-role -> strict JSON -> model -> the port that does the work. Whatever goes wrong is a problem document.
+A request passes, from outside in: safe headers -> unforeseen failures -> audit -> body limit -> route -> caller, rate
+and role -> strict JSON -> model -> the port that does the work. Whatever goes wrong is a problem document.
 """
 
-from fastapi import FastAPI
+from typing import Final
+
+from fastapi import Depends, FastAPI
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api import actions, dead_letters, explain, health, held, messages, openapi, policies, problems, redrives
 from api.audit import Audit, AuditLog
 from api.body import BodyLimit
+from api.dependencies import declared_access, refuse_undeclared
 from api.message import NewMessage
 from api.ports import Ports
 from policies.model import Policy
@@ -27,8 +30,23 @@ _BODIES = (
 )
 
 
+PARTS: Final = (explain, policies, messages, actions, held, dead_letters, redrives, health, openapi)
+# For whatever answers with a page or plain data: no framing, no guessing of types, nothing loaded, nothing kept.
+SAFE_HEADERS: Final = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+DEFAULT_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+}
+
+
 def create_app(ports: Ports) -> FastAPI:
-    """An ASGI application over `ports`. It starts and stops nothing."""
+    """An ASGI application over `ports`. It starts and stops nothing. Raises UndeclaredRoute."""
     app = FastAPI(
         title="tickover",
         version=VERSION,
@@ -37,17 +55,20 @@ def create_app(ports: Ports) -> FastAPI:
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
+        dependencies=[Depends(refuse_undeclared)],
     )
     app.state.ports = ports
     app.state.audit = AuditLog(ports.audit_sender, ports.audit_topic, ports.monotonic_s)
     problems.install(app)
-    for part in (explain, policies, messages, actions, held, dead_letters, redrives, health):
+    for part in PARTS:
+        for route in part.router.routes:
+            declared_access(route)
         app.include_router(part.router)
     openapi.install(app, _BODIES)
-    app.add_middleware(SafeHeaders)
     app.add_middleware(BodyLimit, limit_bytes=ports.limits.body_bytes)
     app.add_middleware(Audit, audit=app.state.audit, now_ms=ports.now_ms)
     app.add_middleware(problems.Failures)
+    app.add_middleware(SafeHeaders)
     return app
 
 
@@ -61,8 +82,9 @@ class SafeHeaders:
         async def send_safely(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers["X-Content-Type-Options"] = "nosniff"
-                headers.setdefault("Cache-Control", "no-store")
+                headers.update(SAFE_HEADERS)
+                for name, value in DEFAULT_HEADERS.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         await self.app(scope, receive, send_safely)

@@ -1,7 +1,8 @@
 """Who did what to which policy, message or dead letter, and how it ended: one JSON record each in the audit topic.
 
-Every route that needs more than the role `read` is audited by itself, refusals included; a route adds what it knows
-with `Trail.note`. A route that only shows something worth a record (a payload) says so with `Trail.show`.
+Every route that needs more than the role `read` is audited by itself, refusals included, and so is every caller who is
+not let in, wherever; a route adds what it knows with `Trail.note`. A route that only shows something worth a record (a
+payload) says so with `Trail.show`.
 
 A record is written when the outcome is known, and the answer waits until Kafka has it. If Kafka doesn't take it, the
 action can't be undone: its record goes to the log as an error, is kept, and nothing more is done (503) until all that
@@ -22,7 +23,8 @@ from api.ports import Outgoing, Sender, SenderError
 from api.problems import Problem, problem_response
 
 TEXT_LENGTH_MAX: Final = 500
-NAMELESS_PER_S_MAX: Final = 10  # of refusals of callers without a name: nobody may fill the topic without a token
+CHEAP_PER_S_MAX: Final = 10  # of refusals that cost the caller nothing: nobody may fill the topic with them
+NOT_LET_IN: Final = (401, 403, 429)
 
 log = logging.getLogger("tickover.audit")
 
@@ -66,7 +68,7 @@ class AuditLog:
         self._owed: deque[dict[str, Any]] = deque()
         self._paying = asyncio.Lock()
         self._second = 0
-        self._nameless = 0
+        self._cheap = 0
         self._unrecorded = 0
 
     async def ready(self) -> None:
@@ -89,7 +91,8 @@ class AuditLog:
 
     async def refused(self, record: dict[str, Any]) -> None:
         """Record what was not done: if that fails, the log has it."""
-        if record["actor"] is None and not self._may_record_nameless():
+        is_cheap = record["actor"] is None or record["status"] == 429
+        if is_cheap and not self._may_record_cheap():
             return
         if self._unrecorded:
             record = {**record, "unrecorded": self._unrecorded}
@@ -103,12 +106,12 @@ class AuditLog:
         """Record what is about to be shown. Raises AuditUnavailable: then it isn't."""
         await self._send(record)
 
-    def _may_record_nameless(self) -> bool:
+    def _may_record_cheap(self) -> bool:
         second = int(self._monotonic_s())
         if second != self._second:
-            self._second, self._nameless = second, 0
-        self._nameless += 1
-        if self._nameless > NAMELESS_PER_S_MAX:
+            self._second, self._cheap = second, 0
+        self._cheap += 1
+        if self._cheap > CHEAP_PER_S_MAX:
             self._unrecorded += 1
             return False
         return True
@@ -157,7 +160,7 @@ class Audit:
 
     async def _record(self, scope: Scope, trail: Trail) -> bool:
         """Whether the answer may be given."""
-        if not (trail.is_audited or _is_refused_body(scope, trail)):
+        if not (trail.is_audited or trail.status in NOT_LET_IN or _is_refused_body(trail)):
             return True
         record = _record_of(scope, trail, self._now_ms())
         if 400 <= trail.status < 500 or trail.problem == "audit-unavailable":
@@ -178,7 +181,7 @@ def unavailable() -> Problem:
     return Problem(503, "audit-unavailable", detail, {"Retry-After": "1"})
 
 
-def _is_refused_body(scope: Scope, trail: Trail) -> bool:
+def _is_refused_body(trail: Trail) -> bool:
     """A body so large that the request got no further: nobody knows yet whose it was."""
     return trail.status == 413 and trail.needed is None
 

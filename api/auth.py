@@ -1,4 +1,4 @@
-"""Who may call: bearer tokens with roles, or, without tokens, only this machine.
+"""Callers, their roles, and the tokens that are kept in a file.
 
 The tokens file is a YAML (or JSON) list:
 
@@ -14,17 +14,14 @@ import re
 import secrets
 from dataclasses import dataclass
 from enum import IntEnum
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
 import yaml
-from fastapi import Request
-
-from api.problems import Problem
 
 TOKENS_MAX: Final = 1_000
 ANONYMOUS: Final = "anonymous"
+OIDC_PREFIX: Final = "oidc:"  # of names that a provider gives, so that none is taken for one of the file
 _HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -38,10 +35,10 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sends a request; `name` is the author of what it changes."""
+    """Who sends a request; `name` is the author of what it changes. Without a role nothing may be done."""
 
     name: str
-    role: Role
+    role: Role | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +61,12 @@ class Tokens:
 
     def caller(self, token: str) -> Caller | None:
         """Whose token this is. Compares with all of them in constant time, so its time tells nothing."""
-        digest = hashlib.sha256(token.encode()).digest()
+        digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
         found = None
         for known in self._tokens:
             if hmac.compare_digest(known.digest, digest):
                 found = known.caller
         return found
-
-
-def access(host: str, tokens_file: str) -> Tokens | None:
-    """The tokens to ask for; None when none are needed. Raises `AccessConfigError`."""
-    if tokens_file:
-        return load_tokens(Path(tokens_file))
-    if not is_loopback(host):
-        raise AccessConfigError(
-            f"api.host {host} is reachable from other machines, so api.tokens_file must be set (or listen on 127.0.0.1)"
-        )
-    return None
 
 
 def load_tokens(path: Path) -> Tokens:
@@ -109,6 +95,8 @@ def _token(entry: object, where: str) -> Token:
     name, role, digest = entry["name"], entry["role"], entry["hash"]
     if not isinstance(name, str) or not name or len(name) > 100 or not name.isprintable():
         raise AccessConfigError(f"{where}: name must be 1 to 100 printable characters")
+    if name.startswith(OIDC_PREFIX):
+        raise AccessConfigError(f"{where}: names that begin with {OIDC_PREFIX} are those of a provider")
     if not isinstance(role, str) or role not in {known.name.lower() for known in Role}:
         raise AccessConfigError(f"{where}: role must be read, write or admin")
     if not isinstance(digest, str) or not _HASH.fullmatch(digest):
@@ -120,44 +108,3 @@ def new_token() -> tuple[str, str]:
     """A fresh token, and its hash for the tokens file."""
     token = "tko_" + secrets.token_urlsafe(32)
     return token, "sha256:" + hashlib.sha256(token.encode()).hexdigest()
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach `host` (a name or an address, IPv6 with or without brackets)."""
-    try:
-        return ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
-
-
-def identify(request: Request, tokens: Tokens | None) -> Caller:
-    """The caller of `request`, or 401."""
-    if tokens is None:
-        return _local(request)
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    caller = tokens.caller(token.strip()) if scheme.lower() == "bearer" else None
-    if caller is None:
-        raise Problem(
-            401,
-            "unauthorized",
-            "Send a valid token: Authorization: Bearer <token>.",
-            {"WWW-Authenticate": 'Bearer realm="tickover"'},
-        )
-    return caller
-
-
-def require(caller: Caller, needed: Role) -> None:
-    """403 without the role."""
-    if caller.role < needed:
-        raise Problem(403, "forbidden", f"This needs the role {needed.name.lower()}.")
-
-
-def _local(request: Request) -> Caller:
-    """Without tokens the only fence is the loopback address, and browsers are behind it: a page whose host
-    name is pointed at 127.0.0.1 could call us. Its requests still carry that name in Host.
-    """
-    host = request.headers.get("host", "")
-    name = host if host.endswith("]") else host.rpartition(":")[0] or host
-    if not is_loopback(name):
-        raise Problem(403, "host-not-allowed", "Without tokens the API answers only as localhost.")
-    return Caller(ANONYMOUS, Role.ADMIN)

@@ -8,8 +8,9 @@ from pydantic import Field
 from starlette.responses import Response
 
 from api.audit import Trail
-from api.auth import Caller, Role, require
+from api.auth import Caller, Role
 from api.dependencies import GivenPorts, GivenTrail, Reader, json_response
+from api.gate import require
 from api.message import Topic
 from api.pages import PAGE_DEFAULT, Cursor, Limit, decode, encode
 from api.ports import Ports

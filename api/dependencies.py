@@ -1,16 +1,24 @@
-"""What routes ask for by type: the ports, the caller with a role, the body, the trail that audit records."""
+"""What routes ask for by type: the ports, the caller with a role, the body, the trail that audit records.
+
+Every route declares whom it answers: by a parameter `caller: Reader` (`Writer`, `Admin`), or by
+`dependencies=[Visitor]` (`Prober`, `Scraper`). A route that declares nothing, or two things, keeps the API from
+starting (`declared_access`), and answers nobody (`refuse_undeclared`).
+"""
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, NamedTuple
 
 from fastapi import Depends, Request
+from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from api.audit import AuditUnavailable, Trail, unavailable
-from api.auth import Caller, Role, identify, require
+from api.auth import Caller, Role
 from api.body import Body, json_body
+from api.gate import require
 from api.ports import Ports
+from api.problems import Problem
 
 
 async def _ports(request: Request) -> Ports:
@@ -31,20 +39,20 @@ async def _trail(request: Request) -> Trail:
 GivenTrail = Annotated[Trail, Depends(_trail)]
 
 
-def _caller(request: Request, ports: Ports, trail: Trail, needed: Role) -> Caller:
+async def _caller(request: Request, ports: Ports, trail: Trail, needed: Role) -> Caller:
     trail.needed = needed
-    trail.caller = identify(request, ports.tokens)
+    trail.caller = await ports.gate.identify(request, ports.monotonic_s())
     require(trail.caller, needed)
     return trail.caller
 
 
 async def _reader(request: Request, ports: GivenPorts, trail: GivenTrail) -> Caller:
-    return _caller(request, ports, trail, Role.READ)
+    return await _caller(request, ports, trail, Role.READ)
 
 
 async def _acting(request: Request, ports: Ports, trail: Trail, needed: Role) -> Caller:
     """Who wants to change something: it is done only when it can be recorded."""
-    caller = _caller(request, ports, trail, needed)
+    caller = await _caller(request, ports, trail, needed)
     try:
         await request.app.state.audit.ready()
     except AuditUnavailable:
@@ -60,14 +68,72 @@ async def _admin(request: Request, ports: GivenPorts, trail: GivenTrail) -> Call
     return await _acting(request, ports, trail, Role.ADMIN)
 
 
+async def _scraper(request: Request, ports: GivenPorts, trail: GivenTrail) -> None:
+    if ports.gate.metrics_open:
+        ports.gate.visitor(request, ports.monotonic_s())
+    else:
+        await _caller(request, ports, trail, Role.READ)
+
+
+async def _visitor(request: Request, ports: GivenPorts) -> None:
+    ports.gate.visitor(request, ports.monotonic_s())
+
+
+async def _prober() -> None:
+    """Who watches over this process is never too often."""
+
+
 # Parameters are resolved in order and the first failure answers: name the caller before the body,
 # so that nobody without a token makes us read one.
 Reader = Annotated[Caller, Depends(_reader)]
 Writer = Annotated[Caller, Depends(_writer)]
 Admin = Annotated[Caller, Depends(_admin)]
+Scraper = Depends(_scraper)  # the role read, or, if a setting says so, everybody
+Visitor = Depends(_visitor)  # everybody, but not too often
+Prober = Depends(_prober)  # everybody, always
 JsonBody = Annotated[Body, Depends(json_body)]
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """ASCII JSON."""
     return Response(json.dumps(value, allow_nan=False), status, headers, "application/json")
+
+
+class UndeclaredRoute(Exception):
+    """A route doesn't say whom it answers."""
+
+
+class Access(NamedTuple):
+    """Whom a route answers: a role, or None for everybody; what the declaration is called."""
+
+    role: Role | None
+    name: str
+
+
+_DECLARATIONS: Final[Mapping[Any, Access]] = {
+    _reader: Access(Role.READ, "read"),
+    _writer: Access(Role.WRITE, "write"),
+    _admin: Access(Role.ADMIN, "admin"),
+    _scraper: Access(Role.READ, "scraper"),
+    _visitor: Access(None, "visitor"),
+    _prober: Access(None, "prober"),
+}
+
+
+def declared_access(route: object) -> Access:
+    """Whom a route answers. Raises UndeclaredRoute."""
+    asked = route.dependant.dependencies if isinstance(route, APIRoute) else ()
+    declared = [_DECLARATIONS[dependency.call] for dependency in asked if dependency.call in _DECLARATIONS]
+    if len(declared) != 1:
+        raise UndeclaredRoute(
+            f"{getattr(route, 'path', route)} must declare whom it answers, once; see api.dependencies"
+        )
+    return declared[0]
+
+
+async def refuse_undeclared(request: Request) -> None:
+    """Default deny, for routes that were added when the API had been made."""
+    try:
+        declared_access(request.scope.get("route"))
+    except UndeclaredRoute:
+        raise Problem(403, "forbidden", "This route declares nobody whom it answers.") from None

@@ -6,14 +6,14 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from api.dependencies import GivenPorts, Reader, json_response
+from api.dependencies import GivenPorts, Prober, Reader, Scraper, json_response
 from api.problems import Problem
 from sidecar.stats import Stats, TopicCounts
 
 router = APIRouter(tags=["process"])
 
 
-@router.get("/livez")
+@router.get("/livez", dependencies=[Prober])
 async def live(ports: GivenPorts) -> Response:
     """200 while the engine turns. When it hasn't for 10 s only a restart helps."""
     age_s = ports.monotonic_s() - ports.stats().turned_monotonic_s
@@ -22,7 +22,7 @@ async def live(ports: GivenPorts) -> Response:
     return json_response({"status": "alive"})
 
 
-@router.get("/readyz")
+@router.get("/readyz", dependencies=[Prober])
 async def ready(ports: GivenPorts) -> Response:
     """200 when this process does its work, else 503 with what is wrong."""
     problems = list(ports.stats().problems)
@@ -33,8 +33,8 @@ async def ready(ports: GivenPorts) -> Response:
     return json_response({"status": "ready", "warnings": warnings})
 
 
-@router.get("/metrics", response_class=Response)
-async def metrics(caller: Reader, ports: GivenPorts) -> Response:
+@router.get("/metrics", response_class=Response, dependencies=[Scraper])
+async def metrics(ports: GivenPorts) -> Response:
     """Prometheus text."""
     text = await asyncio.to_thread(ports.metrics)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from api.dependencies import json_response
+from api.dependencies import Visitor, json_response
 
 REFERENCE: Final = "#/components/schemas/{model}"
 _OPEN: Final = ("/livez", "/readyz")
@@ -42,23 +42,22 @@ def body_of(model: type[BaseModel]) -> dict[str, Any]:
 def install(app: FastAPI, bodies: tuple[type[BaseModel], ...]) -> None:
     """`bodies` are the models named by `body_of`: FastAPI doesn't see them."""
     app.openapi = partial(_document, app, bodies)  # type: ignore[method-assign]
-    app.include_router(router)
 
 
-@router.get("/openapi.json")
+@router.get("/openapi.json", dependencies=[Visitor])
 async def openapi(request: Request) -> Response:
     """The description of the API; it holds no data, so it needs no token."""
     return json_response(request.app.openapi())
 
 
-@router.get("/docs")
+@router.get("/docs", dependencies=[Visitor])
 async def docs() -> Response:
     """The page that shows it."""
     page = files("api").joinpath("docs.html").read_text("utf-8")
     return HTMLResponse(page, headers={"Content-Security-Policy": _content_policy(page)})
 
 
-@router.get("/")
+@router.get("/", dependencies=[Visitor])
 async def start() -> Response:
     """People who open the address get the page."""
     return RedirectResponse("/docs", 302)

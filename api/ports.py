@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from api.auth import Tokens
+from api.gate import Gate
 from api.lookup import LookUp
 from api.receipts import Receipts
 from policies.model import ManagedBy, Policy, Removed, Versioned
@@ -145,7 +145,7 @@ class Ports:
     redrives: Redrives
     governor: Governor
     metrics: Callable[[], bytes]
-    tokens: Tokens | None
+    gate: Gate
     now_ms: Callable[[], int]
     monotonic_s: Callable[[], float]
     limits: Limits = Limits()

@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from pydantic import Field, SecretStr, ValidationError, model_validator
 
+from sidecar.config_api import ApiSettings
 from sidecar.config_operations import DeadLettersSettings, RedriveSettings
 from sidecar.config_sources import ConfigError, explain, gather, nest
 from sidecar.config_topics import AuditSettings, LedgerSettings, PoliciesSettings, QuarantineSettings
@@ -26,7 +27,6 @@ from sidecar.config_values import (
 
 EMBEDDED: Final = "embedded"
 EMBEDDED_JAVA: Final = "embedded-java"
-LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 SERVER_SCHEMES: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster")
 
 __all__ = ["ConfigError", "Settings", "load_settings"]
@@ -139,31 +139,6 @@ class RedisSettings(Section):
                 raise ValueError(f"redis.{name} is given twice: in redis.url and by itself")
         bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
         return {**values, **{name: item for name, item in given.items() if item}, "url": bare}
-
-
-class ApiSettings(Section):
-    """The REST interface."""
-
-    host: str = Field(default="127.0.0.1", min_length=1, description="Address; other than loopback needs tokens")
-    port: int = Field(default=8230, ge=0, le=65_535, description="Port, 0 takes a free one")
-    tokens_file: str = Field(default="", description="YAML list of (name, role, hash); empty: no tokens, loopback only")
-    receipts_bytes_max: Bytes = Field(
-        default=32 << 20, ge=1 << 20, le=16 << 30,
-        description="Bytes of what the ledger said last that are remembered for look-ups, 1MiB to 16GiB",
-    )  # fmt: skip
-    receipts_look_back_ms: Milliseconds = Field(
-        default=600_000, ge=0, le=7 * 86_400_000, alias="receipts_look_back",
-        description="How far back the ledger is read for look-ups when the process starts, 0 to 7d",
-    )  # fmt: skip
-
-    @model_validator(mode="after")
-    def _tokens_beyond_loopback(self) -> Self:
-        if self.host not in LOOPBACK and not self.tokens_file:
-            raise ValueError(
-                f"api.host {self.host} is reachable from other machines, so api.tokens_file must be set "
-                "(or listen on 127.0.0.1)"
-            )
-        return self
 
 
 class LogSettings(Section):

@@ -20,7 +20,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from api.app import create_app
-from api.auth import AccessConfigError, access
+from api.auth import AccessConfigError
+from api.gate import Gate, open_gate
 from api.idempotency import RedisIdempotency
 from api.ledger_reader import LedgerReader
 from api.lookup import LookUp
@@ -133,7 +134,7 @@ class Process:
     def start(self) -> None:
         """Everything, in order. What fails is raised after what was started has been stopped by `stop`."""
         settings = self.settings
-        tokens = access(settings.api.host, settings.api.tokens_file)
+        gate = open_gate(settings.api, time.monotonic)
         self.services = start_services(settings, self._progress)
         self._stack.callback(self.services.stop)
         # With the logger what the clients say is logged as everything else is; without it they write to stderr.
@@ -166,7 +167,7 @@ class Process:
         own_topics = settings.own_topics
         sources = Sources(settings, own_topics, admin, self.machinery, lambda: self.store.table)
         sources.look()
-        self._start_api(client, overflow, (recorder, sources), tokens)
+        self._start_api(client, overflow, (recorder, sources, gate))
         self._start_housekeeping(sources, overflow, recorder)
         self._stack.callback(engine.stop, 0.0)  # first of all: it settles while the rest is stopped
         gc.collect()
@@ -211,11 +212,9 @@ class Process:
         ensure_topic(admin, self.settings.redrive_topic, 1, ledger.replication_factor, REDRIVE_CONFIG)
         return LedgerTopic(name, partitions, self.settings.group)
 
-    def _start_api(
-        self, client: dict[str, str], overflow: RedisOverflow, parts: tuple[Recorder, Sources], tokens: Any
-    ) -> None:
+    def _start_api(self, client: dict[str, str], overflow: RedisOverflow, made: tuple[Recorder, Sources, Gate]) -> None:
         settings, engine, store = self.settings, self.engine, self.store
-        recorder, sources = parts
+        recorder, sources, gate = made
         sender = KafkaSender(client)
         sender.start()
         self._stack.callback(sender.stop)
@@ -242,7 +241,7 @@ class Process:
             redrives=redrives,
             governor=governor_of(settings),
             metrics=Exposition(lambda: engine.stats, lambda: store.table, recorder),
-            tokens=tokens,
+            gate=gate,
             now_ms=lambda: time.time_ns() // 1_000_000,
             monotonic_s=time.monotonic,
             limits=Limits(headers=settings.intake.headers_max, header_bytes=settings.intake.header_bytes_max),

@@ -77,13 +77,15 @@ def rows(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[Row]:
 
 def shown(setting: str, default: Any) -> str:
     """A default as a user would write it."""
-    if isinstance(default, NoneType | list) or default == "":
+    if isinstance(default, NoneType) or default in ("", []):
         return ""
+    if isinstance(default, list):
+        return ",".join(default)
     if setting == "data_dir":  # under whichever home
         return "~/" + Path(default).relative_to(Path.home()).as_posix()
     if "bytes" in setting:
         return f"{default >> 20}MiB" if default >> 20 else f"{default >> 10}KiB"
-    return str(default)
+    return str(default).lower() if isinstance(default, bool) else str(default)
 
 
 def page() -> str:

@@ -10,7 +10,8 @@ import httpx
 import typer
 
 from sidecar.cli.failure import Failure, Status
-from sidecar.config import LOOPBACK, load_settings
+from sidecar.config import load_settings
+from sidecar.config_api import is_loopback
 
 TIMEOUT_S: Final = 30.0
 TOKEN_CHARACTERS_MAX: Final = 4_096
@@ -130,7 +131,7 @@ def connect(context: typer.Context, url: str, token_file: Path | None) -> Iterat
         timeout=TIMEOUT_S,
         headers={"Authorization": f"Bearer {token}"} if token else {},
         transport=context.obj if isinstance(context.obj, httpx.BaseTransport) else None,
-        trust_env=parsed.host not in LOOPBACK,  # a proxy of the environment does not know our loopback
+        trust_env=not is_loopback(parsed.host),  # a proxy of the environment does not know our loopback
     ) as client:
         yield Sidecar(client)
 

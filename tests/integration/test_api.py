@@ -15,6 +15,7 @@ import redis
 import redis.exceptions
 
 from api.app import create_app
+from api.gate import Gate
 from api.idempotency import RedisIdempotency
 from api.lookup import LookUp
 from api.ports import Answered, Busy, Fresh, Idempotency, IdempotencyUnavailable, Mismatch, Ports
@@ -112,7 +113,7 @@ def replica(kafka: Kafka, policies_topic: str, client: Any) -> tuple[Server, lis
         receipts=Receipts(1 << 20),
         lookup=LookUp(MemoryHeld()),
         metrics=Exposition(lambda: stats, lambda: store.table, Recorder()),
-        tokens=None,
+        gate=Gate(),
         now_ms=lambda: time.time_ns() // 1_000_000,
         monotonic_s=time.monotonic,
     )

@@ -13,6 +13,7 @@ from fastapi import FastAPI
 
 from api.app import create_app
 from api.auth import Tokens
+from api.gate import Gate
 from api.lookup import LookUp
 from api.ports import (
     Acknowledged,
@@ -193,6 +194,7 @@ class World:
     monotonic_s: float = 100.0
     now_ms: int = NOW_MS
     tokens: Tokens | None = None
+    gate: Gate | None = None
     limits: Limits = field(default_factory=Limits)
     runner: asyncio.Runner = field(default_factory=asyncio.Runner)
     recorder: Recorder = field(default_factory=Recorder)
@@ -213,7 +215,7 @@ class World:
                 receipts=self.receipts,
                 lookup=LookUp(self.held),
                 metrics=Exposition(lambda: self.stats, lambda: self.policies.table, self.recorder),
-                tokens=self.tokens,
+                gate=self.gate or Gate(self.tokens),
                 now_ms=lambda: self.now_ms,
                 monotonic_s=lambda: self.monotonic_s,
                 limits=self.limits,

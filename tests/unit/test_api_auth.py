@@ -3,8 +3,10 @@ import re
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
-from api.auth import AccessConfigError, Role, access, is_loopback, load_tokens, new_token
+from api.auth import AccessConfigError, Role, load_tokens, new_token
+from sidecar.config_api import ApiSettings
 from tests.unit.api_world import REMINDERS, World, problem, world
 
 ROUTES = [
@@ -131,18 +133,19 @@ def test_localhost_has_many_names(host: str) -> None:
         assert api.call("GET", "/v1/stats", headers={"host": host}).status_code == 200
 
 
-def test_loopback_needs_no_tokens() -> None:
-    for host in ("127.0.0.1", "127.8.8.8", "::1", "localhost"):
-        assert access(host, "") is None
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_loopback_needs_no_tokens(host: str) -> None:
+    assert not ApiSettings(host=host).authenticates
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.1", "example.org"])
-def test_any_other_host_needs_tokens(host: str, tmp_path: Path) -> None:
-    with pytest.raises(AccessConfigError, match=r"api\.tokens_file must be set"):
-        access(host, "")
-    path, _ = tokens_file(tmp_path / "tokens.yaml")
-    assert access(host, str(path)) is not None
-    assert not is_loopback(host)
+def test_any_other_host_needs_tokens_or_a_plain_word(host: str) -> None:
+    with pytest.raises(ValidationError) as raised:
+        ApiSettings(host=host)
+    for way_out in ("api.tokens_file must be set", "api.oidc.issuer", "127.0.0.1", "api.allow_unauthenticated=true"):
+        assert way_out in str(raised.value)
+    assert ApiSettings(host=host, tokens_file="tokens.yaml").authenticates
+    assert not ApiSettings(host=host, allow_unauthenticated=True).authenticates
 
 
 HASH = "sha256:" + "0" * 64

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from api.dependencies import Prober
 from sidecar.stats import Lateness, TopicCounts
 from tests.unit.api_world import World, problem, world
 
@@ -69,7 +70,7 @@ def test_the_unforeseen_shows_nothing(api: World, caplog: pytest.LogCaptureFixtu
     def broken() -> None:
         raise ValueError("hunter2")
 
-    api.app.add_api_route("/broken", broken)
+    api.app.add_api_route("/broken", broken, dependencies=[Prober])
     with caplog.at_level(logging.ERROR):
         response = api.call("GET", "/broken")
     problem(response, 500, "internal-error")

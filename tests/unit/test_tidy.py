@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from pydantic import BaseModel
 
 from tests.source import ROOT, Source, attributes_read, environment_names, python_files, text_files
 
@@ -268,18 +269,17 @@ def test_packages_hold_a_docstring_and_public_names() -> None:
 def known_variables() -> set[str]:
     from sidecar.config import Settings
 
-    known = set(OTHER_VARIABLES)
-    for name, field in Settings.model_fields.items():
-        plain = (field.alias or name).upper()
-        section = field.annotation
-        inner = getattr(section, "model_fields", None)
-        if inner is None:
-            known |= {f"TICKOVER_{plain}", f"TICKOVER_{plain}_FILE"}
-            continue
-        for inner_name, inner_field in inner.items():
-            variable = f"TICKOVER_{plain}__{(inner_field.alias or inner_name).upper()}"
-            known |= {variable, f"{variable}_FILE"}
-    return known
+    return set(OTHER_VARIABLES) | set(variables_of(Settings, "TICKOVER_"))
+
+
+def variables_of(section: type[BaseModel], prefix: str) -> Iterator[str]:
+    for name, field in section.model_fields.items():
+        variable = prefix + (field.alias or name).upper()
+        inner = field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            yield from variables_of(inner, f"{variable}__")
+        else:
+            yield from (variable, f"{variable}_FILE")
 
 
 def test_every_variable_named_anywhere_is_a_setting() -> None:

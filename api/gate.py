@@ -1,0 +1,158 @@
+"""Who is let in: who a caller is, whether the role is enough, and whether it is too often.
+
+    tokens or a provider in the settings    a bearer token, else 401
+    none of them, on loopback               whoever is on this machine, but no page in a browser, else 403
+    api.allow_unauthenticated               anybody
+
+A caller is limited by name, or without one by address; so are refused tokens, which cost us as much as good ones.
+"""
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from ipaddress import IPv6Address, ip_address
+from pathlib import Path
+from typing import Final
+
+from fastapi import Request
+
+from api.auth import ANONYMOUS, AccessConfigError, Caller, Role, Tokens, load_tokens
+from api.jwks import Keys, KeysUnavailable, Provider
+from api.oidc import Oidc, TokenRefused
+from api.problems import Problem
+from api.rate import RateLimit
+from sidecar.config_api import ApiSettings, is_loopback
+
+REFUSED_PER_S: Final = 10  # of one address: refused tokens, then 429
+REFUSED_BURST: Final = 100
+
+log = logging.getLogger("tickover.api")
+
+
+def _unlimited() -> RateLimit:
+    return RateLimit(0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Whom the settings let in, and how often."""
+
+    tokens: Tokens | None = None
+    oidc: Oidc | None = None
+    anybody: bool = False
+    metrics_open: bool = False
+    rate: RateLimit = field(default_factory=_unlimited)
+    refused_rate: RateLimit = field(default_factory=lambda: RateLimit(REFUSED_PER_S, REFUSED_BURST))
+
+    async def identify(self, request: Request, now_s: float) -> Caller:
+        """The caller of `request`, or `Problem`: 401, 403, 429, 503."""
+        try:
+            caller = await self._caller(request)
+        except Problem as problem:
+            if problem.status == 401:
+                self._limit(self.refused_rate, _address(request), now_s)
+            raise
+        who = _address(request) if caller.name == ANONYMOUS else f"name {caller.name}"
+        self._limit(self.rate, who, now_s)
+        return caller
+
+    def visitor(self, request: Request, now_s: float) -> None:
+        """Limits who calls what is open to everybody. Raises `Problem` (429)."""
+        self._limit(self.rate, _address(request), now_s)
+
+    async def _caller(self, request: Request) -> Caller:
+        if self.tokens is None and self.oidc is None:
+            if not self.anybody:
+                _refuse_pages(request)
+            return Caller(ANONYMOUS, Role.ADMIN)
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        token = token.strip()
+        if scheme.lower() != "bearer" or not token:
+            raise _unauthorized("")
+        caller = self.tokens.caller(token) if self.tokens else None
+        if caller is not None:
+            return caller
+        if self.oidc is None:
+            raise _unauthorized("it is unknown")
+        try:
+            return await self.oidc.caller(token)
+        except TokenRefused as error:
+            raise _unauthorized(str(error)) from None
+        except KeysUnavailable as error:
+            detail = "Tokens can't be verified at the moment: their provider doesn't answer."
+            raise Problem(503, "keys-unavailable", detail, _retry_after(error.retry_s)) from None
+
+    def _limit(self, rate: RateLimit, who: str, now_s: float) -> None:
+        wait_s = rate.wait_s(who, now_s)
+        if wait_s:
+            detail = f"Too many requests. Try again in {math.ceil(wait_s)} s."
+            raise Problem(429, "rate-limited", detail, _retry_after(wait_s))
+
+
+def open_gate(settings: ApiSettings, now_s: Callable[[], float]) -> Gate:
+    """The gate that the settings ask for; `now_s` is a monotonic clock. Raises `AccessConfigError`."""
+    oidc = None
+    if settings.oidc.issuer:
+        try:
+            provider = Provider(settings.oidc)
+        except OSError as error:  # also what ssl says of a file that holds no certificate
+            reason = error.strerror or type(error).__name__
+            raise AccessConfigError(f"api.oidc.ca_file {settings.oidc.ca_file}: {reason}") from None
+        ages_s = settings.oidc.keys_max_age_ms / 1_000, settings.oidc.keys_stale_max_ms / 1_000
+        oidc = Oidc(settings.oidc, Keys(provider.fetch, *ages_s, now_s))
+    if settings.allow_unauthenticated:
+        log.warning("api.allow_unauthenticated is set: whoever reaches the API may do everything")
+    return Gate(
+        tokens=load_tokens(Path(settings.tokens_file)) if settings.tokens_file else None,
+        oidc=oidc,
+        anybody=settings.allow_unauthenticated,
+        metrics_open=settings.metrics_open,
+        rate=RateLimit(settings.rate_limit, settings.rate_burst),
+    )
+
+
+def require(caller: Caller, needed: Role) -> None:
+    """403 without the role."""
+    if caller.role is None or caller.role < needed:
+        raise Problem(403, "forbidden", f"This needs the role {needed.name.lower()}.")
+
+
+def _unauthorized(reason: str) -> Problem:
+    """401; without a reason no token was given (RFC 6750 section 3.1)."""
+    challenge = 'Bearer realm="tickover"' + (f', error="invalid_token", error_description="{reason}"' if reason else "")
+    detail = "Send a valid token: Authorization: Bearer <token>." + (
+        f" This one is refused: {reason}." if reason else ""
+    )
+    return Problem(401, "unauthorized", detail, {"WWW-Authenticate": challenge})
+
+
+def _retry_after(wait_s: float) -> dict[str, str]:
+    return {"Retry-After": str(max(math.ceil(wait_s), 1))}
+
+
+def _refuse_pages(request: Request) -> None:
+    """Without tokens the only fence is the loopback address, and browsers are behind it.
+
+    A page whose host name is pointed at 127.0.0.1 could call us: its requests carry that name in Host. Any page may
+    send requests without a body of its own type, `fire` say, to 127.0.0.1: they carry the page's address in Origin.
+    """
+    host = request.headers.get("host", "")
+    name = host if host.endswith("]") else host.rpartition(":")[0] or host
+    if not is_loopback(name):
+        raise Problem(403, "host-not-allowed", "Without tokens the API answers only as localhost.")
+    origin = request.headers.get("origin")
+    if origin is not None and origin.lower() != f"http://{host}".lower():
+        raise Problem(403, "origin-not-allowed", "Without tokens the API answers no other site's pages.")
+
+
+def _address(request: Request) -> str:
+    """The caller's address; of IPv6 the network that one machine may choose its addresses from."""
+    host = request.client.host if request.client else ""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return f"address {host}"
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is None:
+        return f"network {int(address) >> 64:x}"
+    return f"address {address}"

@@ -1,0 +1,206 @@
+"""Whom the API lets in: declared for every route, denied by default, safe where there are no tokens."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import APIRouter, Depends
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
+
+from api import app as api_app
+from api.app import PARTS, SAFE_HEADERS
+from api.auth import AccessConfigError, Role, load_tokens
+from api.dependencies import Prober, Reader, UndeclaredRoute, Visitor, Writer, declared_access
+from api.gate import Gate, open_gate
+from sidecar.config_api import ApiSettings, OidcSettings
+from tests.unit.api_world import REMINDERS, World, problem, world
+from tests.unit.oidc_world import AUDIENCE, ISSUER
+from tests.unit.test_api_auth import OPEN, ROUTES, bearer, tokens_file
+
+EVERYBODY = {"/livez": "prober", "/readyz": "prober", "/openapi.json": "visitor", "/docs": "visitor", "/": "visitor"}
+
+
+def declared() -> dict[tuple[str, str], Any]:
+    return {
+        (method, route.path): declared_access(route)
+        for part in PARTS
+        for route in part.router.routes
+        for method in route.methods
+    }
+
+
+def test_every_route_declares_whom_it_answers() -> None:
+    everything = declared()
+    open_ones = {path: access.name for (_, path), access in everything.items() if access.role is None}
+    assert open_ones == EVERYBODY
+    assert len(everything) == len(ROUTES) + len(EVERYBODY)
+    assert {path for (_, path), access in everything.items() if access.name == "scraper"} == {"/metrics"}
+
+
+def test_what_changes_something_needs_more_than_reading() -> None:
+    reads = {("POST", "/v1/policies/explain")}
+    for (method, path), access in declared().items():
+        if method not in ("GET", "HEAD") and (method, path) not in reads:
+            assert access.role is not None
+            assert access.role > Role.READ, (method, path)
+
+
+async def nobody() -> PlainTextResponse:
+    return PlainTextResponse("let in")
+
+
+async def twice(caller: Reader, author: Writer) -> PlainTextResponse:
+    return PlainTextResponse("let in")
+
+
+async def declared_twice(caller: Reader) -> PlainTextResponse:
+    return PlainTextResponse("let in")
+
+
+def undeclared_routers() -> list[APIRouter]:
+    routers = [APIRouter() for _ in range(5)]
+    routers[0].add_api_route("/new", nobody)
+    routers[1].add_api_route("/new", twice)
+    routers[2].add_api_route("/new", declared_twice, dependencies=[Prober])
+    routers[3].routes.append(Route("/new", lambda request: PlainTextResponse("let in")))
+    routers[4].add_api_route("/new", nobody, dependencies=[Depends(nobody)])
+    return routers
+
+
+@pytest.mark.parametrize("router", undeclared_routers())
+def test_a_route_that_declares_nothing_keeps_the_api_from_starting(
+    router: APIRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Part:
+        pass
+
+    part = Part()
+    part.router = router  # type: ignore[attr-defined]
+    monkeypatch.setattr(api_app, "PARTS", (*PARTS, part))
+    with pytest.raises(UndeclaredRoute, match="/new must declare"):
+        World()
+
+
+def test_a_route_that_is_added_later_answers_nobody(tmp_path: Path) -> None:
+    path, given = tokens_file(tmp_path / "tokens.yaml")
+    with world(tokens=load_tokens(path)) as api:
+        api.app.add_api_route("/new", nobody)
+        api.app.add_api_route("/known", nobody, dependencies=[Visitor])
+        for headers in ({}, bearer(given[Role.ADMIN])):
+            problem(api.call("GET", "/new", headers=headers), 403, "forbidden")
+        assert api.call("GET", "/known").text == "let in"
+
+
+def test_metrics_are_open_only_if_a_setting_says_so(tmp_path: Path) -> None:
+    path, given = tokens_file(tmp_path / "tokens.yaml")
+    tokens = load_tokens(path)
+    with world(tokens=tokens) as api:
+        assert api.call("GET", "/metrics").status_code == 401
+        assert api.call("GET", "/metrics", headers=bearer(given[Role.READ])).status_code == 200
+    assert open_gate(ApiSettings(metrics_open=True), lambda: 0.0).metrics_open
+    with world(gate=Gate(tokens, metrics_open=True)) as api:
+        assert api.call("GET", "/metrics").status_code == 200
+        assert api.call("GET", "/v1/stats").status_code == 401
+
+
+def test_no_other_sites_page_may_call_without_tokens() -> None:
+    with world() as api:
+        for origin in ("http://evil.example", "null", "http://127.0.0.1:9999", "https://127.0.0.1:8230", ""):
+            for method, path in (("POST", "/v1/messages/a/fire"), ("GET", "/v1/stats")):
+                problem(api.call(method, path, headers={"origin": origin}), 403, "origin-not-allowed")
+        assert api.call("GET", "/v1/stats", headers={"origin": "http://127.0.0.1:8230"}).status_code == 200
+        assert not api.sender.sent
+
+
+def test_anybody_is_let_in_only_if_a_setting_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    gate = open_gate(ApiSettings(host="0.0.0.0", allow_unauthenticated=True), lambda: 0.0)
+    assert "may do everything" in caplog.text
+    caplog.clear()
+    with world(gate=gate) as api:
+        elsewhere = {"host": "tickover.example"}
+        assert api.call("GET", "/v1/stats", headers=elsewhere).status_code == 200
+        assert api.call("DELETE", "/v1/policies/x", headers={**elsewhere, "if-match": "*"}).status_code == 404
+        assert api.audited[0]["actor"] == "anonymous"
+    open_gate(ApiSettings(), lambda: 0.0)
+    assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"allow_unauthenticated": True, "tokens_file": "x"}, "contradicts"),
+        ({"oidc": {"issuer": ISSUER}}, "api.oidc.audience must be set"),
+        ({"oidc": {"audience": "x"}}, "api.oidc.issuer must be set"),
+        ({"oidc": {"issuer": "http://login.example", "audience": "x"}}, "https://"),
+        ({"oidc": {"issuer": "ftp://login.example", "audience": "x"}}, "https://"),
+        ({"oidc": {"issuer": "https://a:geheim@login.example", "audience": "x"}}, "without user name"),
+        ({"oidc": {"issuer": "https://[", "audience": "x"}}, "https://"),
+        ({"oidc": {"issuer": "login.example", "audience": "x"}}, "https://"),
+        ({"oidc": {"issuer": ISSUER, "audience": "x", "algorithms": "HS256"}}, "some of RS256"),
+        ({"oidc": {"issuer": ISSUER, "audience": "x", "algorithms": "RS256,none"}}, "some of RS256"),
+        ({"oidc": {"issuer": ISSUER, "audience": "x", "algorithms": ""}}, "some of RS256"),
+        ({"oidc": {"issuer": ISSUER, "audience": "x", "keys_stale_max": "5m"}}, "must not be shorter"),
+    ],
+)
+def test_settings_that_are_not_safe(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says) as raised:
+        ApiSettings.model_validate(settings)
+    assert "geheim" not in str(raised.value)
+
+
+def test_certificates_that_are_none(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("geheim")
+    for name in ("ca.pem", "nothing.pem"):
+        oidc = OidcSettings(issuer=ISSUER, audience=(AUDIENCE,), ca_file=str(tmp_path / name))
+        with pytest.raises(AccessConfigError, match=r"api\.oidc\.ca_file") as raised:
+            open_gate(ApiSettings(oidc=oidc), lambda: 0.0)
+        assert "geheim" not in str(raised.value)
+
+
+def test_every_answer_has_safe_headers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+    path, given = tokens_file(tmp_path / "tokens.yaml")
+    with world(tokens=load_tokens(path)) as api:
+        api.add(REMINDERS)
+        api.sender.failures = [ZeroDivisionError()]
+        admin = bearer(given[Role.ADMIN])
+        answers = {
+            200: api.call("GET", "/livez"),
+            302: api.call("GET", "/"),
+            401: api.call("GET", "/v1/stats"),
+            403: api.call("POST", "/v1/messages", headers=bearer(given[Role.READ])),
+            404: api.call("GET", "/nothing"),
+            405: api.call("PUT", "/livez"),
+            413: api.send_raw("POST", "/v1/messages", b" " * (api.limits.body_bytes + 1), **admin),
+            422: api.call("POST", "/v1/messages", json={"target": "nowhere"}, headers=admin),
+            500: api.call("POST", "/v1/messages", json={"target": "push"}, headers=admin),
+        }
+        assert [answer.status_code for answer in answers.values()] == list(answers)
+        page = api.call("GET", "/docs")
+        for answer in (*answers.values(), page):
+            assert {name: answer.headers.get(name) for name in SAFE_HEADERS} == SAFE_HEADERS
+            assert answer.headers["cache-control"] == "no-store"
+            assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+            assert "server" not in answer.headers
+        assert "script-src 'sha256-" in page.headers["content-security-policy"]
+
+
+def test_whoever_is_not_let_in_is_recorded(tmp_path: Path) -> None:
+    path, given = tokens_file(tmp_path / "tokens.yaml")
+    with world(tokens=load_tokens(path)) as api:
+        for method, route, needed in ROUTES:
+            before = len(api.audited)
+            api.call(method, route, headers=bearer("wrong"))
+            if needed > Role.READ:
+                api.call(method, route, headers=bearer(given[Role.READ]))
+            records = api.audited[before:]
+            assert [record["status"] for record in records] == ([401, 403] if needed > Role.READ else [401])
+            assert all(record["outcome"] == "refused" for record in records)
+            api.monotonic_s += 1
+        before = len(api.audited)
+        for route in OPEN:
+            api.call("GET", route)
+        assert len(api.audited) == before
+    assert "wrong" not in str(api.audited)
