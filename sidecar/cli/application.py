@@ -21,7 +21,7 @@ from sidecar.cli import (
     running,
 )
 from sidecar.cli.failure import Failure, Status
-from sidecar.cli.output import say
+from sidecar.cli.output import OutputDefault, output_before, say
 from sidecar.config import ConfigError
 
 HELP: Final = """Delayed delivery and retries for Kafka.
@@ -87,8 +87,11 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
+    form: OutputDefault = None,
 ) -> None:
     """What stands before the subcommand."""
+    output_before(context, form)

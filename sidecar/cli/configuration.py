@@ -8,10 +8,11 @@ import typer
 from pydantic import BaseModel
 
 from sidecar.cli.failure import Failure, Status
-from sidecar.cli.output import Form, OutputOption, show
+from sidecar.cli.output import Form, OutputOption, output_before, show
 from sidecar.config import Settings, load_settings
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show settings and what can be set.")
+app.callback()(output_before)
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", "-c", envvar="TICKOVER_CONFIG", help="YAML file of settings.")

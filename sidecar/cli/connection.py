@@ -14,7 +14,7 @@ from sidecar.config import load_settings
 from sidecar.config_api import is_loopback
 
 TIMEOUT_S: Final = 30.0
-TOKEN_CHARACTERS_MAX: Final = 4_096
+TOKEN_CHARACTERS_MAX: Final = 16_384  # signed tokens with many claims are long
 PAGES_MAX: Final = 1_000
 PAGE_LIMIT: Final = 500
 ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # where a server listens, where to call it
@@ -22,6 +22,7 @@ STATUSES: Final = {404: Status.NOT_FOUND, 409: Status.CONFLICT, 412: Status.CONF
 HINTS: Final = {
     401: "give a token: --token-file FILE, TICKOVER_TOKEN or TICKOVER_TOKEN_FILE",
     403: "use a token whose role allows this",
+    429: "call less often, or raise api.rate_limit",
     412: "somebody else changed it meanwhile; look again, then repeat",
     503: "try again; `tickover doctor` finds the cause",
 }

@@ -13,7 +13,7 @@ from policies.duration import parse_duration, parse_time
 from policies.errors import FormatError
 from sidecar.cli.connection import Sidecar, TokenOption, UrlOption, connect
 from sidecar.cli.failure import Failure, Status
-from sidecar.cli.output import Form, OutputOption, say, show, utc_text
+from sidecar.cli.output import Form, OutputOption, output_before, say, show, utc_text
 
 PAGES_MAX: Final = 100_000
 PAGE_LIMIT: Final = 500
@@ -28,11 +28,7 @@ SinceOption = Annotated[str | None, typer.Option(help="How long ago (2h), or a t
 UntilOption = Annotated[str | None, typer.Option(help="As --since; letters from then on are left out.")]
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show dead letters.")
-
-
-@app.callback()
-def dead_letters() -> None:
-    """Show dead letters."""
+app.callback()(output_before)
 
 
 # The parameters of a command are its options: they cannot be fewer than what the user may say.

@@ -11,16 +11,12 @@ from policies.duration import parse_duration, parse_time
 from policies.errors import FormatError
 from sidecar.cli.connection import TokenOption, UrlOption, connect
 from sidecar.cli.failure import Failure, Status
-from sidecar.cli.output import Form, OutputOption, show
+from sidecar.cli.output import Form, OutputOption, output_before, show
 
 VALUE_BYTES_MAX: Final = 1 << 20  # the sidecar takes no larger body
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Send delayed messages, look them up, change them.")
-
-
-@app.callback()
-def messages() -> None:
-    """Send delayed messages, look them up, change them."""
+app.callback()(output_before)
 
 
 # The parameters of a command are its options: they cannot be fewer than what the user may say.

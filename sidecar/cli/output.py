@@ -25,7 +25,21 @@ class Form(StrEnum):
     YAML = "yaml"
 
 
-OutputOption = Annotated[Form, typer.Option("--output", "-o", help="How data is written to stdout.")]
+HOW: Final = typer.Option("--output", "-o", help="How data is written to stdout.")
+OutputOption = Annotated[Form, HOW]
+OutputDefault = Annotated[Form | None, HOW]
+
+
+def output_before(context: typer.Context, form: OutputDefault = None) -> None:
+    """The callback of a group of commands: `-o` before a command is the same as after it, where it has one."""
+    if form is not None:
+        context.default_map = _defaults(context.command, form)
+
+
+def _defaults(command: Any, form: Form) -> dict[str, Any]:
+    """What each command below is to take for `form` if it isn't told."""
+    below = getattr(command, "commands", {})
+    return {"form": form.value, **{name: _defaults(child, form) for name, child in below.items()}}
 
 
 def say(text: str) -> None:

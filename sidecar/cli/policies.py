@@ -14,11 +14,12 @@ from policies.model import Policy, policy_document
 from sidecar.cli.connection import Sidecar, TokenOption, UrlOption, connect, read_object
 from sidecar.cli.failure import Failure, Status
 from sidecar.cli.messages import read_header
-from sidecar.cli.output import Form, OutputOption, say, show, utc_text
+from sidecar.cli.output import Form, OutputOption, output_before, say, show, utc_text
 
 INPUT_CHARACTERS_MAX: Final = 4 << 20
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show, change and check policies.")
+app.callback()(output_before)
 
 Name = Annotated[str, typer.Argument(help="Name of the policy.")]
 File = Annotated[str | None, typer.Option("--file", "-f", help="YAML file of policies (`---` between); - is stdin.")]
@@ -189,7 +190,8 @@ def _read(file: str) -> tuple[Policy, ...]:
             return read_policies_file(Path(file))
         return parse_policies(sys.stdin.read(INPUT_CHARACTERS_MAX), "stdin")
     except PolicyFileError as error:
-        raise Failure(str(error)) from None
+        unreadable = isinstance(error.__cause__, OSError)
+        raise Failure(str(error), Status.USAGE if unreadable else Status.FAILED) from None
     except UnicodeDecodeError:
         raise Failure("stdin: not UTF-8") from None
 

@@ -18,7 +18,7 @@ from sidecar.cli.dead_letters import (
     times,
 )
 from sidecar.cli.failure import Failure, Status
-from sidecar.cli.output import Form, OutputOption, say, show, utc_text
+from sidecar.cli.output import Form, OutputOption, output_before, say, show, utc_text
 
 POLL_S: Final = 0.5
 SAID_S: Final = 2.0  # between two lines of progress
@@ -26,13 +26,9 @@ ACTIVE: Final = frozenset({"planning", "canary", "running"})
 WELL: Final = frozenset({"planned", "canaried", "done"})
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Send dead letters again.")
+app.callback()(output_before)
 Id = Annotated[str, typer.Argument(help="Id of the redrive, as `plan` and `status` show it.")]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Return when it has begun; `status` shows how far it is.")]
-
-
-@app.callback()
-def redrive() -> None:
-    """Send dead letters again."""
 
 
 # The parameters of a command are its options: they cannot be fewer than what the user may say.

@@ -3,12 +3,14 @@
 import json
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import yaml
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from policies.file import read_policies_file
@@ -56,6 +58,37 @@ def test_every_command_has_help(command: list[str]) -> None:
     assert result.exit_code == 0
     assert "Usage: tickover" in result.stdout
     assert len(result.stdout.splitlines()) > 4
+
+
+def all_commands(command: Any) -> Iterator[Any]:
+    below = getattr(command, "commands", {})
+    yield command
+    for child in below.values():
+        yield from all_commands(child)
+
+
+def test_output_has_one_name_in_all_commands() -> None:
+    """What stands before a command is handed down by this name; a group takes it for those below."""
+    with_output = {}
+    for command in all_commands(get_command(app)):
+        names = {option: parameter.name for parameter in command.params for option in parameter.opts}
+        if "-o" in names:
+            with_output[command.name] = names["-o"]
+        if getattr(command, "commands", {}) and command.name != "pipeline":  # its jobs write reports
+            assert "-o" in names, command.name
+    assert len(with_output) > 20
+    assert set(with_output.values()) == {"form"}
+
+
+def test_output_before_the_command_is_data() -> None:
+    file = str(ROOT / "examples" / "policies.yaml")
+    asked = ["policies", "validate", file]
+    after = tickover(*asked, "-o", "json")
+    assert (
+        tickover("-o", "json", *asked).stdout == tickover("policies", "-o", "json", *asked[1:]).stdout == after.stdout
+    )
+    assert len(json.loads(after.stdout)) == 3
+    assert tickover("-o", "xml", *asked).exit_code == 2
 
 
 def test_unknown_commands_and_options_are_usage() -> None:
@@ -155,7 +188,10 @@ def test_validate_works_offline_and_names_the_line(tmp_path: Path) -> None:
     bad = tickover("policies", "validate", str(tmp_path / "p.yaml"))
     assert bad.exit_code == 1
     assert "p.yaml:3:" in bad.stderr
-    assert tickover("policies", "validate", str(tmp_path / "none.yaml")).exit_code == 1
+    for command in ("validate", "apply"):
+        missing = tickover("policies", command, str(tmp_path / "none.yaml"))
+        assert missing.exit_code == 2
+        assert "none.yaml" in missing.stderr
     assert tickover("policies", "validate", "-", stdin="").exit_code == 1
 
 
