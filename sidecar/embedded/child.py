@@ -13,8 +13,9 @@ from typing import IO, Final
 
 # The shell's child reads a pipe that only we hold open; when we die, however we die, it reads the end and
 # signals the server. `exec` makes the server take the shell's process id. PDEATHSIG would not do: it is sent
-# when the starting thread ends, and that need not be the main thread.
-_GUARDED: Final = 'exec 3<&0; (cat <&3 >/dev/null; kill -{signal} $$) & exec "$@" 3<&- </dev/null'
+# when the starting thread ends, and that need not be the main thread. It holds nothing else open: whoever reads what
+# the server prints sees its end.
+_GUARDED: Final = 'exec 3<&0; (cat <&3; kill -{signal} $$) >/dev/null 2>&1 & exec "$@" 3<&- </dev/null'
 
 # Below the range from which the system gives ports to outgoing connections: a client that keeps trying to
 # reach a stopped server inside that range can connect to itself and so take the port away for good.
