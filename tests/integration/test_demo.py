@@ -14,7 +14,7 @@ import pytest
 from tests.services.kafka import Kafka
 from tests.source import ROOT
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 SET_UP_S = 90.0
 STOP_S = 15.0

@@ -18,7 +18,7 @@ from tests.source import ROOT
 
 pytestmark = pytest.mark.integration
 
-EXAMPLE_S = 30.0
+EXAMPLE_S = 60.0
 TOPICS = ("reminders", "reminders-dlq", "push", "orders", "orders-retry", "orders-dlq")
 
 

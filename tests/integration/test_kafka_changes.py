@@ -35,7 +35,7 @@ match: {topics: ["~in"]}
 delay: {default: 10ms, max: 1h}
 target: {topic: "~out", allow: ["~*"]}
 """
-SOON_S = 20.0
+SOON_S = 60.0
 
 
 def with_topics(site: Site) -> Site:

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 CORPUS = corpus()
 CORPUS_MIN = 80
 STALL_MS_MAX = 1_000
-FOUND_S = 30.0
+FOUND_S = 60.0
 GOOD_RETRY: Headers = [("tickover-attempt", b"1")]
 TARGETS = ("strict-out", "work", "strict-dlq")
 

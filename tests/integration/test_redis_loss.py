@@ -21,7 +21,7 @@ RATE = 2_000
 DELAY_MAX_MS = 14_000
 HELD = 10_000
 LOSSES = 3
-REBUILT_S = 30.0
+REBUILT_S = 90.0
 SEED = 7
 REPEATED_IN_BURST_MAX = 5 * RATE  # by a kill in the middle of a backlog, at least once
 

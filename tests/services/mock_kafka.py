@@ -5,7 +5,7 @@ from typing import Any
 from confluent_kafka import Producer
 
 BROKERS = 1
-START_TIMEOUT_S = 10.0
+START_TIMEOUT_S = 60.0
 
 
 class MockKafka:

@@ -16,9 +16,9 @@ import httpx
 from tests.services.waiting import wait_until
 from tests.source import ROOT
 
-START_S = 40.0
-STOP_S = 15.0
-ANSWER_S = 10.0
+START_S = 90.0
+STOP_S = 30.0
+ANSWER_S = 20.0
 LAST_WORDS_BYTES = 8_000
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from sidecar.housekeeping import Housekeeping, Interval
 
-WAIT_S = 10
+WAIT_S = 60
 
 
 def test_jobs_run_again_even_after_one_failed(caplog: pytest.LogCaptureFixture) -> None:
