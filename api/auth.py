@@ -19,6 +19,8 @@ from typing import Final
 
 import yaml
 
+from policies.file import NOT_PLAIN
+
 TOKENS_MAX: Final = 1_000
 ANONYMOUS: Final = "anonymous"
 OIDC_PREFIX: Final = "oidc:"  # of names that a provider gives, so that none is taken for one of the file
@@ -75,7 +77,7 @@ def load_tokens(path: Path) -> Tokens:
         entries = yaml.safe_load(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise AccessConfigError(f"tokens file {path} can't be read: {type(error).__name__}") from None
-    except yaml.YAMLError:
+    except (yaml.YAMLError, *NOT_PLAIN, RecursionError):
         raise AccessConfigError(f"tokens file {path} is not YAML") from None
     if not isinstance(entries, list) or not entries or len(entries) > TOKENS_MAX:
         raise AccessConfigError(f"tokens file {path} must be a list of 1 to {TOKENS_MAX} tokens")

@@ -125,7 +125,7 @@ def validated(model: type[Model], body: Body) -> Model:
 
 def invalid(error: ValidationError) -> Problem:
     """What is wrong where, without what was given."""
-    errors = validation_errors(error.errors(include_url=False, include_context=False, include_input=False))
+    errors = validation_errors(error.errors(include_url=False, include_input=False))
     return unprocessable("invalid-body", "The body does not fit the schema.", errors=errors)
 
 

@@ -191,7 +191,7 @@ def time_of(name: str, text: str, otherwise: int) -> int:
     try:
         return parse_time(text)
     except FormatError as error:
-        raise unprocessable("invalid-parameter", f"{name}: {error}") from None
+        raise unprocessable("invalid-parameter", f"{name}: {error.problem}") from None
 
 
 def unavailable(error: LookUpUnavailable) -> Problem:

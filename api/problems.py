@@ -12,6 +12,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from policies.errors import words_of
+
 MEDIA_TYPE: Final = "application/problem+json"
 ERRORS_MAX: Final = 20
 
@@ -65,7 +67,7 @@ def install(app: FastAPI) -> None:
 def validation_errors(errors: Any) -> list[dict[str, str]]:
     """Pydantic's errors as place and message; never the input, which may be a payload."""
     return [
-        {"at": "/" + "/".join(str(step) for step in error["loc"]), "message": error["msg"]}
+        {"at": "/" + "/".join(str(step) for step in error["loc"]), "message": words_of(error)}
         for error in errors[:ERRORS_MAX]
     ]
 

@@ -1,5 +1,8 @@
 """What can go wrong with policies; the type says what to do."""
 
+from collections.abc import Mapping
+from typing import Any
+
 
 class PolicyError(Exception):
     """Anything this package refuses."""
@@ -12,6 +15,16 @@ class FormatError(PolicyError, ValueError):
         shown = repr(given)
         super().__init__(f"{problem}: {shown if len(shown) <= 80 else shown[:77] + '...'}")
         self.problem = problem
+
+
+def words_of(error: Mapping[str, Any]) -> str:
+    """What one of pydantic's errors says, without the input: it may be a payload or a secret, and is shown to many."""
+    context = error.get("ctx") or {}
+    if isinstance(cause := context.get("error"), FormatError):
+        return cause.problem
+    if "expected_tags" in context:  # pydantic's own words quote the one that was given
+        return f"must be one of {context['expected_tags']}"
+    return str(error["msg"]).removeprefix("Value error, ")
 
 
 class PolicyFileError(PolicyError):

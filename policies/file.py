@@ -1,5 +1,6 @@
 """The policies file: YAML documents (`---`), one policy each. Errors name the line."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -7,13 +8,16 @@ from typing import Final
 import yaml
 from pydantic import ValidationError
 
-from policies.errors import PolicyFileError
+from policies.errors import PolicyFileError, words_of
 from policies.model import Policy
 
 FILE_BYTES_MAX: Final = 4 * 1024 * 1024
 NODES_MAX: Final = 200_000  # counted with aliases expanded, so that a few lines cannot become gigabytes
 DEPTH_MAX: Final = 40
 POLICIES_MAX: Final = 10_000
+# What PyYAML lets through of `!!timestamp x`, `!!bool x` and `!!int ""`, of a date that is none and a number too long.
+_QUOTED: Final = re.compile(r"(['\"])((?:\\.|(?!\1).)*)\1", re.DOTALL)
+NOT_PLAIN: Final = (ValueError, AttributeError, LookupError, TypeError)
 
 
 def read_policies_file(path: str | Path) -> tuple[Policy, ...]:
@@ -47,6 +51,15 @@ def parse_policies(text: str, path: str = "policies") -> tuple[Policy, ...]:
     return tuple(policies.values())
 
 
+def yaml_problem(error: yaml.MarkedYAMLError) -> str:
+    """What is wrong, without what stands there: `password: *secret` is an alias, which PyYAML's own words quote."""
+
+    def shown(quoted: re.Match[str]) -> str:
+        return quoted[0] if len(quoted[2]) <= 2 or quoted[2].startswith("<") else "..."  # a sign, or a kind of token
+
+    return _QUOTED.sub(shown, error.problem or error.context or "not YAML")
+
+
 def _documents(text: str, path: str) -> Iterator[yaml.Node]:
     """The documents that hold something, as nodes, because only nodes know their lines."""
     try:
@@ -58,7 +71,7 @@ def _documents(text: str, path: str) -> Iterator[yaml.Node]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
-        raise PolicyFileError(path, line, column, error.problem or "not YAML") from None
+        raise PolicyFileError(path, line, column, yaml_problem(error)) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise PolicyFileError(path, line, 1, f"a character that YAML does not allow ({error.reason})") from None
@@ -96,10 +109,11 @@ def _policy_of(document: yaml.Node, path: str) -> Policy:
         content = yaml.constructor.SafeConstructor().construct_document(document)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or document.start_mark
-        problem = error.problem or "not a plain value"
-        raise PolicyFileError(path, mark.line + 1, mark.column + 1, problem) from None
-    except ValueError as error:  # a date that is none, a number too long
-        raise PolicyFileError(path, *_place(document), f"not a plain value ({error})") from None
+        raise PolicyFileError(path, mark.line + 1, mark.column + 1, yaml_problem(error)) from None
+    except NOT_PLAIN:  # not their texts: they quote the value
+        raise PolicyFileError(
+            path, *_place(document), "not a plain value: a date that is none, a number too long"
+        ) from None
     if not isinstance(content, dict):
         raise PolicyFileError(path, *_place(document), "a policy is a mapping (name: ..., match: ...)")
     try:
@@ -108,13 +122,12 @@ def _policy_of(document: yaml.Node, path: str) -> Policy:
         first, *others = error.errors(include_url=False)
         line, column = _place(_node_at(document, first["loc"]))
         more = f" (and {len(others)} more)" if others else ""
-        raise PolicyFileError(path, line, column, _sentence(first["loc"], first["msg"]) + more) from None
+        raise PolicyFileError(path, line, column, _sentence(first["loc"], words_of(first)) + more) from None
 
 
 def _sentence(place: tuple[int | str, ...], message: str) -> str:
     where = ".".join(str(part) for part in place)
-    text = message.removeprefix("Value error, ")
-    return f"{where}: {text}" if where else text
+    return f"{where}: {message}" if where else message
 
 
 def _node_at(document: yaml.Node, place: tuple[int | str, ...]) -> yaml.Node:

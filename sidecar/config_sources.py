@@ -14,6 +14,8 @@ from typing import Any, Final, NamedTuple, get_args
 import yaml
 from pydantic import BaseModel, SecretStr, ValidationError
 
+from policies.file import NOT_PLAIN, yaml_problem
+
 PREFIX: Final = "TICKOVER_"
 # Ours, but no settings: the file's name, what the command line needs to call us, the container's image.
 OTHER_VARIABLES: Final = frozenset(
@@ -108,8 +110,12 @@ def _read_document(file: Path) -> object:
         raise ConfigError((f"{file}: larger than 1 MiB; this is not a configuration file",))
     try:
         return yaml.load(text, _Loader)
-    except yaml.YAMLError as error:
-        raise ConfigError((f"{file}: not valid YAML: {' '.join(str(error).split())}",)) from None
+    except yaml.MarkedYAMLError as error:  # not its own text: that shows the line, which may hold a secret
+        mark = error.problem_mark or error.context_mark
+        place = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        raise ConfigError((f"{file}{place}: not valid YAML: {yaml_problem(error)}",)) from None
+    except (yaml.YAMLError, *NOT_PLAIN, RecursionError):
+        raise ConfigError((f"{file}: not valid YAML",)) from None
 
 
 class _Loader(yaml.SafeLoader):
@@ -120,7 +126,7 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             name = str(key.value)
             if name in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {name!r} is given twice", key.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"key {name} is given twice", key.start_mark)
             seen.add(name)
         return super().construct_mapping(node, deep)
 

@@ -158,6 +158,8 @@ HASH = "sha256:" + "0" * 64
         ("[]", "must be a list"),
         ("{}", "must be a list"),
         ("[", "is not YAML"),
+        ("[!!timestamp secret]", "is not YAML"),
+        ("[" * 5_000, "is not YAML"),
         ("[1]", "exactly name, role and hash"),
         (f"[{{name: a, role: read, hash: '{HASH}', x: 1}}]", "entry 1: exactly"),
         (f"[{{name: a, role: root, hash: '{HASH}'}}]", "role must be"),

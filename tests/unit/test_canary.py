@@ -1,0 +1,377 @@
+"""A mark is put into every field that somebody gives us, and looked for wherever something of us can be read.
+
+That is: log lines at debug, metrics, error bodies and their headers, audit records, texts of exceptions, what commands
+write. What names something (a policy, a topic, a message's id, an error class to look for, a field) may be shown: an
+error or an audit record would say nothing without it. Nothing else may.
+"""
+
+import io
+import json
+import logging
+import os
+import socket
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import httpx
+import pytest
+import structlog
+import yaml
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from typer.testing import CliRunner
+
+from api.auth import Role, load_tokens
+from api.gate import Gate
+from api.ports import SenderUnavailable
+from policies.errors import PolicyFileError
+from policies.file import parse_policies
+from sidecar.cli.application import app
+from sidecar.config import ConfigError, LogSettings, load_settings
+from sidecar.kafka import client_log
+from sidecar.logs import configure_logs
+from sidecar.overflow import OverflowUnavailable
+from sidecar.overflow_redis import open_overflow
+from tests.unit.api_world import REMINDERS, RETRY, World, world
+from tests.unit.oidc_world import RSA_KEY, by_hand, claims, oidc_of, public_pem, signed
+from tests.unit.test_api_auth import ROUTES, bearer, tokens_file
+
+CANARY = "canary-5f3a9"
+# Each is in some text of ours under another name: the same in base64, in hexadecimal, in a URL.
+FORMS = (CANARY, "Y2FuYXJ5LTVmM2E5", CANARY.encode().hex(), "canary%2D5f3a9")
+MESSAGE: dict[str, Any] = {"target": "push", "key": "k", "value": "v", "headers": {"h": "x"}, "delay": "15m"}
+RECORD: dict[str, Any] = {"topic": "reminders", "headers": [["h", "x"]]}
+# The others look a while for a message that isn't there.
+QUICK_ROUTES = [route for route in ROUTES if not route[1].startswith("/v1/messages/x")]
+NAMES = {"name", "id", "target", "source", "topic", "policy", "error_class"}
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(capture=False)
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def log() -> io.StringIO:
+    stream = io.StringIO()
+    configure_logs(LogSettings(level="debug"), stream)
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # the client here, which logs what it asks for
+    return stream
+
+
+def seen_in(text: str) -> list[str]:
+    return [form for form in FORMS if form.lower() in text.lower()]
+
+
+class Watched:
+    """An API whose every answer is looked at."""
+
+    def __init__(self, api: World, token: str) -> None:
+        self.api = api
+        self.token = token
+        self.refusals = 0
+
+    def call(self, method: str, path: str, **options: Any) -> httpx.Response:
+        options["headers"] = {**bearer(self.token), **options.get("headers", {})}
+        response = self.api.call(method, path, **options)
+        self.api.monotonic_s += 1
+        if response.status_code >= 400:
+            self.refusals += 1
+            assert not seen_in(f"{response.headers} {response.text}"), (method, path, response.text)
+        return response
+
+
+@contextmanager
+def watched(log: io.StringIO, tmp_path: Any) -> Iterator[Watched]:
+    """Looks at the answers on the way, and at the end at logs, metrics and audit records."""
+    path, given = tokens_file(tmp_path / "tokens.yaml")
+    with world(gate=Gate(load_tokens(path), oidc_of())) as api:
+        api.add(REMINDERS)
+        api.add(RETRY)
+        watch = Watched(api, given[Role.ADMIN])
+        yield watch
+        metrics = api.call("GET", "/metrics", headers=bearer(given[Role.READ])).text
+        audited = "\n".join(str((record.key, record.value, record.headers)) for record in api.audit.sent)
+        for place, text in (("log", log.getvalue()), ("metrics", metrics), ("audit", audited)):
+            assert not seen_in(text), place
+            assert watch.token not in text, place
+        assert "tickover_build_info" in metrics
+        assert watch.refusals
+
+
+def leaves(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The places of all values that are no containers, and of all names of fields."""
+    pairs: Any = document.items() if isinstance(document, dict) else enumerate(document)
+    for name, value in pairs:
+        if isinstance(value, dict | list):
+            yield from leaves(value, (*path, name))
+        else:
+            yield (*path, name)
+
+
+def marked(document: Any, path: tuple[Any, ...], mark: Any) -> Any:
+    """The document with something else at one place."""
+    changed = json.loads(json.dumps(document))
+    inside = changed
+    for step in path[:-1]:
+        inside = inside[step]
+    inside[path[-1]] = mark
+    return changed
+
+
+MARKS = (CANARY, [CANARY], {"x": CANARY}, {"base64": CANARY}, f"\ud800{CANARY}", f"{CANARY}\n")
+
+
+def bad_tokens() -> list[str]:
+    body = claims(sub=CANARY, roles=[CANARY], other=CANARY)
+    return [
+        f"{CANARY}.{CANARY}.{CANARY}",
+        by_hand({"alg": "none", "kid": CANARY}, body, None),
+        by_hand({"alg": CANARY, "kid": "k1"}, body, None),
+        by_hand({"alg": "HS256", "kid": "k1"}, body, public_pem(RSA_KEY)),
+        signed({**body, "exp": 1}),
+        signed({**body, "aud": CANARY}),
+        signed({**body, "iss": CANARY}),
+        signed({**body, "exp": CANARY}),
+        signed(body, kid=CANARY),
+        signed(body, crit=[CANARY]),
+        signed(body, typ=CANARY),
+    ]
+
+
+def test_no_token_leaves_the_api(log: io.StringIO, tmp_path) -> None:
+    with watched(log, tmp_path) as watch:
+        schemes = [f"Bearer {token}" for token in bad_tokens()]
+        for value in (*schemes, f"Basic {CANARY}", CANARY, f"Bearer {watch.token}{CANARY}"):
+            for method, route, _ in ROUTES[::5]:
+                assert watch.call(method, route, headers={"authorization": value}).status_code == 401
+
+
+def test_no_header_leaves_the_api(log: io.StringIO, tmp_path) -> None:
+    names = (
+        "idempotency-key", "if-match", "if-none-match", "cookie", "content-type", "content-encoding", "accept",
+        "referer", "user-agent", "x-forwarded-for", "expect", "range", "origin", "host", "x-anything",
+    )  # fmt: skip
+    with watched(log, tmp_path) as watch:
+        for method, route, _ in ROUTES:
+            watch.call(method, route, headers=dict.fromkeys(names[2:-4], CANARY))
+        for name in names:
+            for method, route, _ in QUICK_ROUTES:
+                watch.call(method, route, headers={name: CANARY})
+            watch.call("POST", "/v1/messages", json=MESSAGE | {"target": "nowhere"}, headers={name: CANARY})
+
+
+BODIES: list[tuple[str, str, dict[str, Any]]] = [
+    ("POST", "/v1/messages", MESSAGE),
+    ("POST", "/v1/messages", {**MESSAGE, "headers": [["h", "x"]], "deliver_at": 1, "delay": None}),
+    ("PATCH", "/v1/messages/x", {"delay": "1m"}),
+    ("PUT", "/v1/policies/reminders", REMINDERS),
+    ("PUT", "/v1/policies/orders-retry", RETRY),
+    ("POST", "/v1/policies/explain", {"policy": REMINDERS, "record": RECORD}),
+    ("POST", "/v1/policies/reminders/rollback", {"version": 1}),
+    ("POST", "/v1/redrives", {"topic": "orders-dlq", "filter": {"error_class": "X"}, "rate": 1, "ramp": "1s"}),
+    ("POST", "/v1/redrives/x/canary", {"count": 1}),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body"), BODIES, ids=[f"{case[0]} {case[1]}" for case in BODIES])
+def test_no_field_of_a_request_leaves_the_api(
+    log: io.StringIO, tmp_path, method: str, path: str, body: dict[str, Any]
+) -> None:
+    with watched(log, tmp_path) as watch:
+        for place in leaves(body):
+            for mark in MARKS:
+                if place[-1] in NAMES and isinstance(mark, str):
+                    continue
+                text = json.dumps(marked(body, place, mark))
+                headers = {"content-type": "application/json", "if-match": "*"}
+                watch.call(method, path, content=text, headers=headers)
+        whole = json.dumps(marked(body, next(leaves(body)), CANARY))
+        for broken in (
+            whole[:-1],
+            whole + CANARY,
+            f'{{"a": {CANARY}}}',
+            f'{{"a": 1e999, "b": "{CANARY}"}}',
+            "[" * 5_000,
+        ):
+            watch.call(method, path, content=broken, headers={"content-type": "application/json"})
+        watch.call(method, path, content=whole.encode() + b"\xff", headers={"content-type": "application/json"})
+        watch.call(method, path, content=whole, headers={"content-type": "text/plain"})
+
+
+def test_no_payload_leaves_the_api_when_kafka_fails(log: io.StringIO, tmp_path) -> None:
+    body = {**MESSAGE, "key": CANARY, "value": CANARY, "headers": [["h", CANARY]]}
+    failures: list[Callable[[], Exception]] = [
+        lambda: SenderUnavailable("away"), lambda: ZeroDivisionError(CANARY), lambda: OSError(CANARY),
+        lambda: UnicodeEncodeError("utf-8", CANARY, 0, 1, CANARY),
+    ]  # fmt: skip
+    with watched(log, tmp_path) as watch:
+        for failure in failures:
+            for sender in (watch.api.sender, watch.api.audit):
+                sender.failures = [failure()]
+                watch.call("POST", "/v1/messages", json=body, headers={"idempotency-key": "k"})
+                sender.failures = []
+        watch.api.idempotency.down = True
+        watch.call("POST", "/v1/messages", json=body, headers={"idempotency-key": CANARY})
+        assert watch.call("POST", "/v1/messages", json=body).status_code == 202  # what was given is taken as it is
+
+
+def test_no_query_leaves_the_api(log: io.StringIO, tmp_path) -> None:
+    names = (
+        "access_token", "token", "limit", "cursor", "partition", "due_from", "due_to", "minutes", "payload", "since",
+        "until", "key_prefix",
+    )  # fmt: skip
+    with watched(log, tmp_path) as watch:
+        for method, route, _ in QUICK_ROUTES:
+            for name in names:
+                watch.call(method, route, params={name: CANARY})
+                watch.call(method, route, params={name: CANARY}, headers=bearer("wrong"))
+        for path in ("/livez", "/nothing"):
+            watch.call("DELETE", path, params={"token": CANARY})
+
+
+POLICY = """
+name: reminders
+match: {topics: [reminders], headers: {tenant: gold}}
+delay: {default: 15m, max: 400d}
+target: {allow: [mail, push]}
+---
+name: orders-retry
+match: {topics: [orders-retry]}
+retry: {attempts: 5, backoff: {kind: exponential, initial: 1s, max: 10m}}
+"""
+
+
+ODD_YAML = (
+    "{}: x", "'{}", '"{}', "[{}", "*{}", "[*{}]", "!{} x", "!{}!x y", "@{}", "%{}", "`{}", "\x01{}", "{}\n b: x",
+    "!!int {}", "!!float {}", "!!timestamp {}", "!!bool {}", "!!binary {}", "{{<<: {}}}",
+)  # fmt: skip
+
+
+def test_no_text_of_a_policies_file_is_in_an_error() -> None:
+    refused = 0
+    documents = list(yaml.safe_load_all(POLICY))
+    for document in documents:
+        for place in leaves(document):
+            for mark in (*MARKS[:3], f"{CANARY} {CANARY}", f"{CANARY}\n{CANARY}"):
+                if "name" in place or "headers" in place:
+                    continue
+                refused += is_refused_in_silence(yaml.safe_dump(marked(document, place, mark)))
+    for odd in ODD_YAML:
+        refused += is_refused_in_silence(POLICY + "---\na: " + odd.format(CANARY))
+    assert refused > 45
+
+
+def is_refused_in_silence(text: str) -> bool:
+    try:
+        parse_policies(text, "policies.yaml")
+    except PolicyFileError as error:
+        said = f"{error!r} {error}"
+    else:
+        return False
+    assert not seen_in(said), text
+    return True
+
+
+SECRETS = {
+    "TICKOVER_REDIS__PASSWORD": CANARY,
+    "TICKOVER_KAFKA__CLIENT__SASL_PASSWORD": CANARY,
+    "TICKOVER_KAFKA__CLIENT__SSL_KEY_PASSWORD": CANARY,
+    "TICKOVER_KAFKA__CLIENT__SSL_KEY_PEM": CANARY,
+    "TICKOVER_KAFKA__CLIENT__SASL_OAUTHBEARER_CLIENT_SECRET": CANARY,
+    "TICKOVER_KAFKA__CLIENT__SASL_OAUTHBEARER_CONFIG": f"secret={CANARY}",
+}
+REDIS_URLS = (
+    f"redis://:{CANARY}@redis:6379/0", f"rediss://user:{CANARY}@redis", f"redis://user:{CANARY}@redis:x",
+    f"redis://user:{CANARY}@[redis", f"http://user:{CANARY}@redis", f"redis://user:{CANARY}@", f"redis+cluster://{CANARY}@h:0",
+    f"redis://user:{CANARY}/@redis", f"redis://user:{CANARY}#@redis",
+)  # fmt: skip
+WRONG: tuple[dict[str, str], ...] = (
+    {},
+    {"TICKOVER_HORIZON": "x"},
+    {"TICKOVER_REDIS__REBUILD_RATE": "x"},
+    {"TICKOVER_KAFKA__BOOTSTRAP_SERVERS": ""},
+)
+
+
+@pytest.mark.parametrize("given", [SECRETS, *({"TICKOVER_REDIS__URL": url} for url in REDIS_URLS)], ids=str)
+def test_no_secret_of_the_settings_is_shown(given: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    for wrong in WRONG:
+        for name, value in wrong.items():
+            monkeypatch.setenv(name, value)
+        try:
+            settings = load_settings(None, {}, os.environ)
+            said = f"{settings!r} {settings} {settings.model_dump_json()}"
+        except ConfigError as error:
+            said = f"{error!r} {error} {error.problems}"
+        assert not seen_in(said)
+        for words in (
+            ["config", "show"],
+            ["config", "show", "-o", "json"],
+            ["policies", "list", "--url", "http://127.0.0.1:1"],
+        ):
+            result = CliRunner().invoke(app, words, prog_name="tickover")
+            assert not seen_in(result.output + result.stderr + repr(result.exception)), words
+        for name in wrong:
+            monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize("odd", [*ODD_YAML, "[{}]", "{{a: {}}}", "a\n  password: {}"])
+def test_no_secret_of_a_broken_file_is_shown(odd: str, tmp_path) -> None:
+    (tmp_path / "tickover.yaml").write_text("redis:\n  password: " + odd.format(CANARY))
+    with pytest.raises(ConfigError) as raised:
+        load_settings(tmp_path / "tickover.yaml")
+    assert not seen_in(f"{raised.value!r} {raised.value}")
+    assert "tickover.yaml" in str(raised.value)
+
+
+def test_no_secret_of_the_clients_is_shown(log: io.StringIO) -> None:
+    """Redis and Kafka that nobody answers at, or that refuse the settings, with everything they log."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]  # bound, and closed at once: nobody answers there
+    said = []
+    for url in (f"redis://127.0.0.1:{port}", f"redis+cluster://127.0.0.1:{port}"):
+        with pytest.raises(OverflowUnavailable) as away, closing(open_overflow(url, "g", "user", CANARY)) as overflow:
+            overflow.inspect()
+        said.append("".join(traceback.format_exception(away.value)))
+    sasl = {"security.protocol": "SASL_PLAINTEXT", "sasl.username": "u", "sasl.password": CANARY}
+    kafka: dict[str, Any] = {"bootstrap.servers": f"127.0.0.1:{port}", "sasl.mechanism": "PLAIN", **sasl}
+    client = AdminClient({**kafka, "logger": client_log, "debug": "security,broker"})
+    with pytest.raises(KafkaException) as unreachable:
+        client.list_topics(timeout=0.5)
+    client.poll(0)  # hands over what it has logged
+    said.append("".join(traceback.format_exception(unreachable.value)))
+    for bad in ({"sasl.mechanism": "NONE"}, {"ssl.key.pem": CANARY, "security.protocol": "SSL"}):
+        with pytest.raises(KafkaException) as refused:
+            AdminClient({**kafka, **bad})
+        said.append(str(refused.value))
+    assert "Connection refused" in log.getvalue()
+    assert not seen_in("\n".join(said))
+    assert not seen_in(log.getvalue())
+
+
+def test_no_token_and_payload_of_the_command_line_is_shown(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    def refusing(request: httpx.Request) -> httpx.Response:
+        assert CANARY in request.headers["authorization"]
+        return httpx.Response(401, json={"detail": "no"})
+
+    monkeypatch.setenv("TICKOVER_TOKEN", CANARY)
+    (tmp_path / "value").write_text(CANARY)
+    send = ["messages", "send", "--target", "push", "--key", CANARY, "--value", CANARY, "--header", f"h={CANARY}"]
+    for words in (["policies", "list"], send, ["messages", "get", "x"], ["policies", "delete", "x"]):
+        for transport in (httpx.MockTransport(refusing), None):
+            result = CliRunner().invoke(
+                app, [*words, "--url", "http://127.0.0.1:1"], obj=transport, prog_name="tickover"
+            )
+            assert result.exit_code == 1
+            assert not seen_in(result.output + result.stderr + repr(result.exception)), words
