@@ -345,8 +345,9 @@ def test_no_secret_of_the_clients_is_shown(log: io.StringIO) -> None:
             overflow.inspect()
         said.append("".join(traceback.format_exception(away.value)))
     sasl = {"security.protocol": "SASL_PLAINTEXT", "sasl.username": "u", "sasl.password": CANARY}
-    kafka: dict[str, Any] = {"bootstrap.servers": f"127.0.0.1:{port}", "sasl.mechanism": "PLAIN", **sasl}
-    client = AdminClient({**kafka, "logger": client_log, "debug": "security,broker"})
+    kafka = {"bootstrap.servers": f"127.0.0.1:{port}", "sasl.mechanism": "PLAIN", **sasl}
+    logging_too: dict[str, Any] = {**kafka, "logger": client_log, "debug": "security,broker"}
+    client = AdminClient(logging_too)
     with pytest.raises(KafkaException) as unreachable:
         client.list_topics(timeout=0.5)
     client.poll(0)  # hands over what it has logged
