@@ -61,7 +61,7 @@ app = typer.Typer(
 )
 app.command()(running.run)
 app.command()(running.demo)
-app.command()(reference_broker.broker)
+app.add_typer(reference_broker.app, name="broker")
 app.command()(diagnosis.doctor)
 app.add_typer(policies.app, name="policies")
 messages.app.command("list")(held.list_held)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from sidecar.cli import lab
 from sidecar.cli.configuration import ConfigOption, SetOption, settings_of
 from sidecar.cli.failure import Failure
 from sidecar.cli.output import say
@@ -15,8 +16,17 @@ from sidecar.logs import configure_logs
 PORT_MAX = 65_535
 FOR_EVER_MS = 1 << 62
 
+app = typer.Typer(
+    invoke_without_command=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(lab.app, name="lab")
 
+
+@app.callback()
 def broker(
+    context: typer.Context,
     port: Annotated[
         int, typer.Option(min=0, max=PORT_MAX, help="Port of the first broker, others follow; 0 takes free ones.")
     ] = 9092,
@@ -28,6 +38,8 @@ def broker(
     given: SetOption = None,
 ) -> None:
     """Run a reference broker that speaks Kafka's protocol, until SIGTERM or SIGINT. Not for production data."""
+    if context.invoked_subcommand is not None:
+        return
     settings = settings_of(config, given)
     configure_logs(settings.log)
     if port + brokers - 1 > PORT_MAX:

@@ -18,13 +18,16 @@ PROGRAM: Final = (sys.executable, "-m", "sidecar", "broker")
 
 
 class ReferenceKafka:
-    """`tickover broker` with its data below `data_dir`; it dies with this process, and keeps its port and data over
-    `stop()` or `kill()` and `start()`. `program` is another one with its options."""
+    """`tickover broker` with its data below `data_dir`; it dies with this process, and keeps its data, and the port of
+    a single broker, over `stop()` or `kill()` and `start()`. `program` is another one with its options."""
 
-    def __init__(self, data_dir: Path, port: int = 0, program: Sequence[str] = PROGRAM) -> None:
+    def __init__(self, data_dir: Path, port: int = 0, program: Sequence[str] = PROGRAM, brokers: int = 1) -> None:
         self._directory = data_dir.absolute()
-        self._port = port or free_port()
+        # Ports in a row may not be free: several brokers take what they find.
+        self._port = port or (free_port() if brokers == 1 else 0)
         self._program = tuple(program)
+        self._brokers = brokers
+        self._bootstrap = f"127.0.0.1:{self._port}"
         self._child: Child | None = None
 
     @property
@@ -34,8 +37,8 @@ class ReferenceKafka:
 
     @property
     def bootstrap(self) -> str:
-        """host:port for clients."""
-        return f"127.0.0.1:{self._port}"
+        """host:port for clients; of several brokers all, once started."""
+        return self._bootstrap
 
     @property
     def log(self) -> Path:
@@ -48,15 +51,19 @@ class ReferenceKafka:
             return
         self._directory.mkdir(parents=True, exist_ok=True)
         command = [*self._program, "--port", str(self._port), "--data", str(self._directory / "data")]
+        if self._brokers > 1:
+            command += ["--brokers", str(self._brokers)]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TICKOVER_")}
         with self.log.open("ab") as words:
             self._child = Child(command, subprocess.PIPE, words, environment=environment)
         output = self._child.output
         assert output is not None
-        if not (select([output], [], [], START_TIMEOUT_S)[0] and output.readline()):
+        address = output.readline() if select([output], [], [], START_TIMEOUT_S)[0] else b""
+        if not address:
             last_words = self.log.read_bytes()[-LAST_WORDS_BYTES:].decode(errors="replace").strip()
             self.kill()
             raise KafkaUnavailable(f"the reference broker did not start: {last_words}")
+        self._bootstrap = address.decode().strip()
 
     def stop(self) -> None:
         """End the broker in order, or by force when it takes too long; twice is harmless."""

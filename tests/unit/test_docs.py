@@ -155,13 +155,15 @@ def test_commands_of_the_documents_exist() -> None:
 def test_the_contract_names_every_command_and_no_other() -> None:
     named: set[str] = set()
     for code in names_in(section(CONTRACT, "Command line")):
-        if found := re.fullmatch(r"(?:tickover )?([a-z][a-z-]*(?: [a-z-]+(?:\|[a-z-]+)+)?)", code):
-            group, _, leaves = found[1].partition(" ")
+        if found := re.fullmatch(r"(?:tickover )?([a-z][a-z-]*(?: [a-z-]+)*(?: [a-z-]+(?:\|[a-z-]+)+)?)", code):
+            group, _, leaves = found[1].rpartition(" ")
             named |= {f"{group} {leaf}".strip() for leaf in leaves.split("|")}
     assert named == set(leaves_of(get_command(app)))
 
 
 def leaves_of(command: Any, path: str = "") -> Iterator[str]:
-    """All commands that are no groups, by their words."""
+    """All commands that can be called as they are, by their words."""
+    if path and getattr(command, "invoke_without_command", False):
+        yield path
     for name, child in getattr(command, "commands", {"": None}).items():
         yield from leaves_of(child, f"{path} {name}".strip()) if name else [path]

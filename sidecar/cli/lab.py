@@ -1,0 +1,114 @@
+"""`tickover broker lab`: what settings of Kafka's clients and topics cost, measured."""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from sidecar.cli.failure import Failure, Status
+from sidecar.cli.output import Form, OutputOption, say, show
+
+REFERENCE: Final = "reference"
+GIVEN: Final = "given"
+REPLICAS_MAX: Final = 3
+CASES_MAX: Final = 200
+NUMBER_MAX: Final = 1 << 30
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The latency laboratory.")
+
+
+@app.command()
+def acks(
+    bootstrap_servers: Annotated[
+        str | None, typer.Option(help="A Kafka (plain text, on this machine) to measure beside the reference broker.")
+    ] = None,
+    acks: Annotated[str, typer.Option(help="Comma list of 0, 1, -1.")] = "0,1,-1",
+    replicas: Annotated[
+        str | None, typer.Option(help="Comma list of 1 to 3. Default: 1,3, or 1 where there are no 3 brokers.")
+    ] = None,
+    linger: Annotated[str, typer.Option(help="Comma list of linger.ms.")] = "0,5",
+    batch_size: Annotated[str, typer.Option(help="Comma list of batch.size, in bytes.")] = "16384",
+    rate: Annotated[int, typer.Option(min=1, max=20_000, help="Records per second.")] = 500,
+    seconds: Annotated[float, typer.Option(min=0.1, max=600, help="How long each case is measured.")] = 2.0,
+    record_size: Annotated[int, typer.Option(min=0, max=900_000, help="Bytes of each value.")] = 200,
+    plot: Annotated[Path | None, typer.Option(help="Write a plot to this file, as SVG.")] = None,
+    form: OutputOption = Form.TABLE,
+) -> None:
+    """Measure produce and consume latency by acks, replicas, linger and batch size, and tell where the time goes."""
+    from sidecar.lab.bare_connection import LabError
+    from sidecar.lab.drawing import draw, missing_library
+    from sidecar.lab.latency import Measured, cases, explain, rows, settings_text
+    from sidecar.lab.measuring import Load, Place, measure
+
+    wanted_acks = _numbers("--acks", acks, -1, 1)
+    wanted_replicas = None if replicas is None else _numbers("--replicas", replicas, 1, REPLICAS_MAX)
+    lingers, batch_sizes = _numbers("--linger", linger, 0, 900_000), _numbers("--batch-size", batch_size, 1, NUMBER_MAX)
+    if plot is not None and (missing := missing_library()) is not None:
+        raise Failure(missing)
+    load = Load(rate, seconds, record_size)
+    measured: list[Measured] = []
+    try:
+        with _reference(wanted_replicas) as address:
+            places = [Place(REFERENCE, address)]
+            if bootstrap_servers is not None:
+                places.append(Place(GIVEN, bootstrap_servers))
+            # All that can be refused is refused before the first minute is spent.
+            work = [
+                (place, case)
+                for place in places
+                for case in cases(
+                    wanted_acks, _replicas_of(place.name, place.broker_count(), wanted_replicas), lingers, batch_sizes
+                )
+            ]
+            if len(work) > CASES_MAX:
+                raise Failure(f"{len(work)} cases to measure, at most {CASES_MAX}: shorten a list", Status.USAGE)
+            for place, case in work:
+                say(f"{place.name}: {settings_text(case)}")
+                measured.append(measure(place, case, load))
+    except LabError as error:
+        raise Failure(str(error)) from None
+    found = rows(measured)
+    show(found, form)
+    for sentence in explain(found):
+        say(sentence)
+    if plot is not None:
+        plot.write_text(draw(found), encoding="utf-8")
+        say(f"wrote {plot}")
+
+
+def _numbers(option: str, text: str, low: int, high: int) -> list[int]:
+    try:
+        numbers = list(dict.fromkeys(int(word) for word in text.split(",")))
+    except ValueError:
+        raise Failure(f"{option} {text}: must be numbers with commas between", Status.USAGE) from None
+    if not all(low <= number <= high for number in numbers):
+        raise Failure(f"{option} {text}: each must be {low} to {high}", Status.USAGE)
+    return numbers
+
+
+def _replicas_of(place: str, brokers: int, wanted: Sequence[int] | None) -> Sequence[int]:
+    if wanted is None:
+        return (1, REPLICAS_MAX) if brokers >= REPLICAS_MAX else (1,)
+    if max(wanted) > brokers:
+        raise Failure(f"{place}: {max(wanted)} replicas, but brokers: {brokers}", Status.USAGE)
+    return wanted
+
+
+@contextmanager
+def _reference(replicas: Sequence[int] | None) -> Iterator[str]:
+    """The address of a reference broker of our own, gone at the end."""
+    from sidecar.embedded.jars import KafkaUnavailable
+    from sidecar.embedded.reference import ReferenceKafka
+
+    with tempfile.TemporaryDirectory(prefix="tickover-lab-") as directory:
+        kafka = ReferenceKafka(Path(directory), brokers=max(replicas or (REPLICAS_MAX,)))
+        try:
+            kafka.start()
+            yield kafka.bootstrap
+        except KafkaUnavailable as error:
+            raise Failure(str(error)) from None
+        finally:
+            kafka.kill()

@@ -1,0 +1,1 @@
+"""The latency laboratory: what acks, replicas, linger and batch size cost, and where the time goes."""
