@@ -8,7 +8,7 @@ from typing import Any, Final
 from broker.broker import Broker
 from broker.cluster_metadata import Topic
 from broker.request import Request
-from broker.topic_config import BOOLEAN, DEFINITIONS, INT, STRING, check_config, policies_of, value_of
+from broker.topic_config import BOOLEAN, BROKER_NAMES, DEFINITIONS, INT, STRING, check_config, policies_of, value_of
 from purgatory.errors import ApiError, Errors
 
 TOPIC: Final = 2
@@ -59,14 +59,24 @@ def _alter(broker: Broker, request: Request, change: Change) -> Mapping[str, Any
         try:
             if counts[(resource.resource_type, resource.resource_name)] > 1:
                 raise ApiError(Errors.INVALID_REQUEST, "Each resource must appear at most once.")
-            if resource.resource_type != TOPIC:
-                raise ApiError(Errors.INVALID_REQUEST, "Only settings of topics can be changed while a broker runs.")
-            config = change(broker.controller.topic(resource.resource_name), resource)
-            broker.controller.change_config(resource.resource_name, config, validate_only=request.body.validate_only)
+            if resource.resource_type == TOPIC:
+                name = resource.resource_name
+                config = change(broker.controller.topic(name), resource)
+                broker.controller.change_config(name, config, validate_only=request.body.validate_only)
+            else:
+                _refuse_change(resource)
         except ApiError as error:
             answer |= {"error_code": error.error, "error_message": str(error)}
         answers.append(answer)
     return {"responses": answers}
+
+
+def _refuse_change(resource: Any) -> None:
+    """A broker's settings are as it was started. To take back what was never changed is no change: tools that move
+    partitions do so."""
+    operations = [getattr(one, "config_operation", SET) for one in resource.configs]
+    if resource.resource_type != BROKER or any(operation != DELETE for operation in operations):
+        raise ApiError(Errors.INVALID_REQUEST, "Only settings of topics can be changed while a broker runs.")
 
 
 def _changed(topic: Topic, resource: Any) -> Mapping[str, str | None]:
@@ -111,9 +121,10 @@ def _of_topic(broker: Broker, topic: Topic) -> list[dict[str, Any]]:
     described = []
     defaults = broker.settings.topic_defaults
     for name, definition in DEFINITIONS.items():
-        synonyms = [{"name": name, "value": definition.default, "source": SOURCE_DEFAULT}]
+        broker_name = BROKER_NAMES.get(name, name)
+        synonyms = [{"name": broker_name, "value": definition.default, "source": SOURCE_DEFAULT}]
         if name in defaults:
-            synonyms.insert(0, {"name": name, "value": defaults[name], "source": SOURCE_STATIC_BROKER})
+            synonyms.insert(0, {"name": broker_name, "value": defaults[name], "source": SOURCE_STATIC_BROKER})
         if name in topic.config:
             synonyms.insert(0, {"name": name, "value": topic.config[name], "source": SOURCE_TOPIC})
         described.append(

@@ -9,6 +9,8 @@ import pytest
 
 from sidecar.embedded.child import free_port
 from sidecar.embedded.valkey import EmbeddedValkey
+from tests.services.fixtures import CHOICE, KafkaChoice, missing
+from tests.services.java_tools import JavaTools
 from tests.services.kafka import Kafka
 from tests.services.sidecar_process import Sidecar
 from tests.services.site import Site
@@ -62,6 +64,22 @@ def new_site(kafka: Kafka, redis_url: str, tmp_path_factory: pytest.TempPathFact
             return site
 
         yield new
+
+
+@pytest.fixture(scope="session")
+def clients_kafka(kafka_choice: KafkaChoice) -> Kafka:
+    """The reference broker. TICKOVER_TEST_KAFKA=maven or docker: a real one, to see whether it answers the same."""
+    return kafka_choice.kind(CHOICE if CHOICE in ("maven", "docker") else "reference")
+
+
+@pytest.fixture(scope="session")
+def java_tools(clients_kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> JavaTools:
+    """Kafka's own tools, against that broker."""
+    try:
+        return JavaTools(clients_kafka.bootstrap, tmp_path_factory.mktemp("java"))
+    except LookupError as error:
+        missing("Kafka's tools from maven", error)
+        raise
 
 
 @pytest.fixture(params=GUARANTEES if SOAK else GUARANTEES[-1:])

@@ -137,6 +137,10 @@ def test_settings_of_topics(admin: AdminClient, client: RawClient) -> None:
 
     assert told("retention.ms") == ("60000", 1)
     assert told("cleanup.policy") == ("delete", 5)
+    names = {name: list(entry.synonyms) for name, entry in done(admin.describe_configs([resource])).items()}
+    assert names["max.message.bytes"] == ["message.max.bytes"]
+    assert names["retention.ms"] == ["retention.ms", "log.retention.ms"]
+    assert names["min.insync.replicas"] == ["min.insync.replicas"]
     change = [ConfigEntry("max.message.bytes", "500", incremental_operation=AlterConfigOpType.SET)]
     done(admin.incremental_alter_configs([ConfigResource(ResourceType.TOPIC, "set", incremental_configs=change)]))
     assert (told("max.message.bytes"), told("retention.ms")) == (("500", 1), ("60000", 1))
@@ -171,6 +175,16 @@ def test_settings_that_cannot_be(client: RawClient) -> None:
 def test_settings_of_the_broker(admin: AdminClient) -> None:
     entries = done(admin.describe_configs([ConfigResource(ResourceType.BROKER, "1")]))
     assert entries["auto.create.topics.enable"].value == "false"
+
+
+def test_a_brokers_settings_stay_and_taking_back_what_was_never_set_is_no_change(admin: AdminClient) -> None:
+    def change(operation: AlterConfigOpType, value: str | None) -> None:
+        entry = ConfigEntry("leader.replication.throttled.rate", value, incremental_operation=operation)
+        done(admin.incremental_alter_configs([ConfigResource(ResourceType.BROKER, "1", incremental_configs=[entry])]))
+
+    change(AlterConfigOpType.DELETE, None)
+    with pytest.raises(KafkaException, match="Only settings of topics"):
+        change(AlterConfigOpType.SET, "1000")
 
 
 def test_the_cluster_is_described(admin: AdminClient, client: RawClient) -> None:

@@ -4,7 +4,10 @@ import re
 import sys
 import tomllib
 from importlib.metadata import packages_distributions
+from xml.etree import ElementTree
 
+from sidecar.embedded.jars import kafka_version
+from tests.services.java_tools import POM
 from tests.source import PACKAGES, ROOT, python_files
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -34,3 +37,9 @@ def test_every_import_is_declared() -> None:
     foreign = IMPORTED - set(PACKAGES) - set(sys.stdlib_module_names)
     declared = REQUIRED | OPTIONAL
     assert {module for module in foreign if not distributions(module) & declared} == set()
+
+
+def test_kafkas_tools_are_of_the_brokers_version() -> None:
+    namespace = {"m": "http://maven.apache.org/POM/4.0.0"}
+    found = ElementTree.parse(POM).findall("m:dependencies/m:dependency/m:version", namespace)
+    assert [version.text for version in found] == [kafka_version()]
