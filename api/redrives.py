@@ -1,36 +1,23 @@
 """Governed redrive over REST: plan, canary, run, abort. The work is done beside; 202 says that it has begun."""
 
-import asyncio
-from collections.abc import Callable
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import APIRouter
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictFloat, StrictInt
 from starlette.responses import Response
 
 from api.body import validated
-from api.dead_letters import answered
 from api.dependencies import GivenPorts, GivenTrail, JsonBody, Reader, Writer, json_response
+from api.jobs import accepted, age, told
 from api.message import Topic
 from api.openapi import body_of
 from api.pages import PAGE_DEFAULT, Cursor, Limit, page
-from api.problems import Problem
 from policies.duration import parse_duration
 from sidecar.letters.plan import Governor, Redrive
-from sidecar.letters.redrives import RedriveRefused, Wanted
+from sidecar.letters.redrives import Wanted
 from sidecar.letters.selection import Selection
 
 CANARY_MAX: Final = 1_000
-STATUSES: Final = {
-    "redrive-not-found": 404,
-    "redrive-active": 409,
-    "redrive-ended": 409,
-    "nothing-to-redrive": 409,
-    "target-gone": 409,
-    "too-many-redrives": 409,
-    "redrives-busy": 503,
-}
-
 router = APIRouter(tags=["redrives"])
 
 Milliseconds = Annotated[
@@ -81,7 +68,7 @@ async def plan_redrive(caller: Writer, body: JsonBody, ports: GivenPorts, trail:
     trail.note(topic=asked.topic, target=asked.target, filter=asked.filter.model_dump(exclude_none=True))
     governor = asked.governor(ports.governor)
     wanted = Wanted(asked.topic, asked.filter, asked.target, governor, asked.confirm_all, caller.name)
-    redrive = await _told(lambda: ports.redrives.plan(wanted))
+    redrive = await told(lambda: ports.redrives.plan(wanted))
     trail.note(plan=redrive.plan.id)
     return _accepted(redrive)
 
@@ -91,14 +78,14 @@ async def list_redrives(
     caller: Reader, ports: GivenPorts, limit: Limit = PAGE_DEFAULT, cursor: Cursor = None
 ) -> Response:
     """All redrives of the last 30 days, the newest first."""
-    redrives, following = page(ports.redrives.all(), _age, limit, cursor)
+    redrives, following = page(ports.redrives.all(), age, limit, cursor)
     return json_response({"items": [redrive.document() for redrive in redrives], "next": following})
 
 
 @router.get("/v1/redrives/{id}")
 async def get_redrive(caller: Reader, ports: GivenPorts, id: str) -> Response:
     """One redrive: its plan and how far it has come."""
-    return json_response((await _told(lambda: ports.redrives.get(id))).document())
+    return json_response((await told(lambda: ports.redrives.get(id))).document())
 
 
 @router.post("/v1/redrives/{id}/canary", status_code=202, openapi_extra=body_of(CanaryRequest))
@@ -106,13 +93,13 @@ async def canary_redrive(caller: Writer, body: JsonBody, ports: GivenPorts, trai
     """Send a few letters of the plan and watch what becomes of them."""
     count = validated(CanaryRequest, body).count
     trail.note(count=count)
-    return _accepted(await _told(lambda: ports.redrives.canary(id, count)))
+    return _accepted(await told(lambda: ports.redrives.canary(id, count)))
 
 
 @router.post("/v1/redrives/{id}/run", status_code=202)
 async def run_redrive(caller: Writer, ports: GivenPorts, trail: GivenTrail, id: str) -> Response:
     """Send the rest, at the plan's rate, until it is done or too much of it fails again."""
-    redrive = await _told(lambda: ports.redrives.run(id))
+    redrive = await told(lambda: ports.redrives.run(id))
     trail.note(planned=redrive.progress.planned.sent)
     return _accepted(redrive)
 
@@ -120,25 +107,10 @@ async def run_redrive(caller: Writer, ports: GivenPorts, trail: GivenTrail, id: 
 @router.post("/v1/redrives/{id}/abort", status_code=202)
 async def abort_redrive(caller: Writer, ports: GivenPorts, trail: GivenTrail, id: str) -> Response:
     """Send no more of it; what was sent stays sent."""
-    redrive = await _told(lambda: ports.redrives.abort(id, caller.name))
+    redrive = await told(lambda: ports.redrives.abort(id, caller.name))
     trail.note(sent=redrive.progress.tally.sent)
     return _accepted(redrive)
 
 
-def _age(redrive: Redrive) -> str:
-    """In the order of the list: the newest first."""
-    return f"{(1 << 53) - redrive.plan.created_ms:016}{redrive.plan.id}"
-
-
 def _accepted(redrive: Redrive) -> Response:
-    document: dict[str, Any] = redrive.document()
-    return json_response(document, 202, {"Location": f"/v1/redrives/{redrive.plan.id}"})
-
-
-async def _told(ask: Callable[[], Redrive]) -> Redrive:
-    try:
-        return await answered(asyncio.to_thread(ask))
-    except RedriveRefused as error:
-        status = STATUSES.get(error.type, 422)
-        headers = {"Retry-After": "5"} if status == 503 else {}
-        raise Problem(status, error.type, str(error), headers) from None
+    return accepted(redrive.document(), f"/v1/redrives/{redrive.plan.id}")

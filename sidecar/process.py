@@ -227,7 +227,7 @@ class Process:
         self._stack.callback(letters.stop)
         redrives, redrive_log = redrives_of(settings, client, store, letters)
         self._stack.callback(redrive_log.stop)
-        self._stack.callback(redrives.stop)
+        self._stack.callback(redrives.crew.stop)
         ports = Ports(
             policies=store,
             stats=lambda: engine.stats,
@@ -247,7 +247,7 @@ class Process:
             limits=Limits(headers=settings.intake.headers_max, header_bytes=settings.intake.header_bytes_max),
         )
         redrive_log.start()
-        redrives.start()
+        redrives.crew.start()
         self.server = Server(create_app(ports), settings.api.host, settings.api.port)
         self.server.start()
         self._stack.callback(self.server.stop)

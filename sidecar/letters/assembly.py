@@ -10,14 +10,15 @@ from typing import Any
 from policies.store import PolicyStore
 from policies.table import PolicyTable
 from sidecar.config import Settings
+from sidecar.jobs.job import State
+from sidecar.jobs.job_log import JobLog
+from sidecar.jobs.leg import Leg, Stage
 from sidecar.letters.browsing import Limits, letter_topics
-from sidecar.letters.leg import Leg
-from sidecar.letters.legwork import Surroundings
+from sidecar.letters.legwork import Legwork, Surroundings
 from sidecar.letters.letter_log import KafkaLetterLog, LetterLog
 from sidecar.letters.masking import Masking
-from sidecar.letters.plan import Governor, State
+from sidecar.letters.plan import FORM, Governor, Redrive
 from sidecar.letters.reading import Reading, Rules
-from sidecar.letters.redrive_log import RedriveLog
 from sidecar.letters.redrives import Redrives, Topics
 
 
@@ -37,9 +38,9 @@ def governor_of(settings: Settings) -> Governor:
 
 def redrives_of(
     settings: Settings, client: Mapping[str, Any], store: PolicyStore, reading: Reading
-) -> tuple[Redrives, RedriveLog]:
+) -> tuple[Redrives, JobLog[Redrive]]:
     """Redrives, and the log they are in; both to be started and stopped."""
-    redrive_log = RedriveLog(client, settings.redrive_topic)
+    redrive_log = JobLog(client, settings.redrive_topic, FORM)
 
     def open_log() -> LetterLog:
         return KafkaLetterLog(client, settings.group)
@@ -51,8 +52,12 @@ def redrives_of(
     def letters(log: LetterLog) -> frozenset[str]:
         return frozenset(letter_topics(list(log.topics()), store.table, reading.rules.topics, reading.rules.quarantine))
 
-    def leg(plan_id: str, state: State | None, count: int) -> Leg:
-        return Leg(plan_id, state, count, here)
+    def transactional_id(plan_id: str) -> str:
+        return f"tickover.{settings.group}.redrive.{plan_id}"
+
+    def leg(plan_id: str, state: State | None, count: int) -> Leg[Redrive, Legwork]:
+        begin = None if state is None else lambda work: work.begin(state, count)
+        return Leg(plan_id, begin, stage)
 
     topics = Topics(lambda log, topic: _choose(reading, log, topic), letters, settings.own_topics)
     owner = settings.instance_id or f"{socket.gethostname()}-{os.getpid()}"
@@ -67,8 +72,9 @@ def redrives_of(
         own=settings.own_topics,
         loops_max=settings.redrive.times_max,
         monotonic_s=time.monotonic,
-        wait=redrives.wait,
+        wait=redrives.crew.wait,
     )
+    stage = Stage(client, redrive_log, transactional_id, lambda job, shipping: Legwork(job, shipping, here), here.wait)
     return redrives, redrive_log
 
 

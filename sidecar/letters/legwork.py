@@ -11,15 +11,16 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from sidecar.jobs.job import State
+from sidecar.jobs.job_log import JobLog
+from sidecar.jobs.pace import Pace, must_stop
+from sidecar.jobs.reader import PASSING, READER
+from sidecar.jobs.shipment import Refused, Shipping, TakenOver, TargetRefused
 from sidecar.letters.destination import Versions
 from sidecar.letters.letter import Letter, letter_of
-from sidecar.letters.letter_log import PASSING, READER
-from sidecar.letters.pace import Pace, must_stop
-from sidecar.letters.plan import SAMPLE_MAX, Plan, Progress, Redrive, State, Tally
-from sidecar.letters.redrive_log import RedriveLog
+from sidecar.letters.plan import SAMPLE_MAX, Plan, Progress, Redrive, Tally
 from sidecar.letters.returns import Returns
-from sidecar.letters.shipment import Parcel, Refused, Shipping, TakenOver, TargetRefused
-from sidecar.letters.sorting import TOO_LARGE, Sorting
+from sidecar.letters.sorting import TOO_LARGE, Parcel, Sorting
 from sidecar.record import Place
 
 BATCH_MAX: Final = 2_000
@@ -34,7 +35,7 @@ class Surroundings:
     """What a leg needs of its process."""
 
     client: Mapping[str, Any]
-    log: RedriveLog
+    log: JobLog[Redrive]
     versions: Versions
     partitions: Callable[[], Mapping[str, int]]  # of all topics; raises LettersUnavailable
     owner: str

@@ -5,32 +5,16 @@ from typing import Any, Final, Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from sidecar.jobs.reader import ANSWER_S, PASSING, READER, LogUnavailable
 from sidecar.letters.letter import Letter, letter_of
 
-ANSWER_S: Final = 10.0
 READ_BATCH: Final = 500
 READ_WAIT_S: Final = 0.2
 SILENCE_READS_MAX: Final = 50  # reads in a row without anything: ten seconds
-# The client recovers from these by itself and only tells of them.
-PASSING: Final = frozenset(
-    {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE}
-    | {KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.REQUEST_TIMED_OUT}
-)
-READER: Final = {
-    "enable.auto.commit": "false",
-    "enable.auto.offset.store": "false",
-    "enable.partition.eof": "true",
-    "isolation.level": "read_committed",
-    "auto.offset.reset": "earliest",
-    "allow.auto.create.topics": "false",
-    "fetch.wait.max.ms": "20",
-    "queued.min.messages": "10000",
-    "queued.max.messages.kbytes": "16384",
-}
 
 
-class LettersUnavailable(Exception):
-    """Kafka doesn't answer."""
+class LettersUnavailable(LogUnavailable):
+    """Kafka doesn't answer about dead letters."""
 
 
 class LetterLog(Protocol):

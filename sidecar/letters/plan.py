@@ -1,47 +1,20 @@
 """A redrive: what is to be sent again (the plan, which never changes) and how far it has come (the progress).
 
-    planning -> planned -> canary -> canaried -> running -> done
-                   |          |         |           |
-                   +----------+---------+-----------+----> stopped (may run again), aborted
-
 Each canary and each run is a *leg* with a number, which goes into the lineage of what it sends. Both records are
 JSON in the topic of redrives; the progress is written in the transaction that sends the letters it speaks of.
 """
 
-from enum import StrEnum
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
+from sidecar.jobs.job import Form, State, decoded, state_of
 from sidecar.letters.selection import Selection
 
 SCHEMA: Final = 1
 SAMPLE_MAX: Final = 10
 TARGETS_MAX: Final = 200  # of different targets in one plan
 _MODEL: Final = ConfigDict(frozen=True, extra="ignore")
-
-
-class State(StrEnum):
-    """Where a redrive stands."""
-
-    PLANNING = "planning"
-    PLANNED = "planned"
-    CANARY = "canary"
-    CANARIED = "canaried"
-    RUNNING = "running"
-    STOPPED = "stopped"
-    DONE = "done"
-    ABORTED = "aborted"
-
-    @property
-    def is_active(self) -> bool:
-        """Whether somebody works on it."""
-        return self in (State.PLANNING, State.CANARY, State.RUNNING)
-
-    @property
-    def may_start(self) -> bool:
-        """Whether a canary or a run may begin."""
-        return self in (State.PLANNED, State.CANARIED, State.STOPPED)
 
 
 class Governor(BaseModel):
@@ -126,8 +99,8 @@ class Redrive(BaseModel):
 
     @property
     def state(self) -> State:
-        """As everybody sees it: an end that was asked for counts, unless it came too late."""
-        return self.progress.state if self.aborted_by is None or self.progress.state is State.DONE else State.ABORTED
+        """As everybody sees it."""
+        return state_of(self.progress.state, self.aborted_by)
 
     def document(self) -> dict[str, Any]:
         """As REST shows it."""
@@ -163,27 +136,21 @@ class Redrive(BaseModel):
         }
 
 
-def encode(model: Plan | Progress) -> bytes:
-    """As it is written."""
-    return model.model_dump_json().encode()
+def _planned(value: bytes) -> Redrive | None:
+    plan = decoded(Plan, value, SCHEMA)
+    return None if plan is None else Redrive(plan=plan)
 
 
-def decode_plan(value: bytes) -> Plan | None:
-    """None: not a plan, or one of a newer version."""
-    try:
-        plan = Plan.model_validate_json(value)
-    except ValidationError:
-        return None
-    return plan if plan.schema_version <= SCHEMA else None
+def _progressed(redrive: Redrive, value: bytes) -> Redrive | None:
+    progress = decoded(Progress, value, SCHEMA)
+    return None if progress is None else redrive.model_copy(update={"progress": progress})
 
 
-def decode_progress(value: bytes) -> Progress | None:
-    """None: not a progress, or one of a newer version."""
-    try:
-        progress = Progress.model_validate_json(value)
-    except ValidationError:
-        return None
-    return progress if progress.schema_version <= SCHEMA else None
+def _aborted(redrive: Redrive, author: str) -> Redrive:
+    return redrive.model_copy(update={"aborted_by": author})
+
+
+FORM: Final = Form(_planned, _progressed, _aborted)
 
 
 def _sum(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:

@@ -9,10 +9,10 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
+from sidecar.jobs.reader import PASSING, READER
 from sidecar.letters.letter import Letter, letter_of
-from sidecar.letters.letter_log import PASSING, READER
 from sidecar.letters.plan import Plan, Progress
-from sidecar.letters.shipment import Parcel
+from sidecar.letters.sorting import Parcel
 from sidecar.record import ORIGIN, REDRIVE_PLAN
 
 READ_MAX: Final = 500

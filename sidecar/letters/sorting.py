@@ -1,14 +1,13 @@
 """What becomes of each letter of a plan: sent where, or passed over why. Pure; planning and sending ask the same."""
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from sidecar.letters.destination import BY_REFERENCE, Versions, destination, is_internal, is_quarantined
 from sidecar.letters.letter import Letter, place_of
 from sidecar.letters.lineage import redriven_headers
 from sidecar.letters.plan import TARGETS_MAX, Plan
-from sidecar.letters.shipment import Parcel
-from sidecar.record import SOURCE
+from sidecar.record import SOURCE, Headers
 
 # Why a letter is passed over. What is not in the filter isn't counted.
 NO_TARGET: Final = "no_target"
@@ -22,6 +21,23 @@ TOO_LARGE: Final = "too_large"
 TOO_MANY_TARGETS: Final = "too_many_targets"
 
 CACHED_MAX: Final = 1_024
+
+
+class Parcel(NamedTuple):
+    """A letter on its way."""
+
+    letter: Letter
+    target: str
+    headers: Headers
+    partition: int = -1  # by key
+
+    @property
+    def key(self) -> bytes | None:
+        return self.letter.key
+
+    @property
+    def value(self) -> bytes | None:
+        return self.letter.value
 
 
 class Sorting:

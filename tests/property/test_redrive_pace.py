@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sidecar.jobs.pace import BURST_S, RAMP_START, STOP_SAMPLE, Pace, must_stop
 from sidecar.letters.letter import Letter
 from sidecar.letters.lineage import redriven_headers
-from sidecar.letters.pace import BURST_S, RAMP_START, STOP_SAMPLE, Pace, must_stop
 from sidecar.record import ATTEMPT, ERROR_CLASS, ERROR_MESSAGE, FIRST_FAILURE, ORIGIN, REASON, SOURCE, Place
 
 STEPS = st.lists(st.floats(0.001, 3.0), min_size=1, max_size=60)

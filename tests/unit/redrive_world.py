@@ -4,9 +4,10 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from sidecar.jobs.job import PlanHead, State
 from sidecar.letters.browsing import UnknownTopic
 from sidecar.letters.letter_log import LetterLog
-from sidecar.letters.plan import Governor, Plan, Progress, Redrive, State, Tally
+from sidecar.letters.plan import Governor, Plan, Progress, Redrive, Tally
 from sidecar.letters.redrives import Redrives, Topics
 
 GOVERNOR = Governor(rate=1_000, ramp_ms=30_000, stop_share=0.1, watch_ms=30_000)
@@ -26,9 +27,13 @@ class MemoryPlans:
     def get(self, plan_id: str) -> Redrive | None:
         return self.redrives.get(plan_id)
 
-    def write_plan(self, plan: Plan) -> Redrive:
+    def write_plan(self, plan: PlanHead) -> Redrive:
+        assert isinstance(plan, Plan)
         self.redrives[plan.id] = Redrive(plan=plan)
         return self.redrives[plan.id]
+
+    def catch_up(self) -> None:
+        """All that there is is known."""
 
     def write_abort(self, plan_id: str, author: str) -> None:
         self.redrives[plan_id] = self.redrives[plan_id].model_copy(update={"aborted_by": author})
@@ -82,7 +87,7 @@ class MemoryRedrives:
         leg = self.legs[-1]
         self.plans.set(leg._plan_id, **update)
         leg.end.set()
-        wait_until_gone(lambda: leg._plan_id not in self.redrives._legs)
+        wait_until_gone(lambda: not self.redrives.crew.works_on(leg._plan_id))
 
     def _leg(self, plan_id: str, state: State | None, count: int) -> MemoryLeg:
         self.legs.append(MemoryLeg(self.plans, plan_id, state, count, self.ending))

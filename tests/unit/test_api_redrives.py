@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from sidecar.letters.plan import State
-from sidecar.letters.redrives import LEASE_MS, LEGS_MAX
+from sidecar.jobs.crew import LEASE_MS, LEGS_MAX
+from sidecar.jobs.job import State
 from tests.unit.api_world import World, problem, world
 from tests.unit.letter_world import dead
 
@@ -145,7 +145,7 @@ def test_only_so_many_at_once() -> None:
 def test_what_a_dead_process_left_is_gone_on_with_once_its_lease_is_over() -> None:
     with world() as api:
         plan = planned(api)
-        plans, redrives = api.redriving.plans, api.redriving.redrives
+        plans, redrives = api.redriving.plans, api.redriving.redrives.crew
         plans.set(plan, state=State.RUNNING, updated_ms=plans.time_ms)
         plans.time_ms += LEASE_MS
         assert redrives.abandoned() == []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sidecar.letters.plan import State
+from sidecar.jobs.job import State
 from tests.unit.letter_world import dead
 from tests.unit.test_cli_rest import Terminal, tickover
 

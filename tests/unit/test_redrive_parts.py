@@ -6,22 +6,21 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
+from sidecar.jobs.job import State, decoded
+from sidecar.jobs.job_log import JobLog
+from sidecar.jobs.shipment import Refused, ShipmentFailed, TakenOver, TargetRefused, _verdict
 from sidecar.letters.letter import Letter
 from sidecar.letters.plan import (
+    FORM,
+    SCHEMA,
     TARGETS_MAX,
     Plan,
     Progress,
     Redrive,
     Span,
-    State,
     Tally,
-    decode_plan,
-    decode_progress,
-    encode,
 )
-from sidecar.letters.redrive_log import RedriveLog
 from sidecar.letters.selection import Selection
-from sidecar.letters.shipment import Refused, ShipmentFailed, TakenOver, TargetRefused, _verdict
 from sidecar.letters.sorting import Sorting
 from sidecar.record import Place
 from tests.unit.letter_world import NOW_MS, dead
@@ -42,6 +41,10 @@ def plan(**changes: Any) -> Plan:
         "governor": GOVERNOR,
     }
     return Plan(**{**given, **changes})
+
+
+def encode(model: Plan | Progress) -> bytes:
+    return model.model_dump_json().encode()
 
 
 def letter(headers: Any, value: bytes | None = b"v") -> Letter:
@@ -96,11 +99,11 @@ def test_only_what_goes_back_to_its_source_keeps_its_control_headers() -> None:
 
 def test_plans_and_progress_are_read_back() -> None:
     progress = Progress(state=State.RUNNING, positions={0: 7}, tally=Tally(targets={"t": 3}, skipped={"loop": 1}))
-    assert decode_plan(encode(plan())) == plan()
-    assert decode_progress(encode(progress)) == progress
+    assert decoded(Plan, encode(plan()), SCHEMA) == plan()
+    assert decoded(Progress, encode(progress), SCHEMA) == progress
     for garbage in (b"", b"{", b"null", b"[]", b"{}", b"\xff", encode(plan(schema_version=2))):
-        assert decode_plan(garbage) is None
-    assert decode_progress(encode(Progress(schema_version=2))) is None
+        assert decoded(Plan, garbage, SCHEMA) is None
+    assert decoded(Progress, encode(Progress(schema_version=2)), SCHEMA) is None
 
 
 def test_progress_as_rest_shows_it() -> None:
@@ -133,7 +136,7 @@ class Record:
 
 
 def test_garbage_in_the_topic_of_redrives_is_passed_over() -> None:
-    log = RedriveLog({}, "tickover.g.redrives")
+    log = JobLog({}, "tickover.g.redrives", FORM)
     progress = encode(Progress(state=State.PLANNED))
     records = [
         (b"p/progress", progress),  # of a plan that is not there

@@ -1,6 +1,6 @@
-"""The topic of redrives: all plans and how far they have come, read by every replica.
+"""A topic of jobs: all plans and how far they have come, read by every replica.
 
-One partition, compacted. Keys are `<plan id>/plan`, `/progress` and `/abort`, values JSON. Plans and aborts are written
+Partition 0, compacted. Keys are `<plan id>/plan`, `/progress` and `/abort`, values JSON. Plans and aborts are written
 by the process that was asked; a progress only within the transactions of the process that does the work, so that a
 process that was taken over can't write one.
 """
@@ -10,13 +10,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Generic
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from sidecar.generation import refusal
-from sidecar.letters.letter_log import ANSWER_S, PASSING, READER, LettersUnavailable
-from sidecar.letters.plan import Plan, Redrive, decode_plan, decode_progress, encode
+from sidecar.jobs.job import AnyJob, Form, PlanHead
+from sidecar.jobs.reader import ANSWER_S, PASSING, READER, LogUnavailable
 
 PARTITION: Final = 0
 POLL_S: Final = 0.2
@@ -25,7 +25,7 @@ WRITE_S: Final = 15.0
 _IDLE: Final = {"fetch.wait.max.ms": "100"}
 CATCH_UP_S: Final = 30.0  # longer than a transaction that somebody left open can hold up readers
 
-log = logging.getLogger("tickover.redrive")
+log = logging.getLogger("tickover.jobs")
 
 
 def progress_key(plan_id: str) -> bytes:
@@ -33,17 +33,18 @@ def progress_key(plan_id: str) -> bytes:
     return f"{plan_id}/progress".encode()
 
 
-class RedriveLog:
-    """Follows the topic in a thread of its own. Methods raise LettersUnavailable."""
+class JobLog(Generic[AnyJob]):
+    """Follows the topic in a thread of its own. Methods raise LogUnavailable."""
 
-    def __init__(self, client: Mapping[str, Any], topic: str) -> None:
+    def __init__(self, client: Mapping[str, Any], topic: str, form: Form[AnyJob]) -> None:
         self.topic = topic
+        self._form = form
         self._client = client
-        self._redrives: dict[str, Redrive] = {}
+        self._jobs: dict[str, AnyJob] = {}
         self._read_up_to = 0
         self._changed = threading.Condition()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="redrive-log", daemon=True)
+        self._thread = threading.Thread(target=self._follow, name="job-log", daemon=True)
         self._producer: Producer | None = None
         self._writing = threading.Lock()
 
@@ -58,22 +59,22 @@ class RedriveLog:
         if self._thread.is_alive():
             self._thread.join(WRITE_S)
 
-    def all(self) -> dict[str, Redrive]:
-        """Every redrive by its plan's id, as far as this process has read."""
+    def all(self) -> dict[str, AnyJob]:
+        """Every job by its plan's id, as far as this process has read."""
         with self._changed:
-            return dict(self._redrives)
+            return dict(self._jobs)
 
-    def get(self, plan_id: str) -> Redrive | None:
+    def get(self, plan_id: str) -> AnyJob | None:
         with self._changed:
-            return self._redrives.get(plan_id)
+            return self._jobs.get(plan_id)
 
-    def write_plan(self, plan: Plan) -> Redrive:
+    def write_plan(self, plan: PlanHead) -> AnyJob:
         """Returns when this process has read it back."""
-        self._write(f"{plan.id}/plan".encode(), encode(plan))
-        redrive = self.get(plan.id)
-        if redrive is None:
-            raise LettersUnavailable("the plan could not be read back")
-        return redrive
+        self._write(f"{plan.id}/plan".encode(), plan.model_dump_json().encode())
+        job = self.get(plan.id)
+        if job is None:
+            raise LogUnavailable("the plan could not be read back")
+        return job
 
     def write_abort(self, plan_id: str, author: str) -> None:
         """Ask whoever works on it to end."""
@@ -85,7 +86,7 @@ class RedriveLog:
         try:
             _, end = anyone.get_watermark_offsets(TopicPartition(self.topic, PARTITION), timeout=ANSWER_S)
         except KafkaException as error:
-            raise LettersUnavailable(error.args[0].str()) from None
+            raise LogUnavailable(error.args[0].str()) from None
         finally:
             anyone.close()
         self._wait(lambda: self._read_up_to >= end)
@@ -108,15 +109,15 @@ class RedriveLog:
                 self._producer.produce(self.topic, value, key, PARTITION, on_delivery=report)
                 self._producer.flush(WRITE_S)
             except (KafkaException, BufferError) as error:
-                raise LettersUnavailable(f"{self.topic} can't be written: {error}") from None
+                raise LogUnavailable(f"{self.topic} can't be written: {error}") from None
         if not offsets:
-            raise LettersUnavailable(f"{self.topic} can't be written: {''.join(problems) or 'no answer'}")
+            raise LogUnavailable(f"{self.topic} can't be written: {''.join(problems) or 'no answer'}")
         self._wait(lambda: self._read_up_to > offsets[0])
 
     def _wait(self, true: Callable[[], bool]) -> None:
         with self._changed:
             if not self._changed.wait_for(lambda: true() or self._stopping.is_set(), CATCH_UP_S) or not true():
-                raise LettersUnavailable(f"{self.topic} can't be read to its end")
+                raise LogUnavailable(f"{self.topic} can't be read to its end")
 
     def _follow(self) -> None:
         """Read for ever. A consumer that fails is made anew; what was read stays."""
@@ -128,7 +129,7 @@ class RedriveLog:
                     for message in consumer.consume(500, POLL_S):
                         self._take(message)
             except KafkaException as error:
-                log.warning("reading the redrives", extra={"error": error.args[0].str()})
+                log.warning("reading jobs", extra={"topic": self.topic, "error": error.args[0].str()})
                 self._stopping.wait(POLL_S)
             finally:
                 consumer.close()
@@ -148,16 +149,21 @@ class RedriveLog:
     def _apply(self, key: bytes, value: bytes) -> None:
         """Garbage, and what a newer version wrote, is passed over."""
         plan_id, _, kind = key.decode(errors="replace").rpartition("/")
-        redrive = self._redrives.get(plan_id)
-        if kind == "plan" and redrive is None and (plan := decode_plan(value)) is not None and plan.id == plan_id:
-            self._redrives[plan_id] = Redrive(plan=plan)
-        elif kind == "progress" and redrive is not None and (progress := decode_progress(value)) is not None:
-            self._redrives[plan_id] = redrive.model_copy(update={"progress": progress})
-        elif kind == "abort" and redrive is not None:
-            self._redrives[plan_id] = redrive.model_copy(update={"aborted_by": _author(value)})
+        job = self._jobs.get(plan_id)
+        if kind == "plan" and job is None:
+            fresh = self._form.planned(value)
+            fresh = fresh if fresh is not None and fresh.plan.id == plan_id else None
+        elif kind == "progress" and job is not None:
+            fresh = self._form.progressed(job, value)
+        elif kind == "abort" and job is not None:
+            fresh = self._form.aborted(job, _author(value))
+        else:
+            fresh = None
+        if fresh is not None:
+            self._jobs[plan_id] = fresh
 
     def now_ms(self) -> int:
-        """This machine's clock, by which leases of redrives are judged."""
+        """This machine's clock, by which leases are judged."""
         return time.time_ns() // 1_000_000
 
 

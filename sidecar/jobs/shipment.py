@@ -1,4 +1,4 @@
-"""The transactional producer of one redrive: letters and the progress that speaks of them become facts together.
+"""The transactional producer of one job: what is sent and the progress that speaks of it become facts together.
 
 Its transactional id is the plan's. Whoever makes one fences off the one before, also that of a process that was taken
 for dead, and ends what it had left open.
@@ -7,14 +7,13 @@ for dead, and ends what it had left open.
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from sidecar.generation import UNPROVEN
-from sidecar.letters.letter import Letter
-from sidecar.letters.plan import Progress, encode
-from sidecar.letters.redrive_log import PARTITION, progress_key
+from sidecar.jobs.job import ProgressHead
+from sidecar.jobs.job_log import PARTITION, progress_key
 from sidecar.record import Headers
 
 TRANSACTION_MS: Final = 10_000  # a process that died holds up the readers of targets no longer than this
@@ -52,12 +51,24 @@ _PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
 _TAKEN_OVER: Final = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})
 
 
-class Parcel(NamedTuple):
-    """A letter on its way."""
+class Sendable(Protocol):
+    """A record to be sent."""
 
-    letter: Letter
-    target: str
-    headers: Headers
+    @property
+    def target(self) -> str: ...
+
+    @property
+    def partition(self) -> int:
+        """-1: by key."""
+
+    @property
+    def key(self) -> bytes | None: ...
+
+    @property
+    def value(self) -> bytes | None: ...
+
+    @property
+    def headers(self) -> Headers: ...
 
 
 class Refused(Exception):
@@ -97,7 +108,7 @@ class Shipping:
         except KafkaException as error:
             raise ShipmentFailed(error.args[0].str()) from None
 
-    def ship(self, plan_id: str, parcels: Sequence[Parcel], progress: Progress) -> None:
+    def ship(self, plan_id: str, parcels: Sequence[Sendable], progress: ProgressHead) -> None:
         """All of it, or nothing. Raises Refused, TargetRefused, TakenOver, ShipmentFailed."""
         errors: dict[int, KafkaError] = {}
         try:
@@ -106,7 +117,11 @@ class Shipping:
                 self._produce(index, parcel, errors)
             key = progress_key(plan_id)
             self._producer.produce(
-                self._topic, encode(progress), key, PARTITION, on_delivery=_Report(len(parcels), errors).note
+                self._topic,
+                progress.model_dump_json().encode(),
+                key,
+                PARTITION,
+                on_delivery=_Report(len(parcels), errors).note,
             )
             if self._is_acknowledged(errors):
                 self._commit()
@@ -120,14 +135,16 @@ class Shipping:
         """Give up what is open; it is aborted by the next `init`, or by the broker in time."""
         self._producer.purge(in_queue=True, in_flight=True, blocking=False)
         # It may wait for brokers that are away: nobody waits with it.
-        threading.Thread(target=self._producer.close, name="redrive-close", daemon=True).start()
+        threading.Thread(target=self._producer.close, name="job-close", daemon=True).start()
 
-    def _produce(self, index: int, parcel: Parcel, errors: dict[int, KafkaError]) -> None:
-        letter, target, headers = parcel
+    def _produce(self, index: int, parcel: Sendable, errors: dict[int, KafkaError]) -> None:
         report = _Report(index, errors).note
         while True:
             try:
-                self._producer.produce(target, letter.value, letter.key, on_delivery=report, headers=headers)
+                self._producer.produce(
+                    parcel.target, parcel.value, parcel.key, parcel.partition, on_delivery=report,
+                    headers=parcel.headers,
+                )  # fmt: skip
                 return
             except BufferError:
                 self._producer.poll(FULL_POLL_S)

@@ -1,0 +1,182 @@
+"""Who works on which job, in this process and after the end of another.
+
+A process that dies leaves its jobs active; they have a lease, and whoever sees it run out goes on with them.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final, Generic, Protocol
+
+from sidecar.jobs.job import AnyJob, PlanHead
+from sidecar.jobs.reader import LogUnavailable
+
+LEASE_MS: Final = 15_000
+SUPERVISED_S: Final = 2.0
+LEGS_MAX: Final = 4
+BEGIN_S: Final = 20.0
+STOP_S: Final = 5.0
+PLANS_MAX: Final = 1_000
+
+log = logging.getLogger("tickover.jobs")
+
+
+class JobRefused(Exception):
+    """`type` is the last step of a problem's URI."""
+
+    def __init__(self, type: str, detail: str) -> None:
+        super().__init__(detail)
+        self.type = type
+
+
+class Jobs(Protocol[AnyJob]):
+    """A topic of jobs (`job_log.JobLog`)."""
+
+    def all(self) -> dict[str, AnyJob]: ...
+
+    def get(self, plan_id: str) -> AnyJob | None: ...
+
+    def write_plan(self, plan: PlanHead) -> AnyJob: ...
+
+    def write_abort(self, plan_id: str, author: str) -> None: ...
+
+    def catch_up(self) -> None: ...
+
+    def now_ms(self) -> int: ...
+
+
+class Work(Protocol):
+    """One leg (`leg.Leg`)."""
+
+    begun: threading.Event
+
+    def run(self) -> None: ...
+
+
+class Crew(Generic[AnyJob]):
+    """`noun` is what people call such a job; `go_on(plan_id)` makes a leg that goes on with what somebody began.
+
+    Methods raise JobRefused and LogUnavailable. They block: not for an event loop.
+    """
+
+    def __init__(self, noun: str, jobs: Jobs[AnyJob], owner: str, go_on: Callable[[str], Work]) -> None:
+        self.noun = noun
+        self.jobs = jobs
+        self._owner = owner
+        self._go_on = go_on
+        self._legs: dict[str, threading.Thread] = {}
+        self._changing = threading.Lock()
+        self._stopping = threading.Event()
+        self._supervisor = threading.Thread(target=self._supervise, name=f"{noun}s", daemon=True)
+
+    def start(self) -> None:
+        """Take over what others have left, from now on. Twice is harmless."""
+        if not self._supervisor.is_alive():
+            self._supervisor.start()
+
+    def stop(self) -> None:
+        """What is under way stays as it is, for whoever goes on with it. Twice is harmless."""
+        self._stopping.set()
+        for thread in [*self._legs.values(), self._supervisor]:
+            if thread.is_alive():
+                thread.join(STOP_S)
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep; True when everything is to stop."""
+        return self._stopping.wait(seconds)
+
+    # --- what is asked for ----------------------------------------------------------------------------------------
+
+    def all(self) -> list[AnyJob]:
+        """Every job, the newest first."""
+        return sorted(self.jobs.all().values(), key=lambda job: (-job.plan.created_ms, job.plan.id))
+
+    def get(self, plan_id: str) -> AnyJob:
+        """Another replica's job, too: what is not known is looked for up to the topic's end."""
+        job = self.jobs.get(plan_id)
+        if job is None:
+            self.jobs.catch_up()
+            job = self.jobs.get(plan_id)
+        if job is None:
+            raise JobRefused(f"{self.noun}-not-found", f"There is no {self.noun} of this id.")
+        return job
+
+    def plan(self, plan: PlanHead) -> AnyJob:
+        """Write a plan down and begin to count."""
+        if len(self.jobs.all()) >= PLANS_MAX:
+            detail = f"There are {PLANS_MAX} {self.noun}s; the oldest go after 30 days."
+            raise JobRefused(f"too-many-{self.noun}s", detail)
+        self.jobs.write_plan(plan)
+        self.begin(plan.id, self._go_on(plan.id))
+        return self.get(plan.id)
+
+    def startable(self, plan_id: str) -> AnyJob:
+        """The job, if a canary or a run may begin."""
+        job = self.get(plan_id)
+        leg = self._legs.get(plan_id)
+        if leg is not None and not job.state.is_active:
+            leg.join(STOP_S)  # it has ended, and closes its clients
+        if plan_id in self._legs or job.state.is_active:
+            raise JobRefused(f"{self.noun}-active", f"The {self.noun} is {job.state} already.")
+        if not job.state.may_start:
+            raise JobRefused(f"{self.noun}-ended", f"The {self.noun} is {job.state}: plan a new one.")
+        return job
+
+    def abort(self, plan_id: str, author: str) -> AnyJob:
+        """No more is done by this plan, by whoever works on it; what was done stays done."""
+        state = self.get(plan_id).state
+        if not state.is_active and not state.may_start:
+            raise JobRefused(f"{self.noun}-ended", f"The {self.noun} is {state} already.")
+        self.jobs.write_abort(plan_id, author)
+        return self.get(plan_id)
+
+    def begin(self, plan_id: str, work: Work) -> None:
+        """Returns when the leg stands in the log, or has ended."""
+        with self._changing:
+            if plan_id in self._legs:
+                raise JobRefused(f"{self.noun}-active", f"The {self.noun} is being started already.")
+            if len(self._legs) >= LEGS_MAX:
+                raise JobRefused(f"{self.noun}s-busy", f"{LEGS_MAX} {self.noun}s are under way in this process.")
+            thread = threading.Thread(target=self._work, args=(plan_id, work), name=self.noun, daemon=True)
+            self._legs[plan_id] = thread
+        thread.start()
+        work.begun.wait(BEGIN_S)
+
+    def works_on(self, plan_id: str) -> bool:
+        """Whether a thread of this process does."""
+        return plan_id in self._legs
+
+    # --- parts ----------------------------------------------------------------------------------------------------
+
+    def _work(self, plan_id: str, work: Work) -> None:
+        try:
+            work.run()
+        except Exception as error:
+            extra = {"plan": plan_id, "error": type(error).__name__}
+            log.error("a %s failed", self.noun, extra=extra, exc_info=error)
+        finally:
+            with self._changing:
+                del self._legs[plan_id]
+
+    def _supervise(self) -> None:
+        while not self._stopping.wait(SUPERVISED_S):
+            for plan_id in self.abandoned():
+                log.info("going on with a %s that nobody works on", self.noun, extra={"plan": plan_id})
+                try:
+                    self.begin(plan_id, self._go_on(plan_id))
+                except (JobRefused, LogUnavailable) as error:
+                    log.warning("not now", extra={"plan": plan_id, "error": str(error)})
+
+    def abandoned(self) -> list[str]:
+        """Jobs whose lease has run out, and our own of a former life."""
+        now_ms = self.jobs.now_ms()
+        return [
+            plan_id
+            for plan_id, job in self.jobs.all().items()
+            if job.state.is_active
+            and plan_id not in self._legs
+            and (
+                job.progress.owner == self._owner
+                or now_ms - max(job.progress.updated_ms, job.plan.created_ms) > LEASE_MS
+            )
+        ]

@@ -1,0 +1,110 @@
+"""What every job is: a plan that never changes, how far it has come, and who asked for its end.
+
+    planning -> planned -> canary -> canaried -> running -> done
+                   |          |         |           |
+                   +----------+---------+-----------+----> stopped (may run again), aborted
+
+Plan and progress are JSON in a topic of jobs (`job_log.py`). A job may leave out the canary.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Generic, Protocol, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class State(StrEnum):
+    """Where a job stands."""
+
+    PLANNING = "planning"
+    PLANNED = "planned"
+    CANARY = "canary"
+    CANARIED = "canaried"
+    RUNNING = "running"
+    STOPPED = "stopped"
+    DONE = "done"
+    ABORTED = "aborted"
+
+    @property
+    def is_active(self) -> bool:
+        """Whether somebody works on it."""
+        return self in (State.PLANNING, State.CANARY, State.RUNNING)
+
+    @property
+    def may_start(self) -> bool:
+        """Whether a canary or a run may begin."""
+        return self in (State.PLANNED, State.CANARIED, State.STOPPED)
+
+
+class PlanHead(Protocol):
+    """What every plan says."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def created_ms(self) -> int: ...
+
+    def model_dump_json(self) -> str: ...
+
+
+class ProgressHead(Protocol):
+    """What every progress says."""
+
+    @property
+    def state(self) -> State: ...
+
+    @property
+    def owner(self) -> str: ...
+
+    @property
+    def updated_ms(self) -> int: ...
+
+    def model_dump_json(self) -> str: ...
+
+
+class Job(Protocol):
+    """A plan with its progress."""
+
+    @property
+    def plan(self) -> PlanHead: ...
+
+    @property
+    def progress(self) -> ProgressHead: ...
+
+    @property
+    def aborted_by(self) -> str | None: ...
+
+    @property
+    def state(self) -> State: ...
+
+
+AnyJob = TypeVar("AnyJob", bound=Job)
+
+
+@dataclass(frozen=True, slots=True)
+class Form(Generic[AnyJob]):
+    """What the records of a topic say. None: nothing that this version understands; it is passed over."""
+
+    planned: Callable[[bytes], AnyJob | None]
+    progressed: Callable[[AnyJob, bytes], AnyJob | None]
+    aborted: Callable[[AnyJob, str], AnyJob]
+
+
+def state_of(state: State, aborted_by: str | None) -> State:
+    """As everybody sees it: an end that was asked for counts, unless it came too late."""
+    return state if aborted_by is None or state is State.DONE else State.ABORTED
+
+
+def decoded(model: type[Model], value: bytes, newest: int) -> Model | None:
+    """None: no such record, or one of a newer version than `newest` (`schema_version`)."""
+    try:
+        found = model.model_validate_json(value)
+    except ValidationError:
+        return None
+    version: int = getattr(found, "schema_version")  # noqa: B009 - of all that is written
+    return found if version <= newest else None
