@@ -10,7 +10,7 @@ from fastapi import Depends, FastAPI
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api import actions, dead_letters, explain, health, held, messages, openapi, policies, problems, redrives
+from api import actions, changes, dead_letters, explain, health, held, messages, openapi, policies, problems, redrives
 from api.audit import Audit, AuditLog
 from api.body import BodyLimit
 from api.dependencies import declared_access, refuse_undeclared
@@ -27,10 +27,12 @@ _BODIES = (
     redrives.NewRedrive,
     redrives.CanaryRequest,
     actions.Reschedule,
+    changes.NewChange,
+    changes.RunRequest,
 )
 
 
-PARTS: Final = (explain, policies, messages, actions, held, dead_letters, redrives, health, openapi)
+PARTS: Final = (explain, policies, messages, actions, held, dead_letters, redrives, changes, health, openapi)
 # For whatever answers with a page or plain data: no framing, no guessing of types, nothing loaded, nothing kept.
 SAFE_HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",

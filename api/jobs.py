@@ -21,6 +21,14 @@ STATUSES: Final = {
     "target-gone": 409,
     "too-many-redrives": 409,
     "redrives-busy": 503,
+    "change-not-found": 404,
+    "change-active": 409,
+    "change-ended": 409,
+    "nothing-to-change": 409,
+    "stale-token": 409,
+    "plan-expired": 409,
+    "too-many-changes": 409,
+    "changes-busy": 503,
 }
 
 Answer = TypeVar("Answer")

@@ -9,6 +9,7 @@ from api.lookup import LookUp
 from api.receipts import Receipts
 from policies.model import ManagedBy, Policy, Removed, Versioned
 from policies.table import PolicyTable
+from sidecar.changes.changes import Changes
 from sidecar.letters.plan import Governor
 from sidecar.letters.reading import Reading
 from sidecar.letters.redrives import Redrives
@@ -144,6 +145,8 @@ class Ports:
     letters: Reading
     redrives: Redrives
     governor: Governor
+    changes: Changes
+    change_rate: int  # messages a second where a plan says nothing; 0: no limit
     metrics: Callable[[], bytes]
     gate: Gate
     now_ms: Callable[[], int]

@@ -12,8 +12,8 @@ Costs nothing but the decoding of a block while nobody asks: waiting records and
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, wait
 from typing import Final, NamedTuple
 
 from api.receipt import (
@@ -96,6 +96,26 @@ class Receipts:
             return None
         finally:
             self._forget(place, waiting)
+
+    def outcomes(self, places: Sequence[tuple[str, int, int]], timeout_s: float) -> list[Settlement | None]:
+        """The same for many records, for a thread that may block; None: not in time, or not to be heard of now."""
+        waiting: dict[Place, Settlement | Future[Settlement] | None] = {}
+        try:
+            for place in (Place(*place) for place in places):
+                try:
+                    waiting[place] = self._wait_for(place)
+                except (ReceiptsUnavailable, TooManyWaiting):
+                    waiting[place] = None
+            wait([one for one in waiting.values() if isinstance(one, Future)], timeout_s)
+            return [_answer_of(waiting[Place(*place)]) for place in places]
+        finally:
+            for place, one in waiting.items():
+                if isinstance(one, Future):
+                    self._forget(place, one)
+
+    def line(self, place: tuple[str, int, int]) -> Settlement | None:
+        """How this record was settled, as far as that is remembered."""
+        return self.settlement(Place(*place))
 
     def settlement(self, place: Place) -> Settlement | None:
         """How the record at `place` was settled, as far as that is remembered."""
@@ -240,3 +260,9 @@ class Receipts:
             found = list(self._by_id.get(id, ()))
         for kept in found:
             yield kept, decode(kept.data)
+
+
+def _answer_of(waiting: "Settlement | Future[Settlement] | None") -> Settlement | None:
+    if not isinstance(waiting, Future):
+        return waiting
+    return waiting.result() if waiting.done() and waiting.exception() is None else None

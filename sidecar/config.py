@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from pydantic import Field, SecretStr, ValidationError, model_validator
 
 from sidecar.config_api import ApiSettings
-from sidecar.config_operations import DeadLettersSettings, RedriveSettings
+from sidecar.config_operations import ChangesSettings, DeadLettersSettings, RedriveSettings
 from sidecar.config_sources import ConfigError, explain, gather, nest
 from sidecar.config_topics import AuditSettings, LedgerSettings, PoliciesSettings, QuarantineSettings
 from sidecar.config_values import (
@@ -201,6 +201,7 @@ class Settings(Section):
     audit: AuditSettings = Field(default=AuditSettings())
     dead_letters: DeadLettersSettings = Field(default=DeadLettersSettings())
     redrive: RedriveSettings = Field(default=RedriveSettings())
+    changes: ChangesSettings = Field(default=ChangesSettings())
     log: LogSettings = Field(default=LogSettings())
 
     @property
@@ -219,9 +220,15 @@ class Settings(Section):
         return self.redrive.topic or f"tickover.{self.group}.redrives"
 
     @property
+    def changes_topic(self) -> str:
+        """The name of the changes' topic with the default filled in."""
+        return self.changes.topic or f"tickover.{self.group}.changes"
+
+    @property
     def _own(self) -> tuple[str, ...]:
         return (
             self.ledger_topic, self.policies.topic, self.quarantine.topic, self.audit_topic, self.redrive_topic,
+            self.changes_topic,
         )  # fmt: skip
 
     @property
@@ -232,7 +239,9 @@ class Settings(Section):
     @model_validator(mode="after")
     def _topics_differ(self) -> Self:
         if len(self.own_topics) < len(self._own):
-            raise ValueError("ledger, policies, quarantine, audit and redrive topic must be five different topics")
+            raise ValueError(
+                "ledger, policies, quarantine, audit, redrive and changes topic must be six different topics"
+            )
         return self
 
 

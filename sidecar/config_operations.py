@@ -1,4 +1,4 @@
-"""Settings of what operators do: dead letters and their redrive."""
+"""Settings of what operators do: dead letters and their redrive, changes of many held messages."""
 
 from pydantic import Field
 
@@ -43,3 +43,25 @@ class RedriveSettings(Section):
     )
     times_max: int = Field(default=3, ge=1, le=1_000, description="How often one record is redriven, 1 to 1,000")
     topic: TopicOrDefault = Field(default="", description="Topic of the plans; empty: tickover.<group>.redrives")
+
+
+class ChangesSettings(Section):
+    """Changing many held messages at once; a plan may say another rate."""
+
+    rate: int = Field(default=1_000, ge=0, le=1_000_000, description="Messages a second, 0 to 1,000,000; 0: no limit")
+    in_flight: int = Field(
+        default=500, ge=1, le=5_000, description="Control records without an outcome at a time, 1 to 5,000"
+    )
+    answer_ms: Milliseconds = Field(
+        default=60_000, ge=1_000, le=3_600_000, alias="answer", description="So long an outcome is waited for, 1s to 1h"
+    )
+    plan_ttl_ms: Milliseconds = Field(
+        default=900_000,
+        ge=1_000,
+        le=86_400_000,
+        alias="plan_ttl",
+        description="So long after it was counted a plan may be run, 1s to 1d",
+    )
+    topic: TopicOrDefault = Field(
+        default="", description="Topic of the plans and receipts; empty: tickover.<group>.changes"
+    )

@@ -11,7 +11,7 @@ from sidecar.config import Settings
 from sidecar.doctor_facts import Cluster, TopicFacts
 from sidecar.finding import Finding, Severity
 from sidecar.retention import ledger_retention_ms
-from sidecar.topics import QUARANTINE_CONFIG, REDRIVE_CONFIG, audit_config, ledger_config
+from sidecar.topics import CHANGES_PARTITIONS, JOBS_CONFIG, QUARANTINE_CONFIG, audit_config, ledger_config
 
 REPLICAS_WANTED: Final = 3
 # The defaults of brokers (1,048,588) and of the producer (1,000,000) differ by this; that is no finding.
@@ -25,7 +25,8 @@ def check_topics(cluster: Cluster, settings: Settings, policies: Sequence[Policy
     replicas = settings.ledger.replication_factor
     yield from _kept(cluster, "quarantine", settings.quarantine.topic, QUARANTINE_CONFIG, replicas)
     yield from _kept(cluster, "audit", settings.audit_topic, audit_config(settings.audit.retention_ms), replicas)
-    yield from _kept(cluster, "redrives", settings.redrive_topic, REDRIVE_CONFIG, replicas)
+    yield from _kept(cluster, "redrives", settings.redrive_topic, JOBS_CONFIG, replicas)
+    yield from _kept(cluster, "changes", settings.changes_topic, JOBS_CONFIG, replicas, CHANGES_PARTITIONS)
     sources = source_topics(settings, policies, cluster.topics)
     yield from _sources(cluster, settings, policies, sources)
     yield from _targets(cluster, policies)
@@ -80,12 +81,8 @@ def _ledger(cluster: Cluster, settings: Settings, policies: Sequence[Policy]) ->
     wanted_ms = settings.ledger.retention_ms or ledger_retention_ms(max(map(_span_ms, policies), default=0))
     facts = cluster.topics.get(name)
     if facts is None:
-        fix = cluster.create(
-            name,
-            settings.ledger.partitions,
-            settings.ledger.replication_factor,
-            ledger_config(wanted_ms),
-        )
+        ledger = settings.ledger
+        fix = cluster.create(name, ledger.partitions, ledger.replication_factor, ledger_config(wanted_ms))
         yield _absent(part, fix)
         return
     problems = list(_internal(cluster, name, part, facts))
@@ -131,14 +128,19 @@ def _policy_topic(cluster: Cluster, settings: Settings) -> Iterator[Finding]:
     yield from problems or [Finding(Severity.OK, part, "one partition, kept for ever")]
 
 
-def _kept(cluster: Cluster, role: str, name: str, config: Mapping[str, str], replicas: int) -> Iterator[Finding]:
+def _kept(
+    cluster: Cluster, role: str, name: str, config: Mapping[str, str], replicas: int, partitions: int = 1
+) -> Iterator[Finding]:
     part = f"{role} {name}"
     facts = cluster.topics.get(name)
     if facts is None:
-        yield _absent(part, cluster.create(name, 1, replicas, config))
+        yield _absent(part, cluster.create(name, partitions, replicas, config))
         return
     meant = "compact" in config["cleanup.policy"]
     faults = [] if meant else [*_internal(cluster, name, part, facts), *_kept_too_shortly(cluster, name, part, config)]
+    if facts.partitions < partitions:
+        fix = f"kafka-topics.sh --bootstrap-server {cluster.bootstrap} --alter --topic {name} --partitions {partitions}"
+        faults.append(Finding(Severity.ERROR, part, f"has {facts.partitions} partition, wanted are {partitions}", fix))
     yield from faults or [Finding(Severity.OK, part, "exists")]
 
 

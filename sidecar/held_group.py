@@ -108,6 +108,12 @@ class GroupLookUp:
                 counts[minute] = counts.get(minute, 0) + count
         return counts, known.missing
 
+    def ends(self, query: Query) -> tuple[dict[LaneId, int], list[LaneId]]:
+        """Of each partition, the offset to be read next: what is held now lies before it."""
+        known = self._ask({"ask": "ends", "query": query}, query)
+        rows = [row for answer in known.answers for row in answer.rows]
+        return {LaneId(row["topic"], row["partition"]): row["offset"] for row in rows}, known.missing
+
     def _ask(self, question: Question, query: Query) -> Known:
         """This replica's own answer, and those of others where it doesn't have all partitions.
 
@@ -206,6 +212,8 @@ def answer_to(local: LocalLookUp, question: Question) -> Answer:
             return local.find(str(question["id"]), query)
         case "forecast":
             return local.forecast(query, int(question["until"]))
+        case "ends":
+            return local.ends(query)
         case other:
             raise ValueError(f"an unknown question {other!r}")
 

@@ -120,6 +120,12 @@ class LocalLookUp:
                 counts[held.due_ms // FINE.slot_ms if held.due_ms < until_ms else -1] += 1
         return Answer([view.lane for view in views], [], None, dict(counts))
 
+    def ends(self, query: Query) -> Answer:
+        """Of each lane, the offset to be read next: what is held now lies before it."""
+        views = [view for view in self.views() if query.wants_lane(view.lane)]
+        rows: list[dict[str, object]] = [{**view.lane._asdict(), "offset": view.next} for view in views]
+        return Answer([view.lane for view in views], rows, None, {})
+
     # --- streams --------------------------------------------------------------------------------------------------
 
     def _stream(self, view: LaneView, query: Query, after: Key, overflow: HeldOverflow) -> Iterator[Item]:

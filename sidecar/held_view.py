@@ -28,6 +28,7 @@ class LaneView(NamedTuple):
     skip: dict[int, Position]  # the overflow may have a copy behind the cursor that doesn't count
     leaving: list[Held]  # with an id: handed over, and not settled
     whole: bool  # False: the overflow lost something and is being rebuilt
+    next: int  # the offset to be read next
 
     def loose(self) -> Iterator[Held]:
         """Records that are due, in no order."""
@@ -78,4 +79,5 @@ class Viewer:
             skip=dict(lane.skip),
             leaving=list(lane.ids.leaving.values()),
             whole=lane.loss is None,
+            next=lane.next,
         )

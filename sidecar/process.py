@@ -33,6 +33,7 @@ from policies.errors import PolicyError
 from policies.file import read_policies_file
 from policies.store import PolicyStore
 from sidecar.assembly import Machinery, Policies, Storage, build
+from sidecar.changes.assembly import changes_of
 from sidecar.config import Settings
 from sidecar.embedded.kafka import KafkaUnavailable
 from sidecar.embedded.valkey import ValkeyUnavailableError
@@ -42,25 +43,17 @@ from sidecar.held_group import GroupLookUp
 from sidecar.held_lookup import LocalLookUp
 from sidecar.housekeeping import Housekeeping, Interval
 from sidecar.kafka import client_log
-from sidecar.ledger import LedgerTopic
 from sidecar.letters.assembly import governor_of, reading_of, redrives_of
 from sidecar.metrics import Exposition, Recorder
 from sidecar.overflow import OverflowFailure, OverflowUnavailable
 from sidecar.overflow_rebuild import RedisRebuild
 from sidecar.overflow_redis import RedisOverflow, open_overflow
 from sidecar.overflow_timing import TimedOverflow
-from sidecar.retention import ledger_retention_ms, longest_delay_ms
+from sidecar.own_topics import ensure_own_topics
 from sidecar.services import Progress, Services, start_services
 from sidecar.sources import Sources
 from sidecar.timekeeper import Timekeeper
-from sidecar.topics import (
-    QUARANTINE_CONFIG,
-    REDRIVE_CONFIG,
-    MissingTopicError,
-    audit_config,
-    ensure_topic,
-    ledger_config,
-)
+from sidecar.topics import MissingTopicError
 
 log = logging.getLogger(__name__)
 
@@ -153,7 +146,7 @@ class Process:
         self._report_redis(overflow)
         self.store = self._open_policies(client)
         admin = AdminClient(dict(client))
-        ledger = self._ensure_topics(admin)
+        ledger = ensure_own_topics(admin, settings, self.store.table)
         timekeeper = Timekeeper()
         policies = Policies(self.store.table, self.store.table_at)
         storage = Storage(TimedOverflow(overflow, recorder.observe), RedisRebuild(overflow.client, settings.group))
@@ -201,17 +194,6 @@ class Process:
             store.publish_file(file_policies)
         return store
 
-    def _ensure_topics(self, admin: AdminClient) -> LedgerTopic:
-        ledger = self.settings.ledger
-        name = self.settings.ledger_topic
-        config = ledger_config(ledger.retention_ms or ledger_retention_ms(longest_delay_ms(self.store.table)))
-        partitions = ensure_topic(admin, name, ledger.partitions, ledger.replication_factor, config)
-        ensure_topic(admin, self.settings.quarantine.topic, 1, ledger.replication_factor, QUARANTINE_CONFIG)
-        audit = audit_config(self.settings.audit.retention_ms)
-        ensure_topic(admin, self.settings.audit_topic, 1, ledger.replication_factor, audit)
-        ensure_topic(admin, self.settings.redrive_topic, 1, ledger.replication_factor, REDRIVE_CONFIG)
-        return LedgerTopic(name, partitions, self.settings.group)
-
     def _start_api(self, client: dict[str, str], overflow: RedisOverflow, made: tuple[Recorder, Sources, Gate]) -> None:
         settings, engine, store = self.settings, self.engine, self.store
         recorder, sources, gate = made
@@ -222,12 +204,17 @@ class Process:
         self._stack.callback(idempotency.stop)
         receipts = Receipts(settings.api.receipts_bytes_max)
         ledger_reader = LedgerReader(client, settings.ledger_topic, receipts, settings.api.receipts_look_back_ms)
-        lookup = self._start_look_up(overflow, sources)
+        replicas = self._start_look_up(overflow, sources)
+        lookup = LookUp(replicas)
+        self._stack.callback(lookup.stop)
         letters = reading_of(settings, client, lambda: store.table)
         self._stack.callback(letters.stop)
         redrives, redrive_log = redrives_of(settings, client, store, letters)
         self._stack.callback(redrive_log.stop)
         self._stack.callback(redrives.crew.stop)
+        changes, change_log = changes_of(settings, client, lambda: store.table, replicas, receipts)
+        self._stack.callback(change_log.stop)
+        self._stack.callback(changes.crew.stop)
         ports = Ports(
             policies=store,
             stats=lambda: engine.stats,
@@ -240,29 +227,29 @@ class Process:
             letters=letters,
             redrives=redrives,
             governor=governor_of(settings),
+            changes=changes,
+            change_rate=settings.changes.rate,
             metrics=Exposition(lambda: engine.stats, lambda: store.table, recorder),
             gate=gate,
             now_ms=lambda: time.time_ns() // 1_000_000,
             monotonic_s=time.monotonic,
             limits=Limits(headers=settings.intake.headers_max, header_bytes=settings.intake.header_bytes_max),
         )
-        redrive_log.start()
-        redrives.crew.start()
+        for part in (redrive_log, redrives.crew, change_log, changes.crew):
+            part.start()
         self.server = Server(create_app(ports), settings.api.host, settings.api.port)
         self.server.start()
         self._stack.callback(self.server.stop)
         ledger_reader.start()
         self._stack.callback(ledger_reader.stop)  # before the server, so that no request waits for a receipt any more
 
-    def _start_look_up(self, overflow: RedisOverflow, sources: Sources) -> LookUp:
+    def _start_look_up(self, overflow: RedisOverflow, sources: Sources) -> GroupLookUp:
         group = self.settings.group
         local = partial(LocalLookUp, self.engine.submit, self.machinery.viewer, overflow.client, group)
         replicas = GroupLookUp(local, overflow.client, group, lambda: sources.partitions)
         replicas.start()
         self._stack.callback(replicas.stop)
-        lookup = LookUp(replicas)
-        self._stack.callback(lookup.stop)
-        return lookup
+        return replicas
 
     def _start_housekeeping(self, sources: Sources, overflow: RedisOverflow, recorder: Recorder) -> None:
         publisher, engine = self.machinery.publisher, self.engine

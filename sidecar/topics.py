@@ -42,8 +42,9 @@ def ledger_config(retention_ms: int) -> dict[str, str]:
 
 # What nobody could decide stays until somebody has looked at it.
 QUARANTINE_CONFIG: Final = {"cleanup.policy": "delete", "retention.ms": "-1"}
-# Only the last word about a redrive counts, and after a month none.
-REDRIVE_CONFIG: Final = {
+CHANGES_PARTITIONS: Final = 2  # plans and progress; receipts
+# Only the last word about a job counts, and after a month none.
+JOBS_CONFIG: Final = {
     "cleanup.policy": "compact,delete",
     "retention.ms": str(30 * 86_400_000),
     "segment.ms": str(86_400_000),

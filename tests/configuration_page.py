@@ -38,8 +38,8 @@ rests on (`enable.idempotence`, `acks`, `enable.auto.commit`, `auto.offset.reset
 masked wherever settings are shown.
 
 **Not settings.** `TICKOVER_CONFIG` names the file. `TICKOVER_URL`, `TICKOVER_TOKEN` and `TICKOVER_TOKEN_FILE` tell
-the commands that ask a sidecar (`policies`, `messages`, `forecast`, `dead-letters`, `redrive`) which one, and with what
-token.
+the commands that ask a sidecar (`policies`, `messages`, `changes`, `forecast`, `dead-letters`, `redrive`) which one,
+and with what token.
 """
 
 

@@ -10,6 +10,7 @@ from pipeline import cli as pipeline
 from pipeline.errors import PipelineError
 from sidecar.cli import (
     actions,
+    changes,
     configuration,
     dead_letters,
     diagnosis,
@@ -71,6 +72,7 @@ messages.app.command()(actions.reschedule)
 messages.app.command()(actions.fire)
 app.add_typer(messages.app, name="messages")
 app.command()(held.forecast)
+app.add_typer(changes.app, name="changes")
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(redrive.app, name="redrive")
 app.add_typer(configuration.app, name="config")

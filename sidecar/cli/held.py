@@ -39,7 +39,8 @@ def list_held(
     """List held messages by due time. All conditions given must hold."""
     conditions = {
         "topic": topic, "partition": partition, "policy": policy, "target": target, "key_prefix": key_prefix,
-        "error_class": error_class, "due_from": _time("--due-from", due_from), "due_to": _time("--due-to", due_to),
+        "error_class": error_class, "due_from": time_checked("--due-from", due_from),
+        "due_to": time_checked("--due-to", due_to),
     }  # fmt: skip
     given = {name: value for name, value in conditions.items() if value is not None}
     with connect(context, url, token) as sidecar:
@@ -119,7 +120,7 @@ class _Pages:
                 return
 
 
-def _time(option: str, text: str | None) -> str | None:
+def time_checked(option: str, text: str | None) -> str | None:
     """Checked here, so that a slip of the finger needs no sidecar to be found."""
     if text is not None:
         try:

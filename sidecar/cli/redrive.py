@@ -1,12 +1,10 @@
 """`tickover redrive`: sending dead letters again, carefully."""
 
-import time
 from typing import Annotated, Any, Final
-from urllib.parse import quote
 
 import typer
 
-from sidecar.cli.connection import Sidecar, TokenOption, UrlOption, connect
+from sidecar.cli.connection import TokenOption, UrlOption, connect
 from sidecar.cli.dead_letters import (
     ErrorClassOption,
     FingerprintOption,
@@ -18,17 +16,12 @@ from sidecar.cli.dead_letters import (
     times,
 )
 from sidecar.cli.failure import Failure, Status
-from sidecar.cli.output import Form, OutputOption, output_before, say, show, utc_text
-
-POLL_S: Final = 0.5
-SAID_S: Final = 2.0  # between two lines of progress
-ACTIVE: Final = frozenset({"planning", "canary", "running"})
-WELL: Final = frozenset({"planned", "canaried", "done"})
+from sidecar.cli.jobs import Kind, NoWait, finish, given, show_job, show_jobs
+from sidecar.cli.output import Form, OutputOption, output_before, utc_text
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Send dead letters again.")
 app.callback()(output_before)
 Id = Annotated[str, typer.Argument(help="Id of the redrive, as `plan` and `status` show it.")]
-NoWait = Annotated[bool, typer.Option("--no-wait", help="Return when it has begun; `status` shows how far it is.")]
 
 
 # The parameters of a command are its options: they cannot be fewer than what the user may say.
@@ -54,12 +47,12 @@ def plan(
 ) -> None:
     """Say which letters are to be sent again, and count them. Nothing is sent."""
     chosen = {**selection(reason, fingerprint, error_class, policy), **times(since, until)}
-    if not _given(chosen) and not everything:
+    if not given(chosen) and not everything:
         raise Failure("no filter given: if every letter of the topic is meant, say --all", Status.USAGE)
     limits = {"target": target, "rate": rate, "ramp": ramp, "stop_share": stop_share, "watch": watch}
-    body: dict[str, Any] = {"topic": topic, "filter": _given(chosen), "confirm_all": everything, **_given(limits)}
+    body: dict[str, Any] = {"topic": topic, "filter": given(chosen), "confirm_all": everything, **given(limits)}
     with connect(context, url, token) as sidecar:
-        _finish(sidecar, sidecar.document("POST", "/v1/redrives", body), form)
+        finish(sidecar, sidecar.document("POST", "/v1/redrives", body), _KIND, form)
 
 
 @app.command()
@@ -74,7 +67,7 @@ def canary(
 ) -> None:
     """Send a few letters, and watch what becomes of them."""
     with connect(context, url, token) as sidecar:
-        _finish(sidecar, sidecar.document("POST", f"{_path(id)}/canary", {"count": count}), form, no_wait)
+        finish(sidecar, sidecar.document("POST", f"{_KIND.of(id)}/canary", {"count": count}), _KIND, form, no_wait)
 
 
 @app.command()
@@ -88,7 +81,7 @@ def run(
 ) -> None:
     """Send the rest, until it is done or too much of it fails again. Ctrl-C ends the watching, not the redrive."""
     with connect(context, url, token) as sidecar:
-        _finish(sidecar, sidecar.document("POST", f"{_path(id)}/run"), form, no_wait)
+        finish(sidecar, sidecar.document("POST", f"{_KIND.of(id)}/run"), _KIND, form, no_wait)
 
 
 @app.command()
@@ -97,7 +90,7 @@ def abort(
 ) -> None:
     """Send no more of it. What was sent stays sent."""
     with connect(context, url, token) as sidecar:
-        _show(sidecar.document("POST", f"{_path(id)}/abort"), form)
+        show_job(sidecar.document("POST", f"{_KIND.of(id)}/abort"), form)
 
 
 @app.command()
@@ -111,24 +104,10 @@ def status(
     """Show one redrive, or all of the last 30 days."""
     with connect(context, url, token) as sidecar:
         if id is not None:
-            _show(sidecar.document("GET", _path(id)), form)
+            show_job(sidecar.document("GET", _KIND.of(id)), form)
             return
         items = list(sidecar.items("/v1/redrives"))
-    show([_line(item) for item in items] if form is Form.TABLE else items, form)
-
-
-def _finish(sidecar: Sidecar, document: dict[str, Any], form: Form, no_wait: bool = False) -> None:
-    """Watch it until nobody works on it any more, and end as it did."""
-    said_s = time.monotonic()
-    while document["state"] in ACTIVE and not no_wait:
-        if time.monotonic() - said_s > SAID_S:
-            say(_progress(document))
-            said_s = time.monotonic()
-        time.sleep(POLL_S)
-        document = sidecar.document("GET", _path(document["id"]))
-    _show(document, form)
-    if document["state"] not in WELL | ACTIVE:
-        raise Failure(f"the redrive is {document['state']}: {document['reason'] or 'it was aborted'}", Status.FAILED)
+    show_jobs(items, _line, form)
 
 
 def _progress(document: dict[str, Any]) -> str:
@@ -139,21 +118,10 @@ def _progress(document: dict[str, Any]) -> str:
     )
 
 
-def _show(document: dict[str, Any], form: Form) -> None:
-    if form is Form.TABLE:
-        document = {**document, "created": utc_text(document["created"]), "updated": utc_text(document["updated"])}
-    show(document, form)
-
-
 def _line(item: dict[str, Any]) -> dict[str, Any]:
     """One line of the list."""
     told = {name: item[name] for name in ("id", "state", "topic", "sent", "failed_again", "author", "reason")}
     return {**told, "planned": item["planned"]["letters"], "created": utc_text(item["created"])}
 
 
-def _given(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def _path(id: str) -> str:
-    return f"/v1/redrives/{quote(id, safe='', errors='surrogateescape')}"
+_KIND: Final = Kind("redrive", "/v1/redrives", _progress)

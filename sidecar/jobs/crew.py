@@ -4,6 +4,8 @@ A process that dies leaves its jobs active; they have a lease, and whoever sees 
 """
 
 import logging
+import os
+import socket
 import threading
 from collections.abc import Callable
 from typing import Final, Generic, Protocol
@@ -180,3 +182,8 @@ class Crew(Generic[AnyJob]):
                 or now_ms - max(job.progress.updated_ms, job.plan.created_ms) > LEASE_MS
             )
         ]
+
+
+def owner_of(instance_id: str) -> str:
+    """The name of this process in the progress of its jobs: the same after a restart where the settings name it."""
+    return instance_id or f"{socket.gethostname()}-{os.getpid()}"

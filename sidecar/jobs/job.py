@@ -108,3 +108,20 @@ def decoded(model: type[Model], value: bytes, newest: int) -> Model | None:
         return None
     version: int = getattr(found, "schema_version")  # noqa: B009 - of all that is written
     return found if version <= newest else None
+
+
+def form_of(plan: type[BaseModel], progress: type[BaseModel], job: Callable[..., AnyJob], newest: int) -> Form[AnyJob]:
+    """The form of jobs that are made of these models: `job(plan=, progress=, aborted_by=)`."""
+
+    def planned(value: bytes) -> AnyJob | None:
+        found = decoded(plan, value, newest)
+        return None if found is None else job(plan=found)
+
+    def progressed(known: AnyJob, value: bytes) -> AnyJob | None:
+        found = decoded(progress, value, newest)
+        return None if found is None else job(plan=known.plan, progress=found, aborted_by=known.aborted_by)
+
+    def aborted(known: AnyJob, author: str) -> AnyJob:
+        return job(plan=known.plan, progress=known.progress, aborted_by=author)
+
+    return Form(planned, progressed, aborted)

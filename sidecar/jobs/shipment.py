@@ -40,10 +40,10 @@ _FIXED: Final = {
 }
 # One request at a time: behind a refused record others in flight would be out of sequence, and the client waits then.
 ALONE: Final = {"batch.num.messages": "1", "linger.ms": "0", "max.in.flight": "1"}
-_OF_ONE_RECORD: Final = frozenset(
+OF_ONE_RECORD: Final = frozenset(
     {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_MSG}
 )
-_OF_THE_TARGET: Final = frozenset(
+OF_THE_TARGET: Final = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
     | {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TOPIC_EXCEPTION, KafkaError.POLICY_VIOLATION}
 )
@@ -133,9 +133,7 @@ class Shipping:
 
     def close(self) -> None:
         """Give up what is open; it is aborted by the next `init`, or by the broker in time."""
-        self._producer.purge(in_queue=True, in_flight=True, blocking=False)
-        # It may wait for brokers that are away: nobody waits with it.
-        threading.Thread(target=self._producer.close, name="job-close", daemon=True).start()
+        give_up(self._producer)
 
     def _produce(self, index: int, parcel: Sendable, errors: dict[int, KafkaError]) -> None:
         report = _Report(index, errors).note
@@ -149,7 +147,7 @@ class Shipping:
             except BufferError:
                 self._producer.poll(FULL_POLL_S)
             except KafkaException as error:
-                if error.args[0].code() not in _OF_ONE_RECORD | _OF_THE_TARGET:
+                if error.args[0].code() not in OF_ONE_RECORD | OF_THE_TARGET:
                     raise
                 errors[index] = error.args[0]
                 return
@@ -176,6 +174,13 @@ class Shipping:
             self._producer.abort_transaction(ANSWER_S)
         except KafkaException as error:
             raise _failure(error.args[0]) from None
+
+
+def give_up(producer: Any) -> None:
+    """Close a producer, whatever is under way."""
+    producer.purge(in_queue=True, in_flight=True, blocking=False)
+    # It may wait for brokers that are away: nobody waits with it.
+    threading.Thread(target=producer.close, name="job-close", daemon=True).start()
 
 
 class _Report:
@@ -206,7 +211,7 @@ def _verdict(errors: Mapping[int, KafkaError], parcels: int) -> Exception:
         return TakenOver()
     if parcels in codes:  # the progress itself
         return ShipmentFailed(errors[parcels].str())
-    if any(code in _OF_THE_TARGET for code in codes.values()):
-        return TargetRefused(next(error.str() for error in errors.values() if error.code() in _OF_THE_TARGET))
-    guilty = {index: code for index, code in codes.items() if code in _OF_ONE_RECORD}
+    if any(code in OF_THE_TARGET for code in codes.values()):
+        return TargetRefused(next(error.str() for error in errors.values() if error.code() in OF_THE_TARGET))
+    guilty = {index: code for index, code in codes.items() if code in OF_ONE_RECORD}
     return Refused(guilty) if guilty else ShipmentFailed(next((e.str() for e in errors.values()), "no answer"))

@@ -1,7 +1,5 @@
 """The parts that handle dead letters, made from the settings."""
 
-import os
-import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -10,6 +8,7 @@ from typing import Any
 from policies.store import PolicyStore
 from policies.table import PolicyTable
 from sidecar.config import Settings
+from sidecar.jobs.crew import owner_of
 from sidecar.jobs.job import State
 from sidecar.jobs.job_log import JobLog
 from sidecar.jobs.leg import Leg, Stage
@@ -60,7 +59,7 @@ def redrives_of(
         return Leg(plan_id, begin, stage)
 
     topics = Topics(lambda log, topic: _choose(reading, log, topic), letters, settings.own_topics)
-    owner = settings.instance_id or f"{socket.gethostname()}-{os.getpid()}"
+    owner = owner_of(settings.instance_id)
     redrives = Redrives(redrive_log, open_log, topics, leg, owner)
     here = Surroundings(
         client=client,

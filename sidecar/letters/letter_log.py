@@ -1,16 +1,12 @@
 """Reading dead-letter topics by a consumer of one's own, that joins no group and commits nothing."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from sidecar.jobs.reader import ANSWER_S, PASSING, READER, LogUnavailable
+from sidecar.jobs.reader import ANSWER_S, READER, LogUnavailable, read
 from sidecar.letters.letter import Letter, letter_of
-
-READ_BATCH: Final = 500
-READ_WAIT_S: Final = 0.2
-SILENCE_READS_MAX: Final = 50  # reads in a row without anything: ten seconds
 
 
 class LettersUnavailable(LogUnavailable):
@@ -63,30 +59,11 @@ class KafkaLetterLog:
         return found.offset if found.offset >= 0 else None
 
     def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[list[Letter]]:
-        self._consumer.assign([TopicPartition(topic, partition, start)])
-        position, silent = start, 0
         try:
-            while position < end:
-                letters = []
-                messages = self._consumer.consume(READ_BATCH, READ_WAIT_S)
-                silent = 0 if messages else silent + 1
-                if silent > SILENCE_READS_MAX:
-                    raise LettersUnavailable(f"no answer about {topic}/{partition}")
-                for message in messages:
-                    error, offset = message.error(), message.offset() or 0
-                    if error is None and offset < end:
-                        letters.append(letter_of(message))
-                    if error is None:
-                        position = max(position, offset + 1)
-                    elif error.code() == KafkaError._PARTITION_EOF:
-                        position = max(position, offset)  # past what was aborted, too
-                    elif error.code() not in PASSING:
-                        raise LettersUnavailable(error.str())
-                yield letters
-        except KafkaException as error:
-            raise LettersUnavailable(error.args[0].str()) from None
-        finally:
-            self._consumer.unassign()
+            for messages in read(self._consumer, (topic, partition), start, end):
+                yield [letter_of(message) for message in messages]
+        except LogUnavailable as error:
+            raise LettersUnavailable(str(error)) from None
 
     def close(self) -> None:
         self._consumer.close()

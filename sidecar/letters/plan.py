@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from sidecar.jobs.job import Form, State, decoded, state_of
+from sidecar.jobs.job import State, form_of, state_of
 from sidecar.letters.selection import Selection
 
 SCHEMA: Final = 1
@@ -136,21 +136,7 @@ class Redrive(BaseModel):
         }
 
 
-def _planned(value: bytes) -> Redrive | None:
-    plan = decoded(Plan, value, SCHEMA)
-    return None if plan is None else Redrive(plan=plan)
-
-
-def _progressed(redrive: Redrive, value: bytes) -> Redrive | None:
-    progress = decoded(Progress, value, SCHEMA)
-    return None if progress is None else redrive.model_copy(update={"progress": progress})
-
-
-def _aborted(redrive: Redrive, author: str) -> Redrive:
-    return redrive.model_copy(update={"aborted_by": author})
-
-
-FORM: Final = Form(_planned, _progressed, _aborted)
+FORM: Final = form_of(Plan, Progress, Redrive, SCHEMA)
 
 
 def _sum(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:

@@ -43,7 +43,7 @@ class Views:
         buckets: dict[int, list[Held]] = {}
         for record in records:
             buckets.setdefault(record.due_ms, []).append(record)
-        view = LaneView(lane, CURSOR, 1, buckets, frozenset(), [], [], {}, [], True)
+        view = LaneView(lane, CURSOR, 1, buckets, frozenset(), [], [], {}, [], True, 0)
         self.views[lane] = view._replace(**other)
 
     def look(self, after: LaneId | None) -> tuple[list[LaneView], bool]:

@@ -23,6 +23,7 @@ from api.receipts import Receipts
 from api.sender import KafkaSender
 from api.server import Server
 from policies.store import PolicyStore
+from sidecar.changes.assembly import changes_of
 from sidecar.config import Settings
 from sidecar.letters.assembly import governor_of, reading_of, redrives_of
 from sidecar.metrics import Exposition, Recorder
@@ -30,6 +31,7 @@ from sidecar.stats import Stats
 from tests.services.kafka import Kafka
 from tests.services.waiting import wait_until
 from tests.unit.api_world import MemoryHeld, MemoryIdempotency
+from tests.unit.change_world import MemoryGroup
 
 pytestmark = pytest.mark.integration
 
@@ -100,6 +102,7 @@ def replica(kafka: Kafka, policies_topic: str, client: Any) -> tuple[Server, lis
     store, sender = PolicyStore(settings, policies_topic), KafkaSender(settings)
     idempotency = RedisIdempotency(client, "test")
     stats = Stats(joined=True, turned_monotonic_s=time.monotonic())
+    receipts = Receipts(1 << 20)
     ports = Ports(
         policies=store,
         stats=lambda: stats,
@@ -108,9 +111,11 @@ def replica(kafka: Kafka, policies_topic: str, client: Any) -> tuple[Server, lis
         letters=(reading := reading_of(Settings(), settings, lambda: store.table)),
         redrives=redrives_of(Settings(), settings, store, reading)[0],
         governor=governor_of(Settings()),
+        changes=changes_of(Settings(), settings, lambda: store.table, MemoryGroup(), receipts)[0],
+        change_rate=0,
         audit_topic=f"{policies_topic}-audit",
         idempotency=idempotency,
-        receipts=Receipts(1 << 20),
+        receipts=receipts,
         lookup=LookUp(MemoryHeld()),
         metrics=Exposition(lambda: stats, lambda: store.table, Recorder()),
         gate=Gate(),

@@ -86,6 +86,7 @@ def test_topics_as_they_should_be(place: Place, kafka: Kafka) -> None:
     kafka.create_topic(place.settings.quarantine.topic)
     kafka.create_topic(place.settings.audit_topic)
     kafka.create_topic(place.settings.redrive_topic)
+    kafka.create_topic(place.settings.changes_topic, 2)
     kafka.create_topic(place.source, 3, retention_ms=-1)
     kafka.create_topic(place.target, 3)
     place.publish("1d")

@@ -38,6 +38,7 @@ from sidecar.letters.reading import Reading, Rules
 from sidecar.metrics import Exposition, Recorder
 from sidecar.record import LaneId
 from sidecar.stats import Stats
+from tests.unit.change_world import MemoryChanges
 from tests.unit.letter_world import MemoryLetterLog
 from tests.unit.redrive_world import GOVERNOR, MemoryRedrives
 
@@ -201,6 +202,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.redriving = MemoryRedrives(self.letters)
+        self.changing = MemoryChanges(lambda: self.policies.table)
         self.app: FastAPI = create_app(
             Ports(
                 policies=self.policies,
@@ -210,6 +212,8 @@ class World:
                 audit_topic="tickover.audit",
                 redrives=self.redriving.redrives,
                 governor=GOVERNOR,
+                changes=self.changing.changes,
+                change_rate=0,
                 letters=Reading(lambda: self.letters, lambda: self.policies.table, LETTER_RULES),
                 idempotency=self.idempotency,
                 receipts=self.receipts,

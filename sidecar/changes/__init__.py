@@ -1,0 +1,1 @@
+"""Changes of many held messages at once: cancel, reschedule or fire all that a filter matches. Beside the engine."""

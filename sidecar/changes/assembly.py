@@ -1,0 +1,59 @@
+"""The parts that change many messages, made from the settings."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from policies.table import PolicyTable
+from sidecar.changes.changes import Changes
+from sidecar.changes.controls import Courier
+from sidecar.changes.outcome import Lines
+from sidecar.changes.plan import FORM, Change
+from sidecar.changes.receipt_log import ReceiptLog
+from sidecar.changes.surroundings import LookUp, Surroundings
+from sidecar.changes.work import ChangeWork
+from sidecar.config import Settings
+from sidecar.jobs.crew import owner_of
+from sidecar.jobs.job_log import JobLog
+from sidecar.jobs.leg import Leg, Stage
+
+
+def changes_of(
+    settings: Settings, client: Mapping[str, Any], table: Callable[[], PolicyTable], lookup: LookUp, lines: Lines
+) -> tuple[Changes, JobLog[Change]]:
+    """Changes, and the log they are in; both to be started and stopped."""
+    asked, topic = settings.changes, settings.changes_topic
+    change_log = JobLog(client, topic, FORM)
+    receipts = ReceiptLog(client, topic)
+    owner = owner_of(settings.instance_id)
+
+    def transactional_id(plan_id: str) -> str:
+        return f"tickover.{settings.group}.change.{plan_id}"
+
+    def leg(plan_id: str, begins: bool) -> Leg[Change, ChangeWork]:
+        return Leg(plan_id, ChangeWork.begin if begins else None, stage)
+
+    def aborted(plan_id: str) -> bool:
+        change = change_log.get(plan_id)
+        return change is not None and change.aborted_by is not None
+
+    changes = Changes(change_log, lookup, receipts, leg, owner, asked.plan_ttl_ms)
+    here = Surroundings(
+        topic=topic,
+        lookup=lookup,
+        lines=lines,
+        table=table,
+        courier=lambda: Courier(client),
+        receipts_end=receipts.end,
+        aborted=aborted,
+        owner=owner,
+        in_flight_max=asked.in_flight,
+        answer_s=asked.answer_ms / 1_000,
+        now_ms=change_log.now_ms,
+        monotonic_s=time.monotonic,
+        wait=changes.crew.wait,
+    )
+    stage = Stage(
+        client, change_log, transactional_id, lambda job, shipping: ChangeWork(job, shipping, here), changes.crew.wait
+    )
+    return changes, change_log

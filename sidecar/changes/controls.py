@@ -1,0 +1,104 @@
+"""Control records for many messages: made, checked as the engine will, sent."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from policies.decision import CANCEL, FIRE, Facts, Quarantine
+from policies.table import PolicyTable, decide
+from sidecar.changes.plan import ChangePlan, Item
+from sidecar.generation import refusal
+from sidecar.jobs.reader import LogUnavailable
+from sidecar.jobs.shipment import OF_ONE_RECORD, OF_THE_TARGET, give_up
+from sidecar.record import ACTION, DELAY, DELIVER_AT, ID, IF_OFFSET, Headers
+
+FULL_POLL_S: Final = 0.05
+ACKNOWLEDGED_S: Final = 8.0  # well within a lease
+_SETTINGS: Final = {
+    "enable.idempotence": "true",
+    "allow.auto.create.topics": "false",
+    "linger.ms": "5",
+    "compression.type": "lz4",
+    "message.timeout.ms": "6000",
+    "queue.buffering.max.messages": "10000",
+    "queue.buffering.max.kbytes": "65536",
+}
+
+
+def control_headers(plan: ChangePlan, item: Item) -> Headers:
+    """The headers of the control record for one message: it acts once, on what is held where it was seen."""
+    headers = [(ID, item.id), (ACTION, plan.action), (IF_OFFSET, str(item.offset))]
+    when = plan.when
+    if plan.action in (CANCEL, FIRE):
+        pass  # they have no time
+    elif when.delay_ms is not None:
+        headers.append((DELAY, str(when.delay_ms)))
+    elif when.deliver_at_ms is not None:
+        headers.append((DELIVER_AT, str(when.deliver_at_ms)))
+    else:
+        assert when.by_ms is not None, "a reschedule has a time"
+        headers.append((DELIVER_AT, str(max(item.due_ms + when.by_ms, 0))))
+    return [(name, text.encode()) for name, text in headers]
+
+
+def objection(item: Item, headers: Headers, table: PolicyTable, now_ms: int) -> str:
+    """Why the engine would quarantine it: nothing is sent for that. Empty: it wouldn't."""
+    decision = decide(Facts(item.topic, item.partition, 0, now_ms, [], dict(headers)), table)
+    return decision.reason if isinstance(decision, Quarantine) else ""
+
+
+class Courier:
+    """Sends control records; a producer of its own. A record that is sent twice acts once."""
+
+    def __init__(self, client: Mapping[str, Any]) -> None:
+        self._producer: Any = Producer({**client, **_SETTINGS})
+
+    def send(self, controls: Sequence[tuple[Item, Headers]], now_ms: int) -> list[int | str]:
+        """Returns when Kafka has them all: their offsets, or why Kafka will never take one. Raises LogUnavailable."""
+        reports = [_Report() for _ in controls]
+        for (item, headers), report in zip(controls, reports, strict=True):
+            self._produce(item, headers, now_ms, report)
+        self._producer.flush(ACKNOWLEDGED_S)
+        answers: list[int | str] = []
+        for report in reports:
+            if report.offset >= 0:
+                answers.append(report.offset)
+            elif report.error is not None and report.error.code() in OF_ONE_RECORD | OF_THE_TARGET:
+                answers.append(report.error.name().lower())
+            else:
+                problem = "no answer" if report.error is None else report.error.str()
+                raise LogUnavailable(f"control records can't be written: {problem}")
+        return answers
+
+    def close(self) -> None:
+        """Give up what is under way: whoever goes on sends it again."""
+        give_up(self._producer)
+
+    def _produce(self, item: Item, headers: Headers, now_ms: int, report: "_Report") -> None:
+        while True:
+            try:
+                self._producer.produce(
+                    item.topic, None, None, item.partition, on_delivery=report.note, timestamp=now_ms, headers=headers
+                )
+                return
+            except BufferError:
+                self._producer.poll(FULL_POLL_S)
+            except KafkaException as error:
+                report.error = error.args[0]
+                return
+
+
+class _Report:
+    """The delivery report of one control record."""
+
+    __slots__ = ("error", "offset")
+
+    def __init__(self) -> None:
+        self.error: KafkaError | None = None
+        self.offset = -1
+
+    def note(self, error: KafkaError | None, message: Any) -> None:
+        self.error = refusal(error, message)
+        if self.error is None:
+            self.offset = message.offset()

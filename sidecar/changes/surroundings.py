@@ -1,0 +1,48 @@
+"""What the work on changes needs of its process."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from policies.table import PolicyTable
+from sidecar.changes.outcome import Lines
+from sidecar.changes.plan import Item
+from sidecar.held_query import Key, Query
+from sidecar.record import Headers, LaneId
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+class LookUp(Protocol):
+    """The group's held records (`sidecar.held_group.GroupLookUp`). Raises LookUpUnavailable."""
+
+    def page(self, query: Query, after: Key, limit: int) -> tuple[Rows, Key | None, Sequence[LaneId]]: ...
+
+    def ends(self, query: Query) -> tuple[Mapping[LaneId, int], Sequence[LaneId]]: ...
+
+
+class Couriers(Protocol):
+    """`controls.Courier`."""
+
+    def send(self, controls: Sequence[tuple[Item, Headers]], now_ms: int) -> list[int | str]: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """`aborted(plan_id)`: somebody has asked for its end."""
+
+    topic: str  # of changes
+    lookup: LookUp
+    lines: Lines
+    table: Callable[[], PolicyTable]
+    courier: Callable[[], Couriers]
+    receipts_end: Callable[[], int]
+    aborted: Callable[[str], bool]
+    owner: str
+    in_flight_max: int
+    answer_s: float
+    now_ms: Callable[[], int]
+    monotonic_s: Callable[[], float]
+    wait: Callable[[float], bool]  # sleeps; True: the process is asked to stop

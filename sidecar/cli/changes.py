@@ -1,0 +1,158 @@
+"""`tickover changes`: cancelling, rescheduling and firing many held messages."""
+
+from enum import StrEnum
+from itertools import islice
+from typing import Annotated, Any, Final
+
+import typer
+
+from sidecar.cli.connection import TokenOption, UrlOption, connect
+from sidecar.cli.failure import Failure, Status
+from sidecar.cli.held import PartitionOption, time_checked
+from sidecar.cli.jobs import Kind, NoWait, finish, given, show_job, show_jobs
+from sidecar.cli.output import Form, OutputOption, output_before, say, show, utc_text
+
+COLUMNS: Final = ("id", "outcome", "state", "due", "place", "control")
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Change many held messages.")
+app.callback()(output_before)
+Id = Annotated[str, typer.Argument(help="Id of the change, as `plan` and `status` show it.")]
+
+
+class Action(StrEnum):
+    """What becomes of the messages."""
+
+    CANCEL = "cancel"
+    RESCHEDULE = "reschedule"
+    FIRE = "fire"
+
+
+# tidy: the parameters of a command are its options
+@app.command()
+def plan(
+    context: typer.Context,
+    action: Annotated[Action, typer.Argument(help="What becomes of them.")],
+    topic: Annotated[str | None, typer.Option(help="Source topic.")] = None,
+    partition: PartitionOption = None,
+    policy: Annotated[str | None, typer.Option(help="Policy, as name or name@version.")] = None,
+    target: Annotated[str | None, typer.Option(help="Target topic.")] = None,
+    key_prefix: Annotated[str | None, typer.Option(help="First characters of the key.")] = None,
+    error_class: Annotated[str | None, typer.Option(help="Error class of a retry.")] = None,
+    due_from: Annotated[str | None, typer.Option(help="Due then or later: RFC 3339 or epoch milliseconds.")] = None,
+    due_to: Annotated[str | None, typer.Option(help="Due before: RFC 3339 or epoch milliseconds.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every held message is meant.")] = False,
+    delay: Annotated[str | None, typer.Option(help="Reschedule, from now: 250ms, 90s, 15m, 2h, 3d or PT90S.")] = None,
+    deliver_at: Annotated[str | None, typer.Option(help="Reschedule: RFC 3339 with zone, or epoch ms.")] = None,
+    by: Annotated[str | None, typer.Option(help="Reschedule, so much later than each was due: +10m; -10m.")] = None,
+    rate: Annotated[int | None, typer.Option(min=0, help="Messages a second at most; 0: no limit.")] = None,
+    url: UrlOption = "",
+    token: TokenOption = None,
+    form: OutputOption = Form.TABLE,
+) -> None:
+    """Say which held messages are to be changed, and count them. Nothing is changed."""
+    chosen = given(
+        {
+            "topic": topic, "partition": partition, "policy": policy, "target": target, "key_prefix": key_prefix,
+            "error_class": error_class, "due_from": time_checked("--due-from", due_from),
+            "due_to": time_checked("--due-to", due_to),
+        }
+    )  # fmt: skip
+    if not chosen and not everything:
+        raise Failure("no filter given: if every held message is meant, say --all", Status.USAGE)
+    when = given({"delay": delay, "deliver_at": time_checked("--deliver-at", deliver_at), "by": by})
+    if len(when) != (action is Action.RESCHEDULE):
+        raise Failure("to reschedule give --delay, --deliver-at or --by, one of them; else none", Status.USAGE)
+    body: dict[str, Any] = {"action": action.value, "filter": chosen, "confirm_all": everything, **when}
+    with connect(context, url, token) as sidecar:
+        finish(sidecar, sidecar.document("POST", "/v1/changes", {**body, **given({"rate": rate})}), _KIND, form)
+
+
+# tidy: the parameters of a command are its options
+@app.command()
+def run(
+    context: typer.Context,
+    id: Id,
+    plan_token: Annotated[str | None, typer.Option(help="The token that the plan shows with its count.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask: the plan as it is now is meant.")] = False,
+    no_wait: NoWait = False,
+    url: UrlOption = "",
+    token: TokenOption = None,
+    form: OutputOption = Form.TABLE,
+) -> None:
+    """Change what was planned, until it is done. Ctrl-C ends the watching, not the change."""
+    with connect(context, url, token) as sidecar:
+        if plan_token is None:
+            planned = sidecar.document("GET", _KIND.of(id))
+            count, action = planned["planned"]["messages"], planned["action"]
+            if not yes and not typer.confirm(f"{action} {count} messages?", err=True):
+                raise Failure("nothing was changed", Status.FAILED)
+            plan_token = planned["token"] or "-"  # it is still being counted: refused, in the sidecar's words
+        finish(sidecar, sidecar.document("POST", f"{_KIND.of(id)}/run", {"token": plan_token}), _KIND, form, no_wait)
+
+
+@app.command()
+def abort(
+    context: typer.Context, id: Id, url: UrlOption = "", token: TokenOption = None, form: OutputOption = Form.TABLE
+) -> None:
+    """Change no more of it. What was changed stays changed."""
+    with connect(context, url, token) as sidecar:
+        show_job(sidecar.document("POST", f"{_KIND.of(id)}/abort"), form)
+
+
+@app.command()
+def status(
+    context: typer.Context,
+    id: Annotated[str | None, typer.Argument(help="Id of the change. Default: list all.")] = None,
+    url: UrlOption = "",
+    token: TokenOption = None,
+    form: OutputOption = Form.TABLE,
+) -> None:
+    """Show one change, or all of the last 30 days."""
+    with connect(context, url, token) as sidecar:
+        if id is not None:
+            show_job(sidecar.document("GET", _KIND.of(id)), form)
+            return
+        items = list(sidecar.items(_KIND.path))
+    show_jobs(items, _line, form)
+
+
+@app.command()
+def receipts(
+    context: typer.Context,
+    id: Id,
+    limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 1_000,
+    url: UrlOption = "",
+    token: TokenOption = None,
+    form: OutputOption = Form.TABLE,
+) -> None:
+    """Show what became of each message, in the order in which they were changed."""
+    with connect(context, url, token) as sidecar:
+        found = list(islice(sidecar.items(f"{_KIND.of(id)}/receipts"), limit + 1))
+    items = found[:limit]
+    show([_receipt(item) for item in items] if form is Form.TABLE else items, form, COLUMNS)
+    if len(found) > limit:
+        say(f"there are more than {limit}: give a larger --limit")
+
+
+def _progress(document: dict[str, Any]) -> str:
+    counts = ", ".join(f"{count} {word}" for word, count in document["outcomes"].items())
+    if document["state"] == "planning":
+        told = f"planning: {document['planned']['messages']} messages so far"
+    else:
+        told = f"{document['state']}: {counts or 'none yet'}, {document['remaining']} to go"
+    return told + (f"; waits: {document['reason']}" if document["reason"] else "")
+
+
+def _line(item: dict[str, Any]) -> dict[str, Any]:
+    """One line of the list."""
+    told = {name: item[name] for name in ("id", "state", "action", "outcomes", "remaining", "author", "reason")}
+    return {**told, "planned": item["planned"]["messages"], "created": utc_text(item["created"])}
+
+
+def _receipt(item: dict[str, Any]) -> dict[str, Any]:
+    """One line of the receipts."""
+    places = {name: item[name] and "/".join(map(str, item[name].values())) for name in ("position", "control")}
+    return {**item, "due": utc_text(item["due"]), "place": places["position"], "control": places["control"]}
+
+
+_KIND: Final = Kind("change", "/v1/changes", _progress)

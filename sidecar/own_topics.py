@@ -1,0 +1,34 @@
+"""Making tickover's own topics at start, those that are missing."""
+
+from confluent_kafka.admin import AdminClient
+
+from policies.table import PolicyTable
+from sidecar.config import Settings
+from sidecar.ledger import LedgerTopic
+from sidecar.retention import ledger_retention_ms, longest_delay_ms
+from sidecar.topics import (
+    CHANGES_PARTITIONS,
+    JOBS_CONFIG,
+    QUARANTINE_CONFIG,
+    MissingTopicError,
+    audit_config,
+    ensure_topic,
+    ledger_config,
+)
+
+
+def ensure_own_topics(admin: AdminClient, settings: Settings, table: PolicyTable) -> LedgerTopic:
+    """Returns the ledger. Raises MissingTopicError with the way out."""
+    ledger, replicas = settings.ledger, settings.ledger.replication_factor
+    config = ledger_config(ledger.retention_ms or ledger_retention_ms(longest_delay_ms(table)))
+    partitions = ensure_topic(admin, settings.ledger_topic, ledger.partitions, replicas, config)
+    ensure_topic(admin, settings.quarantine.topic, 1, replicas, QUARANTINE_CONFIG)
+    ensure_topic(admin, settings.audit_topic, 1, replicas, audit_config(settings.audit.retention_ms))
+    ensure_topic(admin, settings.redrive_topic, 1, replicas, JOBS_CONFIG)
+    found = ensure_topic(admin, settings.changes_topic, CHANGES_PARTITIONS, replicas, JOBS_CONFIG)
+    if found < CHANGES_PARTITIONS:
+        raise MissingTopicError(
+            f"topic {settings.changes_topic} has {found} partition, and receipts need a second; add it by:\n"
+            f"kafka-topics.sh --alter --topic {settings.changes_topic} --partitions {CHANGES_PARTITIONS}"
+        )
+    return LedgerTopic(settings.ledger_topic, partitions, settings.group)
