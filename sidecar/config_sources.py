@@ -32,6 +32,7 @@ CLIENT_FILE_KEYS: Final = frozenset(
 CLIENT: Final = ("kafka", "client")
 REDIS_URL: Final = ("redis", "url")  # may hold a password, which the settings take out of it
 FILE_BYTES_MAX: Final = 1 << 20
+CREDENTIALS: Final = re.compile(r"://.*@", re.DOTALL)  # a URL with a password in it, where none belongs
 
 Place = tuple[str, ...]
 
@@ -94,7 +95,8 @@ def explain(model: type[BaseModel], error: ValidationError, leaves: Mapping[Plac
         where = sourced.source if sourced else ", ".join(inside) or ".".join(path) or "settings"
         message = item["msg"].removeprefix("Value error, ")
         message = message[:1].lower() + message[1:]
-        shown = f", got {str(sourced.value)[:80]!r}" if sourced and not _is_secret(model, path) else ""
+        is_shown = sourced and not _is_secret(model, path) and not CREDENTIALS.search(str(sourced.value))
+        shown = f", got {str(sourced.value)[:80]!r}" if sourced and is_shown else ""
         meaning = _description(model, path)
         lines.append(f"{where}: {message}{shown}" + (f"  ({meaning})" if meaning else ""))
     return tuple(lines)

@@ -302,7 +302,14 @@ WRONG: tuple[dict[str, str], ...] = (
 )
 
 
-@pytest.mark.parametrize("given", [SECRETS, *({"TICKOVER_REDIS__URL": url} for url in REDIS_URLS)], ids=str)
+MISPLACED = {
+    "TICKOVER_API__OIDC__ISSUER": f"https://user:{CANARY}@login.example",
+    "TICKOVER_API__OIDC__JWKS_URL": f"ftp://user:{CANARY}@login.example/keys",
+    "TICKOVER_LEDGER__PARTITIONS": f"https://user:{CANARY}@login.example/keys",
+}
+
+
+@pytest.mark.parametrize("given", [SECRETS, MISPLACED, *({"TICKOVER_REDIS__URL": url} for url in REDIS_URLS)], ids=str)
 def test_no_secret_of_the_settings_is_shown(given: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in given.items():
         monkeypatch.setenv(name, value)

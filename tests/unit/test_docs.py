@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi.routing import APIRoute
 from prometheus_client.parser import text_string_to_metric_families
 from typer.main import get_command
 
+from api.app import PARTS
+from api.dependencies import declared_access
 from policies.table import EMPTY_TABLE
 from sidecar import record
 from sidecar.cli.application import app
@@ -136,6 +139,23 @@ def test_the_contract_names_every_call_and_no_other() -> None:
         if found := re.match(r"((?:[A-Z]+, )*[A-Z]+) (/\S+)", code):
             named |= {f"{method} {found[2]}" for method in found[1].split(", ")}
     assert named == calls | {"GET /docs", "GET /openapi.json"}  # what describes is not described
+
+
+def test_the_contract_names_the_role_of_every_call() -> None:
+    named: dict[str, str] = {}
+    for line in section(CONTRACT, "REST").splitlines():
+        cells = [cell.strip() for cell in re.split(r"(?<!`)\|", line)] if is_row(line) else []
+        for code in names_in(cells[1]) if len(cells) > 2 else ():
+            if found := re.match(r"((?:[A-Z]+, )*[A-Z]+) (/\S+)", code):
+                named |= {f"{method} {found[2]}": cells[2].split()[0] for method in found[1].split(", ")}
+    declared = {
+        f"{method} {route.path}": access.role.name.lower() if (access := declared_access(route)).role else "none"
+        for part in PARTS
+        for route in part.router.routes
+        if isinstance(route, APIRoute) and route.path != "/"
+        for method in route.methods
+    }
+    assert {call.replace(":path}", "}"): role for call, role in declared.items()} == named
 
 
 def test_commands_of_the_documents_exist() -> None:
