@@ -41,7 +41,9 @@ GivenTrail = Annotated[Trail, Depends(_trail)]
 
 async def _caller(request: Request, ports: Ports, trail: Trail, needed: Role) -> Caller:
     trail.needed = needed
-    trail.caller = await ports.gate.identify(request, ports.monotonic_s())
+    now_s = ports.monotonic_s()
+    trail.caller = await ports.gate.identify(request, now_s)
+    ports.gate.limit(trail.caller, request, now_s)
     require(trail.caller, needed)
     return trail.caller
 

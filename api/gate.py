@@ -46,16 +46,18 @@ class Gate:
     refused_rate: RateLimit = field(default_factory=lambda: RateLimit(REFUSED_PER_S, REFUSED_BURST))
 
     async def identify(self, request: Request, now_s: float) -> Caller:
-        """The caller of `request`, or `Problem`: 401, 403, 429, 503."""
+        """The caller of `request`, or `Problem`: 401, 403, 429 (too many refused tokens), 503."""
         try:
-            caller = await self._caller(request)
+            return await self._caller(request)
         except Problem as problem:
             if problem.status == 401:
                 self._limit(self.refused_rate, _address(request), now_s)
             raise
+
+    def limit(self, caller: Caller, request: Request, now_s: float) -> None:
+        """Counts a request of this caller. Raises `Problem` (429)."""
         who = _address(request) if caller.name == ANONYMOUS else f"name {caller.name}"
         self._limit(self.rate, who, now_s)
-        return caller
 
     def visitor(self, request: Request, now_s: float) -> None:
         """Limits who calls what is open to everybody. Raises `Problem` (429)."""

@@ -102,6 +102,7 @@ class JwksServer:
         self.status = 200
         self.body: bytes | None = None
         self.issuer = ""
+        self.jwks_uri: Any = None
         self.asked: list[str] = []
         app = Starlette(routes=[Route("/{path:path}", self._answer)])
         self.server = Server(app, "127.0.0.1", 0)
@@ -115,7 +116,7 @@ class JwksServer:
         self.asked.append(path)
         document: dict[str, Any] = {"keys": self.keys}
         if path.startswith("/.well-known"):
-            document = {"issuer": self.issuer or self.url, "jwks_uri": f"{self.url}/jwks"}
+            document = {"issuer": self.issuer or self.url, "jwks_uri": self.jwks_uri or f"{self.url}/jwks"}
         body = json.dumps(document).encode() if self.body is None else self.body
         return Response(body, self.status, {"Location": "/elsewhere"}, "application/json")
 

@@ -197,6 +197,9 @@ def test_the_provider_says_where_its_keys_are() -> None:
     ("change", "says"),
     [
         ({"issuer": "https://other.example"}, "another issuer"),
+        ({"jwks_uri": "http://login.example/jwks"}, "no https address"),
+        ({"jwks_uri": "file:///etc/passwd"}, "no https address"),
+        ({"jwks_uri": 7}, "no https address"),
         ({"status": 500}, "answers 500"),
         ({"status": 302}, "answers 302"),
         ({"body": b"{"}, "not JSON"),

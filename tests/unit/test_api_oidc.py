@@ -150,9 +150,7 @@ def test_claims_that_count(changes: dict[str, Any]) -> None:
     assert caller(oidc_of(), signed(claims(**changes))).name == "oidc:maria"
 
 
-@pytest.mark.parametrize(
-    "header", [{"crit": ["exp"]}, {"crit": ["b64"], "b64": True}, {"typ": "logout+jwt"}, {"typ": 7}]
-)
+@pytest.mark.parametrize("header", [{"crit": ["exp"]}, {"crit": ["b64"]}, {"typ": "logout+jwt"}, {"typ": 7}])
 def test_tokens_of_another_kind(header: dict[str, Any]) -> None:
     with pytest.raises(TokenRefused, match=r"another kind|no JWT"):
         caller(oidc_of(), signed(**header))

@@ -1,13 +1,17 @@
 """How often one caller may call."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
+import pytest
+from fastapi import Request
 from hypothesis import given
 from hypothesis import strategies as st
 
 from api.audit import CHEAP_PER_S_MAX
 from api.auth import Role, load_tokens
 from api.gate import REFUSED_BURST, Gate, open_gate
+from api.problems import Problem
 from api.rate import RateLimit
 from sidecar.config_api import ApiSettings
 from tests.unit.api_world import problem, world
@@ -53,6 +57,33 @@ def test_only_so_many_callers_are_remembered() -> None:
     assert limit.wait_s("c", 0.0) > 0
     assert limit.wait_s("b", 0.0) > 0
     assert limit.wait_s("a", 0.0) == 0.0  # forgotten
+
+
+def test_who_called_last_is_remembered_longest() -> None:
+    limit = RateLimit(1, 2, callers_max=2)
+    assert [limit.wait_s(caller, 0.0) for caller in "abac"] == [0.0] * 4
+    assert limit.wait_s("a", 0.0) > 0
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("10.0.0.1", "10.0.0.2", False),
+        ("2001:db8::1", "2001:db8:0:0:ffff::2", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("::ffff:10.0.0.1", "::ffff:10.0.0.2", False),
+        ("", "testclient", False),
+    ],
+)
+def test_one_machine_has_one_address(one: str, other: str, same: bool) -> None:
+    gate = replace(Gate(), rate=RateLimit(1, 1))
+
+    def call(host: str) -> None:
+        gate.visitor(Request({"type": "http", "client": (host, 1), "headers": []}), 0.0)
+
+    call(one)
+    with pytest.raises(Problem) if same else nullcontext():
+        call(other)
 
 
 def test_zero_is_no_limit() -> None:
@@ -104,6 +135,7 @@ def test_a_limited_caller_does_not_fill_the_audit_topic(tmp_path) -> None:
             api.call("DELETE", "/v1/policies/x", headers=bearer(given[Role.ADMIN]))
         statuses = [record["status"] for record in api.audited]
         assert statuses == [404] * 3 + [429] * CHEAP_PER_S_MAX
+        assert {record["actor"] for record in api.audited} == {"ADMIN"}
 
 
 def test_the_settings_say_how_often() -> None:
