@@ -89,7 +89,7 @@ def test_a_message_sent_by_rest_comes_out_when_due(site: Site, replicas: tuple[S
     target = site.target("rest-out")
     put(asked, f"{site.group}-rest-source", policy(site, "rest-source", "1h", "rest-out"), **{"If-None-Match": "*"})
     wait_until(
-        lambda: asked.partitions() + other.partitions() == assigned + 3,
+        lambda: asked.partitions() + other.partitions() >= assigned + 3,  # those of a test before may still come
         20.0,
         lambda: "the new source is not consumed",
     )
