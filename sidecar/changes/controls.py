@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from policies.decision import CANCEL, FIRE, Facts, Quarantine
 from policies.table import PolicyTable, decide
 from sidecar.changes.plan import ChangePlan, Item
-from sidecar.generation import refusal
+from sidecar.generation import UNPROVEN
 from sidecar.jobs.reader import LogUnavailable
 from sidecar.jobs.shipment import OF_ONE_RECORD, OF_THE_TARGET, give_up
 from sidecar.record import ACTION, DELAY, DELIVER_AT, ID, IF_OFFSET, Headers
@@ -99,6 +99,9 @@ class _Report:
         self.offset = -1
 
     def note(self, error: KafkaError | None, message: Any) -> None:
-        self.error = refusal(error, message)
-        if self.error is None:
-            self.offset = message.offset()
+        if error is not None:
+            self.error = error
+        elif (offset := message.offset()) is not None:
+            self.offset = offset
+        else:  # inferred of a later record, and perhaps nowhere: `sidecar.generation.Unproven`
+            self.error = KafkaError(KafkaError._FAIL, UNPROVEN.str())

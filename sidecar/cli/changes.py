@@ -8,8 +8,18 @@ import typer
 
 from sidecar.cli.connection import TokenOption, UrlOption, connect
 from sidecar.cli.failure import Failure, Status
-from sidecar.cli.held import PartitionOption, time_checked
-from sidecar.cli.jobs import Kind, NoWait, finish, given, show_job, show_jobs
+from sidecar.cli.held import (
+    DueFromOption,
+    DueToOption,
+    ErrorClassOption,
+    KeyPrefixOption,
+    PartitionOption,
+    PolicyOption,
+    TargetOption,
+    TopicOption,
+    time_checked,
+)
+from sidecar.cli.jobs import Kind, NoWait, add_common, finish, given
 from sidecar.cli.output import Form, OutputOption, output_before, say, show, utc_text
 
 COLUMNS: Final = ("id", "outcome", "state", "due", "place", "control")
@@ -32,14 +42,14 @@ class Action(StrEnum):
 def plan(
     context: typer.Context,
     action: Annotated[Action, typer.Argument(help="What becomes of them.")],
-    topic: Annotated[str | None, typer.Option(help="Source topic.")] = None,
+    topic: TopicOption = None,
     partition: PartitionOption = None,
-    policy: Annotated[str | None, typer.Option(help="Policy, as name or name@version.")] = None,
-    target: Annotated[str | None, typer.Option(help="Target topic.")] = None,
-    key_prefix: Annotated[str | None, typer.Option(help="First characters of the key.")] = None,
-    error_class: Annotated[str | None, typer.Option(help="Error class of a retry.")] = None,
-    due_from: Annotated[str | None, typer.Option(help="Due then or later: RFC 3339 or epoch milliseconds.")] = None,
-    due_to: Annotated[str | None, typer.Option(help="Due before: RFC 3339 or epoch milliseconds.")] = None,
+    policy: PolicyOption = None,
+    target: TargetOption = None,
+    key_prefix: KeyPrefixOption = None,
+    error_class: ErrorClassOption = None,
+    due_from: DueFromOption = None,
+    due_to: DueToOption = None,
     everything: Annotated[bool, typer.Option("--all", help="Every held message is meant.")] = False,
     delay: Annotated[str | None, typer.Option(help="Reschedule, from now: 250ms, 90s, 15m, 2h, 3d or PT90S.")] = None,
     deliver_at: Annotated[str | None, typer.Option(help="Reschedule: RFC 3339 with zone, or epoch ms.")] = None,
@@ -91,32 +101,6 @@ def run(
 
 
 @app.command()
-def abort(
-    context: typer.Context, id: Id, url: UrlOption = "", token: TokenOption = None, form: OutputOption = Form.TABLE
-) -> None:
-    """Change no more of it. What was changed stays changed."""
-    with connect(context, url, token) as sidecar:
-        show_job(sidecar.document("POST", f"{_KIND.of(id)}/abort"), form)
-
-
-@app.command()
-def status(
-    context: typer.Context,
-    id: Annotated[str | None, typer.Argument(help="Id of the change. Default: list all.")] = None,
-    url: UrlOption = "",
-    token: TokenOption = None,
-    form: OutputOption = Form.TABLE,
-) -> None:
-    """Show one change, or all of the last 30 days."""
-    with connect(context, url, token) as sidecar:
-        if id is not None:
-            show_job(sidecar.document("GET", _KIND.of(id)), form)
-            return
-        items = list(sidecar.items(_KIND.path))
-    show_jobs(items, _line, form)
-
-
-@app.command()
 def receipts(
     context: typer.Context,
     id: Id,
@@ -156,3 +140,4 @@ def _receipt(item: dict[str, Any]) -> dict[str, Any]:
 
 
 _KIND: Final = Kind("change", "/v1/changes", _progress)
+add_common(app, _KIND, _line)

@@ -17,20 +17,27 @@ from sidecar.cli.output import Form, OutputOption, say, show, utc_text
 PAGE_LIMIT = 500
 COLUMNS = ("id", "source", "place", "due", "tier", "target", "policy", "attempt")
 
+TopicOption = Annotated[str | None, typer.Option(help="Source topic.")]
+PolicyOption = Annotated[str | None, typer.Option(help="Policy, as name or name@version.")]
+TargetOption = Annotated[str | None, typer.Option(help="Target topic.")]
+KeyPrefixOption = Annotated[str | None, typer.Option(help="First characters of the key.")]
+ErrorClassOption = Annotated[str | None, typer.Option(help="Error class of a retry.")]
+DueFromOption = Annotated[str | None, typer.Option(help="Due then or later: RFC 3339 or epoch milliseconds.")]
+DueToOption = Annotated[str | None, typer.Option(help="Due before: RFC 3339 or epoch milliseconds.")]
 PartitionOption = Annotated[int | None, typer.Option(help="Partition of the source.", min=0)]
 
 
 # tidy: the parameters of a command are its options
 def list_held(
     context: typer.Context,
-    topic: Annotated[str | None, typer.Option(help="Source topic.")] = None,
+    topic: TopicOption = None,
     partition: PartitionOption = None,
-    policy: Annotated[str | None, typer.Option(help="Policy, as name or name@version.")] = None,
-    target: Annotated[str | None, typer.Option(help="Target topic.")] = None,
-    key_prefix: Annotated[str | None, typer.Option(help="First characters of the key.")] = None,
-    error_class: Annotated[str | None, typer.Option(help="Error class of a retry.")] = None,
-    due_from: Annotated[str | None, typer.Option(help="Due then or later: RFC 3339 or epoch milliseconds.")] = None,
-    due_to: Annotated[str | None, typer.Option(help="Due before: RFC 3339 or epoch milliseconds.")] = None,
+    policy: PolicyOption = None,
+    target: TargetOption = None,
+    key_prefix: KeyPrefixOption = None,
+    error_class: ErrorClassOption = None,
+    due_from: DueFromOption = None,
+    due_to: DueToOption = None,
     limit: Annotated[int, typer.Option(help="At most so many.", min=1)] = 100,
     url: UrlOption = "",
     token: TokenOption = None,
@@ -75,7 +82,7 @@ def get(
 
 def forecast(
     context: typer.Context,
-    topic: Annotated[str | None, typer.Option(help="Source topic.")] = None,
+    topic: TopicOption = None,
     minutes: Annotated[int, typer.Option(help="How many minutes ahead.", min=1, max=1_440)] = 60,
     url: UrlOption = "",
     token: TokenOption = None,

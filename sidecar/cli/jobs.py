@@ -7,9 +7,9 @@ from urllib.parse import quote
 
 import typer
 
-from sidecar.cli.connection import Sidecar
+from sidecar.cli.connection import Sidecar, TokenOption, UrlOption, connect
 from sidecar.cli.failure import Failure, Status
-from sidecar.cli.output import Form, say, show, utc_text
+from sidecar.cli.output import Form, OutputOption, say, show, utc_text
 
 POLL_S: Final = 0.5
 SAID_S: Final = 2.0  # between two lines of progress
@@ -54,9 +54,34 @@ def show_job(document: dict[str, Any], form: Form) -> None:
     show(document, form)
 
 
-def show_jobs(items: list[dict[str, Any]], line: Callable[[dict[str, Any]], dict[str, Any]], form: Form) -> None:
-    """All of them, in a table a line each."""
-    show([line(item) for item in items] if form is Form.TABLE else items, form)
+def add_common(app: typer.Typer, kind: Kind, line: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """The commands `abort` and `status`; `line` is one line of the list of all."""
+
+    @app.command(help=f"End the {kind.noun}: no more is done. What was done stays done.")
+    def abort(
+        context: typer.Context,
+        id: Annotated[str, typer.Argument(help="As `plan` and `status` show it.")],
+        url: UrlOption = "",
+        token: TokenOption = None,
+        form: OutputOption = Form.TABLE,
+    ) -> None:
+        with connect(context, url, token) as sidecar:
+            show_job(sidecar.document("POST", f"{kind.of(id)}/abort"), form)
+
+    @app.command(help=f"Show one {kind.noun}, or all of the last 30 days.")
+    def status(
+        context: typer.Context,
+        id: Annotated[str | None, typer.Argument(help="As `plan` shows it. Default: list all.")] = None,
+        url: UrlOption = "",
+        token: TokenOption = None,
+        form: OutputOption = Form.TABLE,
+    ) -> None:
+        with connect(context, url, token) as sidecar:
+            if id is not None:
+                show_job(sidecar.document("GET", kind.of(id)), form)
+                return
+            items = list(sidecar.items(kind.path))
+        show([line(item) for item in items] if form is Form.TABLE else items, form)
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from sidecar.cli.dead_letters import (
     times,
 )
 from sidecar.cli.failure import Failure, Status
-from sidecar.cli.jobs import Kind, NoWait, finish, given, show_job, show_jobs
+from sidecar.cli.jobs import Kind, NoWait, add_common, finish, given
 from sidecar.cli.output import Form, OutputOption, output_before, utc_text
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Send dead letters again.")
@@ -84,32 +84,6 @@ def run(
         finish(sidecar, sidecar.document("POST", f"{_KIND.of(id)}/run"), _KIND, form, no_wait)
 
 
-@app.command()
-def abort(
-    context: typer.Context, id: Id, url: UrlOption = "", token: TokenOption = None, form: OutputOption = Form.TABLE
-) -> None:
-    """Send no more of it. What was sent stays sent."""
-    with connect(context, url, token) as sidecar:
-        show_job(sidecar.document("POST", f"{_KIND.of(id)}/abort"), form)
-
-
-@app.command()
-def status(
-    context: typer.Context,
-    id: Annotated[str | None, typer.Argument(help="Id of the redrive. Default: list all.")] = None,
-    url: UrlOption = "",
-    token: TokenOption = None,
-    form: OutputOption = Form.TABLE,
-) -> None:
-    """Show one redrive, or all of the last 30 days."""
-    with connect(context, url, token) as sidecar:
-        if id is not None:
-            show_job(sidecar.document("GET", _KIND.of(id)), form)
-            return
-        items = list(sidecar.items("/v1/redrives"))
-    show_jobs(items, _line, form)
-
-
 def _progress(document: dict[str, Any]) -> str:
     records = document["records"]
     return (
@@ -125,3 +99,4 @@ def _line(item: dict[str, Any]) -> dict[str, Any]:
 
 
 _KIND: Final = Kind("redrive", "/v1/redrives", _progress)
+add_common(app, _KIND, _line)

@@ -1,0 +1,140 @@
+"""Parts of changes: what Kafka's reports mean, receipts as they are kept, waiting for many lines of the ledger."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+
+from api.receipt import LedgerPlace
+from api.receipts import Receipts
+from sidecar.changes import receipt_log
+from sidecar.changes.controls import Courier
+from sidecar.changes.plan import Item
+from sidecar.changes.receipt_log import Place, ReceiptLog, batch, receipts_of
+from sidecar.jobs.reader import LogUnavailable
+from sidecar.record import Outcome
+from tests.unit.test_receipts import block, settled
+
+ITEM = Item(id="a", topic="t", partition=2, offset=7, due_ms=5, target="mail", policy="p@1")
+
+
+class Report:
+    """What the client tells of a record."""
+
+    def __init__(self, offset: int | None, key: bytes = b"", value: bytes | None = b"") -> None:
+        self._offset, self._key, self._value = offset, key, value
+
+    def offset(self) -> int | None:
+        return self._offset
+
+    def key(self) -> bytes:
+        return self._key
+
+    def value(self) -> bytes | None:
+        return self._value
+
+
+class FakeProducer:
+    """Answers each record as it is told to: by an offset, an error, or not at all."""
+
+    def __init__(self, answers: list[Any]) -> None:
+        self.answers = answers
+        self.full = 1
+        self.sent: list[Any] = []
+
+    def produce(self, topic: str, value: object, key: object, partition: int, on_delivery: Any, **more: Any) -> None:
+        if self.full:
+            self.full -= 1
+            raise BufferError
+        self.sent.append((topic, partition, more["headers"]))
+        answer = self.answers.pop(0)
+        if isinstance(answer, KafkaError):
+            on_delivery(answer, Report(None))
+        elif answer != "silent":
+            on_delivery(None, Report(answer))
+
+    def poll(self, timeout: float) -> None:
+        """There is room now."""
+
+    def flush(self, timeout: float) -> None:
+        """All reports came."""
+
+
+class FakeConsumer:
+    """Opened and closed."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def courier(*answers: Any) -> Courier:
+    made = Courier.__new__(Courier)
+    made._producer = FakeProducer(list(answers))
+    return made
+
+
+def test_what_kafka_takes_and_what_it_never_will() -> None:
+    gone = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+    answers = courier(41, gone, 42).send([(ITEM, [("x", b"1")])] * 3, 1)
+    assert answers == [41, gone.name().lower(), 42]
+
+
+@pytest.mark.parametrize("answer", [KafkaError(KafkaError._MSG_TIMED_OUT), None, "silent"])
+def test_what_nobody_knows_is_tried_again_by_whoever_goes_on(answer: Any) -> None:
+    """Without an offset it isn't proven to be there."""
+    with pytest.raises(LogUnavailable):
+        courier(41, answer).send([(ITEM, [])] * 2, 1)
+
+
+def kept(monkeypatch: pytest.MonkeyPatch, *records: tuple[bytes, bytes | None]) -> ReceiptLog:
+    """A topic with these records; the client's batches are of two."""
+    messages = [Report(offset, key, value) for offset, (key, value) in enumerate(records)]
+
+    def read(consumer: object, lane: object, start: int, end: int) -> Iterator[list[Report]]:
+        for first in range(start, end, 2):
+            yield messages[first : min(first + 2, end)]
+
+    log = ReceiptLog({}, "changes")
+    monkeypatch.setattr(receipt_log, "read", read)
+    monkeypatch.setattr(log, "_consumer", FakeConsumer)
+    monkeypatch.setattr(log, "_bounds", lambda _: (0, len(messages)))
+    return log
+
+
+def test_pages_of_receipts_skip_what_is_of_others_and_repeat_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def record(plan: str, first: int, count: int) -> tuple[bytes, bytes]:
+        made = batch("changes", plan, first, [{"id": f"{plan}{first + n}"} for n in range(count)])
+        return made.key, made.value
+
+    garbage: list[tuple[bytes, bytes | None]] = [(b"p/9", b"{"), (b"p/9", b"7"), (b"p/9", None), (b"pp/0", b"[{}]")]
+    log = kept(monkeypatch, record("p", 0, 3), record("q", 0, 5), record("p", 3, 1), *garbage, record("p", 4, 4))
+    for limit in (1, 2, 3, 5, 8, 100):
+        found: list[str] = []
+        place: Place | None = Place(0, 0)
+        while place is not None:
+            page, place = log.page("p", place, limit)
+            assert len(page) <= limit
+            found += [receipt["id"] for receipt in page]
+        assert found == [f"p{n}" for n in range(8)]
+    monkeypatch.setattr(receipt_log, "RECORDS_MAX", 2)
+    page, place = log.page("q", Place(2, 0), 10)
+    assert (page, place) == ([], Place(4, 0))
+    assert receipts_of(b'[1, {"id": "x"}]') == [{"id": "x"}]
+
+
+def test_lines_of_many_records_are_waited_for_together() -> None:
+    receipts = Receipts(1 << 20)
+    places = [("reminders", 3, offset) for offset in (8, 9, 10)]
+    assert receipts.outcomes(places, 0.0) == [None] * 3  # the ledger isn't read yet
+    receipts.note_trouble("")
+    receipts.add(LedgerPlace(1, 7), block({}, settled=settled({9: Outcome.EMITTED})))
+    answers = receipts.outcomes(places, 0.01)
+    assert [answer and answer.outcome for answer in answers] == [None, Outcome.EMITTED, None]
+    assert receipts._waiting == {}
+    assert receipts._waiting_count == 0
+    line = receipts.line(places[1])
+    assert line is not None
+    assert line.outcome is Outcome.EMITTED
+    receipts.end()
+    assert receipts.outcomes(places[:1], 60.0) == [None]
