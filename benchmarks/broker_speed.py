@@ -82,7 +82,7 @@ def consume(bootstrap: str, topic: str, count: int) -> float:
         taken = len(consumer.consume(1, ANSWER_S))
         start = time.perf_counter()
         while taken < count:
-            messages = consumer.consume(CHUNK, ANSWER_S)
+            messages = consumer.consume(min(CHUNK, count - taken), ANSWER_S)
             if not messages or messages[0].error() is not None:
                 raise BenchmarkError(f"{topic}: {taken} of {count} records came")
             taken += len(messages)
@@ -94,7 +94,8 @@ def consume(bootstrap: str, topic: str, count: int) -> float:
 def look(name: str, bootstrap: str, count: int) -> dict[str, float]:
     """One round with one broker."""
     topic = f"bench-{uuid4().hex[:8]}"
-    AdminClient({"bootstrap.servers": bootstrap}).create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result()
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(ANSWER_S)
     found = {PRODUCED: produce(bootstrap, topic, count), CONSUMED: consume(bootstrap, topic, count)}
     single = measure(Place(name, bootstrap), SINGLE, SINGLES)
     found[PRODUCE_MS] = percentile(single.acked, 0.5)

@@ -41,7 +41,7 @@ def acks(
     from sidecar.lab.bare_connection import LabError
     from sidecar.lab.drawing import draw, missing_library
     from sidecar.lab.latency import Measured, cases, explain, rows, settings_text
-    from sidecar.lab.measuring import Load, Place, measure
+    from sidecar.lab.measuring import Load, Place, measure, warm_up
 
     wanted_acks = _numbers("--acks", acks, -1, 1)
     wanted_replicas = None if replicas is None else _numbers("--replicas", replicas, 1, REPLICAS_MAX)
@@ -65,6 +65,8 @@ def acks(
             ]
             if len(work) > CASES_MAX:
                 raise Failure(f"{len(work)} cases to measure, at most {CASES_MAX}: shorten a list", Status.USAGE)
+            for place in places:
+                warm_up(place, load)
             for place, case in work:
                 say(f"{place.name}: {settings_text(case)}")
                 measured.append(measure(place, case, load))

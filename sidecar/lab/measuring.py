@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
 from typing import Final
@@ -28,6 +28,7 @@ ANSWER_S: Final = 30.0
 POLL_S: Final = 0.1
 STATISTICS_MS: Final = 100
 WARM_UP_S: Final = 0.5  # connections, caches: what comes first is not counted
+CLUSTER_WARM_UP_S: Final = 1.5  # a broker in Java compiles its code while it works
 HALF_A_MILLISECOND: Final = 0.5
 
 
@@ -85,6 +86,11 @@ class Place:
     def _partition(self, topic: str) -> PartitionMetadata:
         found = self._admin.list_topics(topic, ANSWER_S).topics[topic].partitions
         return found.get(0) or PartitionMetadata()
+
+
+def warm_up(place: Place, load: Load) -> None:
+    """A first case that doesn't count. LabError as `measure`."""
+    measure(place, Case(acks=1, replicas=1, linger_ms=0, batch_size=16_384), replace(load, seconds=CLUSTER_WARM_UP_S))
 
 
 def measure(place: Place, case: Case, load: Load) -> Measured:
