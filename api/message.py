@@ -8,13 +8,13 @@ from typing import Annotated, Final, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, model_validator
 
-from api.partitioner import partition_of
 from api.ports import Acknowledged, Limits, Outgoing
 from api.problems import Problem, unprocessable
 from policies.decision import Act, Control, Facts, Hold, Quarantine
 from policies.glob import compile_globs
 from policies.model import Policy, is_topic
 from policies.table import PolicyTable, decide
+from sidecar.partitioner import partition_of
 from sidecar.record import CONTROL_PREFIX, DELAY, DELIVER_AT, ID, TARGET
 
 NAME_LENGTH_MAX: Final = 1_024

@@ -1,9 +1,9 @@
-"""The policies file: YAML documents (`---`), one policy each. Errors name the line."""
+"""Files of policies, and of whatever else has a name: YAML documents (`---`), one each. Errors name the line."""
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Protocol, Self, TypeVar
 
 import yaml
 from pydantic import ValidationError
@@ -14,14 +14,37 @@ from policies.model import Policy
 FILE_BYTES_MAX: Final = 4 * 1024 * 1024
 NODES_MAX: Final = 200_000  # counted with aliases expanded, so that a few lines cannot become gigabytes
 DEPTH_MAX: Final = 40
-POLICIES_MAX: Final = 10_000
+ITEMS_MAX: Final = 10_000
 # What PyYAML lets through of `!!timestamp x`, `!!bool x` and `!!int ""`, of a date that is none and a number too long.
 _QUOTED: Final = re.compile(r"(['\"])((?:\\.|(?!\1).)*)\1", re.DOTALL)
 NOT_PLAIN: Final = (ValueError, AttributeError, LookupError, TypeError)
 
 
+class Named(Protocol):
+    """A model of pydantic's with a name."""
+
+    @property
+    def name(self) -> str: ...
+
+    @classmethod
+    def model_validate(cls, obj: Any) -> Self: ...
+
+
+Item = TypeVar("Item", bound=Named)
+
+
 def read_policies_file(path: str | Path) -> tuple[Policy, ...]:
     """The policies of the file, in its order. Raises PolicyFileError."""
+    return parse_policies(read_text(path), str(path))
+
+
+def parse_policies(text: str, path: str = "policies") -> tuple[Policy, ...]:
+    """The policies of a YAML text; `path` is the name that errors show. Raises PolicyFileError."""
+    return parse_items(text, path, Policy, "policy")
+
+
+def read_text(path: str | Path) -> str:
+    """A file's text. Raises PolicyFileError."""
     try:
         with Path(path).open("rb") as file:
             raw = file.read(FILE_BYTES_MAX + 1)
@@ -30,25 +53,24 @@ def read_policies_file(path: str | Path) -> tuple[Policy, ...]:
     if len(raw) > FILE_BYTES_MAX:
         raise PolicyFileError(str(path), 0, 0, f"larger than {FILE_BYTES_MAX} bytes")
     try:
-        text = raw.decode("utf-8-sig")
+        return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise PolicyFileError(str(path), line, 1, "not UTF-8") from None
-    return parse_policies(text, str(path))
 
 
-def parse_policies(text: str, path: str = "policies") -> tuple[Policy, ...]:
-    """The policies of a YAML text; `path` is the name that errors show. Raises PolicyFileError."""
-    policies: dict[str, Policy] = {}
+def parse_items(text: str, path: str, model: type[Item], noun: str) -> tuple[Item, ...]:
+    """What the documents of a YAML text describe. Raises PolicyFileError."""
+    items: dict[str, Item] = {}
     for document in _documents(text, path):
-        policy = _policy_of(document, path)
-        if policy.name in policies:
+        item = _item_of(document, path, model, noun)
+        if item.name in items:
             line, column = _place(_node_at(document, ("name",)))
-            raise PolicyFileError(path, line, column, f"policy {policy.name} stands twice in the file")
-        if len(policies) >= POLICIES_MAX:
-            raise PolicyFileError(path, *_place(document), f"more than {POLICIES_MAX} policies")
-        policies[policy.name] = policy
-    return tuple(policies.values())
+            raise PolicyFileError(path, line, column, f"{noun} {item.name} stands twice in the file")
+        if len(items) >= ITEMS_MAX:
+            raise PolicyFileError(path, *_place(document), f"more than {ITEMS_MAX} documents")
+        items[item.name] = item
+    return tuple(items.values())
 
 
 def yaml_problem(error: yaml.MarkedYAMLError) -> str:
@@ -103,7 +125,7 @@ def _check_nodes(document: yaml.Node, path: str) -> None:
             pending.extend((item, depth + 1) for item in node.value)
 
 
-def _policy_of(document: yaml.Node, path: str) -> Policy:
+def _item_of(document: yaml.Node, path: str, model: type[Item], noun: str) -> Item:
     try:
         # A fresh constructor without a reader: it only turns nodes into plain values.
         content = yaml.constructor.SafeConstructor().construct_document(document)
@@ -115,9 +137,9 @@ def _policy_of(document: yaml.Node, path: str) -> Policy:
             path, *_place(document), "not a plain value: a date that is none, a number too long"
         ) from None
     if not isinstance(content, dict):
-        raise PolicyFileError(path, *_place(document), "a policy is a mapping (name: ..., match: ...)")
+        raise PolicyFileError(path, *_place(document), f"a {noun} is a mapping (name: ..., ...)")
     try:
-        return Policy.model_validate(content)
+        return model.model_validate(content)
     except ValidationError as error:
         first, *others = error.errors(include_url=False)
         line, column = _place(_node_at(document, first["loc"]))

@@ -4,20 +4,22 @@ Its transactional id is the plan's. Whoever makes one fences off the one before,
 for dead, and ends what it had left open.
 """
 
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from sidecar.ending import in_background
 from sidecar.generation import UNPROVEN
+from sidecar.jobs.follower import PARTITION
 from sidecar.jobs.job import ProgressHead
-from sidecar.jobs.job_log import PARTITION, progress_key
+from sidecar.jobs.job_log import progress_key
 from sidecar.record import Headers
 
 TRANSACTION_MS: Final = 10_000  # a process that died holds up the readers of targets no longer than this
 ANSWER_S: Final = 15.0
+ANY_PARTITION: Final = -1  # the key decides, as in Java
 FULL_POLL_S: Final = 0.05
 _SETTINGS: Final = {
     "linger.ms": "5",
@@ -71,11 +73,22 @@ class Sendable(Protocol):
     def headers(self) -> Headers: ...
 
 
+class Parcel(NamedTuple):
+    """A record as it is."""
+
+    target: str
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = []  # noqa: RUF012 - of a tuple, which nobody changes
+    partition: int = ANY_PARTITION
+
+
 class Refused(Exception):
     """Nothing was sent: Kafka refuses some of the parcels, or their neighbours in a batch. `codes` by their index."""
 
     def __init__(self, codes: Mapping[int, int]) -> None:
-        super().__init__(f"{len(codes)} refused")
+        words = ", ".join(sorted({KafkaError(code).str() for code in codes.values()}))
+        super().__init__(f"{len(codes)} refused: {words}")
         self.codes = codes
 
 
@@ -109,20 +122,17 @@ class Shipping:
             raise ShipmentFailed(error.args[0].str()) from None
 
     def ship(self, plan_id: str, parcels: Sequence[Sendable], progress: ProgressHead) -> None:
-        """All of it, or nothing. Raises Refused, TargetRefused, TakenOver, ShipmentFailed."""
+        """Parcels of a plan with its progress. Raises as `write`."""
+        value = progress.model_dump_json().encode()
+        self.write(parcels, [Parcel(self._topic, progress_key(plan_id), value, partition=PARTITION)])
+
+    def write(self, parcels: Sequence[Sendable], facts: Sequence[Sendable]) -> None:
+        """All of it, or nothing. Raises Refused (parcels by index), TargetRefused, TakenOver, ShipmentFailed."""
         errors: dict[int, KafkaError] = {}
         try:
             self._producer.begin_transaction()
-            for index, parcel in enumerate(parcels):
+            for index, parcel in enumerate((*parcels, *facts)):
                 self._produce(index, parcel, errors)
-            key = progress_key(plan_id)
-            self._producer.produce(
-                self._topic,
-                progress.model_dump_json().encode(),
-                key,
-                PARTITION,
-                on_delivery=_Report(len(parcels), errors).note,
-            )
             if self._is_acknowledged(errors):
                 self._commit()
                 return
@@ -179,8 +189,8 @@ class Shipping:
 def give_up(producer: Any) -> None:
     """Close a producer, whatever is under way."""
     producer.purge(in_queue=True, in_flight=True, blocking=False)
-    # It may wait for brokers that are away: nobody waits with it.
-    threading.Thread(target=producer.close, name="job-close", daemon=True).start()
+    # It may wait for brokers that are away, or fail because it was fenced off: nobody waits with it, or minds.
+    in_background(producer.close)
 
 
 class _Report:
@@ -209,8 +219,8 @@ def _verdict(errors: Mapping[int, KafkaError], parcels: int) -> Exception:
     codes = {index: error.code() for index, error in errors.items()}
     if any(code in _TAKEN_OVER for code in codes.values()):
         return TakenOver()
-    if parcels in codes:  # the progress itself
-        return ShipmentFailed(errors[parcels].str())
+    if facts := [index for index in codes if index >= parcels]:  # the progress itself
+        return ShipmentFailed(errors[facts[0]].str())
     if any(code in OF_THE_TARGET for code in codes.values()):
         return TargetRefused(next(error.str() for error in errors.values() if error.code() in OF_THE_TARGET))
     guilty = {index: code for index, code in codes.items() if code in OF_ONE_RECORD}

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from api.partitioner import murmur2, partition_of
+from sidecar.partitioner import murmur2, partition_of
 from tests.unit.api_world import NOW_MS, REMINDERS, RETRY, World, world
 
 TEXT = st.text(max_size=20) | st.text(st.characters(categories=["Cs", "Cc"]), max_size=3)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from api.partitioner import murmur2, partition_of
 from api.ports import SenderRefused, SenderUnavailable
+from sidecar.partitioner import murmur2, partition_of
 from tests.unit.api_world import NOW_MS, REMINDERS, RETRY, World, problem, world
 
 

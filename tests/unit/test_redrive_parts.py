@@ -149,13 +149,13 @@ def test_garbage_in_the_topic_of_redrives_is_passed_over() -> None:
         (b"p/plan", encode(plan(topic="other"))),  # a plan never changes
     ]
     for offset, (key, value) in enumerate(records):
-        log._take(Record(offset, key, value))
+        log.take(Record(offset, key, value))
     assert list(log.all()) == ["p"]
     redrive = log.get("p")
     assert redrive is not None
     assert (redrive.plan, redrive.state) == (plan(), State.PLANNING)
-    log._take(Record(8, b"p/progress", progress))
-    log._take(Record(9, b"p/abort", b"nonsense"))
+    log.take(Record(8, b"p/progress", progress))
+    log.take(Record(9, b"p/abort", b"nonsense"))
     redrive = log.get("p")
     assert redrive is not None
     assert (redrive.progress.state, redrive.state, redrive.aborted_by) == (State.PLANNED, State.ABORTED, "?")

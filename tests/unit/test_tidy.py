@@ -30,7 +30,7 @@ FRAMEWORK_DECORATORS = frozenset({"command", "callback", "get", "put", "post", "
 WAITING = re.compile(r"^_?(wait|poll|until|eventually)")
 # Time and chance are arguments of these; import-linter checks their imports, this file their calls.
 CLOCKLESS = frozenset(
-    {"api.message", "api.partitioner"}
+    {"api.message", "sidecar.partitioner"}
     | {
         f"sidecar.{name}"
         for name in (
