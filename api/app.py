@@ -10,7 +10,20 @@ from fastapi import Depends, FastAPI
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api import actions, changes, dead_letters, explain, health, held, messages, openapi, policies, problems, redrives
+from api import (
+    actions,
+    changes,
+    dead_letters,
+    explain,
+    health,
+    held,
+    messages,
+    openapi,
+    policies,
+    problems,
+    redrives,
+    schedules,
+)
 from api.audit import Audit, AuditLog
 from api.body import BodyLimit
 from api.dependencies import declared_access, refuse_undeclared
@@ -18,6 +31,7 @@ from api.message import NewMessage
 from api.ports import Ports
 from policies.model import Policy
 from sidecar.metrics import VERSION
+from sidecar.schedules.schedule import Schedule
 
 _BODIES = (
     Policy,
@@ -29,10 +43,11 @@ _BODIES = (
     actions.Reschedule,
     changes.NewChange,
     changes.RunRequest,
+    Schedule,
 )
 
 
-PARTS: Final = (explain, policies, messages, actions, held, dead_letters, redrives, changes, health, openapi)
+PARTS: Final = (explain, policies, messages, actions, held, dead_letters, redrives, changes, schedules, health, openapi)
 # For whatever answers with a page or plain data: no framing, no guessing of types, nothing loaded, nothing kept.
 SAFE_HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",

@@ -13,6 +13,9 @@ from sidecar.changes.changes import Changes
 from sidecar.letters.plan import Governor
 from sidecar.letters.reading import Reading
 from sidecar.letters.redrives import Redrives
+from sidecar.schedules.owing import Limits as ScheduleLimits
+from sidecar.schedules.schedule import Entry, Schedule
+from sidecar.schedules.schedule_book import Known
 from sidecar.stats import Stats
 
 
@@ -33,6 +36,21 @@ class Policies(Protocol):
     def delete(self, name: str, expected_version: int, author: str, managed_by: ManagedBy) -> Removed: ...
 
     def versions(self, name: str) -> Sequence[Versioned | Removed]: ...
+
+
+class Schedules(Protocol):
+    """The topic of schedules (`schedules.schedule_store.ScheduleStore`). Writes block; the API makes them in threads.
+
+    They raise what that module defines.
+    """
+
+    def get(self, name: str) -> Known: ...
+
+    def alive(self) -> Mapping[str, Known]: ...
+
+    def put(self, schedule: Schedule, source: str, expected: int, author: str) -> Entry: ...
+
+    def delete(self, name: str, expected: int, author: str) -> None: ...
 
 
 class Outgoing(NamedTuple):
@@ -147,6 +165,8 @@ class Ports:
     governor: Governor
     changes: Changes
     change_rate: int  # messages a second where a plan says nothing; 0: no limit
+    schedules: Schedules
+    schedule_limits: ScheduleLimits
     metrics: Callable[[], bytes]
     gate: Gate
     now_ms: Callable[[], int]

@@ -1,4 +1,4 @@
-"""No lost updates (RFC 9110 section 13): an ETag is a policy's version, a write says which it replaces."""
+"""No lost updates (RFC 9110 section 13): an ETag is a version, a write says which it replaces."""
 
 import re
 from typing import Final
@@ -14,7 +14,7 @@ def etag(version: int) -> str:
     return f'"{version}"'
 
 
-def expected_version(if_match: str | None, if_none_match: str | None, current: int) -> int:
+def expected_version(if_match: str | None, if_none_match: str | None, current: int, thing: str = "policy") -> int:
     """The version a write must find, 0: none; `current` is what there is. Raises `Problem` (412, 428)."""
     if if_match is None and if_none_match is None:
         detail = "Say what this replaces: If-None-Match: * to create, If-Match with the ETag to replace."
@@ -22,23 +22,23 @@ def expected_version(if_match: str | None, if_none_match: str | None, current: i
     if if_match is not None and if_none_match is not None:
         raise Problem(422, "invalid-precondition", "Give If-Match or If-None-Match, not both.")
     if if_match is not None:
-        return _matched(if_match, current)
+        return _matched(if_match, current, thing)
     if if_none_match is None or if_none_match.strip() != "*":
         raise Problem(422, "invalid-precondition", "Only If-None-Match: * is understood here.")
     if current:
-        raise mismatch("There is a policy of this name already.", current)
+        raise mismatch(f"There is a {thing} of this name already.", current)
     return 0
 
 
-def _matched(if_match: str, current: int) -> int:
+def _matched(if_match: str, current: int, thing: str) -> int:
     if if_match.strip() != "*":
         if not _ETAGS.fullmatch(if_match):
             raise Problem(422, "invalid-precondition", 'If-Match is a list of ETags like "3", or *.')
         # Strong comparison: a weak tag (W/"3") matches nothing.
         if etag(current) not in _ETAG.findall(if_match):
-            raise mismatch("The policy is not, or no longer, at this version.", current)
+            raise mismatch(f"The {thing} is not, or no longer, at this version.", current)
     if not current:
-        raise mismatch("There is no policy of this name.", current)
+        raise mismatch(f"There is no {thing} of this name.", current)
     return current
 
 

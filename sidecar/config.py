@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from pydantic import Field, SecretStr, ValidationError, model_validator
 
 from sidecar.config_api import ApiSettings
-from sidecar.config_operations import ChangesSettings, DeadLettersSettings, RedriveSettings
+from sidecar.config_operations import ChangesSettings, DeadLettersSettings, RedriveSettings, SchedulesSettings
 from sidecar.config_sources import ConfigError, explain, gather, nest
 from sidecar.config_topics import AuditSettings, LedgerSettings, PoliciesSettings, QuarantineSettings
 from sidecar.config_values import (
@@ -202,6 +202,7 @@ class Settings(Section):
     dead_letters: DeadLettersSettings = Field(default=DeadLettersSettings())
     redrive: RedriveSettings = Field(default=RedriveSettings())
     changes: ChangesSettings = Field(default=ChangesSettings())
+    schedules: SchedulesSettings = Field(default=SchedulesSettings())
     log: LogSettings = Field(default=LogSettings())
 
     @property
@@ -225,10 +226,16 @@ class Settings(Section):
         return self.changes.topic or f"tickover.{self.group}.changes"
 
     @property
+    def schedule_topic(self) -> str:
+        """The name of the schedules' topic with the default filled in."""
+        return self.schedules.topic or f"tickover.{self.group}.schedules"
+
+    @property
     def _own(self) -> tuple[str, ...]:
         return (
             self.ledger_topic, self.policies.topic, self.quarantine.topic, self.audit_topic, self.redrive_topic,
             self.changes_topic,
+            self.schedule_topic,
         )  # fmt: skip
 
     @property
@@ -240,7 +247,8 @@ class Settings(Section):
     def _topics_differ(self) -> Self:
         if len(self.own_topics) < len(self._own):
             raise ValueError(
-                "ledger, policies, quarantine, audit, redrive and changes topic must be six different topics"
+                "ledger, policies, quarantine, audit, redrive, changes and schedule topic "
+                "must be seven different topics"
             )
         return self
 

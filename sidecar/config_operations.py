@@ -1,4 +1,4 @@
-"""Settings of what operators do: dead letters and their redrive, changes of many held messages."""
+"""Settings of what operators do: dead letters, their redrive, changes of many held messages, schedules."""
 
 from pydantic import Field
 
@@ -65,3 +65,26 @@ class ChangesSettings(Section):
     topic: TopicOrDefault = Field(
         default="", description="Topic of the plans and receipts; empty: tickover.<group>.changes"
     )
+
+
+class SchedulesSettings(Section):
+    """Writing the messages of schedules."""
+
+    look_ahead_ms: Milliseconds = Field(
+        default=10_000,
+        ge=2_000,
+        le=600_000,
+        alias="look_ahead",
+        description="So long before its time an occurrence is written to its source, 2s to 10m; what is written fires",
+    )
+    grace_ms: Milliseconds = Field(
+        default=60_000,
+        ge=1_000,
+        le=86_400_000,
+        alias="grace",
+        description="An occurrence later than this is a missed one, 1s to 1d",
+    )
+    missed_max: int = Field(
+        default=1_000, ge=1, le=10_000, description="How many `missed: all` makes up for, the last ones, 1 to 10,000"
+    )
+    topic: TopicOrDefault = Field(default="", description="Topic of the schedules; empty: tickover.<group>.schedules")

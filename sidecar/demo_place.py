@@ -149,7 +149,8 @@ def create_topics(admin: AdminClient, topics: DemoTopics, replicas: int) -> None
 def remove_traces(client: Mapping[str, Any], topics: DemoTopics, settings: Settings) -> list[str]:
     """Delete what the demo made in a Kafka and Redis of the user's; returns what could not be deleted and why."""
     admin = AdminClient(dict(client))
-    names = [*topics.all, topics.policies, settings.ledger_topic, settings.audit_topic, settings.redrive_topic]
+    names = [*topics.all, topics.policies, settings.ledger_topic, settings.audit_topic]
+    names += [settings.redrive_topic, settings.schedule_topic]
     removals = {**admin.delete_topics(names, operation_timeout=ANSWER_S)}
     removals |= admin.delete_consumer_groups([settings.group], request_timeout=ANSWER_S)
     left = []

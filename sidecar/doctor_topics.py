@@ -5,13 +5,20 @@ from typing import Final
 
 from policies.duration import DAY_MS, format_duration
 from policies.glob import compile_globs, is_exact
-from policies.model import ExponentialBackoff, FixedBackoff, Policy
+from policies.model import Policy
 from policies.topic import TOPIC_SETTINGS
 from sidecar.config import Settings
 from sidecar.doctor_facts import Cluster, TopicFacts
 from sidecar.finding import Finding, Severity
-from sidecar.retention import ledger_retention_ms
-from sidecar.topics import CHANGES_PARTITIONS, JOBS_CONFIG, QUARANTINE_CONFIG, audit_config, ledger_config
+from sidecar.retention import ledger_retention_ms, longest_hold_ms
+from sidecar.topics import (
+    CHANGES_PARTITIONS,
+    JOBS_CONFIG,
+    QUARANTINE_CONFIG,
+    SCHEDULE_CONFIG,
+    audit_config,
+    ledger_config,
+)
 
 REPLICAS_WANTED: Final = 3
 # The defaults of brokers (1,048,588) and of the producer (1,000,000) differ by this; that is no finding.
@@ -27,6 +34,7 @@ def check_topics(cluster: Cluster, settings: Settings, policies: Sequence[Policy
     yield from _kept(cluster, "audit", settings.audit_topic, audit_config(settings.audit.retention_ms), replicas)
     yield from _kept(cluster, "redrives", settings.redrive_topic, JOBS_CONFIG, replicas)
     yield from _kept(cluster, "changes", settings.changes_topic, JOBS_CONFIG, replicas, CHANGES_PARTITIONS)
+    yield from _kept(cluster, "schedules", settings.schedule_topic, SCHEDULE_CONFIG, replicas)
     sources = source_topics(settings, policies, cluster.topics)
     yield from _sources(cluster, settings, policies, sources)
     yield from _targets(cluster, policies)
@@ -37,22 +45,6 @@ def check_topics(cluster: Cluster, settings: Settings, policies: Sequence[Policy
             yield Finding(
                 Severity.WARNING, f"topic {name}", f"its settings cannot be read: {facts.config_problem}", fix
             )
-
-
-def longest_hold_ms(policy: Policy) -> int:
-    """The longest that this policy may hold a record in one go."""
-    if policy.delay is not None:
-        return policy.delay.max
-    backoff = policy.retry.backoff if policy.retry else None
-    match backoff:
-        case None:
-            return 0
-        case FixedBackoff():
-            return backoff.delay
-        case ExponentialBackoff():
-            return backoff.max
-        case _:
-            return max(backoff.delays)
 
 
 def _span_ms(policy: Policy) -> int:
@@ -137,6 +129,10 @@ def _kept(
         yield _absent(part, cluster.create(name, partitions, replicas, config))
         return
     meant = "compact" in config["cleanup.policy"]
+    if meant and not facts.compacted:
+        what = "is not compacted, so what is to be remembered disappears"
+        yield Finding(Severity.ERROR, part, what, cluster.alter(name, "cleanup.policy=compact"))
+        return
     faults = [] if meant else [*_internal(cluster, name, part, facts), *_kept_too_shortly(cluster, name, part, config)]
     if facts.partitions < partitions:
         fix = f"kafka-topics.sh --bootstrap-server {cluster.bootstrap} --alter --topic {name} --partitions {partitions}"

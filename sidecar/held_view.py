@@ -50,6 +50,10 @@ class Viewer:
         self._assignment = assignment
         self._emitter = emitter
 
+    def has(self, lane_id: LaneId) -> bool:
+        """Whether this process has the partition."""
+        return lane_id in self._assignment.lanes
+
     def look(self, after: LaneId | None) -> tuple[list[LaneView], bool]:
         """Views of the lanes behind this one, as many as a turn has time for, and whether those are all."""
         lanes = self._assignment.lanes

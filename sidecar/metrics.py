@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from platform import python_version
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -57,6 +57,23 @@ class Recorder:
             ["topic", "setting"],
             registry=self.registry,
         )
+        self._occurrences = Counter(
+            PREFIX + "schedule_occurrences",
+            "Occurrences of schedules that this process has written, in time or to make up for missed ones",
+            ["schedule", "kind"],
+            registry=self.registry,
+        )
+        self._passed_over = Counter(
+            PREFIX + "schedule_gaps",
+            "How often missed occurrences of a schedule were passed over",
+            ["schedule"],
+            registry=self.registry,
+        )
+        self._writer = Gauge(
+            PREFIX + "schedule_writer",
+            "1 for the one process of the group that writes what schedules owe",
+            registry=self.registry,
+        )
         self._memory = Gauge(
             PREFIX + "redis_memory_ratio",
             "Redis memory used, as a share of maxmemory; 0 without a limit",
@@ -66,6 +83,16 @@ class Recorder:
     def observe(self, command: str, seconds: float) -> None:
         """One call of the overflow took so long."""
         self._seconds.labels(command).observe(seconds)
+
+    def schedule(self, name: str, in_time: int, made_up: int, passed_over: bool) -> None:
+        """So many occurrences of a schedule are written; `passed_over`: and some that were missed never will be."""
+        self._occurrences.labels(name, "in_time").inc(in_time)
+        self._occurrences.labels(name, "made_up").inc(made_up)
+        self._passed_over.labels(name).inc(passed_over)
+
+    def watch_writer(self, is_writer: Callable[[], bool]) -> None:
+        """Ask this whenever somebody scrapes."""
+        self._writer.set_function(is_writer)
 
     def set_short_retentions(self, short: Iterable[Short]) -> None:
         """Sources and ledger that keep their records for less than they may be held."""

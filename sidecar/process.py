@@ -50,6 +50,8 @@ from sidecar.overflow_rebuild import RedisRebuild
 from sidecar.overflow_redis import RedisOverflow, open_overflow
 from sidecar.overflow_timing import TimedOverflow
 from sidecar.own_topics import ensure_own_topics
+from sidecar.schedules.assembly import firing_of, limits_of, schedule_store_of
+from sidecar.schedules.firing import Firing
 from sidecar.services import Progress, Services, start_services
 from sidecar.sources import Sources
 from sidecar.timekeeper import Timekeeper
@@ -160,8 +162,8 @@ class Process:
         own_topics = settings.own_topics
         sources = Sources(settings, own_topics, admin, self.machinery, lambda: self.store.table)
         sources.look()
-        self._start_api(client, overflow, (recorder, sources, gate))
-        self._start_housekeeping(sources, overflow, recorder)
+        firing = self._start_api(client, overflow, (recorder, sources, gate))
+        self._start_housekeeping(sources, overflow, recorder, firing)
         self._stack.callback(engine.stop, 0.0)  # first of all: it settles while the rest is stopped
         gc.collect()
         gc.freeze()
@@ -194,7 +196,9 @@ class Process:
             store.publish_file(file_policies)
         return store
 
-    def _start_api(self, client: dict[str, str], overflow: RedisOverflow, made: tuple[Recorder, Sources, Gate]) -> None:
+    def _start_api(
+        self, client: dict[str, str], overflow: RedisOverflow, made: tuple[Recorder, Sources, Gate]
+    ) -> Firing:
         settings, engine, store = self.settings, self.engine, self.store
         recorder, sources, gate = made
         sender = KafkaSender(client)
@@ -215,6 +219,8 @@ class Process:
         changes, change_log = changes_of(settings, client, lambda: store.table, replicas, receipts)
         self._stack.callback(change_log.stop)
         self._stack.callback(changes.crew.stop)
+        schedules = schedule_store_of(settings, client)
+        self._stack.callback(schedules.stop)
         ports = Ports(
             policies=store,
             stats=lambda: engine.stats,
@@ -229,19 +235,24 @@ class Process:
             governor=governor_of(settings),
             changes=changes,
             change_rate=settings.changes.rate,
+            schedules=schedules,
+            schedule_limits=limits_of(settings),
             metrics=Exposition(lambda: engine.stats, lambda: store.table, recorder),
             gate=gate,
             now_ms=lambda: time.time_ns() // 1_000_000,
             monotonic_s=time.monotonic,
             limits=Limits(headers=settings.intake.headers_max, header_bytes=settings.intake.header_bytes_max),
         )
-        for part in (redrive_log, redrives.crew, change_log, changes.crew):
+        for part in (redrive_log, redrives.crew, change_log, changes.crew, schedules):
             part.start()
         self.server = Server(create_app(ports), settings.api.host, settings.api.port)
         self.server.start()
         self._stack.callback(self.server.stop)
         ledger_reader.start()
         self._stack.callback(ledger_reader.stop)  # before the server, so that no request waits for a receipt any more
+        firing = firing_of(settings, client, schedules, self.machinery, lambda: sources.partitions, recorder)
+        self._stack.callback(firing.stop)
+        return firing
 
     def _start_look_up(self, overflow: RedisOverflow, sources: Sources) -> GroupLookUp:
         group = self.settings.group
@@ -251,7 +262,9 @@ class Process:
         self._stack.callback(replicas.stop)
         return replicas
 
-    def _start_housekeeping(self, sources: Sources, overflow: RedisOverflow, recorder: Recorder) -> None:
+    def _start_housekeeping(
+        self, sources: Sources, overflow: RedisOverflow, recorder: Recorder, firing: Firing
+    ) -> None:
         publisher, engine = self.machinery.publisher, self.engine
 
         def survey() -> None:
@@ -261,6 +274,7 @@ class Process:
             {
                 "sources": Interval(sources.look, 2),
                 "survey": Interval(survey, 5),
+                "schedules": Interval(firing.step, 1),
                 "overflow": Interval(lambda: engine.submit(Engine.tidy).result(ANSWER_S), 10),
                 "redis-memory": Interval(lambda: recorder.set_memory_ratio(overflow.memory_ratio()), 10),
                 "retention": Interval(

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
+from policies.model import ExponentialBackoff, FixedBackoff, Policy
 from policies.table import PolicyTable
 
 MARGIN_MS: Final = 7 * 86_400_000  # beyond the longest delay: the contract's 7 days
@@ -18,6 +19,22 @@ def longest_delay_ms(table: PolicyTable) -> int:
         elif policy.retry is not None:
             longest = max(longest, policy.retry.timeout or 0)
     return longest
+
+
+def longest_hold_ms(policy: Policy) -> int:
+    """The longest that this policy may hold a record in one go."""
+    if policy.delay is not None:
+        return policy.delay.max
+    backoff = policy.retry.backoff if policy.retry else None
+    match backoff:
+        case None:
+            return 0
+        case FixedBackoff():
+            return backoff.delay
+        case ExponentialBackoff():
+            return backoff.max
+        case _:
+            return max(backoff.delays)
 
 
 def ledger_retention_ms(longest_ms: int) -> int:

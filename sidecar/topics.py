@@ -50,6 +50,9 @@ JOBS_CONFIG: Final = {
     "segment.ms": str(86_400_000),
 }
 
+# Only the last word about a schedule counts, and it counts for ever.
+SCHEDULE_CONFIG: Final = {"cleanup.policy": "compact"}
+
 
 def audit_config(retention_ms: int) -> dict[str, str]:
     """Broker settings of the audit topic."""

@@ -20,6 +20,7 @@ from sidecar.cli import (
     redrive,
     reference_broker,
     running,
+    schedules,
 )
 from sidecar.cli.failure import Failure, Status
 from sidecar.cli.output import OutputDefault, output_before, say
@@ -75,6 +76,7 @@ app.command()(held.forecast)
 app.add_typer(changes.app, name="changes")
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(redrive.app, name="redrive")
+app.add_typer(schedules.app, name="schedules")
 app.add_typer(configuration.app, name="config")
 app.add_typer(pipeline.app, name="pipeline")
 

@@ -27,6 +27,7 @@ from sidecar.changes.assembly import changes_of
 from sidecar.config import Settings
 from sidecar.letters.assembly import governor_of, reading_of, redrives_of
 from sidecar.metrics import Exposition, Recorder
+from sidecar.schedules.assembly import limits_of, schedule_store_of
 from sidecar.stats import Stats
 from tests.services.kafka import Kafka
 from tests.services.waiting import wait_until
@@ -113,6 +114,8 @@ def replica(kafka: Kafka, policies_topic: str, client: Any) -> tuple[Server, lis
         governor=governor_of(Settings()),
         changes=changes_of(Settings(), settings, lambda: store.table, MemoryGroup(), receipts)[0],
         change_rate=0,
+        schedules=schedule_store_of(Settings(), settings),
+        schedule_limits=limits_of(Settings()),
         audit_topic=f"{policies_topic}-audit",
         idempotency=idempotency,
         receipts=receipts,

@@ -41,6 +41,7 @@ from sidecar.stats import Stats
 from tests.unit.change_world import MemoryChanges
 from tests.unit.letter_world import MemoryLetterLog
 from tests.unit.redrive_world import GOVERNOR, MemoryRedrives
+from tests.unit.schedule_world import LIMITS, MemorySchedules
 
 NOW_MS = 1_800_000_000_000
 LETTER_RULES = Rules(("*-dlq",), "tickover.quarantine", ScanLimits(1_000, 60.0), Masking(("*secret*",)))
@@ -198,6 +199,7 @@ class World:
     gate: Gate | None = None
     limits: Limits = field(default_factory=Limits)
     runner: asyncio.Runner = field(default_factory=asyncio.Runner)
+    schedules: MemorySchedules = field(default_factory=MemorySchedules)
     recorder: Recorder = field(default_factory=Recorder)
 
     def __post_init__(self) -> None:
@@ -214,6 +216,8 @@ class World:
                 governor=GOVERNOR,
                 changes=self.changing.changes,
                 change_rate=0,
+                schedules=self.schedules.store,
+                schedule_limits=LIMITS,
                 letters=Reading(lambda: self.letters, lambda: self.policies.table, LETTER_RULES),
                 idempotency=self.idempotency,
                 receipts=self.receipts,

@@ -41,6 +41,7 @@ from tests.unit.test_api_auth import ROUTES, bearer, tokens_file
 CANARY = "canary-5f3a9"
 # Each is in some text of ours under another name: the same in base64, in hexadecimal, in a URL.
 FORMS = (CANARY, "Y2FuYXJ5LTVmM2E5", CANARY.encode().hex(), "canary%2D5f3a9")
+TICK: dict[str, Any] = {"target": "push", "key": "k", "value": "v", "headers": [["h", "x"]]}
 MESSAGE: dict[str, Any] = {"target": "push", "key": "k", "value": "v", "headers": {"h": "x"}, "delay": "15m"}
 RECORD: dict[str, Any] = {"topic": "reminders", "headers": [["h", "x"]]}
 # The others look a while for a message that isn't there.
@@ -179,6 +180,7 @@ BODIES: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/v1/policies/reminders/rollback", {"version": 1}),
     ("POST", "/v1/redrives", {"topic": "orders-dlq", "filter": {"error_class": "X"}, "rate": 1, "ramp": "1s"}),
     ("POST", "/v1/redrives/x/canary", {"count": 1}),
+    ("PUT", "/v1/schedules/tick", {**TICK, "cron": "0 9 * * *", "time_zone": "UTC", "missed": "all", "paused": True}),
 ]
 
 

@@ -154,8 +154,8 @@ def test_a_url_with_credentials_from_a_file(tmp_path: Path) -> None:
         ("TICKOVER_LEDGER__REPLICATION_FACTOR", "0", "-1 for the broker's default"),
         ("TICKOVER_LEDGER__RETENTION", "5s", "At least 1h"),
         ("TICKOVER_POLICIES__TOPIC", "a/b", "a topic name"),
-        ("TICKOVER_QUARANTINE__TOPIC", "tickover.policies", "six different topics"),
-        ("TICKOVER_AUDIT__TOPIC", "tickover.policies", "six different topics"),
+        ("TICKOVER_QUARANTINE__TOPIC", "tickover.policies", "seven different topics"),
+        ("TICKOVER_AUDIT__TOPIC", "tickover.policies", "seven different topics"),
         ("TICKOVER_API__PORT", "70000", "65535"),
         ("TICKOVER_API__HOST", "0.0.0.0", "api.tokens_file must be set"),
         ("TICKOVER_REDIS__URL", "http://x", "redis[s][+cluster]://"),
@@ -170,7 +170,7 @@ def test_a_url_with_credentials_from_a_file(tmp_path: Path) -> None:
 def test_refusals_name_the_source_and_say_what_to_do(name: str, text: str, says: str) -> None:
     message = problems({name: text})
     assert says in message
-    assert name in message or "six different" in message
+    assert name in message or "seven different" in message
 
 
 def test_every_problem_of_a_load_is_told_at_once() -> None:

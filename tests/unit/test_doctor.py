@@ -43,6 +43,7 @@ HEALTHY = {
     "tickover.tickover.audit": TopicFacts(1, 3, {"cleanup.policy": "delete"}),
     "tickover.tickover.redrives": TopicFacts(1, 3, {"cleanup.policy": "compact,delete"}),
     "tickover.tickover.changes": TopicFacts(2, 3, {"cleanup.policy": "compact,delete"}),
+    "tickover.tickover.schedules": TopicFacts(1, 3, {"cleanup.policy": "compact"}),
     "reminders": TopicFacts(12, 3, {**FOREVER, "max.message.bytes": "1048588"}),
     "orders-retry": TopicFacts(6, 3, {"retention.ms": "604800000", "max.message.bytes": "1048588"}),
     "orders": TopicFacts(6, 3, {"max.message.bytes": "1048588"}),
@@ -83,7 +84,7 @@ def test_topics_to_be_made_get_the_replicas_of_the_ledger() -> None:
         if name.startswith("tickover.tickover.") or name in ("tickover.policies", "tickover.quarantine")
     }
     fixes = [finding.fix for finding in judge(own, Settings(ledger={"replication_factor": 2}))]
-    assert len(fixes) == len(own) == 6
+    assert len(fixes) == len(own) == 7
     assert all("--replication-factor 2" in fix for fix in fixes)
 
 
@@ -180,6 +181,7 @@ def test_topics_to_be_made_get_the_replicas_of_the_ledger() -> None:
         (facts("tickover.quarantine", cleanup_policy="compact,delete"), Severity.ERROR, "compacted", "delete"),
         ({"reminders": None}, Severity.ERROR, "source reminders: does not exist", "--create --topic reminders"),
         ({"orders-retry": None}, Severity.WARNING, "source *-retry: no topic matches it", "correct the glob"),
+        (facts("tickover.tickover.schedules", cleanup_policy="delete"), Severity.ERROR, "not compacted", "=compact"),
         (facts("reminders", cleanup_policy="compact"), Severity.ERROR, "source reminders: is compacted", "delete"),
         (
             facts("reminders", retention_ms="604800000"),

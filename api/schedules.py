@@ -1,0 +1,182 @@
+"""Schedules over REST: recurring messages, with the same compare-and-set as policies."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+from itertools import islice
+from typing import Annotated, Any, Final, TypeVar
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from api.body import validated
+from api.dependencies import Admin, GivenPorts, GivenTrail, JsonBody, Reader, json_response
+from api.message import NewMessage, draft, source_of
+from api.openapi import body_of
+from api.pages import PAGE_DEFAULT, Cursor, Limit, page
+from api.policies import IfMatch, IfNoneMatch
+from api.ports import Acknowledged, Ports, SenderUnavailable
+from api.preconditions import etag, expected_version, mismatch
+from api.problems import Problem, unprocessable
+from sidecar.schedules.errors import ScheduleConflict, ScheduleRefused, SchedulesUnavailable
+from sidecar.schedules.occurrences import occurrences, zone
+from sidecar.schedules.schedule import Entry, Schedule, occurrence_id, schedule_document
+from sidecar.schedules.schedule_book import Known
+
+NEXT_DEFAULT: Final = 5
+NEXT_MAX: Final = 100
+
+router = APIRouter(tags=["schedules"])
+
+Answer = TypeVar("Answer")
+Count = Annotated[int, Query(ge=1, le=NEXT_MAX, description="How many")]
+
+
+@router.get("/v1/schedules")
+async def list_schedules(
+    caller: Reader, ports: GivenPorts, limit: Limit = PAGE_DEFAULT, cursor: Cursor = None
+) -> Response:
+    """All schedules by name; each with its version, how far it has come, its next occurrence, and what is wrong."""
+    alive = ports.schedules.alive()
+    names, following = page(sorted(alive), str, limit, cursor)
+    now_ms = ports.now_ms()
+    items = [_told(alive[name], now_ms) for name in names]
+    return json_response({"items": items, "next": following})
+
+
+@router.get("/v1/schedules/{name}")
+async def get_schedule(caller: Reader, ports: GivenPorts, name: str) -> Response:
+    """One schedule; the ETag header is its version."""
+    return _shown(_current(ports, name))
+
+
+@router.get("/v1/schedules/{name}/next")
+async def next_occurrences(caller: Reader, ports: GivenPorts, name: str, n: Count = NEXT_DEFAULT) -> Response:
+    """The coming occurrences, without side effect: each with the id of its message. None while it is paused."""
+    schedule = _current(ports, name).schedule
+    items = [
+        {
+            "at": at_ms,
+            "local": datetime.fromtimestamp(at_ms // 1_000, zone(schedule.time_zone)).isoformat(),
+            "id": occurrence_id(name, at_ms),
+        }
+        for at_ms in islice(_coming(schedule, ports.now_ms()), n)
+    ]
+    return json_response({"items": items})
+
+
+@router.put(
+    "/v1/schedules/{name}",
+    openapi_extra=body_of(Schedule),
+    responses={201: {"description": "Created"}, 200: {"description": "Replaced"}},
+)
+async def put_schedule(
+    caller: Admin,
+    body: JsonBody,
+    ports: GivenPorts,
+    trail: GivenTrail,
+    name: str,
+    if_match: IfMatch = None,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """Create a schedule (`If-None-Match: *`) or replace one (`If-Match`). A changed time counts from now on."""
+    if isinstance(body.value, dict):
+        body = body._replace(value={"name": name, **body.value})
+    schedule = validated(Schedule, body)
+    trail.note(cron=schedule.cron, time_zone=schedule.time_zone, target=schedule.target, paused=schedule.paused)
+    if schedule.name != name:
+        raise unprocessable("name-differs", f"The body's name is not {name}.")
+    expected = expected_version(if_match, if_none_match, _version(ports, name), "schedule")
+    source = await _source(ports, schedule)
+    entry = await _written(lambda: ports.schedules.put(schedule, source, expected, caller.name))
+    trail.note(source=source, version=entry.version)
+    return _shown(entry, 200 if expected else 201)
+
+
+@router.delete("/v1/schedules/{name}", status_code=204)
+async def delete_schedule(caller: Admin, ports: GivenPorts, name: str, if_match: IfMatch = None) -> Response:
+    """Delete a schedule. Occurrences that are written ahead of their time still fire; cancel them by their ids."""
+    _current(ports, name)
+    expected = expected_version(if_match, None, _version(ports, name), "schedule")
+    await _written(lambda: ports.schedules.delete(name, expected, caller.name))
+    return Response(status_code=204)
+
+
+def _current(ports: Ports, name: str) -> Entry:
+    entry = ports.schedules.get(name).entry
+    if entry is None:
+        raise Problem(404, "schedule-not-found", "There is no schedule of this name.")
+    return entry
+
+
+def _version(ports: Ports, name: str) -> int:
+    entry = ports.schedules.get(name).entry
+    return 0 if entry is None else entry.version
+
+
+def _coming(schedule: Schedule, now_ms: int) -> Any:
+    return iter(()) if schedule.paused else occurrences(schedule.cron, schedule.time_zone, now_ms)
+
+
+def _told(known: Known, now_ms: int) -> dict[str, Any]:
+    """An item of the list."""
+    entry = known.entry
+    assert entry is not None  # it is alive
+    problem = "" if entry.schedule.paused else known.progress.problem
+    return {
+        **schedule_document(entry.schedule),
+        "source": entry.source,
+        "version": entry.version,
+        "state": "paused" if entry.schedule.paused else "failing" if problem else "active",
+        "problem": problem or None,
+        "written_up_to": known.progress.last_ms or None,
+        "next": next(_coming(entry.schedule, now_ms), None),
+    }
+
+
+def _shown(entry: Entry, status: int = 200) -> Response:
+    headers = {"ETag": etag(entry.version)}
+    if status == 201:
+        headers["Location"] = f"/v1/schedules/{entry.schedule.name}"
+    return json_response(schedule_document(entry.schedule), status, headers)
+
+
+async def _source(ports: Ports, schedule: Schedule) -> str:
+    """The delay topic its messages go through, once it is sure that they would be held. Raises `Problem`."""
+    table, now_ms = ports.policies.table, ports.now_ms()
+    source = schedule.source or source_of(schedule.target, table)
+    message = NewMessage.model_validate(
+        {
+            **schedule.model_dump(include={"target", "key", "value", "headers"}),
+            "source": source,
+            "deliver_at": now_ms + ports.schedule_limits.ahead_ms,
+        }
+    )
+    drafted = draft(message, occurrence_id(schedule.name, now_ms), ports.limits)
+    try:
+        partitions = await ports.sender.partition_count(source)
+        if partitions is None:
+            raise unprocessable("unknown-source", f"The source topic {source} does not exist: create it first.")
+        record = drafted.record(source, partitions, now_ms)
+        drafted.due_ms(Acknowledged(source, record.partition, 0, now_ms), table)
+        if await ports.sender.partition_count(schedule.target) is None:
+            detail = f"The target topic {schedule.target} does not exist: create it first."
+            raise unprocessable("unknown-target", detail)
+    except SenderUnavailable as error:
+        detail = f"Kafka does not say whether the topics exist: {error}."
+        raise Problem(503, "kafka-unavailable", detail, {"Retry-After": "1"}) from None
+    return source
+
+
+async def _written(write: Callable[[], Answer]) -> Answer:
+    """In a thread, because it blocks until the write was read back; a cancelled request does not stop it."""
+    try:
+        return await asyncio.to_thread(write)
+    except ScheduleConflict as error:
+        raise mismatch("Somebody else changed the schedule first.", error.version) from None
+    except ScheduleRefused as error:
+        status = 409 if error.type != "schedule-too-large" else 422
+        raise Problem(status, error.type, str(error)) from None
+    except SchedulesUnavailable as error:
+        detail = f"The topic of schedules can't be written at the moment: {error}."
+        raise Problem(503, "schedules-unavailable", detail, {"Retry-After": "1"}) from None

@@ -1,0 +1,64 @@
+"""The parts that handle schedules, made from the settings."""
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any, Final
+
+from sidecar.assembly import Machinery
+from sidecar.config import Settings
+from sidecar.jobs.follower import TopicFollower
+from sidecar.jobs.shipment import Shipping
+from sidecar.metrics import Recorder
+from sidecar.record import LaneId
+from sidecar.schedules.firing import Firing, Surroundings
+from sidecar.schedules.owing import Limits
+from sidecar.schedules.schedule_store import ScheduleStore
+
+ANSWER_S: Final = 5.0
+
+
+def schedule_store_of(settings: Settings, client: Mapping[str, Any]) -> ScheduleStore:
+    """The topic of schedules; to be started and stopped."""
+    topic = settings.schedule_topic
+    return ScheduleStore(
+        topic,
+        lambda apply: TopicFollower(client, topic, "schedules", apply),
+        lambda: Shipping(client, f"tickover.{settings.group}.schedules.pen", topic),
+        _now_ms,
+    )
+
+
+def limits_of(settings: Settings) -> Limits:
+    """When an occurrence is written, and when it is missed."""
+    asked = settings.schedules
+    return Limits(asked.look_ahead_ms, asked.grace_ms, asked.missed_max)
+
+
+def firing_of(
+    settings: Settings,
+    client: Mapping[str, Any],
+    store: ScheduleStore,
+    machinery: Machinery,
+    sources: Callable[[], Mapping[str, int]],
+    recorder: Recorder,
+) -> Firing:
+    """Writes what schedules owe: the replica that has partition 0 of the first source."""
+
+    def owns() -> bool:
+        topics = sources()
+        if not topics:
+            return False
+        answer: Future[bool] = machinery.engine.submit(lambda _: machinery.viewer.has(LaneId(min(topics), 0)))
+        return answer.result(ANSWER_S)
+
+    def pen() -> Shipping:
+        return Shipping(client, f"tickover.{settings.group}.schedules.firing", store.topic)
+
+    firing = Firing(store, limits_of(settings), Surroundings(pen, owns, sources, _now_ms, recorder.schedule))
+    recorder.watch_writer(lambda: firing.is_owner)
+    return firing
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,117 @@
+"""The instants a cron expression means in a time zone. Pure: time is an argument.
+
+Expressions are cronsim's, with five fields, or six of which the first is seconds. As in Debian's cron there are two
+kinds, told apart by their text:
+
+    by the clock on the wall    neither hour nor minute begins with *. A time that a change of the clock leaves out is
+                                moved, minute by minute, to the first that exists; one that comes twice fires once, the
+                                first time.
+    by time that passes         hour or minute begins with *. Times that are left out are left out, and what comes twice
+                                fires twice: every quarter of an hour stays every quarter of an hour.
+
+cronsim walks the first kind as local times without a zone; what they mean is decided here, so that expressions with
+seconds are treated as those without (cronsim itself fires them twice, or not at all). Zones come from the package
+tzdata and not from the machine, so that all replicas of one version count alike.
+"""
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from importlib.resources import files
+from typing import Final
+from zoneinfo import ZoneInfo
+
+import tzdata
+from cronsim import CronSim, CronSimError
+
+CRON_LENGTH_MAX: Final = 256
+CHECKED_FROM_MS: Final = 1_704_067_200_000  # 2024: always the same, so that what was valid once stays valid
+WINDOW_MS: Final = 60_000  # first length of a search backwards; doubled until enough is found
+_GAP_MAX: Final = timedelta(hours=25)  # no change of the clock leaves out more: Samoa left out a day
+_MINUTE: Final = timedelta(minutes=1)
+_TEXT: Final = re.compile(r"[0-9A-Za-z*/,#\- ]+")
+
+
+class BadCron(ValueError):
+    """The expression means nothing, or nothing that ever happens."""
+
+
+@cache
+def zone_names() -> frozenset[str]:
+    """The IANA names that are known, links included."""
+    return frozenset(files(tzdata).joinpath("zones").read_text("utf-8").split())
+
+
+@cache
+def zone(name: str) -> ZoneInfo:
+    """The zone of a name from `zone_names`."""
+    assert name in zone_names()
+    with files(tzdata).joinpath("zoneinfo", *name.split("/")).open("rb") as file:
+        return ZoneInfo.from_file(file, key=name)
+
+
+def check_cron(cron: str) -> None:
+    """Raises BadCron with what is wrong, also of what is right and never happens."""
+    if len(cron) > CRON_LENGTH_MAX or not _TEXT.fullmatch(cron):
+        raise BadCron(f"a cron expression has at most {CRON_LENGTH_MAX} letters, digits, spaces and * / , - #")
+    count = len(cron.split())
+    if count not in (5, 6):
+        raise BadCron(f"has {count} fields: give 5 (minute hour day month weekday), or 6 with seconds first")
+    try:
+        found = next(occurrences(cron, "UTC", CHECKED_FROM_MS), None)
+    except CronSimError as error:
+        raise BadCron(f"the {_field(error)}; see crontab(5)") from None
+    if found is None:
+        raise BadCron("never happens: no day of 50 years fits")
+
+
+def _field(error: CronSimError) -> str:
+    name = str(error).removeprefix("Bad ")
+    if name == "day-of-month":  # the one field that may be well formed and still impossible
+        return "day-of-month cannot be read, or is in none of the months: such a day never comes"
+    return f"{name} cannot be read"
+
+
+def occurrences(cron: str, zone_name: str, after_ms: int) -> Iterator[int]:
+    """Epoch milliseconds after `after_ms`, strictly rising; ends where the next 50 years have none."""
+    last_ms = after_ms
+    for instant in _instants(cron, zone(zone_name), datetime.fromtimestamp(after_ms // 1_000, UTC)):
+        at_ms = round(instant.timestamp()) * 1_000
+        # What is moved out of a gap may coincide with what is behind it, and the walk may have begun before the gap.
+        if at_ms > last_ms:
+            last_ms = at_ms
+            yield at_ms
+
+
+def latest(cron: str, zone_name: str, after_ms: int, until_ms: int, count: int) -> list[int]:
+    """The last `count` of those after `after_ms` and not after `until_ms`, rising.
+
+    Costs what a few times as many occurrences cost, however far apart the two times are.
+    """
+    length_ms = WINDOW_MS
+    while True:
+        start_ms = max(until_ms - length_ms, after_ms)
+        found: list[int] = []
+        for at_ms in occurrences(cron, zone_name, start_ms):
+            if at_ms > until_ms:
+                break
+            found.append(at_ms)
+        if len(found) >= count or start_ms <= after_ms:
+            return found[-count:]
+        length_ms *= 2
+
+
+def _instants(cron: str, place: ZoneInfo, after: datetime) -> Iterator[datetime]:
+    fields = cron.split()[-5:]
+    if fields[0].startswith("*") or fields[1].startswith("*"):
+        yield from CronSim(cron, after.astimezone(place))
+        return
+    local = after.astimezone(place)
+    if (after - _GAP_MAX).astimezone(place).utcoffset() != local.utcoffset():
+        local -= _GAP_MAX  # what a gap has moved behind `after` stands before it
+    for wall in CronSim(cron, local.replace(tzinfo=None, fold=0)):
+        instant = wall.replace(tzinfo=place)
+        while instant != instant.astimezone(UTC).astimezone(place):
+            instant += _MINUTE
+        yield instant

@@ -1,0 +1,49 @@
+"""Which occurrences of a schedule have to be written now. Pure.
+
+    since          now - grace            now            now + look-ahead
+      |   missed        |      late         |      ahead       |
+      +-----------------+-------------------+------------------+--> time
+
+Late ones and those ahead are written as they are. What of the missed ones is made up for is the schedule's choice:
+none, the last, or all of them up to a limit.
+"""
+
+from itertools import islice, takewhile
+from typing import NamedTuple
+
+from sidecar.schedules.occurrences import latest, occurrences
+from sidecar.schedules.schedule import Schedule
+
+
+class Limits(NamedTuple):
+    """How far ahead of its time an occurrence is written, and how long after it still as if nothing had been."""
+
+    ahead_ms: int
+    grace_ms: int
+    missed_max: int
+
+
+class Owed(NamedTuple):
+    """What to write, rising. When that is a fact, nothing up to `through_ms` is owed any more."""
+
+    due: tuple[int, ...]
+    made_up: int  # how many of `due` were missed
+    dropped: bool  # some that were missed are not in `due`
+    through_ms: int
+
+
+def owed(schedule: Schedule, since_ms: int, now_ms: int, limits: Limits, most: int) -> Owed:
+    """What is owed of the occurrences after `since_ms`; `most`: of those that were not missed, in one go."""
+    if schedule.paused:
+        return Owed((), 0, False, since_ms)
+    grace_ms = now_ms - limits.grace_ms
+    wanted = {"skip": 0, "once": 1, "all": limits.missed_max}[schedule.missed]
+    missed: list[int] = []
+    if since_ms < grace_ms:  # one more than wanted tells whether there are more
+        missed = latest(schedule.cron, schedule.time_zone, since_ms, grace_ms, wanted + 1)
+    made_up = missed[-wanted:] if wanted else []
+    coming = occurrences(schedule.cron, schedule.time_zone, max(since_ms, grace_ms))
+    in_time = list(islice(takewhile(lambda at_ms: at_ms <= now_ms + limits.ahead_ms, coming), most))
+    due = (*made_up, *in_time)
+    through_ms = max((since_ms, *missed[-1:], *in_time[-1:]))
+    return Owed(due, len(made_up), len(missed) > len(made_up), through_ms)

@@ -1,0 +1,231 @@
+"""Writing what schedules owe: once, whoever does it and whatever fails."""
+
+import random
+from collections import Counter
+from contextlib import suppress
+
+import pytest
+
+from sidecar.jobs.reader import LogUnavailable
+from sidecar.jobs.shipment import Refused, ShipmentFailed, TakenOver, TargetRefused
+from sidecar.partitioner import partition_of
+from sidecar.schedules.errors import SchedulesUnavailable
+from sidecar.schedules.firing import AGAIN_MS
+from tests.unit.schedule_world import NOW_MS, MemorySchedules
+
+
+@pytest.fixture
+def world() -> MemorySchedules:
+    return MemorySchedules()
+
+
+def ids(world: MemorySchedules) -> list[str]:
+    return [(dict(parcel.headers)["tickover-id"] or b"").decode() for parcel in world.topic.sent]
+
+
+def seconds(world: MemorySchedules) -> list[int]:
+    """Of the occurrences written, from the beginning on."""
+    return [(int(id.rpartition(":")[2]) - NOW_MS) // 1_000 for id in ids(world)]
+
+
+def problem(world: MemorySchedules, name: str = "tick") -> str:
+    world.store.catch_up()
+    return world.store.get(name).progress.problem
+
+
+def test_what_it_writes(world: MemorySchedules) -> None:
+    world.put(key="k", value="v", headers=[("mine", "1"), ("mine", None)])
+    world.firing().step()
+    first, second = world.topic.sent
+    assert (first.target, first.key, first.value) == ("reminders", b"k", b"v")
+    assert first.partition == partition_of(b"k", 12)
+    due = b"%d" % (NOW_MS + 5_000)
+    assert list(first.headers) == [
+        ("mine", b"1"),
+        ("mine", None),
+        ("tickover-deliver-at", due),
+        ("tickover-target", b"push"),
+        ("tickover-id", b"schedule:tick:" + due),
+    ]
+    assert dict(second.headers)["tickover-deliver-at"] == b"%d" % (NOW_MS + 10_000)
+    assert world.written == [("tick", 2, 0, False)]
+
+
+def test_without_a_key_the_id_decides_the_partition(world: MemorySchedules) -> None:
+    world.put()
+    world.firing().step()
+    assert [parcel.partition for parcel in world.topic.sent] == [partition_of(id.encode(), 12) for id in ids(world)]
+
+
+def test_step_by_step_each_occurrence_once(world: MemorySchedules) -> None:
+    world.put()
+    firing = world.firing()
+    for _ in range(60):
+        firing.step()
+        world.now_ms += 1_000
+    assert seconds(world) == list(range(5, 70, 5))
+
+
+def test_a_successor_goes_on_where_the_last_one_stopped_and_a_zombie_writes_nothing(world: MemorySchedules) -> None:
+    world.put()
+    zombie = world.firing()
+    zombie.step()
+    world.now_ms += 7_000
+    world.topic.meanwhile = successor_steps = world.firing(world.replica()).step
+    zombie.step()
+    assert not zombie.is_owner
+    assert seconds(world) == [5, 10, 15]
+    world.now_ms += 5_000
+    zombie.step()  # still the one by its own view: it takes over, and learns what the other has done
+    assert seconds(world) == [5, 10, 15, 20]
+    successor_steps()
+    assert seconds(world) == [5, 10, 15, 20]
+
+
+def test_whoever_is_not_the_one_writes_nothing(world: MemorySchedules) -> None:
+    world.put()
+    world.owner = False
+    world.firing().step()
+    assert world.topic.epochs.get("firing") is None
+    world.owner = True
+    firing = world.firing()
+    firing.step()
+    assert firing.is_owner
+    world.owner = False
+    firing.step()
+    assert not firing.is_owner
+
+
+@pytest.mark.parametrize("failure", [ShipmentFailed("no answer"), TakenOver()])
+def test_after_a_failure_it_begins_anew(world: MemorySchedules, failure: Exception) -> None:
+    world.put()
+    firing = world.firing()
+    world.topic.failures.append(failure)
+    try:
+        firing.step()
+    except ShipmentFailed:
+        assert isinstance(failure, ShipmentFailed)
+    assert world.topic.sent == []
+    firing.step()
+    assert seconds(world) == [5, 10]
+
+
+def test_kafka_away_while_it_takes_over(world: MemorySchedules) -> None:
+    world.put()
+    firing = world.firing()
+    world.topic.down = LogUnavailable("away")
+    with pytest.raises(SchedulesUnavailable):
+        firing.step()
+    assert not firing.is_owner
+    world.topic.down = None
+    firing.step()
+    assert seconds(world) == [5, 10]
+
+
+@pytest.mark.parametrize("refusal", [Refused({0: 10}), TargetRefused("no such topic")])
+def test_a_schedule_whose_record_is_refused_holds_up_no_other(world: MemorySchedules, refusal: Exception) -> None:
+    world.put(name="bad")
+    world.put(name="good")
+    firing = world.firing()
+    world.topic.failures += [refusal, refusal]  # of both together, and of the first alone
+    for _ in range(3):
+        firing.step()
+    assert {id.split(":")[1] for id in ids(world)} == {"good"}
+    assert "Kafka refuses" in problem(world, "bad")
+    assert problem(world, "good") == ""
+    world.now_ms += AGAIN_MS
+    firing.step()
+    assert problem(world, "bad") == ""
+    assert len([id for id in ids(world) if ":bad:" in id]) == 8
+
+
+def test_a_source_that_is_not_consumed_is_said_and_what_is_owed_waits_for_it(world: MemorySchedules) -> None:
+    world.put()
+    firing = world.firing()
+    world.sources = {"another": 1}
+    firing.step()
+    firing.step()
+    assert world.topic.sent == []
+    assert "source topic reminders does not exist" in problem(world)
+    assert len(world.topic.records) == 2  # said once
+    world.sources = {"reminders": 1}
+    world.now_ms += 30_000
+    firing.step()
+    assert problem(world) == ""
+    assert seconds(world) == [5, 10, 15, 20, 25, 30, 35, 40]
+
+
+def test_paused_deleted_and_changed_ones(world: MemorySchedules) -> None:
+    world.put()
+    firing = world.firing()
+    firing.step()
+    world.put(1, paused=True)
+    world.now_ms += 20_000
+    firing.step()
+    assert seconds(world) == [5, 10]
+    world.put(2)  # what came while it was paused is none of its
+    firing.step()
+    assert seconds(world) == [5, 10, 25, 30]
+    world.store.delete("tick", 3, "me")
+    world.now_ms += 20_000
+    firing.step()
+    assert seconds(world) == [5, 10, 25, 30]
+    world.put(cron="*/2 * * * * *")  # made again: no occurrence has the id of one before
+    firing.step()
+    assert seconds(world) == [5, 10, 25, 30, 42, 44, 46, 48, 50]
+
+
+def test_a_new_time_never_fires_what_the_old_one_has_fired(world: MemorySchedules) -> None:
+    world.put()
+    firing = world.firing()
+    firing.step()
+    world.put(1, cron="* * * * * *")
+    world.now_ms += 2_000
+    firing.step()
+    assert seconds(world) == [5, 10, 11, 12]
+
+
+def test_a_long_absence(world: MemorySchedules) -> None:
+    for missed in ("skip", "once", "all"):
+        world.put(name=missed, missed=missed, cron="*/30 * * * * *")
+    world.now_ms += 3_600_000
+    firing = world.firing()
+    firing.step()
+    firing.step()
+    assert Counter(id.split(":")[1] for id in ids(world)) == {"skip": 2, "once": 3, "all": 7}
+    assert sorted(world.written) == [("all", 2, 5, True), ("once", 2, 1, True), ("skip", 2, 0, True)]
+
+
+def test_many_are_written_in_pieces(world: MemorySchedules) -> None:
+    for number in range(30):
+        world.put(name=f"n{number}", cron="* * * * * *")
+    world.now_ms += 50_000
+    world.firing().step()
+    assert len(world.topic.sent) == len(set(ids(world))) == 30 * 60
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_fails_each_occurrence_is_written_once_and_in_order(world: MemorySchedules, seed: int) -> None:
+    """Three replicas of which any may believe to be the one, that fail, and take over in mid-transaction."""
+    chance = random.Random(seed)
+    world.put(missed="all")
+    stores = [world.replica() for _ in range(3)]
+    replicas = [world.firing(store) for store in stores]
+    for _ in range(200):
+        number = chance.randrange(3)
+        if chance.random() < 0.2:  # killed: nothing of its memory is left
+            stores[number] = world.replica()
+            replicas[number] = world.firing(stores[number])
+        if chance.random() < 0.2:
+            world.topic.failures = [chance.choice([ShipmentFailed("x"), TakenOver(), Refused({0: 10})])]
+        if chance.random() < 0.3:
+            world.topic.meanwhile = replicas[(number + 1) % 3].step
+        with suppress(ShipmentFailed):
+            replicas[number].step()
+        world.topic.failures.clear()
+        world.topic.meanwhile = None
+        world.now_ms += chance.randint(0, 3_000)
+    world.now_ms += AGAIN_MS
+    world.firing(world.replica()).step()
+    reached = (world.now_ms + 10_000 - NOW_MS) // 1_000
+    assert seconds(world) == list(range(5, reached + 1, 5))

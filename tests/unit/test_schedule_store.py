@@ -1,0 +1,146 @@
+"""The rule of the topic of schedules: versions, races, what others write."""
+
+import json
+
+import pytest
+
+from sidecar.jobs.reader import LogUnavailable
+from sidecar.jobs.shipment import Parcel, ShipmentFailed
+from sidecar.schedules.errors import ScheduleConflict, ScheduleRefused, SchedulesUnavailable
+from sidecar.schedules.schedule_book import SCHEDULES_MAX, ScheduleBook
+from sidecar.schedules.schedule_store import TRIES_MAX
+from tests.unit.schedule_world import NOW_MS, TOPIC, MemorySchedules, schedule
+
+
+@pytest.fixture
+def world() -> MemorySchedules:
+    return MemorySchedules()
+
+
+def test_versions_go_on_over_a_deletion(world: MemorySchedules) -> None:
+    first = world.store.put(schedule(), "reminders", 0, "me")
+    assert (first.version, first.author, first.time_ms, first.since_ms) == (1, "me", NOW_MS, NOW_MS)
+    second = world.store.put(schedule(value="new"), "reminders", 1, "you")
+    assert (second.version, second.author) == (2, "you")
+    world.store.delete("tick", 2, "me")
+    assert world.store.get("tick").entry is None
+    assert world.store.alive() == {}
+    assert world.store.put(schedule(), "reminders", 0, "me").version == 4
+
+
+@pytest.mark.parametrize(("expected", "current"), [(0, 1), (2, 1)])
+def test_only_the_version_expected_is_replaced(world: MemorySchedules, expected: int, current: int) -> None:
+    world.put()
+    with pytest.raises(ScheduleConflict) as caught:
+        world.put(expected, value="other")
+    assert caught.value.version == current
+    with pytest.raises(ScheduleConflict):
+        world.store.delete("tick", expected or 7, "me")
+    with pytest.raises(ScheduleConflict):
+        world.store.delete("none", 1, "me")
+
+
+def test_of_two_that_write_at_once_one_wins_and_the_other_is_told(world: MemorySchedules) -> None:
+    world.put()
+    other = world.replica()
+    world.topic.meanwhile = lambda: other.put(schedule(value="theirs"), "reminders", 1, "they") and None
+    with pytest.raises(ScheduleConflict) as caught:
+        world.put(1, value="ours")
+    assert caught.value.version == 2
+    entry = world.store.get("tick").entry
+    assert entry is not None
+    assert entry.schedule.value == "theirs"
+
+
+def test_who_is_disturbed_by_another_name_tries_again(world: MemorySchedules) -> None:
+    other = world.replica()
+    world.topic.meanwhile = lambda: other.put(schedule(name="another"), "reminders", 0, "they") and None
+    world.put()
+    assert set(world.store.alive()) == {"tick", "another"}
+
+
+def test_who_is_always_disturbed_gives_up(world: MemorySchedules) -> None:
+    other = world.replica()
+    count = iter(range(100))
+
+    def disturb() -> None:
+        other.put(schedule(name=f"n{next(count)}"), "reminders", 0, "they")
+        world.topic.meanwhile = disturb
+
+    def once_more() -> None:
+        world.topic.meanwhile = None
+        other.put(schedule(name=f"n{next(count)}"), "reminders", 0, "they")
+        world.topic.meanwhile = once_more
+
+    world.topic.meanwhile = once_more
+    with pytest.raises(SchedulesUnavailable, match="others keep writing"):
+        world.put()
+    assert next(count) == TRIES_MAX
+
+
+def test_a_change_of_its_time_counts_from_now_and_no_other_change_does(world: MemorySchedules) -> None:
+    world.put()
+    world.now_ms += 1_000
+    assert world.store.put(schedule(value="new"), "reminders", 1, "me").since_ms == NOW_MS
+    assert world.store.put(schedule(value="new", paused=True), "reminders", 2, "me").since_ms == NOW_MS + 1_000
+    world.now_ms += 1_000
+    assert world.store.put(schedule(value="new"), "reminders", 3, "me").since_ms == NOW_MS + 2_000
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"tick/schedule", b"nonsense"),
+        (b"tick/schedule", b""),
+        (b"tick/schedule", b'{"schema": 1, "version": "9"}'),
+        (b"tick/progress", b'{"last": -1}'),
+        (b"tick/progress", b'{"last": 99999999999999999}'),
+        (b"tick/other", b"{}"),
+        (b"\xff", b"{}"),
+        (b"", b""),
+    ],
+)
+def test_garbage_is_passed_over(world: MemorySchedules, key: bytes, value: bytes) -> None:
+    world.put()
+    before = world.store.get("tick")
+    world.topic.records.append(Parcel(TOPIC, key, value))
+    world.store.put(schedule(name="another"), "reminders", 0, "me")
+    assert world.store.get("tick") == before
+
+
+def test_what_a_newer_program_wrote_is_neither_fired_nor_overwritten(world: MemorySchedules) -> None:
+    world.put()
+    document = json.loads(world.topic.records[-1].value or b"")
+    newer = {**document, "schema": 2, "version": 2}
+    world.topic.records.append(Parcel(TOPIC, b"tick/schedule", json.dumps(newer).encode()))
+    with pytest.raises(ScheduleConflict) as caught:
+        world.put(1, value="ours")
+    assert caught.value.version == 2
+    with pytest.raises(ScheduleRefused, match="newer version"):
+        world.put(2, value="ours")
+    assert world.store.alive() == {}
+
+
+def test_there_is_an_end_to_how_many_and_how_large(world: MemorySchedules) -> None:
+    with pytest.raises(ScheduleRefused, match="bytes"):
+        world.put(value="x" * 600_000)
+    book = ScheduleBook()
+    world.put()
+    record = world.topic.records[-1]
+    for number in range(SCHEDULES_MAX):
+        value = (record.value or b"").replace(b'"tick"', b'"t%d"' % number)
+        world.topic.records.append(Parcel(TOPIC, b"t%d/schedule" % number, value))
+        book.apply(b"t%d/schedule" % number, value)
+    assert len(book.alive()) == SCHEDULES_MAX
+    with pytest.raises(ScheduleRefused, match="as many as there can be"):
+        world.put(name="one-too-many")
+    world.put(1, value="still")  # what is there can be replaced
+
+
+def test_kafka_that_does_not_answer(world: MemorySchedules) -> None:
+    world.topic.failures.append(ShipmentFailed("no answer"))
+    with pytest.raises(SchedulesUnavailable, match="may still take effect"):
+        world.put()
+    world.topic.down = LogUnavailable("away")
+    with pytest.raises(SchedulesUnavailable, match="away"):
+        world.put()
