@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from sidecar.cli.failure import Failure, Status
-from sidecar.cli.output import Form, OutputOption, say, show
+from sidecar.cli.output import Form, OutputOption, output_before, say, show
 
 REFERENCE: Final = "reference"
 GIVEN: Final = "given"
@@ -18,6 +18,7 @@ CASES_MAX: Final = 200
 NUMBER_MAX: Final = 1 << 30
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The latency laboratory.")
+app.callback()(output_before)
 
 
 @app.command()

@@ -10,7 +10,7 @@ import typer
 from sidecar.cli import lab
 from sidecar.cli.configuration import ConfigOption, SetOption, settings_of
 from sidecar.cli.failure import Failure
-from sidecar.cli.output import say
+from sidecar.cli.output import OutputDefault, output_before, say
 from sidecar.logs import configure_logs
 
 PORT_MAX = 65_535
@@ -36,9 +36,11 @@ def broker(
     ] = None,
     config: ConfigOption = None,
     given: SetOption = None,
+    form: OutputDefault = None,
 ) -> None:
     """Run a reference broker that speaks Kafka's protocol, until SIGTERM or SIGINT. Not for production data."""
     if context.invoked_subcommand is not None:
+        output_before(context, form)
         return
     settings = settings_of(config, given)
     configure_logs(settings.log)
