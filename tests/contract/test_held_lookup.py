@@ -43,7 +43,7 @@ class Views:
         buckets: dict[int, list[Held]] = {}
         for record in records:
             buckets.setdefault(record.due_ms, []).append(record)
-        view = LaneView(lane, CURSOR, 1, buckets, frozenset(), [], [], {}, [], True, 0)
+        view = LaneView(lane, CURSOR, 1, buckets, frozenset(), [], [], {}, [], True, 7)
         self.views[lane] = view._replace(**other)
 
     def look(self, after: LaneId | None) -> tuple[list[LaneView], bool]:
@@ -303,6 +303,8 @@ def test_any_replica_answers_for_all(overflow: RedisOverflow, group: Callable[[V
         assert (keys_of(rows), following, missing) == (places(records)[500:], None, [])
         found, missing = asked.find("id-30", Query())
         assert (len(found), missing) == (3, [])
+        assert asked.ends(Query(topic="gold")) == ({LaneId("gold", 0): 7}, [])
+        assert asked.ends(Query()) == (dict.fromkeys(records, 7), [])
         counts, missing = asked.forecast(Query(), NOW_MS)
         assert (sum(counts.values()), missing) == (len(places(records)), [])
 
@@ -322,6 +324,7 @@ def test_what_nobody_answers_for_is_missing(
     assert keys_of(rows) == [key for key in places(records) if (key.topic, key.partition) != missing[0]]
     assert following is None
     assert asked.page(Query(topic="gold"), START, 500)[2] == []
+    assert asked.ends(Query()) == ({lane: 7 for lane in records if lane not in missing}, missing)
 
     other.failure = None
     one.views[LANES[0]] = one.views[LANES[0]]._replace(whole=False)  # its overflow is being rebuilt
