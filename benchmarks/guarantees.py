@@ -33,7 +33,7 @@ def main() -> None:
             show_throughput(bench, arguments.records, arguments.rounds)
         if arguments.only != "throughput":
             if arguments.warm_up:
-                lateness_row(bench, max(arguments.rates), arguments.warm_up, MODES[-1], INTERVALS_MS[0])
+                lateness_row(bench, max(arguments.rates), arguments.warm_up, MODES[-1], INTERVALS_MS[0], "warm-up-")
             show_lateness(bench, arguments.rates, arguments.seconds)
 
 
@@ -70,8 +70,10 @@ def show_lateness(bench: Bench, rates: list[int], seconds: int) -> None:
     Report(("mode", "interval", "records/s", "p50 ms", "p99 ms", "max ms", "early"), rows, caveats).show()
 
 
-def lateness_row(bench: Bench, rate: int, seconds: int, mode: str, interval_ms: int) -> tuple[str, ...]:
-    name, count = f"{mode.replace('_', '-')}-{interval_ms}-{rate}", rate * seconds
+def lateness_row(
+    bench: Bench, rate: int, seconds: int, mode: str, interval_ms: int, prefix: str = ""
+) -> tuple[str, ...]:
+    name, count = f"{prefix}{mode.replace('_', '-')}-{interval_ms}-{rate}", rate * seconds
     source, target = f"{SOURCE}-{name}", f"bench-target-{name}"
     bench.topics(source, target)
     log = bench.path / "benchmarks.committed_reader.log"
