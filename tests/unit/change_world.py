@@ -106,7 +106,9 @@ class MemoryGroup:
         ]
         rows = [row for row in sorted(rows, key=key_of_row) if key_of_row(row) > after]
         following = key_of_row(rows[limit - 1]) if len(rows) > limit else None
-        return rows[:limit], following, self.missing.pop() if self.missing else []
+        missing = self.missing.pop() if self.missing else []
+        told = [row for row in rows[:limit] if LaneId(row["source"], row["position"]["partition"]) not in missing]
+        return told, following, missing
 
     def ends(self, query: Query) -> tuple[dict[LaneId, int], list[LaneId]]:
         lanes = {lane: offset for lane, offset in self.next.items() if query.wants_lane(lane)}
