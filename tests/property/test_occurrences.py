@@ -111,6 +111,7 @@ def test_the_latest_are_the_last_of_all(cron: str, name: str, after_ms: int, spa
     ("cron", "expected"),
     [
         ("30 2 * * *", ["2027-03-14T03:00:00-04:00", "2027-03-15T02:30:00-04:00"]),
+        ("31 2 * * *", ["2027-03-14T03:00:00-04:00", "2027-03-15T02:31:00-04:00"]),
         ("15 30 2 * * *", ["2027-03-14T03:00:15-04:00", "2027-03-15T02:30:15-04:00"]),
         ("0,30 2 * * *", ["2027-03-14T03:00:00-04:00", "2027-03-15T02:00:00-04:00"]),
         ("0 2,3 * * *", ["2027-03-14T03:00:00-04:00", "2027-03-15T02:00:00-04:00"]),
@@ -119,6 +120,12 @@ def test_the_latest_are_the_last_of_all(cron: str, name: str, after_ms: int, spa
 )
 def test_a_time_that_the_clock_leaves_out(cron: str, expected: list[str]) -> None:
     assert local(cron, "America/New_York", "2027-03-13T12:00", 2) == expected
+
+
+def test_what_was_moved_out_of_a_gap_is_found_from_behind_the_gap_too() -> None:
+    """At 3:00:05 the local time 2:30:15 is over, and what it was moved to, 3:00:15, is not."""
+    found = local("15 30 2 * * *", "America/New_York", "2027-03-14T03:00:05", 2)
+    assert found == ["2027-03-14T03:00:15-04:00", "2027-03-15T02:30:15-04:00"]
 
 
 @pytest.mark.parametrize(
