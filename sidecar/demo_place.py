@@ -21,6 +21,8 @@ BACKOFF_MS: Final = 500
 BACKOFF_FACTOR: Final = 2
 BACKOFF_MAX_MS: Final = 4_000
 GIVE_UP_ON: Final = "*.ValidationError"
+# Sections whose topic has the demo's own name, whatever is set: the demo's topics are deleted at the end.
+NAMED_BY_GROUP: Final = ("ledger", "audit", "redrive", "changes", "schedules")
 
 POLICIES: Final = """\
 name: {prefix}reminders
@@ -116,7 +118,7 @@ def demo_settings(settings: Settings, group: str, topics: DemoTopics, bootstrap:
             "horizon_ms": settings.horizon_ms if "horizon_ms" in settings.model_fields_set else HORIZON_MS,
             "data_dir": settings.data_dir if "data_dir" in settings.model_fields_set else directory / "data",
             "kafka": settings.kafka.model_copy(update={"bootstrap_servers": bootstrap}),
-            "ledger": settings.ledger.model_copy(update={"topic": ""}),
+            **{name: getattr(settings, name).model_copy(update={"topic": ""}) for name in NAMED_BY_GROUP},
             "policies": settings.policies.model_copy(
                 update={"file": str(directory / "policies.yaml"), "topic": topics.policies}
             ),
@@ -149,9 +151,7 @@ def create_topics(admin: AdminClient, topics: DemoTopics, replicas: int) -> None
 def remove_traces(client: Mapping[str, Any], topics: DemoTopics, settings: Settings) -> list[str]:
     """Delete what the demo made in a Kafka and Redis of the user's; returns what could not be deleted and why."""
     admin = AdminClient(dict(client))
-    names = [*topics.all, topics.policies, settings.ledger_topic, settings.audit_topic]
-    names += [settings.redrive_topic, settings.schedule_topic]
-    removals = {**admin.delete_topics(names, operation_timeout=ANSWER_S)}
+    removals = {**admin.delete_topics(sorted({*topics.all, *settings.own_topics}), operation_timeout=ANSWER_S)}
     removals |= admin.delete_consumer_groups([settings.group], request_timeout=ANSWER_S)
     left = []
     for name, removal in removals.items():
