@@ -9,8 +9,8 @@ between s and a, so broker time minus boot time lies within [b - a, b - s]. That
     time = boot + min(anchor, limit)
 
 * The *anchor* is wall minus boot. A small difference between the two is slewed away. A large one is a step of
-  the wall clock, and is followed at once as far as the last observation says the same, no further. Without
-  that, time goes on evenly as if nothing had happened: nothing fires early, nothing stalls.
+  the wall clock, and is followed at once as far as the last observation surely says the same, no further.
+  Without that, time goes on evenly as if nothing had happened: nothing fires early, nothing stalls.
 * The *limit* is how far the broker's clock can be ahead of boot time at most. Every observation may lower it
   at once. It rises only when all observations of `RECOVERY_MS` say that it is too low, because the ledger's
   leaders are several machines and the slowest of them is the one that must not see a record early.
@@ -151,8 +151,8 @@ class Clock:
 
     def _confirmed(self, step: float) -> float:
         """How much of a step the last observation confirms: none unless we are certainly off that way."""
-        if step > 0 and self._floor > self._anchor:
-            return min(step, self._ceiling - self._anchor)
+        if step > 0 and self._floor > self._anchor:  # not to the ceiling: the broker may be behind it
+            return min(step, self._floor - self._anchor)
         if step < 0 and self._ceiling < self._anchor:
             return max(step, self._floor - self._anchor)
         return 0.0

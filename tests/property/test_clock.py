@@ -17,6 +17,13 @@ WALL = st.tuples(st.just("wall"), STEPS, st.just(0.0))
 BROKER = st.tuples(st.just("broker"), STEPS, st.just(0.0))
 BOTH = st.tuples(st.just("both"), STEPS, st.just(0.0))
 OBSERVE = st.tuples(st.just("observe"), LATENCIES, LATENCIES)
+OBSERVED_STEP = st.tuples(
+    st.floats(STEP_MS + 20, 3_600_000),
+    st.sampled_from([-1, 0, 1]),
+    st.floats(0, 5_000),
+    st.floats(0, 20),
+    st.floats(0, 20),
+)
 EVENTS = st.lists(PASS | WALL | BROKER | BOTH | OBSERVE, max_size=40)
 
 
@@ -117,6 +124,19 @@ def test_a_wall_clock_that_the_broker_contradicts_is_not_followed(events):
         world.happen(event, first, second)
         world.observe(2.0, 3.0)
         assert -1.0 - ROUNDING_MS <= world.ahead_ms() <= 2.0 + ROUNDING_MS
+
+
+@given(st.floats(0, 0.5), st.lists(OBSERVED_STEP, max_size=20))
+def test_a_step_that_the_broker_does_not_make_fires_nothing_early(lag_ms, events):
+    """Not by a millisecond, though our time may lag by what two readings differ, and append times are rounded down."""
+    world = World(-lag_ms)
+    for step_ms, sign, passed_ms, there_ms, back_ms in events:
+        world.observe(there_ms, back_ms)
+        world.wall_shift_ms = world.broker_shift_ms + sign * step_ms
+        world.read()
+        world.boot_ms += passed_ms
+        world.observe(there_ms, back_ms)
+        assert world.ahead_ms() <= ROUNDING_MS
 
 
 @given(st.floats(STEP_MS + 20, 3_600_000), st.sampled_from([-1, 1]))
