@@ -234,8 +234,7 @@ class Settings(Section):
     def _own(self) -> tuple[str, ...]:
         return (
             self.ledger_topic, self.policies.topic, self.quarantine.topic, self.audit_topic, self.redrive_topic,
-            self.changes_topic,
-            self.schedule_topic,
+            self.changes_topic, self.schedule_topic,
         )  # fmt: skip
 
     @property

@@ -1,29 +1,23 @@
 """`tickover policies`: reading and changing the rulebook through a sidecar; `validate` needs none."""
 
-import sys
-from pathlib import Path
 from typing import Annotated, Any, Final
-from urllib.parse import quote
 
 import typer
-from pydantic import ValidationError
 
-from policies.errors import PolicyFileError
-from policies.file import parse_policies, read_policies_file
 from policies.model import Policy, policy_document
-from sidecar.cli.connection import Sidecar, TokenOption, UrlOption, connect, read_object
+from sidecar.cli.connection import TokenOption, UrlOption, connect
 from sidecar.cli.failure import Failure, Status
 from sidecar.cli.messages import read_header
+from sidecar.cli.named import BareFile, Kind
 from sidecar.cli.output import Form, OutputOption, output_before, say, show, utc_text
 
-INPUT_CHARACTERS_MAX: Final = 4 << 20
+_KIND: Final = Kind("policy", "policies", Policy, policy_document)
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show, change and check policies.")
 app.callback()(output_before)
 
 Name = Annotated[str, typer.Argument(help="Name of the policy.")]
 File = Annotated[str | None, typer.Option("--file", "-f", help="YAML file of policies (`---` between); - is stdin.")]
-BareFile = Annotated[str | None, typer.Argument(metavar="[FILE]", help="The same without -f.")]
 
 
 @app.command("list")
@@ -46,7 +40,7 @@ def get(
 ) -> None:
     """Show one policy."""
     with connect(context, url, token) as sidecar:
-        show(sidecar.document("GET", _path(name)), form)
+        show(sidecar.document("GET", _KIND.path(name)), form)
 
 
 @app.command()
@@ -59,11 +53,11 @@ def apply(
     form: OutputOption = Form.TABLE,
 ) -> None:
     """Create or replace every policy of a file. What is as wanted already stays untouched."""
-    policies = _read(_given(bare_file, file))
+    policies = _KIND.read(_KIND.given(bare_file, file))
     results: list[dict[str, str]] = []
     try:
         with connect(context, url, token) as sidecar:
-            results.extend({"name": policy.name, "result": _apply_one(sidecar, policy)} for policy in policies)
+            _KIND.apply(sidecar, policies, results)
     finally:
         show(results, form)  # also when one is refused: those before it are applied
 
@@ -78,8 +72,7 @@ def delete(
 ) -> None:
     """Delete a policy. Its versions stay in the history."""
     with connect(context, url, token) as sidecar:
-        etag = sidecar.call("GET", _path(name)).headers.get("ETag", "")
-        sidecar.call("DELETE", _path(name), headers={"If-Match": etag})
+        _KIND.delete(sidecar, name)
     say(f"policy {name} deleted")
     _show_result({"name": name, "result": "deleted"}, form)
 
@@ -94,7 +87,7 @@ def versions(
 ) -> None:
     """Show every version of a policy."""
     with connect(context, url, token) as sidecar:
-        items = list(sidecar.items(_path(name) + "/versions"))
+        items = list(sidecar.items(_KIND.path(name) + "/versions"))
     show([_version(item) for item in items] if form is Form.TABLE else items, form)
 
 
@@ -109,7 +102,7 @@ def rollback(
 ) -> None:
     """Make a new version that equals an earlier one."""
     with connect(context, url, token) as sidecar:
-        answer = sidecar.call("POST", _path(name) + "/rollback", {"version": version})
+        answer = sidecar.call("POST", _KIND.path(name) + "/rollback", {"version": version})
     now = answer.headers.get("ETag", "").strip('"')
     say(f"policy {name} is as in version {version} again; this is version {now}")
     _show_result({"name": name, "result": "rolled back", "version": int(now), "policy": answer.json()}, form)
@@ -152,7 +145,7 @@ def explain(
 
 def _one_of(file: str, name: str | None) -> Policy:
     """The one policy of a file, or the one of the name."""
-    policies = [policy for policy in _read(file) if name in (None, policy.name)]
+    policies = [policy for policy in _KIND.read(file) if name in (None, policy.name)]
     if len(policies) != 1:
         found = f"{len(policies)} policies" + (f" named {name}" if name else "")
         raise Failure(f"{file}: has {found}; say which one with --policy", Status.USAGE)
@@ -162,62 +155,18 @@ def _one_of(file: str, name: str | None) -> Policy:
 @app.command()
 def validate(bare_file: BareFile = None, file: File = None, form: OutputOption = Form.TABLE) -> None:
     """Check a file of policies, without a sidecar."""
-    name = _given(bare_file, file)
-    policies = _read(name)
+    name = _KIND.given(bare_file, file)
+    policies = _KIND.read(name)
     if not policies:
         raise Failure(f"{name}: no policy in it")
     say(f"{name}: {len(policies)} {'policy' if len(policies) == 1 else 'policies'}, all valid")
     _show_result([policy_document(policy) for policy in policies], form)
 
 
-def _given(bare_file: str | None, file: str | None) -> str:
-    """The one file that was named, with -f or without."""
-    name = bare_file if file is None else file
-    if name is None or (bare_file is not None and file is not None):
-        raise Failure("give one file of policies, as FILE or with -f", Status.USAGE)
-    return name
-
-
 def _show_result(data: Any, form: Form) -> None:
     """The words on stderr say it to people; programs that ask for a form get data."""
     if form is not Form.TABLE:
         show(data, form)
-
-
-def _read(file: str) -> tuple[Policy, ...]:
-    try:
-        if file != "-":
-            return read_policies_file(Path(file))
-        return parse_policies(sys.stdin.read(INPUT_CHARACTERS_MAX), "stdin")
-    except PolicyFileError as error:
-        unreadable = isinstance(error.__cause__, OSError)
-        raise Failure(str(error), Status.USAGE if unreadable else Status.FAILED) from None
-    except UnicodeDecodeError:
-        raise Failure("stdin: not UTF-8") from None
-
-
-def _apply_one(sidecar: Sidecar, policy: Policy) -> str:
-    """Compare and set: replace exactly what was looked at, or create only what is not there."""
-    wanted = policy_document(policy)
-    try:
-        response = sidecar.call("GET", _path(policy.name))
-    except Failure as failure:
-        if failure.status is not Status.NOT_FOUND:
-            raise
-        sidecar.call("PUT", _path(policy.name), wanted, {"If-None-Match": "*"})
-        return "created"
-    if _policy_of(read_object(response)) == wanted:
-        return "unchanged"
-    sidecar.call("PUT", _path(policy.name), wanted, {"If-Match": response.headers.get("ETag", "")})
-    return "replaced"
-
-
-def _policy_of(answer: dict[str, Any]) -> dict[str, Any] | None:
-    """The policy in `policy_document`'s form, so that equal ones are equal; None: of a newer program."""
-    try:
-        return policy_document(Policy.model_validate(answer))
-    except ValidationError:
-        return None
 
 
 def _summary(item: dict[str, Any]) -> dict[str, Any]:
@@ -244,7 +193,3 @@ def _version(item: dict[str, Any]) -> dict[str, Any]:
         "managed_by": item.get("managed_by"),
         "policy": "deleted" if policy is None else {part: policy[part] for part in policy if part != "name"},
     }
-
-
-def _path(name: str) -> str:
-    return f"/v1/policies/{quote(name, safe='', errors='surrogateescape')}"
