@@ -17,7 +17,6 @@ from typing import Any
 
 import httpx
 import pytest
-import structlog
 import yaml
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -42,22 +41,13 @@ CANARY = "canary-5f3a9"
 # Each is in some text of ours under another name: the same in base64, in hexadecimal, in a URL.
 FORMS = (CANARY, "Y2FuYXJ5LTVmM2E5", CANARY.encode().hex(), "canary%2D5f3a9")
 TICK: dict[str, Any] = {"target": "push", "key": "k", "value": "v", "headers": [["h", "x"]]}
+pytestmark = pytest.mark.usefixtures("logging_as_before")
+
 MESSAGE: dict[str, Any] = {"target": "push", "key": "k", "value": "v", "headers": {"h": "x"}, "delay": "15m"}
 RECORD: dict[str, Any] = {"topic": "reminders", "headers": [["h", "x"]]}
 # The others look a while for a message that isn't there.
 QUICK_ROUTES = [route for route in ROUTES if not route[1].startswith("/v1/messages/x")]
 NAMES = {"name", "id", "target", "source", "topic", "policy", "error_class"}
-
-
-@pytest.fixture(autouse=True)
-def logging_as_before() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    logging.captureWarnings(capture=False)
-    structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import io
 import json
 import logging
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,18 +14,9 @@ from sidecar.config import LogSettings
 from sidecar.logs import clean, configure_logs
 from sidecar.record import Held, LaneId
 
+pytestmark = pytest.mark.usefixtures("logging_as_before")
+
 SECRET = "card-4711"
-
-
-@pytest.fixture(autouse=True)
-def logging_as_before() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    logging.captureWarnings(capture=False)
-    structlog.reset_defaults()
 
 
 @pytest.fixture
