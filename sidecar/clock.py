@@ -10,7 +10,8 @@ between s and a, so broker time minus boot time lies within [b - a, b - s]. That
 
 * The *anchor* is wall minus boot. A small difference between the two is slewed away. A large one is a step of
   the wall clock, and is followed at once as far as the last observation surely says the same, no further.
-  Without that, time goes on evenly as if nothing had happened: nothing fires early, nothing stalls.
+  Without that, time goes on evenly as if nothing had happened: nothing fires early, nothing stalls. Only back it is
+  slewed, too, where an observation is too wide to tell.
 * The *limit* is how far the broker's clock can be ahead of boot time at most. Every observation may lower it
   at once. It rises only when all observations of `RECOVERY_MS` say that it is too low, because the ledger's
   leaders are several machines and the slowest of them is the one that must not see a record early.
@@ -143,9 +144,9 @@ class Clock:
                     # Wall and broker agree against the old limit: no need to wait for more observations.
                     self._limit = self._ceiling
                 return confirmed
-            if not self._floor <= self._anchor + gap <= self._ceiling < inf:
+            if gap > 0 or not self._floor <= self._anchor + gap <= self._ceiling < inf:
                 return 0.0
-            # The broker's time is not known well enough to tell the two apart: go over slowly.
+            # The broker's time is not known well enough to tell the two apart: go back slowly, which is never early.
         room = SLEW * min(passed_ms, _SLEW_GAP_MS)
         return max(-room, min(room, gap))
 

@@ -18,11 +18,11 @@ BROKER = st.tuples(st.just("broker"), STEPS, st.just(0.0))
 BOTH = st.tuples(st.just("both"), STEPS, st.just(0.0))
 OBSERVE = st.tuples(st.just("observe"), LATENCIES, LATENCIES)
 OBSERVED_STEP = st.tuples(
-    st.floats(STEP_MS + 20, 3_600_000),
+    st.floats(STEP_MS + 20, 1_000) | st.floats(STEP_MS + 20, 3_600_000),
     st.sampled_from([-1, 0, 1]),
     st.floats(0, 5_000),
-    st.floats(0, 20),
-    st.floats(0, 20),
+    LATENCIES,
+    LATENCIES,
 )
 EVENTS = st.lists(PASS | WALL | BROKER | BOTH | OBSERVE, max_size=40)
 

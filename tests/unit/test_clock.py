@@ -103,10 +103,11 @@ def test_a_step_back_does_not_raise_the_limit(clock):
     assert read(clock, BOOT_MS + 30, -3_600_000) == -998.0
 
 
-def test_a_step_that_the_broker_can_not_tell_is_slewed(clock):
+def test_of_steps_that_the_broker_can_not_tell_only_those_back_are_slewed(clock):
     clock.observe(BOOT_MS - 500, WALL_MS, BOOT_MS + 500)
 
-    assert read(clock, BOOT_MS + 1_000, 200.0) == 1_000 * SLEW
+    assert read(clock, BOOT_MS + 1_000, 200.0) == 0.0
+    assert read(clock, BOOT_MS + 2_000, -200.0) == -1_000 * SLEW
 
 
 def test_a_broker_that_is_ahead_changes_nothing(clock):
