@@ -1,0 +1,238 @@
+"""The reference producer's parts, and the whole of it against a broker that fails."""
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from broker.api_keys import ApiKey
+from broker.broker import Broker
+from broker.clients import Producer, ProducerRecord, ProducerSettings, RoundRobinPartitioner, StickyPartitioner
+from broker.clients.assignor import TopicPartition
+from broker.clients.partitioners import Partitions, UniformPartitioner
+from broker.clients.record_accumulator import BufferExhausted, RecordAccumulator
+from broker.connection import CloseConnection
+from broker.handlers import HANDLERS
+from broker.record_batch import whole_batches
+from broker.records import Record, read_records
+from broker.request import Request
+from purgatory.errors import ApiError, Errors
+from tests.services.raw_client import RawClient
+from tests.services.reference_broker import ReferenceBroker
+from tests.services.reference_clients import producing
+
+PLACE = TopicPartition("topic", 0)
+RECORD = Record(0, 1, b"key", b"x" * 100)
+
+
+@pytest.fixture
+def topic(broker: ReferenceBroker, request: pytest.FixtureRequest) -> str:
+    name: str = request.node.name.partition("[")[0]
+    with RawClient(broker.bootstrap) as client:
+        client.create_topic(name, 1)
+    return name
+
+
+def batches_of(broker: ReferenceBroker, topic: str) -> list[list[Record]]:
+    with RawClient(broker.bootstrap) as client:
+        data = client.fetch(topic, 0).records or b""
+    return [list(read_records(header, data, position)) for header, position in whole_batches(data)]
+
+
+def values_of(broker: ReferenceBroker, topic: str) -> list[int]:
+    return [int(record.value or b"-1") for batch in batches_of(broker, topic) for record in batch]
+
+
+async def send_all(producer: Producer, topic: str, count: int, start: int = 0) -> list[Any]:
+    sent = [await producer.send(ProducerRecord(topic, b"%d" % number)) for number in range(start, start + count)]
+    return await asyncio.gather(*sent, return_exceptions=True)
+
+
+class FailingProduce:
+    """Answers some produce requests with an error, before or after it has done what they ask, or not at all."""
+
+    WAYS = ("before", "after", "silent before", "silent after")
+
+    def __init__(
+        self, seed: int, share: float = 0.5, ways: Sequence[str] = WAYS, error: Errors = Errors.REQUEST_TIMED_OUT
+    ) -> None:
+        self._chance = random.Random(seed)
+        self._share = share
+        self._ways = ways
+        self._error = error
+        self.failed = 0
+
+    async def __call__(self, broker: Broker, request: Request) -> Mapping[str, Any] | None:
+        how = self._chance.choice(self._ways) if self._chance.random() < self._share else "well"
+        self.failed += how != "well"
+        if how == "silent before":
+            raise CloseConnection(how)
+        if how == "before":
+            return self._refused(request, Errors.NOT_LEADER_OR_FOLLOWER)
+        answer = await PRODUCE(broker, request)
+        if how == "silent after":
+            raise CloseConnection(how)
+        return self._refused(request, self._error) if how == "after" else answer
+
+    @staticmethod
+    def _refused(request: Request, error: Errors) -> Mapping[str, Any]:
+        rows = [
+            {
+                "name": one.name,
+                "partition_responses": [{"index": part.partition, "error_code": error} for part in one.partitions],
+            }
+            for one in request.body.topics
+        ]
+        return {"responses": rows}
+
+
+PRODUCE = HANDLERS[ApiKey.PRODUCE]
+
+
+@pytest.mark.parametrize("seed", [1, 13, 22, 118])
+def test_each_record_once_and_in_order_whatever_fails(broker: ReferenceBroker, topic: str, seed: int) -> None:
+    async def main() -> list[Any]:
+        settings = ProducerSettings(linger_ms=0, batch_size=120, retry_backoff_ms=1)
+        async with producing(broker.bootstrap, settings) as producer:
+            # A broker that knows nothing of a producer lets it begin with any sequence, so it shall know it.
+            first = await send_all(producer, topic, 1)
+            with patch.dict(HANDLERS, {ApiKey.PRODUCE: failing}):
+                return first + await send_all(producer, topic, 60, 1)
+
+    failing = FailingProduce(seed)
+    before = len(values_of(broker, topic))  # of other seeds
+    delivered = asyncio.run(main())
+    assert failing.failed > 5
+    assert values_of(broker, topic)[before:] == list(range(61))
+    assert [one.offset - before for one in delivered] == list(range(61))
+
+
+def test_one_request_at_a_time_keeps_order_without_sequences(broker: ReferenceBroker, topic: str) -> None:
+    async def main() -> None:
+        settings = ProducerSettings(
+            enable_idempotence=False,
+            max_in_flight_requests_per_connection=1,
+            linger_ms=0,
+            batch_size=150,
+            retry_backoff_ms=1,
+        )
+        async with producing(broker.bootstrap, settings) as producer:
+            await send_all(producer, topic, 30)
+
+    with patch.dict(HANDLERS, {ApiKey.PRODUCE: FailingProduce(1)}):
+        asyncio.run(main())
+    values = values_of(broker, topic)
+    assert sorted(set(values)) == list(range(30))
+    assert len(values) > 30  # repeated, where an answer was lost
+    assert [value for place, value in enumerate(values) if value not in values[:place]] == list(range(30))
+
+
+def test_what_is_given_up_leaves_no_gap_for_what_follows(broker: ReferenceBroker, topic: str) -> None:
+    async def main() -> tuple[list[Any], list[Any]]:
+        settings = ProducerSettings(linger_ms=0, retry_backoff_ms=1)
+        async with producing(broker.bootstrap, settings) as producer:
+            assert [one.offset for one in await send_all(producer, topic, 1)] == [0]
+            with patch.dict(HANDLERS, {ApiKey.PRODUCE: failing}):
+                lost = await send_all(producer, topic, 3, 1)
+            return lost, await send_all(producer, topic, 3, 4)
+
+    failing = FailingProduce(1, 1.0, ["after"], Errors.UNKNOWN_SERVER_ERROR)
+    lost, after = asyncio.run(main())
+    assert [one.error for one in lost] == [Errors.UNKNOWN_SERVER_ERROR] * 3
+    values = values_of(broker, topic)
+    assert values[-3:] == [4, 5, 6]
+    assert [one.offset for one in after] == list(range(len(values) - 3, len(values)))
+
+
+def test_records_linger_to_fill_a_batch(broker: ReferenceBroker, topic: str) -> None:
+    async def main() -> None:
+        async with producing(broker.bootstrap, ProducerSettings(linger_ms=60_000)) as producer:
+            sent = [await producer.send(ProducerRecord(topic, b"x" * 1000)) for _ in range(20)]
+            await asyncio.gather(*sent[:10])  # full, and sent without lingering
+            assert not sent[-1].done()
+
+    asyncio.run(main())
+    assert [len(batch) for batch in batches_of(broker, topic)] == [15, 5]
+
+
+def test_interceptors_see_records_and_their_ends(broker: ReferenceBroker, topic: str) -> None:
+    class Spy:
+        def __init__(self) -> None:
+            self.ends: list[Any] = []
+
+        def on_send(self, record: ProducerRecord) -> ProducerRecord:
+            return ProducerRecord(record.topic, b"changed", partition=record.partition)
+
+        def on_acknowledgement(self, metadata: Any, error: Exception | None) -> None:
+            self.ends.append(metadata.offset if metadata else error)
+
+    async def main(spy: Spy) -> None:
+        async with producing(broker.bootstrap, interceptors=[spy]) as producer:
+            await producer.send(ProducerRecord(topic, b"value"))
+            await producer.send(ProducerRecord(topic, b"value", partition=9))
+            await producer.flush()
+
+    spy = Spy()
+    with pytest.MonkeyPatch.context() as context:
+        context.setattr("broker.clients.sender.RETRIABLE", frozenset())
+        context.setattr("broker.clients.network_client.Metadata.leader", lambda _self, _partition: 1)
+        asyncio.run(main(spy))
+    assert [record.value for batch in batches_of(broker, topic) for record in batch] == [b"changed"]
+    offset, error = spy.ends
+    assert offset == 0
+    assert isinstance(error, ApiError)
+    assert error.error is Errors.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_who_finds_no_memory_waits_for_it_and_gives_up_in_time() -> None:
+    async def main() -> None:
+        accumulator = RecordAccumulator(ProducerSettings(batch_size=1000, buffer_memory=2000, max_block_ms=50))
+        for _ in range(14):  # two batches of seven
+            await accumulator.append(PLACE, RECORD, 130)
+        with pytest.raises(BufferExhausted):
+            await accumulator.append(PLACE, RECORD, 130)
+        accumulator.changed.clear()
+        waiting = asyncio.create_task(accumulator.append(PLACE, RECORD, 130))
+        await accumulator.changed.wait()  # who waits for memory wants batches to go
+        accumulator.done(accumulator.drain(PLACE))
+        await waiting
+        assert len(accumulator.drain(PLACE).records) == 7
+        assert len(accumulator.drain(PLACE).records) == 1
+        with pytest.raises(BufferExhausted):
+            await accumulator.append(PLACE, RECORD, 5000)
+
+    asyncio.run(main())
+
+
+def test_what_was_not_delivered_in_time_is_taken_out() -> None:
+    async def main() -> None:
+        accumulator = RecordAccumulator(ProducerSettings(delivery_timeout_ms=1000))
+        await accumulator.append(PLACE, RECORD, 130)
+        now_s = asyncio.get_running_loop().time()
+        assert accumulator.expire(now_s) == []
+        [batch] = accumulator.expire(now_s + 1)
+        assert len(batch.records) == 1
+        assert list(accumulator.ready(now_s + 1)) == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("about", [{"acks": 1}, {"max_in_flight_requests_per_connection": 6}, {"acks": 2}])
+def test_settings_that_contradict_each_other_are_refused(about: Any) -> None:
+    with pytest.raises(ValueError, match="acks"):
+        ProducerSettings(**about)
+
+
+def test_partitioners() -> None:
+    three = Partitions(3, (0, 2))
+    round_robin = RoundRobinPartitioner()
+    assert [round_robin("t", b"key", 1, three) for _ in range(3)] == [0, 2, 0]
+    assert round_robin("t", None, 1, Partitions(2, ())) == 1
+    drawn = iter((1, 0, 1))
+    sticky = StickyPartitioner(100, lambda below: next(drawn) % below)
+    assert [sticky("t", None, 60, three) for _ in range(5)] == [2, 2, 0, 0, 2]
+    assert len({sticky("t", b"key", 60, three) for _ in range(5)}) == 1
+    assert UniformPartitioner(lambda below: below - 1)("t", b"key", 1, three) == 2
