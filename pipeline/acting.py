@@ -8,6 +8,7 @@ import typer
 from pipeline.errors import PipelineError
 from pipeline.options import (
     BootstrapOption,
+    GroupOption,
     KafkaOption,
     SparkOption,
     WarehouseOption,
@@ -94,6 +95,10 @@ def redrive(
     until_ms: Annotated[int, typer.Option(help="Only before this time, epoch ms.")] = 0,
     loops_max: Annotated[int, typer.Option(min=1, help="Pass over what was redriven so often.")] = 3,
     plan: Annotated[bool, typer.Option("--plan", help="Only say what would be sent.")] = False,
+    group: GroupOption = "tickover",
+    redrives: Annotated[
+        str, typer.Option(help="Topic of the sidecar's redrives, if it isn't the group's; `none`: there is none.")
+    ] = "",
     bootstrap_servers: BootstrapOption = "localhost:9092",
     rate: RateOption = 0.0,
     slice_rows: SliceOption = 10_000,
@@ -104,18 +109,21 @@ def redrive(
     """Send dead letters again, by filter, each once however often it runs; a report in gold/redrive."""
     place = open_warehouse(warehouse, [*ONCE, *(spark or [])])
     from pipeline import dispatch, jobs
-    from pipeline.redrive import MARK, Choice
+    from pipeline.plans import read_plans
+    from pipeline.redrive import MARK, Choice, Terms
 
     errand = dispatch.Errand("redrive", job_name(job), MARK, rate, slice_rows)
     if stop:
         dispatch.stop(place, errand)
         return
     choice = Choice(reason, fingerprint, error_class, policy, since_ms, until_ms)
-    rows = jobs.redrive_rows(place, topic, choice, target, job, loops_max)
+    kafka = kafka_place(bootstrap_servers, kafka_option, "auto")
+    plans = [] if redrives == "none" else read_plans(kafka.client, redrives or f"tickover.{group}.redrives")
+    rows = jobs.redrive_rows(place, topic, choice, Terms(target, job, loops_max), plans)
     if plan:
         show(jobs.redrive_plan(rows))
         return
-    run_errand(place, kafka_place(bootstrap_servers, kafka_option, "auto"), errand, rows)
+    run_errand(place, kafka, errand, rows)
 
 
 @app.command()

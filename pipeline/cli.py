@@ -79,9 +79,30 @@ def ingest(
 
 
 @app.command()
+def compact(
+    warehouse: WarehouseOption,
+    grace: Annotated[str, typer.Option(help="How long readers that have begun keep the old files, as 1h.")] = "1h",
+    spark: SparkOption = None,
+) -> None:
+    """Write small batches of the tables together, beside readers; one run at a time, safe to kill."""
+    from policies.duration import parse_duration
+
+    try:
+        grace_ms = parse_duration(grace)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--grace") from error
+    place = open_ingested(warehouse, spark)
+    from pipeline import jobs
+
+    show(jobs.compact(place, time.time_ns() // 1_000_000, grace_ms))
+
+
+@app.command()
 def reconcile(
     warehouse: WarehouseOption,
-    export: Annotated[str, typer.Option(help="Parquet of what Redis holds: topic, partition, offset.")] = "",
+    export: Annotated[
+        str, typer.Option(help="What Redis holds: a file of `tickover overflow export`, older than the last ingest.")
+    ] = "",
     spark: SparkOption = None,
 ) -> None:
     """Prove that what was accepted is settled or held, once and not early; status 1 and its name for what isn't."""

@@ -10,12 +10,26 @@ from pyspark.sql import functions as F
 from pipeline import backtest as replay
 from pipeline import reconcile as judge
 from pipeline import redrive as again
+from pipeline.compact import compact as compact_table
 from pipeline.errors import PipelineError
-from pipeline.ledger import BLOCKS, ENTRIES
+from pipeline.ingest import SILVER
+from pipeline.ledger import BLOCKS, ENTRIES, LEDGER_RECORD
 from pipeline.lifecycle import LIFECYCLE
+from pipeline.plans import Taken
 from pipeline.rebuild import overflow
 from pipeline.reports import held
-from pipeline.stream import BLOCKS_TABLE, ENTRIES_TABLE, LIFECYCLE_TABLE, LOST, LOST_TABLE, read_records, records_topics
+from pipeline.stream import (
+    BLOCKS_TABLE,
+    ENTRIES_TABLE,
+    LEDGER_TABLE,
+    LIFECYCLE_TABLE,
+    LOST,
+    LOST_TABLE,
+    ledger_read,
+    read_records,
+    records_table,
+    records_topics,
+)
 from pipeline.tables import Warehouse
 from pipeline.topics import RECORDS
 
@@ -24,8 +38,9 @@ TOPICS_MAX: Final = 10_000
 
 
 def reconcile(warehouse: Warehouse, export: str) -> dict[str, Any]:
-    """Judge every record that the tables know of; gold/reconcile has the findings. `export`: a table of what Redis
-    holds (topic, partition, offset), or nothing."""
+    """Judge every record that the tables know of; gold/reconcile has the findings. `export`: a file of
+    `tickover overflow export`, or nothing. Raises PipelineError for an export that can't be judged by these tables."""
+    held = _export(warehouse, export) if export else None
     settled = warehouse.read(LIFECYCLE_TABLE, LIFECYCLE)
     blocks = warehouse.read(BLOCKS_TABLE, BLOCKS)
     ingested = records_topics(warehouse)
@@ -37,8 +52,11 @@ def reconcile(warehouse: Warehouse, export: str) -> dict[str, Any]:
     findings.append(judge.unread(warehouse.read_plain(LOST_TABLE, LOST)))
     if targets:
         findings.append(judge.wrong_emissions(settled, _records(warehouse, targets)))
-    if export:
-        findings.append(judge.missing_in_overflow(judged, warehouse.spark.read.parquet(export)))
+    if held is not None:
+        rows, began = held
+        due_there = judge.acknowledged(entries, blocks, began)
+        findings.append(judge.missing_in_overflow(judged, due_there, rows))
+        findings.append(judge.unknown_in_overflow(entries, rows))
     warehouse.replace(reduce(DataFrame.unionByName, findings), "gold/reconcile")
     found = warehouse.spark.read.parquet(warehouse.path("gold/reconcile"))
     kinds = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
@@ -50,6 +68,24 @@ def reconcile(warehouse: Warehouse, export: str) -> dict[str, Any]:
         "faults": kinds,
         "findings": [row.asDict() for row in shown],
     }
+
+
+def _export(warehouse: Warehouse, path: str) -> tuple[DataFrame, DataFrame]:
+    """(its records, where the ledger ended by `ledger_partition` when it began)."""
+    lines = warehouse.spark.read.schema(judge.EXPORT).json(path)
+    last = [row.export for row in lines.where("export IS NOT NULL").limit(2).collect()]
+    rows = lines.where("offset IS NOT NULL").drop("export")
+    if len(last) != 1 or last[0].records != rows.count():
+        raise PipelineError(f"{path} is no whole export: write it again by `tickover overflow export`")
+    read = ledger_read(warehouse).get(last[0].ledger, {})
+    behind = [partition for partition, end in last[0].ended.items() if read.get(partition, 0) < end]
+    if behind:
+        raise PipelineError(
+            f"{path} is younger than the tables: run ingest after `tickover overflow export`, then reconcile "
+            f"(ledger {last[0].ledger}, partitions {', '.join(sorted(behind))})"
+        )
+    ends = [(int(partition), end) for partition, end in last[0].began.items()]
+    return rows, warehouse.spark.createDataFrame(ends, "ledger_partition int, `end` bigint")
 
 
 def backtest(warehouse: Warehouse, topics: Sequence[str], files: Mapping[str, str]) -> dict[str, Any]:
@@ -72,11 +108,15 @@ def backtest(warehouse: Warehouse, topics: Sequence[str], files: Mapping[str, st
 
 
 def redrive_rows(
-    warehouse: Warehouse, topics: Sequence[str], choice: again.Choice, target: str, job: str, loops_max: int
+    warehouse: Warehouse, topics: Sequence[str], choice: again.Choice, terms: again.Terms, taken: Sequence[Taken]
 ) -> DataFrame:
-    """Rows to send of the chosen letters on these topics. Raises PipelineError for a topic that wasn't taken in."""
+    """Rows to send of the chosen letters on these topics, but for those that the sidecar's redrives have.
+
+    Raises PipelineError for a topic that wasn't taken in.
+    """
     _check_ingested(warehouse, topics)
-    return again.parcels(again.letters(_records(warehouse, topics), choice), target, job, loops_max)
+    chosen = again.letters(_records(warehouse, topics), choice)
+    return again.parcels(again.with_plans(chosen, taken), terms)
 
 
 def redrive_plan(rows: DataFrame) -> dict[str, Any]:
@@ -100,6 +140,14 @@ def rebuild(warehouse: Warehouse) -> dict[str, Any]:
         "without_payload": known.get(False, 0),
         "table": warehouse.path("gold/overflow"),
     }
+
+
+def compact(warehouse: Warehouse, now_ms: int, grace_ms: int) -> dict[str, Any]:
+    """Write small batches of bronze and silver together; by table what was done."""
+    tables = {LEDGER_TABLE: LEDGER_RECORD, **SILVER}
+    tables |= {records_table(topic): RECORDS for topic in records_topics(warehouse)}
+    done = {table: compact_table(warehouse, table, schema, now_ms, grace_ms) for table, schema in tables.items()}
+    return {table: came.document() for table, came in done.items()}
 
 
 def _check_ingested(warehouse: Warehouse, topics: Sequence[str]) -> None:

@@ -20,9 +20,10 @@ from pipeline.records import with_headers
 LANE: Final = ["topic", "partition"]
 PLACE: Final = [*LANE, "offset"]
 FINDING: Final = (*PLACE, "kind", "detail", "due_ms", "policy", "target")
-# What is wrong, and what is only said. The others are states of a record: settled, held, open.
-FAULTS: Final = frozenset(
-    {"lost", "repeated", "early", "missing_in_overflow", "not_in_target", "missing_block", "undecodable", "unread"}
+# A line of `tickover overflow export`: a record, or at last what the file is.
+EXPORT: Final = (
+    "topic string, partition int, `offset` bigint, due_ms bigint, target string, policy string, "
+    "export struct<ledger: string, began: map<string, bigint>, ended: map<string, bigint>, records: bigint>"
 )
 
 
@@ -87,11 +88,30 @@ def early(settled: DataFrame) -> DataFrame:
     return found.withColumns({"kind": F.lit("early"), "detail": ahead}).select(*FINDING)
 
 
-def missing_in_overflow(judged: DataFrame, export: DataFrame) -> DataFrame:
-    """`FINDING` rows: held by the ledger's word, and not in this export of the overflow (topic, partition, offset)."""
-    gone = judged.where(F.col("state") == "held").join(export.select(*PLACE), PLACE, "left_anti")
+def acknowledged(entries: DataFrame, blocks: DataFrame, began: DataFrame) -> DataFrame:
+    """Places that Redis surely had by `began` (ledger_partition, end): of blocks that it had acknowledged."""
+    before = blocks.where("problem IS NULL").join(F.broadcast(began), "ledger_partition")
+    marks = F.max_by(F.struct("topic_id", "acknowledged"), "ledger_offset").alias("last")
+    lanes = before.where(F.col("ledger_offset") < F.col("end")).groupBy(*LANE).agg(marks).select(*LANE, "last.*")
+    numbers = blocks.where("number > 0").select("ledger_partition", "ledger_offset", "number")
+    put = entries.where(~F.col("carried")).join(numbers, ["ledger_partition", "ledger_offset"])
+    known = put.join(F.broadcast(lanes), [*LANE, "topic_id"])
+    return known.where(F.col("number") <= F.col("acknowledged")).select(*PLACE)
+
+
+def missing_in_overflow(judged: DataFrame, due_there: DataFrame, export: DataFrame) -> DataFrame:
+    """`FINDING` rows: held by the ledger's word, in Redis (see `acknowledged`), and not in this export of it."""
+    held = judged.where(F.col("state") == "held").join(due_there, PLACE, "left_semi")
+    gone = held.join(export.select(*PLACE), PLACE, "left_anti")
     found = _bare(gone, "missing_in_overflow", F.lit("held, and not in the export"))
     return found.withColumn("due_ms", F.col("held_until_ms")).select(*FINDING)
+
+
+def unknown_in_overflow(entries: DataFrame, export: DataFrame) -> DataFrame:
+    """`FINDING` rows: in this export, and nothing in the ledger has put it there. It would be emitted all the same."""
+    found = export.join(entries.select(*PLACE), PLACE, "left_anti").dropDuplicates(PLACE)
+    told = {"kind": F.lit("unknown_in_overflow"), "detail": F.lit("in the export, and not in the ledger")}
+    return found.withColumns(told).select(*FINDING)
 
 
 def wrong_emissions(settled: DataFrame, targets: DataFrame) -> DataFrame:

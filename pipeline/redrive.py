@@ -4,7 +4,7 @@ What a letter's headers become is as in the sidecar's own redrives (`sidecar/let
 equal): a new delivery, with the lineage on it. `tickover-redrive-source`, the letter's place, is its id.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,12 +12,15 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.lifecycle import fingerprint_of
+from pipeline.plans import TAKEN, Taken
 from pipeline.records import header, place, with_headers
+from policies.decision import DEAD_REASONS
 from policies.glob import compile_globs
 from sidecar.record import DETAIL, GONE_ANEW, GONE_UNDECIDED, REDRIVE_COUNT, REDRIVE_PLAN, REDRIVE_SOURCE
 
 MARK: Final = REDRIVE_SOURCE
 BY_REFERENCE: Final = "too_large"
+PLANNED: Final = "planned"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,15 @@ class Choice:
     policy: str = ""  # the name, without version
     since_ms: int = 0
     until_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How letters go. Without a target each quarantined one goes to its source."""
+
+    target: str
+    job: str
+    loops_max: int
 
 
 def letters(records: DataFrame, choice: Choice) -> DataFrame:
@@ -57,19 +69,33 @@ def _fits(glob: str, column: str) -> Column:
     return F.udf(fits, "boolean", useArrow=True)(F.coalesce(column, F.lit("")))
 
 
-def parcels(chosen: DataFrame, target: str, job: str, loops_max: int) -> DataFrame:
-    """Rows to `send` to the target, or, with an empty target, each quarantined letter to its source.
+def with_plans(chosen: DataFrame, taken: Sequence[Taken]) -> DataFrame:
+    """The letters with `taken`: the sidecar's plan that they are in, null for those in none."""
+    spans = chosen.sparkSession.createDataFrame(list(taken), TAKEN).withColumnRenamed("topic", "of")
+    within = (
+        (F.col("of") == F.col("topic"))
+        & (F.col("in") == F.col("partition"))
+        & F.col("offset").between(F.col("start"), F.col("end") - 1)
+    )
+    joined = chosen.join(F.broadcast(spans.withColumnRenamed("partition", "in")), within, "left")
+    # Plans may overlap: then any of them has it.
+    return joined.dropDuplicates(["topic", "partition", "offset"]).withColumnRenamed("plan", "taken")
 
-    `refused`: `loop`, `redriven_too_often`, `no_value` (quarantined by reference), `no_target`.
+
+def parcels(chosen: DataFrame, terms: Terms) -> DataFrame:
+    """Rows to `send`, of letters `with_plans`.
+
+    `refused`: `planned` (and the plan of the sidecar's, see `with_plans`), `loop`, `redriven_too_often`, `no_value`
+    (quarantined by reference), `no_target`.
     """
     source = F.split_part("source", F.lit("/"), F.lit(1))
-    goes_to = F.lit(target) if target else F.when(F.col("source").isNotNull() & ~_is_dead(), source)
+    goes_to = F.lit(terms.target) if terms.target else F.when(F.col("source").isNotNull() & ~_is_dead(), source)
     count = F.coalesce(header(REDRIVE_COUNT).try_cast("int"), F.lit(0))
     # Only what goes back undecided keeps the words that say what was asked for.
     returns = ~_is_dead() & F.col("reason").isNotNull() & (goes_to == source)
     gone = F.when(returns, _names(GONE_UNDECIDED)).otherwise(_names(GONE_ANEW))
     lineage = {
-        REDRIVE_PLAN: F.lit(f"{job}/1"),
+        REDRIVE_PLAN: F.lit(f"{terms.job}/1"),
         REDRIVE_COUNT: (F.col("redrives") + 1).cast("string"),
         REDRIVE_SOURCE: F.col("id"),
     }
@@ -77,9 +103,10 @@ def parcels(chosen: DataFrame, target: str, job: str, loops_max: int) -> DataFra
         F.struct(F.lit(name).alias("key"), F.encode(text, "UTF-8").alias("value")) for name, text in lineage.items()
     ]
     refused = (
-        F.when(F.col("to").isNull(), "no_target")
+        F.when(F.col("taken").isNotNull(), F.concat(F.lit(f"{PLANNED} "), F.col("taken")))
+        .when(F.col("to").isNull(), "no_target")
         .when(F.col("to") == F.col("topic"), "loop")
-        .when(F.col("redrives") >= loops_max, "redriven_too_often")
+        .when(F.col("redrives") >= terms.loops_max, "redriven_too_often")
         .when((F.col("reason") == BY_REFERENCE) & F.col("value").isNull(), "no_value")
     )
     own = F.coalesce("headers", F.array().cast("array<struct<key: string, value: binary>>"))
@@ -111,7 +138,7 @@ def _names(headers: Iterable[str]) -> Column:
 
 
 def _is_dead() -> Column:
-    return F.coalesce(F.col("reason").isin("attempts_exhausted", "not_retryable", "timeout", "expired"), F.lit(False))
+    return F.coalesce(F.col("reason").isin(*sorted(DEAD_REASONS)), F.lit(False))
 
 
 def plan(rows: DataFrame) -> DataFrame:

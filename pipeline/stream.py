@@ -44,7 +44,7 @@ def stream_topic(warehouse: Warehouse, kafka: KafkaPlace, topic: str, table: str
 
     Raises PipelineError when Kafka doesn't answer, WarehouseConflict when table and checkpoint don't belong together.
     """
-    checkpoint = f"{CHECKPOINTS}/{table.replace('/', '.')}"
+    checkpoint = _checkpoint(table)
     read = offsets_read(warehouse, checkpoint)
     written = warehouse.batches(table)
     # A batch is planned in the checkpoint before it is written, and noted as done after.
@@ -74,6 +74,15 @@ def stream_topic(warehouse: Warehouse, kafka: KafkaPlace, topic: str, table: str
     )
     query.awaitTermination()
     return lost
+
+
+def _checkpoint(table: str) -> str:
+    return f"{CHECKPOINTS}/{table.replace('/', '.')}"
+
+
+def ledger_read(warehouse: Warehouse) -> Offsets:
+    """How far the ledger was taken in."""
+    return offsets_read(warehouse, _checkpoint(LEDGER_TABLE))
 
 
 def offsets_read(warehouse: Warehouse, checkpoint: str) -> Offsets:

@@ -2,17 +2,20 @@
 
     <root>/bronze/<table>/batch=<n>/date=<day>/*.parquet     records as Kafka had them
     <root>/silver/<table>/batch=<n>/date=<day>/*.parquet     what they mean
+    .../<table>/span-<first>-<last>-<x>/date=<day>/*.parquet finished batches written together, by `compact`
     <root>/gold/<table>/*.parquet                            what came of a report
     <root>/_checkpoints/<stream>                             how far each stream has read
 
 A batch is written by replacing its directory, and it counts only with Spark's `_SUCCESS` in it. So a job that was
-killed while it wrote is simply run again: the same batch of the same records replaces what is half there.
+killed while it wrote is simply run again: the same batch of the same records replaces what is half there. A span counts
+with `_WHOLE` in it; from then on it stands for its batches, which are still there for readers that had begun before.
 """
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import reduce
+from typing import Any, Final, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -20,7 +23,22 @@ from pyspark.sql import functions as F
 DAY_MS: Final = 86_400_000
 LAST_DAY: Final = 2_932_896  # 9999-12-31; a later one has no name in Parquet
 _BATCH: Final = re.compile(r"batch=(\d+)")
+_SPAN: Final = re.compile(r"span-(\d+)-(\d+)-[0-9a-f]+")
 _DATED: Final = ", batch int, date date"
+WHOLE: Final = "_WHOLE"
+
+
+class Piece(NamedTuple):
+    """A directory of a table that has finished batches: one, or a span of them."""
+
+    first: int
+    last: int
+    name: str
+
+    @property
+    def is_span(self) -> bool:
+        """Whether it was written by `compact`."""
+        return self.name.startswith("span-")
 
 
 def date_of(time_ms: str) -> Any:
@@ -54,13 +72,16 @@ class Warehouse:
 
         `schema` is without the partitions `batch` and `date`, which every row has beside it.
         """
-        finished = self.batches(table)
-        wanted = finished if batch is None else [n for n in finished if n == batch]
-        paths = [self.path(table, f"batch={n}") for n in wanted]
-        if not paths:
-            return self.spark.createDataFrame([], schema + _DATED)
-        reader = self.spark.read.schema(schema + _DATED).option("basePath", self.path(table))
-        return reader.parquet(*paths)
+        pieces = [piece for piece in self.pieces(table) if batch is None or piece.first <= batch <= piece.last]
+        paths = [self.path(table, piece.name) for piece in pieces if not piece.is_span]
+        reader = self.spark.read.schema(schema + _DATED)
+        frames = [reader.option("basePath", self.path(table)).parquet(*paths)] if paths else []
+        for piece in pieces:
+            if piece.is_span:  # its rows say of which batch they are
+                span = self.path(table, piece.name)
+                rows = self.spark.read.schema(schema + _DATED).option("basePath", span).parquet(span)
+                frames.append(rows if batch is None else rows.where(F.col("batch") == batch))
+        return reduce(DataFrame.union, frames) if frames else self.spark.createDataFrame([], schema + _DATED)
 
     def read_plain(self, table: str, schema: str) -> DataFrame:
         """A table without batches; no rows where there is none."""
@@ -70,9 +91,31 @@ class Warehouse:
 
     def batches(self, table: str) -> list[int]:
         """The finished batches of a table."""
-        found = (_BATCH.fullmatch(name) for name in self.names(table))
-        numbers = sorted(int(match[1]) for match in found if match)
-        return [n for n in numbers if self.exists(table, f"batch={n}", "_SUCCESS")]
+        return [number for piece in self.pieces(table) for number in range(piece.first, piece.last + 1)]
+
+    def pieces(self, table: str) -> list[Piece]:
+        """What a table is made of, in order: each finished batch is in one of these directories."""
+        names = list(self.names(table))
+        spans = [Piece(int(match[1]), int(match[2]), match[0]) for name in names if (match := _SPAN.fullmatch(name))]
+        chosen: list[Piece] = []
+        for span in sorted(spans, key=lambda one: (one.first, -one.last, one.name)):
+            if (not chosen or span.first > chosen[-1].last) and self.exists(table, span.name, WHOLE):
+                chosen.append(span)
+        for number in sorted(int(match[1]) for name in names if (match := _BATCH.fullmatch(name))):
+            covered = any(span.first <= number <= span.last for span in chosen if span.is_span)
+            if not covered and self.exists(table, f"batch={number}", "_SUCCESS"):
+                chosen.append(Piece(number, number, f"batch={number}"))
+        return sorted(chosen)
+
+    def bytes_of(self, *parts: str) -> int:
+        """How much is in a directory."""
+        system, place = self._file(*parts)
+        return int(system.getContentSummary(place).getLength())
+
+    def changed_ms(self, *parts: str) -> int:
+        """When a file or directory was changed last, epoch ms by the file system's clock."""
+        system, place = self._file(*parts)
+        return int(system.getFileStatus(place).getModificationTime())
 
     def exists(self, *parts: str) -> bool:
         """Whether there is something at this place."""
@@ -102,9 +145,9 @@ class Warehouse:
         system.rename(draft, place)
 
     def remove(self, *parts: str) -> None:
-        """Delete a file, if it is there."""
+        """Delete a file, or a directory with all that is in it, if it is there."""
         system, place = self._file(*parts)
-        system.delete(place, False)
+        system.delete(place, True)
 
     def _file(self, *parts: str) -> tuple[Any, Any]:
         jvm: Any = self.spark._jvm

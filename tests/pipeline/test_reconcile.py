@@ -110,15 +110,30 @@ def test_a_change_block_that_is_missing_shows(spark) -> None:
 
 
 def test_what_redis_should_hold_is_looked_for_in_its_export(spark) -> None:
-    from pipeline.reconcile import missing_in_overflow
+    from pipeline.ledger import entries as entry_rows
+    from pipeline.reconcile import acknowledged, missing_in_overflow, unknown_in_overflow
 
-    both = entries([HELD, (6, NOW_MS + 91_000)])
-    states, _, _ = judged(spark, [last(settled=emitted(0, 1, 2, 3, 4, 7), number=1, entries=both)])
-    export = spark.createDataFrame(
-        [("orders-retry", 3, 6), ("orders-retry", 3, 0)], "topic string, partition int, offset bigint"
-    )
-    [row] = missing_in_overflow(states, export).collect()
-    assert (row.kind, row.offset, row.due_ms) == ("missing_in_overflow", *HELD)
+    values = [
+        block(number=1, entries=entries([HELD, (6, NOW_MS + 91_000)])),
+        block(number=2, entries=entries([(4, NOW_MS + 92_000)]), acknowledged=1),
+        last(settled=emitted(0, 1, 2, 3, 7), acknowledged=2),
+    ]
+    states, _, blocks = judged(spark, values)
+    put = entry_rows(ledger_frame(spark, values))
+    columns = "topic string, partition int, offset bigint, due_ms bigint, policy string, target string"
+    lines = [("orders-retry", 3, 6, None, None, None), ("orders-retry", 3, 0, 7, "p", "t")]
+    export = spark.createDataFrame(lines, columns)
+
+    def missing(ledger_end: int) -> list[tuple[Any, ...]]:
+        began = spark.createDataFrame([(0, ledger_end)], "ledger_partition int, `end` bigint")
+        found = missing_in_overflow(states, acknowledged(put, blocks, began), export).collect()
+        return sorted((row.kind, row.offset, row.due_ms) for row in found)
+
+    # What the ledger had when the export began says what Redis had by then.
+    assert missing(1) == []
+    assert missing(2) == [("missing_in_overflow", *HELD)]
+    assert missing(3) == [("missing_in_overflow", 4, NOW_MS + 92_000), ("missing_in_overflow", *HELD)]
+    assert named(unknown_in_overflow(put, export)) == [("unknown_in_overflow", "orders-retry", 3, 0)]
 
 
 def test_targets_are_compared_with_the_ledger(spark) -> None:

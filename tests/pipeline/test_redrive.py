@@ -1,5 +1,6 @@
 """`redrive` and `rebuild`: records sent again, or made again, are what the sidecar itself would have made of them."""
 
+import json
 from collections import Counter
 from typing import Any
 
@@ -44,6 +45,14 @@ LETTERS: list[tuple[int, Headers | None]] = [
     (3, [("tickover-reason", b"too_large"), ("tickover-source", b"reminders/1/5")]),
     (4, None),
     (5, [("tickover-reason", b"expired"), ("tickover-policy", b"reminders@1"), ("tickover-source", b"reminders/0/8")]),
+    (
+        6,
+        [
+            ("tickover-reason", b"order_full"),
+            ("tickover-policy", b"orders@1"),
+            ("tickover-source", b"orders-retry/0/8"),
+        ],
+    ),
 ]
 
 
@@ -64,10 +73,12 @@ def chosen(spark, **choice: Any):
     return letters(records(spark), Choice(**choice))
 
 
-def outgoing(spark, target: str, topic: str = "dlq") -> dict[int, Any]:
-    from pipeline.redrive import Choice, letters, parcels
+def outgoing(spark, target: str, *taken: Any, topic: str = "dlq") -> dict[int, Any]:
+    from pipeline.plans import Taken
+    from pipeline.redrive import Choice, Terms, letters, parcels, with_plans
 
-    rows = parcels(letters(records(spark, topic), Choice()), target, "job", 3).collect()
+    chosen = with_plans(letters(records(spark, topic), Choice()), [Taken(*one) for one in taken])
+    rows = parcels(chosen, Terms(target, "job", 3)).collect()
     return {int(row.id.rpartition("/")[2]): row for row in rows}
 
 
@@ -82,7 +93,7 @@ def by_sidecar(offset: int, to_its_source: bool) -> Headers:
 
 def test_headers_are_those_of_the_sidecars_own_redrive(spark) -> None:
     delivered, returned = outgoing(spark, "orders"), outgoing(spark, "")
-    for offset in (0, 1, 2, 5):
+    for offset in (0, 1, 2, 5, 6):
         assert headers_in(delivered[offset]) == by_sidecar(offset, False)
     assert headers_in(returned[1]) == by_sidecar(1, True)
     assert (returned[1].topic, delivered[0].topic, bytes(delivered[0].value)) == ("reminders", "orders", b"value")
@@ -90,16 +101,26 @@ def test_headers_are_those_of_the_sidecars_own_redrive(spark) -> None:
 
 def test_letters_that_must_not_go_are_passed_over_with_the_reason(spark) -> None:
     reasons = {offset: row.refused for offset, row in outgoing(spark, "orders").items()}
-    assert reasons == {0: None, 1: None, 2: "redriven_too_often", 3: "no_value", 4: None, 5: None}
+    assert reasons == {0: None, 1: None, 2: "redriven_too_often", 3: "no_value", 4: None, 5: None, 6: None}
     reasons = {offset: row.refused for offset, row in outgoing(spark, "").items()}
-    assert reasons == {0: "no_target", 1: None, 2: "no_target", 3: "no_value", 4: "no_target", 5: "no_target"}
+    assert reasons == {
+        0: "no_target", 1: None, 2: "no_target", 3: "no_value", 4: "no_target", 5: "no_target", 6: "no_target",
+    }  # fmt: skip
     assert {row.refused for row in outgoing(spark, "dlq").values()} == {"loop"}
+
+
+def test_letters_of_the_sidecars_own_redrives_are_left_to_them(spark) -> None:
+    plans = [("b", "dlq", 0, 1, 3), ("a", "dlq", 0, 2, 3), ("c", "dlq", 1, 0, 9), ("d", "other", 0, 0, 9)]
+    found = {offset: row.refused for offset, row in outgoing(spark, "orders", *plans).items()}
+    assert {offset for offset, refused in found.items() if refused and refused.startswith("planned ")} == {1, 2}
+    assert found[1] == "planned b"
+    assert found[0] is None
 
 
 @pytest.mark.parametrize(
     ("choice", "offsets"),
     [
-        ({}, [0, 1, 2, 3, 4, 5]),
+        ({}, [0, 1, 2, 3, 4, 5, 6]),
         ({"reason": "attempts_exhausted"}, [0, 2]),
         ({"error_class": "*.Time*"}, [0, 2]),
         ({"policy": "reminders"}, [5]),
@@ -117,19 +138,25 @@ def test_a_redrive_goes_to_kafka_once(kafka, warehouse) -> None:
     from pipeline import jobs
     from pipeline.dispatch import Errand, dispatch
     from pipeline.kafka import KafkaPlace
-    from pipeline.redrive import MARK, Choice
+    from pipeline.plans import read_plans
+    from pipeline.redrive import MARK, Choice, Terms
     from pipeline.stream import records_table
 
-    target = kafka.topic("orders")
+    target, redrives = kafka.topic("orders"), kafka.topic("redrives")
+    span = {"partition": 0, "start": 0, "end": 1}
+    kafka.produce(redrives, [(b"mine/plan", json.dumps({"topic": "dlq", "spans": [span]}).encode())])
+    place = KafkaPlace(kafka.bootstrap)
+    plans = read_plans(place.client, redrives)
     warehouse.write_batch(records(warehouse.spark), records_table("dlq"), 0, "timestamp_ms")
-    rows = jobs.redrive_rows(warehouse, ["dlq"], Choice(), target, "job", 3)
+    rows = jobs.redrive_rows(warehouse, ["dlq"], Choice(), Terms(target, "job", 3), plans)
     planned = jobs.redrive_plan(rows)
     assert planned["letters"] == 4
+    assert "planned mine" in {kind["refused"] for kind in planned["kinds"]}
     for _ in range(2):
-        came = dispatch(warehouse, KafkaPlace(kafka.bootstrap), Errand("redrive", "job", MARK), rows)
-        assert came["rows"] == {"sent": 4, "refused": 2}
+        came = dispatch(warehouse, place, Errand("redrive", "job", MARK), rows)
+        assert came["rows"] == {"sent": 4, "refused": 3}
     places = Counter(dict(headers_of(message))["tickover-redrive-source"] for message in kafka.read_all(target))
-    assert places == {f"dlq/0/{offset}".encode(): 1 for offset in (0, 1, 4, 5)}
+    assert places == {f"dlq/0/{offset}".encode(): 1 for offset in (1, 4, 5, 6)}
 
 
 def test_an_overflow_is_made_again_of_ledger_and_sources(warehouse, spark) -> None:
