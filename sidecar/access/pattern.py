@@ -1,0 +1,69 @@
+"""Names as Kafka's access control knows them: one name, or all that begin alike."""
+
+import re
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+from typing import Final, Literal, NamedTuple
+
+from policies.glob import is_exact
+
+EVERY: Final = "*"  # a literal of this name stands for all
+_WILD: Final = re.compile(r"[*?\[]")
+
+
+class Pattern(NamedTuple):
+    """A literal name (`*`: every name), or with `prefixed` the beginning of names."""
+
+    kind: Literal["literal", "prefixed"]
+    name: str
+
+    def covers(self, other: "Pattern") -> bool:
+        """Whether whatever `other` means is meant by this one too."""
+        if self.kind == "prefixed":
+            return other.name.startswith(self.name)
+        return self.name == EVERY or self == other
+
+    def narrowed(self, glob: str) -> "Pattern | None":
+        """What of this pattern the glob may match; None: nothing. May be more where Kafka has no pattern for it."""
+        if self.kind == "literal" and self.name != EVERY:
+            return self if fnmatchcase(self.name, glob) else None
+        mine, stem = ("" if self.kind == "literal" else self.name), beginning(glob)
+        if is_exact(glob):
+            return literal(glob) if glob.startswith(mine) else None
+        if mine.startswith(stem) or stem.startswith(mine):
+            return beginning_with(max(mine, stem, key=len))
+        return None
+
+
+def literal(name: str) -> Pattern:
+    """One name."""
+    return Pattern("literal", name)
+
+
+def beginning_with(stem: str) -> Pattern:
+    """All names that begin so; every name for an empty one."""
+    return Pattern("prefixed", stem) if stem else literal(EVERY)
+
+
+def beginning(glob: str) -> str:
+    """What stands before the first wildcard."""
+    found = _WILD.search(glob)
+    return glob if found is None or is_exact(glob) else glob[: found.start()]
+
+
+def of_glob(glob: str, topics: Iterable[str]) -> list[Pattern] | None:
+    """The patterns for a glob; where Kafka has none for it, the names of `topics` that match, None without any."""
+    if is_exact(glob):
+        return [literal(glob)]
+    stem = beginning(glob)
+    if glob == stem + "*":
+        return [beginning_with(stem)]
+    return [literal(topic) for topic in topics if fnmatchcase(topic, glob)] or None
+
+
+def without_covered(patterns: Iterable[Pattern]) -> Iterator[Pattern]:
+    """Each pattern that no other one covers, once."""
+    distinct = list(dict.fromkeys(patterns))
+    for pattern in distinct:
+        if not any(other != pattern and other.covers(pattern) for other in distinct):
+            yield pattern

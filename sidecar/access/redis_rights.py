@@ -1,0 +1,46 @@
+"""What the sidecar's user needs in Redis: keys, one channel, and the commands that are called, those in scripts too.
+
+CONFIG is not among them: where Redis doesn't tell its `save` setting, tickover says so only if there is no append-only
+file either.
+"""
+
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from sidecar.config import Settings
+
+_HOLDING: Final = (
+    "del", "eval", "evalsha", "exists", "get", "hdel", "hexists", "hget", "hscan", "hset", "info", "script|load", "set",
+    "unlink", "zadd", "zcount", "zmscore", "zrange", "zrangebyscore", "zrank", "zrem", "zremrangebyscore", "zscore",
+)  # fmt: skip
+_IDEMPOTENCY: Final = ("expire", "hmget", "hsetnx", "time")
+_LOOKING_UP: Final = ("blpop", "publish", "rpush", "subscribe")
+_CLUSTER: Final = ("asking", "cluster|slots", "command")
+
+
+class RedisRights(NamedTuple):
+    """Patterns of keys and channels, commands in lower case (`script|load` is SCRIPT LOAD)."""
+
+    keys: tuple[str, ...]
+    channels: tuple[str, ...]
+    commands: tuple[str, ...]
+
+    @property
+    def rules(self) -> list[str]:
+        """As ACL SETUSER takes them, behind a user's name and password."""
+        return [
+            "resetkeys", "resetchannels", "-@all", *(f"~{key}" for key in self.keys),
+            *(f"&{channel}" for channel in self.channels), *(f"+{command}" for command in self.commands),
+        ]  # fmt: skip
+
+
+def redis_rights(settings: Settings) -> RedisRights:
+    """Exactly what is used of one server, or of a Cluster where the settings name one."""
+    group, url = settings.group, urlsplit(settings.redis.url)
+    commands = {*_HOLDING, *_IDEMPOTENCY, *_LOOKING_UP}
+    if "+cluster" in url.scheme:
+        commands |= {*_CLUSTER}
+    elif not settings.redis.embedded and url.path.strip("/") not in ("", "0"):
+        commands.add("select")
+    keys = (f"{{{group}:*", f"tickover:{group}:answer:*", f"tickover:{group}:idempotency:*")
+    return RedisRights(keys, (f"tickover:{group}:questions",), tuple(sorted(commands)))

@@ -1,0 +1,388 @@
+"""The sidecar on a Kafka with access control: it comes with the printed rights and no others."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from policies.file import read_policies_file
+from policies.table import EMPTY_TABLE
+from policies.topic import ensure_topic
+from sidecar.access.kafka_rights import Operation, Right, kafka_rights
+from sidecar.access.pattern import literal
+from sidecar.access.redis_rights import redis_rights
+from sidecar.config import Settings, load_settings
+from sidecar.doctor import examine
+from sidecar.doctor_rights import lacking
+from sidecar.finding import Severity
+from sidecar.own_topics import ensure_own_topics
+from tests.services.certificates import Authority
+from tests.services.fixtures import own_broker
+from tests.services.java_tools import JavaTools
+from tests.services.secure_kafka import SecureKafka, SecureServer, TokenServer
+from tests.services.secure_redis import SecureRedis, allow, refused
+from tests.services.sidecar_process import Sidecar
+from tests.services.site import Site, headers_of
+from tests.services.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+
+USER, PASSWORD = "tickover", "password-7d1"
+SECRET, KEY_PASSWORD, REDIS_PASSWORD = "secret-9c4", "key-password-3e8", "redis-password-1f0"
+CERTIFICATE, SERVICE = "User:CN=sidecar,O=tickover tests", "User:service"
+TOLD = ("topic", "group")  # Kafka doesn't say who may use which transactional ids
+POLICIES = """
+name: reminders
+match: {topics: ["~in"]}
+delay: {max: 1d}
+target: {allow: ["~out-*"]}
+---
+name: orders
+match: {topics: ["~orders-retry"]}
+retry: {attempts: 1, backoff: {kind: fixed, delay: 10ms}}
+"""
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def tokens() -> Iterator[TokenServer]:
+    made = TokenServer(SECRET)
+    made.server.start()
+    yield made
+    made.server.stop()
+
+
+@pytest.fixture(scope="module")
+def server(
+    authority: Authority, tokens: TokenServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SecureServer]:
+    with own_broker(SecureServer(tmp_path_factory.mktemp("secure"), authority, tokens)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def secure(server: SecureServer) -> SecureKafka:
+    kafka = SecureKafka(server)
+    kafka.add_user(USER, PASSWORD)
+    return kafka
+
+
+@pytest.fixture(scope="module")
+def kafka_tools(secure: SecureKafka, tmp_path_factory: pytest.TempPathFactory) -> JavaTools:
+    """Kafka's own commands, as the super user."""
+    return JavaTools(secure.bootstrap, tmp_path_factory.mktemp("java"))
+
+
+class Guarded:
+    """A site whose sidecars come as somebody who has just the rights that are printed for it, in Kafka and in Redis."""
+
+    def __init__(self, site: Site, kafka: SecureKafka, principal: str, login: dict[str, str]) -> None:
+        self.site = site
+        self.kafka = kafka
+        self.principal = principal
+        self.login = login
+        site.topic("in")
+        site.topic("orders-retry")
+        for role in ("out-a", "in-dlq", "orders", "orders-dlq"):
+            site.target(role)
+        site.policies(POLICIES)
+        self.redis_user = f"user-{site.group}"
+        allow(site.redis_url, self.redis_user, REDIS_PASSWORD, redis_rights(self.settings()))
+        self.login |= {"REDIS__USERNAME": self.redis_user, "REDIS__PASSWORD": REDIS_PASSWORD}
+        found = kafka_rights(self.settings(), read_policies_file(site.policies_file))
+        assert found.unresolved == []
+        self.rights = found.rights
+        kafka.allow(principal, self.rights)
+
+    def refused_by_redis(self) -> set[str]:
+        return refused(self.site.redis_url, self.redis_user)
+
+    def sidecar(self, name: str, **settings: str) -> Sidecar:
+        return self.site.sidecar(name, **{**self.login, **settings})
+
+    def settings(self) -> Settings:
+        return load_settings(None, {}, self.sidecar("settings").settings)
+
+    def lacking(self) -> list[Right]:
+        """What the principal itself finds missing."""
+        settings = self.settings()
+        client: Any = {**settings.kafka.client_properties(), "bootstrap.servers": settings.kafka.bootstrap_servers}
+        return lacking(AdminClient(client), self.rights, list(self.kafka.admin.list_topics(timeout=10).topics))[0]
+
+    def send(self, delay: bytes, id: bytes) -> None:
+        target = self.site.name("out-a").encode()
+        headers = [("tickover-target", target), ("tickover-delay", delay), ("tickover-id", id)]
+        self.site.send(self.site.name("in"), headers, value=id)
+
+    def emitted(self, count: int) -> list[bytes]:
+        return sorted(message.value() or b"" for message in self.site.kafka.read(self.site.name("out-a"), count))
+
+
+def scram(server: SecureServer, authority: Authority, directory: Path) -> dict[str, str]:
+    """Settings as a user has them: the password in a file."""
+    return {
+        "KAFKA__BOOTSTRAP_SERVERS": server.scram,
+        "KAFKA__CLIENT__SECURITY_PROTOCOL": "SASL_SSL",
+        "KAFKA__CLIENT__SASL_MECHANISM": "SCRAM-SHA-512",
+        "KAFKA__CLIENT__SASL_USERNAME": USER,
+        "KAFKA__CLIENT__SASL_PASSWORD_FILE": secret(directory, "password", PASSWORD),
+        "KAFKA__CLIENT__SSL_CA_LOCATION": str(authority.certificate),
+    }
+
+
+@pytest.fixture
+def by_password(
+    secure: SecureKafka, server: SecureServer, authority: Authority, redis_url: str, tmp_path: Path
+) -> Iterator[Guarded]:
+    with closing(Site(secure, redis_url, tmp_path)) as site:
+        yield Guarded(site, secure, f"User:{USER}", scram(server, authority, tmp_path))
+
+
+def test_messages_go_their_ways_with_the_printed_rights_alone(by_password: Guarded, each_guarantee: str) -> None:
+    site = by_password.site
+    sidecar = by_password.sidecar("one", GUARANTEE=each_guarantee).start()
+    by_password.send(b"10ms", b"soon")
+    by_password.send(b"1h", b"later")
+    site.send(site.name("in"), [("tickover-delay", b"never")])
+    site.send(site.name("orders-retry"))
+    [again] = site.kafka.read(site.name("orders"), 1)
+    site.send(site.name("orders-retry"), headers_of(again))
+    assert dict(headers_of(site.kafka.read(site.name("orders-dlq"), 1)[0]))["tickover-reason"] == b"attempts_exhausted"
+    assert dict(headers_of(site.kafka.read(site.quarantine, 1)[0]))["tickover-reason"] == b"bad_header"
+    assert by_password.emitted(1) == [b"soon"]
+    assert sidecar.stop() == 0
+    sidecar = by_password.sidecar("one", GUARANTEE=each_guarantee).start()
+    wait_until(lambda: sidecar.call("POST", "/v1/messages/later/fire").is_success, otherwise=sidecar.last_words)
+    assert by_password.emitted(2) == [b"later", b"soon"]
+    assert sidecar.stop() == 0
+    said = sidecar.log.read_text()
+    assert "uthorization" not in said
+    assert PASSWORD not in said
+    assert by_password.refused_by_redis() == set()
+
+
+def test_operators_need_no_other_rights_and_each_of_them_is_used(by_password: Guarded, server: SecureServer) -> None:
+    site = by_password.site
+    sidecar = by_password.sidecar("one", REDRIVE__WATCH="0ms").start()
+
+    def job(kind: str, **body: Any) -> None:
+        """Plan, run, and wait for the end."""
+        plan = sidecar.call("POST", f"/v1/{kind}", json=body)
+        assert plan.status_code == 202, plan.text
+        path = f"/v1/{kind}/{plan.json()['id']}"
+        wait_until(lambda: sidecar.call("GET", path).json()["state"] == "planned", otherwise=sidecar.last_words)
+        token = sidecar.call("GET", path).json().get("token")
+        assert sidecar.call("POST", f"{path}/run", json={"token": token} if token else None).is_success
+        wait_until(lambda: sidecar.call("GET", path).json()["state"] == "done", otherwise=sidecar.last_words)
+
+    message = {"source": site.name("in"), "target": site.name("out-a"), "value": "x", "delay": "1h"}
+    for id in ("cancelled", "fired"):
+        headers = {"Idempotency-Key": id}
+        assert sidecar.call("POST", "/v1/messages", json={**message, "id": id}, headers=headers).status_code == 202
+    wait_until(lambda: sidecar.call("DELETE", "/v1/messages/cancelled").status_code == 200)
+    site.wipe_redis()
+    wait_until(lambda: b"tickover_rebuilds_total 1.0" in sidecar.call("GET", "/metrics").content)
+    job("changes", action="fire", filter={"topic": site.name("in")})
+    assert len(by_password.emitted(1)) == 1
+    site.send(site.name("in"), [("tickover-delay", b"never")])
+    site.kafka.read(site.quarantine, 1)
+    site.send(site.name("orders-retry"), [("tickover-attempt", b"2")])
+    site.kafka.read(site.name("orders-dlq"), 1)
+    for topic in (site.quarantine, site.name("orders-dlq")):
+        assert sidecar.call("GET", f"/v1/dead-letters?topic={topic}").json()["items"]
+    job("redrives", topic=site.quarantine, confirm_all=True)
+    site.kafka.read(site.quarantine, 2)
+    schedule = {"cron": "* * * * * *", "source": site.name("in"), "target": site.name("out-a")}
+    made = sidecar.call("PUT", "/v1/schedules/tick", json=schedule, headers={"If-None-Match": "*"})
+    assert made.status_code == 201, made.text
+    by_password.emitted(3)
+    findings = [finding for finding in examine(by_password.settings()) if finding.severity is Severity.ERROR]
+    assert findings == []
+    assert sidecar.stop() == 0
+    assert "uthorization" not in sidecar.log.read_text()
+    assert by_password.refused_by_redis() == set()
+    used = server.used(by_password.principal)
+    places: dict[tuple[str, str], bool] = {}
+    for right in by_password.rights:
+        name = right.role if right.resource == "topic" else right.pattern.name  # one of several sources will do
+        for operation in right.operations:
+            places[name, operation] = places.get((name, operation), False) or is_used(right, operation, used)
+    assert [place for place, was_used in places.items() if not was_used] == []
+
+
+def is_used(right: Right, operation: str, used: set[tuple[str, str, str]]) -> bool:
+    """Whether Kafka was asked for something that this right allows."""
+    kind = {"topic": "Topic", "group": "Group", "transactional-id": "TransactionalId"}[right.resource]
+    word = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation).upper()
+    return any((resource, did) == (kind, word) and right.pattern.covers(literal(name)) for resource, name, did in used)
+
+
+def test_each_missing_right_is_named_with_the_command_that_gives_it(
+    by_password: Guarded, secure: SecureKafka, kafka_tools: JavaTools
+) -> None:
+    settings, rights = by_password.settings(), [right for right in by_password.rights if right.resource in TOLD]
+
+    def named(*operations: Operation) -> list[Right]:
+        """Every right with any of these operations, cut to them."""
+        cut = [(right, tuple(one for one in right.operations if one in operations)) for right in rights]
+        return [right._replace(operations=some) for right, some in cut if some]
+
+    def assert_named(missing: list[Right]) -> None:
+        secure.forbid(by_password.principal, missing)
+        wait_until(lambda: by_password.lacking() == missing, otherwise=lambda: f"{by_password.lacking()} != {missing}")
+        secure.allow(by_password.principal, missing)
+        wait_until(lambda: by_password.lacking() == [], otherwise=lambda: str(by_password.lacking()))
+
+    assert_named(named("Create"))
+    ensure_topic({"bootstrap.servers": secure.bootstrap}, settings.policies.topic, -1, 30.0)
+    ensure_own_topics(secure.admin, settings, EMPTY_TABLE)
+    for operation in ("Read", "Write", "Describe"):
+        assert_named(named(operation))
+    secure.forbid(by_password.principal, by_password.rights)
+    wait_until(lambda: len(by_password.lacking()) == len(rights))
+    found = {finding.what: finding for finding in examine(settings) if finding.part == "rights"}
+    assert len(found) == len(rights)
+    assert all(finding.severity is Severity.ERROR for finding in found.values())
+    fix = shlex.split(found[f"no Write on topic {by_password.site.name('orders')} (target)"].fix)
+    assert fix[:3] == ["kafka-acls.sh", "--bootstrap-server", settings.kafka.bootstrap_servers]
+    kafka_tools.run("AclCommand", *fix[3:])
+    wait_until(lambda: len(by_password.lacking()) == len(rights) - 1, otherwise=lambda: str(by_password.lacking()))
+
+
+def test_without_its_transactional_ids_it_ends_and_says_so(by_password: Guarded, secure: SecureKafka) -> None:
+    secure.forbid(by_password.principal, [right for right in by_password.rights if right.role == "engine"])
+    sidecar = by_password.sidecar("one")
+    sidecar.launch()
+    assert sidecar.wait_until_ended(60) == 1
+    assert "TRANSACTIONAL_ID_AUTHORIZATION_FAILED" in sidecar.messages("critical")[-1]["error"]
+
+
+@pytest.fixture(scope="module")
+def secure_redis(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureRedis]:
+    redis = SecureRedis(tmp_path_factory.mktemp("redis"), authority)
+    redis.server.start()
+    yield redis
+    redis.server.stop()
+
+
+def secret(directory: Path, name: str, value: str) -> str:
+    """A file that holds it."""
+    (directory / name).write_text(f"{value}\n")
+    return str(directory / name)
+
+
+def certificate(server: SecureServer, authority: Authority, directory: Path) -> dict[str, str]:
+    """Settings of who comes by a certificate whose key is encrypted."""
+    own = authority.identity("sidecar", KEY_PASSWORD)
+    return {
+        "KAFKA__BOOTSTRAP_SERVERS": server.mtls,
+        "KAFKA__CLIENT__SECURITY_PROTOCOL": "SSL",
+        "KAFKA__CLIENT__SSL_CERTIFICATE_LOCATION": str(own.certificate),
+        "KAFKA__CLIENT__SSL_KEY_LOCATION": str(own.key),
+        "KAFKA__CLIENT__SSL_KEY_PASSWORD_FILE": secret(directory, "key-password", KEY_PASSWORD),
+        "KAFKA__CLIENT__SSL_CA_LOCATION": str(authority.certificate),
+    }
+
+
+def token(server: SecureServer, authority: Authority, directory: Path, tokens: TokenServer) -> dict[str, str]:
+    """Settings of who gets a token for its secret."""
+    return {
+        "KAFKA__BOOTSTRAP_SERVERS": server.oauth,
+        "KAFKA__CLIENT__SECURITY_PROTOCOL": "SASL_SSL",
+        "KAFKA__CLIENT__SASL_MECHANISM": "OAUTHBEARER",
+        "KAFKA__CLIENT__SASL_OAUTHBEARER_METHOD": "oidc",
+        "KAFKA__CLIENT__SASL_OAUTHBEARER_CLIENT_ID": SERVICE.removeprefix("User:"),
+        "KAFKA__CLIENT__SASL_OAUTHBEARER_CLIENT_SECRET_FILE": secret(directory, "secret", SECRET),
+        "KAFKA__CLIENT__SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL": f"{tokens.url}/token",
+        "KAFKA__CLIENT__SSL_CA_LOCATION": str(authority.certificate),
+    }
+
+
+def redis_by_tls(redis: SecureRedis, authority: Authority, directory: Path) -> dict[str, str]:
+    own = authority.identity("guest", KEY_PASSWORD)
+    return {
+        "REDIS__URL": redis.url,
+        "REDIS__CA_FILE": str(authority.certificate),
+        "REDIS__CERTIFICATE_FILE": str(own.certificate),
+        "REDIS__KEY_FILE": str(own.key),
+        "REDIS__KEY_PASSWORD_FILE": secret(directory, "redis-key-password", KEY_PASSWORD),
+    }
+
+
+@pytest.mark.parametrize("principal", [CERTIFICATE, SERVICE], ids=["certificate", "token"])
+# tidy: what a deployment has
+def test_it_comes_by_certificate_or_token_and_shows_no_secret(
+    principal: str, secure: SecureKafka, server: SecureServer, authority: Authority, tokens: TokenServer,
+    secure_redis: SecureRedis, tmp_path: Path,
+) -> None:  # fmt: skip
+    logins = {
+        CERTIFICATE: lambda: certificate(server, authority, tmp_path),
+        SERVICE: lambda: token(server, authority, tmp_path, tokens),
+    }
+    login = logins[principal]() | redis_by_tls(secure_redis, authority, tmp_path)
+    with closing(Site(secure, secure_redis.server.url, tmp_path)) as site:
+        guarded = Guarded(site, secure, principal, login)
+        sidecar = guarded.sidecar("one", LOG__LEVEL="debug", KAFKA__CLIENT__DEBUG="security").start()
+        guarded.send(b"10ms", b"soon")
+        guarded.send(b"3s", b"by Redis")
+        assert guarded.emitted(2) == [b"by Redis", b"soon"]
+        findings = examine(guarded.settings())
+        assert [finding for finding in findings if finding.severity is Severity.ERROR] == []
+        assert sidecar.stop() == 0
+        assert guarded.refused_by_redis() == set()
+        said = f"{sidecar.log.read_text()} {findings} {guarded.settings()!r} {guarded.settings().model_dump_json()}"
+        assert "security" in said
+        assert shown_secrets(said, tokens) == []
+
+
+def shown_secrets(said: str, tokens: TokenServer) -> list[str]:
+    return [one for one in (PASSWORD, SECRET, KEY_PASSWORD, REDIS_PASSWORD, *tokens.signatures) if one in said]
+
+
+def test_who_is_not_let_in_is_told_why_and_shown_no_secret(
+    server: SecureServer, authority: Authority, tokens: TokenServer, secure_redis: SecureRedis, tmp_path: Path
+) -> None:
+    stranger = Authority(tmp_path / "stranger", "somebody else")
+    wrong = {"ca": str(stranger.certificate), "secret": secret(tmp_path, "wrong", "wrong-secret-5b2")}
+    password, by_token = scram(server, authority, tmp_path), token(server, authority, tmp_path, tokens)
+    redis = redis_by_tls(secure_redis, authority, tmp_path) | {"REDIS__PASSWORD": REDIS_PASSWORD}
+    cases: list[tuple[str, dict[str, str], str]] = [
+        ("brokers", password | {"KAFKA__CLIENT__SASL_PASSWORD_FILE": wrong["secret"]}, "Authentication failed"),
+        ("brokers", password | {"KAFKA__CLIENT__SSL_CA_LOCATION": wrong["ca"]}, "certificate verify failed"),
+        (
+            "brokers",
+            by_token | {"KAFKA__CLIENT__SASL_OAUTHBEARER_CLIENT_SECRET_FILE": wrong["secret"]},
+            "invalid_client",
+        ),
+        (
+            "brokers",
+            password | {"KAFKA__BOOTSTRAP_SERVERS": server.mtls, "KAFKA__CLIENT__SECURITY_PROTOCOL": "SSL"},
+            "bad certificate",
+        ),
+        ("redis", redis | {"REDIS__CA_FILE": wrong["ca"]}, "certificate verify failed"),
+        (
+            "redis",
+            {"REDIS__URL": secure_redis.url, "REDIS__CA_FILE": str(authority.certificate)},
+            "certificate required",
+        ),
+        ("redis", redis | {"REDIS__USERNAME": "nobody"}, "refuses the login"),
+    ]
+    with ThreadPoolExecutor(len(cases)) as executor:
+        settings = [load_settings(None, {}, {f"TICKOVER_{name}": v for name, v in case[1].items()}) for case in cases]
+        answers = list(executor.map(examine, settings))
+    for (part, _, words), findings in zip(cases, answers, strict=True):
+        [error] = [finding for finding in findings if finding.part == part]
+        assert error.severity is Severity.ERROR
+        assert words in error.what, error
+        assert shown_secrets(f"{error}", tokens) == []
+        assert "wrong-secret" not in str(error)

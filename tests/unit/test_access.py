@@ -1,0 +1,201 @@
+"""Which rights follow from which settings and policies, and how they are written."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from policies.model import Policy
+from sidecar.access.commands import kafka_commands, redis_command, redis_rules_command
+from sidecar.access.kafka_rights import Right, Rights, kafka_rights
+from sidecar.access.pattern import Pattern, literal, of_glob, without_covered
+from sidecar.access.redis_rights import redis_rights
+from sidecar.cli.application import app
+from sidecar.config import Settings
+
+
+def prefixed(name: str) -> Pattern:
+    return Pattern("prefixed", name)
+
+
+def delay(topics: list[str], allow: list[str], **more: Any) -> Policy:
+    document = {"name": "d", "match": {"topics": topics}, "delay": {"max": "1d"}, "target": {"allow": allow}, **more}
+    return Policy.model_validate(document)
+
+
+def retry(topics: list[str], **more: Any) -> Policy:
+    backoff = {"kind": "fixed", "delay": "1s"}
+    document = {"name": "r", "match": {"topics": topics}, "retry": {"attempts": 1, "backoff": backoff}, **more}
+    return Policy.model_validate(document)
+
+
+def topics_of(found: Rights) -> dict[Pattern, str]:
+    """What may be done with the users' topics, as initials: r, w, c(onfigs)."""
+    letters = {"Read": "r", "Write": "w", "DescribeConfigs": "c", "Create": "+", "Describe": "d"}
+    return {
+        right.pattern: "".join(letters[operation] for operation in right.operations)
+        for right in found.rights
+        if right.resource == "topic" and not right.pattern.name.startswith("tickover.")
+    }
+
+
+@pytest.mark.parametrize(
+    ("glob", "patterns"),
+    [
+        ("orders", [literal("orders")]),
+        ("orders-*", [prefixed("orders-")]),
+        ("*", [literal("*")]),
+        ("*-retry", [literal("a-retry"), literal("b-retry")]),
+        ("a-?etry", [literal("a-retry")]),
+        ("a-*y", [literal("a-retry")]),
+        ("[ab]-retry", [literal("a-retry"), literal("b-retry")]),
+        ("x-?", None),
+    ],
+)
+def test_globs_that_kafka_knows_are_patterns_and_others_are_names(glob: str, patterns: list[Pattern] | None) -> None:
+    assert of_glob(glob, ["a-retry", "b-retry", "c"]) == patterns
+
+
+def test_what_another_pattern_covers_is_left_out() -> None:
+    some = [literal("mail-x"), prefixed("mail-"), prefixed("mail-y"), literal("push"), literal("push")]
+    assert list(without_covered(some)) == [prefixed("mail-"), literal("push")]
+    assert list(without_covered([*some, literal("*")])) == [literal("*")]
+
+
+@pytest.mark.parametrize(
+    ("policy", "sources", "wanted"),
+    [
+        (delay(["in"], ["out"]), "", {literal("in"): "rwc", literal("out"): "wc", literal("in-dlq"): "rw"}),
+        (
+            delay(["in"], ["out-*", "out-a"], dead_letter={"topic": "dead"}), "",
+            {literal("in"): "rwc", prefixed("out-"): "wc", literal("dead"): "rw"},
+        ),
+        (retry(["o-retry"]), "", {literal("o-retry"): "rwc", literal("o"): "wc", literal("o-dlq"): "rw"}),
+        (
+            retry(["o-retry"], target={"topic": "t"}), "",
+            {literal("o-retry"): "rwc", literal("t"): "wc", literal("t-dlq"): "rw"},
+        ),
+        (retry(["orders-*"]), "", {prefixed("orders-"): "rwc"}),  # targets and dead letters begin alike
+        (retry(["*-retry"]), "o-retry,x", {literal("o-retry"): "rwc", literal("x"): "rwc", literal("o"): "wc",
+                                           literal("o-dlq"): "rw"}),
+        (retry(["shop-eu-*"]), "shop-*", {prefixed("shop-"): "rwc"}),
+        (delay(["*"], ["*"]), "", {literal("*"): "rwc"}),
+        (delay(["a"], ["a"]), "", {literal("a"): "rwc", literal("a-dlq"): "rw"}),
+    ],
+)  # fmt: skip
+def test_rights_on_topics(policy: Policy, sources: str, wanted: dict[Pattern, str]) -> None:
+    found = kafka_rights(Settings.model_validate({"sources": sources}), [policy])
+    assert topics_of(found) == wanted
+    assert found.unresolved == []
+
+
+def test_own_topics_are_no_sources() -> None:
+    found = kafka_rights(Settings(), [delay(["tickover.policies"], ["out"])])
+    [policies] = [right for right in found.rights if right.pattern.name == "tickover.policies"]
+    assert policies.role == "policies"
+
+
+def test_globs_without_a_pattern_want_the_names_of_topics() -> None:
+    policy = retry(["*-retry"], target={"allow": ["*-b"]})
+    unknown = kafka_rights(Settings(), [policy])
+    assert topics_of(unknown) == {}
+    assert unknown.unresolved == [("match.topics", "*-retry"), ("target.allow of r", "*-b")]
+    known = kafka_rights(Settings(), [policy], ["o-retry", "a-b", "x-dlq", "unrelated"])
+    assert known.unresolved == []
+    assert topics_of(known) == {
+        literal("o-retry"): "rwc", literal("o"): "wc", literal("a-b"): "wc", literal("o-dlq"): "rw",
+        literal("a-b-dlq"): "rw", literal("x-dlq"): "r",
+    }  # fmt: skip
+
+
+def test_rights_follow_the_settings() -> None:
+    def ids(settings: Settings) -> set[Pattern]:
+        return {right.pattern for right in kafka_rights(settings, []).rights if right.resource == "transactional-id"}
+
+    once, least = Settings(group="g"), Settings(group="g", guarantee="at_least_once")
+    assert ids(once) - ids(least) == {prefixed("tickover.g:")}
+    assert ids(least) < ids(once)
+    created = {right.operations for right in kafka_rights(once, []).rights}
+    existing = {right.operations for right in kafka_rights(once, [], creates=False).rights}
+    assert any("Create" in operations for operations in created)
+    assert not any("Create" in operations for operations in existing)
+    assert not any(right.resource == "cluster" for right in kafka_rights(once, []).rights)  # type: ignore[comparison-overlap]
+
+
+def test_a_command_gives_all_rights_of_one_kind() -> None:
+    rights = [
+        Right("topic", literal("a"), ("Read", "Write"), "source"),
+        Right("topic", literal("b"), ("Read", "Write"), "source"),
+        Right("topic", literal("*"), ("Write",), "target"),
+        Right("transactional-id", prefixed("t:"), ("Write",), "engine"),
+    ]
+    commands = [shlex.split(line) for line in kafka_commands(rights, "User:CN=x, O=y", "k:9092")]
+    head = ["kafka-acls.sh", "--bootstrap-server", "k:9092", "--add", "--allow-principal", "User:CN=x, O=y"]
+    assert [command[: len(head)] for command in commands] == [head] * 3
+    assert [" ".join(command[len(head) :]) for command in commands] == [
+        "--operation Read --operation Write --topic a --topic b --resource-pattern-type literal",
+        "--operation Write --topic * --resource-pattern-type literal",
+        "--operation Write --transactional-id t: --resource-pattern-type prefixed",
+    ]
+
+
+def test_redis_rights_follow_the_url() -> None:
+    def commands(url: str) -> set[str]:
+        return set(redis_rights(Settings.model_validate({"group": "g", "redis": {"url": url}})).commands)
+
+    plain = commands("redis://h")
+    assert commands("rediss://h/0") == commands("embedded") == plain
+    assert commands("redis://h/2") - plain == {"select"}
+    assert commands("redis+cluster://h") - plain == {"asking", "cluster|slots", "command"}
+    rights = redis_rights(Settings(group="g"))
+    line = shlex.split(redis_command(rights, "u"))
+    assert line[:6] == ["redis-cli", "ACL", "SETUSER", "u", "reset", "on"]
+    assert line[6].startswith(">${REDIS_PASSWORD:?"), "it can't run without a password"
+    assert shlex.split(redis_rules_command(rights, "u")) == [*line[:4], *rights.rules]
+    assert {"~{g:*", "&tickover:g:questions", "+script|load", "-@all"} < set(line)
+
+
+def print_acl(*arguments: str, stdin: str = "") -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["acl", "print", *arguments], input=stdin, prog_name="tickover")
+    return result.exit_code, result.stdout, result.stderr
+
+
+POLICY = """
+name: r
+match: {topics: ["*-retry"]}
+retry: {attempts: 1, backoff: {kind: fixed, delay: 1s}}
+"""
+
+
+def test_the_command_prints_what_is_known_and_says_what_is_not(tmp_path: Path) -> None:
+    file = tmp_path / "policies.yaml"
+    file.write_text(POLICY)
+    status, shown, said = print_acl("-f", str(file), "-o", "json")
+    assert status == 1
+    assert "not listed: match.topics *-retry" in said
+    status, shown, said = print_acl("-f", str(file), "--topics", "-", "-o", "json", stdin="a\nb-retry\n")
+    assert (status, said) == (0, "")
+    document = json.loads(shown)
+    assert {"resource": "topic", "pattern": "literal", "name": "b", "operations": ["Write", "DescribeConfigs"],
+            "role": "target"} in document["kafka"]  # fmt: skip
+    assert document["redis"]["rule"].startswith("resetkeys resetchannels -@all ~{tickover:*")
+    status, shown, _ = print_acl("-f", str(file), "--set", "sources=b-retry")
+    assert status == 0
+    assert "b-dlq" in shown
+
+
+def test_the_command_prints_commands_for_a_principal() -> None:
+    status, shown, said = print_acl("--principal", "User:x", "--set", "kafka.bootstrap_servers=k:9093")
+    assert status == 0
+    assert "no policies are given" in said
+    *kafka, redis = shown.splitlines()
+    assert all(line.startswith("kafka-acls.sh --bootstrap-server k:9093 --add ") for line in kafka)
+    assert redis.startswith("redis-cli ACL SETUSER tickover reset on ")
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    assert print_acl("-f", str(tmp_path / "absent"))[0] == 2
+    assert print_acl("--topics", str(tmp_path / "absent"))[0] == 2
