@@ -1,0 +1,90 @@
+"""The chart's pod as a container: its command, files, variables, rights and probes, without a cluster."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from testcontainers.core.container import DockerContainer
+
+from sidecar.embedded.child import free_port
+from tests.helm import Document, containers, one, render
+from tests.services.fixtures import missing
+from tests.services.images import build
+from tests.services.kafka import Kafka
+from tests.services.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+
+
+@contextmanager
+def started(documents: list[Document], container: Document, files: Path) -> Iterator[Any]:
+    """What the kubelet would make of it; the namespace of the host stands for the pod's network."""
+    try:
+        image = build()
+    except LookupError as error:
+        missing("Docker", error)
+        raise
+    for name, text in one(documents, "ConfigMap")["data"].items():
+        (files / name).write_text(text)
+        (files / name).chmod(0o644)
+    context = container["securityContext"]
+    made = DockerContainer(image, command=container.get("args")).with_kwargs(
+        network_mode="host", read_only=context["readOnlyRootFilesystem"], cap_drop=context["capabilities"]["drop"],
+        user=f"{context['runAsUser']}:{context['runAsGroup']}", security_opt=["no-new-privileges"],
+    )  # fmt: skip
+    for item in container["env"]:
+        made.with_env(item["name"], item.get("value", "shop-tickover-0"))
+    for mount in container["volumeMounts"]:
+        if mount["name"] == "tickover-config":
+            for file in files.iterdir():
+                made.with_volume_mapping(str(file), f"{mount['mountPath']}/{file.name}", "ro")
+        else:
+            made.with_tmpfs_mount(mount["mountPath"], f"uid={context['runAsUser']}")  # an emptyDir is for everybody
+    made.start()
+    try:
+        yield made.get_wrapped_container()
+    finally:
+        made.stop(force=True, delete_volume=True)
+
+
+def succeeds(container: Any, command: list[str]) -> bool:
+    container.reload()
+    assert container.status == "running", container.logs().decode()[-2_000:]
+    return bool(container.exec_run(command).exit_code == 0)
+
+
+def test_the_pod_starts_and_its_probes_agree(kafka: Kafka, tmp_path: Path) -> None:
+    group = kafka.topic("chart")
+    documents = render(
+        {
+            "settings": {
+                "group": group,
+                "kafka": {"bootstrap_servers": kafka.bootstrap},
+                "redis": {"url": "embedded"},
+                "policies": {"topic": f"{group}.policies"},
+                "api": {"port": free_port()},
+            },
+            "policies": [
+                {"name": "p", "match": {"topics": [group]}, "delay": {"default": "1s"}, "target": {"allow": ["*"]}}
+            ],
+        }
+    )
+    by_name = {container["name"]: container for _, container in containers(documents)}
+    pod, doctor = by_name["tickover"], by_name["doctor"]
+    with started(documents, pod, tmp_path) as container:
+
+        def last_words() -> str:
+            return str(container.logs().decode()[-2_000:])
+
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            command = pod[probe]["exec"]["command"]
+            wait_until(partial(succeeds, container, command), otherwise=last_words)
+        with started(documents, doctor, tmp_path) as examiner:
+            status = examiner.wait(timeout=60)["StatusCode"]
+            said = examiner.logs().decode()
+            assert (status, "brokers: 1 in cluster" in said, "policies: 1 in force" in said) == (0, True, True), said
+        container.stop(timeout=40)
+        assert container.wait()["StatusCode"] == 0, last_words()

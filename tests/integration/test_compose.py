@@ -1,0 +1,116 @@
+"""docker-compose.yml as it stands, by whichever compose is there: from nothing to the first retried order."""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+from uuid import uuid4
+
+import pytest
+import yaml
+
+from sidecar.embedded.child import free_port
+from tests.services.fixtures import missing
+from tests.services.images import build, valkey_image
+from tests.services.kafka_servers import find_image
+from tests.services.waiting import wait_until
+from tests.source import ROOT
+
+pytestmark = pytest.mark.integration
+
+FIRST_RETRY_S: Final = 60.0
+DOCUMENT: Final = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+CHART: Final = "./charts/tickover/files"
+
+
+class Compose:
+    """One project of its own."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = {**os.environ, **environment}
+        plugin = ["docker", "compose"]
+        is_there = subprocess.run([*plugin, "version"], capture_output=True, check=False).returncode == 0
+        program = plugin if is_there else ["docker-compose"]
+        if not is_there and shutil.which("docker-compose") is None:
+            missing("docker compose", "neither the plugin nor docker-compose")
+        self._command = [*program, "--project-name", f"tickover-{uuid4().hex[:8]}"]
+
+    def __call__(self, *arguments: str) -> str:
+        command = [*self._command, *arguments]
+        done = subprocess.run(
+            command, cwd=ROOT, env=self._environment, capture_output=True, text=True, check=False, timeout=200
+        )
+        assert done.returncode == 0, done.stderr[-3_000:]
+        return done.stdout
+
+
+@pytest.fixture(scope="module")
+def compose() -> Iterator[Compose]:
+    try:
+        images = {"KAFKA_IMAGE": find_image(), "VALKEY_IMAGE": valkey_image(), "TICKOVER_IMAGE": build()}
+    except LookupError as error:
+        missing("Docker", error)
+        raise
+    subprocess.run(["make", "data/tokens.yaml"], cwd=ROOT, check=True, capture_output=True)
+    ports = {name: str(free_port()) for name in ("KAFKA_PORT", "API_PORT")}
+    project = Compose({**images, **ports, "VALKEY_MEMORY": "64mb", "KAFKA_HEAP_OPTS": "-Xmx512m"})
+    yield project
+    project("down", "--volumes", "--timeout", "5")
+
+
+def test_from_nothing_to_the_first_retried_order(compose: Compose) -> None:
+    since_s = time.monotonic()
+    compose("up", "--detach", "--no-build")
+    wait_until(
+        lambda: "attempt 3: done" in compose("logs", "--no-color", "consumer"),
+        FIRST_RETRY_S,
+        lambda: compose("logs", "--no-color", "--tail", "40"),
+    )
+    print(f"first retried order after {time.monotonic() - since_s:.0f} s")
+    lines = compose("logs", "--no-color", "consumer")
+    failed = [line for line in lines.splitlines() if "attempt 2: the warehouse" in line]
+    order = failed[0].partition("| ")[2].partition(",")[0].strip()
+    for attempt in (1, 2, 3):
+        assert lines.count(f"{order}, attempt {attempt}:") == 1
+    # What runs is what the file says: nothing can be written but the two places.
+    held = compose("exec", "-T", "tickover", "sh", "-c", "touch /opt/x 2>&1 || cat /proc/self/status | grep CapEff")
+    assert "Read-only file system" in held
+    assert "CapEff:\t0000000000000000" in held
+
+
+def test_the_whole_file_is_valid_with_every_profile(compose: Compose) -> None:
+    compose("--profile", "observability", "config", "--quiet")
+
+
+def binds(service: Mapping[str, Any]) -> dict[str, str]:
+    """Where files of this checkout appear in a container."""
+    return {
+        inside: here
+        for here, inside, *_ in (volume.split(":") for volume in service["volumes"])
+        if here.startswith("./")
+    }
+
+
+def test_prometheus_and_grafana_show_what_the_chart_brings() -> None:
+    services = DOCUMENT["services"]
+    prometheus, grafana = binds(services["prometheus"]), binds(services["grafana"])
+    for here in (*prometheus.values(), *grafana.values()):
+        assert (ROOT / here).is_file(), here
+    assert {services[name]["profiles"][0] for name in ("prometheus", "grafana")} == {"observability"}
+    scraping = yaml.safe_load((ROOT / prometheus["/etc/prometheus/prometheus.yml"]).read_text(encoding="utf-8"))
+    assert [prometheus[path] for path in scraping["rule_files"]] == [f"{CHART}/alerts.yaml"]
+    (target,) = scraping["scrape_configs"][0]["static_configs"][0]["targets"]
+    assert target == "tickover:8230"
+    (provider,) = yaml.safe_load((ROOT / "examples/compose/grafana/dashboards.yaml").read_text())["providers"]
+    home = f"{provider['options']['path']}/dashboard.json"
+    assert grafana[home] == f"{CHART}/dashboard.json"
+    assert services["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"] == home
+    (source,) = yaml.safe_load((ROOT / "examples/compose/grafana/datasource.yaml").read_text())["datasources"]
+    (variable,) = (
+        item for item in json.loads((ROOT / CHART / "dashboard.json").read_text())["templating"]["list"]
+        if item["type"] == "datasource"
+    )  # fmt: skip
+    assert (source["type"], source["isDefault"]) == (variable["query"], True)

@@ -1,0 +1,162 @@
+"""The container image: what is in it, that it needs no right to write, and a sidecar killed beside its consumer."""
+
+import json
+import os
+import subprocess
+import tomllib
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import docker
+import pytest
+from testcontainers.core.container import DockerContainer
+
+from sidecar.embedded.child import free_port
+from tests.services.fixtures import missing
+from tests.services.images import build, python_image
+from tests.services.kafka import Kafka
+from tests.services.waiting import wait_until
+from tests.source import ROOT
+
+pytestmark = pytest.mark.integration
+
+# What the image adds to its base, as it lies on disk.
+OWN_BYTES_MAX: Final = 100_000_000
+DATA = {"/var/lib/tickover": "uid=10001,size=256m", "/tmp": "size=16m"}
+POLICY = """\
+name: {topic}-retry
+match: {{topics: ["{topic}-retry"]}}
+retry: {{attempts: 5, backoff: {{kind: fixed, delay: 3s}}}}
+target: {{topic: {topic}, allow: ["{topic}"]}}
+"""
+
+
+@pytest.fixture(scope="module")
+def image() -> str:
+    try:
+        return build()
+    except LookupError as error:
+        missing("Docker", error)
+        raise
+
+
+@contextmanager
+def running(container: DockerContainer) -> Iterator[Any]:
+    """The container, as the Docker library has it; removed at the end."""
+    container.start()
+    try:
+        yield container.get_wrapped_container()
+    finally:
+        container.stop(force=True, delete_volume=True)
+
+
+def words(container: Any) -> str:
+    text: str = container.logs().decode()
+    return text
+
+
+def wait_for_health(container: Any) -> None:
+    def is_healthy() -> bool:
+        container.reload()
+        assert container.status == "running", words(container)
+        return bool(container.attrs["State"]["Health"]["Status"] == "healthy")
+
+    wait_until(is_healthy, otherwise=lambda: words(container)[-2_000:])
+
+
+def test_the_image_says_what_it_is_and_runs_as_nobody(image: str) -> None:
+    client = docker.from_env()
+    own, base = client.images.get(image), client.images.get(python_image())
+    client.close()
+    config = own.attrs["Config"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    labels = {name.removeprefix("org.opencontainers.image."): value for name, value in config["Labels"].items()}
+    assert labels == {
+        "title": project["name"],
+        "description": project["description"],
+        "licenses": project["license"],
+        "version": project["version"],
+        "revision": "unknown",
+    }
+    assert (config["User"], config["StopSignal"], config["Entrypoint"]) == ("10001", "SIGTERM", ["tickover"])
+    assert config["Healthcheck"]["Test"][:2] == ["CMD", "python"]
+    assert own.attrs["Size"] - base.attrs["Size"] < OWN_BYTES_MAX
+
+
+def test_it_runs_on_a_root_that_nobody_can_write_and_ends_when_asked(image: str) -> None:
+    """All embedded: Kafka, Redis and the engine write to the two places that are given, and nowhere else."""
+    locked = DockerContainer(image).with_kwargs(read_only=True, cap_drop=["ALL"], security_opt=["no-new-privileges"])
+    for place, options in DATA.items():
+        locked.with_tmpfs_mount(place, options)
+    with running(locked) as container:
+        wait_for_health(container)
+        code, text = container.exec_run(["python", "-c", "open('/opt/tickover/x', 'w')"])
+        assert (code, b"Read-only file system" in text) == (1, True)
+        code, text = container.exec_run(["python", "-c", "import os; print(os.getuid()); import pip"])
+        assert (code, text.startswith(b"10001\n"), b"No module named 'pip'" in text) == (1, True, True)
+        container.stop(timeout=30)
+        assert container.wait()["StatusCode"] == 0, words(container)
+        assert '"stopped"' in words(container)
+
+
+def test_a_sidecar_is_killed_beside_its_consumer_and_nothing_is_lost_or_repeated(
+    image: str, kafka: Kafka, tmp_path: Path
+) -> None:
+    topic, port = kafka.topic("orders"), free_port()
+    kafka.create_topic(f"{topic}-retry")
+    policies = tmp_path / "policies.yaml"
+    policies.write_text(POLICY.format(topic=topic))
+    policies.chmod(0o644)
+    example = (ROOT / "examples" / "retrying_consumer.py").read_text(encoding="utf-8")
+    code = example.replace('"orders', f'"{topic}').replace('"shop"', f'"{topic}-shop"')
+    environment = {"TICKOVER_KAFKA__BOOTSTRAP_SERVERS": kafka.bootstrap}
+    own = {"TICKOVER_GROUP": topic, "TICKOVER_INSTANCE_ID": "one", "TICKOVER_API__PORT": str(port),
+           "TICKOVER_POLICIES__FILE": "/etc/tickover/policies.yaml"}  # fmt: skip
+    # One network for both, as in a pod: the host's, where the broker is.
+    beside = DockerContainer(image, env=environment | own, network_mode="host")
+    beside.with_volume_mapping(str(policies), "/etc/tickover/policies.yaml", "ro")
+    shop = DockerContainer(image, env=environment, network_mode="host", entrypoint=["python", "-uc", code])
+
+    def accepted() -> bool:
+        return f'tickover_accepted_total{{topic="{topic}-retry"}} 1.0' in metrics(port)
+
+    with running(beside) as sidecar, running(shop) as consumer:
+        wait_until(accepted, otherwise=lambda: words(sidecar)[-2_000:] + words(consumer))
+        sidecar.kill()
+        sidecar.wait()
+        sidecar.start()
+        assert consumer.wait(timeout=120)["StatusCode"] == 0, words(consumer)
+        assert words(consumer) == (
+            "order 1, attempt 1: the warehouse does not answer\n"
+            "order 1, attempt 2: the warehouse does not answer\n"
+            "order 1, attempt 3: done\n"
+        )
+
+
+def metrics(port: int) -> str:
+    """What the sidecar on this port exposes; nothing while it does not answer."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            text: str = answer.read().decode()
+            return text
+    except (urllib.error.URLError, ConnectionError):
+        return ""
+
+
+def test_the_bill_of_materials_is_what_is_locked() -> None:
+    done = subprocess.run(["make", "sbom"], cwd=ROOT, env=os.environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    bill = json.loads((ROOT / "reports" / "sbom.cdx.json").read_text(encoding="utf-8"))
+    assert (bill["bomFormat"], bill["metadata"]["component"]["name"]) == ("CycloneDX", "tickover")
+    lines = (ROOT / "requirements" / "run.txt").read_text(encoding="utf-8").splitlines()
+    locked = {line.split()[0] for line in lines if "==" in line and "sys_platform == 'win32'" not in line}
+    found = {f"{part['name'].lower().replace('_', '-')}=={part['version']}" for part in bill["components"]}
+    assert found <= locked
+    conditional = {line.split()[0] for line in lines if "==" in line and " ; " in line}
+    assert locked - found <= conditional
+    needed = {item["ref"]: item.get("dependsOn", []) for item in bill["dependencies"]}
+    assert len(needed[bill["metadata"]["component"]["bom-ref"]]) > 20

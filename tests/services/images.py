@@ -1,0 +1,45 @@
+"""The image of this checkout, built as where no package index is reachable: from wheels, without a network."""
+
+import os
+import subprocess
+from functools import cache
+from typing import Final
+
+from tests.services.kafka_servers import find_image
+from tests.source import ROOT
+
+PYTHON_IMAGE: Final = os.environ.get("TICKOVER_TEST_PYTHON_IMAGE", "python:3.12-slim")
+VALKEY_IMAGE: Final = os.environ.get("TICKOVER_TEST_VALKEY_IMAGE", "valkey/valkey:9")
+TICKOVER_IMAGE: Final = "tickover-test:latest"
+BUILD_S: Final = 300
+
+_VERSION: Final = "import sys; print('%d.%d' % sys.version_info[:2])"
+
+
+def python_image() -> str:
+    """What the image is built on; raises LookupError."""
+    return find_image(PYTHON_IMAGE, "tickover-standin/python")
+
+
+def valkey_image() -> str:
+    """Raises LookupError."""
+    return find_image(VALKEY_IMAGE, "tickover-standin/valkey")
+
+
+@cache
+def build() -> str:
+    """The image's name; raises LookupError without an engine or a base."""
+    base = python_image()
+    version = _output("docker", "run", "--rm", base, "python3", "-c", _VERSION).strip()
+    _output("make", "wheels", f"WHEELS_PYTHON={version}")
+    _output(
+        "docker", "build", "--quiet", "--network", "none", "--tag", TICKOVER_IMAGE,
+        "--build-arg", f"BASE={base}", "--build-arg", "PIP_NO_INDEX=1", ".",
+    )  # fmt: skip
+    return TICKOVER_IMAGE
+
+
+def _output(*command: str) -> str:
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=BUILD_S)
+    assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-2_000:]
+    return done.stdout

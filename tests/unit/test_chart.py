@@ -1,0 +1,229 @@
+"""The chart as helm renders it, against the schemas of three versions of Kubernetes."""
+
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from policies.file import parse_policies
+from tests.helm import CHART, VERSIONS, Document, NotRendered, containers, example, helm, kinds, one, render
+
+TOKENS = {"tokensSecret": "callers"}
+OIDC = {"settings": {"api": {"oidc": {"issuer": "https://login.example.com", "audience": ["tickover"]}}}}
+POLICY = {"name": "p", "match": {"topics": ["t"]}, "delay": {"default": "15m"}, "target": {"allow": ["*"]}}
+CUSTOM = {"ServiceMonitor", "PrometheusRule", "ScaledObject"}  # kinds of others, whose schemas Kubernetes hasn't
+EVERYTHING: dict[str, Any] = {
+    **TOKENS,
+    "existingSecret": "more",
+    "policies": [POLICY, {**POLICY, "name": "q", "match": {"topics": ["u"]}}],
+    "image": {"repository": "tickover", "digest": "sha256:" + "0" * 64},
+    "imagePullSecrets": [{"name": "registry"}],
+    "extraEnv": [{"name": "TZ", "value": "UTC"}],
+    "extraVolumes": [{"name": "ca", "secret": {"secretName": "ca"}}],
+    "extraVolumeMounts": [{"name": "ca", "mountPath": "/ca", "readOnly": True}],
+    "podAnnotations": {"a": "b"},
+    "podLabels": {"team": "shop"},
+    "nodeSelector": {"disk": "ssd"},
+    "tolerations": [{"key": "k", "operator": "Exists"}],
+    "affinity": {"podAntiAffinity": {}},
+    "topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "ScheduleAnyway"}
+    ],
+    "priorityClassName": "high",
+    "serviceAccountName": "shop",
+    "networkPolicy": {
+        "enabled": True,
+        "from": [{"podSelector": {"matchLabels": {"app": "shop"}}}],
+        "egress": [{"ports": [{"protocol": "TCP", "port": 9092}]}],
+    },
+    "autoscaling": {"enabled": True, "topics": ["orders-retry", "reminders"], "authenticationRef": "kafka"},
+    "serviceMonitor": {"enabled": True, "tokenSecret": {"name": "scraper"}},
+    "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+    "dashboard": {"enabled": True, "annotations": {"grafana_folder": "Kafka"}},
+}
+
+
+@pytest.fixture(scope="module")
+def sidecar_chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return example(tmp_path_factory.mktemp("sidecar"))
+
+
+def assert_valid(documents: list[Document], version: str) -> None:
+    assert documents
+    for document in documents:
+        if document["kind"] not in CUSTOM:
+            kubernetes_validate.validate(document, version, strict=True)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("values", [{}, OIDC, EVERYTHING], ids=["plain", "oidc", "everything"])
+def test_kubernetes_takes_what_is_rendered(version: str, values: dict[str, Any]) -> None:
+    assert_valid(render(values, version), version)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_kubernetes_takes_a_pod_with_the_sidecar(sidecar_chart: Path, version: str) -> None:
+    values = {"tickover": {**EVERYTHING, "sidecar": {"stablePodNames": True}}}
+    assert_valid(render(version=version, chart=sidecar_chart), version)
+    assert_valid(render(values, version, sidecar_chart), version)
+
+
+def test_a_mistake_is_not_taken() -> None:
+    documents = render({"resources": {"limits": {"memory": ["much"]}}})
+    with pytest.raises(kubernetes_validate.ValidationError):
+        assert_valid(documents, VERSIONS[0])
+
+
+def test_everything_makes_all_objects_and_nothing_the_fewest() -> None:
+    always = {"StatefulSet", "ConfigMap", "PodDisruptionBudget", "Pod"}
+    assert kinds(render()) == always
+    assert kinds(render(EVERYTHING)) == always | CUSTOM | {"Service", "NetworkPolicy"}
+
+
+def test_helm_has_nothing_to_say_about_the_chart() -> None:
+    assert "0 chart(s) failed" in helm("lint", "--strict", str(CHART))
+
+
+@pytest.mark.parametrize(
+    ("version", "kind", "is_native"),
+    [
+        ("1.28.0", "auto", False),
+        ("1.29.0", "auto", True),
+        ("1.33.5-gke.100", "auto", True),
+        ("1.28.0", "native", True),
+        ("1.33.0", "plain", False),
+    ],
+)
+def test_the_sidecar_is_native_where_that_exists(sidecar_chart: Path, version: str, kind: str, is_native: bool) -> None:
+    documents = render({"tickover": {"sidecar": {"kind": kind}}}, version, sidecar_chart)
+    pod = one(documents, "Deployment", "shop")["spec"]["template"]["spec"]
+    restarts = {container["name"]: container.get("restartPolicy") for container in pod.get("initContainers", [])}
+    assert restarts == ({"tickover": "Always"} if is_native else {})
+    assert [container["name"] for container in pod["containers"]] == (["shop"] if is_native else ["shop", "tickover"])
+    mounted = {mount["name"] for _, container in containers(documents) for mount in container["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in pod["volumes"]}
+
+
+def test_pods_that_carry_the_sidecar_get_no_workload_of_their_own(sidecar_chart: Path) -> None:
+    assert kinds(render(chart=sidecar_chart)) == {"Deployment", "ConfigMap"}
+
+
+def test_only_a_pod_that_keeps_its_name_gives_it_to_the_instance(sidecar_chart: Path) -> None:
+    def names(documents: list[Document]) -> set[str]:
+        return {item["name"] for _, container in containers(documents) for item in container["env"]}
+
+    assert "TICKOVER_INSTANCE_ID" in names(render())
+    assert "TICKOVER_INSTANCE_ID" not in names(render(chart=sidecar_chart))
+    stable = {"tickover": {"sidecar": {"stablePodNames": True}}}
+    assert "TICKOVER_INSTANCE_ID" in names(render(stable, chart=sidecar_chart))
+
+
+def test_every_container_meets_the_restricted_standard(sidecar_chart: Path) -> None:
+    """Kubernetes' Pod Security Standards, level `restricted`, and a root that can't be written."""
+    found = [*containers(render(EVERYTHING)), *containers(render(chart=sidecar_chart))]
+    assert len(found) == 3
+    for pod, container in found:
+        context = container["securityContext"]
+        assert context["runAsNonRoot"] is True
+        assert context["runAsUser"] > 0
+        assert context["allowPrivilegeEscalation"] is False
+        assert context["readOnlyRootFilesystem"] is True
+        assert context["capabilities"] == {"drop": ["ALL"]}
+        assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+        assert {next(iter(set(volume) - {"name"})) for volume in pod["volumes"]} <= {"configMap", "emptyDir", "secret"}
+        assert not any("hostPort" in port for port in container.get("ports", []))
+        writable = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
+        assert writable == {"/tmp", "/var/lib/tickover"}
+
+
+def test_probes_ask_the_port_of_the_settings() -> None:
+    documents = render({**TOKENS, "settings": {"api": {"port": 9000}}})
+    container = next(item for _, item in containers(documents) if item["name"] == "tickover")
+    for probe, path in (("startupProbe", "livez"), ("livenessProbe", "livez"), ("readinessProbe", "readyz")):
+        assert f"http://127.0.0.1:9000/{path}" in container[probe]["exec"]["command"][2]
+    assert container["ports"] == [{"name": "tickover", "containerPort": 9000}]
+    (port,) = one(documents, "Service")["spec"]["ports"]
+    assert (port["port"], port["targetPort"]) == (9000, "tickover")
+
+
+@pytest.mark.parametrize(
+    ("values", "is_reachable"),
+    [
+        ({}, False),
+        (TOKENS, True),
+        (OIDC, True),
+        ({"settings": {"api": {"allow_unauthenticated": True}}}, True),
+    ],
+    ids=["nobody", "tokens", "oidc", "unauthenticated"],
+)
+def test_there_is_a_service_wherever_callers_can_be_known(values: dict[str, Any], is_reachable: bool) -> None:
+    documents = render(values)
+    settings = yaml.safe_load(one(documents, "ConfigMap")["data"]["tickover.yaml"])
+    assert ("Service" in kinds(documents)) == is_reachable
+    assert settings["api"].get("host") == ("0.0.0.0" if is_reachable else None)
+
+
+def test_new_settings_and_policies_need_new_pods() -> None:
+    def checksum(values: dict[str, Any]) -> str:
+        annotations = one(render(values), "StatefulSet")["spec"]["template"]["metadata"]["annotations"]
+        return str(annotations["checksum/tickover"])
+
+    sums = [checksum(values) for values in ({}, {"settings": {"tick_ms": 2}}, {"policies": [POLICY]}, TOKENS)]
+    assert len(set(sums)) == len(sums)
+    assert checksum({"replicas": 3}) == checksum({})
+
+
+def test_policies_arrive_as_they_are_written() -> None:
+    text = one(render(EVERYTHING), "ConfigMap")["data"]["policies.yaml"]
+    assert [policy.name for policy in parse_policies(text)] == ["p", "q"]
+
+
+def test_keda_decides_how_many_pods_there_are() -> None:
+    documents = render(EVERYTHING)
+    assert "replicas" not in one(documents, "StatefulSet")["spec"]
+    spec = one(documents, "ScaledObject")["spec"]
+    assert spec["scaleTargetRef"] == {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "shop-tickover"}
+    assert [trigger["metadata"] for trigger in spec["triggers"]] == [
+        {"bootstrapServers": "kafka:9092", "consumerGroup": "tickover", "topic": topic, "lagThreshold": "100000"}
+        for topic in ("orders-retry", "reminders")
+    ]
+
+
+def test_a_large_lag_stays_a_whole_number() -> None:
+    values = {**EVERYTHING, "autoscaling": {**EVERYTHING["autoscaling"], "lag": 2_000_000}}
+    triggers = one(render(values), "ScaledObject")["spec"]["triggers"]
+    assert {trigger["metadata"]["lagThreshold"] for trigger in triggers} == {"2000000"}
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"autoscaling": {"enabled": True}}, "autoscaling.topics is empty"),
+        ({"serviceMonitor": {"enabled": True}}, "needs an API that can be reached"),
+    ],
+)
+def test_what_cannot_work_is_refused(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(NotRendered, match=words):
+        render(values)
+
+
+def test_selectors_find_the_pods() -> None:
+    documents = render(EVERYTHING)
+    labels = one(documents, "StatefulSet")["spec"]["template"]["metadata"]["labels"].items()
+    selectors = {
+        "StatefulSet": lambda spec: spec["selector"]["matchLabels"],
+        "PodDisruptionBudget": lambda spec: spec["selector"]["matchLabels"],
+        "NetworkPolicy": lambda spec: spec["podSelector"]["matchLabels"],
+        "Service": lambda spec: spec["selector"],
+    }
+    for kind, selector in selectors.items():
+        assert selector(one(documents, kind)["spec"]).items() <= labels
+    monitor = one(documents, "ServiceMonitor")["spec"]
+    service = one(documents, "Service")
+    assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert {endpoint["port"] for endpoint in monitor["endpoints"]} == {
+        port["name"] for port in service["spec"]["ports"]
+    }
