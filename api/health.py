@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from api.dependencies import GivenPorts, Prober, Reader, Scraper, json_response
 from api.problems import Problem
-from sidecar.stats import Stats, TopicCounts
+from sidecar.stats import Stats, TargetFlow, TopicCounts
 
 router = APIRouter(tags=["process"])
 
@@ -57,6 +57,7 @@ def stats_document(stats: Stats) -> dict[str, Any]:
             "p99": stats.lateness.percentile(0.99),
             "max": stats.lateness.max_ms,
         },
+        "targets": {target: _flow(flow) for target, flow in sorted(stats.targets.items())},
         "early": stats.early,
         "oldest_overdue_ms": stats.oldest_overdue_ms,
         "next_due": None if stats.next_due_ms < 0 else stats.next_due_ms,
@@ -81,6 +82,10 @@ def stats_document(stats: Stats) -> dict[str, Any]:
     }
 
 
+def _flow(flow: TargetFlow) -> dict[str, Any]:
+    return {"waiting": flow.waiting, "rate": flow.rate or None, "breaker": flow.breaker or None}
+
+
 def _counts(counts: TopicCounts) -> dict[str, Any]:
     return {
         "accepted": counts.accepted,
@@ -91,4 +96,5 @@ def _counts(counts: TopicCounts) -> dict[str, Any]:
         "replaced": counts.replaced,
         "applied": counts.applied,
         "held": {"wheel": counts.wheel, "overflow": counts.overflow},
+        "parked": counts.parked,
     }

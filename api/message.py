@@ -11,11 +11,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, mo
 from api.ports import Acknowledged, Limits, Outgoing
 from api.problems import Problem, unprocessable
 from policies.decision import Act, Control, Facts, Hold, Quarantine
+from policies.fields import is_topic
 from policies.glob import compile_globs
-from policies.model import Policy, is_topic
+from policies.model import Policy
 from policies.table import PolicyTable, decide
 from sidecar.partitioner import partition_of
-from sidecar.record import CONTROL_PREFIX, DELAY, DELIVER_AT, ID, TARGET
+from sidecar.record import CONTROL_PREFIX, DELAY, DELIVER_AT, ID, SPREAD, TARGET
 
 NAME_LENGTH_MAX: Final = 1_024
 ID_LENGTH_MAX: Final = 1_024
@@ -77,6 +78,9 @@ class NewMessage(BaseModel):
         default=None, description="A duration: 250ms, 90s, 15m, 2h, 3d, PT90S, or milliseconds"
     )
     deliver_at: StrictInt | str | None = Field(default=None, description="Epoch milliseconds, or RFC 3339 with a zone")
+    spread: StrictInt | str | None = Field(
+        default=None, description="How much later it may be, as a duration; limited by the policy's spread_max"
+    )
     id: Annotated[str, AfterValidator(_printable), Field(min_length=1, max_length=ID_LENGTH_MAX)] | None = None
 
     @model_validator(mode="after")
@@ -143,6 +147,7 @@ def _controls(message: NewMessage, message_id: str) -> dict[str, bytes]:
     given = {
         DELIVER_AT: message.deliver_at,
         DELAY: message.delay,
+        SPREAD: message.spread,
         TARGET: message.target,
         ID: message_id,
     }

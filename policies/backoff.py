@@ -54,10 +54,12 @@ def delay_ms(backoff: Backoff, failed_attempt: int, identity: tuple[str, int, in
     if shortest_ms == longest_ms:
         return longest_ms
     # 64 bits scaled to the range by multiplication: no modulo bias worth the name, and no float.
-    return shortest_ms + ((_hash_of(identity) * (longest_ms - shortest_ms + 1)) >> 64)
+    return shortest_ms + ((hash_of(identity) * (longest_ms - shortest_ms + 1)) >> 64)
 
 
-def _hash_of(identity: tuple[str, int, int]) -> int:
-    """64 bits, the same in every process and version. A topic name has no slash: identities stay apart."""
+def hash_of(identity: tuple[str, int, int], purpose: bytes = b"") -> int:
+    """64 bits, the same in every process and version; for another purpose (at most 16 bytes) others. A topic name has
+    no slash: identities stay apart.
+    """
     text = "{}/{}/{}".format(*identity)
-    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
+    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, person=purpose).digest(), "big")

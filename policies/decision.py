@@ -31,8 +31,10 @@ FIRE: Final = "fire"
 # Why a record is dead.
 ATTEMPTS_EXHAUSTED: Final = "attempts_exhausted"
 NOT_RETRYABLE: Final = "not_retryable"
+ORDER_FULL: Final = "order_full"
 TIMEOUT: Final = "timeout"
 EXPIRED: Final = "expired"
+DEAD_REASONS: Final = frozenset({ATTEMPTS_EXHAUSTED, NOT_RETRYABLE, ORDER_FULL, TIMEOUT, EXPIRED})
 
 
 class Facts(NamedTuple):
@@ -70,6 +72,7 @@ class Dead(NamedTuple):
     first_failure_ms: int  # -1: a delay policy
     id: str | None
     due_ms: int  # the record's timestamp
+    target: str = ""  # of a retry: where it failed
 
 
 class Quarantine(NamedTuple):

@@ -72,7 +72,7 @@ class NewerSchema(PolicyError):
     """The policy topic holds a record of a newer program: reading on would mean guessing."""
 
     def __init__(self, schema: int, offset: int) -> None:
-        super().__init__(f"the record at offset {offset} has schema {schema}: this program is too old to read it")
+        super().__init__(f"the record at offset {offset} has schema {schema} of a newer tickover: run the newer one")
         self.schema = schema
         self.offset = offset
 

@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from policies.backoff import delay_range_ms
+from policies.conditions import holds
 from policies.decision import ATTEMPTS_EXHAUSTED, TIMEOUT, Dead, Decision, Facts, Hold
 from policies.model import Retry
-from policies.table import PolicyTable, Rule, decide, holds
+from policies.spread import spread_of
+from policies.table import PolicyTable, Rule, decide
 
 STEPS_MAX: Final = 1_000
 
@@ -15,7 +17,7 @@ STEPS_MAX: Final = 1_000
 class Step:
     """One delivery to come. The times assume that every attempt fails the moment it is delivered.
 
-    A wait has a range, because jitter depends on the offset that the record will have when it comes back;
+    A wait has a range, because jitter and spread depend on the offset that the record will have when it comes back;
     the wait of the record at hand is known, so its range is a point.
     """
 
@@ -76,6 +78,7 @@ def _schedule(
         if len(steps) >= STEPS_MAX:
             return tuple(steps), None, True
         delay_min_ms, delay_max_ms = delay_range_ms(retry.backoff, failed)
+        delay_max_ms += spread_of(retry).usual_ms
         due_min_ms, due_max_ms = steps[-1].due_min_ms + delay_min_ms, steps[-1].due_max_ms + delay_max_ms
         if retry.timeout is not None and due_min_ms > first_failure_ms + retry.timeout:
             return tuple(steps), "timeout", False

@@ -2,7 +2,7 @@
 records has the same history, whoever wrote them and however the writers raced.
 
     record   key     the policy's name, for people; no reader looks at it
-             value   {"schema": 1, "write": "...", "name": "orders-retry", "expected": 3, "author": "...",
+             value   {"schema": 1 or 2, "write": "...", "name": "orders-retry", "expected": 3, "author": "...",
                       "managed_by": "api", "policy": {...} or null}
 
 A record counts if `expected` is the version that its name has at that moment (0: there is none); the name
@@ -15,7 +15,7 @@ count that record.
 import json
 from bisect import bisect_right
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -23,7 +23,14 @@ from policies.errors import NewerSchema
 from policies.model import NAME_PATTERN, ManagedBy, Policy, Removed, Versioned, policy_document
 from policies.table import EMPTY_TABLE, PolicyTable
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
+# What policies could not say before schema 2, by part. A policy that says none of it is written as schema 1, so that
+# replicas of an older version go on reading.
+ADDED_WITH_2: Final = {
+    "retry": ("breaker", "spread", "spread_max"),
+    "delay": ("spread", "spread_max"),
+    "target": ("rate", "burst"),
+}
 RECORD_BYTES_MAX: Final = 512 * 1024
 POLICIES_MAX: Final = 10_000
 PAST_TABLES_MAX: Final = 64
@@ -35,7 +42,6 @@ class Change(BaseModel):
     """What one record asks for."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-    schema_: Annotated[Literal[1], Field(alias="schema")] = 1
     write: Annotated[str, Field(min_length=1, max_length=64)]  # unique: the writer knows its own record by it
     name: Annotated[str, Field(pattern=NAME_PATTERN)]
     expected: Annotated[int, Field(ge=0, lt=VERSION_MAX)]
@@ -52,10 +58,19 @@ class Verdict(NamedTuple):
     current_version: int  # of the name before the record; 0: no such policy
 
 
+def schema_of(policy: Policy | None) -> int:
+    """The lowest schema that can say this policy."""
+    document = {} if policy is None else policy_document(policy)
+    added = "order" in document or any(
+        name in document.get(part, {}) for part, names in ADDED_WITH_2.items() for name in names
+    )
+    return 2 if added else 1
+
+
 def encode_change(change: Change) -> bytes:
     """The value of the record that asks for the change."""
     document = {
-        "schema": SCHEMA,
+        "schema": schema_of(change.policy),
         "write": change.write,
         "name": change.name,
         "expected": change.expected,
@@ -76,8 +91,8 @@ def decode_change(value: bytes | None, offset: int) -> Change | None:
         return None
     if not isinstance(document, dict):
         return None
-    schema = document.get("schema")
-    if not isinstance(schema, int) or isinstance(schema, bool):
+    schema = document.pop("schema", None)
+    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
         return None
     if schema > SCHEMA:
         raise NewerSchema(schema, offset)
@@ -86,6 +101,8 @@ def decode_change(value: bytes | None, offset: int) -> Change | None:
     except ValidationError:
         return None
     if change.policy is not None and change.policy.name != change.name:
+        return None
+    if schema < schema_of(change.policy):  # to a reader of that schema it is garbage, so it is to all
         return None
     return change
 

@@ -4,84 +4,24 @@ Durations are written as `90s` or `PT90S` and held as whole milliseconds. A chan
 needs a new schema number in `policies/log.py`: all readers of the policy topic must accept the same records.
 """
 
-import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
-from policies.duration import DAY_MS, format_duration, parse_duration
+from policies.duration import DAY_MS
+from policies.fields import GLOBS_MAX, Duration, Glob, Globs, HeaderName, Percent, Rate, Topic, TopicGlob
 
 NAME_PATTERN: Final = r"^[a-z0-9][a-z0-9.-]{0,62}$"
-TOPIC_LENGTH_MAX: Final = 249
 ATTEMPTS_MAX: Final = 10_000
 BACKOFF_MAX_DEFAULT_MS: Final = DAY_MS
 DELAY_MAX_DEFAULT_MS: Final = 400 * DAY_MS
-GLOBS_MAX: Final = 1_000
-CONTROL_PREFIX: Final = "tickover-"
+PARKED_MAX: Final = 100_000_000
+PARKED_MAX_DEFAULT: Final = 100_000
 
-_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
-_TOPIC_GLOB: Final = re.compile(r"[A-Za-z0-9._*?\[\]!-]{1,249}")
 
 Jitter = Literal["none", "full", "equal"]
 ManagedBy = Literal["file", "api"]
-
-
-def is_topic(text: str) -> bool:
-    """Whether Kafka accepts it as the name of a topic."""
-    return _TOPIC.fullmatch(text) is not None and text not in (".", "..")
-
-
-def _check_topic(text: str) -> str:
-    if not is_topic(text):
-        raise ValueError("not a topic name (letters, digits, and . _ -, at most 249)")
-    return text
-
-
-def _check_topic_glob(text: str) -> str:
-    if not _TOPIC_GLOB.fullmatch(text):
-        raise ValueError("not a topic name or glob (letters, digits, and . _ - * ? [...], at most 249)")
-    return text
-
-
-def _check_header(text: str) -> str:
-    if text.startswith(CONTROL_PREFIX):
-        raise ValueError("a policy cannot be matched on tickover's own headers")
-    return text
-
-
-Duration = Annotated[
-    int,
-    BeforeValidator(parse_duration),
-    PlainSerializer(format_duration, return_type=str),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {
-                    "type": "string",
-                    "minLength": 1,
-                    "maxLength": 64,
-                    "examples": ["250ms", "90s", "15m", "2h", "PT90S"],
-                },
-                {"type": "number", "minimum": 0, "description": "milliseconds"},
-            ]
-        }
-    ),
-]
-Topic = Annotated[str, AfterValidator(_check_topic), Field(max_length=TOPIC_LENGTH_MAX)]
-TopicGlob = Annotated[str, AfterValidator(_check_topic_glob), Field(max_length=TOPIC_LENGTH_MAX)]
-Glob = Annotated[str, Field(min_length=1, max_length=1_024)]
-HeaderName = Annotated[str, AfterValidator(_check_header), Field(min_length=1, max_length=1_024)]
-Globs = Annotated[tuple[Glob, ...], Field(max_length=GLOBS_MAX)]
 
 _SETTINGS: Final = ConfigDict(frozen=True, extra="forbid")
 
@@ -132,6 +72,24 @@ class ListBackoff(BaseModel):
 Backoff = FixedBackoff | ExponentialBackoff | ListBackoff
 
 
+class Breaker(BaseModel):
+    """When retries to a target pause: of at least `minimum` within `window` so many came back as failures. After `open`
+    some `probes` go; if too many of those come back within `open`, it is open again, for longer.
+    """
+
+    model_config = _SETTINGS
+    failures: Percent = Field(default="50%", validate_default=True)
+    window: Annotated[Duration, Field(ge=1_000)] = 60_000
+    minimum: Annotated[int, Field(strict=True, ge=1, le=1_000_000)] = 20
+    open: Annotated[Duration, Field(ge=1_000)] = 30_000
+    probes: Annotated[int, Field(strict=True, ge=1, le=1_000)] = 5
+
+
+def _check_spread(spread: int | None, spread_max: int | None) -> None:
+    if spread is not None and spread_max is not None and spread > spread_max:
+        raise ValueError("spread cannot be longer than spread_max")
+
+
 class Retry(BaseModel):
     """What happens to failed records: `attempts` deliveries after the first failure, then dead-lettered."""
 
@@ -141,28 +99,70 @@ class Retry(BaseModel):
     timeout: Duration | None = None
     retry_on: Annotated[Globs, Field(min_length=1)] = ("*",)
     give_up_on: Globs = ()
+    breaker: Breaker | None = None
+    spread: Duration | None = None
+    spread_max: Duration | None = None
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        _check_spread(self.spread, self.spread_max)
+        return self
 
 
 class Delay(BaseModel):
-    """How long records are held: `default` when no header says otherwise, `max` at most."""
+    """How long records are held: `default` when no header says otherwise, `max` at most.
+
+    Here as in `retry`: `spread` is how much later than due a record may be, so that herds move apart, and `spread_max`
+    the most that a record may allow by header (left out: no more than `spread`).
+    """
 
     model_config = _SETTINGS
     default: Duration | None = None
     max: Duration = DELAY_MAX_DEFAULT_MS
+    spread: Duration | None = None
+    spread_max: Duration | None = None
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:
+        _check_spread(self.spread, self.spread_max)
         if self.default is not None and self.default > self.max:
             raise ValueError("default cannot be longer than max")
         return self
 
 
+class Order(BaseModel):
+    """Order by key: while a record of a key waits, later ones of that key and policy are parked behind it, at most
+    `parked_max` in a partition of the source. `when_full`: its intake waits, or they are dead-lettered.
+    """
+
+    model_config = _SETTINGS
+    by: Literal["key"]
+    parked_max: Annotated[int, Field(strict=True, ge=1, le=PARKED_MAX)] = PARKED_MAX_DEFAULT
+    when_full: Literal["pause", "dead_letter"] = "pause"
+
+
+def _order_of(value: Any) -> Any:
+    return {"by": value} if isinstance(value, str) else value
+
+
 class Target(BaseModel):
-    """Where records go: `topic` when no header says otherwise; a header may name what `allow` matches."""
+    """Where records go: `topic` when no header says otherwise; a header may name what `allow` matches.
+
+    `rate` limits what all replicas together emit to each of these targets, `burst` (left out: what one second brings)
+    what they emit at once after a pause. Of several policies that limit one target the lowest rate counts.
+    """
 
     model_config = _SETTINGS
     topic: Topic | None = None
     allow: Annotated[tuple[TopicGlob, ...], Field(max_length=GLOBS_MAX)] = ()
+    rate: Rate | None = None
+    burst: Annotated[int, Field(strict=True, ge=1, le=1_000_000_000)] | None = None
+
+    @model_validator(mode="after")
+    def _check_burst(self) -> Self:
+        if self.burst is not None and self.rate is None:
+            raise ValueError("burst needs rate")
+        return self
 
 
 class DeadLetter(BaseModel):
@@ -170,6 +170,9 @@ class DeadLetter(BaseModel):
 
     model_config = _SETTINGS
     topic: Topic
+
+
+_ORDER_SCHEMA: Final = {"anyOf": [{"const": "key"}, Order.model_json_schema(), {"type": "null"}]}
 
 
 class Policy(BaseModel):
@@ -196,6 +199,7 @@ class Policy(BaseModel):
     match: Match
     retry: Retry | None = None
     delay: Delay | None = None
+    order: Annotated[Order | None, BeforeValidator(_order_of), WithJsonSchema(_ORDER_SCHEMA)] = None
     target: Target = Target()
     dead_letter: DeadLetter | None = None
 
@@ -203,6 +207,8 @@ class Policy(BaseModel):
     def _check_kind(self) -> Self:
         if (self.retry is None) == (self.delay is None):
             raise ValueError("a policy has exactly one of retry and delay")
+        if self.order is not None and self.retry is None:
+            raise ValueError("order is for retry policies: delayed records are due when they say")
         if self.delay is not None and self.target.topic is None and not self.target.allow:
             raise ValueError("a delay policy needs target.topic or target.allow: it has nowhere to emit to")
         return self

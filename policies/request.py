@@ -18,6 +18,7 @@ from sidecar.record import (
     EXPIRES_AT,
     FIRST_FAILURE,
     ID,
+    SPREAD,
     TARGET,
     TARGET_PARTITION,
 )
@@ -54,6 +55,7 @@ class Request(NamedTuple):
     id: str | None
     expires_ms: int  # -1: never
     action: str = ""  # of a control record, which has an id then
+    spread_ms: int = -1  # not given
 
 
 class Failure(NamedTuple):
@@ -66,7 +68,7 @@ class Failure(NamedTuple):
 
 def read_request(controls: Mapping[str, Control]) -> Request:
     """The request of a record. Raises Refusal (bad_header)."""
-    deliver_at_ms = delay_ms = target_partition = expires_ms = -1
+    deliver_at_ms = delay_ms = target_partition = expires_ms = spread_ms = -1
     message_id: str | None = None
     target: Found = ABSENT
     # Hot: a loop over the few headers that are there beats one look-up for each that could be.
@@ -74,7 +76,7 @@ def read_request(controls: Mapping[str, Control]) -> Request:
         if name == TARGET:
             target = raw
         elif name == DELAY:
-            delay_ms = _delay_of(raw)
+            delay_ms = _duration_of(DELAY, raw)
         elif name == DELIVER_AT:
             deliver_at_ms = _time_of(DELIVER_AT, raw)
         elif name == TARGET_PARTITION:
@@ -83,9 +85,12 @@ def read_request(controls: Mapping[str, Control]) -> Request:
             expires_ms = _time_of(EXPIRES_AT, raw)
         elif name == ID:
             message_id = _id_of(raw)
+        elif name == SPREAD:
+            spread_ms = _duration_of(SPREAD, raw)
     action = _action_of(controls[ACTION], message_id) if ACTION in controls else ""
     # Hot: half the time of Request(...), which is a Python function that does this.
-    return _new_tuple(Request, (deliver_at_ms, delay_ms, target, target_partition, message_id, expires_ms, action))
+    fields = (deliver_at_ms, delay_ms, target, target_partition, message_id, expires_ms, action, spread_ms)
+    return _new_tuple(Request, fields)
 
 
 def read_failure(controls: Mapping[str, Control], timestamp_ms: int) -> Failure:
@@ -116,19 +121,19 @@ def text_of(header: str, raw: Found) -> str:
 
 
 @lru_cache(DURATIONS_CACHED_MAX)
-def _cached_delay_of(raw: bytes) -> int:
+def _cached_duration_of(header: str, raw: bytes) -> int:
     try:
-        return parse_duration(text_of(DELAY, raw))
+        return parse_duration(text_of(header, raw))
     except FormatError as error:
-        raise Refusal(BAD_HEADER, f"{DELAY}: {error.problem}") from None
+        raise Refusal(BAD_HEADER, f"{header}: {error.problem}") from None
 
 
-def _delay_of(raw: Found) -> int:
+def _duration_of(header: str, raw: Found) -> int:
     # The length is limited before the cache, so that its memory is; a cache keeps no errors.
     if isinstance(raw, bytes) and len(raw) <= TEXT_LENGTH_MAX:
-        return _cached_delay_of(raw)
-    text_of(DELAY, raw)
-    raise Refusal(BAD_HEADER, f"{DELAY}: longer than {TEXT_LENGTH_MAX} bytes")
+        return _cached_duration_of(header, raw)
+    text_of(header, raw)
+    raise Refusal(BAD_HEADER, f"{header}: longer than {TEXT_LENGTH_MAX} bytes")
 
 
 def _time_of(header: str, raw: Found) -> int:

@@ -15,12 +15,13 @@ Order of questions, the first that says no ends it:
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
 from policies.backoff import delay_ms
+from policies.conditions import Conditions, conditions_of, holds
 from policies.control import act, too_far
 from policies.decision import (
     ATTEMPTS_EXHAUSTED,
@@ -44,10 +45,12 @@ from policies.decision import (
     Repeated,
 )
 from policies.duration import TIME_MAX_MS
+from policies.fields import is_topic
 from policies.glob import compile_globs, is_exact, literal_length
-from policies.model import DELAY_MAX_DEFAULT_MS, Policy, Retry, Versioned, is_topic
+from policies.model import DELAY_MAX_DEFAULT_MS, Policy, Retry, Versioned
 from policies.request import ABSENT, Found, Request, read_failure, read_request, text_of
-from sidecar.record import ACTION, TARGET
+from policies.spread import Spread, spread_due_ms, spread_of
+from sidecar.record import ACTION, OFFSET_MAX, TARGET
 
 __all__ = [
     "EMPTY_TABLE",
@@ -70,11 +73,8 @@ RETRY_SUFFIX: Final = "-retry"
 DEAD_LETTER_SUFFIX: Final = "-dlq"
 TOPICS_CACHED_MAX: Final = 10_000
 TARGETS_CACHED_MAX: Final = 1_024
-HEADER_VALUE_BYTES_MAX: Final = 4_096  # of a header value, this much is compared with a condition's glob
 
 _new_tuple: Final = tuple.__new__
-
-Conditions = tuple[tuple[str, re.Pattern[str]], ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,6 +89,7 @@ class Rule:
     default_target: str | None
     default_delay_ms: int  # -1: none
     delay_max_ms: int
+    spread: Spread
     allow: re.Pattern[str] | None
     retry_on: re.Pattern[str] | None
     give_up_on: re.Pattern[str] | None
@@ -130,7 +131,12 @@ class PolicyTable:
 
     version: int
     policies: Mapping[str, Versioned]
+    orders: bool = field(default=False, init=False)  # some policy orders by key
     _rules: dict[str, tuple[Rule, ...]] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        orders = any(versioned.policy.order is not None for versioned in self.policies.values())
+        object.__setattr__(self, "orders", orders)
 
     def rules(self, topic: str) -> tuple[Rule, ...]:
         """The policies that may match records of this topic, in matching order."""
@@ -162,22 +168,22 @@ def _rank(policy: Policy, topic: str) -> tuple[int, int, int] | None:
 
 def _compile(versioned: Versioned, topic: str) -> Rule:
     policy = versioned.policy
-    conditions = tuple(
-        (name, pattern) for name, glob in policy.match.headers.items() if (pattern := compile_globs((glob,)))
-    )
     default_target = policy.target.topic
     if default_target is None and policy.retry is not None and topic.endswith(RETRY_SUFFIX):
         default_target = topic.removesuffix(RETRY_SUFFIX) or None
     delay, retry = policy.delay, policy.retry
+    part = retry or delay
+    assert part is not None, "a policy has one of them"
     return Rule(
         policy=policy,
         retry=retry,
         topic=topic,
         label=f"{policy.name}@{versioned.version}",
-        conditions=conditions,
+        conditions=conditions_of(policy.match),
         default_target=default_target,
         default_delay_ms=-1 if delay is None or delay.default is None else delay.default,
         delay_max_ms=DELAY_MAX_DEFAULT_MS if delay is None else delay.max,
+        spread=spread_of(part),
         allow=compile_globs(policy.target.allow),
         retry_on=None if retry is None else compile_globs(retry.retry_on),
         give_up_on=None if retry is None else compile_globs(retry.give_up_on),
@@ -202,7 +208,7 @@ def decide(facts: Facts, table: PolicyTable) -> Decision:
         if request.action:
             return act(request, controls, timestamp_ms, rule.label, rule.delay_max_ms)
         if rule.retry is None:
-            return _decide_delay(rule, timestamp_ms, request)
+            return _decide_delay(rule, facts, request)
         return _decide_retry(rule, rule.retry, facts, request)
     except Refusal as refusal:
         return Quarantine(refusal.reason, refusal.detail)
@@ -212,23 +218,12 @@ def depends_on_request_alone(topic: str, table: PolicyTable) -> bool:
     """Whether for this topic delay, target and partition asked for decide, whatever the record: the due time then
     moves with the record's timestamp, and nothing else changes."""
     rules = table.rules(topic)
-    return bool(rules) and rules[0].retry is None and not rules[0].conditions
+    return bool(rules) and rules[0].retry is None and not rules[0].conditions and not rules[0].spread.usual_ms
 
 
-def holds(conditions: Conditions, headers: Sequence[tuple[str, bytes | None]]) -> bool:
-    """Whether for every condition some header of its name has a value that matches; null never does."""
-    return all(
-        any(name == wanted and value is not None and pattern.match(_text(value)) for name, value in headers)
-        for wanted, pattern in conditions
-    )
-
-
-def _text(value: bytes) -> str:
-    return value[:HEADER_VALUE_BYTES_MAX].decode(errors="replace")
-
-
-def _decide_delay(rule: Rule, timestamp_ms: int, request: Request) -> Hold | Dead:
-    deliver_at_ms, wait_ms, raw_target, target_partition, message_id, expires_ms, _ = request
+def _decide_delay(rule: Rule, facts: Facts, request: Request) -> Hold | Dead:
+    deliver_at_ms, wait_ms, raw_target, target_partition, message_id, expires_ms, _, _ = request
+    timestamp_ms = facts.timestamp_ms
     target, dead_letter = rule.topics_of(raw_target)
     if deliver_at_ms >= 0:
         due_ms = deliver_at_ms
@@ -242,6 +237,8 @@ def _decide_delay(rule: Rule, timestamp_ms: int, request: Request) -> Hold | Dea
         raise too_far(rule.label, rule.delay_max_ms)
     if 0 <= expires_ms < due_ms:
         return Dead(EXPIRED, dead_letter, rule.label, 0, -1, message_id, timestamp_ms)
+    if rule.spread.max_ms:
+        due_ms = _spread(rule, facts, request, due_ms, timestamp_ms + rule.delay_max_ms)
     # Hot: half the time of Hold(...), which is a Python function that does this.
     return _new_tuple(Hold, (due_ms, target, target_partition, rule.label, 0, -1, expires_ms, dead_letter, message_id))
 
@@ -252,7 +249,7 @@ def _decide_retry(rule: Rule, retry: Retry, facts: Facts, request: Request) -> H
     target, dead_letter = rule.topics_of(request.target)
 
     def dead(reason: str) -> Dead:
-        return Dead(reason, dead_letter, rule.label, failed, first_failure_ms, request.id, timestamp_ms)
+        return Dead(reason, dead_letter, rule.label, failed, first_failure_ms, request.id, timestamp_ms, target)
 
     if failed > retry.attempts:
         return dead(ATTEMPTS_EXHAUSTED)
@@ -271,6 +268,10 @@ def _decide_retry(rule: Rule, retry: Retry, facts: Facts, request: Request) -> H
         return dead(TIMEOUT)
     if 0 <= request.expires_ms < due_ms:
         return dead(EXPIRED)
+    if rule.spread.max_ms:
+        too_far_ms = timestamp_ms + rule.delay_max_ms if asked else OFFSET_MAX
+        timeout_ms = OFFSET_MAX if retry.timeout is None else first_failure_ms + retry.timeout
+        due_ms = _spread(rule, facts, request, due_ms, min(too_far_ms, timeout_ms))
     return Hold(
         due_ms,
         target,
@@ -282,6 +283,13 @@ def _decide_retry(rule: Rule, retry: Retry, facts: Facts, request: Request) -> H
         dead_letter,
         request.id,
     )
+
+
+def _spread(rule: Rule, facts: Facts, request: Request, due_ms: int, latest_ms: int) -> int:
+    if request.expires_ms >= 0:  # half of the time that is left stays for whatever makes it late
+        latest_ms = min(latest_ms, due_ms + (request.expires_ms - due_ms) // 2)
+    identity = facts.topic, facts.partition, facts.offset
+    return spread_due_ms(due_ms, rule.spread, request.spread_ms, latest_ms, identity)
 
 
 def _is_retryable(rule: Rule, retry: Retry, error_class: str | None) -> bool:

@@ -164,6 +164,8 @@ class Actions:
         self, lane: Lane, held: Held, in_memory: bool, outcome: Outcome, related: int, carried: Held | None = None
     ) -> None:
         """Take a record from where it is held, and let it leave."""
+        if lane.order is not None:
+            lane.order.struck(held)
         if in_memory:
             lane.ids.forget((held,))
         if take_out(lane, held, in_memory) is Place.WHEEL:

@@ -13,6 +13,7 @@ from sidecar.deciding import Decider, HeaderLimits
 from sidecar.emission import Emitter
 from sidecar.engine import Engine, EngineSettings, Parts
 from sidecar.exactly_once import ExactlyOnce
+from sidecar.flow.gate import Gate
 from sidecar.held_view import Viewer
 from sidecar.kafka import (
     KafkaOutput,
@@ -25,6 +26,7 @@ from sidecar.kafka_intake import KafkaIntake
 from sidecar.kafka_starts import KafkaStarts
 from sidecar.kafka_transactions import KafkaOutputs
 from sidecar.ledger import LedgerTopic
+from sidecar.ordering import Ordering
 from sidecar.overflow import Overflow
 from sidecar.overflow_worker import OverflowWorker
 from sidecar.ports import Time
@@ -39,6 +41,7 @@ from sidecar.snapshot import Publisher
 from sidecar.tally import Tally
 from sidecar.targets import Targets
 from sidecar.topics import KafkaLedgerLog
+from sidecar.traces import Traces
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,8 @@ class Machinery:
     intake: KafkaIntake
     publisher: Publisher
     viewer: Viewer
+    traces: Traces | None
+    gate: Gate
     close: Callable[[], None]
 
 
@@ -99,6 +104,7 @@ def build(
         lone_output = LoneOutput(lone_producer_settings(client), problem)
         settlement = AtLeastOnce((output, lone_output), intake, ledger, emitter.returned, tally, time)
     emitter.settlement = settlement
+    settlement.traces = Traces(settings.otel.queue_max) if settings.otel.enabled else None
     worker = OverflowWorker(storage.overflow, settings.horizon_ms, emitter.to_wheel)
     ledger_log = KafkaLedgerLog(client, ledger.name)
     starts = KafkaStarts(client, settings.group, settings.start == "latest")
@@ -107,15 +113,16 @@ def build(
     sources = Sources(ledger, rebuild_log, source_log, storage.rebuild)
     rebuild = RebuildWorker(sources, tally, settings.redis.rebuild_rate)
     actions = Actions(emitter, worker, rebuild, tally)
+    ordering = Ordering(worker, rebuild)
     assignment = Assignment(intake, emitter, settlement, (worker, recovery), time.now_ms)
     intake.events = assignment
     publisher = Publisher(replica_name(settings), tally, emitter, assignment, worker, time)
     problem.publisher = publisher
     limits = HeaderLimits(settings.intake.headers_max, settings.intake.header_bytes_max, settings.quarantine.topic)
-    decider = Decider(limits, targets.partitions, policies.table_at, settings.own_topics)
+    decider = Decider(limits, targets.partitions, policies.table_at, settings.own_topics, emitter.gate.failed)
     engine = Engine(
         engine_settings(settings),
-        Parts(intake, emitter, settlement, decider, worker, rebuild, actions, assignment, publisher, tally),
+        Parts(intake, emitter, settlement, decider, worker, rebuild, actions, ordering, assignment, publisher, tally),
         policies.table,
     )
 
@@ -129,7 +136,7 @@ def build(
             reader.close()
         slot.close()
 
-    return Machinery(engine, intake, publisher, Viewer(assignment, emitter), close)
+    return Machinery(engine, intake, publisher, Viewer(assignment, emitter), settlement.traces, emitter.gate, close)
 
 
 def engine_settings(settings: Settings) -> EngineSettings:

@@ -30,6 +30,7 @@ from sidecar.record import (
     POLICY,
     REASON,
     SOURCE,
+    SPREAD,
     TARGET,
     TARGET_PARTITION,
     WRITTEN,
@@ -99,7 +100,7 @@ def split(headers: Headers | None) -> Split:
         elif kind == CONTROL:
             controls[name] = value if name not in controls else REPEATED
         elif kind == _FIRST_MET:
-            origin = origin if value is None else value
+            origin = value or origin
         elif kind != _OWN:
             controls[name] = value if name not in controls else REPEATED
             if kind == _COUNTED:
@@ -181,6 +182,7 @@ def asked_headers(held: Held, here: bytes) -> Headers:
         (DELIVER_AT, b"%d" % held.due_ms),
         (TARGET, held.target.encode()),
         (ORIGIN, held.origin or here + b"%d" % held.came_at),
+        (SPREAD, b"0"),  # it has been
     ]
     if held.target_partition >= 0:
         asked.append((TARGET_PARTITION, b"%d" % held.target_partition))

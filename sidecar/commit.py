@@ -81,7 +81,9 @@ def decode_metadata(offset: int, text: str) -> CommitState | None:
     if type(version) is not int or version < 1:
         raise LedgerFormatError(f"commit metadata of version {version!r:.80}")
     if version > _VERSION:
-        raise NewerLedgerFormatError(f"commit metadata of version {version}; this is version {_VERSION}")
+        raise NewerLedgerFormatError(
+            f"commit metadata of version {version} of a newer tickover; this one reads {_VERSION}: run the newer one"
+        )
     try:
         due_ms, watermark_offset = fields["watermark"]
         return CommitState(

@@ -7,13 +7,19 @@ or bytes. An attribute that holds a duration ends in `_ms`; the name that users 
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, Self
-from urllib.parse import unquote, urlsplit, urlunsplit
+from typing import Final, Literal, Self
 
 from pydantic import Field, SecretStr, ValidationError, model_validator
 
 from sidecar.config_api import ApiSettings
-from sidecar.config_operations import ChangesSettings, DeadLettersSettings, RedriveSettings, SchedulesSettings
+from sidecar.config_operations import (
+    ChangesSettings,
+    DeadLettersSettings,
+    OtelSettings,
+    RedriveSettings,
+    SchedulesSettings,
+)
+from sidecar.config_redis import EMBEDDED, RedisSettings
 from sidecar.config_sources import ConfigError, explain, gather, nest
 from sidecar.config_topics import AuditSettings, LedgerSettings, PoliciesSettings, QuarantineSettings
 from sidecar.config_values import (
@@ -25,9 +31,7 @@ from sidecar.config_values import (
     data_dir,
 )
 
-EMBEDDED: Final = "embedded"
 EMBEDDED_JAVA: Final = "embedded-java"
-SERVER_SCHEMES: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster")
 
 __all__ = ["ConfigError", "Settings", "load_settings"]
 
@@ -94,53 +98,6 @@ class KafkaSettings(Section):
         return self
 
 
-class RedisSettings(Section):
-    """The server of the overflow. A user name and password in the URL are taken out of it and kept apart."""
-
-    url: str = Field(
-        default=EMBEDDED,
-        description=(
-            "`embedded` starts the bundled server; else redis://, rediss://, redis+cluster:// or rediss+cluster://; a"
-            " Cluster may have several hosts, by commas: any that answers will do"
-        ),
-    )
-    username: str = Field(default="", description="User name; empty for the default user")
-    password: SecretStr = Field(default=SecretStr(""), description="Password; better given by redis.password_file")
-    rebuild_rate: int = Field(
-        default=100_000, ge=0, le=10_000_000,
-        description="Records per second that are written back after Redis lost them, 0 to 10,000,000; 0: no limit",
-    )  # fmt: skip
-
-    @property
-    def embedded(self) -> bool:
-        return self.url == EMBEDDED
-
-    @model_validator(mode="before")
-    @classmethod
-    def _take_credentials_out(cls, values: Any) -> Any:
-        url = values.get("url", EMBEDDED) if isinstance(values, Mapping) else None
-        if not isinstance(url, str) or url == EMBEDDED:
-            return values
-        try:
-            parts = urlsplit(url)
-            hosts = [urlsplit(f"//{host}") for host in parts.netloc.rpartition("@")[2].split(",")]
-            are_hosts = all(host.hostname and host.port != 0 for host in hosts)
-        except ValueError:  # its text may hold a piece of the password
-            raise ValueError("redis.url has no valid host; percent-encode / # ? @ in a password") from None
-        if parts.scheme not in SERVER_SCHEMES or not are_hosts:
-            raise ValueError("redis.url must be `embedded` or redis[s][+cluster]://host[:port][/database]")
-        if len(hosts) > 1 and "+cluster" not in parts.scheme:
-            raise ValueError("redis.url names several hosts, which only redis[s]+cluster:// has")
-        if "@" not in parts.netloc:
-            return values
-        given = {"username": unquote(parts.username or ""), "password": unquote(parts.password or "")}
-        for name, item in given.items():
-            if item and values.get(name):
-                raise ValueError(f"redis.{name} is given twice: in redis.url and by itself")
-        bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-        return {**values, **{name: item for name, item in given.items() if item}, "url": bare}
-
-
 class LogSettings(Section):
     """What is logged, to stderr. Payloads and header values never are."""
 
@@ -203,6 +160,7 @@ class Settings(Section):
     redrive: RedriveSettings = Field(default=RedriveSettings())
     changes: ChangesSettings = Field(default=ChangesSettings())
     schedules: SchedulesSettings = Field(default=SchedulesSettings())
+    otel: OtelSettings = Field(default=OtelSettings())
     log: LogSettings = Field(default=LogSettings())
 
     @property

@@ -1,4 +1,4 @@
-"""Settings of what operators do: dead letters, their redrive, changes of many held messages, schedules."""
+"""Settings of what operators do: dead letters, their redrive, changes of many held messages, schedules; traces."""
 
 from pydantic import Field
 
@@ -88,3 +88,21 @@ class SchedulesSettings(Section):
         default=1_000, ge=1, le=10_000, description="How many `missed: all` makes up for, the last ones, 1 to 10,000"
     )
     topic: TopicOrDefault = Field(default="", description="Topic of the schedules; empty: tickover.<group>.schedules")
+
+
+class OtelSettings(Section):
+    """OpenTelemetry: a span for each emission of a message whose producer was traced (extra `otel`)."""
+
+    enabled: bool = Field(default=False, description="Send spans; needs `pip install 'tickover[otel]'`")
+    endpoint: str = Field(
+        default="",
+        pattern=r"^(https?://[^\s/@]+(/\S*)?)?$",
+        description="Where spans go, OTLP over HTTP, with path (http://collector:4318/v1/traces); empty: as the "
+        "OTEL_EXPORTER_OTLP_ variables say, else http://localhost:4318/v1/traces",
+    )
+    queue_max: int = Field(
+        default=4_096,
+        ge=1,
+        le=1_000_000,
+        description="Spans that may wait to be sent, 1 to 1,000,000; more are dropped and counted",
+    )

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, SecretStr
 
 from policies.duration import format_duration, parse_duration
-from policies.model import is_topic
+from policies.fields import is_topic
 
 SIZE_UNITS: Final = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 REPLICAS_MAX: Final = 100

@@ -35,7 +35,8 @@ class HeaderLimits:
 
 class Decider:
     """`partitions` are the topics known to exist; `table_at(version)` gives the policy table as it was; `own_topics`
-    are tickover's, which no header may lead to, whatever a policy allows.
+    are tickover's, which no header may lead to, whatever a policy allows; `failed(target, timestamp)` hears of each
+    retry that came back.
     """
 
     def __init__(
@@ -44,8 +45,10 @@ class Decider:
         partitions: Mapping[str, int],
         table_at: Callable[[int], PolicyTable],
         own_topics: frozenset[str] = frozenset(),
+        failed: Callable[[str, int], None] = lambda target, timestamp_ms: None,
     ) -> None:
         self._limits = limits
+        self._failed = failed
         self._own_topics = own_topics
         self._partitions = partitions
         self._table_at = table_at
@@ -166,6 +169,8 @@ class Decider:
         facts = (topic, partition, offset, timestamp_ms if kind else -1, parts.user, parts.controls)
         decision = decide(_new_tuple(Facts, facts), table)
         if type(decision) is Hold:
+            if decision.attempt > 2 and offset >= lane.recovered_until:  # the one that failed was emitted by us
+                self._failed(decision.target, timestamp_ms)
             if decision.target in self._own_topics:
                 detail = "the target is one of tickover's own topics"
                 return self._quarantined(lane, record, offset, TARGET_NOT_ALLOWED, detail, headers)
@@ -176,6 +181,8 @@ class Decider:
                 shape.remember(shape.pick_controls(values), timestamp_ms, held)
             return held
         if isinstance(decision, Dead):
+            if decision.attempt > 1 and offset >= lane.recovered_until:
+                self._failed(decision.target, timestamp_ms)
             return _dead(lane, record, offset, decision, parts)
         if isinstance(decision, Act):
             return Control(offset, *decision)

@@ -168,7 +168,7 @@ def remove_traces(client: Mapping[str, Any], topics: DemoTopics, settings: Setti
 
 
 def _remove_keys(settings: Settings) -> None:
-    redis: Any = connect(settings.redis.url, settings.redis.username, settings.redis.password.get_secret_value())
+    redis: Any = connect(settings.redis.url, settings.redis.client_options())
     try:
         for pattern in (f"{{{settings.group}:*", f"tickover:{settings.group}:*"):
             for key in redis.scan_iter(match=pattern, count=1_000):

@@ -3,6 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from sidecar.access.commands import kafka_commands
+from sidecar.access.kafka_rights import Operation, Right
+from sidecar.access.pattern import literal
+
 
 @dataclass(frozen=True, slots=True)
 class TopicFacts:
@@ -25,12 +29,23 @@ class TopicFacts:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What the brokers say. `producer_bytes_max` is the largest record that tickover's producer sends."""
+    """What the brokers say. `producer_bytes_max` is the largest record that tickover's producer sends.
+
+    `hidden` are topics that `principal` may not see: whether they are there isn't known.
+    """
 
     bootstrap: str
     brokers: int
     topics: Mapping[str, TopicFacts]
     producer_bytes_max: int
+    principal: str = "User:PRINCIPAL"
+    hidden: frozenset[str] = frozenset()
+
+    def allow(self, topic: str, operation: Operation) -> str:
+        """The command that gives a right."""
+        right = Right("topic", literal(topic), (operation,), "")
+        [command] = kafka_commands([right], self.principal, self.bootstrap)
+        return command
 
     def create(self, topic: str, partitions: int, replicas: int = -1, config: Mapping[str, str] | None = None) -> str:
         """The command that creates a topic."""

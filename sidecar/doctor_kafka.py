@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, TopicPartition
@@ -12,8 +13,10 @@ from policies.errors import NewerSchema, PolicyFileError
 from policies.file import read_policies_file
 from policies.log import PolicyLog
 from policies.model import Policy
+from sidecar.access.kafka_rights import kafka_rights
 from sidecar.config import Settings
 from sidecar.doctor_facts import Cluster, TopicFacts
+from sidecar.doctor_rights import findings, lacking, principal_of
 from sidecar.doctor_topics import check_topics, matching, source_topics
 from sidecar.finding import Finding, Severity
 
@@ -73,7 +76,13 @@ def inspect_kafka(settings: Settings, wall_ms: Callable[[], int]) -> Iterator[Fi
     )
     policies, about_policies = _policies(settings, client, topics)
     yield from about_policies
-    cluster = _cluster(settings, admin, topics, policies, len(metadata.brokers))
+    lacks, hidden = lacking(admin, kafka_rights(settings, policies, topics).rights, list(topics))
+    yield from findings(lacks, settings)
+    cluster = replace(
+        _cluster(settings, admin, topics, policies, len(metadata.brokers)),
+        principal=principal_of(settings),
+        hidden=hidden,
+    )
     yield from check_topics(cluster, settings, policies)
     yield from _clock(settings, client, topics, wall_ms)
 

@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from redis.cluster import RedisCluster
-from redis.exceptions import AuthenticationError, RedisError
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
 
+from sidecar.access.commands import redis_rules_command
+from sidecar.access.redis_rights import redis_rights
 from sidecar.config import Settings
 from sidecar.finding import Finding, Severity
 from sidecar.overflow import OverflowUnavailable
@@ -23,7 +25,7 @@ def inspect_redis(settings: Settings, wall_ms: Callable[[], int]) -> Iterator[Fi
         return
     redis = settings.redis
     try:
-        client = connect(redis.url, redis.username, redis.password.get_secret_value())
+        client = connect(redis.url, redis.client_options())
         try:
             skew_ms = _skew_ms(client, wall_ms)
             servers = server_information(client)
@@ -31,7 +33,7 @@ def inspect_redis(settings: Settings, wall_ms: Callable[[], int]) -> Iterator[Fi
         finally:
             client.close()
     except (OverflowUnavailable, RedisError, OSError, ValueError) as error:
-        yield _unreachable(redis.url, error)
+        yield _unreachable(settings, error)
         return
     for information in servers:
         name = "Valkey" if information.get("server_name") == "valkey" else "Redis"
@@ -43,12 +45,22 @@ def inspect_redis(settings: Settings, wall_ms: Callable[[], int]) -> Iterator[Fi
     yield from _clock(skew_ms)
 
 
-def _unreachable(url: str, error: Exception) -> Finding:
-    if isinstance(error.__cause__ or error, AuthenticationError):
+def _unreachable(settings: Settings, error: Exception) -> Finding:
+    redis, cause = settings.redis, error.__cause__ or error
+    if isinstance(cause, AuthenticationError):
         fix = "correct redis.username and redis.password (TICKOVER_REDIS__PASSWORD_FILE)"
-        return Finding(Severity.ERROR, PART, f"{url} refuses the login: {error}", fix)
+        return Finding(Severity.ERROR, PART, f"{redis.url} refuses the login: {error}", fix)
+    if isinstance(cause, NoPermissionError):
+        fix = "make a user for tickover, and name it by redis.username: `tickover acl print --principal User:tickover`"
+        if redis.username:
+            fix = redis_rules_command(redis_rights(settings), redis.username)
+        return Finding(Severity.ERROR, PART, f"{redis.url} gives too few rights: {error}", fix)
     fix = "check that it runs there, and redis.url (TICKOVER_REDIS__URL); TLS needs rediss://"
-    return Finding(Severity.ERROR, PART, f"no answer from {url}: {error}", fix)
+    if "SSL" in str(error):
+        fix = (
+            "correct redis.ca_file, and where the server wants a certificate redis.certificate_file and redis.key_file"
+        )
+    return Finding(Severity.ERROR, PART, f"no answer from {redis.url}: {error}", fix)
 
 
 def _fitting(url: str, information: Any) -> Iterator[Finding]:

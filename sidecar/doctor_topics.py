@@ -41,7 +41,7 @@ def check_topics(cluster: Cluster, settings: Settings, policies: Sequence[Policy
     yield from _sizes(cluster, policies, sources)
     for name, facts in cluster.topics.items():
         if facts.config_problem:
-            fix = f"allow this principal to DescribeConfigs on topic {name}"
+            fix = cluster.allow(name, "DescribeConfigs")
             yield Finding(
                 Severity.WARNING, f"topic {name}", f"its settings cannot be read: {facts.config_problem}", fix
             )
@@ -75,7 +75,7 @@ def _ledger(cluster: Cluster, settings: Settings, policies: Sequence[Policy]) ->
     if facts is None:
         ledger = settings.ledger
         fix = cluster.create(name, ledger.partitions, ledger.replication_factor, ledger_config(wanted_ms))
-        yield _absent(part, fix)
+        yield from _absent(cluster, name, part, fix)
         return
     problems = list(_internal(cluster, name, part, facts))
     retention_ms = facts.number("retention.ms")
@@ -106,7 +106,8 @@ def _policy_topic(cluster: Cluster, settings: Settings) -> Iterator[Finding]:
     part = f"policy topic {name}"
     facts = cluster.topics.get(name)
     if facts is None:
-        yield _absent(part, cluster.create(name, 1, settings.ledger.replication_factor, TOPIC_SETTINGS))
+        fix = cluster.create(name, 1, settings.ledger.replication_factor, TOPIC_SETTINGS)
+        yield from _absent(cluster, name, part, fix)
         return
     problems = list(_internal(cluster, name, part, facts))
     if facts.partitions != 1:
@@ -126,7 +127,7 @@ def _kept(
     part = f"{role} {name}"
     facts = cluster.topics.get(name)
     if facts is None:
-        yield _absent(part, cluster.create(name, partitions, replicas, config))
+        yield from _absent(cluster, name, part, cluster.create(name, partitions, replicas, config))
         return
     meant = "compact" in config["cleanup.policy"]
     if meant and not facts.compacted:
@@ -149,8 +150,9 @@ def _kept_too_shortly(cluster: Cluster, name: str, part: str, config: Mapping[st
     yield Finding(Severity.WARNING, part, what, cluster.alter(name, f"retention.ms={wanted_ms}"))
 
 
-def _absent(part: str, fix: str) -> Finding:
-    return Finding(Severity.WARNING, part, "does not exist; the sidecar creates it at start if it may, else", fix)
+def _absent(cluster: Cluster, name: str, part: str, fix: str) -> Iterator[Finding]:
+    if name not in cluster.hidden:
+        yield Finding(Severity.WARNING, part, "does not exist; the sidecar creates it at start if it may, else", fix)
 
 
 def _internal(cluster: Cluster, name: str, part: str, facts: TopicFacts) -> Iterator[Finding]:
@@ -169,7 +171,7 @@ def _sources(
     wanted = settings.sources or dict.fromkeys(glob for policy in policies for glob in policy.match.topics)
     for glob in wanted:
         if is_exact(glob):
-            if glob not in cluster.topics:
+            if glob not in cluster.topics and glob not in cluster.hidden:
                 fix = cluster.create(glob, 1)
                 yield Finding(Severity.ERROR, f"source {glob}", "does not exist", fix)
         elif not matching([glob], sources):
@@ -217,6 +219,8 @@ def _targets(cluster: Cluster, policies: Sequence[Policy]) -> Iterator[Finding]:
                 part = f"policy {policy.name}, {place}"
                 if matching([glob], cluster.topics):
                     found += 1
+                elif glob in cluster.hidden:
+                    continue  # said as a missing right
                 elif is_exact(glob):
                     fix = cluster.create(glob, _partitions_like(cluster, policy))
                     yield Finding(Severity.ERROR, part, f"topic {glob} does not exist", fix)

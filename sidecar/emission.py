@@ -6,14 +6,17 @@ due -> ready -> produce -> open generation (settlement.py)
          +- expired: dead letter      +- no such topic: quarantine      +- too large: quarantine by reference
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import Final
+from typing import Any, Final
 
+from sidecar.batch import Batch
 from sidecar.codec import emission_headers, quarantine_headers
 from sidecar.departure import dead, no_target, quarantined
+from sidecar.in_order import InOrder
 from sidecar.lane import Lane
+from sidecar.ready import Ready
 from sidecar.record import DUE, ORIGIN, POLICY, Arrival, Departure, Headers, Held
 from sidecar.returned import Returned
 from sidecar.settlement import Settlement
@@ -22,24 +25,9 @@ from sidecar.targets import Parcel, Targets
 from sidecar.wheel import Load
 
 _due_ms: Final = itemgetter(Held._fields.index("due_ms"))
-_size: Final = itemgetter(Held._fields.index("size"))
 _trailer: Final = itemgetter(Held._fields.index("trailer"))
 ANY_PARTITION: Final = -1
 NOW: Final = 0  # the producer's word for "timestamp: when it is sent"
-
-
-Emitted = list[tuple[str, str | bytes | None]]
-
-
-class _Batch:
-    """Records of one lane that fell due in one turn, and how many of them are handed over."""
-
-    __slots__ = ("lane", "records", "start")
-
-    def __init__(self, lane: Lane, records: list[Held]) -> None:
-        self.lane = lane
-        self.records = records
-        self.start = 0
 
 
 class Emitter:
@@ -55,34 +43,41 @@ class Emitter:
         self._targets = targets
         self._tally = tally
         self._quarantine = quarantine
-        self._ready: deque[_Batch] = deque()
+        self._ready = Ready()
+        self.gate = self._ready.gate
+        self._is_full = False  # the producer took no more
         self.returned = Returned(targets, quarantine, transactional)
         self.returned.emit_one = self._emit_one
         self.returned.put_back = self._put_back
+        self.in_order = InOrder(self.load, self._goes_at_once, self._hand_over)
+        self.returned.in_order = self.in_order
 
     # --- due ------------------------------------------------------------------------------------------------------
 
     def to_wheel(self, lane: Lane, records: Sequence[Held]) -> None:
         """Hold records in a lane's wheel."""
         lane.wheel.insert_all(records)
-        self.load.records += len(records)
-        self.load.bytes += sum(map(_size, records))
+        self.load.add(records)
         if any(map(_trailer, records)):
             lane.ids.know(records)
 
     def withdraw(self, lane: Lane, held: Held) -> None:
-        """Take a record out of its lane's wheel: it will not fire."""
-        lane.wheel.cancel(held.offset)
-        self.load.records -= 1
-        self.load.bytes -= held.size
+        """Take a record out of its lane's wheel, or of what waits at the gate: it will not fire."""
+        if not self.gate.withdraw(lane, held):
+            lane.wheel.cancel(held.offset)
+        self.load.remove((held,))
 
     def fire(self, lane: Lane, now_ms: int) -> None:
         """Take what is due out of a lane's wheel."""
-        fired = lane.wheel.advance(now_ms)
-        if fired:
-            if lane.ids:
-                lane.ids.fired(fired)
-            self._ready.append(_Batch(lane, fired))
+        if fired := self.in_order.fired(lane, lane.wheel.advance(now_ms)):
+            self._let_go(lane, self.gate.sift(lane, fired) if self.gate.active else fired)
+
+    def _let_go(self, lane: Lane, due: list[Held]) -> None:
+        """These leave now: nothing can be done with them any more."""
+        if lane.ids:
+            lane.ids.fired(due)
+        if due:
+            self._ready.batches.append(Batch(lane, due))
 
     def leave(self, lane: Lane, parcel: Departure | Arrival) -> None:
         """A record that leaves at once, or that is held when the cluster has said that its target exists."""
@@ -95,6 +90,10 @@ class Emitter:
         returned = self.returned
         returned.again.extend(self._targets.step(now_ms))
         sent = 0
+        if not self._is_full:
+            for lane, records in self.gate.let_through(now_ms, returned.room_of):
+                self._let_go(lane, records)
+        self._is_full = False
         try:
             while returned.again and sent < budget:
                 self._emit_one(*returned.again[0], now_ms)
@@ -102,16 +101,18 @@ class Emitter:
                 sent += 1
             if returned.alone and self.settlement.open.lone_output is not None:
                 returned.emit_alone(now_ms)
-            while self._ready and sent < budget:
-                batch = self._ready[0]
+            sent += self.in_order.emit(now_ms, budget - sent)
+            batches = self._ready.batches
+            while batches and sent < budget:
+                batch = batches[0]
                 sent += self._emit_batch(batch, now_ms, budget - sent)
                 if batch.start == len(batch.records):
-                    self._ready.popleft()
+                    batches.popleft()
         except BufferError:
-            pass  # the producer is full: what is left stays ready, and polling makes room
+            self._is_full = True  # what is left stays ready, and polling makes room
         return sent
 
-    def _emit_batch(self, batch: _Batch, now_ms: int, budget: int) -> int:
+    def _emit_batch(self, batch: Batch, now_ms: int, budget: int) -> int:
         """The hot path: one call per record, no allocation beside the headers. Raises BufferError when full."""
         lane = batch.lane
         chunk = batch.records[batch.start : batch.start + budget]
@@ -149,7 +150,7 @@ class Emitter:
                         due_before, due = due_ms, (DUE, str(due_ms))
                     if policy is not policy_before:
                         policy_before, label = policy, (POLICY, policy)
-                    own: Emitted = [*headers, (ORIGIN, origin or f"{here}{offset}"), due, label]
+                    own: list[tuple[str, Any]] = [*headers, (ORIGIN, origin or f"{here}{offset}"), due, label]
                     try:
                         produce(target, value, key, target_partition, report, None, NOW, own)
                     except refused as error:
@@ -160,18 +161,17 @@ class Emitter:
             self._handed_over(batch, chunk[:taken], passed, now_ms)
         return taken
 
-    def _handed_over(self, batch: _Batch, taken: list[Held], passed: list[int], now_ms: int) -> None:
+    def _handed_over(self, batch: Batch, taken: list[Held], passed: list[int], now_ms: int) -> None:
         """Book what the loop has done: whole columns at a time, because that costs a fraction of a step per record."""
         batch.start += len(taken)
-        self.load.records -= len(taken)
-        self.load.bytes -= sum(map(_size, taken))
+        self.load.remove(taken)
         for place in reversed(passed):
             del taken[place]
         if not taken:
             return
         generation = self.settlement.open
         generation.sent += len(taken)
-        generation.batches.append((batch.lane, taken))
+        generation.batches.append((batch.lane, taken, now_ms))
         for due_ms, count in Counter(map(_due_ms, taken)).items():
             self._tally.handed_over(now_ms - due_ms, count)
 
@@ -201,8 +201,19 @@ class Emitter:
         elif self._produce(
             lane, parcel, parcel.target, parcel.target_partition, emission_headers(parcel, lane.here), alone
         ):
-            self.settlement.open.batches.append((lane, [parcel]))
+            self.settlement.open.batches.append((lane, [parcel], now_ms))
             self._tally.handed_over(now_ms - parcel.due_ms, 1)
+
+    def _hand_over(self, lane: Lane, held: Held, now_ms: int, alone: bool) -> None:
+        if alone:
+            self.returned.waiting_alone.append((lane, held))
+        elif self.gate.active and not self.gate.sift(lane, [held]):
+            self.load.add((held,))  # it waits at the gate, held as before
+        else:
+            self._emit_one(lane, held, now_ms)
+
+    def _goes_at_once(self, held: Held, now_ms: int) -> bool:
+        return self.returned.goes_at_once(held, now_ms) and not self.gate.limits(held.target)
 
     def _arrive(self, lane: Lane, arrival: Arrival, now_ms: int) -> None:
         """A record read a moment ago: it is held once its target is known to exist."""
@@ -257,36 +268,29 @@ class Emitter:
     @property
     def backlog(self) -> int:
         """Records that are due or leaving and not handed over."""
-        return (
-            sum(len(batch.records) - batch.start for batch in self._ready) + self.returned.count + self._targets.count
-        )
+        return self._ready.count + self.in_order.count + self.returned.count + self._targets.count
 
     def due_of(self, lane: Lane) -> Sequence[tuple[Sequence[Held], int]]:
         """Runs of this lane's records that are due, and the index from which on they are not handed over."""
-        return [(batch.records, batch.start) for batch in self._ready if batch.lane is lane]
+        return [*self._ready.due_of(lane), (self.in_order.due_of(lane), 0)]
 
     def oldest_due_ms(self) -> int:
         """Due time of the record that has waited longest, -1 when none waits."""
-        return min((batch.records[batch.start].due_ms for batch in self._ready), default=-1)
+        oldest = (self._ready.oldest_due_ms(), self.in_order.oldest_due_ms())
+        return min((due_ms for due_ms in oldest if due_ms >= 0), default=-1)
 
     def drop(self, lanes: set[Lane]) -> None:
         """Forget what belongs to lanes that were revoked: whoever has them next reads it again."""
-        for batch in self._ready:
-            if batch.lane in lanes:
-                self._unload(batch.records[batch.start :])
+        for records in self._ready.drop(lanes):
+            self.load.remove(records)
         for lane in lanes:
             for bucket in lane.wheel.buckets.values():
-                self._unload(lane.wheel.uncancelled(bucket))
-        self._ready = deque(batch for batch in self._ready if batch.lane not in lanes)
+                self.load.remove(lane.wheel.uncancelled(bucket))
+            self.load.remove(self.in_order.drop(lane))
         self.returned.drop(lanes)
         self._targets.drop(lanes)
 
     def _put_back(self, lane: Lane, records: list[Held]) -> None:
         """Records of an aborted transaction: due, and not handed over."""
-        self._ready.appendleft(_Batch(lane, records))
-        self.load.records += len(records)
-        self.load.bytes += sum(map(_size, records))
-
-    def _unload(self, records: list[Held]) -> None:
-        self.load.records -= len(records)
-        self.load.bytes -= sum(held.size for held in records)
+        self._ready.batches.appendleft(Batch(lane, records))
+        self.load.add(records)

@@ -12,7 +12,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter, methodcaller
-from queue import Empty, Queue
 from typing import Any, Final
 
 from policies.table import PolicyTable
@@ -21,8 +20,11 @@ from sidecar.assignment import Assignment
 from sidecar.deciding import Decider
 from sidecar.emission import Emitter
 from sidecar.lane import Lane
+from sidecar.mailbox import Mailbox
+from sidecar.ordering import Ordering
 from sidecar.overflow_worker import OverflowWorker
 from sidecar.ports import Intake, SourceRecord, Time
+from sidecar.reading import Read
 from sidecar.rebuild_worker import RebuildWorker
 from sidecar.record import Held
 from sidecar.settlement import Settlement
@@ -33,8 +35,6 @@ from sidecar.tally import Tally
 log = logging.getLogger(__name__)
 
 EMIT_PER_TURN_MAX: Final = 1_000  # bounds a turn to a few milliseconds: the group, REST and the clock wait no longer
-COMMANDS_MAX: Final = 1_000
-COMMANDS_PER_TURN_MAX: Final = 16
 PUBLISH_INTERVAL_MS: Final = 250
 PRESS_INTERVAL_MS: Final = 50
 OVERFLOW_PENDING_MAX: Final = 50_000  # records on their way to the overflow: above, intake pauses
@@ -47,10 +47,6 @@ _offset_of: Final = methodcaller("offset")
 _due_ms: Final = itemgetter(Held._fields.index("due_ms"))
 
 Command = Callable[["Engine"], Any]
-
-
-class EngineError(Exception):
-    """The engine can't go on. The process ends with status 1 and starts over; nothing is restarted in place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +70,7 @@ class Parts:
     overflow: OverflowWorker
     rebuild: RebuildWorker
     actions: Actions
+    ordering: Ordering
     assignment: Assignment
     publisher: Publisher
     tally: Tally
@@ -91,7 +88,7 @@ class Engine:
         self._parts = parts
         self._decider = parts.decider
         self._lanes = parts.assignment.lanes
-        self._mailbox: Queue[tuple[Command, Future[Any]]] = Queue(COMMANDS_MAX)
+        self._mailbox = Mailbox()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._now_ms = 0
@@ -100,20 +97,22 @@ class Engine:
         self._published_ms = 0
         parts.emitter.settlement = parts.settlement
         parts.emitter.hold = self._hold_arrived
-        parts.emitter.turned_away = parts.actions.turned_away
+        parts.emitter.turned_away = self._turned_away
         parts.actions.hold = self._hold
+        parts.ordering.place = self._place
 
     # --- one turn -------------------------------------------------------------------------------------------------
 
     def turn(self, now_ms: int) -> int:
         """One round of the journey; returns how much was done, 0 when there was nothing to do."""
         parts = self._parts
-        self._answer()
+        self._mailbox.answer(self)
         records = parts.intake.take(self._settings.intake_batch)
         if records:
             self._accept(records, now_ms)
         parts.assignment.step(now_ms)
         lanes = self._lanes.values()
+        parts.ordering.step(lanes, self.table, now_ms)
         room = self._settings.wheel_records_max // 2 - parts.emitter.load.records
         parts.overflow.step(
             lanes, now_ms, room if parts.emitter.load.bytes < self._settings.wheel_bytes_max // 2 else 0
@@ -129,6 +128,7 @@ class Engine:
             self._settled_ms = now_ms
         if now_ms - self._pressed_ms >= PRESS_INTERVAL_MS or now_ms < self._pressed_ms:
             self._pressed_ms = now_ms
+            parts.emitter.gate.follow(self.table, lanes, now_ms)
             self._press()
         if now_ms - self._published_ms >= PUBLISH_INTERVAL_MS or now_ms < self._published_ms:
             self._published_ms = now_ms
@@ -172,7 +172,18 @@ class Engine:
         """Decide and hold records that were not read before."""
         if not offsets:
             return
-        held, others, named = self._decider.decide_run(lane, run, offsets, self.table)
+        if self.table.orders or lane.order is not None:
+            self._parts.ordering.watch(lane, self.table)
+        read = self._decider.decide_run(lane, run, offsets, self.table)
+        lane.accepted += len(run)
+        self._parts.tally.accepted[lane.id.topic] += len(run)
+        if lane.order is None:
+            self._place(lane, Read(*read), near_ms)
+        else:
+            self._parts.ordering.take(lane, Read(*read), self._now_ms)
+
+    def _place(self, lane: Lane, read: Read, near_ms: int) -> None:
+        held, others, named = read
         near = held
         if held and max(map(_due_ms, held)) > near_ms:
             near = [record for record in held if record.due_ms <= near_ms]
@@ -183,16 +194,21 @@ class Engine:
             self._parts.emitter.leave(lane, parcel)
         if named:
             self._parts.actions.take(lane, named, self._now_ms)
-        lane.accepted += len(run)
-        self._parts.tally.accepted[lane.id.topic] += len(run)
 
     def _hold_arrived(self, lane: Lane, held: Held) -> None:
         """Hold one record whose target had to be asked for."""
         if not self._parts.actions.arrived(lane, held):
             self._hold(lane, held)
 
+    def _turned_away(self, lane: Lane, held: Held) -> None:
+        """There is no target for a record that was to be held: it has left."""
+        self._parts.ordering.gone(lane, held)
+        self._parts.actions.turned_away(lane, held)
+
     def _hold(self, lane: Lane, held: Held) -> None:
         """Hold one record that had to wait for something before, or that others may wait for."""
+        if lane.order is not None and self._parts.ordering.holds_up(lane, held):
+            return
         if held.due_ms <= (lane.promised or lane.cursor).due_ms:
             self._parts.emitter.to_wheel(lane, [held])
         else:
@@ -208,9 +224,10 @@ class Engine:
         for lane in self._lanes.values():
             waiting = lane.on_the_way
             # A lane that is being rebuilt waits alone: its puts can't go, and the other lanes' can.
-            parts.assignment.hold_back(lane, lane.loss is not None and waiting >= OVERFLOW_PENDING_LANE_MAX)
+            lost = lane.loss is not None and waiting >= OVERFLOW_PENDING_LANE_MAX
+            parts.assignment.hold_back(lane, lost or parts.ordering.waits(lane))
             pending += waiting if lane.loss is None else 0
-        pending += parts.actions.count
+        pending += parts.actions.count + parts.ordering.count
         share = max(
             load.records / settings.wheel_records_max,
             load.bytes / settings.wheel_bytes_max,
@@ -224,42 +241,15 @@ class Engine:
     # --- mailbox --------------------------------------------------------------------------------------------------
 
     def submit(self, command: Command) -> Future[Any]:
-        """Run `command(engine)` on the engine's thread. Raises queue.Full when too many wait.
-
-        A future that its owner cancelled is skipped: a caller that went away can't harm the engine.
-        """
-        future: Future[Any] = Future()
-        self._mailbox.put_nowait((command, future))
+        """Run `command(engine)` on the engine's thread. Raises queue.Full when too many wait."""
+        future = self._mailbox.put(command)
         if self.finished.is_set():
-            self._refuse()
+            self._mailbox.refuse()
         return future
 
     def tidy(self) -> None:
         """Clean the overflow up behind the watermark: a command for `submit`."""
         self._parts.overflow.ask_to_tidy(self._lanes.values())
-
-    def _answer(self) -> None:
-        for _ in range(COMMANDS_PER_TURN_MAX):
-            try:
-                command, future = self._mailbox.get_nowait()
-            except Empty:
-                return
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                future.set_result(command(self))
-            except Exception as error:  # noqa: BLE001 - the sender's command failed, not the engine: the sender hears of it
-                future.set_exception(error)
-
-    def _refuse(self) -> None:
-        """Nobody answers any more: who waits for an answer must not wait until its own time is up."""
-        while True:
-            try:
-                _, future = self._mailbox.get_nowait()
-            except Empty:
-                return
-            if future.set_running_or_notify_cancel():
-                future.set_exception(EngineError("the engine has ended"))
 
     # --- life -----------------------------------------------------------------------------------------------------
 
@@ -286,7 +276,7 @@ class Engine:
             log.critical("the engine failed", exc_info=error)
         finally:
             self.finished.set()
-            self._refuse()
+            self._mailbox.refuse()
 
     def _idle_s(self) -> float:
         return 0.001 if self._parts.emitter.load.records else 0.003

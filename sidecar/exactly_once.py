@@ -31,6 +31,7 @@ from sidecar.ledger import LedgerError, LedgerTopic
 from sidecar.ports import Intake, Time, TransactionalOutput, TransactionalOutputs
 from sidecar.sealing import commit_state, has_news, probe_clock, record_block, restore_sealed, seal_of, take_sealed
 from sidecar.tally import Tally
+from sidecar.traces import Traces
 from sidecar.transaction import (
     Aborted,
     Broken,
@@ -65,6 +66,7 @@ class ExactlyOnce:
         self.ready = False
         self.broken = True  # until there are producers, and after something nobody can answer for
         self.problem = ""
+        self.traces: Traces | None = None
         self.tally = tally
         self.time = time
         self._makers = outputs
@@ -179,7 +181,7 @@ class ExactlyOnce:
     def _fill(self, transaction: Transaction, lanes: Iterable[Lane], now_ms: int) -> None:
         """Blocks and offsets of every lane that has something to say."""
         generation = transaction.generation
-        owners = [lane for lane, _ in generation.batches] + [lane for lane, _ in generation.departures]
+        owners = [lane for lane, _, _ in generation.batches] + [lane for lane, _ in generation.departures]
         if any(lane.dropped for lane in owners):  # its next owner reads it again
             transaction.doomed = True
             return
@@ -249,6 +251,8 @@ class ExactlyOnce:
         self._closing = None
 
     def _committed(self, transaction: Transaction) -> None:
+        if self.traces is not None:
+            self.traces.put(transaction.generation, self.time.now_ms())
         for block in transaction.blocks:
             lane, seal, written = block.lane, block.seal, block.written
             assert written is not None

@@ -23,7 +23,7 @@ def take_failed(generation: Generation) -> list[tuple[Failure, list[Found]]]:
     for failure in generation.failures:
         failures.setdefault(_produced(failure.message), failure)
     found: dict[Content, list[Found]] = defaultdict(list)
-    for lane, batch in generation.batches:
+    for lane, batch, _ in generation.batches:
         for held in batch:
             if (content := (held.target, held.key, held.value)) in failures:
                 found[content].append((lane, held))
@@ -32,8 +32,8 @@ def take_failed(generation: Generation) -> list[tuple[Failure, list[Found]]]:
             found[content].append((lane, departure))
     assert len(found) == len(failures), "a delivery report for a record that was not sent in this generation"
     generation.batches = [
-        (lane, [held for held in batch if (held.target, held.key, held.value) not in failures])
-        for lane, batch in generation.batches
+        (lane, [held for held in batch if (held.target, held.key, held.value) not in failures], at_ms)
+        for lane, batch, at_ms in generation.batches
     ]
     generation.departures = [
         (lane, departure)

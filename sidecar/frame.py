@@ -62,7 +62,9 @@ def unpack_frame(data: bytes | None) -> tuple[int, bytes]:
         raise LedgerFormatError("no ledger block")
     version, packing = data[2], data[3]
     if version > _VERSION:
-        raise NewerLedgerFormatError(f"a ledger block of version {version}; this is version {_VERSION}")
+        raise NewerLedgerFormatError(
+            f"a ledger block of version {version} of a newer tickover; this one reads {_VERSION}: run the newer one"
+        )
     if version < 1 or packing not in (_PLAIN, _ZSTD):
         raise LedgerFormatError(f"unknown version {version} or packing {packing}")
     body = data[_HEAD_BYTES:]

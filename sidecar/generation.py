@@ -65,6 +65,7 @@ class Generation:
     """Records handed to the producer within one interval, and how many of them Kafka has acknowledged.
 
     `output` is the producer they go to; `lone_output`, where there is one, sends every record in a batch of its own.
+    `batches`: records of one lane with the time at which they were handed over, epoch milliseconds.
     """
 
     __slots__ = ("acknowledged", "batches", "departures", "failures", "lone_output", "output", "sent")
@@ -74,7 +75,7 @@ class Generation:
         self.lone_output = lone_output
         self.sent = 0
         self.acknowledged = 0
-        self.batches: list[tuple[Lane, list[Held]]] = []
+        self.batches: list[tuple[Lane, list[Held], int]] = []
         self.departures: list[tuple[Lane, Departure]] = []
         self.failures: list[Failure] = []
 
@@ -92,7 +93,7 @@ class Generation:
 
     def give_to_lanes(self) -> None:
         """Its records are the lanes' to seal now."""
-        for lane, batch in self.batches:
+        for lane, batch, _ in self.batches:
             lane.settled += batch
         for lane, departure in self.departures:
             lane.departed.append(departure)

@@ -22,9 +22,9 @@ from uuid import uuid4
 from redis.cluster import RedisCluster
 from redis.exceptions import RedisError
 
-from sidecar.engine import EngineError
 from sidecar.held_lookup import LocalLookUp
 from sidecar.held_query import Answer, Key, LookUpUnavailable, Query, merged
+from sidecar.mailbox import EngineError
 from sidecar.overflow import OverflowFailure, OverflowLoss, OverflowUnavailable
 from sidecar.overflow_link import Client, failures
 from sidecar.record import LaneId

@@ -20,6 +20,7 @@ from typing import Final
 
 from sidecar.change import ChangeBlock, LedgerMark, Loss, note_rebuild
 from sidecar.identity import Identities
+from sidecar.order import Order
 from sidecar.record import OFFSET_MAX, Departure, Held, LaneId, Position, Window, due_of, place_of, settle_promoted
 from sidecar.wheel import Wheel
 
@@ -45,6 +46,7 @@ class Lane:
     skip: dict[int, Position] = field(default_factory=dict)  # has an entry, needs no promotion: settled or in the wheel
     struck: set[int] = field(default_factory=set)  # of `skip`: left ahead of their promotion, not settled yet
     ids: Identities = field(default_factory=Identities)
+    order: Order | None = None  # a policy releases records in order of their keys here
     entries: dict[int, Held] = field(default_factory=dict)  # decided before a crash: redone when read
     puts: list[Held] = field(default_factory=list)
     puts_due_ms: int = OFFSET_MAX  # none of `puts` is due before; it may be later
@@ -143,6 +145,8 @@ class Lane:
                 change.missing.discard(held.offset)
                 change.records[held.offset] = held
                 self.ids.know((held,))
+                if self.order is not None:
+                    self.order.redone(held)
                 return True
         return False
 
@@ -174,27 +178,6 @@ class Lane:
         for change in self.changes:
             earliest = min(earliest, change.earliest)
         return earliest
-
-    def overtaken(self, due_ms: int) -> list[Held]:
-        """Records on their way to the overflow that fall due too soon to wait for it: they go into the wheel.
-
-        Those of a change block will reach the overflow all the same: their offsets stay open, and promotion skips
-        the copies.
-        """
-        soon: list[Held] = []
-        if self.puts_due_ms <= due_ms:
-            puts, self.puts, self.puts_due_ms = self.puts, [], OFFSET_MAX
-            soon = [held for held in puts if held.due_ms <= due_ms]
-            self.put([held for held in puts if held.due_ms > due_ms])
-        for change in self.changes:
-            if change.earliest.due_ms <= due_ms:
-                waiting = [held for held in change.records.values() if held.offset not in self.skip]
-                late = [held for held in waiting if held.due_ms <= due_ms]
-                self.skip.update((held.offset, held.position) for held in late)
-                soon += late
-                if not change.missing:
-                    change.earliest = min((held.position for held in waiting if held.due_ms > due_ms), default=NEVER)
-        return soon
 
     def promoted(self, start: Position, records: Sequence[Held], cursor: Position) -> list[Held]:
         """Take in what a promotion copied from the overflow; returns what goes into the wheel."""
@@ -242,6 +225,8 @@ class Lane:
             for offset in offsets:
                 done[offset - base] = 1
         self.ids.settled(offsets)
+        if self.order is not None:
+            self.order.settled(offsets)
         self.settled_count += len(offsets)
         self.uncommitted = True
 
@@ -258,6 +243,8 @@ class Lane:
         for copy in change.struck:  # the overflow itself passes them over from now on
             skip.pop(copy.position.offset, None)
         self.ids.forget(held for held in change.records.values() if held.offset not in skip)
+        if self.order is not None:
+            self.order.on_the_way.difference_update(change.records)
         self.uncommitted = True
 
     def advance_low(self) -> int:

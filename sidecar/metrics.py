@@ -26,6 +26,7 @@ from sidecar.stats import LATENESS_BOUNDS_MS, Lateness, Stats, TopicCounts
 from sidecar.tally import COUNTED
 
 PREFIX: Final = "tickover_"
+BREAKER_STATES: Final = ("closed", "half_open", "open")
 COMMAND_BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
 
@@ -74,11 +75,23 @@ class Recorder:
             "1 for the one process of the group that writes what schedules owe",
             registry=self.registry,
         )
+        self._spans = Counter(
+            PREFIX + "spans",
+            "Spans of emissions, by what became of them: exported, failed (the collector did not take them), dropped",
+            ["outcome"],
+            registry=self.registry,
+        )
         self._memory = Gauge(
             PREFIX + "redis_memory_ratio",
             "Redis memory used, as a share of maxmemory; 0 without a limit",
             registry=self.registry,
         )
+        self._persistent = Gauge(
+            PREFIX + "redis_persistent",
+            "1 while Redis writes an append-only file or snapshots, as far as it tells",
+            registry=self.registry,
+        )
+        self._persistent.set(1)  # not known yet: no alarm
 
     def observe(self, command: str, seconds: float) -> None:
         """One call of the overflow took so long."""
@@ -100,9 +113,14 @@ class Recorder:
         for topic, setting, _ in short:
             self._short_retention.labels(topic, setting).set(1)
 
-    def set_memory_ratio(self, ratio: float) -> None:
-        """Used memory of the Redis that is nearest to its limit (0..1)."""
-        self._memory.set(ratio)
+    def spans(self, outcome: str, count: int) -> None:
+        """So many spans were exported, refused or dropped."""
+        self._spans.labels(outcome).inc(count)
+
+    def set_redis(self, memory_ratio: float, is_persistent: bool) -> None:
+        """Used memory of the Redis that is nearest to its limit (0..1), and whether all survive a restart."""
+        self._memory.set(memory_ratio)
+        self._persistent.set(is_persistent)
 
 
 class Exposition:
@@ -132,6 +150,7 @@ class _Snapshot(Collector):
         yield from _topic_counts(stats)
         yield from _reasons(stats)
         yield _held(stats)
+        yield from _targets(stats)
         yield _lateness(stats.lateness)
         yield from _state(stats)
         yield _policies(self._table())
@@ -186,6 +205,21 @@ def _held(stats: Stats) -> Metric:
     return held
 
 
+def _targets(stats: Stats) -> Iterable[Metric]:
+    waiting = GaugeMetricFamily(
+        PREFIX + "target_waiting", "Records that are due and wait, since their target is limited", labels=["target"]
+    )
+    for target, flow in sorted(stats.targets.items()):
+        waiting.add_metric([target], flow.waiting)
+    breakers = GaugeMetricFamily(
+        PREFIX + "breaker_state", "Circuit breaker of a target: 0 closed, 1 half-open, 2 open", labels=["target"]
+    )
+    for target, flow in sorted(stats.targets.items()):
+        if flow.breaker:
+            breakers.add_metric([target], BREAKER_STATES.index(flow.breaker))
+    return waiting, breakers
+
+
 def _lateness(lateness: Lateness) -> Metric:
     buckets, reached = [], 0
     bounds = (*(str(bound / 1_000) for bound in LATENESS_BOUNDS_MS), "+Inf")
@@ -219,7 +253,11 @@ def _state(stats: Stats) -> Iterable[Metric]:
     )
     for (topic, retention), count in sorted(stats.lost.items()):
         lost.add_metric([topic, retention], count)
-    yield from (rebuilt, lost)
+    parked = GaugeMetricFamily(PREFIX + "parked", "Held records behind another of the same key", labels=["topic"])
+    for topic, counts in sorted(stats.topics.items()):
+        parked.add_metric([topic], counts.parked)
+    yield from (rebuilt, lost, parked)
+    yield _gauge("clock_skew_seconds", "How far this clock is ahead of the brokers'", stats.clock_skew_ms / 1_000)
     yield _gauge("paused_partitions", "Partitions whose intake waits", stats.partitions_paused)
 
 

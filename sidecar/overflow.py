@@ -32,6 +32,10 @@ class OverflowLoss(OverflowFailure):
         self.hw = hw
 
 
+class NewerOverflowFormat(OverflowFailure):
+    """A newer program has written there. It can't be read, and must not be taken for lost: that would delete it."""
+
+
 class Change(NamedTuple):
     """One change block of the ledger: records that enter the overflow. At most 2,000 records or 1 MB.
 

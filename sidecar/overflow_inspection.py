@@ -32,13 +32,22 @@ def inspect(client: Client) -> list[RedisFinding]:
     return sorted(found, key=lambda finding: finding.severity is not Severity.ERROR)
 
 
-def memory_ratio(client: Client) -> float:
-    """Used of allowed memory, of the fullest primary; 0 where there is no limit. Raises OverflowUnavailable."""
+class RedisState(NamedTuple):
+    """What changes while Redis runs; of several primaries the worst."""
+
+    memory_ratio: float  # used of allowed memory, 0 where there is no limit
+    is_persistent: bool  # every primary writes an append-only file or snapshots; true where it does not tell
+
+
+def state(client: Client) -> RedisState:
+    """How Redis is now. Raises OverflowUnavailable."""
     ratios = [0.0]
+    is_persistent = True
     for information in server_information(client):
         if allowed := _number(information, "maxmemory"):
             ratios.append(_number(information, "used_memory") / allowed)
-    return max(ratios)
+        is_persistent &= bool(_number(information, "aof_enabled")) or information["save"] != ""
+    return RedisState(max(ratios), is_persistent)
 
 
 def server_information(client: Client) -> list[Facts]:

@@ -55,6 +55,7 @@ from typing import Final, NamedTuple
 import xxhash
 
 from sidecar.chunk import Blob
+from sidecar.overflow import NewerOverflowFormat
 from sidecar.record import Held, LaneId, Position
 
 FORMAT: Final = 1
@@ -64,6 +65,7 @@ SERVER_VERSION_MIN: Final = (6, 2)
 INDEX_SHARDS: Final = 64  # one hash of a million fields would stall the server when it grows
 
 _HEADER: Final = struct.Struct(">QQQQQHIIBQ")
+_FORMAT_AT: Final = 50  # the format's place in a header of any format, also of those to come
 _PLACE: Final = struct.Struct(">QQ")
 _WORD: Final = struct.Struct(">Q")
 _QUOTED: Final = str.maketrans({"{": "%7B", "}": "%7D", "%": "%25"})
@@ -116,7 +118,12 @@ def header_of(run: Sequence[Held], level: Level, blob: Blob) -> Header:
 
 
 def read_header(member: bytes, level: Level) -> Header:
-    """Raises HeaderFormatError."""
+    """Raises HeaderFormatError for what is damaged, NewerOverflowFormat."""
+    if len(member) > _FORMAT_AT and member[_FORMAT_AT] > FORMAT:
+        raise NewerOverflowFormat(
+            f"Redis has held records in format {member[_FORMAT_AT]} of a newer tickover; this one reads {FORMAT}: "
+            "run the newer one"
+        )
     if len(member) != _HEADER.size:
         raise HeaderFormatError(f"a chunk header of {len(member)} bytes, expected {_HEADER.size}")
     due, offset, last_due, last_offset, slot, count, size, raw, version, content_hash = _HEADER.unpack(member)
@@ -150,6 +157,18 @@ class LaneKeys:
         """Key and field of an id."""
         word = xxhash.xxh3_64_intdigest(message_id.encode(errors="surrogatepass"))
         return self.index(word % INDEX_SHARDS), _WORD.pack(word)
+
+
+def pattern_of_hw(group: str) -> str:
+    """A pattern that the `hw` keys of all lanes of a group match."""
+    # A group's name has none of the characters that mean something in a pattern.
+    return f"{{{group.translate(_QUOTED)}:*:hw"
+
+
+def lane_of_hw(key: bytes) -> LaneId:
+    """The lane whose `hw` this is; neither a topic nor a group has a colon in its name."""
+    _, topic, partition = key.decode().removesuffix("}:hw").split(":")
+    return LaneId(topic, int(partition))
 
 
 def place_member(position: Position) -> bytes:

@@ -1,9 +1,10 @@
 """The connection to Redis: one server or a Cluster, scripts by hash, errors in the overflow's words."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
@@ -109,14 +110,16 @@ _AWAY_TYPES: Final = frozenset(
 )  # fmt: skip
 
 
-def connect(url: str, username: str = "", password: str = "") -> Client:
+def connect(url: str, options: Mapping[str, Any] = MappingProxyType({})) -> Client:
     """A client for redis://, rediss://, unix://, redis+cluster:// or rediss+cluster://.
 
-    One server is not contacted yet; a Cluster is, to learn who has which slot: at the first of its hosts, separated by
-    commas, that answers. Raises OverflowUnavailable.
+    `options` are redis-py's, for logins and TLS (`RedisSettings.client_options`). One server is not contacted yet; a
+    Cluster is, to learn who has which slot: at the first of its hosts, separated by commas, that answers. Raises
+    OverflowUnavailable.
     """
     parts = urlsplit(url)
     settings: dict[str, Any] = {
+        **options,
         "socket_timeout": SOCKET_TIMEOUT_S,
         "socket_connect_timeout": SOCKET_TIMEOUT_S,
         "protocol": 2,
@@ -127,10 +130,6 @@ def connect(url: str, username: str = "", password: str = "") -> Client:
             supported_errors=(RedisConnectionError,),
         ),
     }
-    if username:
-        settings["username"] = username
-    if password:
-        settings["password"] = password
     scheme = _CLUSTER_SCHEMES.get(parts.scheme)
     if scheme is None:
         return Redis.from_url(url, **settings)

@@ -7,13 +7,14 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, Final
 
 from sidecar.chunk import ChunkCodec
 from sidecar.overflow import Change, OverflowLoss, OverflowUnavailable, Promotion
 from sidecar.overflow_cascade import cascade, unlink
 from sidecar.overflow_index import Sweep, find
-from sidecar.overflow_inspection import RedisFinding, inspect, memory_ratio
+from sidecar.overflow_inspection import RedisFinding, RedisState, inspect, state
 from sidecar.overflow_layout import (
     COARSE,
     DUE_MAX_MS,
@@ -64,9 +65,9 @@ class RedisOverflow:
         """What should be mended about this Redis; none when all is well. From any thread."""
         return inspect(self.client)
 
-    def memory_ratio(self) -> float:
-        """Used of allowed memory, of the fullest server; 0 where there is no limit. From any thread."""
-        return memory_ratio(self.client)
+    def state(self) -> RedisState:
+        """Memory and persistence now. From any thread."""
+        return state(self.client)
 
     def watermark(self, lane: LaneId) -> int:
         """See `Overflow.watermark`."""
@@ -253,9 +254,9 @@ def _fitting(headers: Sequence[Header], records_max: int) -> int:
     return max(READ_AHEAD_BYTES_MAX // max(average_bytes, 1), min(records_max, BLOBS_PER_PAGE_MAX))
 
 
-def open_overflow(url: str, group: str, username: str = "", password: str = "") -> RedisOverflow:
-    """An overflow at redis://, rediss://, unix://, redis+cluster:// or rediss+cluster://.
+def open_overflow(url: str, group: str, options: Mapping[str, Any] = MappingProxyType({})) -> RedisOverflow:
+    """An overflow at redis://, rediss://, unix://, redis+cluster:// or rediss+cluster://; `options` as for `connect`.
 
     Raises OverflowUnavailable when a Cluster does not answer; a single server is not contacted yet.
     """
-    return RedisOverflow(connect(url, username, password), group)
+    return RedisOverflow(connect(url, options), group)

@@ -22,7 +22,7 @@ from sidecar.lane import Lane
 from sidecar.overflow import Change, Overflow, OverflowFull, OverflowLoss, OverflowUnavailable, Promotion
 from sidecar.rebuild_account import note_loss
 from sidecar.record import OFFSET_MAX, Held, Position
-from sidecar.withdrawal import forget_passed
+from sidecar.withdrawal import forget_passed, overtaken
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class OverflowWorker:
     ) -> None:
         self.problem = ""
         self._overflow = overflow
-        self._horizon_ms = horizon_ms
+        self.horizon_ms = horizon_ms
         self._step_ms = max(horizon_ms // STEPS_PER_HORIZON, 1)
         self.soon_ms = min(SOON_MS, horizon_ms // 2)
         self._to_wheel = to_wheel
@@ -66,6 +66,7 @@ class OverflowWorker:
         self._jobs: deque[_Job] = deque()
         self._applying = self._checking = False
         self._finding = 0
+        self._coming = 0  # records that promotions under way may bring
         self._check_at_ms = 0
         self._full = False
         self._now_ms = 0
@@ -85,6 +86,7 @@ class OverflowWorker:
         jobs_max = JOBS_MAX + self._checking + self._finding  # who looks for ids must not keep promotions waiting
         if now_ms < self._retry_at_ms or len(self._jobs) >= jobs_max:
             return
+        room -= self._coming
         for lane in sorted(lanes, key=_cursor):  # the furthest behind first: a slow overflow can't serve all at once
             if len(self._jobs) >= jobs_max:
                 return
@@ -178,37 +180,40 @@ class OverflowWorker:
     def _overtake(self, lane: Lane, now_ms: int) -> None:
         """What falls due before the overflow can have it goes into the wheel now."""
         if lane.puts or lane.changes:
-            soon = lane.overtaken(now_ms + self.soon_ms)
+            soon = overtaken(lane, now_ms + self.soon_ms)
             if soon:
                 self._to_wheel(lane, soon)
 
     def _promote(self, lane: Lane, room: int) -> int:
         """Move one lane's cursor; returns how many records may come of it."""
         start = lane.cursor
-        if start.due_ms > self._now_ms + self._horizon_ms - self._step_ms:
+        if start.due_ms > self._now_ms + self.horizon_ms - self._step_ms:
             return 0
         earliest = lane.earliest_put()
-        goal = Position(self._now_ms + self._horizon_ms, OFFSET_MAX)
+        goal = Position(self._now_ms + self.horizon_ms, OFFSET_MAX)
         until = min(goal, Position(earliest.due_ms, earliest.offset - 1))
         if until <= start:
             return 0
         if not lane.overflow_used:  # nothing was ever written there: there is nothing to read
             lane.cursor = until
             return 0
-        enough = start.due_ms - self._now_ms > self._horizon_ms // 2
+        enough = start.due_ms - self._now_ms > self.horizon_ms // 2
         if room <= 0 or (enough and until.due_ms - start.due_ms < self._step_ms):
             return 0
         records_max = min(room, PROMOTION_RECORDS_MAX)
         lane.promised = until
         acknowledged = lane.acknowledged
+        self._coming += records_max
 
         def promoted(result: Promotion) -> None:
+            self._coming -= records_max
             if lane.loss is not None:  # found meanwhile: the rebuild knows the cursor as it is
                 lane.promised = None
             elif not lane.leaving:
                 self._to_wheel(lane, lane.promoted(start, result.records, result.cursor))
 
         def unpromoted() -> None:
+            self._coming -= records_max
             lane.promised = None
 
         self._submit(

@@ -45,17 +45,18 @@ from sidecar.housekeeping import Housekeeping, Interval
 from sidecar.kafka import client_log
 from sidecar.letters.assembly import governor_of, reading_of, redrives_of
 from sidecar.metrics import Exposition, Recorder
-from sidecar.overflow import OverflowFailure, OverflowUnavailable
+from sidecar.overflow import OverflowFailure
 from sidecar.overflow_rebuild import RedisRebuild
 from sidecar.overflow_redis import RedisOverflow, open_overflow
 from sidecar.overflow_timing import TimedOverflow
 from sidecar.own_topics import ensure_own_topics
 from sidecar.schedules.assembly import firing_of, limits_of, schedule_store_of
 from sidecar.schedules.firing import Firing
-from sidecar.services import Progress, Services, start_services
+from sidecar.services import Progress, Services, report_redis, start_services
 from sidecar.sources import Sources
 from sidecar.timekeeper import Timekeeper
 from sidecar.topics import MissingTopicError
+from sidecar.traces import Traces
 
 log = logging.getLogger(__name__)
 
@@ -138,14 +139,9 @@ class Process:
             "allow.auto.create.topics": "false",  # else a broker makes what we only ask about, by its own defaults
         }  # fmt: skip
         recorder = Recorder()
-        overflow = open_overflow(
-            self.services.redis_url,
-            settings.group,
-            username=settings.redis.username,
-            password=settings.redis.password.get_secret_value(),
-        )
+        overflow = open_overflow(self.services.redis_url, settings.group, settings.redis.client_options())
         self._stack.callback(overflow.close)
-        self._report_redis(overflow)
+        report_redis(overflow)
         self.store = self._open_policies(client)
         admin = AdminClient(dict(client))
         ledger = ensure_own_topics(admin, settings, self.store.table)
@@ -155,6 +151,8 @@ class Process:
         self.machinery = build(settings, client, storage, ledger, policies, timekeeper)
         engine = self.machinery.engine
         self._stack.callback(self.machinery.close)
+        if self.machinery.traces is not None:
+            self._start_tracing(self.machinery.traces, recorder)
         self.store.on_change(lambda table: setattr(engine, "table", table))
         engine.table = self.store.table
         engine.start(timekeeper, time.sleep)
@@ -176,15 +174,12 @@ class Process:
 
     # --- parts ----------------------------------------------------------------------------------------------------
 
-    def _report_redis(self, overflow: RedisOverflow) -> None:
-        """A Redis that is away at start is away as it may be later: what needs it waits, and /readyz says so."""
-        try:
-            findings = overflow.inspect()
-        except OverflowUnavailable as error:
-            log.warning("redis is away: going on without it", extra={"error": str(error)})
-            return
-        for finding in findings:
-            log.warning("redis", extra={"finding": finding.message, "fix": finding.fix})
+    def _start_tracing(self, traces: Traces, recorder: Recorder) -> None:
+        from sidecar.tracing import tracing_of  # of an extra
+
+        tracing = tracing_of(self.settings, traces, recorder)
+        tracing.start()
+        self._stack.callback(tracing.stop)
 
     def _open_policies(self, client: dict[str, str]) -> PolicyStore:
         settings = self.settings
@@ -276,7 +271,7 @@ class Process:
                 "survey": Interval(survey, 5),
                 "schedules": Interval(firing.step, 1),
                 "overflow": Interval(lambda: engine.submit(Engine.tidy).result(ANSWER_S), 10),
-                "redis-memory": Interval(lambda: recorder.set_memory_ratio(overflow.memory_ratio()), 10),
+                "redis-state": Interval(lambda: recorder.set_redis(*overflow.state()), 10),
                 "retention": Interval(
                     lambda: recorder.set_short_retentions(sources.check_retention()), 600, at_once=True
                 ),

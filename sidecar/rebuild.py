@@ -138,7 +138,8 @@ class LaneRebuild:
         # What is struck pins no block for recovery: it is found from its entry on.
         start = max(min(plan.recovery_pointer, plan.rebuild_pointer), first)
         for record in log_.read({self._partition: start}, {self._partition: plan.block_offset}):
-            if record.key == self._key:
+            # What was settled after the plan was made is held by its count.
+            if record.key == self._key and record.offset <= plan.block_offset:
                 columns = decode(record.value).settled
                 if any(columns.in_overflow):
                     pairs = zip(columns.offsets, columns.in_overflow, strict=True)

@@ -13,11 +13,11 @@ from typing import Final
 from sidecar.change import Loss
 from sidecar.lane import Lane
 from sidecar.ledger import LedgerUnavailable
-from sidecar.overflow import OverflowFull, OverflowLoss, OverflowUnavailable
+from sidecar.overflow import OverflowFull, OverflowLoss, OverflowUnavailable, Promotion
 from sidecar.ports import SourceRecord
 from sidecar.rebuild import LaneRebuild, Sources
 from sidecar.rebuild_account import Plan, Rebuilt, SourceUnavailable
-from sidecar.record import LaneId
+from sidecar.record import LaneId, Position
 from sidecar.tally import Tally
 
 log = logging.getLogger(__name__)
@@ -59,6 +59,10 @@ class RebuildWorker:
                 source.release()
 
         return self._executor.submit(fetch)
+
+    def read(self, lane: LaneId, after: Position, records_max: int, acknowledged: int) -> Future[Promotion]:
+        """Read what a lane has in the overflow, a page of it: see `RebuildStore.read`."""
+        return self._executor.submit(self._sources.store.read, lane, after, records_max, acknowledged)
 
     def step(self, lanes: Iterable[Lane], now_ms: int) -> None:
         """Take in what was done, then give out the next piece."""
@@ -118,7 +122,7 @@ class RebuildWorker:
     def _finish(self, lane: Lane, result: Rebuilt, now_ms: int) -> None:
         topic, partition = lane.id
         if not (lane.dropped or lane.leaving):
-            _correct(lane, result.held)
+            _correct(lane, self._rebuild.plan.held - result.held)
             self._tally.lost[topic, "source"] += result.lost_to_source
             self._tally.lost[topic, "ledger"] += result.lost_to_ledger
             self._tally.rebuilds += 1
@@ -176,9 +180,8 @@ def _promoted(lane: Lane) -> int:
     return sum(window.unsettled for window in lane.windows)
 
 
-def _correct(lane: Lane, held_beyond_cursor: int) -> None:
-    """The rebuild is done: go on with what there is."""
-    lost = lane.overflow_held - _promoted(lane) - sum(map(lane.in_care, lane.struck)) - held_beyond_cursor
+def _correct(lane: Lane, lost: int) -> None:
+    """The rebuild is done: go on with what there is. What left the lane meanwhile is in neither count."""
     lane.overflow_held -= lost
     lane.overflow_sealed -= lost
     lane.lost += lost

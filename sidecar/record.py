@@ -18,6 +18,7 @@ ID: Final = "tickover-id"
 ACTION: Final = "tickover-action"
 IF_OFFSET: Final = "tickover-if-offset"
 EXPIRES_AT: Final = "tickover-expires-at"
+SPREAD: Final = "tickover-spread"
 ATTEMPT: Final = "tickover-attempt"
 FIRST_FAILURE: Final = "tickover-first-failure"
 ERROR_CLASS: Final = "tickover-error-class"
@@ -33,7 +34,7 @@ REDRIVE_PLAN: Final = "tickover-redrive-plan"
 REDRIVE_COUNT: Final = "tickover-redrive-count"
 REDRIVE_SOURCE: Final = "tickover-redrive-source"
 # By what becomes of them when a record comes in. First: heeded, then gone.
-INSTRUCTIONS: Final = frozenset({DELIVER_AT, DELAY, TARGET, TARGET_PARTITION, ACTION, IF_OFFSET, EXPIRES_AT})
+INSTRUCTIONS: Final = frozenset({DELIVER_AT, DELAY, TARGET, TARGET_PARTITION, ACTION, IF_OFFSET, EXPIRES_AT, SPREAD})
 FAILURE: Final = frozenset({ERROR_CLASS, ERROR_MESSAGE})  # read, and passed on
 COUNTED: Final = frozenset({ATTEMPT, FIRST_FAILURE})  # read by retry policies, which rewrite them
 WRITTEN: Final = frozenset({DUE, POLICY, REASON, SOURCE, DETAIL})  # tickover's own words about it: written anew

@@ -8,19 +8,22 @@ refused, of a batch ----> one by one ----> taken
 import logging
 from collections import deque
 from collections.abc import Callable
+from itertools import chain
 from typing import Any, Final
 
 from sidecar import departure as way
 from sidecar.departure import EmissionError, quarantined
 from sidecar.failures import take_failed
 from sidecar.generation import Generation
+from sidecar.in_order import InOrder
 from sidecar.lane import Lane
-from sidecar.record import Departure, Held
+from sidecar.record import Arrival, Departure, Held
 from sidecar.targets import Parcel, Targets
 
 log = logging.getLogger(__name__)
 
 ALONE_MAX: Final = 500  # records sent one by one at a time
+ROOM_MAX: Final = 1_000  # of one target in one turn
 
 
 def topic_of(parcel: Held | Departure) -> str:
@@ -29,10 +32,11 @@ def topic_of(parcel: Held | Departure) -> str:
 
 
 class Returned:
-    """Owned by the emitter, which sets `emit_one` and `put_back`. It is the settlement's `Refusals`."""
+    """Owned by the emitter, which sets `emit_one`, `put_back` and `in_order`. It is the settlement's `Refusals`."""
 
     emit_one: Callable[[Lane, Parcel, int, bool], None]
     put_back: Callable[[Lane, list[Held]], None]
+    in_order: InOrder
 
     def __init__(self, targets: Targets, quarantine: str, transactional: bool) -> None:
         self.again: deque[tuple[Lane, Parcel]] = deque()
@@ -51,9 +55,9 @@ class Returned:
             name = failure.error.name()
             for lane, parcel in found:
                 if self._transactional and name not in way.OF_RECORDS | way.GIVEN_UP:
-                    self.again.append((lane, parcel))  # the transaction's fault, which is over
+                    self._again(lane, parcel)  # the transaction's fault, which is over
                 elif name in way.TRIED_ALONE and not failure.alone:
-                    self.waiting_alone.append((lane, parcel))
+                    self._alone(lane, parcel)
                     if name in way.TOO_LARGE:
                         self._refused_for_size.add(topic_of(parcel))
                 else:
@@ -67,11 +71,11 @@ class Returned:
             raise BufferError("the open transaction has failed: nothing more goes into it")
         if name in way.GIVEN_UP:
             self._give_up(topic)
-            self.again.append((lane, parcel))
+            self._again(lane, parcel)
             return
         if name in way.NO_TARGET:
             self._targets.forget(topic)
-            self.again.append((lane, parcel))
+            self._again(lane, parcel)
             return
         if name in way.UNFIT and topic != self._quarantine:
             detail = f"refused by {topic}: {error.str()}"
@@ -82,14 +86,22 @@ class Returned:
         if name in way.PASSING:
             log.warning("emitting again", extra={"error": name, "lane": str(lane.id)})
             if alone:
-                self.waiting_alone.append((lane, parcel))
+                self._alone(lane, parcel)
             else:
-                self.again.append((lane, parcel))
+                self._again(lane, parcel)
             return
         if isinstance(parcel, Departure) and parcel.value is None and parcel.key is None:
             raise EmissionError(f"not even a reference to {lane.id}/{parcel.offset} can be quarantined: {error.str()}")
         detail = f"too large to be produced: {error.str()}"
         self.again.append((lane, way.by_reference(self._quarantine, lane, parcel, detail)))
+
+    def _again(self, lane: Lane, parcel: Held | Departure) -> None:
+        if not self.in_order.came_back(lane, parcel):
+            self.again.append((lane, parcel))
+
+    def _alone(self, lane: Lane, parcel: Held | Departure) -> None:
+        if not self.in_order.came_back(lane, parcel, alone=True):
+            self.waiting_alone.append((lane, parcel))
 
     def given_up(self, generation: Generation) -> None:
         """See `Refusals`."""
@@ -129,7 +141,7 @@ class Returned:
     def suspect(self, generation: Generation, cause: Any, careful: bool) -> None:
         """Nobody says which record spoilt a transaction. One by one, and one topic at a time, it is found."""
         suspects: list[tuple[Lane, Held | Departure]] = [*generation.departures]
-        suspects += [(lane, held) for lane, batch in generation.batches for held in batch]
+        suspects += [(lane, held) for lane, batch, _ in generation.batches for held in batch]
         generation.batches, generation.departures = [], []
         self._alone_max = max(len(suspects) // 2, 1) if careful else ALONE_MAX
         for lane, parcel in suspects:
@@ -138,25 +150,26 @@ class Returned:
             if careful and len(suspects) == 1:
                 self.refuse(lane, parcel, cause, alone=True)
             else:
-                self.waiting_alone.append((lane, parcel))
+                self._alone(lane, parcel)
 
     def take_back(self, generation: Generation, careful: bool) -> None:
         """Emit all of an aborted generation again."""
         for lane, departure in generation.departures:
             if not (lane.dropped or lane.leaving):
                 (self.waiting_alone if careful else self.again).append((lane, departure))
-        for lane, batch in generation.batches:
+        for lane, batch, _ in generation.batches:
             if lane.dropped or lane.leaving:
                 continue
             if careful:
-                self.waiting_alone.extend((lane, held) for held in batch)
-            elif batch:
-                self.put_back(lane, batch)
+                for held in batch:
+                    self._alone(lane, held)
+            elif plain := [held for held in batch if not self.in_order.came_back(lane, held)]:
+                self.put_back(lane, plain)
 
     def passed_alone(self, generation: Generation) -> None:
         """A topic that refuses batches and takes their records one by one gets them so from now on."""
-        waiting = {topic_of(parcel) for _, parcel in self.waiting_alone}
-        topics = {topic_of(held) for _, batch in generation.batches for held in batch}
+        waiting = {topic_of(parcel) for _, parcel in self.waiting_alone} | self.in_order.topics_alone()
+        topics = {topic_of(held) for _, batch, _ in generation.batches for held in batch}
         recovered = topics & self._sick
         self._sick -= recovered
         self.one_by_one -= recovered
@@ -165,6 +178,23 @@ class Returned:
         self.one_by_one |= (topics & self._refused_for_size) - waiting
         self._refused_for_size -= topics - waiting
         self._alone_max = ALONE_MAX
+
+    def goes_at_once(self, held: Held, now_ms: int) -> bool:
+        """Whether a record would be handed over now, with others of its target."""
+        return (
+            held.target_partition < self._targets.partitions.get(held.target, -1)
+            and not 0 <= held.expires_ms < now_ms
+            and held.target not in self.one_by_one
+        )
+
+    def room_of(self, topic: str) -> int:
+        """How many more records to let through to a target: one, to try, if it is unknown or didn't acknowledge, else
+        they would pile up and go at once when it is back.
+        """
+        if topic in self._targets.partitions and topic not in self._sick:
+            return ROOM_MAX
+        waiting = (parcel for _, parcel in chain(self.waiting_alone, self.again) if not isinstance(parcel, Arrival))
+        return 0 if self._targets.has_waiting(topic) or topic in map(topic_of, waiting) else 1
 
     @property
     def count(self) -> int:

@@ -1,5 +1,6 @@
 """Kafka and Redis of this process: those of the settings, or embedded ones started for it."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +8,10 @@ from pathlib import Path
 from sidecar.config import Settings
 from sidecar.embedded.kafka import Broker, embedded_kafka
 from sidecar.embedded.valkey import EmbeddedValkey
+from sidecar.overflow import OverflowUnavailable
+from sidecar.overflow_redis import RedisOverflow
+
+log = logging.getLogger(__name__)
 
 Progress = Callable[[str], None]
 
@@ -50,3 +55,14 @@ def start_services(settings: Settings, progress: Progress) -> Services:
         kafka,
         redis,
     )
+
+
+def report_redis(overflow: RedisOverflow) -> None:
+    """A Redis that is away at start is away as it may be later: what needs it waits, and /readyz says so."""
+    try:
+        findings = overflow.inspect()
+    except OverflowUnavailable as error:
+        log.warning("redis is away: going on without it", extra={"error": str(error)})
+        return
+    for finding in findings:
+        log.warning("redis", extra={"finding": finding.message, "fix": finding.fix})

@@ -24,6 +24,7 @@ from sidecar.ports import Intake, Output, Time
 from sidecar.record import LaneId
 from sidecar.sealing import Seal, commit_state, has_news, probe_clock, record_block, seal_of, take_sealed
 from sidecar.tally import Tally
+from sidecar.traces import Traces
 
 
 class Settlement(Protocol):
@@ -33,6 +34,7 @@ class Settlement(Protocol):
     ready: bool  # lanes may be taken on
     broken: bool  # nobody knows what became of the last interval: let go of the lanes, `prepare`, recover them
     problem: str
+    traces: Traces | None  # where emissions that are facts are told of, if anybody asks
 
     def prepare(self) -> None:
         """Get ready, or ready again; `ready` says when."""
@@ -96,6 +98,7 @@ class AtLeastOnce:
         self.ready = True
         self.broken = False
         self.problem = ""
+        self.traces: Traces | None = None
         self.tally = tally
         self.time = time
         self.failure: LedgerError | None = None
@@ -162,6 +165,8 @@ class AtLeastOnce:
                 continue
             if generation.failures:
                 self._refusals.refused(generation)
+            if self.traces is not None:
+                self.traces.put(generation, self.time.now_ms())
             generation.give_to_lanes()
         self._closed = waiting
 

@@ -48,21 +48,25 @@ class Publisher:
         lanes = self._assignment.lanes.values()
         wheel: Counter[str] = Counter()
         overflow: Counter[str] = Counter()
+        parked: Counter[str] = Counter()
         for lane in lanes:
             promoted = sum(window.unsettled for window in lane.windows)
             wheel[lane.id.topic] += lane.wheel.count
             overflow[lane.id.topic] += lane.overflow_held - promoted + lane.on_the_way
-        tally = self._tally
+            parked[lane.id.topic] += lane.order.parked if lane.order is not None else 0
+        gate, tally = self._emitter.gate, self._tally
+        wheel.update(gate.by_topic())  # not `+=`: that would drop the topics of which nothing is held
         topics = sorted({*wheel, *tally.accepted, *(topic for topic, _ in tally.outcomes)})
         oldest_ms = self._emitter.oldest_due_ms()
         return Stats(
             replica=self._replica,
             turned_monotonic_s=self._time.monotonic_s(),
             topics=MappingProxyType(
-                {topic: tally.topic_counts(topic, wheel[topic], overflow[topic]) for topic in topics}
+                {topic: tally.topic_counts(topic, wheel[topic], overflow[topic], parked[topic]) for topic in topics}
             ),
             dead_reasons=MappingProxyType(tally.by_reason(Outcome.DEAD)),
             quarantine_reasons=MappingProxyType(tally.by_reason(Outcome.QUARANTINED)),
+            targets=MappingProxyType(gate.flows()),
             lateness=tally.lateness(),
             early=tally.early,
             oldest_overdue_ms=max(now_ms - oldest_ms, 0) if oldest_ms >= 0 else 0,

@@ -53,13 +53,20 @@ class Sources:
             {glob for version in self._table().policies.values() for glob in version.policy.match.topics}
         )
         found = self._without_compacted(matching_sources(existing, patterns, self._own))
-        self.partitions = {topic: len(existing[topic].partitions) for topic in found}
+        self._count({topic: len(existing[topic].partitions) for topic in found})
         if found == self._subscribed:
             return
         log.info("sources", extra={"topics": found})
         intake = self._machinery.intake
         self._machinery.engine.submit(lambda _: intake.subscribe(found)).result(ANSWER_S)
         self._subscribed = found
+
+    def _count(self, partitions: dict[str, int]) -> None:
+        """The gate must know of how many partitions this process has a share."""
+        if partitions != self.partitions:
+            gate = self._machinery.gate
+            self._machinery.engine.submit(lambda _: setattr(gate, "sources", partitions)).result(ANSWER_S)
+        self.partitions = partitions
 
     def _without_compacted(self, topics: list[str]) -> list[str]:
         """A compacted source is refused: compaction could remove a record that is held, and nobody would know."""

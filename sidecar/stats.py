@@ -24,6 +24,7 @@ class TopicCounts:
     applied: int = 0
     wheel: int = 0
     overflow: int = 0
+    parked: int = 0  # of the held ones: behind another of the same key
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,15 @@ class RebuildProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class TargetFlow:
+    """What flow control does about one target."""
+
+    waiting: int = 0  # records that are due and wait
+    rate: float = 0.0  # this process's share of the target's rate, records a second; 0: no such limit
+    breaker: str = ""  # closed, half_open or open; "": there is none
+
+
+@dataclass(frozen=True, slots=True)
 class Stats:
     """A snapshot of the engine. Times are epoch milliseconds unless the name says otherwise."""
 
@@ -72,6 +82,7 @@ class Stats:
     topics: Mapping[str, TopicCounts] = field(default_factory=lambda: MappingProxyType({}))
     dead_reasons: Mapping[tuple[str, str], int] = field(default_factory=lambda: MappingProxyType({}))
     quarantine_reasons: Mapping[tuple[str, str], int] = field(default_factory=lambda: MappingProxyType({}))
+    targets: Mapping[str, TargetFlow] = field(default_factory=lambda: MappingProxyType({}))  # of limited ones
     lateness: Lateness = Lateness()
     early: int = 0
     oldest_overdue_ms: int = 0  # how long the oldest due record has waited; 0 when none waits

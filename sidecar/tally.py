@@ -61,10 +61,10 @@ class Tally:
         fine_max_ms = next((ms for ms in range(LATENESS_FINE_MS - 1, -1, -1) if self.late[ms]), 0)
         return Lateness(tuple(counts), float(self.late_sum_ms), float(max(self.late_max_ms, fine_max_ms)))
 
-    def topic_counts(self, topic: str, wheel: int, overflow: int) -> TopicCounts:
+    def topic_counts(self, topic: str, wheel: int, overflow: int, parked: int) -> TopicCounts:
         """The published counts of one topic."""
         outcomes = {outcome.name.lower(): self.outcomes[topic, outcome] for outcome in COUNTED}
-        return TopicCounts(accepted=self.accepted[topic], wheel=wheel, overflow=overflow, **outcomes)
+        return TopicCounts(accepted=self.accepted[topic], wheel=wheel, overflow=overflow, parked=parked, **outcomes)
 
     def by_reason(self, outcome: Outcome) -> dict[tuple[str, str], int]:
         """(topic, reason) -> count of one outcome."""

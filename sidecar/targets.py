@@ -100,6 +100,10 @@ class Targets:
         for topic, waiting in self._waiting.items():
             self._waiting[topic] = deque(item for item in waiting if item[0] not in lanes)
 
+    def has_waiting(self, topic: str) -> bool:
+        """Whether a record waits for what the cluster knows of this topic."""
+        return bool(self._waiting.get(topic))
+
     @property
     def count(self) -> int:
         """How many records wait for an answer."""

@@ -15,10 +15,12 @@ or not anything is held, and a dict inserts as fast. The wheel has no clock, no 
 """
 
 from collections.abc import Iterable, Sequence
+from operator import itemgetter
 from typing import Final
 
 from sidecar.record import Held
 
+_size: Final = itemgetter(Held._fields.index("size"))
 FIRED_MAX: Final = 200_000  # records taken at a time, in whole buckets
 
 
@@ -122,3 +124,13 @@ class Load:
     def __init__(self) -> None:
         self.records = 0
         self.bytes = 0
+
+    def add(self, records: Sequence[Held]) -> None:
+        """These are held in memory now."""
+        self.records += len(records)
+        self.bytes += sum(map(_size, records))
+
+    def remove(self, records: Sequence[Held]) -> None:
+        """These aren't any more."""
+        self.records -= len(records)
+        self.bytes -= sum(map(_size, records))

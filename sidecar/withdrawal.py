@@ -2,8 +2,8 @@
 
 from enum import Enum, auto
 
-from sidecar.lane import Lane
-from sidecar.record import Held
+from sidecar.lane import NEVER, Lane
+from sidecar.record import OFFSET_MAX, Held
 
 
 class Place(Enum):
@@ -53,3 +53,28 @@ def forget_passed(lane: Lane) -> None:
     for offset in passed:
         if lane.in_care(offset) and not any(offset in change.records for change in lane.changes):
             del lane.skip[offset]
+
+
+def overtaken(lane: Lane, due_ms: int) -> list[Held]:
+    """Take out what is on its way to the overflow and falls due too soon to wait for it: it goes into the wheel.
+
+    Records of a change block will reach the overflow all the same: their offsets stay open, and promotion skips the
+    copies. Records in the order of their keys stay: the overflow may have one that must fire before.
+    """
+    stay = lane.order.on_the_way if lane.order is not None else ()
+    soon: list[Held] = []
+    if lane.puts_due_ms <= due_ms:
+        puts, lane.puts, lane.puts_due_ms = lane.puts, [], OFFSET_MAX
+        soon = [held for held in puts if held.due_ms <= due_ms and held.offset not in stay]
+        lane.put([held for held in puts if held.due_ms > due_ms or held.offset in stay])
+    for change in lane.changes:
+        if change.earliest.due_ms <= due_ms:
+            waiting = [held for held in change.records.values() if held.offset not in lane.skip]
+            late = [held for held in waiting if held.due_ms <= due_ms and held.offset not in stay]
+            lane.skip.update((held.offset, held.position) for held in late)
+            soon += late
+            if not change.missing:
+                change.earliest = min(
+                    (held.position for held in waiting if held.offset not in lane.skip), default=NEVER
+                )
+    return soon

@@ -36,6 +36,7 @@ class Mutant:
 
 
 TRANSACTIONS: Final = "transactions"
+ORDER: Final = TRANSACTIONS  # without them a record that was refused may come late
 
 MUTANTS: Final[dict[str, Mutant]] = {
     "the wheel rounds down": Mutant("wheel.py", "tick = -(-held[0] // tick_ms)", "tick = held[0] // tick_ms"),
@@ -53,8 +54,8 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "lane.py", "reached = self.windows[0].start if self.windows else self.cursor", "reached = self.cursor"
     ),
     "an overtaken record is promoted too": Mutant(
-        "lane.py",
-        "                self.skip.update((held.offset, held.position) for held in late)\n",
+        "withdrawal.py",
+        "            lane.skip.update((held.offset, held.position) for held in late)\n",
         "",
     ),
     "promotion passes nothing over": Mutant(
@@ -64,6 +65,28 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "lane.py",
         "if offset not in skip and index >= 0 and not done[index]:",
         "if index >= 0 and not done[index]:",
+    ),
+    "a parked record keeps its own due time": Mutant(
+        "ordering.py", "if tail.due_ms > held.due_ms:", "if False:", ORDER
+    ),
+    "one that is read again passes one that is still in Redis": Mutant(
+        "ordering.py",
+        "        return tail.ahead_of(lane.cursor)",
+        "        return False",
+        ORDER,
+    ),
+    "a record in order overtakes what Redis has": Mutant(
+        "withdrawal.py", "stay = lane.order.on_the_way if lane.order is not None else ()", "stay = ()", ORDER
+    ),
+    "what Redis has of a key is not looked for": Mutant(
+        "ordering.py", "            order.scan, order.scan_from = None, lane.cursor", "            pass", ORDER
+    ),
+    "one that waits for its target is passed": Mutant("ordering.py", "if key in order.unplaced:", "if False:", ORDER),
+    "one that isn't read again yet is passed": Mutant(
+        "in_order.py", "if order.must_wait(key, held.offset, lane.next, lane.cursor):", "if False:", ORDER
+    ),
+    "what comes back loses its place": Mutant(
+        "in_order.py", "if lane.order is None or isinstance(parcel, Departure):", "if True:", ORDER
     ),
     "the cursor passes what is only on its way": Mutant(
         "lane.py",

@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 from pipeline import cli as pipeline
 from pipeline.errors import PipelineError
 from sidecar.cli import (
+    access,
     actions,
     changes,
     configuration,
@@ -16,6 +17,7 @@ from sidecar.cli import (
     diagnosis,
     held,
     messages,
+    overflow,
     policies,
     redrive,
     reference_broker,
@@ -77,7 +79,9 @@ app.add_typer(changes.app, name="changes")
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(redrive.app, name="redrive")
 app.add_typer(schedules.app, name="schedules")
+app.add_typer(overflow.app, name="overflow")
 app.add_typer(configuration.app, name="config")
+app.add_typer(access.app, name="acl")
 app.add_typer(pipeline.app, name="pipeline")
 
 

@@ -31,6 +31,7 @@ def send(
     header: Annotated[list[str] | None, typer.Option(help="name=value; may be repeated, the order is kept.")] = None,
     delay: Annotated[str | None, typer.Option(help="How long to wait: 250ms, 90s, 15m, 2h, 3d or PT90S.")] = None,
     deliver_at: Annotated[str | None, typer.Option(help="When: RFC 3339 with zone, or epoch milliseconds.")] = None,
+    spread: Annotated[str | None, typer.Option(help="How much later it may be, so that herds move apart.")] = None,
     message_id: Annotated[str | None, typer.Option("--id", help="Your id of the message.")] = None,
     idempotency_key: Annotated[
         str | None, typer.Option(help="Sending again with this key, within 24 h, sends nothing twice.")
@@ -43,7 +44,7 @@ def send(
     if value is not None and value_file is not None:
         raise Failure("give --value or --value-file, not both", Status.USAGE)
     body: dict[str, Any] = {"target": target, "headers": [read_header(text) for text in header or ()]}
-    optional = {"source": source, "key": key, "id": message_id, **time_given(delay, deliver_at)}
+    optional = {"source": source, "key": key, "id": message_id, "spread": spread, **time_given(delay, deliver_at)}
     body |= {name: given for name, given in optional.items() if given is not None}
     body["value"] = value if value_file is None else _content(value_file)
     headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}

@@ -1,10 +1,13 @@
 """`tickover run` and `tickover demo`. What they start is imported inside, so that others need not wait."""
 
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
 from sidecar.cli.configuration import ConfigOption, SetOption, settings_of
+from sidecar.cli.failure import Failure, Status
+from sidecar.config import Settings
 from sidecar.logs import configure_logs
 
 KafkaOption = Annotated[str | None, typer.Option(help="host:port list of the brokers, `embedded` or `embedded-java`.")]
@@ -23,6 +26,7 @@ def run(
     settings = settings_of(
         config, given, group=group, kafka__bootstrap_servers=kafka, redis__url=redis, policies__file=policies
     )
+    _require_extras(settings)
     configure_logs(settings.log)
     from sidecar.process import Process
 
@@ -42,6 +46,18 @@ def demo(
 ) -> None:
     """Show delayed messages, retries and dead letters live; status 1 if any was lost, early or wrong."""
     settings = settings_of(config, given, kafka__bootstrap_servers=kafka, redis__url=redis)
+    _require_extras(settings)
     from sidecar.demo import run_demo
 
     raise typer.Exit(run_demo(settings, seconds, rate))
+
+
+def _require_extras(settings: Settings) -> None:
+    """What the settings ask for is installed."""
+    if settings.otel.enabled:
+        try:
+            import_module("sidecar.tracing")
+        except ImportError as error:
+            raise Failure(
+                f"otel.enabled needs the extra `otel` ({error}): pip install 'tickover[otel]'", Status.USAGE
+            ) from None

@@ -13,14 +13,14 @@ is worse than one that waits for a word.
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from policies.decision import ATTEMPTS_EXHAUSTED, EXPIRED, NOT_RETRYABLE, TIMEOUT
+from policies.decision import DEAD_REASONS
+from policies.fields import is_topic
 from policies.glob import is_exact
-from policies.model import Policy, Removed, Versioned, is_topic
+from policies.model import Policy, Removed, Versioned
 from policies.table import DEAD_LETTER_SUFFIX, RETRY_SUFFIX
 from sidecar.letters.letter import Letter, place_of
 from sidecar.record import SOURCE
 
-DEAD_REASONS: Final = frozenset({ATTEMPTS_EXHAUSTED, NOT_RETRYABLE, TIMEOUT, EXPIRED})
 BY_REFERENCE: Final = "too_large"  # quarantined without its value: there is nothing to send
 
 INTERNAL_PREFIX: Final = "__"

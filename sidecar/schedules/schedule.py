@@ -7,7 +7,8 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool
 
-from policies.model import NAME_PATTERN, TOPIC_LENGTH_MAX, is_topic
+from policies.fields import TOPIC_LENGTH_MAX, is_topic
+from policies.model import NAME_PATTERN
 from sidecar.record import CONTROL_PREFIX
 from sidecar.schedules.occurrences import BadCron, check_cron, zone_names
 

@@ -7,6 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sidecar.partitioner import murmur2, partition_of
+from tests.examples import examples
 from tests.unit.api_world import NOW_MS, REMINDERS, RETRY, World, world
 
 TEXT = st.text(max_size=20) | st.text(st.characters(categories=["Cs", "Cc"]), max_size=3)
@@ -31,7 +32,7 @@ MESSAGES = st.fixed_dictionaries(
         "other": JSON,
     },
 )
-FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FUZZ = settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def never_5xx(api: World, method: str, path: str, body: Any, **headers: str) -> int:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from broker.api_keys import ApiKey
 from broker.handlers import HANDLERS
 from broker.request import MalformedRequest, read_frame
+from tests.examples import examples
 from tests.services.kafka_requests import mutilated, requests
 from tests.services.raw_client import RawClient
 from tests.services.reference_broker import ReferenceBroker
@@ -51,7 +52,7 @@ def complaints() -> Iterator[Complaints]:
 
 
 @given(st.one_of(st.binary(max_size=200), mutilated(requests(SERVED)).map(lambda frame: frame[4:])))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_a_frame_is_a_request_or_malformed(frame: bytes) -> None:
     try:
         header, _ = read_frame(bytearray(frame))
@@ -61,7 +62,7 @@ def test_a_frame_is_a_request_or_malformed(frame: bytes) -> None:
 
 
 @given(frames=st.lists(requests(QUICK), min_size=1, max_size=3))
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_request_is_answered_or_closes_its_connection(
     broker: ReferenceBroker, complaints: Complaints, frames: list[bytes]
 ) -> None:
@@ -76,7 +77,7 @@ def test_any_request_is_answered_or_closes_its_connection(
 
 
 @given(frames=st.lists(mutilated(requests(QUICK)), min_size=1, max_size=3))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damaged_requests_too(broker: ReferenceBroker, complaints: Complaints, frames: list[bytes]) -> None:
     with RawClient(broker.bootstrap) as client:
         client.socket.sendall(b"".join(frames))

@@ -100,7 +100,9 @@ def test_a_plan_and_its_run_change_exactly_what_was_held_and_matched(
     for (lane, offset), one in wanted.items():
         receipt, line = receipts.get((*lane, offset)), world.group.lines.get((*lane, offset))
         if (lane, offset) in emitted:
-            assert receipt is None or receipt["outcome"] == "too_late"
+            # A later one had its id, when it was asked for: then nobody knew it.
+            outcomes = {"too_late"} if (lane, offset) in can_be_hit else {"too_late", "unknown"}
+            assert receipt is None or receipt["outcome"] in outcomes
         elif (lane, offset) in can_be_hit:
             assert receipt is not None
             assert receipt["outcome"] == done

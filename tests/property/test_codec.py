@@ -131,6 +131,7 @@ def test_what_is_asked_again_is_understood_the_same(headers: Headers, attempt: i
     assert again.controls["tickover-target"] == b"mail"
     assert again.controls["tickover-target-partition"] == b"3"
     assert again.controls["tickover-expires-at"] == b"99"
+    assert again.controls["tickover-spread"] == b"0"
     assert again.origin == (record.origin or b"topic/1/5")
     if attempt:
         assert again.controls["tickover-attempt"] == b"%d" % (attempt - 1)

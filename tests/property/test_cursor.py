@@ -9,6 +9,7 @@ from sidecar.overflow import OverflowUnavailable
 from sidecar.overflow_worker import OverflowWorker
 from sidecar.record import Held, LaneId, Position
 from sidecar.wheel import Wheel
+from tests.examples import examples
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_overflow import FakeOverflow
 
@@ -99,7 +100,7 @@ class Bench:
         assert not [held for held in self.fired if held.due_ms > self.now_ms], "early"
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(STEPS)
 def test_every_record_is_in_exactly_one_place_and_fires_once(steps: list[tuple[str, int]]) -> None:
     bench = Bench()

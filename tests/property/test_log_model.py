@@ -16,6 +16,7 @@ from broker.record_batch import assign, whole_batches
 from broker.records import Record, build_batch, read_records
 from purgatory.errors import ApiError, Errors, UnexpectedAppendOffset
 from purgatory.log_offsets import Isolation
+from tests.examples import examples
 from tests.unit.log_world import NOW_MS, LogWorld
 
 values = st.binary(max_size=120)
@@ -246,6 +247,6 @@ class LogMachine(RuleBasedStateMachine):
 
 
 LogMachine.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(150), stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestLog = LogMachine.TestCase

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.schedules.occurrences import BadCron, check_cron, latest, occurrences, zone, zone_names
+from tests.examples import examples
 
 # Changes by an hour, by half an hour, at midnight, of a whole day, far from UTC, and none.
 ZONES = st.sampled_from(
@@ -21,7 +22,7 @@ ZONES = st.sampled_from(
 TIMES_MS = st.integers(1_262_304_000_000, 2_208_988_800_000)  # 2010 to 2040
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
-FUZZ = settings(max_examples=150, deadline=None)
+FUZZ = settings(max_examples=examples(150), deadline=None)
 
 
 def some_of(most: int) -> st.SearchStrategy[str]:

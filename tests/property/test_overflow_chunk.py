@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from sidecar.chunk import ChunkCodec
 from sidecar.overflow_layout import FINE, header_of, read_header
 from sidecar.record import OFFSET_MAX, Held, Position
+from tests.examples import examples
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 payloads = st.none() | st.binary(max_size=40)
@@ -36,7 +37,7 @@ def test_round_trip(records: list[Held]) -> None:
         assert read_header(header.member, FINE) == header
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(runs, st.integers(0, 1 << 40), st.integers(0, 1 << 40), offsets, offsets)
 def test_part_of_a_chunk(records: list[Held], low: int, high: int, first: int, last: int) -> None:
     codec = ChunkCodec()

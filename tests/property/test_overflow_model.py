@@ -19,6 +19,7 @@ from sidecar.overflow_layout import INDEX_SHARDS, LaneKeys
 from sidecar.overflow_redis import RedisOverflow, open_overflow
 from sidecar.record import ID, Held, Position, Struck, held_id
 from tests.contract.overflow_records import LANE, NOW_MS, held
+from tests.examples import examples
 
 HOUR_MS = 3_600_000
 SPAN_MS = 5 * HOUR_MS
@@ -162,6 +163,6 @@ def test_overflow_agrees_with_a_sorted_list(url: str, tiny: bool, monkeypatch: p
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=100, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=examples(100), stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
         ),
     )

@@ -11,6 +11,7 @@ from sidecar.overflow_packing import by_position
 from sidecar.overflow_window import Bounds, ReadAhead, Span, earliest
 from sidecar.record import OFFSET_MAX, Held, Position
 from tests.contract.overflow_records import held
+from tests.examples import examples
 
 FAR = 1 << 40  # beyond what sort keys hold exactly
 chunks = st.lists(
@@ -67,7 +68,7 @@ class Chunks:
             rest = Span(*ahead.rest)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(chunks, st.sampled_from([1, 1 << 22]), st.integers(1, 20), st.integers(1, 60))
 def test_all_records_come_once_and_in_order(
     dues: list[list[tuple[int, bool]]], stride: int, wanted: int, kept_max: int

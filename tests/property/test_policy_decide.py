@@ -14,7 +14,7 @@ DOCUMENTS: list[dict[str, Any]] = [
     {
         "name": "reminders",
         "match": {"topics": ["reminders"]},
-        "delay": {"default": "15m", "max": "400d"},
+        "delay": {"default": "15m", "max": "400d", "spread_max": "5m"},
         "target": {"topic": "push", "allow": ["mail-*"]},
     },
     {
@@ -25,6 +25,7 @@ DOCUMENTS: list[dict[str, Any]] = [
             "backoff": {"kind": "exponential", "initial": "1s", "max": "1h", "jitter": "full"},
             "timeout": "24h",
             "give_up_on": ["*Fatal"],
+            "spread": "30s",
         },
     },
     {
@@ -50,6 +51,7 @@ NAMES = [
     "id",
     "action",
     "expires-at",
+    "spread",
     "attempt",
     "first-failure",
     "error-class",

@@ -176,9 +176,21 @@ def test_what_is_no_change_is_garbage(value: bytes | None) -> None:
 
 def test_a_newer_schema_stops_the_reader_where_it_is() -> None:
     log = read([encode_change(change("a", 0))])
-    with pytest.raises(NewerSchema, match="offset 1 has schema 2"):
-        log.apply(1, b'{"schema":2,"anything":[]}', 0)
+    with pytest.raises(NewerSchema, match="offset 1 has schema 3"):
+        log.apply(1, b'{"schema":3,"anything":[]}', 0)
     assert log.position == 1
+
+
+def test_what_schema_1_cannot_say_is_schema_2_and_garbage_under_1() -> None:
+    """A reader of schema 1 passes over what it takes for garbage, so every reader must; schema 2 stops it."""
+    plain = json.loads(encode_change(change("a", 0)))
+    assert plain["schema"] == 1
+    plain["policy"]["delay"]["spread"] = "3s"
+    assert decode_change(json.dumps(plain).encode(), 0) is None
+    plain["schema"] = 2
+    spread = decode_change(json.dumps(plain).encode(), 0)
+    assert spread is not None
+    assert json.loads(encode_change(spread))["schema"] == 2
 
 
 @given(changes)

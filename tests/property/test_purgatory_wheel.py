@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from purgatory.system_timer import SystemTimer
 from purgatory.timing_wheel import TimingWheel
+from tests.examples import examples
 from tests.unit.purgatory_tasks import Clock, Hook, Recorded
 
 delays = st.integers(-5, 30_000)
@@ -37,7 +38,7 @@ def check_structure(timer: SystemTimer) -> None:
     assert total == timer.size()
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(
     tick_ms=st.sampled_from([1, 2, 10, 100]),
     wheel_size=st.sampled_from([2, 3, 20]),
@@ -80,7 +81,7 @@ def test_everything_runs_once_and_as_early_as_its_rounding_allows(tick_ms, wheel
         assert late_ms == []
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(
     tasks=st.lists(st.tuples(delays, st.none() | st.integers(0, 30_000)), max_size=20),
     step_ms=st.integers(200, 3000),

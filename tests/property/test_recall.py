@@ -18,6 +18,7 @@ from sidecar.record import (
     DUE,
     ID,
     ORIGIN,
+    SPREAD,
     TARGET,
     TARGET_PARTITION,
     Arrival,
@@ -28,12 +29,13 @@ from sidecar.record import (
     Position,
 )
 from sidecar.wheel import Wheel
+from tests.examples import examples
 
 STAMP_MS = 1_700_000_000_000
 LIMITS = HeaderLimits(headers_max=8, header_bytes_max=150, quarantine="quarantine")
 PARTITIONS = {"mail": 3, "other": 1}
 
-NAMES = st.sampled_from([DELAY, TARGET, TARGET_PARTITION, DELIVER_AT, ID, ORIGIN, DUE, "a", "b"])
+NAMES = st.sampled_from([DELAY, TARGET, TARGET_PARTITION, DELIVER_AT, SPREAD, ID, ORIGIN, DUE, "a", "b"])
 VALUES = st.sampled_from(
     [None, b"", b"5s", b"10", b"9d", b"mail", b"other", b"nowhere", b"0", b"2", b"\xff", b"x" * 90, b"1700000009000"]
 )
@@ -63,19 +65,19 @@ class Record:
         return b"value"
 
 
-def table(version: int, conditions: bool, delay_max: str) -> PolicyTable:
+def table(version: int, conditions: bool, delay_max: str, spread: str = "0") -> PolicyTable:
     match = {"topics": ["reminders"], "headers": {"a": "5*"} if conditions else {}}
     content = {
         "name": "reminders",
         "match": match,
-        "delay": {"default": f"{version}s", "max": delay_max},
+        "delay": {"default": f"{version}s", "max": delay_max, "spread": spread, "spread_max": "9s"},
         "target": {"topic": "mail", "allow": ["*"]},
     }
     policy = Versioned(Policy.model_validate(content), version, "me", 0, "api")
     return PolicyTable(version, MappingProxyType({"reminders": policy}))
 
 
-TABLES = [table(1, False, "10d"), table(2, False, "8s"), table(3, True, "10d")]
+TABLES = [table(1, False, "10d"), table(2, False, "8s"), table(3, True, "10d"), table(4, False, "10d", "7s")]
 STAMPS = st.sampled_from([(1, STAMP_MS), (1, STAMP_MS + 77), (0, 0), (1, -1), (2, 1 << 60)])
 # A few kinds of headers, each of them several times.
 KINDS = st.lists(ANY | USUAL, min_size=1, max_size=3)
@@ -101,12 +103,14 @@ def plain_lane() -> Lane:
     return plain
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(KINDS, RUNS)
 @example([[(DELAY, b"5s")]], [([(0, (1, STAMP_MS)), (0, (1, -1)), (0, (0, 0))], TABLES[0])])
 @example([[(DELAY, b"9s")]], [([(0, (1, STAMP_MS))], TABLES[0]), ([(0, (1, STAMP_MS))], TABLES[1])])
 @example([[("a", b"5s"), (DELAY, b"5s")], [("a", b"x"), (DELAY, b"5s")]], [([(0, (1, 9)), (1, (1, 9))], TABLES[2])])
 @example([[(DELIVER_AT, b"1700000009000")]], [([(0, (1, STAMP_MS)), (0, (1, STAMP_MS + 77))], TABLES[0])])
+@example([[(DELAY, b"5s")]], [([(0, (1, STAMP_MS)), (0, (1, STAMP_MS)), (0, (1, STAMP_MS))], TABLES[3])])
+@example([[(SPREAD, b"5s")]], [([(0, (1, STAMP_MS)), (0, (1, STAMP_MS)), (0, (1, STAMP_MS))], TABLES[0])])
 @example([[(DELAY, b"5s"), (DELAY, b"9d")]], [([(0, (1, STAMP_MS)), (0, (1, STAMP_MS))], TABLES[0])])
 @example([[("a", b""), (DELAY, b"5s")], [("a", b"x" * 170), (DELAY, b"5s")]], [([(0, (1, 9)), (1, (1, 9))], TABLES[0])])
 def test_a_run_is_decided_as_each_record_alone(

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from purgatory.transaction_offsets import TransactionOffsets
+from tests.examples import examples
 
 PRODUCERS = 3
 actions = st.lists(
@@ -45,7 +46,7 @@ class Naive:
         }
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 @given(steps=actions, cut=st.integers(0, 30), start=st.integers(0, 30), length=st.integers(0, 30))
 def test_it_agrees_with_walking_over_the_log(steps, cut, start, length):
     naive, offsets = Naive(), TransactionOffsets()

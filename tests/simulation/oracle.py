@@ -14,7 +14,7 @@ from sidecar.record import LaneId, Outcome
 from tests.simulation.acts import NOT_USERS, Acts, Place, facts_of
 from tests.simulation.fake_kafka import FakeRecord
 from tests.simulation.fake_overflow import FakeOverflow
-from tests.simulation.workload import QUARANTINE, SERIAL, SOURCES
+from tests.simulation.workload import QUARANTINE, RETRIED, SERIAL, SOURCES
 
 
 class Oracle:
@@ -35,6 +35,8 @@ class Oracle:
         self.dues: dict[Place, int] = {}  # as the last emission says
         self.said: dict[Place, int] = {}  # the table that it names
         self.acts = Acts(self, table_at)
+        self.ordered = False  # retries come in the order of their keys
+        self._latest: dict[tuple[LaneId, bytes], int] = {}  # emitted of a key: the highest offset
         self._serials: dict[bytes, Place] = {}
         self._overflow = overflow
         self._table_at = table_at
@@ -87,6 +89,19 @@ class Oracle:
             assert dict(headers)["tickover-source"] == b"%s/%d/%d" % (place[0].topic.encode(), place[0][1], place[1])
             return
         self._check_decision(record, place, source)
+        if self.ordered and place[0].topic == RETRIED:
+            self._check_order(place, source)
+
+    def _check_order(self, place: Place, source: FakeRecord) -> None:
+        """Of those that nobody moves: none comes after a later one of its key. Without transactions one may that was
+        refused and tried again.
+        """
+        key, named = source.key(), dict(source.named or ())
+        if key is None or "tickover-id" in named or not self._exactly_once:
+            return
+        latest = self._latest.get((place[0], key), -1)
+        assert latest < place[1], f"{place} of {key!r} was overtaken by {latest}"
+        self._latest[place[0], key] = place[1]
 
     def _place_of(self, record: FakeRecord) -> Place:
         headers = dict(record.named or ())

@@ -14,6 +14,7 @@ from sidecar.engine import Engine, EngineSettings, Parts
 from sidecar.exactly_once import ExactlyOnce
 from sidecar.lane import Lane
 from sidecar.ledger import LedgerTopic
+from sidecar.ordering import Ordering
 from sidecar.overflow_worker import OverflowWorker
 from sidecar.ports import TransactionalOutput
 from sidecar.rebuild import Sources
@@ -110,6 +111,7 @@ class Replica:
         self.targets = targets = Targets(broker.partition_count, self.executors[0])
         transactional = shared.coordinator is not None
         self.emitter = Emitter(targets, tally, QUARANTINE, transactional)
+        self.emitter.gate.sources = Counter(lane.topic for lane in shared.group.lanes)
         time = FakeTime(clock)
         self.settlement: Settlement
         refusals = self.emitter.returned
@@ -136,6 +138,7 @@ class Replica:
         sources = Sources(LEDGER, FakeLedgerLog(broker, LEDGER.name), FakeSourceLog(broker), shared.overflow)
         self.rebuild = RebuildWorker(sources, tally, shape.rebuild_rate, self.executors[3])
         self.actions = Actions(self.emitter, self.worker, self.rebuild, tally)
+        self.ordering = Ordering(self.worker, self.rebuild)
         self.publisher = Publisher("sim", tally, self.emitter, self.assignment, self.worker, time)
         self.engine = Engine(
             EngineSettings(shape.settle_interval_ms, 50, shape.wheel_records_max, 1 << 20),
@@ -143,10 +146,16 @@ class Replica:
                 self.intake,
                 self.emitter,
                 self.settlement,
-                Decider(HeaderLimits(30, 64_000, QUARANTINE), targets.partitions, shared.table_at),
+                Decider(
+                    HeaderLimits(30, 64_000, QUARANTINE),
+                    targets.partitions,
+                    shared.table_at,
+                    failed=self.emitter.gate.failed,
+                ),
                 self.worker,
                 self.rebuild,
                 self.actions,
+                self.ordering,
                 self.assignment,
                 self.publisher,
                 tally,

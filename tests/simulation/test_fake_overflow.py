@@ -13,6 +13,7 @@ from sidecar.overflow import Change, Overflow, OverflowLoss
 from sidecar.overflow_redis import open_overflow
 from sidecar.record import Position
 from tests.contract.overflow_records import LANE, NOW_MS, START, at, held, in_order, promote_all
+from tests.examples import examples
 from tests.simulation.fake_overflow import FakeOverflow
 
 HOUR_MS = 3_600_000
@@ -35,7 +36,7 @@ def url_fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     server.stop()
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(steps=STEPS)
 def test_both_answer_alike(url: str, steps: list[tuple[str, int, list[int]]]) -> None:
     real = open_overflow(url, f"alike{next(_groups)}")

@@ -17,6 +17,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
     return Bench(directory)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAST)
 def test_a_mistake_is_found(bench: Bench, name: str) -> None:
     result = bench.try_out(name, SEEDS)

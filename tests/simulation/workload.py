@@ -1,6 +1,7 @@
 """What users send: delayed records and retries, good, odd and bad, and the rulebook they meet."""
 
 from random import Random
+from typing import Any, Final
 
 from policies.model import Policy, Versioned
 from policies.table import PolicyTable
@@ -13,16 +14,29 @@ SOURCES = (DELAYED, RETRIED)
 TARGETS = ("mail-a", "mail-b", "orders", "orders-dlq", "reminders-dlq")
 QUARANTINE = "tickover.quarantine"
 SERIAL = "serial"
+ORDERS: Final[tuple[Any, ...]] = (
+    None,
+    "key",
+    {"by": "key", "parked_max": 3},
+    {"by": "key", "parked_max": 3, "when_full": "dead_letter"},
+)
 
 
-def rulebook(version: int) -> PolicyTable:
-    """The policy table at a version; each decides differently from the one before."""
+def rulebook(version: int, order: Any = None, limits: dict[str, Any] | None = None) -> PolicyTable:
+    """The policy table at a version; each decides differently from the one before. `order`: of retries; `limits`: of
+    the targets.
+    """
     reminders = Policy.model_validate(
         {
             "name": "reminders",
             "match": {"topics": [DELAYED]},
-            "delay": {"default": 700 + 300 * version, "max": "10m"},
-            "target": {"topic": "mail-a", "allow": ["mail-*"]},
+            "delay": {
+                "default": 700 + 300 * version,
+                "max": "10m",
+                "spread": 400 * (version % 3),
+                "spread_max": "2s",
+            },
+            "target": {"topic": "mail-a", "allow": ["mail-*"], **(limits or {})},
             "dead_letter": {"topic": "reminders-dlq"},
         }
     )
@@ -30,6 +44,8 @@ def rulebook(version: int) -> PolicyTable:
         {
             "name": "orders",
             "match": {"topics": [RETRIED]},
+            "order": order,
+            "target": limits or {},
             "retry": {
                 "attempts": 3,
                 "backoff": {
@@ -92,6 +108,8 @@ class Workload:
             headers.append(("tickover-target", rng.choice((b"mail-a", b"mail-b", b"mail-b"))))
             if rng.random() < 0.3:
                 headers.append(("tickover-target-partition", b"%d" % rng.randint(0, 2)))
+        if rng.random() < 0.1:
+            headers.append(("tickover-spread", rng.choice((b"0", b"1s", b"9d"))))
         if rng.random() < 0.1:
             headers.append(("tickover-expires-at", b"%d" % (now_ms + wait_ms + rng.randint(-1_000, 3_000))))
         return headers

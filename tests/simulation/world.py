@@ -14,7 +14,7 @@ from tests.simulation.fake_time import VirtualClock
 from tests.simulation.fake_transactions import Coordinator
 from tests.simulation.oracle import Oracle
 from tests.simulation.replica import LEDGER, Replica, Shape, Surroundings
-from tests.simulation.workload import QUARANTINE, SOURCES, TARGETS, Workload, rulebook
+from tests.simulation.workload import ORDERS, QUARANTINE, SOURCES, TARGETS, Workload, rulebook
 
 CALM_STEPS_MAX = 4_000
 TIDY_STEPS = 10
@@ -39,7 +39,10 @@ class World:
         self.rng = rng = Random(seed)
         self.clock = VirtualClock()
         self.weather = Weather()
-        self.tables: dict[int, PolicyTable] = {1: rulebook(1)}
+        self.order = rng.choice(ORDERS)
+        # In two of three runs some targets are limited.
+        self._limits = ({}, {"rate": "40/s", "burst": 2}, {"rate": "10/s"})[seed % 3]
+        self.tables: dict[int, PolicyTable] = {1: rulebook(1, self.order, self._limits)}
         self.broker = Broker(self.clock)
         for topic in SOURCES:
             self.broker.create(topic, rng.randint(1, 2))
@@ -49,6 +52,7 @@ class World:
         self.broker.create(LEDGER.name, LEDGER.partitions)
         self.overflow = FakeOverflow(self._overflow_call)
         self.oracle = Oracle(self.overflow, self.tables.__getitem__, exactly_once)
+        self.oracle.ordered = self.order is not None
         self.broker.listeners.append(self.oracle.appended)
         self.group = Group(self.broker, SOURCES, rng)
         self.group.on_commit = self.oracle.committed
@@ -181,7 +185,8 @@ class World:
     def change_policies(self) -> None:
         """A new version of the rulebook; each replica hears of it when it does."""
         version = max(self.tables) + 1
-        self.tables[version] = rulebook(version)
+        limits = self._limits if self.rng.random() < 0.8 else {}
+        self.tables[version] = rulebook(version, self.order, limits)
 
     def spread_policies(self) -> None:
         """A replica hears of the newest rulebook."""
@@ -254,6 +259,11 @@ class World:
             seen["known from before"] += bool(lane.entries)
             seen["moved before"] += any(held.source >= 0 for held in lane.entries.values())
             seen["struck"] += bool(lane.struck)
+            if lane.order is not None:
+                seen["parked"] += lane.order.parked > 0
+                seen["waited for a place in the order"] += bool(lane.order.queue)
+                seen["one at a time by key"] += any(chain.single for chain in lane.order.chains.values())
+        seen["waiting at the gate"] += replica.emitter.gate.count > 0
         seen["waiting for the overflow to find"] += replica.actions.count > 0
 
     def check_marks(self) -> None:

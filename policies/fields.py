@@ -1,0 +1,91 @@
+"""The kinds of values in a policy: durations, rates, topics and globs, with what is refused and how they are shown."""
+
+import re
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
+
+from policies.duration import format_duration, parse_duration
+from policies.rate import format_rate, parse_rate
+
+TOPIC_LENGTH_MAX: Final = 249
+GLOBS_MAX: Final = 1_000
+CONTROL_PREFIX: Final = "tickover-"
+
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+_PERCENT: Final = re.compile(r"([0-9]{1,3})%")
+_TOPIC_GLOB: Final = re.compile(r"[A-Za-z0-9._*?\[\]!-]{1,249}")
+
+
+def is_topic(text: str) -> bool:
+    """Whether Kafka accepts it as the name of a topic."""
+    return _TOPIC.fullmatch(text) is not None and text not in (".", "..")
+
+
+def _check_topic(text: str) -> str:
+    if not is_topic(text):
+        raise ValueError("not a topic name (letters, digits, and . _ -, at most 249)")
+    return text
+
+
+def _check_topic_glob(text: str) -> str:
+    if not _TOPIC_GLOB.fullmatch(text):
+        raise ValueError("not a topic name or glob (letters, digits, and . _ - * ? [...], at most 249)")
+    return text
+
+
+def _check_header(text: str) -> str:
+    if text.startswith(CONTROL_PREFIX):
+        raise ValueError("a policy cannot be matched on tickover's own headers")
+    return text
+
+
+def _percent_of(value: object) -> int:
+    if isinstance(value, str) and (found := _PERCENT.fullmatch(value)):
+        return int(found[1])
+    raise ValueError("not a percentage such as 50%")
+
+
+Duration = Annotated[
+    int,
+    BeforeValidator(parse_duration),
+    PlainSerializer(format_duration, return_type=str),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {
+                    "type": "string",
+                    "minLength": 1,
+                    "maxLength": 64,
+                    "examples": ["250ms", "90s", "15m", "2h", "PT90S"],
+                },
+                {"type": "number", "minimum": 0, "description": "milliseconds"},
+            ]
+        }
+    ),
+]
+Rate = Annotated[
+    int,
+    BeforeValidator(parse_rate),
+    PlainSerializer(format_rate, return_type=str),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "pattern": "^[0-9]{1,13}/[smh]$", "examples": ["500/s", "30/m", "10/h"]},
+                {"type": "integer", "minimum": 1, "description": "records a second"},
+            ]
+        }
+    ),
+]
+Percent = Annotated[
+    int,
+    BeforeValidator(_percent_of),
+    Field(ge=1, le=100),
+    PlainSerializer(lambda percent: f"{percent}%", return_type=str),
+    WithJsonSchema({"type": "string", "pattern": "^[0-9]{1,3}%$", "examples": ["50%"]}),
+]
+Topic = Annotated[str, AfterValidator(_check_topic), Field(max_length=TOPIC_LENGTH_MAX)]
+TopicGlob = Annotated[str, AfterValidator(_check_topic_glob), Field(max_length=TOPIC_LENGTH_MAX)]
+Glob = Annotated[str, Field(min_length=1, max_length=1_024)]
+HeaderName = Annotated[str, AfterValidator(_check_header), Field(min_length=1, max_length=1_024)]
+Globs = Annotated[tuple[Glob, ...], Field(max_length=GLOBS_MAX)]

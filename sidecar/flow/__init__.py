@@ -1,0 +1,1 @@
+"""Flow control: how fast what is due goes to its target."""

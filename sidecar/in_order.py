@@ -1,0 +1,123 @@
+"""Emission of records whose policy orders them by key: none is handed over while one before it may come back.
+
+    fired -> waiting -> handed over, as many as there are -> settled -> the next ones
+                ^                        |
+                +------ came back -------+   from an aborted transaction, or refused: one at a time from then on
+
+What is handed over together is in one generation. In `exactly_once` it becomes visible together, in order, or comes
+back together. In `at_least_once` a record that the brokers refuse may come after those handed over with it.
+"""
+
+from collections.abc import Callable, Sequence
+
+from sidecar.lane import Lane
+from sidecar.record import Departure, Held
+from sidecar.wheel import Load
+
+HandOver = Callable[[Lane, Held, int, bool], None]
+GoesAtOnce = Callable[[Held, int], bool]
+
+
+class InOrder:
+    """The lanes in which such records have fired. `goes_at_once` is false for what may have to wait for something;
+    `hand_over` takes a record, and whether it is to be sent in a batch of its own.
+    """
+
+    def __init__(self, load: Load, goes_at_once: GoesAtOnce, hand_over: HandOver) -> None:
+        self._load = load
+        self._goes_at_once = goes_at_once
+        self._hand_over = hand_over
+        self._lanes: dict[Lane, None] = {}
+
+    def fired(self, lane: Lane, records: list[Held]) -> list[Held]:
+        """Take what needs order; returns the rest."""
+        if lane.order is None or not records:
+            return records
+        plain, taken = lane.order.fired(records)
+        if taken:
+            self._lanes[lane] = None
+            lane.ids.fired(taken)
+        return plain
+
+    def emit(self, now_ms: int, budget: int) -> int:
+        """Hand over what may go; returns how many. Raises BufferError when the producer is full."""
+        sent = 0
+        for lane in list(self._lanes):
+            order = lane.order
+            assert order is not None
+            for key in list(order.free):
+                if sent < budget:
+                    sent += self._emit_key(lane, key, now_ms, budget - sent)
+            if not order.chains:
+                del self._lanes[lane]
+        return sent
+
+    def _emit_key(self, lane: Lane, key: int, now_ms: int, budget: int) -> int:
+        order = lane.order
+        assert order is not None
+        chain = order.chains[key]
+        sent = 0
+        while chain.waiting and sent < budget:
+            held = chain.waiting[0]
+            if order.must_wait(key, held.offset, lane.next, lane.cursor):
+                break
+            alone = held.offset in order.alone
+            plain = not (chain.single or alone) and self._goes_at_once(held, now_ms)
+            if chain.out and not plain:
+                break  # what comes before it is to be settled first
+            order.handed_over(key)
+            try:
+                self._hand_over(lane, held, now_ms, alone)
+            except BufferError:
+                order.came_back(held, single=chain.single, alone=alone)
+                raise
+            self._load.remove((held,))
+            sent += 1
+            if not plain:
+                break
+        return sent
+
+    def came_back(self, lane: Lane, parcel: Held | Departure, alone: bool = False) -> bool:
+        """A record that was handed over is to be emitted again, or `alone`; False: it needs no order."""
+        if lane.order is None or isinstance(parcel, Departure):
+            return False
+        if lane.dropped or lane.leaving:
+            return True  # whoever has the lane next reads it again
+        if not lane.order.came_back(parcel, single=True, alone=alone):
+            return False
+        self._lanes[lane] = None
+        self._load.add((parcel,))
+        return True
+
+    def topics_alone(self) -> set[str]:
+        """Targets of records that wait to be sent alone."""
+        return {
+            held.target
+            for lane in self._lanes
+            if lane.order is not None and lane.order.alone
+            for held in lane.order.waiting
+            if held.offset in lane.order.alone
+        }
+
+    # --- for the engine -------------------------------------------------------------------------------------------
+
+    @property
+    def count(self) -> int:
+        """Records that have fired and are not handed over."""
+        return sum(len(self.due_of(lane)) for lane in self._lanes)
+
+    def due_of(self, lane: Lane) -> Sequence[Held]:
+        """Those of one lane."""
+        return lane.order.waiting if lane.order is not None else ()
+
+    def oldest_due_ms(self) -> int:
+        """Due time of the record that has waited longest, -1 when none waits."""
+        return min((held.due_ms for lane in self._lanes for held in self.due_of(lane)), default=-1)
+
+    def drop(self, lane: Lane) -> Sequence[Held]:
+        """Forget a lane that was revoked; returns what waited in it."""
+        self._lanes.pop(lane, None)
+        waiting = self.due_of(lane)
+        if lane.order is not None:
+            lane.order.clear_waiting()
+        return waiting

@@ -1,0 +1,279 @@
+"""Holding records in the order of their keys: what was read takes its place behind what is held of the same key.
+
+    read -> behind the last one of its key -> wheel | overflow
+             |
+             +- waits, and with it all that is read of the lane after it:
+                - until it is known which keys the overflow has (once, when a lane begins)
+                - until the one before it has come from the overflow, when it is due as soon
+                - until the one before it has found its target, or others of its id
+                - while as many records are parked as the policy allows
+
+Waiting keeps the order of the offsets, so control records act on what was read before them, as ever. Nothing is lost by
+it: what waits has an open offset, and intake of the lane pauses meanwhile.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from typing import Final
+
+from xxhash import xxh3_64_intdigest
+
+from policies.decision import ORDER_FULL
+from policies.model import Order as OrderPolicy
+from policies.table import PolicyTable
+from sidecar.departure import dead
+from sidecar.lane import Lane
+from sidecar.order import Key, Order
+from sidecar.overflow import OverflowLoss, OverflowUnavailable, Promotion
+from sidecar.overflow_worker import OverflowWorker
+from sidecar.reading import Item, Read, held_of, item_offset, list_of, name_of, offset_of
+from sidecar.rebuild_worker import RebuildWorker
+from sidecar.record import OFFSET_MAX, Arrival, Departure, Held
+
+log = logging.getLogger(__name__)
+
+SCAN_RECORDS: Final = 10_000  # of the overflow at a time
+RETRY_MS: Final = 500
+SETTLED_MS: Final = 60_000  # after its due time the place of a record that was struck is forgotten
+
+_ASK: Final = object()  # not known yet
+
+
+class Ordering:
+    """Owned by the engine's thread, which sets `place`: it holds what needs to wait no longer."""
+
+    place: Callable[[Lane, Read, int], None]  # what is due by then goes into the wheel
+
+    def __init__(self, overflow: OverflowWorker, rebuild: RebuildWorker) -> None:
+        self._overflow = overflow
+        self._rebuild = rebuild
+        self._table: PolicyTable | None = None
+        self._orders: dict[str, OrderPolicy | None] = {}  # by the policy's label
+        self._names: dict[str, frozenset[str]] = {}  # policies that order, by source topic
+        self._lanes: list[tuple[Lane, Order]] = []
+
+    @property
+    def count(self) -> int:
+        """How many records wait here to be held."""
+        return sum(len(order.queue) for _, order in self._lanes)
+
+    def waits(self, lane: Lane) -> bool:
+        """Whether this lane's intake should wait."""
+        return lane.order is not None and bool(lane.order.queue)
+
+    # --- what was read --------------------------------------------------------------------------------------------
+
+    def watch(self, lane: Lane, table: PolicyTable) -> None:
+        """Look after a lane as soon as a policy of its topic orders by key: before any of its records is read or fires,
+        if the policy was there before the lane.
+        """
+        if table is not self._table:
+            self._table = table
+            self._orders.clear()
+            self._names.clear()
+        topic = lane.id.topic
+        names = self._names.get(topic)
+        if names is None:
+            names = frozenset(rule.policy.name for rule in table.rules(topic) if rule.policy.order)
+            self._names[topic] = names
+        order = lane.order
+        if order is None:
+            if not names:
+                return
+            order = lane.order = Order(self._key_of)
+            self._lanes.append((lane, order))
+        elif names == order.names:
+            return
+        fresh, order.names = names - order.names, names
+        if not fresh:
+            return
+        order.scanned |= fresh
+        if lane.overflow_used:
+            order.scan, order.scan_from = None, lane.cursor
+        in_wheel = [held for bucket in lane.wheel.buckets.values() for held in lane.wheel.uncancelled(bucket)]
+        for held in in_wheel:
+            if (key := self._key_of(held)) is not None:
+                order.note(key, held, False, lane.cursor)
+        for held in lane.puts:
+            order.redone(held)
+        for change in lane.changes:
+            for held in change.records.values():
+                order.redone(held)
+
+    def take(self, lane: Lane, read: Read, now_ms: int) -> None:
+        """Records decided a moment ago, of a lane that is watched."""
+        order = lane.order
+        assert order is not None
+        if not order.queue and not self._needs_order(read):
+            self.place(lane, read, self._near_ms(lane, now_ms))
+            return
+        items = [Item(record.offset, 0, record) for record in read.held]
+        items += [Item(offset_of(record), 1, record) for record in read.others]
+        items += [Item(offset_of(record), 2, record) for record in read.named]
+        items.sort(key=item_offset)
+        order.queue.extend(items)
+        self._go_on(lane, order, now_ms)
+
+    def _needs_order(self, read: Read) -> bool:
+        return any(self._key_of(held_of(record)) is not None for kind in read for record in kind)
+
+    def step(self, lanes: Iterable[Lane], table: PolicyTable, now_ms: int) -> None:
+        """Look after lanes from their first moment on, and let go on what waited for something that has come."""
+        if table.orders:
+            for lane in lanes:
+                self.watch(lane, table)
+        self._lanes = [(lane, order) for lane, order in self._lanes if not (lane.dropped or lane.leaving)]
+        for lane, order in self._lanes:
+            order.pass_time(now_ms)
+            if order.scan_from is not None:
+                self._look(lane, order, now_ms)
+            elif lane.next >= lane.recovered_until and not order.queue:
+                order.all_read_again()
+                order.forget_left(now_ms - SETTLED_MS, lane.cursor)
+            if order.queue:
+                self._go_on(lane, order, now_ms)
+
+    def _go_on(self, lane: Lane, order: Order, now_ms: int) -> None:
+        ready = Read([], [], [])
+        near_ms = self._near_ms(lane, now_ms)
+        while order.queue and order.scan_from is None:
+            item = order.queue[0]
+            held = held_of(item.record)
+            key = self._key_of(held)
+            if key is None or held is None:
+                list_of(ready, item).append(item.record)
+            elif (behind := self._behind(lane, order, key, held, now_ms)) is None:
+                break
+            else:
+                self._file(lane, order, key, item, behind, near_ms, ready)
+            order.queue.popleft()
+        if any(ready):  # a list of it has something
+            self.place(lane, ready, near_ms)
+
+    def _near_ms(self, lane: Lane, now_ms: int) -> int:
+        return max(now_ms + self._overflow.soon_ms, (lane.promised or lane.cursor).due_ms)
+
+    def _behind(self, lane: Lane, order: Order, key: Key, held: Held, now_ms: int) -> Held | Departure | None:
+        """The record as it takes its place behind the one before it; None: it has to wait."""
+        if key in order.unplaced:
+            return None
+        tail = order.before(key, held.offset)
+        if tail is None:
+            return held
+        if tail.due_ms > held.due_ms:
+            held = held._replace(due_ms=tail.due_ms)
+        again = held.offset < lane.recovered_until  # what was read after it may be waiting for it
+        near = held.due_ms <= max(now_ms + self._overflow.horizon_ms, (lane.promised or lane.cursor).due_ms)
+        if near and tail.ahead_of(lane.cursor) and (not again or lane.promised is not None):
+            return None
+        if tail.due_ms > now_ms or key in order.chains:
+            policy = self._orders[held.policy]
+            if policy is not None and order.parked >= policy.parked_max and not again:
+                full = dead(lane, held, held.dead_letter, ORDER_FULL)
+                return full if policy.when_full == "dead_letter" else None
+            order.park(held.due_ms)
+        return held
+
+    # tidy: one record and where it goes
+    def _file(
+        self, lane: Lane, order: Order, key: Key, item: Item, behind: Held | Departure, near_ms: int, ready: Read
+    ) -> None:
+        if isinstance(behind, Departure):
+            ready.others.append(behind)
+        elif item.kind == 0:
+            stored = behind.due_ms > near_ms or self._hides(lane, order, key, behind)
+            order.note(key, behind, stored, lane.cursor)
+            if stored:
+                order.on_the_way.add(behind.offset)
+                lane.put([behind])
+            else:
+                ready.held.append(behind)
+                if behind.offset < lane.recovered_until:
+                    order.returns(key, behind.offset)
+        else:
+            order.wait_for_place(key, behind.offset)
+            if behind.offset < lane.recovered_until:
+                order.returns(key, behind.offset)
+            record = Arrival(behind, item.record.headers) if isinstance(item.record, Arrival) else behind
+            list_of(ready, item).append(record)
+
+    # --- what is held one by one ----------------------------------------------------------------------------------
+
+    def holds_up(self, lane: Lane, held: Held) -> bool:
+        """Before a record is held that had to wait for something; True: it is seen to here."""
+        order = lane.order
+        if order is None:
+            return False
+        order.placed(held.offset)
+        key = order.key_of(held)
+        if key is None or held.source >= 0:  # who was moved goes its own way
+            return False
+        reach = lane.promised or lane.cursor
+        hidden = self._hides(lane, order, key, held)
+        stored = held.due_ms > reach.due_ms or (hidden and held.position > reach)
+        if hidden and not stored:
+            tail = order.before(key, held.offset)
+            assert tail is not None
+            order.block(key, tail)
+        order.note(key, held, stored, lane.cursor)
+        if stored:
+            order.on_the_way.add(held.offset)
+            order.returned(held.offset)
+            lane.put([held])
+            lane.ids.know((held,))
+        return stored
+
+    def _hides(self, lane: Lane, order: Order, key: Key, held: Held) -> bool:
+        """Whether the overflow has the one that it comes behind, and not the wheel."""
+        tail = order.before(key, held.offset)
+        if tail is None or held.due_ms < tail.due_ms:
+            return False
+        return tail.ahead_of(lane.cursor)
+
+    def gone(self, lane: Lane, held: Held) -> None:
+        """A record that waited for its target has left."""
+        if lane.order is not None:
+            lane.order.placed(held.offset)
+            lane.order.returned(held.offset)
+
+    # --- what the overflow has ------------------------------------------------------------------------------------
+
+    def _look(self, lane: Lane, order: Order, now_ms: int) -> None:
+        """Read the lane's overflow once: which keys have something there."""
+        scan: Future[Promotion] | None = order.scan
+        if scan is None:
+            resting = 0 < order.scan_at_ms - now_ms <= RETRY_MS  # the clock may have been set back
+            if lane.loss is None and order.scan_from is not None and not resting:
+                order.scan = self._rebuild.read(lane.id, order.scan_from, SCAN_RECORDS, lane.acknowledged)
+            return
+        if not scan.done():
+            return
+        order.scan = None
+        try:
+            page = scan.result()
+        except (OverflowUnavailable, OverflowLoss) as error:
+            order.scan_at_ms = now_ms + RETRY_MS
+            log.warning("order by key waits for Redis", extra={"lane": str(lane.id), "problem": str(error)})
+            return
+        for held in page.records:
+            if held.offset in lane.skip or held.source >= 0 or name_of(held.policy) not in order.scanned:
+                continue
+            if (key := order.key_of(held)) is not None:
+                if order.before(key, OFFSET_MAX) is not None:
+                    order.park(held.due_ms)
+                order.note(key, held, True, lane.cursor)
+        order.scan_from = None if page.cursor.offset == OFFSET_MAX else page.cursor
+        if order.scan_from is None:
+            order.scanned = frozenset()
+
+    def _key_of(self, held: Held | None) -> Key | None:
+        """By what a record is ordered: the hash of its policy's name and its key; None: it needs no order."""
+        if held is None or held.key is None:
+            return None
+        policy = self._orders.get(held.policy, _ASK)
+        if policy is _ASK:
+            assert self._table is not None
+            versioned = self._table.policies.get(name_of(held.policy))
+            policy = self._orders[held.policy] = versioned.policy.order if versioned is not None else None
+        return xxh3_64_intdigest(name_of(held.policy).encode() + b"\0" + held.key) if policy else None

@@ -1,0 +1,50 @@
+"""What was read of one lane and isn't held yet: as the decider gives it, and one by one in the order of the offsets."""
+
+from typing import Any, NamedTuple
+
+from sidecar.deciding import Named
+from sidecar.record import Arrival, Carried, Departure, Held
+
+
+class Read(NamedTuple):
+    """Records of one lane, decided and not yet held, as the decider gives them."""
+
+    held: list[Held]
+    others: list[Departure | Arrival]
+    named: list[Named]
+
+
+class Item(NamedTuple):
+    """One of them; `kind` is its place in `Read`."""
+
+    offset: int
+    kind: int
+    record: Any
+
+
+def name_of(label: str) -> str:
+    """The policy's name in `name@version`."""
+    return label.rpartition("@")[0]
+
+
+def held_of(record: Any) -> Held | None:
+    """The record that is to be held; None: it isn't one of these."""
+    if isinstance(record, Arrival):
+        return record.held
+    return record if isinstance(record, Held) else None
+
+
+def offset_of(record: Any) -> int:
+    """Where it was read."""
+    offset: int = record.held.offset if isinstance(record, Arrival | Carried) else record.offset
+    return offset
+
+
+def list_of(read: Read, item: Item) -> list[Any]:
+    """The list that it belongs to."""
+    return read[item.kind]
+
+
+def item_offset(item: Item) -> int:
+    """To sort by."""
+    return item.offset

@@ -1,0 +1,41 @@
+"""What is due and not yet handed over: at the gate, or through it, in batches as the wheels and the gate gave it."""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from sidecar.batch import Batch
+from sidecar.flow.gate import Gate
+from sidecar.lane import Lane
+from sidecar.record import Held
+
+
+class Ready:
+    """Batches in the order in which they are handed over."""
+
+    def __init__(self) -> None:
+        self.batches: deque[Batch] = deque()
+        self.gate = Gate()
+
+    @property
+    def count(self) -> int:
+        """Records that are not handed over."""
+        return sum(len(batch.records) - batch.start for batch in self.batches) + self.gate.count
+
+    def due_of(self, lane: Lane) -> list[tuple[Sequence[Held], int]]:
+        """Runs of this lane's records, and the index from which on they are not handed over."""
+        return [(batch.records, batch.start) for batch in self.batches if batch.lane is lane] + self.gate.runs(lane)
+
+    def oldest_due_ms(self) -> int:
+        """Due time of the record that has waited longest, -1 when none waits."""
+        waiting = [batch.records[batch.start].due_ms for batch in self.batches]
+        if self.gate.count:
+            waiting.append(self.gate.oldest_due_ms())
+        return min(waiting, default=-1)
+
+    def drop(self, lanes: set[Lane]) -> Iterator[list[Held]]:
+        """Forget what belongs to these lanes; gives what was not handed over."""
+        dropped = [batch for batch in self.batches if batch.lane in lanes]
+        self.batches = deque(batch for batch in self.batches if batch.lane not in lanes)
+        for batch in dropped:
+            yield batch.records[batch.start :]
+        yield self.gate.drop(lanes)

@@ -1,0 +1,50 @@
+"""A limited target on a real Kafka: two replicas share its rate, and one is killed while records wait."""
+
+from typing import Any
+
+import pytest
+
+from tests.integration.conftest import NewSite
+from tests.services.site import due_of
+from tests.services.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+
+POLICIES = """
+name: reminders
+match: {topics: ["~reminders"]}
+delay: {default: 100ms}
+target: {topic: "~mail", rate: 40/s, burst: 4}
+"""
+RECORDS = 240
+PARTITIONS = 4
+
+
+def test_two_replicas_share_a_rate_and_a_kill_loses_and_repeats_nothing(new_site: NewSite) -> None:
+    site = new_site()
+    source, target = site.topic("reminders", partitions=PARTITIONS), site.target("mail")
+    site.policies(POLICIES)
+    first, second = (site.sidecar(name, GUARANTEE="exactly_once").start() for name in ("a", "b"))
+    wait_until(
+        lambda: first.stats()["partitions"]["assigned"] == second.stats()["partitions"]["assigned"] == 2,
+        otherwise=lambda: f"{first.stats()} {second.stats()}",
+    )
+    records: list[Any] = [(None, b"%d" % number, [], 0, number % PARTITIONS) for number in range(RECORDS)]
+    site.kafka.produce(source, records)
+
+    site.kafka.read(target, RECORDS // 4)
+    flow = first.stats()["targets"][target]
+    assert flow["rate"] == 20.0, "half of the partitions, half of the rate"
+    assert flow["waiting"] > 0
+    second.kill()
+    second.launch()
+    arrived = site.kafka.read(target, RECORDS)
+    second.wait_until_ready()
+
+    assert sorted(message.value() or b"" for message in arrived) == sorted(b"%d" % number for number in range(RECORDS))
+    times = sorted(message.timestamp()[1] for message in arrived)
+    assert min(message.timestamp()[1] - due_of(message) for message in arrived) >= 0
+    # In any two seconds the rate, a burst of each replica, and one more of the replica that began anew.
+    most = max(sum(start <= time < start + 2_000 for time in times) for start in times)
+    assert most <= 2 * 40 + 3 * 4, f"{most} in two seconds"
+    assert (first.stop(), second.stop()) == (0, 0)
