@@ -8,7 +8,12 @@ venv := .venv
 ready := $(venv)/.ready
 ready-pipeline := $(venv)/.ready-pipeline
 reports := reports
+# Processes with deadlines under load, and Spark: one after the other. All other tests run in two workers.
+alone := tests/integration tests/pipeline
 pytest := $(venv)/bin/pytest
+
+# Where this is set, every start of pytest compiles all tests anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help
 help: ## List the targets
@@ -35,6 +40,14 @@ $(ready-pipeline): requirements/pipeline.txt $(ready)
 	@$(venv)/bin/python -m pip install --quiet --no-input --require-hashes --requirement requirements/pipeline.txt
 	@touch $(ready-pipeline)
 
+archive := build/tickover.zip
+
+.PHONY: pipeline-archive
+pipeline-archive: setup ## Build build/tickover.zip: tickover's packages, for spark-submit --py-files
+	@mkdir -p $(dir $(archive))wheel && rm -f $(dir $(archive))wheel/*
+	@$(venv)/bin/python -m pip wheel --quiet --no-input --no-deps --no-build-isolation --wheel-dir $(dir $(archive))wheel .
+	@mv $(dir $(archive))wheel/tickover-*.whl $(archive) && rmdir $(dir $(archive))wheel
+
 .PHONY: run
 run: setup ## Start everything on this machine with a live demo
 	@$(venv)/bin/tickover demo
@@ -44,14 +57,15 @@ test: system-packages setup setup-pipeline check docker ## Run every check and e
 	@mkdir -p $(reports) && rm -f $(reports)/*.xml
 	@status=0; \
 	export TICKOVER_TEST_SIM_SEEDS=$${TICKOVER_TEST_SIM_SEEDS:-250}; \
-	$(pytest) -m "not integration" -n 2 --dist loadfile --junitxml=$(reports)/fast.xml || status=$$?; \
-	$(pytest) -m integration --junitxml=$(reports)/integration.xml || status=$$?; \
+	$(pytest) $(alone:%=--ignore=%) -n 2 --dist loadfile --junitxml=$(reports)/fast.xml || status=$$?; \
+	$(pytest) $(alone) --junitxml=$(reports)/integration.xml || status=$$?; \
 	$(venv)/bin/python -m tests.gate $(reports)/fast.xml $(reports)/integration.xml || status=1; \
 	exit $$status
 
 .PHONY: test-fast
-test-fast: setup ## Run the tests that need no service
-	@$(pytest) -m "not integration" -n 2 --dist loadfile
+test-fast: setup ## Run the quick ones of the tests that need no service, with fewer examples and seeds
+	@TICKOVER_TEST_SIM_SEEDS=$${TICKOVER_TEST_SIM_SEEDS:-6} TICKOVER_TEST_HISTORIES=$${TICKOVER_TEST_HISTORIES:-6} \
+		$(pytest) -m "not integration and not slow" --hypothesis-profile=fast -n 2 --dist loadfile
 
 .PHONY: integration
 integration: system-packages setup setup-pipeline docker ## Run only the tests that need Kafka, Redis or Docker
@@ -97,6 +111,33 @@ fmt: setup ## Format the code and fix what the linter can fix
 lock: setup ## Refresh the hashed lock files from pyproject.toml
 	@requirements/compile $(venv)/bin/uv
 
+.PHONY: image
+image: ## Build the container image tickover:local
+	@docker build --tag tickover:local --build-arg REVISION=$$(git rev-parse HEAD) .
+
+# For another Python than the one here: make wheels WHEELS_PYTHON=3.12. Conditions of the lists are left out, since they
+# would be judged for the one here.
+.PHONY: wheels
+wheels: setup ## Fetch the wheels for an image build without a package index, into requirements/wheels
+	@rm -rf requirements/wheels && mkdir -p build
+	@for list in build run; do \
+		sed 's/ ; .*/ \\/' requirements/$$list.txt > build/$$list.txt; \
+		$(venv)/bin/python -m pip download --quiet --no-deps --only-binary :all: --require-hashes $(wheels_for) \
+			--dest requirements/wheels --requirement build/$$list.txt || exit; \
+	done
+
+glibc := 2_34 2_28 2_17
+wheels_for = $(if $(WHEELS_PYTHON),--python-version $(WHEELS_PYTHON) \
+	$(foreach version,$(glibc),--platform manylinux_$(version)_$(shell uname -m)) --platform manylinux2014_$(shell uname -m))
+
+.PHONY: sbom
+sbom: setup ## Write reports/sbom.cdx.json: the locked requirements with licences and what needs what, as CycloneDX
+	@mkdir -p $(reports) && rm -rf build/sbom && $(PYTHON) -m venv --without-pip build/sbom
+	@$(venv)/bin/python -m pip --python build/sbom/bin/python install --quiet --require-hashes \
+		--requirement requirements/run.txt
+	@$(venv)/bin/cyclonedx-py environment --pyproject pyproject.toml --mc-type application --spec-version 1.6 \
+		--output-reproducible --of JSON --output-file $(reports)/sbom.cdx.json build/sbom/bin/python
+
 .PHONY: system-packages
 system-packages: ## Install the Debian packages that the tests use (as root; else says what is missing)
 	@tests/system-packages
@@ -106,15 +147,30 @@ docker:
 	@{ tests/services/dockerd start && PYTHON=$(venv)/bin/python tests/images/build; } \
 		|| echo "tests in containers are left out" >&2
 
+.PHONY: release
+release: setup ## Make a release but for publishing it: build, install, run, audit, licences, chart, into reports/release
+	@$(venv)/bin/python -m tests.release
+
+.PHONY: docs
+docs: setup ## Build the documentation site into reports/site; a dead link or a page without a place is an error
+	@NO_MKDOCS_2_WARNING=1 $(venv)/bin/mkdocs build --strict
+	@echo "reports/site/index.html"
+
+.PHONY: pages
+pages: setup ## Write the pages that are made from the code: settings, headers, metrics, errors, REST, commands
+	@$(venv)/bin/python -m tests.pages
+
 .PHONY: up
-up: data/tokens.yaml ## Start Kafka, Valkey and tickover in containers (docker compose)
-	@$(compose) up --build --detach
+up: data/tokens.yaml ## Start it all in containers (docker compose), with PROFILE=observability Grafana too
+	@$(compose) $(if $(PROFILE),--profile $(PROFILE)) up --build --detach
 	@echo "Kafka at localhost:19092, API at http://localhost:8230 (bearer token in data/token)"
+	@echo "$(if $(PROFILE),Grafana at http://localhost:3000$(comma) Prometheus at http://localhost:9090)"
 
 .PHONY: down
 down: ## Stop the containers of `make up` and delete their data
-	@$(compose) down --volumes
+	@$(compose) --profile observability down --volumes
 
+comma := ,
 compose = $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 
 data/tokens.yaml: | $(ready)
