@@ -3,23 +3,18 @@
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from fastapi.routing import APIRoute
-from prometheus_client.parser import text_string_to_metric_families
 from typer.main import get_command
 
-from api.app import PARTS
-from api.dependencies import declared_access
-from policies.table import EMPTY_TABLE
-from sidecar import record
 from sidecar.cli.application import app
-from sidecar.metrics import Exposition, Recorder
-from sidecar.stats import Stats
-from tests.configuration_page import PAGE, page, rows
+from tests.pages.__main__ import DOCS, PAGES
+from tests.pages.commands import leaves as leaves_of
+from tests.pages.configuration import rows
+from tests.pages.headers import MEANINGS, defined
+from tests.pages.metrics import exposed_name, families
+from tests.pages.rest import roles
 from tests.source import ROOT, environment_names, python_files
 from tests.unit.api_world import World
 
@@ -48,13 +43,22 @@ def names_in(text: str) -> set[str]:
     return set(re.findall(r"`([^`\n]+)`", text))
 
 
-def test_the_page_of_settings_is_the_model() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "run `.venv/bin/python -m tests.configuration_page`"
+@pytest.mark.parametrize("place", PAGES, ids=lambda place: place.stem)
+def test_the_pages_made_from_the_code_are_as_it_is(place: Path) -> None:
+    assert place.read_text(encoding="utf-8") == PAGES[place](), "run `make pages`"
+
+
+def test_every_generated_page_is_generated() -> None:
+    assert set((DOCS / "reference").glob("*.md")) - PAGES.keys() == set()
 
 
 def test_every_variable_of_the_page_of_settings_exists() -> None:
     known = {row.variable for row in rows()} | NO_SETTINGS
-    assert environment_names(PAGE.read_text(encoding="utf-8")) - known == set()
+    assert environment_names((DOCS / "configuration.md").read_text(encoding="utf-8")) - known == set()
+
+
+def test_every_header_has_a_meaning_on_its_page() -> None:
+    assert MEANINGS.keys() == defined()
 
 
 def test_every_module_is_in_the_file_map() -> None:
@@ -119,15 +123,11 @@ def anchors(path: Path) -> set[str]:
 
 
 def test_the_contract_names_every_header_and_no_other() -> None:
-    defined = {text for text in vars(record).values() if isinstance(text, str) and re.fullmatch(r"tickover-\w.+", text)}
-    assert set(re.findall(r"`(tickover-[a-z-]+[a-z])", CONTRACT)) == defined
+    assert set(re.findall(r"`(tickover-[a-z-]+[a-z])", CONTRACT)) == defined()
 
 
 def test_the_contract_names_every_metric_and_no_other() -> None:
-    text = Exposition(lambda: Stats(next_due_ms=1), lambda: EMPTY_TABLE, Recorder())().decode()
-    exposed = {
-        family.name + ("_total" if family.type == "counter" else "") for family in text_string_to_metric_families(text)
-    }
+    exposed = {exposed_name(family) for family in families()}
     assert set(re.findall(r"`(tickover_[a-z_]+[a-z])", section(CONTRACT, "Metrics"))) == exposed
 
 
@@ -148,14 +148,7 @@ def test_the_contract_names_the_role_of_every_call() -> None:
         for code in names_in(cells[1]) if len(cells) > 2 else ():
             if found := re.match(r"((?:[A-Z]+, )*[A-Z]+) (/\S+)", code):
                 named |= {f"{method} {found[2]}": cells[2].split()[0] for method in found[1].split(", ")}
-    declared = {
-        f"{method} {route.path}": access.role.name.lower() if (access := declared_access(route)).role else "none"
-        for part in PARTS
-        for route in part.router.routes
-        if isinstance(route, APIRoute) and route.path != "/"
-        for method in route.methods or ()
-    }
-    assert {call.replace(":path}", "}"): role for call, role in declared.items()} == named
+    assert roles() == named
 
 
 def test_commands_of_the_documents_exist() -> None:
@@ -179,11 +172,3 @@ def test_the_contract_names_every_command_and_no_other() -> None:
             group, _, leaves = found[1].rpartition(" ")
             named |= {f"{group} {leaf}".strip() for leaf in leaves.split("|")}
     assert named == set(leaves_of(get_command(app)))
-
-
-def leaves_of(command: Any, path: str = "") -> Iterator[str]:
-    """All commands that can be called as they are, by their words."""
-    if path and getattr(command, "invoke_without_command", False):
-        yield path
-    for name, child in getattr(command, "commands", {"": None}).items():
-        yield from leaves_of(child, f"{path} {name}".strip()) if name else [path]

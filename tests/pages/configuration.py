@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md from the model of the settings: `python -m tests.configuration_page`."""
+"""Writes docs/configuration.md from the model of the settings: `make pages`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,12 +8,9 @@ from typing import Any, Final, NamedTuple, get_args
 from pydantic import BaseModel, SecretStr
 
 from sidecar.config import Settings
-from tests.source import ROOT
-
-PAGE: Final = ROOT / "docs" / "configuration.md"
 
 BEFORE: Final = """\
-<!-- Made from sidecar/config.py by `.venv/bin/python -m tests.configuration_page`. -->
+<!-- Made from sidecar/config.py by `make pages`. -->
 # Configuration
 
 Flags win over environment variables, these over the YAML file (`--config FILE` or `TICKOVER_CONFIG`), that over the
@@ -33,9 +30,9 @@ last `__` in lower case, `_` becomes `.`. They go to every Kafka client of the p
 rests on (`enable.idempotence`, `acks`, `enable.auto.commit`, `auto.offset.reset`, `isolation.level`, `partitioner`,
 `message.timeout.ms` and the assignment strategy), which are fixed in `sidecar/kafka.py`.
 
-**Secrets.** `<variable>_FILE` reads the value from a file, for `redis.password`, `redis.url` and every client setting
-(`TICKOVER_KAFKA__CLIENT__SASL_PASSWORD_FILE`). A user name and password in `redis.url` are taken out of it. Secrets are
-masked wherever settings are shown.
+**Secrets.** `<variable>_FILE` reads the value from a file, for `redis.password`, `redis.key_password`, `redis.url` and
+every client setting (`TICKOVER_KAFKA__CLIENT__SASL_PASSWORD_FILE`). A user name and password in `redis.url` are taken
+out of it. Secrets are masked wherever settings are shown.
 
 **Not settings.** `TICKOVER_CONFIG` names the file. `TICKOVER_URL`, `TICKOVER_TOKEN` and `TICKOVER_TOKEN_FILE` tell
 the commands that ask a sidecar (`policies`, `messages`, `changes`, `forecast`, `dead-letters`, `redrive`) which one,
@@ -99,7 +96,3 @@ def page() -> str:
         ),
     ]
     return BEFORE + "\n".join(table) + "\n" + AFTER
-
-
-if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")

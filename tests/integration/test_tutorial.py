@@ -1,0 +1,83 @@
+"""The tutorial's commands, typed as they stand into one shell; what they print is what the page says."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from doctest import ELLIPSIS, NORMALIZE_WHITESPACE, OutputChecker
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from sidecar.embedded.child import free_port
+from tests.source import ROOT
+
+pytestmark = pytest.mark.integration
+
+ALL_S = 200.0
+STEP = re.compile(r"^```sh\n(.*?)^```\n(?:\n^```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
+DONE = "--- done ---"
+
+
+class Step(NamedTuple):
+    """What is typed, and what the page says is printed then; None: nothing is said."""
+
+    typed: str
+    shown: str | None
+
+
+def steps() -> list[Step]:
+    text = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    return [Step(found[1], found[2]) for found in STEP.finditer(text)]
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What each step prints. The ports are free ones; whatever the shell has started ends with it."""
+    place: Path = tmp_path_factory.mktemp("tutorial")
+    (place / ".venv").symlink_to(sys.prefix)
+    script = f'\necho "{DONE}"\n'.join(step.typed for step in steps()).replace("9092", str(free_port()))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TICKOVER_")}
+    environment["TICKOVER_API__PORT"] = str(free_port())
+    shell = subprocess.Popen(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=place,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        said, errors = shell.communicate(timeout=ALL_S)
+    except subprocess.TimeoutExpired:
+        os.killpg(shell.pid, signal.SIGKILL)
+        said, errors = shell.communicate()
+    finally:
+        end_group(shell.pid)
+    logs = "\n".join(path.read_text()[-2_000:] for path in (place / "tutorial").glob("*.log"))
+    assert shell.returncode == 0, f"{said}\n{errors}\n{logs}"
+    return said.split(f"{DONE}\n")
+
+
+def end_group(group: int) -> None:
+    """End what the shell has left in the background."""
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def test_the_tutorial_does_what_it_says(printed: list[str]) -> None:
+    checker = OutputChecker()
+    for step, got in zip(steps(), printed, strict=True):
+        if step.shown is not None:
+            assert checker.check_output(step.shown, got, ELLIPSIS | NORMALIZE_WHITESPACE), (
+                f"{step.typed}\nprints\n{got}\nand not\n{step.shown}"
+            )
+
+
+def test_most_steps_say_what_they_print() -> None:
+    assert len([step for step in steps() if step.shown is not None]) >= 8

@@ -1,0 +1,22 @@
+"""Writes the pages that are made from the code: `make pages`."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from tests.pages import commands, configuration, headers, metrics, policy, problems, rest
+from tests.source import ROOT
+
+DOCS: Final = ROOT / "docs"
+PAGES: Final[Mapping[Path, Callable[[], str]]] = {
+    DOCS / "configuration.md": configuration.page,
+    **{
+        DOCS / "reference" / f"{module.__name__.rpartition('.')[2]}.md": module.page
+        for module in (commands, headers, metrics, policy, problems, rest)
+    },
+}
+
+if __name__ == "__main__":
+    for place, page in PAGES.items():
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(page(), encoding="utf-8")

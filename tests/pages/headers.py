@@ -1,0 +1,89 @@
+"""The page of headers and reasons: names from the code, what becomes of each by asking the code, words from here."""
+
+from typing import Final
+
+from sidecar import codec, record
+from sidecar.letters.letter import Letter
+from sidecar.letters.lineage import redriven_headers
+from sidecar.record import Held
+from tests.pages.text import code, head, table
+
+WORDS: Final = """\
+Which headers there are, who writes them and where they are found afterwards. What they mean, with their formats:
+[the contract](../contract.md#headers-you-send).
+
+* **You send**: tickover reads it on a record of a delay or retry topic. The others are tickover's own.
+* **Emitted**, **dead letter**, **quarantined**: whether it stands on a record that went that way, if it was on the
+  record that came, or always when tickover writes it. Attempt, first failure and errors are those of a retry policy.
+* **Redriven**: whether it stands on a dead letter that is sent again. On a quarantined record that is sent again all
+  stay but reason, source, detail and an earlier redrive's.
+
+"""
+# A header that the code defines and that has no line here, or the other way round, fails the test of the pages.
+MEANINGS: Final = {
+    record.DELIVER_AT: "when, as a time",
+    record.DELAY: "when, as a duration from the record's timestamp",
+    record.TARGET: "the target topic",
+    record.TARGET_PARTITION: "the partition of the target",
+    record.ID: "your name for the message",
+    record.ACTION: "`cancel`, `reschedule` or `fire`: makes it a control record",
+    record.IF_OFFSET: "a control record acts only on the message held under this offset",
+    record.EXPIRES_AT: "not emitted after this time, but dead-lettered",
+    record.SPREAD: "how much later than due it may be, so that herds move apart",
+    record.ATTEMPT: "number of this delivery",
+    record.FIRST_FAILURE: "when it was first on the retry topic, epoch ms",
+    record.ERROR_CLASS: "why your consumer failed, for the policy",
+    record.ERROR_MESSAGE: "why your consumer failed, for people",
+    record.ORIGIN: "where tickover first met the record: `topic/partition/offset`",
+    record.DUE: "when it was due, epoch ms",
+    record.POLICY: "`name@version` of the policy that decided",
+    record.REASON: "why it is dead or quarantined",
+    record.SOURCE: "where it lay on its source: `topic/partition/offset`",
+    record.DETAIL: "what is wrong, in words",
+    record.REDRIVE_PLAN: "the plan that sent it again",
+    record.REDRIVE_COUNT: "how often that was done",
+    record.REDRIVE_SOURCE: "where the dead letter lay: `topic/partition/offset`",
+}
+READ: Final = record.INSTRUCTIONS | record.FAILURE | record.COUNTED | {record.ID, record.ORIGIN}
+
+
+def defined() -> set[str]:
+    """All header names in sidecar/record.py."""
+    texts = {value for value in vars(record).values() if isinstance(value, str)}
+    return {text for text in texts if text.startswith(record.CONTROL_PREFIX) and text != record.CONTROL_PREFIX}
+
+
+def travelled() -> list[set[str]]:
+    """Which headers are on an emitted retry, its dead letter, the quarantined record, and the dead letter when it is
+    sent again, of one that had them all."""
+    came: record.Headers = [(name, b"1") for name in MEANINGS]
+    parts = codec.split(came)
+    held = Held(
+        1, 1, "t", -1, b"k", b"v", parts.user, "p@1", parts.origin, 1, 1, parts.trailer, -1, "d", parts.size
+    )  # fmt: skip
+    emitted = codec.emission_headers(held, b"s/0/")
+    dead = codec.dead_letter_headers(held, b"s/0/", "timeout")
+    quarantined = codec.quarantine_headers(came, b"s/0/1", "loop", "")
+    letter = Letter(record.Place("d", 0, 1), 1, b"k", b"v", dead)
+    again = redriven_headers(letter, to_its_source=False, leg="1/1")
+    return [{name for name, _ in headers} for headers in (emitted, dead, quarantined, again)]
+
+
+def page() -> str:
+    """The whole text."""
+    ways = travelled()
+
+    def mark(is_so: bool) -> str:
+        return "yes" if is_so else ""
+
+    rows = (
+        (
+            code(name),
+            MEANINGS[name],
+            mark(name in READ),
+            *(mark(name in way) for way in ways),
+        )
+        for name in sorted(MEANINGS)
+    )
+    heads = ("header", "what", "you send", "emitted", "dead letter", "quarantined", "redriven")
+    return head("Headers", "sidecar/record.py and sidecar/codec.py", WORDS) + table(heads, rows)

@@ -1,0 +1,77 @@
+"""The page of REST, from the OpenAPI document."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from fastapi.routing import APIRoute
+
+from api.app import PARTS
+from api.dependencies import declared_access
+from tests.pages.schema import default, kind, limits, sections
+from tests.pages.text import code, head, table
+from tests.unit.api_world import World
+
+WORDS: Final = """\
+Every call, from the OpenAPI document that the process serves at `/openapi.json` (and shows at `/docs`). What answers
+mean: [the contract](../contract.md#rest). What can go wrong: [errors](problems.md). Who may call:
+[security of the API](../api-security.md).
+"""
+
+
+def roles() -> dict[str, str]:
+    """The role that each call needs, by method and path; `none`: anybody."""
+    return {
+        f"{method} {route.path.replace(':path}', '}')}": access.role.name.lower()
+        if (access := declared_access(route)).role
+        else "none"
+        for part in PARTS
+        for route in part.router.routes
+        if isinstance(route, APIRoute) and route.path != "/"
+        for method in route.methods or ()
+    }
+
+
+def page() -> str:
+    """The whole text."""
+    document = World().app.openapi()
+    needed = roles()
+    calls = [
+        (method.upper(), path, operation)
+        for path, operations in sorted(document["paths"].items())
+        for method, operation in operations.items()
+    ]
+    parts = [
+        head("REST", "the OpenAPI document of api/app.py", WORDS),
+        *(text for method, path, operation in calls for text in call(method, path, operation, needed)),
+        "\n## Bodies\n",
+        *sections(document["components"]["schemas"], "###"),
+    ]
+    return "".join(parts)
+
+
+def call(method: str, path: str, operation: dict[str, Any], needed: dict[str, str]) -> Iterator[str]:
+    """The section of one call."""
+    yield f"\n## {method} {path}\n\n{operation.get('description', '').strip()}\n\nRole: {needed[f'{method} {path}']}.\n"
+    if body := operation.get("requestBody"):
+        yield f"Body: {kind(body['content']['application/json']['schema'])}.\n"
+    answers = []
+    for status, answer in operation["responses"].items():
+        schema = answer.get("content", {}).get("application/json", {}).get("schema")
+        if status != "default":
+            answers.append(f"{status}{f' {kind(schema)}' if schema else ''}")
+    yield f"Answer: {', '.join(answers)}; else a [problem](#problem).\n"
+    if parameters := operation.get("parameters"):
+        yield "\n" + table(
+            ("parameter", "in", "value", "default", "limits", "what"),
+            (
+                (
+                    code(one["name"]),
+                    one["in"],
+                    kind(one["schema"]),
+                    default(one["schema"], one["required"]),
+                    limits(one["schema"]),
+                    one.get("description", ""),
+                )
+                for one in parameters
+            ),
+        )
