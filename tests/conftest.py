@@ -1,16 +1,31 @@
 """Fixtures shared by all tests."""
 
 import os
+from collections.abc import Iterable
 
 # testcontainers' own cleaner is another image to pull; the fixtures remove what they start.
 os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
 
-from hypothesis import settings
+import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.services.fixtures import each_kafka, kafka, kafka_choice, kafka_place, mock_kafka
 
 __all__ = ["each_kafka", "kafka", "kafka_choice", "kafka_place", "mock_kafka"]
 
-# How long one example takes says something about the machine and its other guests, not about the code.
-settings.register_profile("any machine", deadline=None)
+# How long one example takes says something about the machine and its other guests, not about the code; and that some
+# draws of a law about large blocks are too large to be kept says nothing at all.
+unsaid = [HealthCheck.too_slow, HealthCheck.data_too_large]
+settings.register_profile("any machine", deadline=None, suppress_health_check=unsaid)
 settings.load_profile("any machine")
+# `make test-fast`; what wants more or fewer examples than usual says by how much, see tests/examples.py.
+settings.register_profile("fast", settings.get_profile("any machine"), max_examples=10)
+
+SERVERS = frozenset({"kafka", "each_kafka"})
+
+
+def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
+    """A test that asks for a real broker says so: else it starts one where none is meant to be."""
+    for item in items:
+        if SERVERS.intersection(getattr(item, "fixturenames", ())) and item.get_closest_marker("integration") is None:
+            raise pytest.UsageError(f"{item.nodeid} needs Kafka: mark it `integration`")

@@ -4,13 +4,15 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from redis import Redis
 
+from sidecar.access.redis_rights import redis_rights
+from sidecar.config import Settings
 from sidecar.embedded.child import free_port
 from sidecar.embedded.valkey import EmbeddedValkey
 from tests.services.waiting import wait_until
@@ -27,6 +29,7 @@ class RedisServer:
 
     url: str
     nodes: list[EmbeddedValkey]
+    owner_url: str = ""  # as the owner, who may also look through all keys
 
     def on_each_node(self, command: Callable[[Any], Any]) -> list[Any]:
         """Run a command on every node, past the overflow's own client."""
@@ -50,11 +53,11 @@ def redis_server_fixture(
     with ExitStack() as stack:
         match request.param:
             case "valkey":
-                yield _one(stack, EmbeddedValkey(directory))
+                yield _restricted(_one(stack, EmbeddedValkey(directory)))
             case "redis":
-                yield _one(stack, EmbeddedValkey(directory, free_port(), server=_debian_redis()))
+                yield _restricted(_one(stack, EmbeddedValkey(directory, free_port(), server=debian_redis())))
             case _:
-                yield start_cluster(stack, directory)
+                yield _restricted(start_cluster(stack, directory))
 
 
 @pytest.fixture(name="valkey")
@@ -66,7 +69,8 @@ def valkey_fixture(tmp_path: Path) -> Iterator[EmbeddedValkey]:
     server.stop()
 
 
-def _debian_redis() -> Path:
+def debian_redis() -> Path:
+    """The server's binary; skips where there is none, and fails in CI."""
     found = shutil.which("redis-server")
     if found is None:
         reason = "redis-server is not installed (apt-get install redis-server)"
@@ -80,6 +84,15 @@ def _one(stack: ExitStack, server: EmbeddedValkey) -> RedisServer:
     stack.callback(server.stop)
     server.start()
     return RedisServer(server.url, [server])
+
+
+def _restricted(server: RedisServer) -> RedisServer:
+    """Entered as somebody who may call what `tickover acl print` says; on all keys, for tests have many groups."""
+    url = "redis://h" if server.url.startswith("unix:") else server.url
+    rights = redis_rights(Settings.model_validate({"redis": {"url": url}}))
+    rules = rights._replace(keys=("*",), channels=("*",)).rules
+    server.on_each_node(lambda node: node.execute_command("ACL", "SETUSER", "guest", "on", ">guest", *rules))
+    return replace(server, url=server.url.replace("://", "://guest:guest@", 1), owner_url=server.url)
 
 
 def start_cluster(stack: ExitStack, directory: Path) -> RedisServer:

@@ -48,6 +48,7 @@ def test_the_user_is_told_which_broker_it_is(tmp_path: Path) -> None:
     assert "a real broker" in told[-1]
 
 
+@pytest.mark.slow
 def test_the_reference_broker_keeps_its_records_over_a_crash(tmp_path: Path) -> None:
     broker = ReferenceKafka(tmp_path)
     broker.start()
@@ -67,6 +68,7 @@ def test_the_reference_broker_keeps_its_records_over_a_crash(tmp_path: Path) -> 
     broker.stop()
 
 
+@pytest.mark.slow
 def test_a_reference_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from sidecar import held_group, held_lookup
-from sidecar.engine import EngineError
 from sidecar.held_group import GroupLookUp
 from sidecar.held_lookup import LocalLookUp
 from sidecar.held_query import START, TIME_MAX_MS, Key, LookUpUnavailable, Query
 from sidecar.held_view import LaneView
+from sidecar.mailbox import EngineError
 from sidecar.overflow import Change
 from sidecar.overflow_redis import RedisOverflow, open_overflow
 from sidecar.record import ERROR_CLASS, ID, Held, LaneId, Position, Struck, held_id
@@ -265,8 +265,11 @@ def test_the_forecast_counts_every_record_once(overflow: RedisOverflow, views: V
 
 
 @pytest.fixture
-def group(redis_server: RedisServer, overflow: RedisOverflow) -> Iterator[Callable[[Views], GroupLookUp]]:
+def group(
+    redis_server: RedisServer, overflow: RedisOverflow, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[Views], GroupLookUp]]:
     """Makes replicas that answer each other."""
+    monkeypatch.setattr(held_group, "LISTEN_S", 0.02)  # a stop waits as long for each
     with ExitStack() as stack:
 
         def new(views: Views) -> GroupLookUp:

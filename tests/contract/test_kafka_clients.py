@@ -16,6 +16,8 @@ from tests.services.kafka import Kafka
 from tests.services.mock_kafka import MockKafka
 from tests.services.raw_records import produce_raw
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT_S = 30.0
 
 Report = tuple[KafkaError | None, Message]
@@ -69,6 +71,7 @@ def test_a_report_carries_place_key_and_value_but_never_headers(
     assert message.headers() is None
 
 
+@pytest.mark.integration
 def test_a_report_carries_the_brokers_append_time(kafka: Kafka, reports: list[Report]) -> None:
     topic = kafka.topic("append", message_timestamp_type="LogAppendTime")
     client = producer(kafka.bootstrap)

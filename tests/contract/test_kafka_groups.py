@@ -8,6 +8,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from tests.services.clients import consumer, producer
 from tests.services.kafka import Kafka
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT_S = 30.0
 
 

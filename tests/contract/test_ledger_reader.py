@@ -19,6 +19,8 @@ from tests.services.mock_kafka import MockKafka
 from tests.services.waiting import wait_until
 from tests.unit.test_receipts import EMPTY, block, emitted, wait_until_asked
 
+pytestmark = pytest.mark.slow
+
 ANSWER_S = 30.0
 LOOK_BACK_MS = 60_000
 

@@ -11,9 +11,10 @@ import pytest
 from sidecar import overflow_link
 from sidecar.embedded.valkey import EmbeddedValkey
 from sidecar.finding import Severity
-from sidecar.overflow import Change, OverflowLoss, OverflowUnavailable
-from sidecar.overflow_layout import COARSE, LaneKeys
+from sidecar.overflow import Change, NewerOverflowFormat, OverflowLoss, OverflowUnavailable
+from sidecar.overflow_layout import COARSE, FORMAT, LaneKeys
 from sidecar.overflow_link import connect, script_hash
+from sidecar.overflow_rebuild import RedisRebuild
 from sidecar.overflow_redis import RedisOverflow, open_overflow
 from sidecar.overflow_scripts import ADD, READ, REMOVE
 from sidecar.record import Position
@@ -163,6 +164,23 @@ def test_a_header_of_another_version_is_not_guessed_at(valkey: EmbeddedValkey, m
     overflow.close()
 
 
+def test_what_a_newer_program_wrote_is_neither_read_nor_deleted(valkey: EmbeddedValkey) -> None:
+    put(valkey.url)
+    overflow = open_overflow(valkey.url, "g")
+    key = LaneKeys("g", LANE).level(COARSE)
+    [(old, score)] = overflow.client.zrange(key, 0, 0, withscores=True)
+    new = old[:50] + bytes([FORMAT + 1]) + old[51:]
+    overflow.client.zadd(key, {new: score})
+    with pytest.raises(NewerOverflowFormat):
+        overflow.promote(LANE, START, at(6 * HOUR_MS), 10_000, 1)
+    with pytest.raises(NewerOverflowFormat):
+        overflow.tidy(LANE, START, NOW_MS + 5 * HOUR_MS)
+    with pytest.raises(NewerOverflowFormat):
+        RedisRebuild(overflow.client, "g").reset(LANE, begin=False)
+    assert overflow.client.zscore(key, new) == score
+    overflow.close()
+
+
 @pytest.mark.parametrize(
     ("settings", "severity", "words"),
     [
@@ -180,6 +198,7 @@ def test_findings(valkey: EmbeddedValkey, settings: dict[str, str], severity: Se
     assert finding.severity is severity
     assert words in finding.message
     assert finding.fix.startswith("CONFIG SET")
+    assert overflow.state().is_persistent == (settings.get("appendonly") != "no")
     overflow.close()
 
 

@@ -63,13 +63,14 @@ class Meddled:
 class History:
     """The lane, its owner, its zombie, and what must be there."""
 
-    def __init__(self, url: str, seed: int) -> None:
+    def __init__(self, server: RedisServer, seed: int) -> None:
         self.chance = Random(seed)
         self.group = f"history{next(_groups)}"
-        self.client = connect(url)
+        self.client = connect(server.owner_url)
+        guest = connect(server.url)
         self._busy = False
-        owner = Meddled(self.client, lambda: self._meddle((*SERVER, *ZOMBIE)))
-        zombie = Meddled(self.client, lambda: self._meddle((*SERVER, "tidy", "check", "check")))
+        owner = Meddled(guest, lambda: self._meddle((*SERVER, *ZOMBIE)))
+        zombie = Meddled(guest, lambda: self._meddle((*SERVER, "tidy", "check", "check")))
         self.owner, self.owner_store = RedisOverflow(owner, self.group), RedisRebuild(owner, self.group)
         self.zombie, self.zombie_store = RedisOverflow(zombie, self.group), RedisRebuild(zombie, self.group)
         self.zombie_rebuild_: LaneRebuild | None = None
@@ -224,7 +225,7 @@ class History:
 
 @pytest.mark.parametrize("seed", range(HISTORIES))
 def test_whatever_happens_nothing_held_is_missing_unnoticed(redis_server: RedisServer, seed: int) -> None:
-    history = History(redis_server.url, seed)
+    history = History(redis_server, seed)
     try:
         for _ in range(STEPS):
             history.step(history.chance.choice((*OWNER, *OWNER, *SERVER, *ZOMBIE)))
@@ -235,3 +236,4 @@ def test_whatever_happens_nothing_held_is_missing_unnoticed(redis_server: RedisS
     finally:
         history.wipe(0)
         history.owner.close()
+        history.client.close()

@@ -21,6 +21,8 @@ from policies.table import PolicyTable
 from tests.contract.policy_replicas import SEEN_WITHIN_S, TOPIC, Place, policy, replica, seen, write
 from tests.services.kafka import Kafka
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=["mock", pytest.param("real", marks=pytest.mark.integration)])
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
@@ -160,11 +162,11 @@ def test_garbage_is_passed_over(place: Place) -> None:
 def test_a_newer_schema_stops_the_reader_with_the_last_good_table(place: Place) -> None:
     with replica(place) as store:
         store.put(policy("a"), 0, "me")
-        write(place, json.dumps({"schema": 2, "name": "b"}).encode())
+        write(place, json.dumps({"schema": 3, "name": "b"}).encode())
         with pytest.raises(PolicyStoreUnavailable):
             store.put(policy("c"), 0, "me")
         assert not store.healthy
-        assert "schema 2" in store.reason
+        assert "schema 3" in store.reason
         assert set(store.table.policies) == {"a"}
         with replica(place) as late:
             assert not late.healthy

@@ -15,6 +15,8 @@ from sidecar.schedules.schedule_store import ScheduleStore
 from tests.services.waiting import wait_until
 from tests.unit.schedule_world import schedule
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 60.0
 
 NewReplica = Callable[[], ScheduleStore]

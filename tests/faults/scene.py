@@ -3,12 +3,15 @@
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from sidecar.embedded.child import free_port
 from sidecar.embedded.maven import MavenKafka
 from sidecar.embedded.valkey import EmbeddedValkey
+from tests.faults.failpoints import EXACTLY_ONCE
 from tests.faults.lying_clock import LyingClock
+from tests.services.acted_traffic import ActedTraffic
 from tests.services.kafka import Kafka
 from tests.services.kafka_cluster import ClusterServer
 from tests.services.kafka_servers import MavenServer
@@ -22,6 +25,8 @@ RECOVERY_S = 180.0  # how long it takes is not what is judged here
 FLOWING_RECORDS = 200
 BACKLOG_S = 3.0  # records wait two seconds on average; with this much more outstanding there is a backlog
 PARTITIONS = 4
+ACTED_PART = 10  # one in so many messages more has an id, and most of these are acted on
+FAULTS_SHOWN = 20
 
 
 class Servers:
@@ -63,8 +68,9 @@ class Scene:
         self.chance = random.Random(seed)
         self.rate = rate
         self.site = Site(servers.kafka, servers.proxy.url, servers.directory)
-        Traffic.prepare(self.site, PARTITIONS)
+        Traffic.prepare(self.site, PARTITIONS, ActedTraffic.prepare(self.site, PARTITIONS))
         self.traffic = Traffic(self.site, PARTITIONS, rate, seed)
+        self.acted = ActedTraffic(self.site, PARTITIONS, rate // ACTED_PART, seed)
         self.clock = LyingClock(servers.directory)
         self.sidecars = [self.site.sidecar(f"p{number}", GUARANTEE=guarantee) for number in range(processes)]
 
@@ -77,6 +83,7 @@ class Scene:
             for sidecar in self.sidecars:
                 sidecar.wait_until_ready()
             self.traffic.start()
+            self.acted.start()
             self.wait_until_flowing()
             yield self
         finally:
@@ -119,9 +126,22 @@ class Scene:
     def verdict(self) -> tuple[Verdict, int]:
         """Let everything arrive, stop everyone in order, and judge; with the sum of all ledger imbalances."""
         self.wait_until_ready()
+        self.acted.quieten()
         self.traffic.quieten()
+        wait_until(self.acted.all_settled, RECOVERY_S, lambda: "messages with ids are not settled")
         imbalance = sum(abs(int(sidecar.stats()["ledger_imbalance"])) for sidecar in self.sidecars)
         for sidecar in self.sidecars:
             status = sidecar.stop()
             assert status == 0, f"a clean stop ended with {status}: {sidecar.last_words()}"
-        return self.traffic.verdict(), imbalance
+        return self._with_actions(self.traffic.verdict()), imbalance
+
+    def _with_actions(self, verdict: Verdict) -> Verdict:
+        """What was acted on counts, too: whatever is wrong with it counts as changed."""
+        faults = self.acted.faults(self.guarantee == EXACTLY_ONCE)
+        return replace(
+            verdict,
+            sent=verdict.sent + self.acted.count,
+            arrived=verdict.arrived + self.acted.count,
+            changed=verdict.changed + len(faults),
+            faults=(*verdict.faults, *faults[:FAULTS_SHOWN]),
+        )

@@ -12,6 +12,8 @@ from tests.services.site import Site
 from tests.unit.oidc_world import AUDIENCE, ROLE_NAMES, claims, jwks_server, signed
 from tests.unit.test_api_auth import bearer, tokens_file
 
+pytestmark = pytest.mark.integration
+
 POLICIES = """
 name: access
 match: {topics: [~in]}

@@ -29,7 +29,7 @@ delay: {default: 10ms, max: 1h}
 target: {topic: "~out", allow: ["~*"]}
 """
 SOON_S = 60.0
-RECOVERY_S = 90.0  # a hung call of the client is given up after 10 s, and what Kafka has is read again
+RECOVERY_S = 180.0  # a broker that restarts on a busy machine answers nothing for minutes
 END_S = 10.0  # the contract's for SIGTERM
 BACK_S = 1.0  # the design's for a Redis that is back
 SLACK_S = 3.0  # of a busy machine
@@ -74,7 +74,7 @@ def death(sidecar: Sidecar, timeout_s: float = START_S) -> str:
     return str(sidecar.messages("critical")[-1]["error"])
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_brokers_that_go_away_are_waited_for_and_their_silence_quarantines_nothing(
     own_kafka: Kafka, redis_url: str, tmp_path: Path
 ) -> None:

@@ -1,12 +1,11 @@
 """What operators do to topics, offsets and rights while records are held."""
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions, Message, TopicPartition
+from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, Message, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -175,12 +174,14 @@ class SlowToPause:
         return getattr(self._consumer, name)
 
     def pause(self, partitions: list[TopicPartition]) -> None:
-        wait_for_a_fetch()
+        for partition in partitions:
+            wait_until(lambda one=partition: self._has_fetched(one))  # type: ignore[misc]
         self._consumer.pause(partitions)
 
-
-def wait_for_a_fetch() -> None:
-    time.sleep(1.0)
+    def _has_fetched(self, partition: TopicPartition) -> bool:
+        """The answer to a fetch is where the client has the partition's end from; a refusal gives it as -1."""
+        _, end = self._consumer.get_watermark_offsets(partition, cached=True)
+        return bool(end != OFFSET_INVALID)
 
 
 class Events:

@@ -130,7 +130,7 @@ class ContainerServer:
         assert _STARTED in words(), last_words()
 
 
-def find_image() -> str:
+def find_image(public: str = IMAGE, standin: str = STANDIN_IMAGE) -> str:
     """The public image, or the stand-in of tests/images/build; raises LookupError with what is missing."""
     _look_for_engine()
     try:
@@ -141,13 +141,13 @@ def find_image() -> str:
     ) as error:
         raise LookupError(f"no Docker engine answers: {error}") from error
     try:
-        for image in (IMAGE, STANDIN_IMAGE):
+        for image in (public, standin):
             if client.images.list(name=image):
                 return image
-        client.images.pull(IMAGE)
-        return IMAGE
+        client.images.pull(public)
+        return public
     except docker.errors.APIError as error:
-        raise LookupError(f"no image {IMAGE}, run tests/images/build: {error}") from error
+        raise LookupError(f"no image {public}, run tests/images/build: {error}") from error
     finally:
         client.close()
 

@@ -100,13 +100,13 @@ class Traffic:
         self._watcher = threading.Thread(target=self._watch_all, daemon=True)
 
     @staticmethod
-    def prepare(site: Site, partitions: int) -> None:
+    def prepare(site: Site, partitions: int, more_policies: str = "") -> None:
         """Make the topics and the policies."""
         site.topic("load", partitions)
         site.topic("work-retry", partitions)
         for role in TARGETS:
             site.target(role, 2)
-        site.policies(POLICIES)
+        site.policies(POLICIES + more_policies)
 
     # --- sending --------------------------------------------------------------------------------------------------
 

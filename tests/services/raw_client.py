@@ -1,14 +1,14 @@
 """A client that sends exactly what it is told: requests by kio's field names, answers as kio's types."""
 
 import socket
-from struct import pack, unpack
+from struct import unpack
 from typing import Any
 
-from kio.index import load_request_schema, load_response_schema
+from kio.index import load_response_schema
 from kio.serial import entity_reader
 
 from broker.api_keys import ApiKey
-from broker.messages import collect_names, struct_writer
+from broker.clients.client_messages import encode_request
 from broker.record_batch import Buffer
 
 ANSWER_S = 60.0
@@ -17,14 +17,7 @@ CLIENT_ID = "raw"
 
 def encode(api_key: ApiKey, version: int, body: dict[str, Any], correlation_id: int = 1) -> bytes:
     """A whole frame."""
-    kind = load_request_schema(api_key, version)
-    names: dict[str, frozenset[str]] = {}
-    collect_names(kind, names)
-    parts: list[bytes] = []
-    struct_writer(kind, names)(parts.append, body)
-    header = pack(">hhih", api_key, version, correlation_id, len(CLIENT_ID)) + CLIENT_ID.encode()
-    content = header + (b"\0" if kind.__flexible__ else b"") + b"".join(parts)
-    return pack(">i", len(content)) + content
+    return encode_request(api_key, version, body, correlation_id, CLIENT_ID)
 
 
 class RawClient:

@@ -44,6 +44,11 @@ class Sidecar:
         self._output: BinaryIO | None = None
         Sidecar.known.add(self)
 
+    @property
+    def settings(self) -> dict[str, str]:
+        """The variables by which it is told its settings."""
+        return {name: value for name, value in self._environment.items() if name.startswith("TICKOVER_")}
+
     # --- life -----------------------------------------------------------------------------------------------------
 
     def start(self) -> "Sidecar":

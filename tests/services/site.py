@@ -25,7 +25,7 @@ class Site:
         self.quarantine = f"{self.group}.quarantine"
         self._directory = directory / self.group
         self._directory.mkdir()
-        self._policies = self._directory / "policies.yaml"
+        self.policies_file = self._directory / "policies.yaml"
         self._cleanup = ExitStack()
 
     def name(self, role: str) -> str:
@@ -43,7 +43,7 @@ class Site:
 
     def policies(self, text: str) -> None:
         """Write the policies file; `~role` stands for the name of a topic."""
-        self._policies.write_text(text.replace("~", f"{self.group}-"))
+        self.policies_file.write_text(text.replace("~", f"{self.group}-"))
 
     def sidecar(self, instance: str = "", **settings: str) -> Sidecar:
         """A sidecar of this group, not started; it is killed at the end at the latest."""
@@ -55,7 +55,7 @@ class Site:
             "KAFKA__BOOTSTRAP_SERVERS": self.kafka.bootstrap,
             "REDIS__URL": self.redis_url,
             "POLICIES__TOPIC": f"{self.group}.policies",
-            "POLICIES__FILE": str(self._policies),
+            "POLICIES__FILE": str(self.policies_file),
             "QUARANTINE__TOPIC": self.quarantine,
             "LEDGER__PARTITIONS": "4",
             "DATA_DIR": str(self._directory / "data"),

@@ -16,6 +16,7 @@ from api.auth import Role, Tokens
 from api.gate import Gate
 from api.oidc import TOKEN_CHARACTERS_MAX, Oidc, TokenRefused
 from sidecar.config_api import OidcSettings
+from tests.examples import examples
 from tests.unit.api_world import problem, world
 from tests.unit.oidc_world import (
     AUDIENCE,
@@ -225,7 +226,7 @@ OIDC = oidc_of()
 JSON = st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(), st.lists, max_leaves=5)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.dictionaries(st.sampled_from(["alg", "kid", "typ", "crit", "b64", "x"]), JSON), st.binary(max_size=40))
 def test_whatever_comes_is_a_refusal(header: dict[str, Any], body: bytes) -> None:
     for made in ({**header}, {"alg": "RS256", "kid": "k1", **header}):
@@ -233,7 +234,7 @@ def test_whatever_comes_is_a_refusal(header: dict[str, Any], body: bytes) -> Non
             caller(OIDC, by_hand(made, {"x": body.hex()}, b"x"))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.dictionaries(st.sampled_from(["exp", "nbf", "iat", "aud", "iss", "sub", "jti", "roles"]), JSON))
 def test_whatever_a_provider_claims_is_a_caller_or_a_refusal(changes: dict[str, Any]) -> None:
     with suppress(TokenRefused):

@@ -11,6 +11,8 @@ from aiokafka.errors import ProducerFenced
 
 from tests.services.reference_broker import ReferenceBroker
 
+pytestmark = pytest.mark.slow
+
 ANSWER_S = 60.0
 
 

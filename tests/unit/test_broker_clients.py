@@ -13,6 +13,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.services.reference_broker import ReferenceBroker
 from tests.source import ROOT
 
+pytestmark = pytest.mark.slow
+
 ANSWER_S = 30.0
 
 

@@ -12,6 +12,8 @@ from purgatory.errors import Errors
 from purgatory.log_offsets import TopicPartition as Key
 from tests.services.reference_broker import ReferenceBroker
 
+pytestmark = pytest.mark.slow
+
 ANSWER_S = 60.0
 PARTITIONS = 6
 TOPIC = "spread"

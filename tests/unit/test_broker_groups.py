@@ -18,6 +18,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.services.reference_broker import ReferenceBroker
 
+pytestmark = pytest.mark.slow
+
 ANSWER_S = 60.0
 PARTITIONS = 4
 

@@ -11,7 +11,7 @@ with warnings.catch_warnings():
     from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
     from kafka.admin import NewTopic
 
-pytestmark = pytest.mark.filterwarnings("ignore:read_text is deprecated")
+pytestmark = [pytest.mark.filterwarnings("ignore:read_text is deprecated"), pytest.mark.slow]
 
 ANSWER_S = 30.0
 

@@ -14,6 +14,8 @@ from tests.services.raw_client import RawClient
 from tests.services.reference_broker import ReferenceBroker
 from tests.unit.log_world import batch
 
+pytestmark = pytest.mark.slow
+
 ANSWER_S = 60.0
 
 

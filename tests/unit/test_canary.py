@@ -275,6 +275,7 @@ def is_refused_in_silence(text: str) -> bool:
 
 SECRETS = {
     "TICKOVER_REDIS__PASSWORD": CANARY,
+    "TICKOVER_REDIS__KEY_PASSWORD": CANARY,
     "TICKOVER_KAFKA__CLIENT__SASL_PASSWORD": CANARY,
     "TICKOVER_KAFKA__CLIENT__SSL_KEY_PASSWORD": CANARY,
     "TICKOVER_KAFKA__CLIENT__SSL_KEY_PEM": CANARY,
@@ -284,7 +285,7 @@ SECRETS = {
 REDIS_URLS = (
     f"redis://:{CANARY}@redis:6379/0", f"rediss://user:{CANARY}@redis", f"redis://user:{CANARY}@redis:x",
     f"redis://user:{CANARY}@[redis", f"http://user:{CANARY}@redis", f"redis://user:{CANARY}@", f"redis+cluster://{CANARY}@h:0",
-    f"redis://user:{CANARY}/@redis", f"redis://user:{CANARY}#@redis",
+    f"redis://user:{CANARY}/@redis", f"redis://user:{CANARY}#@redis", f"rediss://redis?ssl_password={CANARY}",
 )  # fmt: skip
 WRONG: tuple[dict[str, str], ...] = (
     {},
@@ -301,6 +302,7 @@ MISPLACED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [SECRETS, MISPLACED, *({"TICKOVER_REDIS__URL": url} for url in REDIS_URLS)], ids=str)
 def test_no_secret_of_the_settings_is_shown(given: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in given.items():
@@ -317,6 +319,8 @@ def test_no_secret_of_the_settings_is_shown(given: dict[str, str], monkeypatch: 
         for words in (
             ["config", "show"],
             ["config", "show", "-o", "json"],
+            ["acl", "print"],
+            ["acl", "print", "--principal", "User:x"],
             ["policies", "list", "--url", "http://127.0.0.1:1"],
         ):
             result = CliRunner().invoke(app, words, prog_name="tickover")
@@ -339,8 +343,9 @@ def test_no_secret_of_the_clients_is_shown(log: io.StringIO) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]  # bound, and closed at once: nobody answers there
     said = []
+    login = {"username": "user", "password": CANARY}
     for url in (f"redis://127.0.0.1:{port}", f"redis+cluster://127.0.0.1:{port}"):
-        with pytest.raises(OverflowUnavailable) as away, closing(open_overflow(url, "g", "user", CANARY)) as overflow:
+        with pytest.raises(OverflowUnavailable) as away, closing(open_overflow(url, "g", login)) as overflow:
             overflow.inspect()
         said.append("".join(traceback.format_exception(away.value)))
     sasl = {"security.protocol": "SASL_PLAINTEXT", "sasl.username": "u", "sasl.password": CANARY}

@@ -1,6 +1,7 @@
 """The command line without a sidecar: files, settings, statuses, and where words and data go."""
 
 import json
+import subprocess
 import sys
 import types
 from collections.abc import Iterator
@@ -98,8 +99,21 @@ def test_unknown_commands_and_options_are_usage() -> None:
     assert tickover("messages", "send").exit_code == 2
 
 
-def test_completion_can_be_installed() -> None:
-    assert "--install-completion" in tickover("--help").stdout
+def test_completion_is_installed_and_completes_commands(tmp_path: Path) -> None:
+    script = """
+        tickover --install-completion >&2
+        source .bashrc
+        for words in "tickover pol" "tickover policies rol"; do
+            COMP_WORDS=($words) COMP_CWORD=$(( $(wc -w <<< $words) - 1 ))
+            _tickover_completion tickover
+            echo "${COMPREPLY[@]}"
+        done
+    """
+    environment = {"HOME": str(tmp_path), "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=True
+    )
+    assert done.stdout.splitlines() == ["policies", "rollback"], done.stderr
 
 
 def test_settings_are_shown_with_secrets_masked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,6 +130,33 @@ def test_a_url_with_credentials_from_a_file(tmp_path: Path) -> None:
     assert SECRET not in str(caught.value)
 
 
+def test_what_tls_to_redis_needs() -> None:
+    files = {"ca_file": "ca", "certificate_file": "c", "key_file": "k", "key_password": SECRET}
+    settings = Settings.model_validate({"redis": {"url": "rediss+cluster://cache", "password": "p", **files}})
+    assert settings.redis.client_options() == {
+        "password": "p", "ssl_ca_certs": "ca", "ssl_certfile": "c", "ssl_keyfile": "k", "ssl_password": SECRET,
+    }  # fmt: skip
+    assert SECRET not in f"{settings!r} {settings.model_dump_json()}"
+
+
+@pytest.mark.parametrize(
+    ("redis", "says"),
+    [
+        ({"url": "redis://cache", "ca_file": "ca"}, "rediss:// only"),
+        ({"ca_file": "ca"}, "rediss:// only"),
+        ({"url": "rediss://cache", "certificate_file": "c"}, "belong together"),
+        ({"url": "rediss://cache", "key_file": "k"}, "belong together"),
+        ({"url": "rediss://cache?ssl_cert_reqs=none"}, "no options"),
+        ({"url": f"redis://cache?password={SECRET}"}, "no options"),
+    ],
+)
+def test_settings_of_redis_that_cannot_be_meant(redis: dict[str, str], says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_settings(None, {f"redis.{name}": value for name, value in redis.items()})
+    assert says in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [

@@ -3,6 +3,7 @@
 import re
 import sys
 import tomllib
+from functools import cache
 from importlib.metadata import packages_distributions
 from xml.etree import ElementTree
 
@@ -18,9 +19,17 @@ def plain(name: str) -> str:
 
 
 REQUIRED = {plain(re.split(r"[^\w.-]", line, maxsplit=1)[0]) for line in PROJECT["dependencies"]}
-OPTIONAL = {plain(re.split(r"[^\w.-]", line, maxsplit=1)[0]) for line in PROJECT["optional-dependencies"]["pipeline"]}
+OPTIONAL = {
+    plain(re.split(r"[^\w.-]", line, maxsplit=1)[0])
+    for extra in ("otel", "pipeline")
+    for line in PROJECT["optional-dependencies"][extra]
+}
 MODULES = {module: {plain(name) for name in names} for module, names in packages_distributions().items()}
-IMPORTED = {name.partition(".")[0] for source in python_files() if source.is_product for name in source.imports}
+
+
+@cache
+def imported() -> set[str]:
+    return {name.partition(".")[0] for source in python_files() if source.is_product for name in source.imports}
 
 
 def distributions(module: str) -> set[str]:
@@ -29,12 +38,12 @@ def distributions(module: str) -> set[str]:
 
 
 def test_every_dependency_is_imported() -> None:
-    used = set().union(*(distributions(module) for module in IMPORTED))
+    used = set().union(*(distributions(module) for module in imported()))
     assert REQUIRED - used == set()
 
 
 def test_every_import_is_declared() -> None:
-    foreign = IMPORTED - set(PACKAGES) - set(sys.stdlib_module_names)
+    foreign = imported() - set(PACKAGES) - set(sys.stdlib_module_names)
     declared = REQUIRED | OPTIONAL
     assert {module for module in foreign if not distributions(module) & declared} == set()
 

@@ -77,6 +77,15 @@ def test_a_healthy_cluster_has_no_findings() -> None:
     assert {"source reminders", "source orders-retry", "targets", "message size"} <= {f.part for f in every}
 
 
+def test_topics_that_may_not_be_seen_are_not_called_missing() -> None:
+    absent = frozenset({"tickover.tickover.ledger", "tickover.policies", "tickover.quarantine", "push", "orders"})
+    there = {name: facts for name, facts in HEALTHY.items() if name not in absent}
+    for hidden, missing in ((frozenset[str](), 5), (absent, 0)):
+        cluster = Cluster("k", 3, there, 1_000_000, hidden=hidden)
+        found = list(check_topics(cluster, Settings(), [REMINDERS, RETRY]))
+        assert sum("does not exist" in finding.what for finding in found) == missing
+
+
 def test_topics_to_be_made_get_the_replicas_of_the_ledger() -> None:
     own: dict[str, TopicFacts | None] = {
         name: None
@@ -215,7 +224,7 @@ def test_topics_to_be_made_get_the_replicas_of_the_ledger() -> None:
             {"push": TopicFacts(3, 3, {}, "Topic authorization failed.")},
             Severity.WARNING,
             "cannot be read: Topic authorization failed.",
-            "DescribeConfigs on topic push",
+            "--operation DescribeConfigs --topic push",
         ),
     ],
 )
@@ -288,7 +297,7 @@ def test_each_fault_of_redis_is_found_alone(
     monkeypatch: pytest.MonkeyPatch, info: dict[str, Any], skew_ms: int, severity: Severity | None, says: str
 ) -> None:
     server = Server({**INFO, **info}, 1_800_000_000_000 + skew_ms)
-    monkeypatch.setattr(doctor_redis, "connect", lambda url, username, password: server)
+    monkeypatch.setattr(doctor_redis, "connect", lambda url, options: server)
     settings = Settings.model_validate({"redis": {"url": "redis://r:6379"}})
     findings = [f for f in inspect_redis(settings, lambda: 1_800_000_000_000) if f.severity is not Severity.OK]
     assert [f.severity for f in findings] == ([] if severity is None else [severity])

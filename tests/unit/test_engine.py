@@ -4,9 +4,9 @@ from queue import Full
 import pytest
 
 from sidecar.commit import decode_metadata
-from sidecar.engine import COMMANDS_MAX, COMMANDS_PER_TURN_MAX
+from sidecar.mailbox import COMMANDS_MAX, COMMANDS_PER_TURN_MAX
 from tests.simulation.fake_time import FakeTime
-from tests.unit.engine_bench import LANE, Bench, rulebook
+from tests.unit.engine_bench import LANE, SOURCE, Bench, rulebook
 
 
 @pytest.fixture(name="bench")
@@ -186,3 +186,7 @@ def test_stats_are_published(bench: Bench) -> None:
     assert (counts.accepted, counts.emitted, counts.wheel, counts.overflow) == (3, 1, 1, 1)
     assert bench.replica.engine.stats.early == 0
     assert bench.replica.engine.stats.joined
+
+
+def test_a_topic_of_which_nothing_is_held_is_published_too(bench: Bench) -> None:
+    assert bench.replica.publisher.publish(bench.clock.now_ms).topics[SOURCE].accepted == 0

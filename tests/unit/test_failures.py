@@ -22,7 +22,7 @@ def failed(topic: str, value: bytes | None, word: str = "MSG_SIZE_TOO_LARGE") ->
 
 def generation(*failures: Failure) -> Generation:
     sent = Generation(NO_OUTPUT)
-    sent.batches = [(LANE, [held(1, b"a"), held(2, b"b")]), (LANE, [held(3, None)])]
+    sent.batches = [(LANE, [held(1, b"a"), held(2, b"b")], 7), (LANE, [held(3, None)], 8)]
     sent.departures = [(LANE, departure(4, b"b"))]
     sent.failures = list(failures)
     return sent
@@ -33,7 +33,7 @@ def test_the_failed_are_taken_out_and_the_others_stay() -> None:
     [(failure, found)] = take_failed(sent)
     assert failure.error.name() == "MSG_SIZE_TOO_LARGE"
     assert found == [(LANE, held(2, b"b"))]
-    assert [[record.offset for record in batch] for _, batch in sent.batches] == [[1], [3]]
+    assert [([record.offset for record in batch], at_ms) for _, batch, at_ms in sent.batches] == [([1], 7), ([3], 8)]
     assert len(sent.departures) == 1, "the same content for another topic is another record"
 
 
@@ -46,6 +46,6 @@ def test_null_and_departures_are_found_too() -> None:
 
 def test_equal_ones_are_all_taken_out_because_nobody_can_tell_them_apart() -> None:
     sent = generation(failed("mail", b"a"))
-    sent.batches.append((LANE, [held(9, b"a")]))
+    sent.batches.append((LANE, [held(9, b"a")], 9))
     [(_, found)] = take_failed(sent)
     assert [parcel.offset for _, parcel in found] == [1, 9]

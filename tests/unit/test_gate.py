@@ -37,6 +37,13 @@ def test_a_skipped_test_of_a_service_is_named_with_its_reason() -> None:
     assert find_faults(read_cases(SKIPPED)) == ["skipped: tests.contract.test_c::test_c (no Docker)"]
 
 
+def test_a_module_that_is_skipped_whole_is_named_too() -> None:
+    report = SKIPPED.replace(
+        'classname="tests.contract.test_c" name="test_c"', 'classname="" name="tests.contract.test_c"'
+    )
+    assert find_faults(read_cases(report)) == ["skipped: ::tests.contract.test_c (no Docker)"]
+
+
 @pytest.mark.parametrize("element", ["failure", "error"])
 def test_a_failure_is_named_with_its_reason(element: str) -> None:
     report = WHOLE.replace('name="test_b"/>', f'name="test_b"><{element} message="no answer"/></testcase>')

@@ -149,6 +149,7 @@ def test_the_plot_has_a_bar_for_each_case() -> None:
         assert words in svg
 
 
+@pytest.mark.slow
 def test_a_small_run_on_both_clusters(broker: ReferenceBroker) -> None:
     few = ("--replicas", "1", "--linger", "100", "--rate", "200", "--seconds", "0.3")
     result = lab(*few, "--bootstrap-servers", broker.bootstrap, "-o", "json")
@@ -168,6 +169,7 @@ def test_a_small_run_on_both_clusters(broker: ReferenceBroker) -> None:
     assert not [name for name in known if name.startswith("tickover-lab")]
 
 
+@pytest.mark.slow
 def test_a_small_run_with_replicas() -> None:
     few = ("--acks", "1,-1", "--replicas", "1,3", "--linger", "0", "--rate", "200", "--seconds", "0.3")
     result = lab(*few, "-o", "json")
@@ -179,12 +181,14 @@ def test_a_small_run_with_replicas() -> None:
     assert "acks=-1 with 3 replicas takes" in result.stderr
 
 
+@pytest.mark.slow
 def test_too_many_cases_are_refused() -> None:
     result = lab("--replicas", "1", "--linger", ",".join(map(str, range(100))))
     assert result.exit_code == 2
     assert "300 cases to measure, at most 200" in result.stderr
 
 
+@pytest.mark.slow
 def test_more_replicas_than_brokers_are_refused(broker: ReferenceBroker) -> None:
     result = lab("--replicas", "1,2", "--bootstrap-servers", broker.bootstrap)
     assert result.exit_code == 2

@@ -6,7 +6,7 @@ from sidecar.change import ChangeBlock, LedgerMark
 from sidecar.lane import NEVER, NOWHERE, Lane
 from sidecar.record import Held, LaneId, Position
 from sidecar.wheel import Wheel
-from sidecar.withdrawal import forget_passed
+from sidecar.withdrawal import forget_passed, overtaken
 
 
 def held(offset: int, due_ms: int) -> Held:
@@ -36,8 +36,8 @@ def test_an_overtaken_record_keeps_its_offset_open_and_its_copy_is_skipped(lane:
     block = change(1, held(0, 50), held(1, 600))
     lane.changes.append(block)
     assert lane.earliest_put() == Position(50, 0)
-    assert lane.overtaken(100) == [held(0, 50)]
-    assert lane.overtaken(100) == [], "only once"
+    assert overtaken(lane, 100) == [held(0, 50)]
+    assert overtaken(lane, 100) == [], "only once"
     assert lane.earliest_put() == Position(600, 1)
     lane.applied(lane.changes.popleft())
     assert not lane.in_care(0)
@@ -49,11 +49,11 @@ def test_an_overtaken_record_keeps_its_offset_open_and_its_copy_is_skipped(lane:
 
 def test_what_was_overtaken_is_remembered_until_its_block_is_gone(lane: Lane) -> None:
     lane.changes.append(change(1, held(0, 50), held(1, 150)))
-    assert lane.overtaken(100) == [held(0, 50)]
+    assert overtaken(lane, 100) == [held(0, 50)]
     lane.cursor = Position(149, 0)
     lane.settle([0], [50])
     forget_passed(lane)
-    assert lane.overtaken(200) == [held(1, 150)]
+    assert overtaken(lane, 200) == [held(1, 150)]
     lane.settle([1], [150])
     lane.cursor = Position(200, 0)
     lane.applied(lane.changes.popleft())
@@ -63,7 +63,7 @@ def test_what_was_overtaken_is_remembered_until_its_block_is_gone(lane: Lane) ->
 
 def test_a_put_overtaken_before_it_was_sealed_is_simply_held(lane: Lane) -> None:
     lane.put([held(0, 50), held(1, 600)])
-    assert lane.overtaken(100) == [held(0, 50)]
+    assert overtaken(lane, 100) == [held(0, 50)]
     assert lane.puts == [held(1, 600)]
     assert lane.skip == {}
 
@@ -74,11 +74,11 @@ def test_a_block_known_from_before_waits_for_its_records(lane: Lane) -> None:
     lane.changes.append(block)
     lane.entries[11] = held(11, 50)
     assert block.missing
-    assert lane.overtaken(100) == []
+    assert overtaken(lane, 100) == []
     assert lane.earliest_put() == Position(50, 11), "it may not be passed though it is not here yet"
     assert lane.redo(held(11, 50))
     assert block.ready, "committed and complete"
-    assert lane.overtaken(100) == [held(11, 50)]
+    assert overtaken(lane, 100) == [held(11, 50)]
 
 
 def test_a_block_goes_on_without_a_record_that_the_source_lost(lane: Lane) -> None:

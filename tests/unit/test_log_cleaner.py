@@ -14,6 +14,7 @@ from broker.log_segment import LogSegment
 from broker.record_batch import TRANSACTIONAL, whole_batches
 from broker.records import Producer
 from purgatory.errors import ApiError, Errors
+from tests.examples import examples
 from tests.unit.log_world import NOW_MS, LogWorld, marker, pairs
 
 RETENTION_MS = 1000
@@ -196,7 +197,7 @@ batches = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(batches, st.sampled_from(CompressionType))
 def test_the_latest_of_every_key_survives_any_history(history, codec):
     with tempfile.TemporaryDirectory(prefix="tickover-log-") as directory:

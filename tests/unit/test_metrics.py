@@ -25,6 +25,8 @@ NAMES = {
     "ledger_imbalance",
     "overflow_seconds",
     "redis_memory_ratio",
+    "redis_persistent",
+    "clock_skew_seconds",
     "rebalances_total",
     "recovery_seconds",
     "paused_partitions",
@@ -62,6 +64,7 @@ STATS = Stats(
     recovery_s=0.5,
     ledger_imbalance=9,
     partitions_paused=2,
+    clock_skew_ms=40,
 )
 
 
@@ -101,6 +104,7 @@ def test_values() -> None:
     assert found["rebalances_total",] == 3
     assert found["recovery_seconds",] == 0.5
     assert found["paused_partitions",] == 2
+    assert found["clock_skew_seconds",] == 0.04
 
 
 def test_lateness_is_a_cumulative_histogram_in_seconds() -> None:
@@ -119,6 +123,7 @@ def test_an_idle_process() -> None:
     assert ("next_due_timestamp_seconds",) not in found
     assert b"# TYPE tickover_next_due_timestamp_seconds gauge" in Exposition(Stats, lambda: EMPTY_TABLE, Recorder())()
     assert found["redis_memory_ratio",] == 0
+    assert found["redis_persistent",] == 1
 
 
 def test_recorder_from_many_threads() -> None:
@@ -126,9 +131,10 @@ def test_recorder_from_many_threads() -> None:
     with ThreadPoolExecutor(4) as threads:
         for _ in range(4):
             threads.submit(lambda: [recorder.observe("apply", 0.002) for _ in range(1_000)])
-    recorder.set_memory_ratio(0.4)
+    recorder.set_redis(0.4, is_persistent=False)
     found = samples(Stats(), recorder=recorder)
     assert found["overflow_seconds_count", "apply"] == 4_000
     assert found["overflow_seconds_bucket", "apply", "0.001"] == 0
     assert found["overflow_seconds_bucket", "apply", "0.0025"] == 4_000
     assert found["redis_memory_ratio",] == 0.4
+    assert found["redis_persistent",] == 0

@@ -4,7 +4,7 @@ import pytest
 
 from sidecar.change import ChangeBlock
 from sidecar.lane import Lane
-from sidecar.overflow import OverflowFull, OverflowLoss, OverflowUnavailable
+from sidecar.overflow import NewerOverflowFormat, OverflowFull, OverflowLoss, OverflowUnavailable
 from sidecar.overflow_worker import JOBS_MAX, RETRY_FIRST_MS, RETRY_MAX_MS, OverflowWorker
 from sidecar.record import OFFSET_MAX, Held, LaneId, Position
 from sidecar.wheel import Wheel
@@ -76,6 +76,14 @@ def test_only_what_the_ledger_has_is_applied(bench: Bench) -> None:
     bench.step()
     bench.step()
     assert bench.overflow.hw.get(lane.id, 0) == 2
+
+
+def test_an_overflow_of_a_newer_program_ends_the_engine_and_is_not_rebuilt(bench: Bench) -> None:
+    bench.lanes[0].changes.append(change(1, held(1, 90_000)))
+    bench.error = NewerOverflowFormat("format 2")
+    with pytest.raises(NewerOverflowFormat):
+        bench.step()
+    assert bench.lanes[0].loss is None
 
 
 def test_an_overflow_that_is_away_is_asked_ever_more_rarely_and_is_used_again(bench: Bench) -> None:

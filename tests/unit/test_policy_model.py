@@ -108,6 +108,19 @@ def test_a_name_of_63_signs_is_the_longest() -> None:
     assert Policy.model_validate(changed(DELAY, "name", "a" * 63)).name == "a" * 63
 
 
+def test_order_is_a_word_or_says_its_limits() -> None:
+    word = Policy.model_validate({**RETRY, "order": "key"})
+    spelt = Policy.model_validate({**RETRY, "order": {"by": "key", "parked_max": 100_000, "when_full": "pause"}})
+    assert word == spelt
+    assert policy_document(word)["order"] == {"by": "key", "parked_max": 100_000, "when_full": "pause"}
+    assert Policy.model_validate(policy_document(word)) == word
+    for wrong in ("offset", {"by": "key", "parked_max": 0}, {"by": "key", "when_full": "drop"}, {}):
+        with pytest.raises(ValidationError):
+            Policy.model_validate({**RETRY, "order": wrong})
+    with pytest.raises(ValidationError, match="order is for retry policies"):
+        Policy.model_validate({**DELAY, "order": "key"})
+
+
 def test_a_policy_cannot_be_changed() -> None:
     policy = Policy.model_validate(DELAY)
     with pytest.raises(ValidationError, match="frozen"):
@@ -116,7 +129,7 @@ def test_a_policy_cannot_be_changed() -> None:
 
 def test_the_schema_is_json_and_names_every_public_field() -> None:
     schema = json.loads(json.dumps(policy_schema()))
-    assert set(schema["properties"]) == {"name", "match", "retry", "delay", "target", "dead_letter"}
+    assert set(schema["properties"]) == {"name", "match", "retry", "delay", "order", "target", "dead_letter"}
     assert schema["additionalProperties"] is False
     assert [list(kind["required"]) for kind in schema["oneOf"]] == [["retry"], ["delay"]]
     assert set(schema["$defs"]["Retry"]["properties"]) == {
@@ -125,4 +138,7 @@ def test_the_schema_is_json_and_names_every_public_field() -> None:
         "timeout",
         "retry_on",
         "give_up_on",
+        "breaker",
+        "spread",
+        "spread_max",
     }

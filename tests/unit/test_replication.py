@@ -5,6 +5,8 @@ import random
 from functools import partial
 from typing import Any
 
+import pytest
+
 from purgatory.delayed_fetch import FetchParams, FetchPartition
 from purgatory.errors import Errors
 from purgatory.isr import AlterPartitionReply, PartitionAssignment
@@ -151,6 +153,7 @@ class Cluster:
             assert not starts or starts[-1] <= log.log_end_offset
 
 
+@pytest.mark.slow
 def test_nothing_acknowledged_is_ever_lost() -> None:
     acknowledged = elections = shrunk = truncated = 0
     for seed in range(SEEDS):

@@ -3,11 +3,12 @@
 from random import Random
 
 from sidecar.generation import NO_OUTPUT, Generation
+from sidecar.in_order import InOrder
 from sidecar.lane import Lane
 from sidecar.record import Departure, Held, LaneId, Position
 from sidecar.returned import Returned
 from sidecar.targets import Parcel, Targets
-from sidecar.wheel import Wheel
+from sidecar.wheel import Load, Wheel
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_transactions import TransactionError
 
@@ -28,6 +29,7 @@ class Bench:
         self.returned = Returned(self.targets, "quarantine", transactional=True)
         self.returned.emit_one = self._emit_one
         self.returned.put_back = lambda lane, records: None
+        self.returned.in_order = InOrder(Load(), lambda *_: True, lambda *_: None)
         self.sent: list[Held] = []
 
     def _emit_one(self, lane: Lane, parcel: Parcel, now_ms: int, alone: bool) -> None:
@@ -37,7 +39,7 @@ class Bench:
 
     def generation(self, records: list[Held]) -> Generation:
         made = Generation(NO_OUTPUT)
-        made.batches = [(LANE, records)]
+        made.batches = [(LANE, records, 0)]
         return made
 
     def attempt(self) -> list[Held]:
@@ -77,7 +79,7 @@ def test_a_target_that_does_not_acknowledge_is_tried_apart_from_others_until_it_
     bench.returned.refused(generation)
     assert bench.returned.one_by_one == {"slow"}
     assert [parcel.offset for _, parcel in bench.returned.again if isinstance(parcel, Held)] == [1]
-    assert generation.batches == [(LANE, [held(2)])]
+    assert generation.batches == [(LANE, [held(2)], 0)]
     bench.returned.passed_alone(bench.generation([held(1, "slow")]))
     assert bench.returned.one_by_one == set()
 
@@ -94,7 +96,7 @@ def test_records_of_a_lane_that_leaves_are_not_taken_back() -> None:
     bench = Bench()
     lane = Lane(LaneId("in", 1), 0, Wheel(0, 1), Position(0, 0), ledger_start=0, leaving=True)
     generation = Generation(NO_OUTPUT)
-    generation.batches = [(lane, [held(1)])]
+    generation.batches = [(lane, [held(1)], 0)]
     bench.returned.take_back(generation, careful=True)
     assert not bench.returned.alone
 

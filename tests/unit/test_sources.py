@@ -24,6 +24,7 @@ class Cluster:
         self.publisher = SimpleNamespace(kafka_problem="")
         self.intake = SimpleNamespace(subscribe=self.subscribed.append)
         self.engine = SimpleNamespace(submit=self.submit)
+        self.gate = SimpleNamespace(sources={})
 
     def submit(self, command: Any) -> Future[Any]:
         future: Future[Any] = Future()

@@ -11,7 +11,7 @@ def test_settled_records_are_counted_by_outcome_and_reason() -> None:
     assert sum(tally.outcomes["t", outcome] for outcome in Outcome) == 4
     assert tally.by_reason(Outcome.DEAD) == {("t", "expired"): 1, ("t", "timeout"): 1}
     assert tally.by_reason(Outcome.QUARANTINED) == {("t", "loop"): 1}
-    counts = tally.topic_counts("t", wheel=1, overflow=2)
+    counts = tally.topic_counts("t", wheel=1, overflow=2, parked=0)
     assert (counts.accepted, counts.emitted, counts.dead, counts.quarantined) == (5, 1, 2, 1)
     assert (counts.wheel, counts.overflow) == (1, 2)
 

@@ -9,6 +9,8 @@ from pydantic import BaseModel
 
 from tests.source import ROOT, Source, attributes_read, environment_names, python_files, text_files
 
+pytestmark = pytest.mark.slow  # `make check` runs them
+
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 300
 TEST_FILE_LINES_MAX = 400  # tables of cases are long, and nobody has to hold them in mind at once
