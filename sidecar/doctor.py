@@ -23,8 +23,8 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def examine(settings: Settings, deadline_s: float = DEADLINE_S) -> list[Finding]:
-    """All findings, Kafka's first. A part that hangs or breaks is a finding, not the end."""
+def examine(settings: Settings) -> list[Finding]:
+    """All findings, Kafka's first, within `DEADLINE_S`. A part that hangs or breaks is a finding, not the end."""
     results: dict[str, list[Finding]] = {name: [] for name in INSPECTIONS}
     threads = {
         name: threading.Thread(target=_collect, args=(name, settings, results[name]), daemon=True)
@@ -32,14 +32,14 @@ def examine(settings: Settings, deadline_s: float = DEADLINE_S) -> list[Finding]
     }
     for thread in threads.values():
         thread.start()
-    end_s = time.monotonic() + deadline_s
+    end_s = time.monotonic() + DEADLINE_S
     findings: list[Finding] = []
     for name, thread in threads.items():
         thread.join(max(0.0, end_s - time.monotonic()))
         late = thread.is_alive()
         findings += list(results[name])
         if late:
-            what = f"not all was inspected within {deadline_s:g} s"
+            what = f"not all was inspected within {DEADLINE_S:g} s"
             findings.append(Finding(Severity.ERROR, name, what, "look at the network in between, then repeat"))
     return findings
 

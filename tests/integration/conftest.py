@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sidecar import doctor, doctor_kafka, doctor_rights
 from sidecar.embedded.child import free_port
 from sidecar.embedded.valkey import EmbeddedValkey
 from tests.services.fixtures import CHOICE, KafkaChoice, missing
@@ -14,6 +15,7 @@ from tests.services.java_tools import JavaTools
 from tests.services.kafka import Kafka
 from tests.services.sidecar_process import Sidecar
 from tests.services.site import Site
+from tests.services.waiting import WAIT_S
 
 NewSite = Callable[[], Site]
 
@@ -32,6 +34,16 @@ def pytest_runtest_makereport(
             if sidecar.log.exists() and (sidecar.runs or sidecar.log.stat().st_mtime >= call.start):
                 report.sections.append((f"the end of {sidecar.log.name}", sidecar.last_words()))
     return report
+
+
+@pytest.fixture
+def patient_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Kafka that is slow to answer is a finding of `doctor`, and none of a test on a busy machine."""
+    for module in (doctor_kafka, doctor_rights):
+        monkeypatch.setattr(module, "ASK_TIMEOUT_S", WAIT_S)
+    monkeypatch.setattr(doctor_kafka, "CONNECT_TIMEOUT_S", WAIT_S)
+    monkeypatch.setattr(doctor_kafka, "READ_TIMEOUT_S", WAIT_S)
+    monkeypatch.setattr(doctor, "DEADLINE_S", 2 * WAIT_S)
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from sidecar.config import Settings
 from sidecar.finding import Finding, Severity
 from tests.services.kafka import Kafka
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("patient_doctor")]
 
 
 class Place:

@@ -20,7 +20,7 @@ from sidecar.access.redis_rights import redis_rights
 from sidecar.config import Settings, load_settings
 from sidecar.doctor import examine
 from sidecar.doctor_rights import lacking
-from sidecar.finding import Severity
+from sidecar.finding import Finding, Severity
 from sidecar.own_topics import ensure_own_topics
 from tests.services.certificates import Authority
 from tests.services.fixtures import own_broker
@@ -171,6 +171,7 @@ def test_messages_go_their_ways_with_the_printed_rights_alone(by_password: Guard
     assert by_password.refused_by_redis() == set()
 
 
+@pytest.mark.usefixtures("patient_doctor")
 def test_operators_need_no_other_rights_and_each_of_them_is_used(by_password: Guarded, server: SecureServer) -> None:
     site = by_password.site
     sidecar = by_password.sidecar("one", REDRIVE__WATCH="0ms").start()
@@ -189,9 +190,10 @@ def test_operators_need_no_other_rights_and_each_of_them_is_used(by_password: Gu
     for id in ("cancelled", "fired"):
         headers = {"Idempotency-Key": id}
         assert sidecar.call("POST", "/v1/messages", json={**message, "id": id}, headers=headers).status_code == 202
-    wait_until(lambda: sidecar.call("DELETE", "/v1/messages/cancelled").status_code == 200)
+    # 404 until it is held, 202 where the receipt takes its time; then 409, because it is cancelled.
+    wait_until(lambda: sidecar.call("DELETE", "/v1/messages/cancelled").status_code in (200, 409))
     site.wipe_redis()
-    wait_until(lambda: b"tickover_rebuilds_total 1.0" in sidecar.call("GET", "/metrics").content)
+    wait_until(lambda: bool(re.search("tickover_rebuilds_total [1-9]", sidecar.call("GET", "/metrics").text)))
     job("changes", action="fire", filter={"topic": site.name("in")})
     assert len(by_password.emitted(1)) == 1
     site.send(site.name("in"), [("tickover-delay", b"never")])
@@ -206,8 +208,7 @@ def test_operators_need_no_other_rights_and_each_of_them_is_used(by_password: Gu
     made = sidecar.call("PUT", "/v1/schedules/tick", json=schedule, headers={"If-None-Match": "*"})
     assert made.status_code == 201, made.text
     by_password.emitted(3)
-    findings = [finding for finding in examine(by_password.settings()) if finding.severity is Severity.ERROR]
-    assert findings == []
+    assert errors(examine(by_password.settings())) == []
     assert sidecar.stop() == 0
     assert "uthorization" not in sidecar.log.read_text()
     assert by_password.refused_by_redis() == set()
@@ -220,6 +221,10 @@ def test_operators_need_no_other_rights_and_each_of_them_is_used(by_password: Gu
     assert [place for place, was_used in places.items() if not was_used] == []
 
 
+def errors(findings: list[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.severity is Severity.ERROR]
+
+
 def is_used(right: Right, operation: str, used: set[tuple[str, str, str]]) -> bool:
     """Whether Kafka was asked for something that this right allows."""
     kind = {"topic": "Topic", "group": "Group", "transactional-id": "TransactionalId"}[right.resource]
@@ -227,6 +232,7 @@ def is_used(right: Right, operation: str, used: set[tuple[str, str, str]]) -> bo
     return any((resource, did) == (kind, word) and right.pattern.covers(literal(name)) for resource, name, did in used)
 
 
+@pytest.mark.usefixtures("patient_doctor")
 def test_each_missing_right_is_named_with_the_command_that_gives_it(
     by_password: Guarded, secure: SecureKafka, kafka_tools: JavaTools
 ) -> None:
@@ -319,6 +325,7 @@ def redis_by_tls(redis: SecureRedis, authority: Authority, directory: Path) -> d
     }
 
 
+@pytest.mark.usefixtures("patient_doctor")
 @pytest.mark.parametrize("principal", [CERTIFICATE, SERVICE], ids=["certificate", "token"])
 # tidy: what a deployment has
 def test_it_comes_by_certificate_or_token_and_shows_no_secret(
@@ -337,7 +344,7 @@ def test_it_comes_by_certificate_or_token_and_shows_no_secret(
         guarded.send(b"3s", b"by Redis")
         assert guarded.emitted(2) == [b"by Redis", b"soon"]
         findings = examine(guarded.settings())
-        assert [finding for finding in findings if finding.severity is Severity.ERROR] == []
+        assert errors(findings) == []
         assert sidecar.stop() == 0
         assert guarded.refused_by_redis() == set()
         said = f"{sidecar.log.read_text()} {findings} {guarded.settings()!r} {guarded.settings().model_dump_json()}"

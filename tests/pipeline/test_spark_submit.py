@@ -60,6 +60,7 @@ def test_a_job_runs_by_spark_submit_from_the_archive(kafka: Any, bare_python: Pa
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=JOB_S
     )
     assert ended.returncode == 0, ended.stderr[-4_000:]
-    came, _ = json.JSONDecoder().raw_decode(ended.stdout)  # words follow: spark-submit makes one stream of both
+    words = ended.stdout  # what is said comes here too, before the answer and after it: spark-submit makes one stream
+    came, _ = json.JSONDecoder().raw_decode(words, words.index("{\n"))
     assert (came["blocks"], came["undecodable"], came["settled"], came["entries"]) == (2, 1, {"emitted": 3}, 1)
     assert (tmp_path / "tables/silver/lifecycle/batch=0/_SUCCESS").exists()
