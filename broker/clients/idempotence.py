@@ -63,10 +63,19 @@ class Idempotence:
         self._assign(state, batch)
         state.in_flight.append(batch)
 
-    def is_gap(self, batch: ProducerBatch) -> bool:
-        """Whether a batch that came out of order means loss: not while one before it is on its way, and not if it was
-        numbered anew meanwhile."""
-        return self._state(batch.partition).in_flight[0] is batch and batch.sent_by == batch.by
+    def out_of_order(self, batch: ProducerBatch) -> bool:
+        """It came out of order: whether it may be sent again. It may while one before it is on its way, and if it was
+        numbered anew meanwhile. Else the broker has a hole: a batch before this one was lost, or this one was refused
+        by a broker that didn't have the partition yet, and then took a later one, for it takes any sequence from a
+        producer it has nothing of. As in Java the epoch is raised then.
+        """
+        state = self._state(batch.partition)
+        if state.in_flight[0] is not batch or batch.sent_by != batch.by:
+            return True
+        if self.epoch == EPOCH_MAX:
+            return False
+        self._raise_epoch(state)
+        return True
 
     def done(self, batch: ProducerBatch) -> None:
         """It was taken."""
@@ -83,10 +92,13 @@ class Idempotence:
         if self.epoch == EPOCH_MAX:
             self.producer_id = NO_PRODUCER_ID
             return
+        self._raise_epoch(state)
+
+    def _raise_epoch(self, state: PartitionState) -> None:
         self.epoch += 1
         state.epoch, state.next_sequence = self.epoch, 0
-        for other in state.in_flight:
-            self._assign(state, other)
+        for batch in state.in_flight:
+            self._assign(state, batch)
 
     def _assign(self, state: PartitionState, batch: ProducerBatch) -> None:
         batch.by = Producer(self.producer_id, state.epoch, state.next_sequence)

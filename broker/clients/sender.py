@@ -154,7 +154,7 @@ class Sender:
             return
         now_s = asyncio.get_running_loop().time()
         is_late = now_s - batch.created_s >= self._settings.delivery_timeout_ms / 1000
-        if self._is_retriable(batch, error) and not is_late:
+        if not is_late and self._is_retriable(batch, error):
             self._needs_metadata = True
             self._accumulator.retry(batch, now_s)
         else:
@@ -162,7 +162,7 @@ class Sender:
 
     def _is_retriable(self, batch: ProducerBatch, error: Errors) -> bool:
         if error is Errors.OUT_OF_ORDER_SEQUENCE_NUMBER and self._idempotence is not None:
-            return not self._idempotence.is_gap(batch)
+            return self._idempotence.out_of_order(batch)
         return error in RETRIABLE
 
     def _give_up(self, batch: ProducerBatch, error: Exception) -> None:

@@ -1,6 +1,7 @@
 """The reference producer's parts, and the whole of it against a broker that fails."""
 
 import asyncio
+import itertools
 import random
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -71,14 +72,14 @@ class FailingProduce:
         if how == "silent before":
             raise CloseConnection(how)
         if how == "before":
-            return self._refused(request, Errors.NOT_LEADER_OR_FOLLOWER)
+            return self.refused(request, Errors.NOT_LEADER_OR_FOLLOWER)
         answer = await PRODUCE(broker, request)
         if how == "silent after":
             raise CloseConnection(how)
-        return self._refused(request, self._error) if how == "after" else answer
+        return self.refused(request, self._error) if how == "after" else answer
 
     @staticmethod
-    def _refused(request: Request, error: Errors) -> Mapping[str, Any]:
+    def refused(request: Request, error: Errors) -> Mapping[str, Any]:
         rows = [
             {
                 "name": one.name,
@@ -108,6 +109,27 @@ def test_each_record_once_and_in_order_whatever_fails(broker: ReferenceBroker, t
     assert failing.failed > 5
     assert values_of(broker, topic)[before:] == list(range(61))
     assert [one.offset - before for one in delivered] == list(range(61))
+
+
+def test_a_batch_whose_follower_a_broker_takes_first_is_not_lost(broker: ReferenceBroker, topic: str) -> None:
+    requests = itertools.count()
+
+    async def knows_the_partition_late(broker: Broker, request: Request) -> Mapping[str, Any] | None:
+        if next(requests):
+            return await PRODUCE(broker, request)
+        return FailingProduce.refused(request, Errors.UNKNOWN_TOPIC_OR_PARTITION)
+
+    async def main() -> list[Any]:
+        settings = ProducerSettings(linger_ms=0, batch_size=120, retry_backoff_ms=1)
+        async with producing(broker.bootstrap, settings) as producer:
+            with patch.dict(HANDLERS, {ApiKey.PRODUCE: knows_the_partition_late}):
+                return await send_all(producer, topic, 20)
+
+    delivered = asyncio.run(main())
+    values = values_of(broker, topic)
+    assert sorted(values) == list(range(20))
+    assert [values[one.offset] for one in delivered] == list(range(20))
+    assert values[0] != 0  # else this was another story
 
 
 def test_one_request_at_a_time_keeps_order_without_sequences(broker: ReferenceBroker, topic: str) -> None:
@@ -221,7 +243,7 @@ def test_what_was_not_delivered_in_time_is_taken_out() -> None:
 
 
 @pytest.mark.parametrize("about", [{"acks": 1}, {"max_in_flight_requests_per_connection": 6}, {"acks": 2}])
-def test_settings_that_contradict_each_other_are_refused(about: Any) -> None:
+def test_settings_that_contradict_each_other_arerefused(about: Any) -> None:
     with pytest.raises(ValueError, match="acks"):
         ProducerSettings(**about)
 
