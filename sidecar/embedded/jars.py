@@ -51,8 +51,11 @@ def missing_tools() -> str | None:
 def fetch_jars(progress: Progress = silent) -> Path:
     """The directory with the broker's jars, fetched if this machine has not got them yet.
 
-    Raises KafkaUnavailable when Maven fails.
+    Raises KafkaUnavailable when they could not be run here, or when Maven fails.
     """
+    reason = missing_tools()
+    if reason is not None:
+        raise KafkaUnavailable(reason)
     directory = _cache_directory()
     marker = directory / ".complete"
     if marker.exists():

@@ -18,7 +18,6 @@ from sidecar.embedded.jars import (
     Progress,
     fetch_jars,
     kafka_version,
-    missing_tools,
     silent,
 )
 
@@ -113,9 +112,6 @@ class MavenKafka:
         """
         if self._child is not None:
             return
-        reason = missing_tools()
-        if reason is not None:
-            raise KafkaUnavailable(reason)
         jars = fetch_jars(self._progress)
         self._directory.mkdir(parents=True, exist_ok=True)
         self._write_settings()

@@ -77,29 +77,32 @@ def test_a_reference_broker_that_cannot_start_says_why(tmp_path: Path) -> None:
             ReferenceKafka(tmp_path, taken.getsockname()[1]).start()
 
 
+def install(directory: Path, name: str, lines: str) -> None:
+    """A shell script in place of a tool."""
+    program = directory / name
+    program.write_text(f"#!/bin/sh\n{lines}\n")
+    program.chmod(0o755)
+
+
 def test_old_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name, line in (
-        ("java", "echo 'openjdk version \"11.0.2\"' >&2"),
-        ("mvn", "true"),
-    ):
-        program = tmp_path / name
-        program.write_text(f"#!/bin/sh\n{line}\n")
-        program.chmod(0o755)
+    install(tmp_path, "java", "echo 'openjdk version \"11.0.2\"' >&2")
+    install(tmp_path, "mvn", "true")
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    with pytest.raises(KafkaUnavailable, match="java 11 is too old"):
+        jars.fetch_jars()
     assert available() == f"java 11 is too old, Kafka {jars.kafka_version()} needs 17"
 
 
 def test_jars_are_fetched_once_and_a_broken_fetch_is_not_taken_for_whole(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    maven = tmp_path / "mvn"
-    maven.write_text("#!/bin/sh\necho no such artifact; exit 1\n")
-    maven.chmod(0o755)
+    install(tmp_path, "java", "echo 'openjdk version \"17.0.1\"' >&2")
+    install(tmp_path, "mvn", "echo no such artifact; exit 1")
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with pytest.raises(KafkaUnavailable, match="no such artifact"):
         jars.fetch_jars()
-    maven.write_text(f'#!/bin/sh\necho called >>{tmp_path}/calls\nmkdir -p "${{7#*=}}"\n')
+    install(tmp_path, "mvn", f'echo called >>{tmp_path}/calls\nmkdir -p "${{7#*=}}"')
     told: list[str] = []
     directory = jars.fetch_jars(told.append)
     assert jars.fetch_jars(told.append) == directory

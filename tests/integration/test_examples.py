@@ -11,10 +11,10 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 
 from sidecar.embedded.child import free_port
-from sidecar.embedded.jars import KafkaUnavailable, fetch_jars
 from tests.services.fixtures import missing
 from tests.services.kafka import Kafka
 from tests.services.kafka_servers import ReferenceServer
+from tests.services.maven_jars import broker_jars
 from tests.services.sidecar_process import Sidecar
 from tests.source import ROOT
 
@@ -83,8 +83,8 @@ def program(language: str, tmp_path_factory: pytest.TempPathFactory) -> Program:
 def java_program() -> Program:
     """By the jars of the embedded Kafka; java compiles a single file by itself."""
     try:
-        jars = fetch_jars()
-    except KafkaUnavailable as error:
+        jars = broker_jars()
+    except LookupError as error:
         missing("Kafka's jars", error)
         raise
     needed("javac")

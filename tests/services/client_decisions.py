@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from broker.clients.assignor import PartitionRacks, Subscription, TopicPartition
-from sidecar.embedded.jars import KafkaUnavailable, fetch_jars, missing_tools
+from tests.services.maven_jars import broker_jars
 
 PROGRAM: Final = Path(__file__).with_name("java") / "ClientDecisions.java"
 JAVA_OPTIONS: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m", "-Dlog4j2.level=OFF")
@@ -36,13 +36,7 @@ class Decisions:
 
 def ask_java(cases: Sequence[Case], keys: Sequence[bytes]) -> Decisions:
     """Ask Kafka's classes. LookupError: Java, Maven or jars missing."""
-    reason = missing_tools()
-    if reason is not None:
-        raise LookupError(reason)
-    try:
-        jars = fetch_jars()
-    except KafkaUnavailable as error:
-        raise LookupError(str(error)) from error
+    jars = broker_jars()
     java = shutil.which("java") or "java"
     question = json.dumps({"cases": [_written(case) for case in cases], "keys": [key.hex() for key in keys]})
     done = subprocess.run(

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from sidecar.embedded.jars import KafkaUnavailable, fetch_jars, missing_tools
-from tests.services.maven_jars import fetch_test_jars
+from tests.services.maven_jars import broker_jars, fetch_test_jars
 
 POM = Path(__file__).with_name("kafka-tools.xml")
 END_S = 120.0  # of a tool that takes 2 s: a JVM starts slowly on a busy machine
@@ -42,17 +41,10 @@ class JavaTools:
     def __init__(self, bootstrap: str, directory: Path) -> None:
         self._bootstrap = bootstrap
         self._directory = directory
-        reason = missing_tools()
-        if reason is not None:
-            raise LookupError(reason)
-        try:
-            broker_jars = fetch_jars()
-        except KafkaUnavailable as error:
-            raise LookupError(str(error)) from error
+        classes = f"{fetch_test_jars(POM)}/*:{broker_jars()}/*"
         log4j = directory / "log4j2.properties"
         log4j.write_text(_LOG4J)
         java = shutil.which("java") or "java"
-        classes = f"{fetch_test_jars(POM)}/*:{broker_jars}/*"
         self._java = [java, *JAVA_OPTIONS, f"-Dlog4j2.configurationFile=file:{log4j}", "-cp", classes]
 
     def run(self, tool: str, *arguments: str, stdin: str = "", status: int = 0) -> str:

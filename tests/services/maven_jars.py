@@ -1,4 +1,4 @@
-"""Jars that only the tests need, fetched by Maven once per machine."""
+"""Jars that tests run, fetched by Maven once per machine."""
 
 import fcntl
 import hashlib
@@ -7,7 +7,17 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from sidecar.embedded.jars import KafkaUnavailable, fetch_jars
+
 FETCH_S = 300.0
+
+
+def broker_jars() -> Path:
+    """The directory with those of the embedded Kafka; raises LookupError when it can't be had, or not be run."""
+    try:
+        return fetch_jars()
+    except KafkaUnavailable as error:
+        raise LookupError(str(error)) from error
 
 
 def fetch_test_jars(pom: Path) -> Path:
