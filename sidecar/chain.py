@@ -47,3 +47,10 @@ def add_before(known: list[tuple[int, int]], offset: int, due_ms: int) -> None:
         if known[later][1] >= latest_ms:
             break
         known[later] = (known[later][0], latest_ms)
+
+
+def remove_before(known: list[tuple[int, int]], offset: int) -> None:
+    """Take out what `add_before` put in; the latest due of later ones stays."""
+    place = bisect_left(known, (offset, -1))
+    if place < len(known) and known[place][0] == offset:
+        del known[place]

@@ -11,6 +11,7 @@ back together. In `at_least_once` a record that the brokers refuse may come afte
 from collections.abc import Callable, Sequence
 
 from sidecar.lane import Lane
+from sidecar.order import Order
 from sidecar.record import Departure, Held
 from sidecar.wheel import Load
 
@@ -91,20 +92,15 @@ class InOrder:
 
     def topics_alone(self) -> set[str]:
         """Targets of records that wait to be sent alone."""
-        return {
-            held.target
-            for lane in self._lanes
-            if lane.order is not None and lane.order.alone
-            for held in lane.order.waiting
-            if held.offset in lane.order.alone
-        }
+        ordered = [order for order in self._orders() if order.alone]
+        return {held.target for order in ordered for held in order.waiting if held.offset in order.alone}
 
     # --- for the engine -------------------------------------------------------------------------------------------
 
     @property
     def count(self) -> int:
         """Records that have fired and are not handed over."""
-        return sum(len(self.due_of(lane)) for lane in self._lanes)
+        return sum(order.fired_waiting for order in self._orders())
 
     def due_of(self, lane: Lane) -> Sequence[Held]:
         """Those of one lane."""
@@ -112,7 +108,11 @@ class InOrder:
 
     def oldest_due_ms(self) -> int:
         """Due time of the record that has waited longest, -1 when none waits."""
-        return min((held.due_ms for lane in self._lanes for held in self.due_of(lane)), default=-1)
+        oldest = (order.oldest_due_ms() for order in self._orders() if order.fired_waiting)
+        return min(oldest, default=-1)
+
+    def _orders(self) -> list[Order]:
+        return [lane.order for lane in self._lanes if lane.order is not None]
 
     def drop(self, lane: Lane) -> Sequence[Held]:
         """Forget a lane that was revoked; returns what waited in it."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Any, Final
 
-from sidecar.chain import Chain, Tail, add_before
+from sidecar.chain import Chain, Tail, add_before, remove_before
 from sidecar.record import Held, Position
 
 SECOND_MS: Final = 1_000
@@ -32,9 +32,8 @@ class Order:
         self.key_of = key_of
         self.names: frozenset[str] = frozenset()  # of policies whose held records are known
         self.scanned: frozenset[str] = frozenset()  # those that the look under way is for
-        self.scan_from: Position | None = (
-            None  # what the overflow has behind this is not looked at yet; None: all is known
-        )
+        # What the overflow has behind this is not looked at yet; None: all is known.
+        self.scan_from: Position | None = None
         self.scan: Any = None  # a look under way, whose result the engine's turn takes
         self.scan_at_ms = 0  # not before
         self.queue: deque[Any] = deque()  # what was read and has to wait, in the order of the offsets
@@ -49,16 +48,16 @@ class Order:
         self._tails: dict[Key, Tail] = {}
         self._last: dict[int, Key] = {}  # offsets of these, until they are settled
         self._left: set[Key] = set()  # whose last record was struck
-        self._before: (
-            dict[Key, list[tuple[int, int]]] | None
-        ) = {}  # (offset, due): records read again may be between; the latest due up to each
+        # (offset, latest due up to it), while records that are read again may come between; None: no more do.
+        self._before: dict[Key, list[tuple[int, int]]] | None = {}
+        self._forgotten_second = -1  # in which the places of struck records were looked through
         self._out: dict[int, Key] = {}
         self._returning: dict[int, Key] = {}  # read again after a crash, and in the wheel
         self._returning_of: dict[Key, set[int]] = {}
         self._parked: Counter[int] = Counter()  # by second of their due time
         self._seconds: list[int] = []  # a heap of these
         self._parked_total = 0
-        self._fired_waiting = 0
+        self.fired_waiting = 0  # how many have fired and are not handed over
 
     # --- held -----------------------------------------------------------------------------------------------------
 
@@ -149,16 +148,17 @@ class Order:
         self._unpark(held)
         self._expected.discard(held.offset)
         if self._before is not None and (its_key := self.key_of(held)) is not None:
-            known = self._before.get(its_key, [])
-            place = bisect_left(known, (held.offset, -1))
-            if place < len(known) and known[place][0] == held.offset:
-                del known[place]
+            remove_before(self._before.get(its_key, []), held.offset)
         key = self._last.pop(held.offset, None)
         if key is not None:
             self._left.add(key)
 
     def forget_left(self, fired_ms: int, cursor: Position) -> None:
-        """Forget the places of records that were struck, once all before them have fired."""
+        """Forget the places of records that were struck, once all before them have fired. It looks once a second."""
+        second = fired_ms // SECOND_MS
+        if second == self._forgotten_second:
+            return
+        self._forgotten_second = second
         for key in list(self._left):
             tail = self._tails[key]
             if tail.due_ms < fired_ms and not tail.ahead_of(cursor) and key not in self.chains:
@@ -170,7 +170,7 @@ class Order:
     @property
     def parked(self) -> int:
         """Records that wait behind another of their key."""
-        return self._parked_total + self._fired_waiting
+        return self._parked_total + self.fired_waiting
 
     def park(self, due_ms: int) -> None:
         """One more is held behind another."""
@@ -212,7 +212,7 @@ class Order:
     def _wait(self, key: Key, held: Held) -> None:
         chain = self.chains.setdefault(key, Chain())
         chain.add(held)
-        self._fired_waiting += 1
+        self.fired_waiting += 1
         if not chain.out:
             self.free[key] = None
 
@@ -221,7 +221,7 @@ class Order:
         chain = self.chains[key]
         held = chain.waiting.popleft()
         chain.out += 1
-        self._fired_waiting -= 1
+        self.fired_waiting -= 1
         self._out[held.offset] = key
         self.alone.discard(held.offset)
         self.free.pop(key, None)
@@ -267,9 +267,13 @@ class Order:
         """What has fired and is not handed over."""
         return [held for chain in self.chains.values() for held in chain.waiting]
 
+    def oldest_due_ms(self) -> int:
+        """Due time of what has waited longest of it, -1 when none waits."""
+        return min((chain.waiting[0].due_ms for chain in self.chains.values() if chain.waiting), default=-1)
+
     def clear_waiting(self) -> None:
         """The lane is given up: whoever has it next reads these again."""
         for chain in self.chains.values():
             chain.waiting.clear()
         self.free.clear()
-        self._fired_waiting = 0
+        self.fired_waiting = 0

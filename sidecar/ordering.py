@@ -22,6 +22,7 @@ from xxhash import xxh3_64_intdigest
 from policies.decision import ORDER_FULL
 from policies.model import Order as OrderPolicy
 from policies.table import PolicyTable
+from sidecar.chain import Tail
 from sidecar.departure import dead
 from sidecar.lane import Lane
 from sidecar.order import Key, Order
@@ -182,11 +183,10 @@ class Ordering:
         if isinstance(behind, Departure):
             ready.others.append(behind)
         elif item.kind == 0:
-            stored = behind.due_ms > near_ms or self._hides(lane, order, key, behind)
+            stored = behind.due_ms > near_ms or self._hidden(lane, order, key, behind) is not None
             order.note(key, behind, stored, lane.cursor)
             if stored:
-                order.on_the_way.add(behind.offset)
-                lane.put([behind])
+                self._store(lane, order, behind)
             else:
                 ready.held.append(behind)
                 if behind.offset < lane.recovered_until:
@@ -210,26 +210,27 @@ class Ordering:
         if key is None or held.source >= 0:  # who was moved goes its own way
             return False
         reach = lane.promised or lane.cursor
-        hidden = self._hides(lane, order, key, held)
-        stored = held.due_ms > reach.due_ms or (hidden and held.position > reach)
-        if hidden and not stored:
-            tail = order.before(key, held.offset)
-            assert tail is not None
-            order.block(key, tail)
+        hidden = self._hidden(lane, order, key, held)
+        stored = held.due_ms > reach.due_ms or (hidden is not None and held.position > reach)
+        if hidden is not None and not stored:
+            order.block(key, hidden)
         order.note(key, held, stored, lane.cursor)
         if stored:
-            order.on_the_way.add(held.offset)
+            self._store(lane, order, held)
             order.returned(held.offset)
-            lane.put([held])
             lane.ids.know((held,))
         return stored
 
-    def _hides(self, lane: Lane, order: Order, key: Key, held: Held) -> bool:
-        """Whether the overflow has the one that it comes behind, and not the wheel."""
+    def _hidden(self, lane: Lane, order: Order, key: Key, held: Held) -> Tail | None:
+        """The one that it comes behind, if the overflow has it and not the wheel."""
         tail = order.before(key, held.offset)
         if tail is None or held.due_ms < tail.due_ms:
-            return False
-        return tail.ahead_of(lane.cursor)
+            return None
+        return tail if tail.ahead_of(lane.cursor) else None
+
+    def _store(self, lane: Lane, order: Order, held: Held) -> None:
+        order.on_the_way.add(held.offset)
+        lane.put([held])
 
     def gone(self, lane: Lane, held: Held) -> None:
         """A record that waited for its target has left."""

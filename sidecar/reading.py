@@ -1,6 +1,7 @@
 """What was read of one lane and isn't held yet: as the decider gives it, and one by one in the order of the offsets."""
 
-from typing import Any, NamedTuple
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
 
 from sidecar.deciding import Named
 from sidecar.record import Arrival, Carried, Departure, Held
@@ -20,6 +21,9 @@ class Item(NamedTuple):
     offset: int
     kind: int
     record: Any
+
+
+item_offset: Final = itemgetter(Item._fields.index("offset"))  # to sort by
 
 
 def name_of(label: str) -> str:
@@ -43,8 +47,3 @@ def offset_of(record: Any) -> int:
 def list_of(read: Read, item: Item) -> list[Any]:
     """The list that it belongs to."""
     return read[item.kind]
-
-
-def item_offset(item: Item) -> int:
-    """To sort by."""
-    return item.offset

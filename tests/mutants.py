@@ -71,8 +71,8 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "one that is read again passes one that is still in Redis": Mutant(
         "ordering.py",
-        "        return tail.ahead_of(lane.cursor)",
-        "        return False",
+        "        return tail if tail.ahead_of(lane.cursor) else None",
+        "        return None",
         ORDER,
     ),
     "a record in order overtakes what Redis has": Mutant(

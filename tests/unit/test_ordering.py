@@ -284,14 +284,33 @@ def test_the_place_of_one_that_was_cancelled_is_kept_for_those_before_it() -> No
     order = BareOrder(lambda held: 1)
     order.all_read_again()
     start = Position(0, -1)
-    order.note(1, held_at(1, 20), False, start)
-    order.note(1, held_at(2, 20), False, start)
-    order.struck(held_at(2, 20))
+    order.note(1, held_at(1, 1_020), False, start)
+    order.note(1, held_at(2, 1_020), False, start)
+    order.struck(held_at(2, 1_020))
     order.settled([2])
-    order.forget_left(20, start)
-    assert order.before(1, 3) == Tail(20, 2, False)
-    order.forget_left(21, start)
+    order.forget_left(1_020, start)
+    assert order.before(1, 3) == Tail(1_020, 2, False)
+    order.forget_left(1_999, start)
+    assert order.before(1, 3) == Tail(1_020, 2, False), "it looks once a second"
+    order.forget_left(2_000, start)
     assert order.before(1, 3) is None
+
+
+def test_what_has_fired_is_counted_until_it_is_handed_over_and_when_it_comes_back() -> None:
+    order = BareOrder(lambda held: held.offset % 2)
+    seen = []
+    for step in (
+        lambda: order.fired([held_at(1, 30), held_at(2, 20), held_at(3, 40)]),
+        lambda: order.handed_over(0),
+        lambda: order.handed_over(1),
+        lambda: order.came_back(held_at(1, 30), single=True, alone=False),
+        lambda: order.settled([2]),
+        order.clear_waiting,
+    ):
+        step()
+        assert order.fired_waiting == len(order.waiting)
+        seen.append((order.fired_waiting, order.oldest_due_ms()))
+    assert seen == [(3, 20), (2, 30), (1, 40), (2, 30), (2, 30), (0, -1)]
 
 
 def held_at(offset: int, due_ms: int) -> Held:
