@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple
 
 from policies.model import Policy
 from policies.table import DEAD_LETTER_SUFFIX, RETRY_SUFFIX
-from sidecar.access.pattern import EVERY, Pattern, beginning_with, literal, of_glob, without_covered
+from sidecar.access.pattern import Pattern, beginning_with, literal, of_glob, without_covered
 from sidecar.config import Settings
 
 Resource = Literal["topic", "group", "transactional-id"]
@@ -115,7 +115,16 @@ class _Topics:
             targets += [default for source in mine if (default := _shortened(source, RETRY_SUFFIX))]
         if policy.dead_letter is not None:
             return targets, [literal(policy.dead_letter.topic)]
-        return targets, [_lengthened(topic, DEAD_LETTER_SUFFIX) for topic in (targets if policy.retry else mine)]
+        roots = targets if policy.retry else mine
+        return targets, [dead for topic in roots for dead in self._dead_letters(policy, topic, sources)]
+
+    def _dead_letters(self, policy: Policy, topic: Pattern, sources: Sequence[Pattern]) -> list[Pattern]:
+        """Those of what the pattern names: of a prefix they are read by their names, lest targets may be read too."""
+        if topic.is_one:
+            return [literal(topic.name + DEAD_LETTER_SUFFIX)]
+        if any(source.covers(topic) for source in sources):
+            return [topic]  # all of it is read and written as a source
+        return self._patterns(f"dead letters of {policy.name}", [f"{topic.stem}*{DEAD_LETTER_SUFFIX}"])
 
     def _patterns(self, where: str, globs: Iterable[str]) -> list[Pattern]:
         patterns: list[Pattern] = []
@@ -128,13 +137,9 @@ class _Topics:
 
 
 def _shortened(source: Pattern, suffix: str) -> Pattern | None:
-    if source.kind == "prefixed" or source.name == EVERY:
+    if not source.is_one:
         return source
     return literal(source.name.removesuffix(suffix)) if source.name.endswith(suffix) else None
-
-
-def _lengthened(topic: Pattern, suffix: str) -> Pattern:
-    return topic if topic.kind == "prefixed" or topic.name == EVERY else literal(topic.name + suffix)
 
 
 def _claims(pattern: Pattern, operations: Iterable[Operation], role: str) -> Iterator[_Claim]:

@@ -17,6 +17,16 @@ class Pattern(NamedTuple):
     kind: Literal["literal", "prefixed"]
     name: str
 
+    @property
+    def is_one(self) -> bool:
+        """Whether it stands for one name only."""
+        return self.kind == "literal" and self.name != EVERY
+
+    @property
+    def stem(self) -> str:
+        """What all its names begin with."""
+        return "" if self.name == EVERY else self.name
+
     def covers(self, other: "Pattern") -> bool:
         """Whether whatever `other` means is meant by this one too."""
         if self.kind == "prefixed":
@@ -25,13 +35,13 @@ class Pattern(NamedTuple):
 
     def narrowed(self, glob: str) -> "Pattern | None":
         """What of this pattern the glob may match; None: nothing. May be more where Kafka has no pattern for it."""
-        if self.kind == "literal" and self.name != EVERY:
+        if self.is_one:
             return self if fnmatchcase(self.name, glob) else None
-        mine, stem = ("" if self.kind == "literal" else self.name), beginning(glob)
+        stem = beginning(glob)
         if is_exact(glob):
-            return literal(glob) if glob.startswith(mine) else None
-        if mine.startswith(stem) or stem.startswith(mine):
-            return beginning_with(max(mine, stem, key=len))
+            return literal(glob) if glob.startswith(self.stem) else None
+        if self.stem.startswith(stem) or stem.startswith(self.stem):
+            return beginning_with(max(self.stem, stem, key=len))
         return None
 
 

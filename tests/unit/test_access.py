@@ -111,6 +111,33 @@ def test_globs_without_a_pattern_want_the_names_of_topics() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("allowed", "wanted"),
+    [
+        (["out-*"], {literal("in"): "rwc", prefixed("out-"): "wc", literal("out-a-dlq"): "r"}),
+        (["*"], {literal("in"): "r", literal("*"): "wc", literal("in-dlq"): "r", literal("out-a-dlq"): "r"}),
+    ],
+)
+def test_dead_letters_of_a_prefix_are_read_by_their_names_and_its_targets_are_not_read(
+    allowed: list[str], wanted: dict[Pattern, str]
+) -> None:
+    settings = Settings.model_validate({"dead_letters": {"topics": []}})
+    policy = retry(["in"], target={"allow": allowed})
+    unknown = kafka_rights(settings, [policy])
+    assert unknown.unresolved == [("dead letters of r", f"{allowed[0]}-dlq")]
+    known = kafka_rights(settings, [policy], ["in", "in-dlq", "out-a", "out-a-dlq"])
+    assert known.unresolved == []
+    assert topics_of(known) == wanted
+
+
+def test_dead_letters_of_a_prefix_that_have_a_name_or_are_sources_are_not_looked_for() -> None:
+    named = kafka_rights(Settings(), [retry(["in"], target={"allow": ["out-*"]}, dead_letter={"topic": "dead"})])
+    assert topics_of(named) == {literal("in"): "rwc", prefixed("out-"): "wc", literal("dead"): "rw"}
+    sources = kafka_rights(Settings(), [retry(["out-*"], target={"allow": ["out-x-*"]})])
+    assert topics_of(sources) == {prefixed("out-"): "rwc"}
+    assert named.unresolved == sources.unresolved == []
+
+
 def test_rights_follow_the_settings() -> None:
     def ids(settings: Settings) -> set[Pattern]:
         return {right.pattern for right in kafka_rights(settings, []).rights if right.resource == "transactional-id"}
