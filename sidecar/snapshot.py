@@ -57,6 +57,7 @@ class Publisher:
         gate, tally = self._emitter.gate, self._tally
         wheel.update(gate.by_topic())  # not `+=`: that would drop the topics of which nothing is held
         topics = sorted({*wheel, *tally.accepted, *(topic for topic, _ in tally.outcomes)})
+        gate.pass_time(now_ms)
         oldest_ms = self._emitter.oldest_due_ms()
         return Stats(
             replica=self._replica,

@@ -49,17 +49,9 @@ class CircuitBreaker:
 
     def allowed(self, now_ms: int) -> int:
         """How many retries may go now."""
-        if self.state is State.OPEN and now_ms >= self._until_ms:
-            self.state = State.HALF_OPEN
-            self._left, self._emitted, self._failed, self._until_ms = self.rule.probes, 0, 0, 0
+        self.pass_time(now_ms)
         if self.state is State.HALF_OPEN:
-            if not self._until_ms or now_ms < self._until_ms:
-                return self._left
-            if self._failed >= max(1.0, self.rule.failures * self._emitted):
-                self._open(now_ms)
-            else:
-                self.state = State.CLOSED
-                self._step_up(now_ms)
+            return self._left
         if self.state is State.OPEN:
             return 0
         if not self._ramp:
@@ -67,6 +59,18 @@ class CircuitBreaker:
         if now_ms >= self._until_ms:
             self._step_up(now_ms)
         return self._left if self._ramp else ALL
+
+    def pass_time(self, now_ms: int) -> None:
+        """Come to the state that follows by time alone, whether or not retries wait."""
+        if self.state is State.OPEN and now_ms >= self._until_ms:
+            self.state = State.HALF_OPEN
+            self._left, self._emitted, self._failed, self._until_ms = self.rule.probes, 0, 0, 0
+        elif self.state is State.HALF_OPEN and 0 < self._until_ms <= now_ms:
+            if self._failed >= max(1.0, self.rule.failures * self._emitted):
+                self._open(now_ms)
+            else:
+                self.state = State.CLOSED
+                self._step_up(now_ms)
 
     def emitted(self, count: int, now_ms: int) -> None:
         """So many retries went, as many as were allowed at most."""
@@ -80,8 +84,8 @@ class CircuitBreaker:
             self._slot(now_ms)[1] += count
 
     def failed(self, now_ms: int) -> None:
-        """One came back."""
-        if self.state is State.HALF_OPEN:
+        """One came back. While half-open that counts for a probe, so none that comes before the first one does."""
+        if self.state is State.HALF_OPEN and self._emitted:
             self._failed += 1
             if self._failed >= max(1.0, self.rule.failures * self.rule.probes):
                 self._open(now_ms)

@@ -219,6 +219,13 @@ class Gate:
 
     # --- to be seen -----------------------------------------------------------------------------------------------
 
+    def pass_time(self, now_ms: int) -> None:
+        """Let breakers move on for which nothing waits: else they would show for ever what they were then."""
+        for target, line in self._limited.items():
+            if line.breaker is not None:
+                line.breaker.pass_time(now_ms)
+                self._say(target, line)
+
     def runs(self, lane: Lane) -> list[tuple[Sequence[Held], int]]:
         """What waits of one lane: records, and the index from which on they wait."""
         return [run for queue in self._queues() for run in queue.runs(lane)]

@@ -96,7 +96,10 @@ def test_few_probes_are_judged_by_their_own_number() -> None:
 
 def test_without_a_probe_there_is_no_verdict() -> None:
     breaker = broken()
-    assert breaker.allowed(10_000_000) == breaker.allowed(20_000_000) == 5
+    assert breaker.allowed(10_000_000) == 5
+    for _ in range(5):
+        breaker.failed(15_000_000)
+    assert breaker.allowed(20_000_000) == 5
     assert state(breaker) is State.HALF_OPEN
 
 
@@ -200,6 +203,24 @@ def test_retries_wait_while_their_target_is_sick_and_all_arrive_when_it_is_well(
     assert (emitter.backlog, emitter.load.records, emitter.load.bytes) == (0, 0, 0)
     assert bench.replica.publisher.survey() == 0
     assert bench.replica.tally.outcomes[SOURCE, Outcome.EMITTED] == len(bench.values("mail"))
+
+
+def test_its_state_moves_on_while_no_retry_waits() -> None:
+    bench, consumer = retrying(None)
+    consumer.is_sick = False
+    consumer.run(2_000)
+
+    def shown(after_ms: int) -> str:
+        bench.run(after_ms)
+        return bench.replica.engine.stats.targets["mail"].breaker
+
+    for _ in range(40):
+        bench.replica.emitter.gate.failed("mail", bench.clock.now_ms)
+    assert shown(4_000) == "open"
+    assert shown(1_500) == shown(60_000) == "half_open", "there was no probe yet"
+    bench.send(b"probe", None, [("tickover-attempt", b"2")])
+    assert shown(2_000) == "half_open"
+    assert shown(5_000) == "closed"
 
 
 def test_first_failures_and_old_news_say_nothing_about_it() -> None:
