@@ -1,6 +1,6 @@
 """Requests written and responses read: the other side of `broker.messages`, with kio's field names as there.
 
-One version of each API is spoken, one that Kafka since 2.8 and the reference broker both take.
+One version of each API is spoken, one that Kafka since 3.2 and the reference broker both take.
 """
 
 from functools import cache
@@ -19,6 +19,15 @@ SPOKEN: Final = {
     ApiKey.METADATA: 9,
     ApiKey.PRODUCE: 9,
     ApiKey.INIT_PRODUCER_ID: 4,
+    ApiKey.FETCH: 12,  # the last that names topics
+    ApiKey.LIST_OFFSETS: 7,
+    ApiKey.FIND_COORDINATOR: 3,
+    ApiKey.JOIN_GROUP: 9,  # a static leader that comes back is told that it leads
+    ApiKey.SYNC_GROUP: 5,
+    ApiKey.HEARTBEAT: 4,
+    ApiKey.LEAVE_GROUP: 5,
+    ApiKey.OFFSET_COMMIT: 8,
+    ApiKey.OFFSET_FETCH: 7,
 }
 
 _HEADER = Struct(">hhi")

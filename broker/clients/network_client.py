@@ -14,6 +14,7 @@ from broker.clients.client_messages import SPOKEN, decode_response, encode_reque
 
 CLIENT_ID: Final = "reference"
 BOOTSTRAP: Final = -1  # no broker's id: whoever answers first
+COORDINATOR: Final = -2  # nor this: a group's, with a connection of its own, since a JoinGroup keeps it busy
 NO_LEADER: Final = -1
 
 
@@ -105,7 +106,15 @@ class NetworkClient:
         self._connections: dict[int, Connection] = {}
         self._connecting: dict[int, asyncio.Lock] = {}
         self._topics: set[str] = set()
+        self._coordinator: list[tuple[str, int]] = []
         self.metadata = Metadata()
+
+    async def set_coordinator(self, *addresses: tuple[str, int]) -> None:
+        """Where COORDINATOR is; nowhere, if nothing is given. Who waits for its former connection is disconnected."""
+        self._coordinator = list(addresses)
+        connection = self._connections.pop(COORDINATOR, None)
+        if connection is not None:
+            await connection.close()
 
     async def connection(self, broker_id: int) -> Connection:
         """To this broker. OSError: it can't be reached, or doesn't take what we speak."""
@@ -113,9 +122,7 @@ class NetworkClient:
             found = self._connections.get(broker_id)
             if found is not None and found.is_open:
                 return found
-            known = self.metadata.brokers
-            addresses = self._bootstrap if broker_id == BOOTSTRAP else [known[broker_id]] if broker_id in known else []
-            found = await self._connect(addresses)
+            found = await self._connect(self._addresses(broker_id))
             self._connections[broker_id] = found
             return found
 
@@ -159,6 +166,13 @@ class NetworkClient:
         for connection in self._connections.values():
             await connection.close()
         self._connections.clear()
+
+    def _addresses(self, broker_id: int) -> list[tuple[str, int]]:
+        if broker_id == BOOTSTRAP:
+            return self._bootstrap
+        if broker_id == COORDINATOR:
+            return self._coordinator
+        return [self.metadata.brokers[broker_id]] if broker_id in self.metadata.brokers else []
 
     async def _connect(self, addresses: Iterable[tuple[str, int]]) -> Connection:
         refused: OSError = Disconnected("no address")

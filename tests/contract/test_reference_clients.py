@@ -15,17 +15,6 @@ PARTITIONS = 3
 RECORDS = 300
 
 
-@pytest.fixture(params=["reference", pytest.param("real", marks=pytest.mark.integration)])
-def cluster(request: pytest.FixtureRequest) -> Kafka:
-    """The reference broker and a real one in turn."""
-    if request.param == "real":
-        found: Kafka = request.getfixturevalue("kafka")
-        return found
-    choice = request.getfixturevalue("kafka_choice")
-    kafka: Kafka = choice.kind("reference")
-    return kafka
-
-
 @pytest.mark.parametrize("codec", [CompressionType.NONE, CompressionType.LZ4])
 def test_what_is_sent_is_where_its_key_belongs(cluster: Kafka, codec: CompressionType) -> None:
     topic = cluster.topic("reference-producer", partitions=PARTITIONS)
