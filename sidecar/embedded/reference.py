@@ -11,7 +11,7 @@ from typing import Final
 from sidecar.embedded.child import Child, free_port
 from sidecar.embedded.jars import KafkaUnavailable
 
-START_TIMEOUT_S: Final = 60.0
+START_TIMEOUT_S: Final = 120.0
 STOP_TIMEOUT_S: Final = 20.0
 LAST_WORDS_BYTES: Final = 2_000
 PROGRAM: Final = (sys.executable, "-m", "sidecar", "broker")

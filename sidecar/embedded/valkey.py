@@ -23,7 +23,7 @@ from redis.exceptions import RedisError
 
 from sidecar.embedded.child import Child
 
-START_TIMEOUT_S: Final = 20.0
+START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 10.0
 MEMORY_SHARE: Final = 0.6  # of the host: beyond that a background rewrite may run out of memory
 

@@ -31,6 +31,7 @@ target: {topic: "~out", allow: ["~*"]}
 SOON_S = 60.0
 RECOVERY_S = 180.0  # a broker that restarts on a busy machine answers nothing for minutes
 END_S = 10.0  # the contract's for SIGTERM
+PROMPT = {"SHUTDOWN_TIMEOUT": "10s"}
 BACK_S = 1.0  # the design's for a Redis that is back
 SLACK_S = 3.0  # of a busy machine
 ANSWER_S = 6.0  # the socket time-out of the overflow, and a little
@@ -80,7 +81,7 @@ def test_brokers_that_go_away_are_waited_for_and_their_silence_quarantines_nothi
 ) -> None:
     site = with_topics(Site(own_kafka, redis_url, tmp_path))
     late = site.target("late")
-    sidecar = site.sidecar("one").start()
+    sidecar = site.sidecar("one", **PROMPT).start()
     try:
         header = ("tickover-target", late.encode())
         for _ in range(50):
@@ -96,7 +97,7 @@ def test_brokers_that_go_away_are_waited_for_and_their_silence_quarantines_nothi
         started_s = time.monotonic()
         assert sidecar.stop() == 0
         assert time.monotonic() - started_s < END_S
-        waiting = site.sidecar("two")
+        waiting = site.sidecar("two", **PROMPT)
         waiting.launch()
         wait_until(lambda: "no answer from Kafka" in waiting.last_words(), SOON_S, waiting.last_words)
         started_s = time.monotonic()
@@ -107,7 +108,7 @@ def test_brokers_that_go_away_are_waited_for_and_their_silence_quarantines_nothi
 
 
 def test_a_frozen_redis_stops_neither_near_records_nor_the_end(site: Site, own_redis: EmbeddedValkey) -> None:
-    sidecar = site.sidecar("one", REDIS__URL=own_redis.url).start()
+    sidecar = site.sidecar("one", REDIS__URL=own_redis.url, **PROMPT).start()
     for _ in range(5):
         site.send(site.name("in"), [("tickover-delay", b"4s")])  # beyond the horizon
     counts = sidecar.stats

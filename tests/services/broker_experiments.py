@@ -15,6 +15,7 @@ from tests.unit.log_world import batch
 LEADER_S: Final = 60.0
 LONG_MS: Final = 120_000  # longer than the client waits for an answer: who gets one was answered at once
 SHORT_MS: Final = 300
+TRIES: Final = 3
 NOW_MS: Final = int(time.time() * 1000)
 
 Experiment = Callable[[RawClient, str], Any]
@@ -44,10 +45,13 @@ def fetched(client: RawClient, topic: str, offset: int, **more: Any) -> tuple[An
 
 
 def waited(what: Callable[[], Any]) -> tuple[bool, Any]:
-    """Whether it took the short wait, and the outcome."""
-    began_s = time.monotonic()
-    outcome = what()
-    return time.monotonic() - began_s >= SHORT_MS / 1000 - 0.005, outcome
+    """Whether it took the short wait each time, as a busy machine alone doesn't make it, and the outcome."""
+    for _ in range(TRIES):
+        began_s = time.monotonic()
+        outcome = what()
+        if time.monotonic() - began_s < SHORT_MS / 1000 - 0.005:
+            return False, outcome
+    return True, outcome
 
 
 def batches_that_are_refused(client: RawClient, topic: str) -> Any:
@@ -235,7 +239,7 @@ def deleted_records(client: RawClient, topic: str) -> Any:
 
     def delete(offset: int, name: str = topic) -> Any:
         row = {"name": name, "partitions": [{"partition_index": 0, "offset": offset}]}
-        [found] = client.ask(ApiKey.DELETE_RECORDS, 2, topics=[row], timeout=5000).topics[0].partitions
+        [found] = client.ask(ApiKey.DELETE_RECORDS, 2, topics=[row], timeout=60_000).topics[0].partitions
         return int(found.error_code), found.low_watermark
 
     create(client, f"{topic}-kept", cleanup_policy="compact")
@@ -246,7 +250,7 @@ def deleted_records(client: RawClient, topic: str) -> Any:
 def topics_that_cannot_be(client: RawClient, topic: str) -> Any:
     def code(**more: Any) -> int:
         body = {"name": f"{topic}-no", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
-        return int(client.ask(ApiKey.CREATE_TOPICS, 7, topics=[{**body, **more}], timeout=5000).topics[0].error_code)
+        return int(client.ask(ApiKey.CREATE_TOPICS, 7, topics=[{**body, **more}], timeout=60_000).topics[0].error_code)
 
     def config(name: str, value: str | None) -> int:
         return code(configs=[{"name": name, "value": value}])
@@ -271,7 +275,7 @@ def topics_that_cannot_be(client: RawClient, topic: str) -> Any:
 def topics_change_and_go(client: RawClient, topic: str) -> Any:
     def grow(name: str, count: int) -> int:
         wanted = [{"name": name, "count": count, "assignments": None}]
-        answer = client.ask(ApiKey.CREATE_PARTITIONS, 3, topics=wanted, timeout=5000, validate_only=False)
+        answer = client.ask(ApiKey.CREATE_PARTITIONS, 3, topics=wanted, timeout=60_000, validate_only=False)
         return int(answer.results[0].error_code)
 
     def configure(of: str, **entry: Any) -> int:
@@ -281,7 +285,7 @@ def topics_change_and_go(client: RawClient, topic: str) -> Any:
         return int(answer.responses[0].error_code)
 
     def delete(name: str) -> int:
-        answer = client.ask(ApiKey.DELETE_TOPICS, 5, topic_names=[name], timeout=5000)
+        answer = client.ask(ApiKey.DELETE_TOPICS, 5, topic_names=[name], timeout=60_000)
         return int(answer.responses[0].error_code)
 
     nowhere = f"{topic}-nowhere"

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.services.kafka_servers import KafkaServer
 from tests.services.waiting import wait_until
 
-ANSWER_TIMEOUT_S = 30.0
+ANSWER_TIMEOUT_S = 90.0  # a broker or a sidecar may stand still for a while on a busy machine
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -58,8 +58,8 @@ class Kafka:
     def create_topic(self, name: str, partitions: int = 1, **config: object) -> str:
         """Create a topic and wait until all partitions are led; `retention_ms=1` means `retention.ms=1`."""
         settings = {key.replace("_", "."): str(value) for key, value in config.items()}
-        [created] = self._admin.create_topics([NewTopic(name, partitions, self._replicas, config=settings)]).values()
-        created.result(ANSWER_TIMEOUT_S)
+        topic = NewTopic(name, partitions, self._replicas, config=settings)
+        wait_until(lambda: self._is_created(topic), otherwise=lambda: f"there are no brokers for topic {name}")
         wait_until(lambda: self._has_leaders(name, partitions), otherwise=lambda: f"topic {name} has no leaders")
         return name
 
@@ -151,6 +151,17 @@ class Kafka:
         partitions = consumer.list_topics(topic, ANSWER_TIMEOUT_S).topics[topic].partitions
         consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
         return consumer
+
+    def _is_created(self, topic: NewTopic) -> bool:
+        """False while too few brokers take part: one that stood still for longer than its session is shut out."""
+        [created] = self._admin.create_topics([topic]).values()
+        try:
+            created.result(ANSWER_TIMEOUT_S)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.INVALID_REPLICATION_FACTOR:
+                raise
+            return False
+        return True
 
     def _has_leaders(self, topic: str, partitions: int) -> bool:
         found = self._admin.list_topics(topic, ANSWER_TIMEOUT_S).topics[topic]

@@ -38,7 +38,9 @@ TARGETS: Final = ("load-out", "work")
 DELAY_MAX_MS: Final = 4_000
 RETRY_SHARE: Final = 0.1
 INTERVAL_S: Final = 0.02
-BACKLOG_S: Final = 60.0
+BEHIND_S: Final = 30.0  # of sending: with more to catch up, nothing is sent until there is less
+SILENT_S: Final = 60.0  # a backlog takes as long as the machine needs, but while there is one something arrives
+BACKLOG_S: Final = 600.0
 
 
 class Expected(NamedTuple):
@@ -83,6 +85,7 @@ class Traffic:
         self._site = site
         self._partitions = partitions
         self._per_interval = int(rate * INTERVAL_S)
+        self._outstanding_max = rate * (delay_max_ms / 1_000 + BEHIND_S)
         self._random = random.Random(seed)
         self._delay_max_ms = delay_max_ms
         self._offsets: dict[int, bytes] = {}
@@ -120,8 +123,9 @@ class Traffic:
         next_s = time.monotonic()
         while not self._quiet.wait(max(0.0, next_s - time.monotonic())):
             next_s += INTERVAL_S
-            for _ in range(self._per_interval):
-                self._send(len(self.expected))
+            if self.outstanding < self._outstanding_max:
+                for _ in range(self._per_interval):
+                    self._send(len(self.expected))
             self._producer.poll(0)
         self._producer.flush(ANSWER_TIMEOUT_S)
 
@@ -203,15 +207,18 @@ class Traffic:
     # --- the end --------------------------------------------------------------------------------------------------
 
     def quieten(self) -> None:
-        """Send no more, and wait until everything sent has arrived; what hasn't by then is lost."""
+        """Send no more, and wait until everything sent has arrived; what hasn't when nothing comes any more is lost."""
         self._quiet.set()
         self._sender.join(ANSWER_TIMEOUT_S)
-        deadline_s = time.monotonic() + BACKLOG_S
-        wait_until(
-            lambda: not self.outstanding or time.monotonic() > deadline_s or bool(self._failure),
-            BACKLOG_S + 5,
-            lambda: "",
-        )
+        last, last_s = self.arrived, time.monotonic()
+
+        def is_over() -> bool:
+            nonlocal last, last_s
+            if self.arrived != last:
+                last, last_s = self.arrived, time.monotonic()
+            return not self.outstanding or time.monotonic() > last_s + SILENT_S or bool(self._failure)
+
+        wait_until(is_over, BACKLOG_S, lambda: f"{self.outstanding} of {len(self.expected)} are still on their way")
 
     def verdict(self) -> Verdict:
         """Read every target to its end, and judge. Call it when no sidecar runs any more."""

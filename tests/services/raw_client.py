@@ -11,7 +11,7 @@ from broker.api_keys import ApiKey
 from broker.clients.client_messages import encode_request
 from broker.record_batch import Buffer
 
-ANSWER_S = 60.0
+ANSWER_S = 110.0
 CLIENT_ID = "raw"
 
 
@@ -82,7 +82,7 @@ class RawClient:
         body = {
             "transactional_id": more.pop("transactional_id", None),
             "acks": acks,
-            "timeout": more.pop("timeout_ms", 5000),
+            "timeout": more.pop("timeout_ms", 60_000),
             "topic_data": [
                 {"name": topic, "partition_data": [{"index": partition, "records": bytes(records)}]},
             ],
@@ -128,5 +128,5 @@ class RawClient:
             "assignments": [],
             "configs": configs,
         }
-        [answer] = self.ask(ApiKey.CREATE_TOPICS, 7, topics=[topic], timeout=5000).topics
+        [answer] = self.ask(ApiKey.CREATE_TOPICS, 7, topics=[topic], timeout=60_000).topics
         return answer

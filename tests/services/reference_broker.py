@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from broker.cluster import Chance, Cluster
 from broker.settings import BrokerSettings
 
-DEADLINE_S = 60.0
+DEADLINE_S = 240.0
 
 Result = TypeVar("Result")
 

@@ -13,6 +13,7 @@ from tests.services.kafka import Headers, Kafka
 from tests.services.sidecar_process import Sidecar
 
 HORIZON = "1s"  # short, so that a delay of two seconds goes through the overflow
+SHUTDOWN_TIMEOUT = "60s"  # long: what a busy machine needs for a clean stop is not what is judged
 
 
 class Site:
@@ -52,6 +53,7 @@ class Site:
             "GROUP": self.group,
             "INSTANCE_ID": instance,
             "HORIZON": HORIZON,
+            "SHUTDOWN_TIMEOUT": SHUTDOWN_TIMEOUT,
             "KAFKA__BOOTSTRAP_SERVERS": self.kafka.bootstrap,
             "REDIS__URL": self.redis_url,
             "POLICIES__TOPIC": f"{self.group}.policies",
