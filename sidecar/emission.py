@@ -6,7 +6,7 @@ due -> ready -> produce -> open generation (settlement.py)
          +- expired: dead letter      +- no such topic: quarantine      +- too large: quarantine by reference
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, Final
@@ -17,14 +17,13 @@ from sidecar.departure import dead, no_target, quarantined
 from sidecar.in_order import InOrder
 from sidecar.lane import Lane
 from sidecar.ready import Ready
-from sidecar.record import DUE, ORIGIN, POLICY, Arrival, Departure, Headers, Held
+from sidecar.record import DUE, ORIGIN, POLICY, Arrival, Departure, Headers, Held, due_of
 from sidecar.returned import Returned
 from sidecar.settlement import Settlement
 from sidecar.tally import Tally
 from sidecar.targets import Parcel, Targets
 from sidecar.wheel import Load
 
-_due_ms: Final = itemgetter(Held._fields.index("due_ms"))
 _trailer: Final = itemgetter(Held._fields.index("trailer"))
 ANY_PARTITION: Final = -1
 NOW: Final = 0  # the producer's word for "timestamp: when it is sent"
@@ -51,6 +50,7 @@ class Emitter:
         self.returned.put_back = self._put_back
         self.in_order = InOrder(self.load, self._goes_at_once, self._hand_over)
         self.returned.in_order = self.in_order
+        self._kinds = deque((self.in_order.emit, self._emit_ready))  # each goes first in its turn, lest one take all
 
     # --- due ------------------------------------------------------------------------------------------------------
 
@@ -101,15 +101,20 @@ class Emitter:
                 sent += 1
             if returned.alone and self.settlement.open.lone_output is not None:
                 returned.emit_alone(now_ms)
-            sent += self.in_order.emit(now_ms, budget - sent)
-            batches = self._ready.batches
-            while batches and sent < budget:
-                batch = batches[0]
-                sent += self._emit_batch(batch, now_ms, budget - sent)
-                if batch.start == len(batch.records):
-                    batches.popleft()
+            self._kinds.rotate()
+            for emit in self._kinds:
+                sent += emit(now_ms, budget - sent)
         except BufferError:
             self._is_full = True  # what is left stays ready, and polling makes room
+        return sent
+
+    def _emit_ready(self, now_ms: int, budget: int) -> int:
+        batches, sent = self._ready.batches, 0
+        while batches and sent < budget:
+            batch = batches[0]
+            sent += self._emit_batch(batch, now_ms, budget - sent)
+            if batch.start == len(batch.records):
+                batches.popleft()
         return sent
 
     def _emit_batch(self, batch: Batch, now_ms: int, budget: int) -> int:
@@ -172,7 +177,7 @@ class Emitter:
         generation = self.settlement.open
         generation.sent += len(taken)
         generation.batches.append((batch.lane, taken, now_ms))
-        for due_ms, count in Counter(map(_due_ms, taken)).items():
+        for due_ms, count in Counter(map(due_of, taken)).items():
             self._tally.handed_over(now_ms - due_ms, count)
 
     def _emit_one(self, lane: Lane, parcel: Parcel, now_ms: int, alone: bool = False) -> None:
@@ -193,9 +198,8 @@ class Emitter:
             self._targets.wait(parcel.target, lane, parcel)
         elif count is None or parcel.target_partition >= count:
             detail = no_target(parcel, count)
-            self._emit_departure(
-                lane, quarantined(self._quarantine, lane, parcel, "unknown_target", detail), now_ms, alone
-            )
+            no_place = quarantined(self._quarantine, lane, parcel, "unknown_target", detail)
+            self._emit_departure(lane, no_place, now_ms, alone)
         elif parcel.target in self.returned.one_by_one and not alone:
             self.returned.waiting_alone.append((lane, parcel))
         elif self._produce(
@@ -222,9 +226,8 @@ class Emitter:
         if count is None and not self._targets.absent(held.target, now_ms):
             self._targets.wait(held.target, lane, arrival)
         elif count is None or held.target_partition >= count:
-            headers = quarantine_headers(
-                arrival.headers, lane.here + b"%d" % held.offset, "unknown_target", no_target(held, count)
-            )
+            detail = no_target(held, count)
+            headers = quarantine_headers(arrival.headers, lane.here + b"%d" % held.offset, "unknown_target", detail)
             departure = quarantined(self._quarantine, lane, held, "unknown_target", "")._replace(headers=headers)
             self.turned_away(lane, held)
             self._emit_departure(lane, departure, now_ms, alone=False)
@@ -237,9 +240,8 @@ class Emitter:
         known = topic in self._targets.partitions
         if not known and topic != self._quarantine and self._targets.absent(topic, now_ms):
             detail = f"no dead-letter topic {topic}, or no permission to see it; the reason was {departure.reason}"
-            self._emit_departure(
-                lane, quarantined(self._quarantine, lane, departure, "unknown_target", detail), now_ms, alone
-            )
+            no_place = quarantined(self._quarantine, lane, departure, "unknown_target", detail)
+            self._emit_departure(lane, no_place, now_ms, alone)
         elif not known:
             if self._targets.absent(topic, now_ms):
                 self.problem = f"the quarantine topic {topic} doesn't exist: create it, `tickover doctor` prints how"

@@ -47,8 +47,9 @@ class InOrder:
             order = lane.order
             assert order is not None
             for key in list(order.free):
-                if sent < budget:
-                    sent += self._emit_key(lane, key, now_ms, budget - sent)
+                if sent >= budget:
+                    break
+                sent += self._emit_key(lane, key, now_ms, budget - sent)
             if not order.chains:
                 del self._lanes[lane]
         return sent

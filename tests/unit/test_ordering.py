@@ -169,6 +169,20 @@ def test_a_record_handed_over_again_is_not_overtaken() -> None:
     assert bench.values("mail") == [b"first", *(b"%d" % number for number in range(5))]
 
 
+@pytest.mark.parametrize("many", [b"ordered", b"plain"])
+def test_a_backlog_in_order_and_other_records_share_what_may_be_emitted(
+    bench: OrderBench, monkeypatch: pytest.MonkeyPatch, many: bytes
+) -> None:
+    monkeypatch.setattr("sidecar.engine.EMIT_PER_TURN_MAX", 10)
+    few = b"plain" if many == b"ordered" else b"ordered"
+    for value, count in ((many, 300), (few, 30)):
+        for number in range(count):
+            bench.fail(value, b"%d" % number if value == b"ordered" else None)
+    bench.wait_until(lambda: bench.values("mail").count(few) == 30)
+    assert bench.values("mail").count(many) <= 60
+    bench.wait_until(lambda: len(bench.values("mail")) == 330)
+
+
 def test_a_policy_that_begins_to_order_finds_what_is_held_of_its_name(bench: OrderBench) -> None:
     bench.use(ordered(None))
     bench.fail(b"far", attempt=3)
