@@ -13,7 +13,12 @@ from tests.helm import CHART, VERSIONS, Document, NotRendered, containers, examp
 TOKENS = {"tokensSecret": "callers"}
 OIDC = {"settings": {"api": {"oidc": {"issuer": "https://login.example.com", "audience": ["tickover"]}}}}
 POLICY = {"name": "p", "match": {"topics": ["t"]}, "delay": {"default": "15m"}, "target": {"allow": ["*"]}}
-CUSTOM = {"ServiceMonitor", "PrometheusRule", "ScaledObject"}  # kinds of others, whose schemas Kubernetes hasn't
+CUSTOM = {
+    "ServiceMonitor",
+    "PodMonitor",
+    "PrometheusRule",
+    "ScaledObject",
+}  # kinds of others, whose schemas Kubernetes hasn't
 EVERYTHING: dict[str, Any] = {
     **TOKENS,
     "existingSecret": "more",
@@ -40,6 +45,7 @@ EVERYTHING: dict[str, Any] = {
     },
     "autoscaling": {"enabled": True, "topics": ["orders-retry", "reminders"], "authenticationRef": "kafka"},
     "serviceMonitor": {"enabled": True, "tokenSecret": {"name": "scraper"}},
+    "podMonitor": {"enabled": True, "interval": "30s", "labels": {"release": "prometheus"}},
     "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
     "dashboard": {"enabled": True, "annotations": {"grafana_folder": "Kafka"}},
 }
@@ -79,7 +85,7 @@ def test_a_mistake_is_not_taken() -> None:
 def test_everything_makes_all_objects_and_nothing_the_fewest() -> None:
     always = {"StatefulSet", "ConfigMap", "PodDisruptionBudget", "Pod"}
     assert kinds(render()) == always
-    assert kinds(render(EVERYTHING)) == always | CUSTOM | {"Service", "NetworkPolicy"}
+    assert kinds(render(EVERYTHING)) == (always | CUSTOM | {"Service", "NetworkPolicy"}) - {"PodMonitor"}
 
 
 def test_helm_has_nothing_to_say_about_the_chart() -> None:
@@ -108,6 +114,8 @@ def test_the_sidecar_is_native_where_that_exists(sidecar_chart: Path, version: s
 
 def test_pods_that_carry_the_sidecar_get_no_workload_of_their_own(sidecar_chart: Path) -> None:
     assert kinds(render(chart=sidecar_chart)) == {"Deployment", "ConfigMap"}
+    everything = render({"tickover": EVERYTHING}, chart=sidecar_chart)
+    assert kinds(everything) == {"Deployment", "ConfigMap", "PodMonitor", "PrometheusRule"}
 
 
 def test_only_a_pod_that_keeps_its_name_gives_it_to_the_instance(sidecar_chart: Path) -> None:
@@ -202,7 +210,8 @@ def test_a_large_lag_stays_a_whole_number() -> None:
     ("values", "words"),
     [
         ({"autoscaling": {"enabled": True}}, "autoscaling.topics is empty"),
-        ({"serviceMonitor": {"enabled": True}}, "needs an API that can be reached"),
+        ({"serviceMonitor": {"enabled": True}}, "serviceMonitor needs an API that can be reached"),
+        ({"mode": "sidecar", "podMonitor": {"enabled": True}}, "podMonitor needs an API that can be reached"),
     ],
 )
 def test_what_cannot_work_is_refused(values: dict[str, Any], words: str) -> None:
@@ -227,3 +236,19 @@ def test_selectors_find_the_pods() -> None:
     assert {endpoint["port"] for endpoint in monitor["endpoints"]} == {
         port["name"] for port in service["spec"]["ports"]
     }
+
+
+def test_the_pod_monitor_finds_the_pods_that_carry_the_sidecar(sidecar_chart: Path) -> None:
+    documents = render({"tickover": EVERYTHING}, chart=sidecar_chart)
+    monitor = one(documents, "PodMonitor")
+    template = one(documents, "Deployment", "shop")["spec"]["template"]
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    assert monitor["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    (port,) = (port for _, container in containers(documents) for port in container["ports"])
+    assert endpoint == {"port": port["name"], "path": "/metrics", "interval": "30s"}
+    token = {"podMonitor": {"enabled": True, "tokenSecret": {"name": "scraper"}}}
+    (endpoint,) = one(render({"tickover": {**TOKENS, **token}}, chart=sidecar_chart), "PodMonitor")["spec"][
+        "podMetricsEndpoints"
+    ]
+    assert endpoint["authorization"] == {"credentials": {"name": "scraper", "key": "token"}}

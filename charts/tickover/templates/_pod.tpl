@@ -1,11 +1,16 @@
 {{/*
 What a pod needs to run tickover. Each takes this chart's own context: from a chart that depends on it `.Subcharts.tickover`.
 
+  tickover.podLabels        by these the PodMonitor finds the pods
   tickover.podAnnotations   a change of settings or policies changes them, so pods are replaced
   tickover.initContainers   the native sidecar; empty where it is a plain container
   tickover.containers       the plain container; empty where it is a native sidecar
   tickover.volumes          what they mount
 */}}
+
+{{- define "tickover.podLabels" -}}
+tickover: {{ include "tickover.name" . }}
+{{- end }}
 
 {{- define "tickover.podAnnotations" -}}
 checksum/tickover: {{ include "tickover.files" . | sha256sum }}
