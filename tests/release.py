@@ -33,7 +33,8 @@ STEP_S: Final = 600  # a mirror may be slow; what hangs must end
 ALLOWED: Final = frozenset(
     {
         "0BSD", "Apache Software License", "Apache-2.0", "BSD License", "BSD-2-Clause", "BSD-3-Clause",
-        "ISC", "ISC License (ISCL)", "MIT", "MIT License", "MIT-0", "PSF-2.0", "Python Software Foundation License",
+        "3-Clause BSD License", "ISC", "ISC License (ISCL)", "MIT", "MIT License", "MIT-0", "PSF-2.0",
+        "Python Software Foundation License",
         "MPL-2.0", "Mozilla Public License 2.0 (MPL 2.0)",  # certifi: changed files only would have to be published
     }
 )  # fmt: skip
