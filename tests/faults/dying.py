@@ -14,8 +14,9 @@ FLOWING = 500  # records that arrive before it is asked to stop, or Redis is wip
 
 
 def points(guarantee: str, slow: bool) -> list[str]:
-    """Names of the points that a process of this mode reaches."""
-    return [name for name, point in POINTS.items() if point.guarantee in ("", guarantee) and (slow or not point.slow)]
+    """Names of the points that a process of this mode reaches while messages flow."""
+    reached = {name: point for name, point in POINTS.items() if point.guarantee in ("", guarantee) and not point.job}
+    return [name for name, point in reached.items() if slow or not point.slow]
 
 
 def die_at(name: str, site: Site, sidecar: Sidecar, traffic: Traffic, chance: random.Random) -> int:

@@ -21,8 +21,8 @@ class Point:
     """Before or after a call of `module:Class.method`; `most` bounds which call it is.
 
     `busy`: only calls that returned something count. `stopping`: reached when the process is asked to stop. `slow`:
-    reached after ten seconds or more. `wiped`: reached when Redis has lost what it had. `guarantee`: reached in this
-    mode only.
+    reached after ten seconds or more. `wiped`: reached when Redis has lost what it had. `job`: reached when messages
+    are changed. `guarantee`: reached in this mode only.
     """
 
     seam: str
@@ -32,6 +32,7 @@ class Point:
     stopping: bool = False
     slow: bool = False
     wiped: bool = False
+    job: bool = False
     guarantee: str = ""
 
 
@@ -102,6 +103,8 @@ POINTS: Final[dict[str, Point]] = {
     "before revocation": before("sidecar.assignment:Assignment.revoked", 1, stopping=True),
     "revoked, drained": after("sidecar.assignment:Assignment._drain", 1, stopping=True),
     "after revocation": after("sidecar.assignment:Assignment.revoked", 1, stopping=True),
+    # jobs
+    "changed, not written down": before("sidecar.changes.work:ChangeWork._finish", 6, job=True),
 }
 
 
