@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,6 +15,7 @@ from broker.clients import (
     Producer,
     ProducerSettings,
     StickyPartitioner,
+    TopicPartition,
 )
 
 READ_S = 30.0
@@ -56,3 +57,39 @@ async def read(consumer: Consumer, count: int) -> list[ConsumerRecord]:
             records += await consumer.poll(100)
     assert len(records) == count
     return records
+
+
+async def poll_until(condition: Callable[[], object], *consumers: Consumer) -> list[ConsumerRecord]:
+    """All poll until it holds: what they read meanwhile."""
+    records: list[ConsumerRecord] = []
+
+    async def keep_polling(consumer: Consumer) -> None:
+        while not condition():
+            records.extend(await consumer.poll(20))
+
+    async with asyncio.timeout(READ_S):
+        await asyncio.gather(*(keep_polling(one) for one in consumers))
+    return records
+
+
+class Told:
+    """A listener that keeps what it is told: (what, numbers of partitions)."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, list[int]]] = []
+
+    def of(self, what: str) -> list[list[int]]:
+        """The partitions of each such event, without those that had none."""
+        return [partitions for event, partitions in self.events if event == what and partitions]
+
+    async def on_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        self._note("revoked", partitions)
+
+    async def on_assigned(self, partitions: Collection[TopicPartition]) -> None:
+        self._note("assigned", partitions)
+
+    async def on_lost(self, partitions: Collection[TopicPartition]) -> None:
+        self._note("lost", partitions)
+
+    def _note(self, what: str, partitions: Collection[TopicPartition]) -> None:
+        self.events.append((what, sorted(one.partition for one in partitions)))
