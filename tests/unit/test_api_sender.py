@@ -115,7 +115,7 @@ def test_a_cancelled_request_harms_nobody(made: tuple[KafkaSender, Reports], cap
             await first
         producer.report()
         producer.report()
-        return await asyncio.wait_for(second, 10)
+        return await asyncio.wait_for(second, 60)
 
     assert asyncio.run(send_two()).offset == 7
     assert caplog.text == ""  # the serving thread would survive an error in a report, but would say so
@@ -144,13 +144,13 @@ def test_a_report_after_the_loop_is_gone(made: tuple[KafkaSender, Reports]) -> N
 
     asyncio.run(abandon())
     producer.report()
-    assert producer.served.acquire(timeout=10)
+    assert producer.served.acquire(timeout=60)
 
     async def send() -> Any:
         task = asyncio.create_task(sender.send(RECORD))
         await wait_produced(producer, 1)
         producer.report()
-        return await asyncio.wait_for(task, 10)
+        return await asyncio.wait_for(task, 60)
 
     assert asyncio.run(send()).offset == 7
 

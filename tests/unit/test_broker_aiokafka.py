@@ -13,7 +13,7 @@ from tests.services.reference_broker import ReferenceBroker
 
 pytestmark = pytest.mark.slow
 
-ANSWER_S = 60.0
+ANSWER_S = 120.0
 
 
 @asynccontextmanager
@@ -28,7 +28,7 @@ async def producing(bootstrap: str, **settings: object) -> AsyncIterator[AIOKafk
 
 @asynccontextmanager
 async def consuming(bootstrap: str, *topics: str, **settings: object) -> AsyncIterator[AIOKafkaConsumer]:
-    defaults = {"auto_offset_reset": "earliest", "enable_auto_commit": False}
+    defaults = {"auto_offset_reset": "earliest", "enable_auto_commit": False, "session_timeout_ms": 60_000}
     consumer = AIOKafkaConsumer(*topics, bootstrap_servers=bootstrap, **{**defaults, **settings})
     await consumer.start()
     try:

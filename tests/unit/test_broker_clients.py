@@ -15,7 +15,7 @@ from tests.source import ROOT
 
 pytestmark = pytest.mark.slow
 
-ANSWER_S = 30.0
+ANSWER_S = 90.0
 
 
 def create(bootstrap: str, name: str, partitions: int = 1) -> None:

@@ -13,7 +13,7 @@ with warnings.catch_warnings():
 
 pytestmark = [pytest.mark.filterwarnings("ignore:read_text is deprecated"), pytest.mark.slow]
 
-ANSWER_S = 30.0
+ANSWER_S = 90.0
 
 
 def test_kafka_python_produces_and_consumes(broker: ReferenceBroker) -> None:

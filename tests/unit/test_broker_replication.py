@@ -19,7 +19,7 @@ from tests.services.waiting import wait_until
 from tests.unit.log_world import batch
 
 WAIT_S = 60.0
-LAG_MS = 1000
+LAG_MS = 3000
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ class World:
             row = {"partition_index": 0, "broker_ids": [1, 2, 3]}
             configs = [{"name": name.replace("_", "."), "value": value} for name, value in config.items()]
             body = {"num_partitions": -1, "replication_factor": -1, "assignments": [row], "configs": configs}
-            [answer] = client.ask(ApiKey.CREATE_TOPICS, 7, topics=[{"name": topic, **body}], timeout=1000).topics
+            [answer] = client.ask(ApiKey.CREATE_TOPICS, 7, topics=[{"name": topic, **body}], timeout=60_000).topics
         assert answer.error_code == Errors.NONE, answer
         self.acknowledged: list[bytes] = []
 
@@ -101,7 +101,7 @@ class World:
     def elect(self) -> Any:
         with RawClient(self.cluster.bootstrap) as client:
             wanted = [{"topic": self.topic, "partitions": [0]}]
-            body = {"election_type": 0, "topic_partitions": wanted, "timeout": 1000}
+            body = {"election_type": 0, "topic_partitions": wanted, "timeout": 60_000}
             [topic] = client.ask(ApiKey.ELECT_LEADERS, 2, **body).replica_election_results
             return topic.partition_result[0].error_code
 
@@ -223,11 +223,11 @@ def test_a_partition_moves_when_its_new_replicas_have_everything(cluster: Refere
     with client_of(cluster, 1) as client:
         row = {"partition_index": 0, "broker_ids": [1]}
         body = {"name": "moves", "num_partitions": -1, "replication_factor": -1, "assignments": [row], "configs": []}
-        client.ask(ApiKey.CREATE_TOPICS, 7, topics=[body], timeout=1000)
+        client.ask(ApiKey.CREATE_TOPICS, 7, topics=[body], timeout=60_000)
         for number in range(3):
             assert client.produce("moves", batch(b"%d" % number)).error_code == Errors.NONE
         wanted = [{"name": "moves", "partitions": [{"partition_index": 0, "replicas": [3, 2]}]}]
-        [topic] = client.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, topics=wanted, timeout=1000).responses
+        [topic] = client.ask(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, topics=wanted, timeout=60_000).responses
         assert topic.partitions[0].error_code == Errors.NONE
     key = TopicPartition("moves", 0)
 

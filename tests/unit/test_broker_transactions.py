@@ -16,7 +16,7 @@ from tests.unit.log_world import batch
 
 pytestmark = pytest.mark.slow
 
-ANSWER_S = 60.0
+ANSWER_S = 120.0
 
 
 @pytest.fixture(scope="module")

@@ -33,6 +33,7 @@ from sidecar.kafka import client_log
 from sidecar.logs import configure_logs
 from sidecar.overflow import OverflowUnavailable
 from sidecar.overflow_redis import open_overflow
+from tests.services.waiting import wait_until
 from tests.unit.api_world import REMINDERS, RETRY, World, world
 from tests.unit.oidc_world import RSA_KEY, by_hand, claims, oidc_of, public_pem, signed
 from tests.unit.test_api_auth import ROUTES, bearer, tokens_file
@@ -354,13 +355,17 @@ def test_no_secret_of_the_clients_is_shown(log: io.StringIO) -> None:
     client = AdminClient(logging_too)
     with pytest.raises(KafkaException) as unreachable:
         client.list_topics(timeout=0.5)
-    client.poll(0)  # hands over what it has logged
+
+    def is_logged() -> bool:
+        client.poll(0)  # hands over what it has logged
+        return "Connection refused" in log.getvalue()
+
+    wait_until(is_logged)
     said.append("".join(traceback.format_exception(unreachable.value)))
     for bad in ({"sasl.mechanism": "NONE"}, {"ssl.key.pem": CANARY, "security.protocol": "SSL"}):
         with pytest.raises(KafkaException) as refused:
             AdminClient({**kafka, **bad})
         said.append(str(refused.value))
-    assert "Connection refused" in log.getvalue()
     assert not seen_in("\n".join(said))
     assert not seen_in(log.getvalue())
 

@@ -111,7 +111,7 @@ def test_completion_is_installed_and_completes_commands(tmp_path: Path) -> None:
     """
     environment = {"HOME": str(tmp_path), "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
     done = subprocess.run(
-        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=True
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400, check=True
     )
     assert done.stdout.splitlines() == ["policies", "rollback"], done.stderr
 

@@ -204,17 +204,20 @@ def test_a_probe_is_due_while_the_broker_holds_us_back(clock):
 
 def test_system_time_is_the_machines():
     system = SystemTime()
-    before = system.boot_ms()
+    before, began_s = system.boot_ms(), time.time()
     wall_ms, boot_ms = system.read()
 
     assert before <= boot_ms <= system.boot_ms()
-    assert abs(wall_ms - time.time() * 1_000) < 1_000
+    assert began_s - 1 < wall_ms / 1_000 < time.time() + 1
 
 
 def test_without_boot_time_the_monotonic_clock_does(monkeypatch):
     monkeypatch.setattr(time, "CLOCK_BOOTTIME", 9_999)
 
-    assert abs(SystemTime().boot_ms() - time.monotonic() * 1_000) < 1_000
+    began_s = time.monotonic()
+    boot_ms = SystemTime().boot_ms()
+
+    assert began_s - 1 < boot_ms / 1_000 < time.monotonic() + 1
 
 
 def test_a_thread_switch_between_two_readings_is_not_taken_for_a_step(monkeypatch):

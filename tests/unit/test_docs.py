@@ -155,7 +155,7 @@ def test_commands_of_the_documents_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
     shown = subprocess.run(
-        [sys.executable, "-m", "sidecar", "--help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-m", "sidecar", "--help"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=240
     ).stdout
     commands = set(re.findall(r"^  ([a-z-]+)  ", shown, re.MULTILINE))
     for path in DOCUMENTS:

@@ -165,7 +165,7 @@ def test_a_small_run_on_both_clusters(broker: ReferenceBroker) -> None:
         assert row["producer_queue_ms"] > 25  # the first of a batch waits for all of linger.ms, the last for nothing
         assert row["produce_p50_ms"] > 25
     assert "given: acks=0 ends at" in result.stderr
-    known = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=30).topics
+    known = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=60).topics
     assert not [name for name in known if name.startswith("tickover-lab")]
 
 

@@ -34,7 +34,7 @@ def _checked_locks_and_many_switches(monkeypatch):
 
 def in_threads(*functions):
     with ThreadPoolExecutor(len(functions)) as threads:
-        done, pending = wait([threads.submit(function) for function in functions], timeout=60)
+        done, pending = wait([threads.submit(function) for function in functions], timeout=240)
         assert not pending, "threads wait for each other"
         for future in done:
             future.result()
@@ -80,7 +80,7 @@ def test_no_wake_up_is_lost_among_threads(version):
         purgatory.check_and_complete(operation.number)
 
     with ThreadPoolExecutor(20) as threads:
-        done, pending = wait([threads.submit(attempt, one) for _ in range(10) for one in operations], timeout=60)
+        done, pending = wait([threads.submit(attempt, one) for _ in range(10) for one in operations], timeout=240)
         assert not pending
     for future in done:
         future.result()

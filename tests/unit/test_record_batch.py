@@ -202,10 +202,10 @@ class RdKafkaBytes:
 
     def fetch(self):
         """A Fetch request of version 4, and the records in its answer."""
-        [broker] = self.producer.list_topics(timeout=10).brokers.values()
+        [broker] = self.producer.list_topics(timeout=60).brokers.values()
         body = pack(">hhih", 1, 4, 7, -1) + pack(">iiiib", -1, 1000, 1, 1 << 20, 0)
         body += pack(">ih5s", 1, 5, b"topic") + pack(">iiqi", 1, 0, 0, 1 << 20)
-        with socket.create_connection((broker.host, broker.port), timeout=10) as connection:
+        with socket.create_connection((broker.host, broker.port), timeout=60) as connection:
             connection.sendall(pack(">i", len(body)) + body)
             stream = connection.makefile("rb")
             answer = stream.read(unpack(">i", stream.read(4))[0])

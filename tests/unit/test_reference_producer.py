@@ -112,24 +112,29 @@ def test_each_record_once_and_in_order_whatever_fails(broker: ReferenceBroker, t
 
 
 def test_a_batch_whose_follower_a_broker_takes_first_is_not_lost(broker: ReferenceBroker, topic: str) -> None:
-    requests = itertools.count()
-
-    async def knows_the_partition_late(broker: Broker, request: Request) -> Mapping[str, Any] | None:
-        if next(requests):
-            return await PRODUCE(broker, request)
-        return FailingProduce.refused(request, Errors.UNKNOWN_TOPIC_OR_PARTITION)
-
     async def main() -> list[Any]:
+        requests = itertools.count()
+
+        async def knows_the_partition_late(broker: Broker, request: Request) -> Mapping[str, Any] | None:
+            if next(requests):
+                return await PRODUCE(broker, request)
+            return FailingProduce.refused(request, Errors.UNKNOWN_TOPIC_OR_PARTITION)
+
         settings = ProducerSettings(linger_ms=0, batch_size=120, retry_backoff_ms=1)
         async with producing(broker.bootstrap, settings) as producer:
             with patch.dict(HANDLERS, {ApiKey.PRODUCE: knows_the_partition_late}):
                 return await send_all(producer, topic, 20)
 
-    delivered = asyncio.run(main())
-    values = values_of(broker, topic)
-    assert sorted(values) == list(range(20))
-    assert [values[one.offset] for one in delivered] == list(range(20))
-    assert values[0] != 0  # else this was another story
+    def is_taken_first() -> bool:
+        """On a busy machine a follower may be sent so late that it isn't: another story."""
+        before = len(values_of(broker, topic))
+        delivered = asyncio.run(main())
+        values = values_of(broker, topic)
+        assert sorted(values[before:]) == list(range(20))
+        assert [values[one.offset] for one in delivered] == list(range(20))
+        return values[before] != 0
+
+    assert any(is_taken_first() for _ in range(20))
 
 
 def test_one_request_at_a_time_keeps_order_without_sequences(broker: ReferenceBroker, topic: str) -> None:
@@ -211,11 +216,17 @@ def test_interceptors_see_records_and_their_ends(broker: ReferenceBroker, topic:
 
 def test_who_finds_no_memory_waits_for_it_and_gives_up_in_time() -> None:
     async def main() -> None:
-        accumulator = RecordAccumulator(ProducerSettings(batch_size=1000, buffer_memory=2000, max_block_ms=50))
-        for _ in range(14):  # two batches of seven
-            await accumulator.append(PLACE, RECORD, 130)
+        async def full(max_block_ms: int) -> RecordAccumulator:
+            settings = ProducerSettings(batch_size=1000, buffer_memory=2000, max_block_ms=max_block_ms)
+            accumulator = RecordAccumulator(settings)
+            for _ in range(14):  # two batches of seven
+                await accumulator.append(PLACE, RECORD, 130)
+            return accumulator
+
+        hasty = await full(50)
         with pytest.raises(BufferExhausted):
-            await accumulator.append(PLACE, RECORD, 130)
+            await hasty.append(PLACE, RECORD, 130)
+        accumulator = await full(60_000)
         accumulator.changed.clear()
         waiting = asyncio.create_task(accumulator.append(PLACE, RECORD, 130))
         await accumulator.changed.wait()  # who waits for memory wants batches to go
@@ -231,13 +242,13 @@ def test_who_finds_no_memory_waits_for_it_and_gives_up_in_time() -> None:
 
 def test_what_was_not_delivered_in_time_is_taken_out() -> None:
     async def main() -> None:
-        accumulator = RecordAccumulator(ProducerSettings(delivery_timeout_ms=1000))
+        accumulator = RecordAccumulator(ProducerSettings(delivery_timeout_ms=600_000))
         await accumulator.append(PLACE, RECORD, 130)
         now_s = asyncio.get_running_loop().time()
         assert accumulator.expire(now_s) == []
-        [batch] = accumulator.expire(now_s + 1)
+        [batch] = accumulator.expire(now_s + 600)
         assert len(batch.records) == 1
-        assert list(accumulator.ready(now_s + 1)) == []
+        assert list(accumulator.ready(now_s + 600)) == []
 
     asyncio.run(main())
 

@@ -33,16 +33,16 @@ async def use(manager: ReplicaManager) -> tuple[Any, Any, Any, float]:
     empty, late, woken = loop.create_future(), loop.create_future(), loop.create_future()
     started_ms = hi_res_clock_ms()
     manager.fetch_messages(FetchParams(max_wait_ms=30), [(KEY, FetchPartition(0))], empty.set_result)
-    fetched = await asyncio.wait_for(empty, 10)
+    fetched = await asyncio.wait_for(empty, 60)
     elapsed_ms = hi_res_clock_ms() - started_ms
     manager.append_records(20, -1, {KEY: [Batch()]}, late.set_result)
     manager.try_complete_actions()
-    produced = await asyncio.wait_for(late, 10)
+    produced = await asyncio.wait_for(late, 60)
     manager.become(KEY, assignment(epoch=1, partition_epoch=1))  # alone now: the record is committed
     manager.fetch_messages(FetchParams(max_wait_ms=60_000), [(KEY, FetchPartition(1))], woken.set_result)
     loop.call_soon(manager.append_records, 1000, 1, {KEY: [Batch()]}, lambda answer: None)
     loop.call_soon(manager.try_complete_actions)
-    data = await asyncio.wait_for(woken, 10)
+    data = await asyncio.wait_for(woken, 60)
     driver.stop()
     return fetched, produced, data, elapsed_ms
 

@@ -11,7 +11,7 @@ from tests.source import ROOT
 
 pytestmark = pytest.mark.slow
 
-BUILD_S = 120.0
+BUILD_S = 400.0
 
 
 @pytest.fixture(scope="module")

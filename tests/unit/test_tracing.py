@@ -40,6 +40,12 @@ RETRY = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop waits for the last spans, however busy the machine is."""
+    monkeypatch.setattr("sidecar.tracing.STOP_S", 60.0)
+
+
 class Traced:
     """A bench whose emissions become spans, which `step` exports."""
 
