@@ -44,6 +44,7 @@ class Connection(asyncio.BufferedProtocol):
         self._writable.set()
         self._transport: asyncio.Transport
         self._task: asyncio.Task[None]
+        self._is_made = False
         self.peer = ""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -52,6 +53,7 @@ class Connection(asyncio.BufferedProtocol):
         name = transport.get_extra_info("peername")
         self.peer = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
         self._task = asyncio.get_running_loop().create_task(self._serve())
+        self._is_made = True
         if self._is_refused:
             self.close()
 
@@ -65,7 +67,10 @@ class Connection(asyncio.BufferedProtocol):
         return self._transport.get_write_buffer_size()
 
     def close(self) -> None:
-        """End it; what was asked and isn't answered stays so. Harmless when repeated."""
+        """End it, or as soon as it is made; what was asked and isn't answered stays so. Harmless when repeated."""
+        if not self._is_made:
+            self._is_refused = True
+            return
         self._task.cancel()
         self._transport.abort()
 

@@ -29,9 +29,11 @@ class Server:
         self.port = port
         self.connections: set[Connection] = set()
         self._server: asyncio.Server | None = None
+        self._is_stopping = False  # then the event loop may still have accepted some
 
     async def start(self) -> None:
         """Listen. OSError: the port is taken."""
+        self._is_stopping = False
         self._server = await self._broker.loop.create_server(self._connect, self._host, self.port, backlog=1024)
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -40,6 +42,7 @@ class Server:
         server, self._server = self._server, None
         if server is None:
             return
+        self._is_stopping = True
         server.close()
         for connection in list(self.connections):
             connection.close()
@@ -47,7 +50,7 @@ class Server:
 
     def _connect(self) -> Connection:
         settings = self._broker.settings
-        is_refused = len(self.connections) >= settings.max_connections
+        is_refused = self._is_stopping or len(self.connections) >= settings.max_connections
         connection = Connection(
             self._handle, settings.socket_request_max_bytes, self._disconnected, is_refused=is_refused
         )

@@ -43,6 +43,7 @@ class ReferenceBroker:
         if self._thread is None:
             return
         self.run(self.cluster.stop())
+        self.run(self._end_tasks())
         self._end_loop()
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
@@ -62,6 +63,14 @@ class ReferenceBroker:
         self.cluster = Cluster(self.directory, self.settings, lambda: time.time() * 1000, chance)
         await self.cluster.start(self.ports)
         self.ports = [int(address.rpartition(":")[2]) for address in self.bootstrap.split(",")]
+
+    async def _end_tasks(self) -> None:
+        """Those of connections that were accepted while it stopped, as `asyncio.run` does."""
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.sleep(0)  # in which transports close their sockets
 
     def _end_loop(self) -> None:
         assert self._thread is not None

@@ -1,13 +1,16 @@
 """Clients that are many, slow, or gone before their answer comes."""
 
+import asyncio
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
 from broker.api_keys import ApiKey
+from broker.connection import Connection
 from purgatory.errors import Errors
 from tests.services.raw_client import RawClient, encode
 from tests.services.reference_broker import ReferenceBroker
@@ -58,6 +61,19 @@ def test_one_connection_too_many_is_closed(broker: ReferenceBroker) -> None:
             assert client.ask(ApiKey.API_VERSIONS, 0).error_code == Errors.NONE
         assert stack.enter_context(RawClient(broker.bootstrap)).is_closed()
         assert clients[0].ask(ApiKey.API_VERSIONS, 0).error_code == Errors.NONE
+
+
+def test_a_connection_that_is_ended_before_it_is_made_is_closed_then() -> None:
+    """The event loop has accepted it while the broker stops."""
+
+    async def scene() -> bool:
+        connection = Connection(AsyncMock(), 1 << 20, lambda connection: None)
+        connection.close()
+        transport = Mock(spec=asyncio.Transport)
+        connection.connection_made(transport)
+        return bool(transport.abort.called)
+
+    assert asyncio.run(scene())
 
 
 def test_a_client_that_does_not_read_is_not_read_from(broker: ReferenceBroker) -> None:
