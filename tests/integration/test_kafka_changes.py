@@ -26,7 +26,7 @@ from tests.services.sidecar_process import Sidecar
 from tests.services.site import Site, headers_of
 from tests.services.waiting import wait_until
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 POLICIES = """
 name: changes
@@ -65,10 +65,15 @@ def values(messages: list[Message]) -> list[bytes]:
 
 def test_a_target_deleted_while_records_wait_for_it(site: Site, sidecar: Sidecar) -> None:
     target = site.target("gone")
-    send(site, 5, "late", ("tickover-target", target.encode()), ("tickover-delay", b"2500ms"))
+    asked = [("tickover-target", target.encode()), ("tickover-delay", b"1h")]
+    records = [(b"key", b"late %d" % n, [*asked, ("tickover-id", b"%d" % n)], 0, 0) for n in range(5)]
+    site.kafka.produce(site.name("in"), records)
     source = site.name("in")
-    wait_until(lambda: sidecar.stats()["topics"][source]["accepted"] == 5, SOON_S, sidecar.last_words)
+    wait_until(lambda: sidecar.stats()["topics"][source]["held"]["overflow"] == 5, SOON_S, sidecar.last_words)
     site.kafka.admin.delete_topics([target])[target].result(SOON_S)
+    wait_until(lambda: target not in site.kafka.admin.list_topics(timeout=SOON_S).topics, SOON_S)
+    for number in range(5):
+        site.send(source, [("tickover-id", b"%d" % number), ("tickover-action", b"fire")])
     send(site, 5, "other")
     assert len(site.kafka.read(site.name("out"), 5)) == 5
     refused = site.kafka.read(site.quarantine, 5)

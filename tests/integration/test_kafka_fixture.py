@@ -3,7 +3,7 @@
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.services.kafka import Kafka
+from tests.services.kafka import ANSWER_TIMEOUT_S, Kafka
 
 pytestmark = pytest.mark.integration
 
@@ -28,15 +28,16 @@ def test_a_committed_reader_sees_only_committed_transactions(each_kafka: Kafka) 
         "retry.backoff.ms": 1,
     }
     producer = Producer(settings)
-    producer.init_transactions(30)
+    producer.init_transactions(ANSWER_TIMEOUT_S)
     for value in (b"aborted", b"committed"):
         producer.begin_transaction()
         producer.produce(topic, value)
         if value == b"aborted":
-            producer.flush(30)
-            producer.abort_transaction(30)
+            producer.flush(ANSWER_TIMEOUT_S)
+            producer.abort_transaction(ANSWER_TIMEOUT_S)
         else:
-            producer.commit_transaction(30)
+            producer.commit_transaction(ANSWER_TIMEOUT_S)
+    each_kafka.read(topic, 1)  # a commit is decided before its marks are in the partitions
     assert [message.value() for message in each_kafka.read_all(topic)] == [b"committed"]
     everything = each_kafka.read_all(topic, isolation="read_uncommitted")
     assert [message.value() for message in everything] == [b"aborted", b"committed"]
@@ -54,13 +55,13 @@ def test_offsets_are_sent_with_metadata_in_a_transaction(each_kafka: Kafka) -> N
     producer = Producer({"bootstrap.servers": each_kafka.bootstrap, "transactional.id": topic})
     try:
         consumer.subscribe([topic])
-        assert consumer.consume(1, 30)
-        producer.init_transactions(30)
+        assert consumer.consume(1, ANSWER_TIMEOUT_S)
+        producer.init_transactions(ANSWER_TIMEOUT_S)
         producer.begin_transaction()
         committed = TopicPartition(topic, 0, 1, metadata="m" * 4_095)
-        producer.send_offsets_to_transaction([committed], consumer.consumer_group_metadata(), 30)
-        producer.commit_transaction(30)
-        [found] = consumer.committed([TopicPartition(topic, 0)], 30)
+        producer.send_offsets_to_transaction([committed], consumer.consumer_group_metadata(), ANSWER_TIMEOUT_S)
+        producer.commit_transaction(ANSWER_TIMEOUT_S)
+        [found] = consumer.committed([TopicPartition(topic, 0)], ANSWER_TIMEOUT_S)
         assert (found.offset, found.metadata) == (1, "m" * 4_095)
     finally:
         consumer.close()
@@ -80,6 +81,6 @@ def test_data_and_address_survive_an_end_and_a_new_start(each_kafka: Kafka, endi
 
 
 def test_topics_are_not_made_by_asking_for_them(each_kafka: Kafka) -> None:
-    found = each_kafka.admin.list_topics("nobody-made-this", 30).topics["nobody-made-this"]
+    found = each_kafka.admin.list_topics("nobody-made-this", ANSWER_TIMEOUT_S).topics["nobody-made-this"]
     assert found.error is not None
-    assert "nobody-made-this" not in each_kafka.admin.list_topics(timeout=30).topics
+    assert "nobody-made-this" not in each_kafka.admin.list_topics(timeout=ANSWER_TIMEOUT_S).topics
