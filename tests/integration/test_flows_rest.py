@@ -18,8 +18,8 @@ match: {topics: ["~file"]}
 delay: {default: 1ms}
 target: {topic: ~file-target}
 """
-APPLIES_WITHIN_S = 10.0  # 2 s are promised; the machine may be busy
-LATE_MS = 10_000  # lateness is measured by benchmarks; this only tells late from forgotten
+APPLIES_WITHIN_S = 60.0  # 2 s are promised; the machine may be busy
+LATE_MS = 60_000  # lateness is measured by benchmarks; this only tells late from forgotten
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,8 @@ def fill(site: Site, replicas: tuple[Sidecar, Sidecar], source: str, partitions:
     def accepted() -> int:
         return sum(replica.stats()["topics"].get(source, {}).get("accepted", 0) for replica in replicas)
 
-    wait_until(lambda: accepted() == partitions, otherwise=lambda: f"{accepted()} of {partitions} are accepted")
+    # More where a partition moves: what is still held is accepted by its next owner, too.
+    wait_until(lambda: accepted() >= partitions, otherwise=lambda: f"{accepted()} of {partitions} are accepted")
 
 
 def test_a_changed_policy_applies_within_two_seconds_and_held_records_keep_theirs(
@@ -93,6 +94,7 @@ def test_a_message_sent_by_rest_comes_out_when_due(site: Site, replicas: tuple[S
     target = site.target("rest-out")
     put(asked, f"{site.group}-rest-source", policy(site, "rest-source", "1h", "rest-out"), **{"If-None-Match": "*"})
     fill(site, replicas, source, 3)
+    wait_until(lambda: other.call("GET", f"/v1/policies/{site.group}-rest-source").is_success)
     body = {
         "source": source,
         "target": target,
