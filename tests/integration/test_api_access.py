@@ -9,10 +9,11 @@ from api.auth import Role
 from tests.integration.conftest import NewSite
 from tests.services.sidecar_process import START_S
 from tests.services.site import Site
+from tests.services.waiting import wait_until
 from tests.unit.oidc_world import AUDIENCE, ROLE_NAMES, claims, jwks_server, signed
 from tests.unit.test_api_auth import bearer, tokens_file
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 POLICIES = """
 name: access
@@ -43,6 +44,8 @@ def test_tokens_of_a_file_and_of_a_provider_let_in(site: Site, tmp_path: Path) -
         ).start()
         admin = signed(claims(iss=provider.url, roles=[ROLE_NAMES["ADMIN"]]))
         expired = signed(claims(iss=provider.url, roles=[ROLE_NAMES["ADMIN"]], exp=1))
+        # 503 until the provider has given its keys.
+        wait_until(lambda: sidecar.call("GET", "/v1/stats", headers=bearer(admin)).is_success)
         assert sidecar.call("GET", "/metrics").status_code == 401
         assert sidecar.call("GET", "/v1/stats", headers=bearer(expired)).status_code == 401
         assert sidecar.call("GET", "/metrics", headers=bearer(given[Role.READ])).status_code == 200

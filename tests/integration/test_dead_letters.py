@@ -10,14 +10,14 @@ from tests.services.sidecar_process import Sidecar
 from tests.services.site import Site, place
 from tests.services.waiting import wait_until
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 POLICIES = """
 name: orders
 match: {topics: ["~orders-retry"]}
 retry: {attempts: 1, backoff: {kind: fixed, delay: 10ms}, give_up_on: ["Fatal"]}
 """
-WAIT_S = 40.0
+WAIT_S = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def site(new_site: NewSite) -> Site:
 
 @pytest.fixture(scope="module", autouse=True)
 def sidecar(site: Site) -> Sidecar:
-    return site.sidecar().start()
+    return site.sidecar(DEAD_LETTERS__SCAN_TIME="1m").start()
 
 
 def letters(sidecar: Sidecar, query: str) -> list[dict[str, Any]]:
@@ -68,7 +68,7 @@ def test_what_is_given_up_is_found_with_its_reason(site: Site, sidecar: Sidecar)
 
 def test_scans_pass_over_what_was_aborted_and_end(site: Site, sidecar: Sidecar) -> None:
     topic = site.topic("gaps-dlq", 3)
-    transactional = producer(site.kafka.bootstrap, transactional_id=f"{site.group}-gaps", message_timeout_ms=10_000)
+    transactional = producer(site.kafka.bootstrap, transactional_id=f"{site.group}-gaps", message_timeout_ms=60_000)
     transactional.init_transactions(WAIT_S)
     for commits in (True, False, True, False):
         transactional.begin_transaction()
@@ -76,10 +76,13 @@ def test_scans_pass_over_what_was_aborted_and_end(site: Site, sidecar: Sidecar) 
             transactional.produce(topic, b"v", partition=0, headers=[("tickover-reason", b"r%d" % n)])
         transactional.flush(WAIT_S)
         (transactional.commit_transaction if commits else transactional.abort_transaction)(WAIT_S)
-    assert len(letters(sidecar, f"?topic={topic}&limit=3")) == 10
-    response = sidecar.call("GET", f"/v1/dead-letters/groups?topic={topic}").json()
+    place = f"/v1/dead-letters/groups?topic={topic}"
+    # An end of a transaction is decided before its marks are in the partitions.
+    wait_until(lambda: sidecar.call("GET", place).json().get("remaining") == 0, WAIT_S, sidecar.last_words)
+    response = sidecar.call("GET", place).json()
     assert [group["count"] for group in response["items"]] == [2] * 5
     assert (response["next"], response["remaining"]) == (None, 0)
+    assert len(letters(sidecar, f"?topic={topic}&limit=3")) == 10
     assert sidecar.call("GET", f"/v1/dead-letters/{topic}/0/7").status_code == 404  # aborted
 
 
