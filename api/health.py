@@ -1,6 +1,7 @@
 """Whether this process lives, is ready, and what it has done."""
 
 import asyncio
+from dataclasses import asdict
 from typing import Any
 
 from fastapi import APIRouter
@@ -58,6 +59,7 @@ def stats_document(stats: Stats) -> dict[str, Any]:
             "max": stats.lateness.max_ms,
         },
         "targets": {target: _flow(flow) for target, flow in sorted(stats.targets.items())},
+        "quotas": {policy: asdict(use) for policy, use in sorted(stats.quotas.items())},
         "early": stats.early,
         "oldest_overdue_ms": stats.oldest_overdue_ms,
         "next_due": None if stats.next_due_ms < 0 else stats.next_due_ms,

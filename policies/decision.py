@@ -22,6 +22,7 @@ TARGET_NOT_ALLOWED: Final = "target_not_allowed"
 TOO_FAR: Final = "too_far"
 LOOP: Final = "loop"
 BAD_TIMESTAMP: Final = "bad_timestamp"
+QUOTA_EXCEEDED: Final = "quota_exceeded"
 
 # What a control record asks for (contract, `tickover-action`).
 CANCEL: Final = "cancel"

@@ -31,6 +31,7 @@ ADDED_WITH_2: Final = {
     "delay": ("spread", "spread_max"),
     "target": ("rate", "burst"),
 }
+ADDED_WHOLE_WITH_2: Final = frozenset({"order", "quota"})
 RECORD_BYTES_MAX: Final = 512 * 1024
 POLICIES_MAX: Final = 10_000
 PAST_TABLES_MAX: Final = 64
@@ -61,7 +62,7 @@ class Verdict(NamedTuple):
 def schema_of(policy: Policy | None) -> int:
     """The lowest schema that can say this policy."""
     document = {} if policy is None else policy_document(policy)
-    added = "order" in document or any(
+    added = not ADDED_WHOLE_WITH_2.isdisjoint(document) or any(
         name in document.get(part, {}) for part, names in ADDED_WITH_2.items() for name in names
     )
     return 2 if added else 1

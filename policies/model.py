@@ -18,6 +18,7 @@ BACKOFF_MAX_DEFAULT_MS: Final = DAY_MS
 DELAY_MAX_DEFAULT_MS: Final = 400 * DAY_MS
 PARKED_MAX: Final = 100_000_000
 PARKED_MAX_DEFAULT: Final = 100_000
+QUOTA_MAX: Final = (1 << 53) - 1  # what every JSON reader keeps exact
 
 
 Jitter = Literal["none", "full", "equal"]
@@ -141,6 +142,22 @@ class Order(BaseModel):
     when_full: Literal["pause", "dead_letter"] = "pause"
 
 
+class Quota(BaseModel):
+    """What is held under the policy at most, in each partition of its sources: so many records, so many bytes of keys,
+    values and headers. What comes when it is reached is quarantined as `quota_exceeded`.
+    """
+
+    model_config = _SETTINGS
+    records: Annotated[int, Field(strict=True, ge=1, le=QUOTA_MAX)] | None = None
+    bytes: Annotated[int, Field(strict=True, ge=1, le=QUOTA_MAX)] | None = None
+
+    @model_validator(mode="after")
+    def _check_limits(self) -> Self:
+        if self.records is None and self.bytes is None:
+            raise ValueError("quota needs records or bytes")
+        return self
+
+
 def _order_of(value: Any) -> Any:
     return {"by": value} if isinstance(value, str) else value
 
@@ -200,6 +217,7 @@ class Policy(BaseModel):
     retry: Retry | None = None
     delay: Delay | None = None
     order: Annotated[Order | None, BeforeValidator(_order_of), WithJsonSchema(_ORDER_SCHEMA)] = None
+    quota: Quota | None = None
     target: Target = Target()
     dead_letter: DeadLetter | None = None
 

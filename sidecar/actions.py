@@ -166,13 +166,15 @@ class Actions:
         """Take a record from where it is held, and let it leave."""
         if lane.order is not None:
             lane.order.struck(held)
+        if lane.quota is not None:
+            lane.quota.struck(held, carried)
         if in_memory:
             lane.ids.forget((held,))
         if take_out(lane, held, in_memory) is Place.WHEEL:
             self._emitter.withdraw(lane, held)
         departure = Departure(
             held.due_ms, held.offset, outcome, "", "", None, None, [], held.policy, held.attempt, held_id(held),
-            related, carried,
+            related, carried, held.size,
         )  # fmt: skip
         lane.departed.append(departure)
 
@@ -233,6 +235,8 @@ class Actions:
                 self._lose(lane, item)
             else:
                 held = complete(item.held, record, split(headers_of(record)))
+                if lane.quota is not None:
+                    lane.quota.add(held)
                 if not lane.redo(held):
                     self.hold(lane, held)
             waiting.queues[item.id].popleft()

@@ -30,6 +30,7 @@ from sidecar.ordering import Ordering
 from sidecar.overflow import Overflow
 from sidecar.overflow_worker import OverflowWorker
 from sidecar.ports import Time
+from sidecar.quotas import Quotas
 from sidecar.rebuild import Sources
 from sidecar.rebuild_account import RebuildStore
 from sidecar.rebuild_source import KafkaSourceLog
@@ -122,7 +123,20 @@ def build(
     decider = Decider(limits, targets.partitions, policies.table_at, settings.own_topics, emitter.gate.failed)
     engine = Engine(
         engine_settings(settings),
-        Parts(intake, emitter, settlement, decider, worker, rebuild, actions, ordering, assignment, publisher, tally),
+        Parts(
+            intake,
+            emitter,
+            settlement,
+            decider,
+            worker,
+            rebuild,
+            actions,
+            ordering,
+            Quotas(rebuild, settings.quarantine.topic),
+            assignment,
+            publisher,
+            tally,
+        ),
         policies.table,
     )
 

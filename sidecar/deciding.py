@@ -212,7 +212,11 @@ class Decider:
 
 def _redone(lane: Lane, held: Held) -> Held | None:
     """A record that was put to the overflow before a crash, as it was decided then; None: its change block has it."""
-    return None if lane.redo(held) else held
+    if not lane.redo(held):
+        return held
+    if lane.quota is not None:
+        lane.quota.add(held)
+    return None
 
 
 def _held(record: SourceRecord, offset: int, decision: Hold, parts: Split) -> Held:
@@ -239,4 +243,4 @@ def _dead(lane: Lane, record: SourceRecord, offset: int, decision: Dead, parts: 
         decision.due_ms, offset, decision.topic, -1, record.key(), record.value(), parts.user, decision.policy,
         parts.origin, decision.attempt, decision.first_failure_ms, parts.trailer, -1, "", parts.size,
     )  # fmt: skip
-    return dead(lane, held, decision.topic, decision.reason)
+    return dead(lane, held, decision.topic, decision.reason)._replace(held_bytes=-1)

@@ -44,6 +44,7 @@ def dead(lane: Lane, held: Held, topic: str, reason: str) -> Departure:
     return Departure(
         held.due_ms, held.offset, Outcome.DEAD, reason, topic, held.key, held.value,
         dead_letter_headers(held, lane.here, reason), held.policy, held.attempt, held_id(held), held.source,
+        held_bytes=held.size,
     )  # fmt: skip
 
 
@@ -56,6 +57,7 @@ def quarantined(topic: str, lane: Lane, parcel: Held | Departure, reason: str, d
         quarantine_headers(headers, source, reason, detail[:DETAIL_LENGTH_MAX]), parcel.policy, parcel.attempt,
         parcel.id if isinstance(parcel, Departure) else held_id(parcel),
         parcel.related if isinstance(parcel, Departure) else parcel.source,
+        held_bytes=parcel.held_bytes if isinstance(parcel, Departure) else parcel.size,
     )  # fmt: skip
 
 

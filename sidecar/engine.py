@@ -24,6 +24,7 @@ from sidecar.mailbox import Mailbox
 from sidecar.ordering import Ordering
 from sidecar.overflow_worker import OverflowWorker
 from sidecar.ports import Intake, SourceRecord, Time
+from sidecar.quotas import Quotas
 from sidecar.reading import Read
 from sidecar.rebuild_worker import RebuildWorker
 from sidecar.record import Held
@@ -71,6 +72,7 @@ class Parts:
     rebuild: RebuildWorker
     actions: Actions
     ordering: Ordering
+    quotas: Quotas
     assignment: Assignment
     publisher: Publisher
     tally: Tally
@@ -113,6 +115,7 @@ class Engine:
         parts.assignment.step(now_ms)
         lanes = self._lanes.values()
         parts.ordering.step(lanes, self.table, now_ms)
+        parts.quotas.step(lanes, self.table, now_ms)
         room = self._settings.wheel_records_max // 2 - parts.emitter.load.records
         parts.overflow.step(
             lanes, now_ms, room if parts.emitter.load.bytes < self._settings.wheel_bytes_max // 2 else 0
@@ -174,13 +177,17 @@ class Engine:
             return
         if self.table.orders or lane.order is not None:
             self._parts.ordering.watch(lane, self.table)
-        read = self._decider.decide_run(lane, run, offsets, self.table)
+        if self.table.quotas or lane.quota is not None:
+            self._parts.quotas.watch(lane, self.table)
+        read = Read(*self._decider.decide_run(lane, run, offsets, self.table))
+        if lane.quota is not None:
+            read = self._parts.quotas.admit(lane, read)
         lane.accepted += len(run)
         self._parts.tally.accepted[lane.id.topic] += len(run)
         if lane.order is None:
-            self._place(lane, Read(*read), near_ms)
+            self._place(lane, read, near_ms)
         else:
-            self._parts.ordering.take(lane, Read(*read), self._now_ms)
+            self._parts.ordering.take(lane, read, self._now_ms)
 
     def _place(self, lane: Lane, read: Read, near_ms: int) -> None:
         held, others, named = read

@@ -21,6 +21,7 @@ from typing import Final
 from sidecar.change import ChangeBlock, LedgerMark, Loss, note_rebuild
 from sidecar.identity import Identities
 from sidecar.order import Order
+from sidecar.quota import Quota
 from sidecar.record import OFFSET_MAX, Departure, Held, LaneId, Position, Window, due_of, place_of, settle_promoted
 from sidecar.wheel import Wheel
 
@@ -46,6 +47,7 @@ class Lane:
     skip: dict[int, Position] = field(default_factory=dict)  # has an entry, needs no promotion: settled or in the wheel
     struck: set[int] = field(default_factory=set)  # of `skip`: left ahead of their promotion, not settled yet
     ids: Identities = field(default_factory=Identities)
+    quota: Quota | None = None  # a policy limits what is held here
     order: Order | None = None  # a policy releases records in order of their keys here
     entries: dict[int, Held] = field(default_factory=dict)  # decided before a crash: redone when read
     puts: list[Held] = field(default_factory=list)
@@ -185,6 +187,8 @@ class Lane:
         fresh = [held for held in records if held.offset not in skip] if skip else list(records)
         if fresh:
             self.windows.append(Window(start, len(fresh)))
+            if self.quota is not None:
+                self.quota.met(fresh)
         self.cursor, self.promised = cursor, None
         return fresh
 

@@ -151,6 +151,7 @@ class _Snapshot(Collector):
         yield from _reasons(stats)
         yield _held(stats)
         yield from _targets(stats)
+        yield _quotas(stats)
         yield _lateness(stats.lateness)
         yield from _state(stats)
         yield _policies(self._table())
@@ -218,6 +219,17 @@ def _targets(stats: Stats) -> Iterable[Metric]:
         if flow.breaker:
             breakers.add_metric([target], BREAKER_STATES.index(flow.breaker))
     return waiting, breakers
+
+
+def _quotas(stats: Stats) -> Metric:
+    family = GaugeMetricFamily(
+        PREFIX + "quota_used_ratio",
+        "Share of a policy's quota that is held, in the fullest partition",
+        labels=["policy"],
+    )
+    for policy, use in sorted(stats.quotas.items()):
+        family.add_metric([policy], use.share)
+    return family
 
 
 def _lateness(lateness: Lateness) -> Metric:

@@ -184,6 +184,7 @@ class Departure(NamedTuple):
     id: str | None
     related: int = -1  # as in the ledger (`block_parts.Settled`)
     carried: Held | None = None  # of a moved record: what goes on under the control record's offset
+    held_bytes: int = -1  # what it took while it was held (`Held.size`); -1: it never was
 
     @property
     def came_at(self) -> int:

@@ -16,6 +16,7 @@ from sidecar.change import ChangeBlock, LedgerMark
 from sidecar.commit import CommitState
 from sidecar.lane import NEVER, NOT_DECIDED, NOWHERE, Lane
 from sidecar.ports import Time
+from sidecar.quota import Left
 from sidecar.record import Departure, Held, Outcome, Position, Struck, held_id, place_of
 from sidecar.tally import Tally
 
@@ -46,6 +47,7 @@ class Seal:
     departed: int
     promoted: int  # settled records that were in the overflow's care
     silent: list[Departure]  # of the departed, those that nothing is produced for
+    left: Left  # what of its settled records policies with a quota held
 
 
 def unsealed(lane: Lane) -> ChangeBlock | None:
@@ -100,7 +102,15 @@ def seal_of(lane: Lane, now_ms: int, group: str) -> Seal:
         carried=entry_columns(carried),
     )
     silent = [departure for departure in departed if not departure.topic]
-    return Seal(block, change, len(batch), len(departed), promoted, silent)
+    left = _left(batch, departed) if lane.quota is not None else []
+    return Seal(block, change, len(batch), len(departed), promoted, silent, left)
+
+
+def _left(batch: list[Held], departed: list[Departure]) -> Left:
+    """What is held no more. A moved record is: it goes on under the offset of its control record."""
+    left = [(held.policy, held.size) for held in batch]
+    left += [(d.policy, d.held_bytes) for d in departed if d.held_bytes >= 0 and d.outcome is not Outcome.MOVED]
+    return left
 
 
 def take_sealed(lane: Lane, seal: Seal) -> None:
@@ -133,6 +143,8 @@ def record_block(lane: Lane, seal: Seal, ledger_offset: int, tally: Tally) -> No
     lane.written(mark_of(seal.block, ledger_offset), seal.change.latest_due_ms if seal.change else -1)
     if seal.change is not None:
         seal.change.committed = True
+    if lane.quota is not None:
+        lane.quota.left(seal.left)
     tally.settled(lane.id.topic, settled.outcomes, settled.reasons, settled.offsets)
 
 

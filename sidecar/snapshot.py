@@ -7,6 +7,7 @@ from sidecar.assignment import Assignment
 from sidecar.emission import Emitter
 from sidecar.overflow_worker import OverflowWorker
 from sidecar.ports import Time
+from sidecar.quotas import uses_of
 from sidecar.record import Outcome
 from sidecar.stats import RebuildProgress, Stats
 from sidecar.tally import Tally
@@ -68,6 +69,7 @@ class Publisher:
             dead_reasons=MappingProxyType(tally.by_reason(Outcome.DEAD)),
             quarantine_reasons=MappingProxyType(tally.by_reason(Outcome.QUARANTINED)),
             targets=MappingProxyType(gate.flows()),
+            quotas=MappingProxyType(uses_of(lanes)),
             lateness=tally.lateness(),
             early=tally.early,
             oldest_overdue_ms=max(now_ms - oldest_ms, 0) if oldest_ms >= 0 else 0,

@@ -74,6 +74,15 @@ class TargetFlow:
 
 
 @dataclass(frozen=True, slots=True)
+class QuotaUse:
+    """What this process holds of a policy that has a quota; `share` of it in the fullest partition, 1: all."""
+
+    records: int = 0
+    bytes: int = 0
+    share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Stats:
     """A snapshot of the engine. Times are epoch milliseconds unless the name says otherwise."""
 
@@ -83,6 +92,7 @@ class Stats:
     dead_reasons: Mapping[tuple[str, str], int] = field(default_factory=lambda: MappingProxyType({}))
     quarantine_reasons: Mapping[tuple[str, str], int] = field(default_factory=lambda: MappingProxyType({}))
     targets: Mapping[str, TargetFlow] = field(default_factory=lambda: MappingProxyType({}))  # of limited ones
+    quotas: Mapping[str, QuotaUse] = field(default_factory=lambda: MappingProxyType({}))  # by policy
     lateness: Lateness = Lateness()
     early: int = 0
     oldest_overdue_ms: int = 0  # how long the oldest due record has waited; 0 when none waits

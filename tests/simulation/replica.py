@@ -17,6 +17,7 @@ from sidecar.ledger import LedgerTopic
 from sidecar.ordering import Ordering
 from sidecar.overflow_worker import OverflowWorker
 from sidecar.ports import TransactionalOutput
+from sidecar.quotas import Quotas
 from sidecar.rebuild import Sources
 from sidecar.rebuild_worker import RebuildWorker
 from sidecar.recovery_reader import RecoveryWorker
@@ -156,6 +157,7 @@ class Replica:
                 self.rebuild,
                 self.actions,
                 self.ordering,
+                Quotas(self.rebuild, QUARANTINE),
                 self.assignment,
                 self.publisher,
                 tally,

@@ -22,7 +22,9 @@ ORDERS: Final[tuple[Any, ...]] = (
 )
 
 
-def rulebook(version: int, order: Any = None, limits: dict[str, Any] | None = None) -> PolicyTable:
+def rulebook(
+    version: int, order: Any = None, limits: dict[str, Any] | None = None, quota: dict[str, int] | None = None
+) -> PolicyTable:
     """The policy table at a version; each decides differently from the one before. `order`: of retries; `limits`: of
     the targets.
     """
@@ -38,6 +40,7 @@ def rulebook(version: int, order: Any = None, limits: dict[str, Any] | None = No
             },
             "target": {"topic": "mail-a", "allow": ["mail-*"], **(limits or {})},
             "dead_letter": {"topic": "reminders-dlq"},
+            "quota": quota,
         }
     )
     orders = Policy.model_validate(
@@ -45,6 +48,7 @@ def rulebook(version: int, order: Any = None, limits: dict[str, Any] | None = No
             "name": "orders",
             "match": {"topics": [RETRIED]},
             "order": order,
+            "quota": quota,
             "target": limits or {},
             "retry": {
                 "attempts": 3,

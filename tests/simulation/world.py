@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass
 from random import Random
+from typing import Final
 
 from policies.table import PolicyTable
 from sidecar.overflow import OverflowFull, OverflowUnavailable
@@ -17,6 +18,7 @@ from tests.simulation.replica import LEDGER, Replica, Shape, Surroundings
 from tests.simulation.workload import ORDERS, QUARANTINE, SOURCES, TARGETS, Workload, rulebook
 
 CALM_STEPS_MAX = 4_000
+QUOTAS: Final[tuple[dict[str, int] | None, ...]] = (None, {"records": 6}, {"bytes": 3_000}, {"records": 40})
 TIDY_STEPS = 10
 
 
@@ -42,7 +44,8 @@ class World:
         self.order = rng.choice(ORDERS)
         # In two of three runs some targets are limited.
         self._limits = ({}, {"rate": "40/s", "burst": 2}, {"rate": "10/s"})[seed % 3]
-        self.tables: dict[int, PolicyTable] = {1: rulebook(1, self.order, self._limits)}
+        self._quota = QUOTAS[seed % len(QUOTAS)]
+        self.tables: dict[int, PolicyTable] = {1: rulebook(1, self.order, self._limits, self._quota)}
         self.broker = Broker(self.clock)
         for topic in SOURCES:
             self.broker.create(topic, rng.randint(1, 2))
@@ -186,7 +189,7 @@ class World:
         """A new version of the rulebook; each replica hears of it when it does."""
         version = max(self.tables) + 1
         limits = self._limits if self.rng.random() < 0.8 else {}
-        self.tables[version] = rulebook(version, self.order, limits)
+        self.tables[version] = rulebook(version, self.order, limits, self._quota)
 
     def spread_policies(self) -> None:
         """A replica hears of the newest rulebook."""
@@ -259,6 +262,8 @@ class World:
             seen["known from before"] += bool(lane.entries)
             seen["moved before"] += any(held.source >= 0 for held in lane.entries.values())
             seen["struck"] += bool(lane.struck)
+            if lane.quota is not None:
+                seen["a quota reached"] += any(used.share >= 1 for used in lane.quota.used.values())
             if lane.order is not None:
                 seen["parked"] += lane.order.parked > 0
                 seen["waited for a place in the order"] += bool(lane.order.queue)
@@ -298,6 +303,8 @@ class World:
                 assert lane.advance_low() == self._end_of(lane.id.topic, lane.id.partition, lane.low), f"{lane.id}: L"
                 assert not lane.windows
                 assert not lane.changes
+                for name, used in lane.quota.used.items() if lane.quota is not None else ():
+                    assert (used.records, used.bytes) == (0, 0), f"{lane.id}: what {name} holds is miscounted"
             assert replica.emitter.load.records == 0
             assert replica.emitter.load.bytes == 0
             assert not any(replica.tally.lost.values()), "a rebuild gave records up"

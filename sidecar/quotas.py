@@ -1,0 +1,125 @@
+"""Policies' quotas: who is over one is quarantined at once, in place of being held.
+
+A quota counts for each partition of the policy's sources: what one lane holds is known exactly, by one thread, and no
+replica has to ask another. Records that were read before a crash are never refused: they were let in then.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from policies.decision import QUOTA_EXCEEDED
+from policies.model import Quota as QuotaPolicy
+from policies.table import PolicyTable
+from sidecar.departure import quarantined
+from sidecar.lane import Lane
+from sidecar.overflow_scan import OverflowScan
+from sidecar.quota import Quota
+from sidecar.reading import Read, held_of
+from sidecar.rebuild_worker import RebuildWorker
+from sidecar.record import Arrival, Departure, Held
+from sidecar.stats import QuotaUse
+
+
+class Quotas:
+    """Owned by the engine's thread. `quarantine` is the topic."""
+
+    def __init__(self, rebuild: RebuildWorker, quarantine: str) -> None:
+        self._rebuild = rebuild
+        self._quarantine = quarantine
+        self._table: PolicyTable | None = None
+        self._limits: dict[str, dict[str, QuotaPolicy]] = {}  # by source topic, by policy
+        self._scans: dict[Lane, OverflowScan] = {}
+
+    # --- what is held ---------------------------------------------------------------------------------------------
+
+    def watch(self, lane: Lane, table: PolicyTable) -> None:
+        """Count what this lane holds by the table's policies, beginning with what it holds already."""
+        limits = self._limits_of(lane.id.topic, table)
+        if lane.quota is not None and lane.quota.follow(limits):
+            return
+        self._scans.pop(lane, None)
+        lane.quota = quota = Quota(limits) if limits else None
+        if quota is None:
+            return
+        for bucket in lane.wheel.buckets.values():
+            quota.met(lane.wheel.uncancelled(bucket))
+        quota.met(lane.puts)
+        for change in lane.changes:
+            quota.met(change.records.values())
+        self._scans[lane] = OverflowScan(lane)
+
+    def _limits_of(self, topic: str, table: PolicyTable) -> Mapping[str, QuotaPolicy]:
+        if table is not self._table:
+            self._table = table
+            self._limits.clear()
+        limits = self._limits.get(topic)
+        if limits is None:
+            policies = [rule.policy for rule in table.rules(topic)]
+            limits = {policy.name: policy.quota for policy in policies if policy.quota is not None}
+            self._limits[topic] = limits
+        return limits
+
+    def step(self, lanes: Iterable[Lane], table: PolicyTable, now_ms: int) -> None:
+        """Look after lanes from their first moment on, and read on what their overflow has."""
+        if table.quotas:
+            for lane in lanes:
+                self.watch(lane, table)
+        for lane, scan in list(self._scans.items()):
+            quota = lane.quota
+            if quota is None or lane.dropped or lane.leaving:
+                del self._scans[lane]
+                continue
+            quota.met(scan.step(self._rebuild, now_ms))
+            if scan.after is None and lane.next >= lane.recovered_until:
+                quota.all_met()
+                del self._scans[lane]
+
+    # --- what was read --------------------------------------------------------------------------------------------
+
+    def admit(self, lane: Lane, read: Read) -> Read:
+        """Records decided a moment ago: those that may be held, and the departures of the others."""
+        refused: list[Departure | Arrival] = []
+
+        def may_come(record: object) -> bool:
+            held = held_of(record)
+            if held is None or self._takes(lane, held):
+                return True
+            refused.append(self._refused(lane, held))
+            return False
+
+        held = [record for record in read.held if may_come(record)]
+        others = [record for record in read.others if may_come(record)]
+        named = [record for record in read.named if may_come(record)]
+        return Read(held, others + refused, named)
+
+    def _takes(self, lane: Lane, held: Held) -> bool:
+        quota = lane.quota
+        assert quota is not None
+        if held.offset >= lane.recovered_until:
+            return quota.takes(held)
+        quota.add(held)
+        return True
+
+    def _refused(self, lane: Lane, held: Held) -> Departure:
+        assert lane.quota is not None
+        used = lane.quota.of(held.policy)
+        assert used is not None
+        detail = (
+            f"policy {held.policy} holds {used.records} records of {used.bytes} bytes of {lane.id}, its quota is "
+            + " and ".join(
+                f"{limit} {what}"
+                for limit, what in ((used.limit.records, "records"), (used.limit.bytes, "bytes"))
+                if limit is not None
+            )
+        )
+        departure = quarantined(self._quarantine, lane, held, QUOTA_EXCEEDED, detail)
+        return departure._replace(held_bytes=-1)  # it never was
+
+
+def uses_of(lanes: Iterable[Lane]) -> dict[str, QuotaUse]:
+    """What these lanes hold of each policy that has a quota."""
+    uses: dict[str, QuotaUse] = {}
+    for lane in lanes:
+        for name, used in lane.quota.used.items() if lane.quota is not None else ():
+            use = uses.get(name, QuotaUse())
+            uses[name] = QuotaUse(use.records + used.records, use.bytes + used.bytes, max(use.share, used.share))
+    return uses
