@@ -189,6 +189,8 @@ class Lane:
             self.windows.append(Window(start, len(fresh)))
             if self.quota is not None:
                 self.quota.met(fresh)
+            if self.order is not None:
+                self.order.found(fresh, False, cursor)
         self.cursor, self.promised = cursor, None
         return fresh
 

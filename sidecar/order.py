@@ -18,7 +18,7 @@ from heapq import heappop, heappush
 from typing import Any, Final
 
 from sidecar.chain import Chain, Tail, add_before, remove_before
-from sidecar.record import Held, Position
+from sidecar.record import OFFSET_MAX, Held, Position
 
 SECOND_MS: Final = 1_000
 
@@ -31,11 +31,7 @@ class Order:
     def __init__(self, key_of: Callable[[Held], Key | None]) -> None:
         self.key_of = key_of
         self.names: frozenset[str] = frozenset()  # of policies whose held records are known
-        self.scanned: frozenset[str] = frozenset()  # those that the look under way is for
-        # What the overflow has behind this is not looked at yet; None: all is known.
-        self.scan_from: Position | None = None
-        self.scan: Any = None  # a look under way, whose result the engine's turn takes
-        self.scan_at_ms = 0  # not before
+        self.sought: frozenset[str] = frozenset()  # those of them whose records in the overflow aren't known yet
         self.queue: deque[Any] = deque()  # what was read and has to wait, in the order of the offsets
         self.on_the_way: set[int] = set()  # ordered records on their way to the overflow
         self.unplaced: dict[Key, int] = {}  # offset of the record that waits for something else before it is held
@@ -86,6 +82,16 @@ class Order:
             self._tails[key] = tail._replace(stored=True)
         if self._before is not None:
             add_before(self._before.setdefault(key, []), held.offset, held.due_ms)
+
+    def found(self, records: Iterable[Held], stored: bool, cursor: Position) -> None:
+        """The overflow has these, or they are just promoted: while it is looked at, they take their places."""
+        for held in records if self.sought else ():
+            if held.source >= 0 or held.policy.rpartition("@")[0] not in self.sought:
+                continue
+            if (key := self.key_of(held)) is not None:
+                if self.before(key, OFFSET_MAX) is not None:
+                    self.park(held.due_ms)
+                self.note(key, held, stored, cursor)
 
     def returns(self, key: Key, offset: int) -> None:
         """A record that was read before a crash is on its way to the wheel again: later ones may have fired already."""

@@ -14,7 +14,6 @@ it: what waits has an open offset, and intake of the lane pauses meanwhile.
 
 import logging
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from typing import Final
 
 from xxhash import xxh3_64_intdigest
@@ -26,16 +25,14 @@ from sidecar.chain import Tail
 from sidecar.departure import dead
 from sidecar.lane import Lane
 from sidecar.order import Key, Order
-from sidecar.overflow import OverflowLoss, OverflowUnavailable, Promotion
+from sidecar.overflow_scan import OverflowScan
 from sidecar.overflow_worker import OverflowWorker
 from sidecar.reading import Item, Read, held_of, item_offset, list_of, name_of, offset_of
 from sidecar.rebuild_worker import RebuildWorker
-from sidecar.record import OFFSET_MAX, Arrival, Departure, Held
+from sidecar.record import Arrival, Departure, Held
 
 log = logging.getLogger(__name__)
 
-SCAN_RECORDS: Final = 10_000  # of the overflow at a time
-RETRY_MS: Final = 500
 SETTLED_MS: Final = 60_000  # after its due time the place of a record that was struck is forgotten
 
 _ASK: Final = object()  # not known yet
@@ -53,6 +50,7 @@ class Ordering:
         self._orders: dict[str, OrderPolicy | None] = {}  # by the policy's label
         self._names: dict[str, frozenset[str]] = {}  # policies that order, by source topic
         self._lanes: list[tuple[Lane, Order]] = []
+        self._scans: dict[Lane, OverflowScan] = {}
 
     @property
     def count(self) -> int:
@@ -89,9 +87,9 @@ class Ordering:
         fresh, order.names = names - order.names, names
         if not fresh:
             return
-        order.scanned |= fresh
         if lane.overflow_used:
-            order.scan, order.scan_from = None, lane.cursor
+            order.sought |= fresh
+            self._scans[lane] = OverflowScan(lane)
         in_wheel = [held for bucket in lane.wheel.buckets.values() for held in lane.wheel.uncancelled(bucket)]
         for held in in_wheel:
             if (key := self._key_of(held)) is not None:
@@ -125,9 +123,11 @@ class Ordering:
             for lane in lanes:
                 self.watch(lane, table)
         self._lanes = [(lane, order) for lane, order in self._lanes if not (lane.dropped or lane.leaving)]
+        for lane in [lane for lane in self._scans if lane.dropped or lane.leaving]:
+            del self._scans[lane]
         for lane, order in self._lanes:
             order.pass_time(now_ms)
-            if order.scan_from is not None:
+            if order.sought:
                 self._look(lane, order, now_ms)
             elif lane.next >= lane.recovered_until and not order.queue:
                 order.all_read_again()
@@ -138,7 +138,7 @@ class Ordering:
     def _go_on(self, lane: Lane, order: Order, now_ms: int) -> None:
         ready = Read([], [], [])
         near_ms = self._near_ms(lane, now_ms)
-        while order.queue and order.scan_from is None:
+        while order.queue and not order.sought:
             item = order.queue[0]
             held = held_of(item.record)
             key = self._key_of(held)
@@ -242,31 +242,11 @@ class Ordering:
 
     def _look(self, lane: Lane, order: Order, now_ms: int) -> None:
         """Read the lane's overflow once: which keys have something there."""
-        scan: Future[Promotion] | None = order.scan
-        if scan is None:
-            resting = 0 < order.scan_at_ms - now_ms <= RETRY_MS  # the clock may have been set back
-            if lane.loss is None and order.scan_from is not None and not resting:
-                order.scan = self._rebuild.read(lane.id, order.scan_from, SCAN_RECORDS, lane.acknowledged)
-            return
-        if not scan.done():
-            return
-        order.scan = None
-        try:
-            page = scan.result()
-        except (OverflowUnavailable, OverflowLoss) as error:
-            order.scan_at_ms = now_ms + RETRY_MS
-            log.warning("order by key waits for Redis", extra={"lane": str(lane.id), "problem": str(error)})
-            return
-        for held in page.records:
-            if held.offset in lane.skip or held.source >= 0 or name_of(held.policy) not in order.scanned:
-                continue
-            if (key := order.key_of(held)) is not None:
-                if order.before(key, OFFSET_MAX) is not None:
-                    order.park(held.due_ms)
-                order.note(key, held, True, lane.cursor)
-        order.scan_from = None if page.cursor.offset == OFFSET_MAX else page.cursor
-        if order.scan_from is None:
-            order.scanned = frozenset()
+        scan = self._scans[lane]
+        order.found(scan.step(self._rebuild, now_ms), True, lane.cursor)
+        if scan.after is None:
+            order.sought = frozenset()
+            del self._scans[lane]
 
     def _key_of(self, held: Held | None) -> Key | None:
         """By what a record is ordered: the hash of its policy's name and its key; None: it needs no order."""
