@@ -132,13 +132,11 @@ class PolicyTable:
     version: int
     policies: Mapping[str, Versioned]
     orders: bool = field(default=False, init=False)  # some policy orders by key
-    quotas: bool = field(default=False, init=False)  # some policy has a quota
     _rules: dict[str, tuple[Rule, ...]] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        policies = [versioned.policy for versioned in self.policies.values()]
-        object.__setattr__(self, "orders", any(policy.order is not None for policy in policies))
-        object.__setattr__(self, "quotas", any(policy.quota is not None for policy in policies))
+        orders = any(versioned.policy.order is not None for versioned in self.policies.values())
+        object.__setattr__(self, "orders", orders)
 
     def rules(self, topic: str) -> tuple[Rule, ...]:
         """The policies that may match records of this topic, in matching order."""

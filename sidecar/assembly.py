@@ -121,24 +121,11 @@ def build(
     problem.publisher = publisher
     limits = HeaderLimits(settings.intake.headers_max, settings.intake.header_bytes_max, settings.quarantine.topic)
     decider = Decider(limits, targets.partitions, policies.table_at, settings.own_topics, emitter.gate.failed)
-    engine = Engine(
-        engine_settings(settings),
-        Parts(
-            intake,
-            emitter,
-            settlement,
-            decider,
-            worker,
-            rebuild,
-            actions,
-            ordering,
-            Quotas(rebuild, settings.quarantine.topic),
-            assignment,
-            publisher,
-            tally,
-        ),
-        policies.table,
+    quotas = Quotas(rebuild, settings.quarantine.topic)
+    parts = Parts(
+        intake, emitter, settlement, decider, worker, rebuild, actions, ordering, quotas, assignment, publisher, tally
     )
+    engine = Engine(engine_settings(settings), parts, policies.table)
 
     def close() -> None:
         settlement.stop()

@@ -177,8 +177,7 @@ class Engine:
             return
         if self.table.orders or lane.order is not None:
             self._parts.ordering.watch(lane, self.table)
-        if self.table.quotas or lane.quota is not None:
-            self._parts.quotas.watch(lane, self.table)
+        self._parts.quotas.watch(lane, self.table)
         read = Read(*self._decider.decide_run(lane, run, offsets, self.table))
         if lane.quota is not None:
             read = self._parts.quotas.admit(lane, read)

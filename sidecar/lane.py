@@ -188,7 +188,7 @@ class Lane:
         if fresh:
             self.windows.append(Window(start, len(fresh)))
             if self.quota is not None:
-                self.quota.met(fresh)
+                self.quota.found(fresh)
             if self.order is not None:
                 self.order.found(fresh, False, cursor)
         self.cursor, self.promised = cursor, None
@@ -208,6 +208,11 @@ class Lane:
     def in_care(self, offset: int) -> bool:
         """True when the overflow has the record: its source offset is done without its being settled."""
         return offset < self.base or self.done[offset - self.base] == 1
+
+    def is_open(self, offset: int) -> bool:
+        """True while only the source has it: it is not settled, and the overflow hasn't acknowledged it."""
+        index = offset - self.base
+        return index >= 0 and not (index < len(self.done) and self.done[index])
 
     def settle(self, offsets: Sequence[int], dues_ms: Sequence[int]) -> None:
         """These records are in the ledger now: done marks for open offsets, less in their windows for others."""

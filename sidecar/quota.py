@@ -1,7 +1,7 @@
 """What is held of each policy in one lane, by policies that have a quota.
 
     read ----- add ------> used ---- left, with the block that settles it ----->
-    overflow - met, page ---^        (moved: it goes on, and counts as before)
+    overflow --- found ------^        (moved: it goes on, and counts as before)
 
 A lane begins with what its overflow has, which is read once (`overflow_scan.py`). Until that is known nothing is
 refused, and what comes from there into memory is counted as it comes. Where something can't be known (what is just
@@ -10,7 +10,7 @@ begins anew.
 No clock, no client: the engine's thread owns it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from policies.model import Quota as QuotaPolicy
@@ -50,10 +50,11 @@ class Quota:
     """See the module. `limits` are by the policy's name."""
 
     def __init__(self, limits: Mapping[str, QuotaPolicy]) -> None:
-        self._limits = limits
+        self.is_known = False  # whether all that the overflow has is counted
         self.used = {name: Used(limit) for name, limit in limits.items()}
+        self._limits = limits
         self._by_label: dict[str, Used | None] = {}
-        self._met: set[int] | None = set()  # counted while the overflow isn't known; None: it is
+        self._counted: set[int] = set()  # offsets that may come by once more
 
     def follow(self, limits: Mapping[str, QuotaPolicy]) -> bool:
         """Go by other limits of the same policies; False: they are of others, of which nothing is counted."""
@@ -68,40 +69,38 @@ class Quota:
     def takes(self, held: Held) -> bool:
         """Count a record that came, unless it is too much."""
         used = self.of(held.policy)
-        if used is None:
-            return True
-        if self._met is None and used.is_full_for(held.size):
-            return False
-        self.add(held)
+        if used is not None:
+            if self.is_known and used.is_full_for(held.size):
+                return False
+            self.add(held)
         return True
 
     def add(self, held: Held) -> None:
-        """Count a record that is held, whatever there is; while the overflow isn't known, unless somebody has."""
+        """Count a record that is held, whatever there is, unless it is counted."""
         used = self.of(held.policy)
-        if used is None:
+        if used is None or held.offset in self._counted:
             return
-        if self._met is not None:
-            if held.offset in self._met:
-                return
-            self._met.add(held.offset)
         used.records += 1
         used.bytes += held.size
+        if not self.is_known:
+            self._counted.add(held.offset)
 
-    def met(self, records: Iterable[Held]) -> None:
-        """These are in memory, or in the overflow: count those that nobody has counted yet."""
-        if self._met is not None:
+    def found(self, records: Iterable[Held]) -> None:
+        """These are held, in memory or in the overflow: count those that aren't counted yet."""
+        if not self.is_known:
             for held in records:
                 self.add(held)
 
     def struck(self, held: Held, carried: Held | None) -> None:
         """A held record was cancelled, replaced or moved: it counts until that is settled, or, moved, as `carried`."""
-        self.met((held,))
-        if self._met is not None and carried is not None:
-            self._met.add(carried.offset)
+        self.found((held,))
+        if not self.is_known and carried is not None:
+            self._counted.add(carried.offset)
 
-    def all_met(self) -> None:
-        """There is nothing more."""
-        self._met = None
+    def all_found(self, may_come: Callable[[int], bool]) -> None:
+        """There is nothing more but what is read again; `may_come` of an offset says whether it is."""
+        self.is_known = True
+        self._counted = set(filter(may_come, self._counted))
 
     def left(self, records: Left) -> None:
         """These are settled."""

@@ -34,18 +34,31 @@ class Quotas:
     def watch(self, lane: Lane, table: PolicyTable) -> None:
         """Count what this lane holds by the table's policies, beginning with what it holds already."""
         limits = self._limits_of(lane.id.topic, table)
-        if lane.quota is not None and lane.quota.follow(limits):
+        if lane.quota is None and not limits:
             return
+        if lane.quota is None or not lane.quota.follow(limits):
+            self._begin(lane, limits)
+        if lane in self._scans:
+            self._see_whether_known(lane)
+
+    def _begin(self, lane: Lane, limits: Mapping[str, QuotaPolicy]) -> None:
         self._scans.pop(lane, None)
         lane.quota = quota = Quota(limits) if limits else None
         if quota is None:
             return
-        for bucket in lane.wheel.buckets.values():
-            quota.met(lane.wheel.uncancelled(bucket))
-        quota.met(lane.puts)
-        for change in lane.changes:
-            quota.met(change.records.values())
         self._scans[lane] = OverflowScan(lane)
+        for bucket in lane.wheel.buckets.values():
+            quota.found(lane.wheel.uncancelled(bucket))
+        quota.found(lane.puts)
+        for change in lane.changes:
+            quota.found(held for held in change.records.values() if held.offset not in lane.skip)
+
+    def _see_whether_known(self, lane: Lane) -> None:
+        """The overflow is read, and so is again what was read before a crash."""
+        if self._scans[lane].after is None and lane.next >= lane.recovered_until:
+            assert lane.quota is not None
+            lane.quota.all_found(lane.is_open)
+            del self._scans[lane]
 
     def _limits_of(self, topic: str, table: PolicyTable) -> Mapping[str, QuotaPolicy]:
         if table is not self._table:
@@ -60,18 +73,13 @@ class Quotas:
 
     def step(self, lanes: Iterable[Lane], table: PolicyTable, now_ms: int) -> None:
         """Look after lanes from their first moment on, and read on what their overflow has."""
-        if table.quotas:
-            for lane in lanes:
-                self.watch(lane, table)
         for lane, scan in list(self._scans.items()):
-            quota = lane.quota
-            if quota is None or lane.dropped or lane.leaving:
+            if lane.quota is None or lane.dropped or lane.leaving:
                 del self._scans[lane]
-                continue
-            quota.met(scan.step(self._rebuild, now_ms))
-            if scan.after is None and lane.next >= lane.recovered_until:
-                quota.all_met()
-                del self._scans[lane]
+            else:
+                lane.quota.found(scan.step(self._rebuild, now_ms))
+        for lane in lanes:
+            self.watch(lane, table)
 
     # --- what was read --------------------------------------------------------------------------------------------
 

@@ -79,7 +79,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "withdrawal.py", "stay = lane.order.on_the_way if lane.order is not None else ()", "stay = ()", ORDER
     ),
     "what Redis has of a key is not looked for": Mutant(
-        "ordering.py", "            order.scan, order.scan_from = None, lane.cursor", "            pass", ORDER
+        "ordering.py", "            order.sought |= fresh", "            pass", ORDER
     ),
     "one that waits for its target is passed": Mutant("ordering.py", "if key in order.unplaced:", "if False:", ORDER),
     "one that isn't read again yet is passed": Mutant(
@@ -87,6 +87,15 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "what comes back loses its place": Mutant(
         "in_order.py", "if lane.order is None or isinstance(parcel, Departure):", "if True:", ORDER
+    ),
+    "a quota forgets what is redone": Mutant(
+        "deciding.py", "        lane.quota.add(held)\n    return None", "        pass\n    return None"
+    ),
+    "what is moved counts twice": Mutant(
+        "quota.py", "            self._counted.add(carried.offset)", "            pass"
+    ),
+    "what is promoted isn't counted": Mutant(
+        "lane.py", "                self.quota.found(fresh)", "                pass"
     ),
     "the cursor passes what is only on its way": Mutant(
         "lane.py",

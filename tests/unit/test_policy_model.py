@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from policies.log import schema_of
 from policies.model import Policy, policy_document, policy_schema
 
 RETRY: dict[str, Any] = {
@@ -129,7 +130,7 @@ def test_a_policy_cannot_be_changed() -> None:
 
 def test_the_schema_is_json_and_names_every_public_field() -> None:
     schema = json.loads(json.dumps(policy_schema()))
-    assert set(schema["properties"]) == {"name", "match", "retry", "delay", "order", "target", "dead_letter"}
+    assert set(schema["properties"]) == {"name", "match", "retry", "delay", "order", "quota", "target", "dead_letter"}
     assert schema["additionalProperties"] is False
     assert [list(kind["required"]) for kind in schema["oneOf"]] == [["retry"], ["delay"]]
     assert set(schema["$defs"]["Retry"]["properties"]) == {
@@ -142,3 +143,13 @@ def test_the_schema_is_json_and_names_every_public_field() -> None:
         "spread",
         "spread_max",
     }
+
+
+@pytest.mark.parametrize("quota", [{}, {"records": 0}, {"bytes": True}, {"records": "many"}, {"records": 1, "more": 2}])
+def test_a_quota_says_how_much(quota: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="quota"):
+        Policy.model_validate({**DELAY, "quota": quota})
+    for good in ({"records": 1}, {"bytes": 1}, {"records": 5, "bytes": 10}):
+        policy = Policy.model_validate({**DELAY, "quota": good})
+        assert policy_document(policy)["quota"] == good
+        assert schema_of(policy) == 2
