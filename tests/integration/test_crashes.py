@@ -10,12 +10,12 @@ from tests.services.oracle import Traffic
 from tests.services.sidecar_process import Sidecar
 from tests.services.waiting import wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_800)]
 
 KILLS = 20
 RATE = 1_000
-FLOWING = 2 * RATE + RATE // 10  # outstanding when there is no backlog: records wait two seconds on average
-RECOVERY_S = 120.0
+FLOWING = 2 * RATE + RATE // 2  # outstanding when there is no backlog: records wait two seconds on average
+RECOVERY_S = 300.0
 SEED = 20
 # What was emitted since the last block is repeated: an interval of 50 ms and the way to the broker and back, which a
 # busy machine stretches. Right after a recovery the backlog leaves at full speed, many times the rate.

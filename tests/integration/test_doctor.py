@@ -10,6 +10,7 @@ from sidecar import doctor
 from sidecar.config import Settings
 from sidecar.finding import Finding, Severity
 from tests.services.kafka import Kafka
+from tests.services.waiting import WAIT_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("patient_doctor")]
 
@@ -70,7 +71,7 @@ def test_an_empty_cluster_gets_the_commands_that_create_what_is_missing(place: P
         assert findings[part].severity is Severity.WARNING
         assert f"--create --topic {topic} " in findings[part].fix
     assert "there are none" in findings["policies"].what
-    topics = kafka.admin.list_topics(timeout=10).topics
+    topics = kafka.admin.list_topics(timeout=WAIT_S).topics
     assert not [name for name in topics if place.mark in name], "the doctor writes nothing"
 
 

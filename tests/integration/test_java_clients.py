@@ -12,7 +12,7 @@ from tests.services.clients import consumer
 from tests.services.java_tools import JavaTools
 from tests.services.kafka import Kafka
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 ANSWER_S = 60.0
 RECORDS = 20_000
@@ -64,7 +64,7 @@ def test_producer_and_consumer_performance(java_tools: JavaTools, clients_kafka:
 def test_producer_performance_in_transactions(java_tools: JavaTools, clients_kafka: Kafka) -> None:
     topic = clients_kafka.topic("transactions", partitions=2)
     size = ("--num-records", "2000", "--record-size", str(RECORD_BYTES), "--throughput", "4000")
-    ids = ("--transactional-id", topic, "--transaction-duration-ms", "20")
+    ids = ("--transactional-id", topic, "--transaction-duration-ms", "2")
     said = java_tools.run("ProducerPerformance", "--topic", topic, *size, *ids)
     assert "2000 records sent" in said.splitlines()[-1]
     assert len(clients_kafka.read_all(topic)) == 2_000

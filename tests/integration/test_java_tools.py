@@ -13,10 +13,12 @@ from sidecar.embedded.reference import ReferenceKafka
 from tests.services.clients import consumer
 from tests.services.fixtures import missing
 from tests.services.java_tools import JavaTools
-from tests.services.kafka import Kafka
+from tests.services.kafka import ANSWER_TIMEOUT_S, Kafka
 from tests.services.waiting import wait_until
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+MOVED_S = 200.0
 
 
 def test_topics_are_created_described_grown_and_deleted(java_tools: JavaTools, clients_kafka: Kafka) -> None:
@@ -64,7 +66,7 @@ def test_records_are_deleted_and_offsets_told(java_tools: JavaTools, clients_kaf
     said = java_tools.run("DeleteRecordsCommand", "--offset-json-file", str(wanted))
     assert f"partition: {topic}-0\tlow_watermark: 4" in said
     reader = consumer(clients_kafka.bootstrap, "none")
-    assert reader.get_watermark_offsets(TopicPartition(topic, 0), 30) == (4, 10)
+    assert reader.get_watermark_offsets(TopicPartition(topic, 0), ANSWER_TIMEOUT_S) == (4, 10)
     reader.close()
     for time, offsets in (("earliest", (4, 0)), ("latest", (10, 0)), ("1007", (7, None)), ("max-timestamp", (9, None))):
         said = java_tools.run("GetOffsetShell", "--topic", topic, "--time", time)
@@ -124,7 +126,7 @@ def test_replicas_move_and_a_leader_is_elected(three_brokers: ReferenceKafka, tm
     plan.write_text(json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": 0, "replicas": [3, 1]}]}))
     move = ("ReassignPartitionsCommand", "--reassignment-json-file", str(plan))
     assert "Successfully started partition reassignment" in tools.run(*move, "--execute")
-    wait_until(lambda: "is completed." in tools.run(*move, "--verify"), otherwise=lambda: "the move does not end")
+    wait_until(lambda: "is completed." in tools.run(*move, "--verify"), MOVED_S, lambda: "the move does not end")
     elect = ("--election-type", "preferred", "--topic", topic, "--partition", "0")
     assert "Successfully completed leader election" in tools.run("LeaderElectionCommand", *elect)
     row = tools.run("TopicCommand", "--describe", "--topic", topic).strip().splitlines()[1]

@@ -18,9 +18,11 @@ from sidecar.embedded.maven import MavenKafka
 from sidecar.embedded.reference import PROGRAM, ReferenceKafka
 from tests.services.waiting import wait_until
 
+DOCKER = {"timeout": 300}  # of the engine's client: containers start slowly on a busy machine
 IMAGE = os.environ.get("TICKOVER_TEST_KAFKA_IMAGE", "apache/kafka:4.1.1")
 STANDIN_IMAGE = "tickover-standin/kafka"
-START_TIMEOUT_S = 90.0
+START_TIMEOUT_S = 180.0
+STOP_TIMEOUT_S = 60
 
 # Short session timeouts let tests see a member's death soon; the group's own default stays the client's.
 PROPERTIES = {"group.min.session.timeout.ms": "1000"}
@@ -82,7 +84,7 @@ class ContainerServer:
     def __init__(self, image: str) -> None:
         port = free_port()
         self.bootstrap = f"127.0.0.1:{port}"
-        self._container = DockerContainer(image).with_bind_ports(_CONTAINER_PORT, port)
+        self._container = DockerContainer(image, docker_client_kw=DOCKER).with_bind_ports(_CONTAINER_PORT, port)
         for name, value in _container_settings(self.bootstrap).items():
             self._container.with_env(name, value)
         self._created = False
@@ -99,7 +101,7 @@ class ContainerServer:
 
     def stop(self) -> None:
         """Orderly end."""
-        self._wrapped().stop(timeout=20)
+        self._wrapped().stop(timeout=STOP_TIMEOUT_S)
 
     def kill(self) -> None:
         """SIGKILL."""
@@ -134,7 +136,7 @@ def find_image(public: str = IMAGE, standin: str = STANDIN_IMAGE) -> str:
     """The public image, or the stand-in of tests/images/build; raises LookupError with what is missing."""
     _look_for_engine()
     try:
-        client = docker.from_env(timeout=60)
+        client = docker.from_env(**DOCKER)
     except (
         docker.errors.DockerException,
         requests.exceptions.RequestException,

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 _PRODUCE = 0
 _VERSION = 3
-_TIMEOUT_S = 10.0
+_TIMEOUT_S = 60.0
 
 
 def produce_raw(
