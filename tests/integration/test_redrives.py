@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import httpx
 import pytest
 from confluent_kafka import Message
 
@@ -20,7 +21,7 @@ name: orders
 match: {topics: ["~orders-retry"]}
 retry: {attempts: 1, backoff: {kind: fixed, delay: 10ms}}
 """
-WAIT_S = 60.0
+WAIT_S = 180.0
 AT_ONCE = {"rate": 0, "watch": 0, "confirm_all": True}
 
 
@@ -65,6 +66,20 @@ class Bench:
         self.until(plan, "planned")
         return str(plan)
 
+    def run(self, plan: str) -> None:
+        """Begin to send the rest: what has just ended may still be closing its clients."""
+        self.told(plan, 202)
+
+    def told(self, plan: str, status: int, type: str = "") -> None:
+        """Ask for the rest until this is the answer."""
+        answers: list[httpx.Response] = []
+
+        def is_told() -> bool:
+            answers.append(self.sidecar.call("POST", f"/v1/redrives/{plan}/run"))
+            return answers[-1].status_code == status and type in answers[-1].text
+
+        self.wait(is_told, lambda: answers[-1].text)
+
     def state(self, plan: str) -> dict[str, Any]:
         return self.ask("GET", f"/{plan}", 200)
 
@@ -105,19 +120,17 @@ def test_plan_canary_run(bench: Bench) -> None:
     bench.ask("POST", f"/{plan}/canary", count=7)
     assert bench.until(plan, "canaried")["sent"] == 7
     assert bench.arrived("whole").total() == 7
-    bench.ask("POST", f"/{plan}/run")
+    bench.run(plan)
     done = bench.until(plan, "done")
     assert (done["sent"], done["records"]["remaining"], done["failed_again"]) == (300, 0, 0)
     assert bench.arrived("whole") == numbers(range(300))
-    # What has just ended may still be closing its clients.
-    problem = lambda: bench.ask("POST", f"/{plan}/run", 409)["type"]  # noqa: E731
-    wait_until(lambda: problem() == "/problems/redrive-ended", 30.0, problem)
+    bench.told(plan, 409, "/problems/redrive-ended")
 
 
 def test_what_a_redriven_record_carries(bench: Bench) -> None:
     bench.letters("lineage", 2, partitions=1)
     plan = bench.plan("lineage", filter={"error_class": "E"}, confirm_all=False)
-    bench.ask("POST", f"/{plan}/run")
+    bench.run(plan)
     bench.until(plan, "done")
     [message] = bench.site.kafka.read_all(bench.site.name("lineage"))
     assert message.value() == b"1"
@@ -133,7 +146,7 @@ def test_what_a_redriven_record_carries(bench: Bench) -> None:
 def test_too_many_that_fail_again_stop_it(bench: Bench) -> None:
     bench.letters("failing", 400)
     plan = bench.plan("failing", watch="60s", stop_share=0.01, rate=4)
-    bench.ask("POST", f"/{plan}/run")
+    bench.run(plan)
     dead = bench.site.name("failing-dlq")
     failed = bench.site.kafka.read(bench.site.name("failing"), 8)  # its consumer fails each, and forwards the headers
     bench.send(dead, [(message.key(), message.value(), headers_of(message), 0, 0) for message in failed])
@@ -143,7 +156,7 @@ def test_too_many_that_fail_again_stop_it(bench: Bench) -> None:
     assert stopped["sent"] < 400
     assert bench.arrived("failing").total() == stopped["sent"]
     bench.ask("POST", f"/{plan}/abort")
-    assert bench.ask("POST", f"/{plan}/run", 409)["type"] == "/problems/redrive-ended"
+    bench.told(plan, 409, "/problems/redrive-ended")
 
 
 def test_letters_that_were_redriven_often_stay(bench: Bench) -> None:
@@ -152,7 +165,7 @@ def test_letters_that_were_redriven_often_stay(bench: Bench) -> None:
     bench.send(bench.site.name("looping-dlq"), [(b"k", b"often", counted, 0, 0)])
     plan = bench.plan("looping")
     assert bench.state(plan)["planned"]["skipped"] == {"redriven_too_often": 1}
-    bench.ask("POST", f"/{plan}/run")
+    bench.run(plan)
     assert bench.until(plan, "done")["skipped"] == {"redriven_too_often": 1}
     assert bench.arrived("looping") == numbers(range(1))
 
@@ -162,7 +175,7 @@ def test_a_letter_too_large_for_its_target_is_passed_over(bench: Bench) -> None:
     bench.send(bench.site.name("small-dlq"), [(b"k", os.urandom(5_000), bench.headers(0), 0, 0)] * 3)
     bench.send(bench.site.name("small-dlq"), [(b"k", b"%d" % n, bench.headers(n), 0, 0) for n in range(50, 60)])
     plan = bench.plan("small")
-    bench.ask("POST", f"/{plan}/run")
+    bench.run(plan)
     done = bench.until(plan, "done")
     assert (done["sent"], done["skipped"]) == (60, {"too_large": 3})
     assert bench.arrived("small") == numbers(range(60))
@@ -170,21 +183,21 @@ def test_a_letter_too_large_for_its_target_is_passed_over(bench: Bench) -> None:
 
 def test_a_target_that_is_gone_stops_it(bench: Bench) -> None:
     bench.letters("vanishing", 300)
-    plan = bench.plan("vanishing", rate=20)
-    bench.ask("POST", f"/{plan}/run")
+    plan = bench.plan("vanishing", rate=2)  # slow: it goes on when the target goes
+    bench.run(plan)
     bench.wait(lambda: bench.state(plan)["sent"] > 0, lambda: "nothing is sent")
     [gone] = bench.site.kafka.admin.delete_topics([bench.site.name("vanishing")]).values()
     gone.result(WAIT_S)
     stopped = bench.until(plan, "stopped")
     assert "target" in stopped["reason"]
     assert stopped["sent"] + stopped["records"]["remaining"] == 300  # nothing is passed over
-    assert bench.ask("POST", f"/{plan}/run", 409)["type"] == "/problems/target-gone"
+    bench.told(plan, 409, "/problems/target-gone")
 
 
 def test_an_abort_ends_a_run(bench: Bench) -> None:
     bench.letters("ended", 300)
-    plan = bench.plan("ended", rate=20)
-    bench.ask("POST", f"/{plan}/run")
+    plan = bench.plan("ended", rate=2)
+    bench.run(plan)
     assert bench.ask("POST", f"/{plan}/run", 409)["type"] == "/problems/redrive-active"
     bench.wait(lambda: bench.state(plan)["sent"] > 0, lambda: "nothing is sent")
     assert bench.ask("POST", f"/{plan}/abort")["state"] == "aborted"
@@ -194,33 +207,53 @@ def test_an_abort_ends_a_run(bench: Bench) -> None:
 
 def test_killed_in_mid_run_it_goes_on_and_sends_each_letter_once(bench: Bench) -> None:
     count = 8_000
-    bench.letters("killed", count)
-    plan = bench.plan("killed", rate=3_000)
-    bench.ask("POST", f"/{plan}/run")
-    bench.wait(lambda: bench.state(plan)["sent"] > count / 10, lambda: "nothing is sent")
-    bench.sidecar.kill()
-    bench.sidecar.start()
-    assert bench.state(plan)["sent"] < count, "it was done before it was killed"
-    assert bench.until(plan, "done")["sent"] == count
-    assert bench.arrived("killed") == numbers(range(count))
+
+    def was_cut(rate: int) -> bool:
+        role = f"killed-{rate}"
+        bench.letters(role, count)
+        plan = bench.plan(role, rate=rate)
+        bench.run(plan)
+        bench.wait(lambda: bench.state(plan)["sent"] > count / 10, lambda: "nothing is sent")
+        bench.sidecar.kill()
+        before = bench.arrived(role).total()
+        bench.sidecar.start()
+        assert bench.until(plan, "done")["sent"] == count
+        assert bench.arrived(role) == numbers(range(count))
+        return before < count
+
+    # On a busy machine it may be done before it is killed.
+    assert any(was_cut(rate) for rate in (3_000, 500, 100))
 
 
 def test_a_zombie_that_wakes_up_after_a_takeover_sends_nothing(bench: Bench) -> None:
     count = 1_000
-    bench.letters("frozen", count)
     other = bench.site.sidecar("two", REDRIVE__RAMP="0ms").start()
-    plan = bench.plan("frozen", rate=100)
-    bench.ask("POST", f"/{plan}/run")
-    bench.wait(lambda: bench.state(plan)["sent"] > 0, lambda: "nothing is sent")
-    bench.sidecar.freeze()
 
-    def taken() -> dict[str, Any]:
-        document: dict[str, Any] = other.call("GET", f"/v1/redrives/{plan}").json()
-        return document
+    def was_taken(rate: int) -> bool:
+        role = f"frozen-{rate}"
+        bench.letters(role, count)
+        plan = bench.plan(role, rate=rate)
+        bench.run(plan)
+        bench.wait(lambda: bench.state(plan)["sent"] > 0, lambda: "nothing is sent")
+        bench.sidecar.freeze()
 
-    bench.wait(lambda: taken()["owner"] == "two", lambda: f"nobody took over: {taken()}")
-    bench.sidecar.thaw()
-    bench.wait(lambda: taken()["state"] == "done", lambda: f"not done: {taken()}")
-    assert (taken()["owner"], taken()["sent"]) == ("two", count)
+        def taken() -> dict[str, Any]:
+            document: dict[str, Any] = other.call("GET", f"/v1/redrives/{plan}").json()
+            return document
+
+        bench.wait(lambda: is_left(taken()), lambda: f"nobody took over: {taken()}")
+        owner = taken()["owner"]
+        bench.sidecar.thaw()
+        bench.wait(lambda: taken()["state"] == "done", lambda: f"not done: {taken()}")
+        assert taken()["sent"] == count
+        assert bench.arrived(role) == numbers(range(count))
+        return bool(owner == "two")
+
+    # On a busy machine it may be done before it is frozen.
+    assert any(was_taken(rate) for rate in (100, 10))
     other.stop()
-    assert bench.arrived("frozen") == numbers(range(count))
+
+
+def is_left(document: dict[str, Any]) -> bool:
+    """Whether whoever was frozen has no more to do with it."""
+    return bool(document["owner"] == "two" or document["state"] == "done")

@@ -12,7 +12,7 @@ from tests.services.oracle import Traffic
 from tests.services.site import Site
 from tests.services.waiting import wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 RATE = 200
 FLOWING_S = 120.0  # a client that hangs in a call is given up after 10 s, and Kafka's state is read again

@@ -14,7 +14,7 @@ from tests.services.sidecar_process import Sidecar
 from tests.services.site import Site
 from tests.services.waiting import wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.integration
 
 POLICIES = """
 name: errors
@@ -23,7 +23,7 @@ delay: {default: 10ms, max: 1h}
 target: {allow: ["~*"]}
 """
 RECORDS = 40
-ARRIVE_S = 60.0  # a client that hangs in a call is given up after 10 s, and Kafka's state is read again
+ARRIVE_S = 180.0  # a client that hangs in a call is given up after 10 s, and Kafka's state is read again
 OF_PRODUCE = [
     Errors.NOT_LEADER_OR_FOLLOWER,
     Errors.REQUEST_TIMED_OUT,

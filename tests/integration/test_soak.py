@@ -12,7 +12,7 @@ from tests.faults.scene import Scene, Servers
 from tests.services.fixtures import missing
 from tests.soak.__main__ import Row, table
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_800)]
 
 SHORT = ("kill -9 of all", "zombie", "clock steps", "Redis wiped", "broker killed")
 FAULTS_MIN = 15
