@@ -140,7 +140,7 @@ def test_what_retention_took_is_named(kafka, warehouse) -> None:
     take_in(warehouse, kafka, ledger)
     send(kafka, ledger, *(block(settled=emitted(n, 1)) for n in range(1, 6)))
     [deleted] = kafka.admin.delete_records([TopicPartition(ledger, 0, 4)]).values()
-    deleted.result(30)
+    deleted.result(90)
     came = take_in(warehouse, kafka, ledger)
     assert [tuple(place) for place in came.lost] == [(ledger, 0, 1, 4)]
     assert [row[8] for row in table(warehouse, "lifecycle")] == [0, 4, 5]
@@ -152,11 +152,11 @@ def test_aborted_blocks_do_not_count(kafka, warehouse) -> None:
 
     ledger = kafka.topic("ledger")
     producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": ledger, "log_level": 0})
-    producer.init_transactions(30)
+    producer.init_transactions(90)
     for first, end in ((0, producer.commit_transaction), (1, producer.abort_transaction)):
         producer.begin_transaction()
         producer.produce(ledger, block(settled=emitted(first, 1)), b"k")
-        producer.flush(30)
-        end(30)
+        producer.flush(90)
+        end(90)
     assert take_in(warehouse, kafka, ledger).settled == {"emitted": 1}
     assert take_in(warehouse, kafka, ledger).settled == {}

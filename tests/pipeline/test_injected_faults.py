@@ -45,10 +45,10 @@ def site(new_site: Callable[[], Site]) -> Iterator[Site]:
 
     for hours in HOURS:
         site.send(source, [("tickover-delay", f"{hours}h".encode())])
-    wait_until(lambda: counts()["held"]["overflow"] == len(HOURS), 60, sidecar.last_words)
+    wait_until(lambda: counts()["held"]["overflow"] == len(HOURS), otherwise=sidecar.last_words)
     for _ in range(EMITTED):
         site.send(source)
-    wait_until(lambda: counts()["emitted"] == EMITTED, 60, sidecar.last_words)
+    wait_until(lambda: counts()["emitted"] == EMITTED, otherwise=sidecar.last_words)
     assert sidecar.stop() == 0
     yield site
     site.close()

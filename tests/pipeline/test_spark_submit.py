@@ -14,10 +14,10 @@ from tests.pipeline.ledger_rows import NOW_MS, block, emitted, entries
 from tests.services.spark import spark_settings
 from tests.source import ROOT
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_200)]
 
-ARCHIVE_S = 120.0
-JOB_S = 400.0
+ARCHIVE_S = 400.0
+JOB_S = 700.0
 BARE_PYTHON = """#!/bin/sh
 # This environment's packages without its tickover: that must come out of the archive.
 PYTHONPATH="$PYTHONPATH:{packages}" exec {python} -S "$@"
