@@ -35,6 +35,8 @@ class Order:
         self.queue: deque[Any] = deque()  # what was read and has to wait, in the order of the offsets
         self.on_the_way: set[int] = set()  # ordered records on their way to the overflow
         self.unplaced: dict[Key, int] = {}  # offset of the record that waits for something else before it is held
+        self.refused: dict[Key, int] = {}  # offset of the last one that was not let in and hasn't left yet
+        self._refused_at: dict[int, Key] = {}
         self._waiting_for_place: dict[int, Key] = {}
         self._blocked: dict[Key, Position] = {}  # the overflow has a record there, to come before what is in the wheel
         self._expected: set[int] = set()  # offsets of these, until they have fired or left
@@ -135,6 +137,11 @@ class Order:
         key = self._waiting_for_place.pop(offset, None)
         if key is not None and self.unplaced.get(key) == offset:
             del self.unplaced[key]
+
+    def refuse(self, key: Key, offset: int) -> None:
+        """A record leaves in place of being held. Until it has, a crash may undo that: later ones of its key wait."""
+        self.refused[key] = offset
+        self._refused_at[offset] = key
 
     def redone(self, held: Held) -> None:
         """A change block that the overflow hasn't has this record again."""
@@ -255,6 +262,10 @@ class Order:
         if self._returning:
             for offset in offsets:
                 self.returned(offset)
+        for offset in self._refused_at.keys() & offsets if self._refused_at else ():
+            refused = self._refused_at.pop(offset)
+            if self.refused.get(refused) == offset:
+                del self.refused[refused]
         for offset in offsets:
             key = self._last.pop(offset, None)
             if key is not None:  # it came in its order: nothing of its key is held any more

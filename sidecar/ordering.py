@@ -27,7 +27,7 @@ from sidecar.lane import Lane
 from sidecar.order import Key, Order
 from sidecar.overflow_scan import OverflowScan
 from sidecar.overflow_worker import OverflowWorker
-from sidecar.reading import Item, Read, held_of, item_offset, list_of, name_of, offset_of
+from sidecar.reading import Item, Read, held_of, item_offset, list_of, name_of, offset_of, refused_of
 from sidecar.rebuild_worker import RebuildWorker
 from sidecar.record import Arrival, Departure, Held
 
@@ -115,7 +115,8 @@ class Ordering:
         self._go_on(lane, order, now_ms)
 
     def _needs_order(self, read: Read) -> bool:
-        return any(self._key_of(held_of(record)) is not None for kind in read for record in kind)
+        records = (record for kind in read for record in kind)
+        return any(self._key_of(held_of(record) or refused_of(record)) is not None for record in records)
 
     def step(self, lanes: Iterable[Lane], table: PolicyTable, now_ms: int) -> None:
         """Look after lanes from their first moment on, and let go on what waited for something that has come."""
@@ -142,7 +143,9 @@ class Ordering:
             item = order.queue[0]
             held = held_of(item.record)
             key = self._key_of(held)
-            if key is None or held is None:
+            if held is None or key is None:
+                if (key := self._key_of(refused_of(item.record))) is not None:
+                    order.refuse(key, item.offset)
                 list_of(ready, item).append(item.record)
             elif (behind := self._behind(lane, order, key, held, now_ms)) is None:
                 break
@@ -157,7 +160,7 @@ class Ordering:
 
     def _behind(self, lane: Lane, order: Order, key: Key, held: Held, now_ms: int) -> Held | Departure | None:
         """The record as it takes its place behind the one before it; None: it has to wait."""
-        if key in order.unplaced:
+        if key in order.unplaced or key in order.refused:
             return None
         tail = order.before(key, held.offset)
         if tail is None:
@@ -181,6 +184,7 @@ class Ordering:
         self, lane: Lane, order: Order, key: Key, item: Item, behind: Held | Departure, near_ms: int, ready: Read
     ) -> None:
         if isinstance(behind, Departure):
+            order.refuse(key, behind.offset)
             ready.others.append(behind)
         elif item.kind == 0:
             stored = behind.due_ms > near_ms or self._hidden(lane, order, key, behind) is not None
@@ -248,7 +252,7 @@ class Ordering:
             order.sought = frozenset()
             del self._scans[lane]
 
-    def _key_of(self, held: Held | None) -> Key | None:
+    def _key_of(self, held: Held | Departure | None) -> Key | None:
         """By what a record is ordered: the hash of its policy's name and its key; None: it needs no order."""
         if held is None or held.key is None:
             return None

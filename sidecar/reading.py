@@ -3,6 +3,7 @@
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
+from policies.decision import QUOTA_EXCEEDED
 from sidecar.deciding import Named
 from sidecar.record import Arrival, Carried, Departure, Held
 
@@ -36,6 +37,11 @@ def held_of(record: Any) -> Held | None:
     if isinstance(record, Arrival):
         return record.held
     return record if isinstance(record, Held) else None
+
+
+def refused_of(record: Any) -> Departure | None:
+    """The record that would have been held, had there been room; None: it isn't one of these."""
+    return record if isinstance(record, Departure) and record.reason == QUOTA_EXCEEDED else None
 
 
 def offset_of(record: Any) -> int:

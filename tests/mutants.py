@@ -81,7 +81,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "what Redis has of a key is not looked for": Mutant(
         "ordering.py", "            order.sought |= fresh", "            pass", ORDER
     ),
-    "one that waits for its target is passed": Mutant("ordering.py", "if key in order.unplaced:", "if False:", ORDER),
+    "one that waits for its target is passed": Mutant("ordering.py", "if key in order.unplaced or", "if", ORDER),
     "one that isn't read again yet is passed": Mutant(
         "in_order.py", "if order.must_wait(key, held.offset, lane.next, lane.cursor):", "if False:", ORDER
     ),

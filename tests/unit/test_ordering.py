@@ -4,13 +4,14 @@ from typing import Any
 
 import pytest
 
-from policies.model import Match, Order, Policy, Versioned
+from policies.model import Match, Order, Policy, Quota, Versioned
 from policies.table import PolicyTable
 from sidecar.chain import Tail
 from sidecar.order import Order as BareOrder
 from sidecar.overflow import OverflowUnavailable
 from sidecar.record import Headers, Held, Position
 from tests.simulation.fake_kafka import CREATE_TIME, FakeRecord
+from tests.simulation.workload import QUARANTINE
 from tests.unit.engine_bench import SOURCE, Bench
 
 FAR_MS = 30_000  # beyond the bench's horizon of 2 s
@@ -225,6 +226,27 @@ def test_while_redis_is_away_a_new_owner_asks_now_and_then(bench: OrderBench, ca
     bench.overflow.failing = working
     bench.wait_until(lambda: len(bench.records("mail")) == 2)
     assert bench.values("mail") == [b"far", b"near"]
+
+
+def test_who_comes_after_a_refused_one_waits_until_that_has_left(bench: OrderBench) -> None:
+    def limit(records: int) -> None:
+        policy = ordered().policies["reminders"].policy
+        limited = policy.model_copy(update={"quota": Quota(records=records)})
+        bench.use(PolicyTable(1, {"reminders": Versioned(limited, 1, "me", 0, "api")}))
+
+    limit(1)
+    bench.fail(b"another", key=b"other", attempt=3)
+    bench.wait_until(lambda: bench.lane.overflow_held == 1)
+    bench.fail(b"refused")
+    bench.wait_until(lambda: bench.lane.accepted == 2)
+    limit(2)
+    bench.fail(b"after")
+    bench.wait_until(lambda: bench.lane.accepted == 3)
+    assert bench.lane.order is not None
+    assert [item.offset for item in bench.lane.order.queue] == [2]
+    assert bench.lane.settled_count == 0
+    bench.wait_until(lambda: bench.values("mail") == [b"after"])
+    assert bench.values(QUARANTINE) == [b"refused"]
 
 
 GOLD = ("tenant", b"gold")
