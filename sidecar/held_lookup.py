@@ -101,7 +101,7 @@ class LocalLookUp:
         for view in views:
             found = {held.offset: (held, WHEEL) for held in view.leaving if held_id(held) == id}
             found |= {held.offset: (held, tier) for held, tier in self._all_in_memory(view) if held_id(held) == id}
-            held = overflow.find(view.lane, id)
+            held = overflow.find(view.lane, id, view.acknowledged)
             if held is not None and held.position > view.cursor and held.offset not in view.skip:
                 found.setdefault(held.offset, (held, OVERFLOW))
             rows += [row_of(view.lane, held, tier) for held, tier in found.values()]
@@ -115,7 +115,7 @@ class LocalLookUp:
         overflow = HeldOverflow(self._redis, self._group, self._breather.rest)
         counts: Counter[int] = Counter()
         for view in views:
-            counts.update(overflow.minutes(view.lane, view.cursor, until_ms, view.skip))
+            counts.update(overflow.minutes(view.lane, view.cursor, until_ms, view.skip, view.acknowledged))
             for held, _ in self._all_in_memory(view):
                 counts[held.due_ms // FINE.slot_ms if held.due_ms < until_ms else -1] += 1
         return Answer([view.lane for view in views], [], None, dict(counts))
@@ -153,7 +153,7 @@ class LocalLookUp:
     def _in_redis(
         self, view: LaneView, start: Position, needles: Sequence[bytes], overflow: HeldOverflow
     ) -> Iterator[Item]:
-        for position, held in overflow.stream(view.lane, start, needles):
+        for position, held in overflow.stream(view.lane, start, needles, view.acknowledged):
             if held is None or held.offset not in view.skip:
                 yield key_of(view.lane, position), held, OVERFLOW
 

@@ -51,7 +51,8 @@ class _Opened(NamedTuple):
 
 class HeldOverflow:
     """The overflow of one group, for one reading thread at a time. `pause` is called between chunks, so that other
-    threads of the process may go on. Everything raises OverflowUnavailable or OverflowLoss.
+    threads of the process may go on. Everything raises OverflowUnavailable or OverflowLoss: `acknowledged` is the last
+    change block that the overflow must have, without which it would only seem to hold little.
     """
 
     def __init__(self, client: Client, group: str, pause: Pause) -> None:
@@ -60,9 +61,9 @@ class HeldOverflow:
         self._pause = pause
         self.passed_over = 0  # records in chunks without a needle
 
-    def stream(self, lane: LaneId, after: Position, needles: Sequence[bytes]) -> Iterator[Found]:
+    def stream(self, lane: LaneId, after: Position, needles: Sequence[bytes], acknowledged: int = 0) -> Iterator[Found]:
         """Records behind `after` in order; a record may come twice. Chunks without a needle are passed over."""
-        reader = self._reader(lane, needles)
+        reader = self._reader(lane, needles, acknowledged)
         rereads = 0
         while after < END:
             try:
@@ -106,9 +107,9 @@ class HeldOverflow:
                 self.passed_over += header.rows
             yield rows
 
-    def find(self, lane: LaneId, id: str) -> Held | None:
+    def find(self, lane: LaneId, id: str, acknowledged: int) -> Held | None:
         """The latest record with this id that was not struck out; it may be settled, or in the wheel."""
-        reader = self._reader(lane, ())
+        reader = self._reader(lane, (), acknowledged)
         rereads = 0
         while True:
             try:
@@ -116,7 +117,9 @@ class HeldOverflow:
             except GoneError as error:
                 rereads = _again(lane, rereads, error)
 
-    def minutes(self, lane: LaneId, after: Position, until_ms: int, skip: Mapping[int, Position]) -> dict[int, int]:
+    def minutes(
+        self, lane: LaneId, after: Position, until_ms: int, skip: Mapping[int, Position], acknowledged: int
+    ) -> dict[int, int]:
         """How many records behind `after` are due in each minute up to `until_ms`; all later ones by -1. Without those
         of these offsets.
 
@@ -126,7 +129,7 @@ class HeldOverflow:
         rereads = 0
         while True:
             try:
-                return self._minutes(self._reader(lane, ()), after, until_ms, skip)
+                return self._minutes(self._reader(lane, (), acknowledged), after, until_ms, skip)
             except GoneError as error:
                 rereads = _again(lane, rereads, error)
 
@@ -159,8 +162,8 @@ class HeldOverflow:
 
         return [int(due_ms) for _, due_ms in self._link.do(ask)]
 
-    def _reader(self, lane: LaneId, needles: Sequence[bytes]) -> LaneReader:
-        return LaneReader(self._link, ChunkCodec(needles), LaneKeys(self._group, lane), lane, 0)
+    def _reader(self, lane: LaneId, needles: Sequence[bytes], acknowledged: int) -> LaneReader:
+        return LaneReader(self._link, ChunkCodec(needles), LaneKeys(self._group, lane), lane, acknowledged)
 
 
 def _minute(due_ms: int, until_ms: int) -> int:

@@ -29,6 +29,7 @@ class LaneView(NamedTuple):
     leaving: list[Held]  # with an id: handed over, and not settled
     whole: bool  # False: the overflow lost something and is being rebuilt
     next: int  # the offset to be read next
+    acknowledged: int  # the last change block that the overflow has: with fewer it lost something, noticed or not
 
     def loose(self) -> Iterator[Held]:
         """Records that are due, in no order."""
@@ -84,4 +85,5 @@ class Viewer:
             leaving=list(lane.ids.leaving.values()),
             whole=lane.loss is None,
             next=lane.next,
+            acknowledged=lane.acknowledged,
         )

@@ -67,6 +67,7 @@ class Crew(Generic[AnyJob]):
         self._owner = owner
         self._go_on = go_on
         self._legs: dict[str, threading.Thread] = {}
+        self._ended_ms: dict[str, int] = {}  # by job: when a leg of this life ended
         self._changing = threading.Lock()
         self._stopping = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, name=f"{noun}s", daemon=True)
@@ -158,6 +159,7 @@ class Crew(Generic[AnyJob]):
             log.error("a %s failed", self.noun, extra=extra, exc_info=error)
         finally:
             with self._changing:
+                self._ended_ms[plan_id] = self.jobs.now_ms()
                 del self._legs[plan_id]
 
     def _supervise(self) -> None:
@@ -177,11 +179,17 @@ class Crew(Generic[AnyJob]):
             for plan_id, job in self.jobs.all().items()
             if job.state.is_active
             and plan_id not in self._legs
-            and (
-                job.progress.owner == self._owner
-                or now_ms - max(job.progress.updated_ms, job.plan.created_ms) > LEASE_MS
-            )
+            and (self._is_of_a_former_life(plan_id, job) or now_ms - self._seen_ms(plan_id, job) > LEASE_MS)
         ]
+
+    def _is_of_a_former_life(self, plan_id: str, job: AnyJob) -> bool:
+        return job.progress.owner == self._owner and plan_id not in self._ended_ms
+
+    def _seen_ms(self, plan_id: str, job: AnyJob) -> int:
+        """When somebody was seen working on it. A leg of ours that has ended counts: whoever took it over may need a
+        while until the progress says so, and two that take it from each other at once would never come to anything.
+        """
+        return max(job.progress.updated_ms, job.plan.created_ms, self._ended_ms.get(plan_id, 0))
 
 
 def owner_of(instance_id: str) -> str:

@@ -43,7 +43,7 @@ class Views:
         buckets: dict[int, list[Held]] = {}
         for record in records:
             buckets.setdefault(record.due_ms, []).append(record)
-        view = LaneView(lane, CURSOR, 1, buckets, frozenset(), [], [], {}, [], True, 7)
+        view = LaneView(lane, CURSOR, 1, buckets, frozenset(), [], [], {}, [], True, 7, 0)
         self.views[lane] = view._replace(**other)
 
     def look(self, after: LaneId | None) -> tuple[list[LaneView], bool]:
@@ -332,6 +332,26 @@ def test_what_nobody_answers_for_is_missing(
     other.failure = None
     one.views[LANES[0]] = one.views[LANES[0]]._replace(whole=False)  # its overflow is being rebuilt
     assert asked.find("id-30", Query())[1] == [LANES[0]]
+
+
+def test_a_redis_that_has_lost_something_is_no_answer_though_nobody_has_noticed(
+    overflow: RedisOverflow, views: Views, redis_server: RedisServer, group: Callable[[Views], GroupLookUp]
+) -> None:
+    records = everything(100)
+    hold(views, overflow, records)
+    for lane in records:
+        views.views[lane] = views.views[lane]._replace(acknowledged=4)
+    asked = group(views)
+    assert len(asked.page(Query(), START, 500)[0]) == len(places(records))
+    redis_server.on_each_node(lambda client: client.flushall())
+    questions: list[Callable[[], Any]] = [
+        lambda: asked.page(Query(), START, 500),
+        lambda: asked.find("id-30", Query()),
+        lambda: asked.forecast(Query(), NOW_MS + HOUR_MS),
+    ]
+    for question in questions:
+        with pytest.raises(LookUpUnavailable, match="were acknowledged"):
+            question()
 
 
 def test_a_replica_that_cannot_ask_its_own_engine_says_so(

@@ -153,7 +153,24 @@ def test_what_a_dead_process_left_is_gone_on_with_once_its_lease_is_over() -> No
         assert redrives.abandoned() == [plan]
         plans.set(plan, updated_ms=plans.time_ms)
         assert redrives.abandoned() == []
-        plans.set(plan, owner="here")  # before it was restarted
-        assert redrives.abandoned() == [plan]
         plans.write_abort(plan, "somebody")
         assert redrives.abandoned() == []
+        ours = plans.redrives[plan].plan.model_copy(update={"id": "ours"})
+        plans.write_plan(ours)
+        plans.set("ours", state=State.RUNNING, updated_ms=plans.time_ms, owner="here")  # before it was restarted
+        assert redrives.abandoned() == ["ours"]
+
+
+def test_what_another_process_has_taken_from_us_is_not_taken_back_at_once() -> None:
+    """Its progress names us as the owner until the other one has written: two would take it from each other."""
+    with world() as api:
+        plan = planned(api)
+        plans, redrives = api.redriving.plans, api.redriving.redrives.crew
+        api.call("POST", f"/v1/redrives/{plan}/run")
+        plans.time_ms += LEASE_MS + 1
+        api.redriving.finish(owner="here")  # the leg has ended, and the redrive is as active as it was
+        assert redrives.abandoned() == []
+        plans.time_ms += LEASE_MS
+        assert redrives.abandoned() == []
+        plans.time_ms += 1
+        assert redrives.abandoned() == [plan]

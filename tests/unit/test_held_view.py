@@ -36,9 +36,10 @@ def test_a_view_has_what_is_held_and_stays_as_it_was() -> None:
     lane.changes.append(ChangeBlock(1, {8: named(8), 9: named(9)}, set(), CURSOR, 0))
     lane.skip[9] = named(9).position  # overtook: it is in the wheel, too
     lane.ids.fired([named(5)])
+    lane.acknowledged = 3
     [view], complete = viewer(lane, t0=[([named(4), named(6)], 1)]).look(None)
     assert complete
-    assert (view.lane, view.cursor, view.whole) == (lane.id, CURSOR, True)
+    assert (view.lane, view.cursor, view.whole, view.acknowledged) == (lane.id, CURSOR, True, 3)
     assert [held.offset for held in view.loose()] == [6]
     assert [held.offset for held in view.on_the_way] == [7, 8]
     assert [held.offset for held in view.leaving] == [5]
