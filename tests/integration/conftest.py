@@ -13,6 +13,7 @@ from sidecar.embedded.valkey import EmbeddedValkey
 from tests.services.fixtures import CHOICE, KafkaChoice, missing
 from tests.services.java_tools import JavaTools
 from tests.services.kafka import Kafka
+from tests.services.oracle import Traffic
 from tests.services.sidecar_process import Sidecar
 from tests.services.site import Site
 from tests.services.waiting import WAIT_S
@@ -34,6 +35,14 @@ def pytest_runtest_makereport(
             if sidecar.log.exists() and (sidecar.runs or sidecar.log.stat().st_mtime >= call.start):
                 report.sections.append((f"the end of {sidecar.log.name}", sidecar.last_words()))
     return report
+
+
+@pytest.fixture(autouse=True)
+def no_traffic_outlives_its_test() -> Iterator[None]:
+    """A failed test hasn't come to its verdict: what it sends would go on into the next one, and slow it."""
+    yield
+    for traffic in list(Traffic.known):
+        traffic.close()
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
+from weakref import WeakSet
 
 from confluent_kafka import Message, TopicPartition
 
@@ -38,6 +39,7 @@ TARGETS: Final = ("load-out", "work")
 DELAY_MAX_MS: Final = 4_000
 RETRY_SHARE: Final = 0.1
 INTERVAL_S: Final = 0.02
+FLUSH_S: Final = 0.2
 BEHIND_S: Final = 30.0  # of sending: with more to catch up, nothing is sent until there is less
 SILENT_S: Final = 60.0  # a backlog takes as long as the machine needs, but while there is one something arrives
 BACKLOG_S: Final = 600.0
@@ -76,7 +78,9 @@ class Verdict:
 
 
 class Traffic:
-    """Sends on one thread and watches the targets on another, from `start` to `finish`."""
+    """Sends on one thread and watches the targets on another, from `start` to `verdict`, or to `close`."""
+
+    known: ClassVar["WeakSet[Traffic]"] = WeakSet()  # all: what a failed test has left flowing is ended after it
 
     def __init__(self, site: Site, partitions: int, rate: int, seed: int = 1, delay_max_ms: int = DELAY_MAX_MS) -> None:
         self.expected: dict[int, Expected] = {}
@@ -101,6 +105,7 @@ class Traffic:
         self._consumer = consumer(site.kafka.bootstrap, f"{site.group}-oracle", fetch_wait_max_ms=20)
         self._sender = threading.Thread(target=self._send_all, daemon=True)
         self._watcher = threading.Thread(target=self._watch_all, daemon=True)
+        Traffic.known.add(self)
 
     @staticmethod
     def prepare(site: Site, partitions: int, more_policies: str = "") -> None:
@@ -127,7 +132,8 @@ class Traffic:
                 for _ in range(self._per_interval):
                     self._send(len(self.expected))
             self._producer.poll(0)
-        self._producer.flush(ANSWER_TIMEOUT_S)
+        while len(self._producer) and not self._over.is_set():
+            self._producer.flush(FLUSH_S)
 
     def _send(self, number: int) -> None:
         chance, sent_ms = self._random, now_ms()
@@ -205,6 +211,14 @@ class Traffic:
         return self.arrived - len(self.counts)
 
     # --- the end --------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End both threads, whatever has arrived. Twice is harmless, as it is after `verdict`."""
+        self._quiet.set()
+        self._over.set()
+        for thread in (self._sender, self._watcher):
+            if thread.is_alive():
+                thread.join(ANSWER_TIMEOUT_S)
 
     def quieten(self) -> None:
         """Send no more, and wait until everything sent has arrived; what hasn't when nothing comes any more is lost."""
