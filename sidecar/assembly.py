@@ -71,6 +71,7 @@ class Machinery:
     viewer: Viewer
     traces: Traces | None
     gate: Gate
+    time: Time  # to be read on the engine's thread
     close: Callable[[], None]
 
 
@@ -137,7 +138,8 @@ def build(
             reader.close()
         slot.close()
 
-    return Machinery(engine, intake, publisher, Viewer(assignment, emitter), settlement.traces, emitter.gate, close)
+    viewer = Viewer(assignment, emitter)
+    return Machinery(engine, intake, publisher, viewer, settlement.traces, emitter.gate, time, close)
 
 
 def engine_settings(settings: Settings) -> EngineSettings:

@@ -2,16 +2,23 @@
 
 import random
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from sidecar.config import Settings
 from sidecar.jobs.reader import LogUnavailable
 from sidecar.jobs.shipment import Refused, ShipmentFailed, TakenOver, TargetRefused
+from sidecar.metrics import Recorder
 from sidecar.partitioner import partition_of
+from sidecar.schedules import assembly
 from sidecar.schedules.errors import SchedulesUnavailable
 from sidecar.schedules.firing import AGAIN_MS
-from tests.unit.schedule_world import NOW_MS, MemorySchedules
+from tests.unit.schedule_world import NOW_MS, MemoryPen, MemorySchedules
 
 
 @pytest.fixture
@@ -229,3 +236,29 @@ def test_whatever_fails_each_occurrence_is_written_once_and_in_order(world: Memo
     world.firing(world.replica()).step()
     reached = (world.now_ms + 10_000 - NOW_MS) // 1_000
     assert seconds(world) == list(range(5, reached + 1, 5))
+
+
+def test_a_step_of_the_wall_clock_leaves_no_occurrence_out(
+    world: MemorySchedules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This machine's clock is far from `NOW_MS`; the engine's, which follows the brokers', counts."""
+
+    def submit(command: Callable[[Any], Any]) -> "Future[Any]":
+        future: Future[Any] = Future()
+        future.set_result(command(None))
+        return future
+
+    machinery: Any = SimpleNamespace(
+        engine=SimpleNamespace(submit=submit),
+        viewer=SimpleNamespace(has=lambda lane: True),
+        time=SimpleNamespace(now_ms=lambda: world.now_ms),
+    )
+    settings = Settings(group="g")
+    monkeypatch.setattr(assembly, "Shipping", lambda client, id, topic: MemoryPen(world.topic, id))
+    firing = assembly.firing_of(settings, {}, world.store, machinery, lambda: world.sources, Recorder())
+    world.put()
+    firing.step()
+    assert seconds(world) == [5, 10]
+    world.now_ms += 5_000
+    firing.step()
+    assert seconds(world) == [5, 10, 15]
