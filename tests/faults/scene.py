@@ -12,6 +12,7 @@ from sidecar.embedded.valkey import EmbeddedValkey
 from tests.faults.failpoints import EXACTLY_ONCE
 from tests.faults.lying_clock import LyingClock
 from tests.services.acted_traffic import ActedTraffic
+from tests.services.governed_traffic import GovernedTraffic
 from tests.services.kafka import Kafka
 from tests.services.kafka_cluster import ClusterServer
 from tests.services.kafka_servers import MavenServer
@@ -27,6 +28,8 @@ BACKLOG_S = 3.0  # records wait two seconds on average; with this much more outs
 PARTITIONS = 4
 ACTED_PART = 10  # one in so many messages more has an id, and most of these are acted on
 FAULTS_SHOWN = 20
+# So that faults meet them: what schedules owe is written just ahead, changes are made in small steps.
+SETTINGS = {"SCHEDULES__LOOK_AHEAD": "2s", "CHANGES__IN_FLIGHT": "20"}
 
 
 class Servers:
@@ -68,11 +71,14 @@ class Scene:
         self.chance = random.Random(seed)
         self.rate = rate
         self.site = Site(servers.kafka, servers.proxy.url, servers.directory)
-        Traffic.prepare(self.site, PARTITIONS, ActedTraffic.prepare(self.site, PARTITIONS))
+        more_policies = ActedTraffic.prepare(self.site, PARTITIONS) + GovernedTraffic.prepare(self.site)
+        Traffic.prepare(self.site, PARTITIONS, more_policies)
         self.traffic = Traffic(self.site, PARTITIONS, rate, seed)
         self.acted = ActedTraffic(self.site, PARTITIONS, rate // ACTED_PART, seed)
         self.clock = LyingClock(servers.directory)
-        self.sidecars = [self.site.sidecar(f"p{number}", GUARANTEE=guarantee) for number in range(processes)]
+        settings = {"GUARANTEE": guarantee, **SETTINGS}
+        self.sidecars = [self.site.sidecar(f"p{number}", **settings) for number in range(processes)]
+        self.governed = GovernedTraffic(self.site, self.sidecars, seed)
 
     @contextmanager
     def running(self) -> Iterator["Scene"]:
@@ -84,9 +90,13 @@ class Scene:
                 sidecar.wait_until_ready()
             self.traffic.start()
             self.acted.start()
+            self.governed.start()
             self.wait_until_flowing()
             yield self
         finally:
+            self.governed.close()
+            self.acted.close()
+            self.traffic.close()
             self.site.close()
 
     def victim(self) -> Sidecar:
@@ -126,14 +136,16 @@ class Scene:
     def verdict(self) -> tuple[Verdict, int]:
         """Let everything arrive, stop everyone in order, and judge; with the sum of all ledger imbalances."""
         self.wait_until_ready()
+        self.governed.quieten()
         self.acted.quieten()
         self.traffic.quieten()
         wait_until(self.acted.all_settled, RECOVERY_S, lambda: "messages with ids are not settled")
+        self.governed.finish()
         imbalance = sum(abs(int(sidecar.stats()["ledger_imbalance"])) for sidecar in self.sidecars)
         for sidecar in self.sidecars:
             status = sidecar.stop()
             assert status == 0, f"a clean stop ended with {status}: {sidecar.last_words()}"
-        return self._with_actions(self.traffic.verdict()), imbalance
+        return self.governed.added_to(self._with_actions(self.traffic.verdict())), imbalance
 
     def _with_actions(self, verdict: Verdict) -> Verdict:
         """What was acted on counts, too: whatever is wrong with it counts as changed."""

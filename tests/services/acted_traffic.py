@@ -35,6 +35,7 @@ DELAY_MAX_MS: Final = 4_000
 ACTED_SHARE: Final = 0.6
 ACTIONS: Final = ("cancel", "reschedule", "fire")
 INTERVAL_S: Final = 0.05
+FLUSH_S: Final = 0.2
 
 Place = tuple[str, int, int]  # topic, partition, offset
 
@@ -72,6 +73,7 @@ class ActedTraffic:
         self._controls: dict[int, Place] = {}
         self._to_act: list[tuple[float, int]] = []
         self._quiet = threading.Event()
+        self._over = threading.Event()
         self._producer = producer(site.kafka.bootstrap, linger_ms=5)
         self._sender = threading.Thread(target=self._send_all, daemon=True)
 
@@ -91,6 +93,13 @@ class ActedTraffic:
         self._quiet.set()
         self._sender.join(ANSWER_TIMEOUT_S)
 
+    def close(self) -> None:
+        """Send no more, and wait for no answers. Twice is harmless."""
+        self._over.set()
+        self._quiet.set()
+        if self._sender.is_alive():
+            self._sender.join(ANSWER_TIMEOUT_S)
+
     def _send_all(self) -> None:
         while not self._quiet.wait(INTERVAL_S):
             for _ in range(self._per_interval):
@@ -98,7 +107,8 @@ class ActedTraffic:
             while self._to_act and self._to_act[0][0] <= time.monotonic():
                 self._act(heappop(self._to_act)[1])
             self._producer.poll(0)
-        self._producer.flush(ANSWER_TIMEOUT_S)
+        while len(self._producer) and not self._over.is_set():
+            self._producer.flush(FLUSH_S)
 
     def _send(self, number: int) -> None:
         chance, sent_ms = self._random, now_ms()
@@ -140,21 +150,12 @@ class ActedTraffic:
 
     def all_settled(self) -> bool:
         """Whether the ledger has an outcome for everything sent."""
-        return self._places.keys() <= self._outcomes().keys()
-
-    def _outcomes(self) -> dict[Place, list[Said]]:
-        outcomes: dict[Place, list[Said]] = defaultdict(list)
-        for record in self._site.kafka.read_all(f"tickover.{self._site.group}.ledger"):
-            block = decode(record.value())
-            for offset, outcome in zip(block.settled.offsets, block.settled.outcomes, strict=True):
-                said = Said(Outcome(outcome), block.settled.related.get(offset, -1))
-                outcomes[block.topic, block.partition, offset].append(said)
-        return outcomes
+        return self._places.keys() <= outcomes_of(self._site).keys()
 
     def faults(self, exactly_once: bool) -> list[str]:
         """What is wrong, a line for each message. Call it when no sidecar runs any more."""
-        outcomes = self._outcomes()
-        met = {said.outcome for row in outcomes.values() for said in row}
+        outcomes = outcomes_of(self._site)
+        met = {said.outcome for place in self._places for said in outcomes.get(place, ())}
         assert {Outcome.EMITTED, Outcome.CANCELLED, Outcome.MOVED} <= met, f"nothing was acted on in time: {met}"
         arrived: dict[int, list[Message]] = defaultdict(list)
         for message in self._site.kafka.read_all(self._site.name("acted-out")):
@@ -199,3 +200,14 @@ class ActedTraffic:
             if exactly_once and (said_ms < due_ms if fired else said_ms != due_ms):
                 return f"{ending.name} for {said_ms}, not for {due_ms}"
         return ""
+
+
+def outcomes_of(site: Site) -> dict[Place, list[Said]]:
+    """What the ledger says of all records that have left."""
+    outcomes: dict[Place, list[Said]] = defaultdict(list)
+    for record in site.kafka.read_all(f"tickover.{site.group}.ledger"):
+        block = decode(record.value())
+        for offset, outcome in zip(block.settled.offsets, block.settled.outcomes, strict=True):
+            said = Said(Outcome(outcome), block.settled.related.get(offset, -1))
+            outcomes[block.topic, block.partition, offset].append(said)
+    return outcomes
