@@ -12,7 +12,7 @@ from policies.store import PolicyStore
 from policies.table import PolicyTable
 
 TOPIC = "tickover.policies"
-SEEN_WITHIN_S = 10.0  # 2 s are promised; the machine may be busy
+SEEN_WITHIN_S = 60.0  # 2 s are promised; the machine may be busy
 
 
 def policy(name: str, delay_ms: int = 1_000) -> Policy:
@@ -60,4 +60,4 @@ def write(place: Place, *values: bytes | None) -> None:
     producer = Producer({"bootstrap.servers": place.brokers, "log_level": 0})
     for value in values:
         producer.produce(place.topic, value, b"", 0)
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0

@@ -18,6 +18,7 @@ from sidecar.embedded.valkey import EmbeddedValkey
 from tests.services.waiting import wait_until
 
 SLOTS = 16_384
+NODE_TIMEOUT_MS = "60000"  # a node that stands still on a busy machine is not one that has failed
 
 _SERVICE = pytest.mark.integration
 KINDS = ["valkey", pytest.param("redis", marks=_SERVICE), pytest.param("cluster", marks=_SERVICE)]
@@ -101,7 +102,7 @@ def start_cluster(stack: ExitStack, directory: Path) -> RedisServer:
     bus_ports = [free_port() for _ in range(3)]
     nodes = []
     for port, bus_port in zip(ports, bus_ports, strict=True):
-        settings = {"cluster-enabled": "yes", "cluster-port": str(bus_port)}
+        settings = {"cluster-enabled": "yes", "cluster-port": str(bus_port), "cluster-node-timeout": NODE_TIMEOUT_MS}
         nodes.append(EmbeddedValkey(directory / str(port), port, settings))
         stack.callback(nodes[-1].stop)
         nodes[-1].start()

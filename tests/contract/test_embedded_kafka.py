@@ -35,7 +35,7 @@ def test_the_mock_cluster_takes_a_record_and_ends_twice() -> None:
     mock.start()
     producer = Producer({"bootstrap.servers": mock.bootstrap, "log_level": "0"})
     producer.produce("topic", b"value")
-    assert producer.flush(10) == 0
+    assert producer.flush(60) == 0
     mock.stop()
     mock.stop()
 
@@ -55,14 +55,14 @@ def test_the_reference_broker_keeps_its_records_over_a_crash(tmp_path: Path) -> 
     broker.start()
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     for future in admin.create_topics([NewTopic("kept", 1, 1)]).values():
-        future.result(30)
+        future.result(60)
     producer = Producer({"bootstrap.servers": broker.bootstrap, "log_level": "0"})
     producer.produce("kept", b"value")
-    assert producer.flush(30) == 0
+    assert producer.flush(60) == 0
     broker.kill()
     broker.start()
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g", "log_level": "0"})
-    assert consumer.get_watermark_offsets(TopicPartition("kept", 0), timeout=30) == (0, 1)
+    assert consumer.get_watermark_offsets(TopicPartition("kept", 0), timeout=60) == (0, 1)
     consumer.close()
     broker.stop()
     broker.stop()
@@ -146,7 +146,7 @@ def test_the_broker_dies_with_its_parent(maven_kafka: MavenKafka) -> None:
         assert _listens(host, int(port))
         os.kill(parent.pid, signal.SIGKILL)
         parent.wait()
-        wait_until(lambda: not _listens(host, int(port)), 10, lambda: "the broker outlived its parent")
+        wait_until(lambda: not _listens(host, int(port)), otherwise=lambda: "the broker outlived its parent")
 
 
 def _listens(host: str, port: int) -> bool:

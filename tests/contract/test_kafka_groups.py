@@ -10,7 +10,7 @@ from tests.services.kafka import Kafka
 
 pytestmark = pytest.mark.slow
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 90.0
 
 
 @pytest.mark.parametrize("text", ["m" * 4_095, "é" * 2_049], ids=["letters", "two-byte letters"])

@@ -131,15 +131,18 @@ def test_a_restarted_server_is_used_again_by_itself(valkey: EmbeddedValkey) -> N
 
 
 def test_a_frozen_server_is_given_up_after_one_timeout(valkey: EmbeddedValkey, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overflow_link, "SOCKET_TIMEOUT_S", 0.3)
     put(valkey.url)
-    overflow = open_overflow(valkey.url, "g")
+    with monkeypatch.context() as hasty:
+        hasty.setattr(overflow_link, "SOCKET_TIMEOUT_S", 0.3)
+        overflow = open_overflow(valkey.url, "g")
     kill(valkey.process_id, SIGSTOP)
     try:
         with pytest.raises(OverflowUnavailable):
             overflow.promote(LANE, START, at(HOUR_MS), 10, 1)
     finally:
         kill(valkey.process_id, SIGCONT)
+    overflow.close()
+    overflow = open_overflow(valkey.url, "g")
     assert promote_all(overflow, START, at(6 * HOUR_MS)) == in_order(RECORDS)
     overflow.close()
 

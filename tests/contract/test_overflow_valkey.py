@@ -63,6 +63,6 @@ def test_it_dies_with_its_parent(tmp_path: Path) -> None:
 def _ended(process_id: int) -> bool:
     try:
         state = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return True
     return state == "Z"

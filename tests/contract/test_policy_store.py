@@ -33,7 +33,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
         return
     # The mock cluster lives as long as the producer that owns it.
     owner = Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": 1, "log_level": 0})
-    broker = next(iter(owner.list_topics(TOPIC, timeout=10).brokers.values()))
+    broker = next(iter(owner.list_topics(TOPIC, timeout=60).brokers.values()))
     yield Place(f"{broker.host}:{broker.port}", TOPIC)
     owner.flush(0)
 
@@ -112,7 +112,7 @@ def test_versions_and_past_tables_and_rollback(place: Place) -> None:
 
 def test_a_table_that_is_on_its_way_is_waited_for(place: Place) -> None:
     with replica(place) as first, replica(place) as second, ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(second.table_at, 1)
+        waiting = pool.submit(second.table_at, 1, SEEN_WITHIN_S)
         written = first.put(policy("a"), 0, "me")
         assert waiting.result(SEEN_WITHIN_S).policies == {"a": written}
 

@@ -23,9 +23,9 @@ def test_a_missing_topic_is_created_to_keep_everything_in_one_order(kafka: Kafka
     place = Place(kafka.bootstrap, f"policies-{uuid4().hex}")
     with replica(place):
         admin = AdminClient({"bootstrap.servers": place.brokers})
-        assert len(admin.list_topics(timeout=10).topics[place.topic].partitions) == 1
+        assert len(admin.list_topics(timeout=60).topics[place.topic].partitions) == 1
         resource = ConfigResource(ConfigResource.Type.TOPIC, place.topic)
-        found = admin.describe_configs([resource])[resource].result(10)
+        found = admin.describe_configs([resource])[resource].result(60)
         wanted = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
         assert {name: found[name].value for name in wanted} == wanted
 
@@ -38,7 +38,7 @@ def test_a_topic_that_lost_its_beginning_is_refused(kafka: Kafka) -> None:
         store.put(policy("b"), 0, "me")
     admin = AdminClient({"bootstrap.servers": place.brokers})
     cut = TopicPartition(place.topic, 0, 1)
-    admin.delete_records([cut])[cut].result(10)
+    admin.delete_records([cut])[cut].result(60)
     with pytest.raises(PolicyStoreUnavailable, match="lost its first 1 records"), replica(place):
         pass
 
