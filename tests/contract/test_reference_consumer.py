@@ -84,6 +84,13 @@ def test_pause_seek_and_offsets(cluster: Kafka) -> None:
             assert await consumer.position(second) == 10
             with pytest.raises(ValueError, match="not assigned"):
                 consumer.seek(first, 0)
+        async with consuming(cluster.bootstrap, max_poll_records=4) as consumer:
+            consumer.assign([first])
+            assert [one.offset for one in await read(consumer, 4)] == [0, 1, 2, 3]
+            consumer.pause(first)  # what was fetched is kept
+            assert await consumer.poll(100) == []
+            consumer.resume(first)
+            assert [one.offset for one in await read(consumer, 4)] == [4, 5, 6, 7]
 
     asyncio.run(main())
 

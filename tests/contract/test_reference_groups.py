@@ -267,12 +267,13 @@ def test_offsets_of_an_open_transaction_are_waited_for(cluster: Kafka, topic: st
     place = TopicPartition(topic, 0)
 
     async def main() -> None:
-        async with consuming(cluster.bootstrap, group_id=group, default_api_timeout_ms=300) as consumer:
-            with pytest.raises(TimeoutError):
-                await consumer.committed(place)
-            await asyncio.to_thread(producer.commit_transaction, ANSWER_TIMEOUT_S)
         async with consuming(cluster.bootstrap, group_id=group) as consumer:
-            assert await consumer.committed(place) == {place: OffsetAndMetadata(7)}
+            assert await consumer.committed(TopicPartition(topic, 1)) == {}  # the coordinator is found and answers
+            asking = asyncio.create_task(consumer.committed(place))
+            answered, _ = await asyncio.wait([asking], timeout=1)
+            assert not answered
+            await asyncio.to_thread(producer.commit_transaction, ANSWER_TIMEOUT_S)
+            assert await asking == {place: OffsetAndMetadata(7)}
 
     asyncio.run(main())
     other.close()
@@ -310,8 +311,10 @@ def test_who_is_no_member_any_more_cannot_commit_and_loses_all(
 
     async def main() -> None:
         told = Told()
-        quiet = {"heartbeat_interval_ms": 5000, "partition_assignment_strategy": ("range",)}
-        async with consuming(cluster.bootstrap, group_id=group, **{**SOON, **quiet}) as consumer:
+        quiet = {"heartbeat_interval_ms": 40_000, "session_timeout_ms": 45_000}
+        async with consuming(
+            cluster.bootstrap, group_id=group, **{**SOON, **quiet, "partition_assignment_strategy": ("range",)}
+        ) as consumer:
             consumer.subscribe([topic], told)
             await poll_until(lambda: has(consumer, PARTITIONS), consumer)
             what(cluster, group, consumer)

@@ -133,6 +133,25 @@ def test_a_member_goes_on_when_its_broker_comes_back(tmp_path: Path) -> None:
         broker.stop()
 
 
+def test_a_coordinator_is_not_the_broker_that_was_named(tmp_path: Path) -> None:
+    broker = ReferenceBroker(tmp_path, brokers=2).start()
+    addresses = broker.bootstrap.split(",")
+    with RawClient(broker.bootstrap) as client:
+        client.create_topic("topic", 1)
+
+    async def main() -> None:
+        for address in addresses:  # one of them is the coordinator's
+            async with consuming(address, group_id="group", **SOON) as consumer:
+                consumer.subscribe(["topic"])
+                await poll_until(consumer.assignment, consumer)
+                assert await consumer.position(PLACE) == 0
+
+    try:
+        asyncio.run(main())
+    finally:
+        broker.stop()
+
+
 def test_positions_are_committed_while_polling_and_a_long_poll_takes_part(broker: ReferenceBroker, topic: str) -> None:
     async def main() -> None:
         told = Told()
