@@ -91,6 +91,8 @@ def test_pause_seek_and_offsets(cluster: Kafka) -> None:
             assert await consumer.poll(100) == []
             consumer.resume(first)
             assert [one.offset for one in await read(consumer, 4)] == [4, 5, 6, 7]
+            consumer.seek(first, 1)  # what was fetched is passed over
+            assert [one.offset for one in await read(consumer, 4)] == [1, 2, 3, 4]
 
     asyncio.run(main())
 
