@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from doctest import ELLIPSIS, NORMALIZE_WHITESPACE, OutputChecker
 from pathlib import Path
 from typing import NamedTuple
@@ -14,9 +15,15 @@ import pytest
 from sidecar.embedded.child import free_port
 from tests.source import ROOT
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_700)]
 
-ALL_S = 200.0
+ALL_S = 1_500.0
+# What depends on how quick the machine is: a delay in which a command is typed, and how long `doctor` waits for Kafka.
+DELAY, COMMANDS_IN_DELAY = "--delay 5s", 5
+DOCTOR, PATIENT_DOCTOR = (
+    "tickover doctor 2>&1 |",
+    "until tickover doctor > doctor.log 2>&1; do sleep 1; done; cat doctor.log |",
+)
 STEP = re.compile(r"^```sh\n(.*?)^```\n(?:\n^```text\n(.*?)^```\n)?", re.MULTILINE | re.DOTALL)
 DONE = "--- done ---"
 
@@ -38,9 +45,13 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What each step prints. The ports are free ones; whatever the shell has started ends with it."""
     place: Path = tmp_path_factory.mktemp("tutorial")
     (place / ".venv").symlink_to(sys.prefix)
-    script = f'\necho "{DONE}"\n'.join(step.typed for step in steps()).replace("9092", str(free_port()))
+    script = f'\necho "{DONE}"\n'.join(step.typed for step in steps())
+    for typed, instead in (("9092", str(free_port())), (DELAY, patient_delay()), (DOCTOR, PATIENT_DOCTOR)):
+        assert typed in script
+        script = script.replace(typed, instead)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TICKOVER_")}
     environment["TICKOVER_API__PORT"] = str(free_port())
+    environment["TICKOVER_HORIZON"] = "10m"  # the delay is in the wheel, however long it is here
     shell = subprocess.Popen(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=place,
@@ -60,6 +71,13 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     logs = "\n".join(path.read_text()[-2_000:] for path in (place / "tutorial").glob("*.log"))
     assert shell.returncode == 0, f"{said}\n{errors}\n{logs}"
     return said.split(f"{DONE}\n")
+
+
+def patient_delay() -> str:
+    """The page's delay, or a longer one where a command takes longer than usual."""
+    started_s = time.monotonic()
+    subprocess.run([sys.executable, "-m", "sidecar", "--help"], cwd=ROOT, check=True, capture_output=True)
+    return f"--delay {max(5, int(COMMANDS_IN_DELAY * (time.monotonic() - started_s)))}s"
 
 
 def end_group(group: int) -> None:
