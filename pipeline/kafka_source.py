@@ -6,6 +6,7 @@ Runs in Spark's Python workers: the driver asks where topics end, executors read
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import methodcaller
 from typing import Any, Final
 
 import pyarrow as pa
@@ -16,6 +17,9 @@ from pipeline.topics import ANSWER_S, RECORDS, Offsets, bounds
 
 MESSAGES_PER_BATCH: Final = 10_000
 BYTES_PER_BATCH: Final = 32 << 20
+# Not `message.headers()`, which ends the process where a name is not UTF-8, once the interpreter has specialised the
+# call: as in `sidecar.codec`.
+_headers_of: Final = methodcaller("headers")
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _SCHEMA: Final = pa.schema(
     [
@@ -132,7 +136,7 @@ def _batches(consumer: Consumer, part: OffsetRange) -> Iterator[pa.RecordBatch]:
 def _row(message: Message) -> tuple[Any, ...]:
     kind, timestamp_ms = message.timestamp()
     try:
-        headers = message.headers()
+        headers = _headers_of(message)
     except SystemError:  # a name that is not UTF-8: the client can't give the headers out
         headers = None
     place = (message.topic(), message.partition(), message.offset())
