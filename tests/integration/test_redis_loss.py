@@ -15,14 +15,16 @@ from tests.services.oracle import Traffic
 from tests.services.sidecar_process import Sidecar
 from tests.services.waiting import wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_200)]
 
 RATE = 2_000
 DELAY_MAX_MS = 14_000
-HELD = 10_000
+HELD = 5_000  # of the 11,000 that such traffic has held on a quick machine
 LOSSES = 3
-REBUILT_S = 90.0
+REBUILT_S = 180.0
 SEED = 7
+LOSS = "Redis lost data of a partition"
+OF_A_STALL = {"a transaction's end is unknown: starting over from what Kafka has"}
 REPEATED_IN_BURST_MAX = 5 * RATE  # by a kill in the middle of a backlog, at least once
 
 
@@ -105,7 +107,8 @@ def judge(traffic: Traffic, sidecar: Sidecar, repeated_max: int) -> None:
     assert stats["ledger_imbalance"] == 0
     assert sidecar.messages("critical") == []
     said = [record["message"] for record in sidecar.messages("error")]
-    assert set(said) == {"Redis lost data of a partition"}, said
+    assert LOSS in said
+    assert set(said) <= {LOSS, *OF_A_STALL}, said
 
 
 @pytest.mark.parametrize(
@@ -135,13 +138,13 @@ def test_a_redis_emptied_while_nobody_looks_and_a_rebuild_that_is_killed(new_sit
     site = new_site()
     Traffic.prepare(site, partitions=2)
     traffic = Traffic(site, partitions=2, rate=RATE, seed=SEED, delay_max_ms=DELAY_MAX_MS)
-    sidecar = site.sidecar("only", REDIS__URL=server.url, REDIS__REBUILD_RATE="2000").start()
+    sidecar = site.sidecar("only", REDIS__URL=server.url, REDIS__REBUILD_RATE="1000").start()
     traffic.start()
     wait_until_held(sidecar)
     sidecar.kill()
     server.flush()
     sidecar.launch()
-    wait_until(lambda: "rebuilding the overflow" in sidecar.last_words(), REBUILT_S, sidecar.last_words)
+    wait_until(lambda: "rebuilding the overflow" in sidecar.log.read_text(), REBUILT_S, sidecar.last_words)
     sidecar.kill()
     sidecar.launch()
     wait_until(lambda: bool(sidecar.messages("info")), REBUILT_S, sidecar.last_words)
