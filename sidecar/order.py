@@ -38,7 +38,7 @@ class Order:
         self.refused: dict[Key, int] = {}  # offset of the last one that was not let in and hasn't left yet
         self._refused_at: dict[int, Key] = {}
         self._waiting_for_place: dict[int, Key] = {}
-        self._blocked: dict[Key, Position] = {}  # the overflow has a record there, to come before what is in the wheel
+        self._blocked: dict[Key, set[Position]] = {}  # the overflow has records there, to come before some in the wheel
         self._expected: set[int] = set()  # offsets of these, until they have fired or left
         self.chains: dict[Key, Chain] = {}
         self.free: dict[Key, None] = {}  # keys with something waiting and nothing out
@@ -112,18 +112,19 @@ class Order:
         """Whether a fired record has to wait because one before it isn't read again yet, hasn't fired again, or hasn't
         come from the overflow.
         """
-        block = self._blocked.get(key)
-        if block is not None:
-            if block > cursor or block.offset in self._expected:
-                return offset > block.offset
-            del self._blocked[key]
+        if key in self._blocked:
+            still = {one for one in self._blocked.pop(key) if one > cursor or one.offset in self._expected}
+            if still:
+                self._blocked[key] = still
+            if any(offset > block.offset for block in still):
+                return True
         reached = self.queue[0].offset if self.queue else read_to
         earlier = self._returning_of.get(key)
         return offset >= reached or (earlier is not None and min(earlier) < offset)
 
     def block(self, key: Key, by: Tail) -> None:
         """What is in the wheel of this key must not fire before that one, which the overflow has."""
-        self._blocked[key] = Position(by.due_ms, by.offset)
+        self._blocked.setdefault(key, set()).add(Position(by.due_ms, by.offset))
         if key not in self._left:
             self._expected.add(by.offset)
 

@@ -351,3 +351,17 @@ def test_what_has_fired_is_counted_until_it_is_handed_over_and_when_it_comes_bac
 
 def held_at(offset: int, due_ms: int) -> Held:
     return Held(due_ms, offset, "mail", -1, b"k", None, [], "reminders@1", None, 1, -1, [], -1, "", 0)
+
+
+def test_what_waits_for_two_that_the_overflow_has_waits_for_both() -> None:
+    order = BareOrder(lambda held: 1)
+    order.all_read_again()
+    order.block(1, Tail(10, 1, True))  # of a record in the wheel at 5
+    order.block(1, Tail(10, 5, True))  # of one at 7, which comes behind it
+    passed = Position(20, 0)
+    waits = [order.must_wait(1, offset, 100, passed) for offset in (1, 5, 7)]
+    assert waits == [False, True, True]
+    order.settled([1])
+    assert [order.must_wait(1, offset, 100, passed) for offset in (5, 7)] == [False, True]
+    order.settled([5])
+    assert not order.must_wait(1, 7, 100, passed)
