@@ -94,12 +94,6 @@ EXPERIMENTS: Final = (
         "A minute of the soak: all processes killed, paused, a clock that steps, Redis wiped, the broker killed",
         ".venv/bin/pytest tests/integration/test_soak.py -s",
     ),
-    Experiment(
-        "tests/integration/test_governed_faults.py",
-        "Processes killed, Redis wiped, the broker restarted, each in mid-redrive, mid-change of many held messages "
-        "and mid-schedule",
-        ".venv/bin/pytest tests/integration/test_governed_faults.py -s",
-    ),
 )
 
 PROMISES: Final = """\

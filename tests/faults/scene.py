@@ -63,9 +63,14 @@ class Servers:
 
 
 class Scene:
-    """One round: its site, its processes, its traffic. Faults are done to it, one at a time."""
+    """One round: its site, its processes, its traffic. Faults are done to it, one at a time. `governed`: with redrives,
+    changes by filter and a schedule in the load, which takes a minute more.
+    """
 
-    def __init__(self, servers: Servers, guarantee: str, seed: int, rate: int, processes: int) -> None:
+    # tidy: what a round is made of
+    def __init__(
+        self, servers: Servers, guarantee: str, seed: int, rate: int, processes: int, governed: bool = False
+    ) -> None:
         self.servers = servers
         self.guarantee = guarantee
         self.chance = random.Random(seed)
@@ -78,7 +83,7 @@ class Scene:
         self.clock = LyingClock(servers.directory)
         settings = {"GUARANTEE": guarantee, **SETTINGS}
         self.sidecars = [self.site.sidecar(f"p{number}", **settings) for number in range(processes)]
-        self.governed = GovernedTraffic(self.site, self.sidecars, seed)
+        self.governed = GovernedTraffic(self.site, self.sidecars, seed) if governed else None
 
     @contextmanager
     def running(self) -> Iterator["Scene"]:
@@ -90,11 +95,13 @@ class Scene:
                 sidecar.wait_until_ready()
             self.traffic.start()
             self.acted.start()
-            self.governed.start()
+            if self.governed is not None:
+                self.governed.start()
             self.wait_until_flowing()
             yield self
         finally:
-            self.governed.close()
+            if self.governed is not None:
+                self.governed.close()
             self.acted.close()
             self.traffic.close()
             self.site.close()
@@ -136,16 +143,19 @@ class Scene:
     def verdict(self) -> tuple[Verdict, int]:
         """Let everything arrive, stop everyone in order, and judge; with the sum of all ledger imbalances."""
         self.wait_until_ready()
-        self.governed.quieten()
+        if self.governed is not None:
+            self.governed.quieten()
         self.acted.quieten()
         self.traffic.quieten()
         wait_until(self.acted.all_settled, RECOVERY_S, lambda: "messages with ids are not settled")
-        self.governed.finish()
+        if self.governed is not None:
+            self.governed.finish()
         imbalance = sum(abs(int(sidecar.stats()["ledger_imbalance"])) for sidecar in self.sidecars)
         for sidecar in self.sidecars:
             status = sidecar.stop()
             assert status == 0, f"a clean stop ended with {status}: {sidecar.last_words()}"
-        return self.governed.added_to(self._with_actions(self.traffic.verdict())), imbalance
+        verdict = self._with_actions(self.traffic.verdict())
+        return (self.governed.added_to(verdict) if self.governed is not None else verdict), imbalance
 
     def _with_actions(self, verdict: Verdict) -> Verdict:
         """What was acted on counts, too: whatever is wrong with it counts as changed."""

@@ -60,7 +60,7 @@ def play(servers: Servers, guarantee: str, seed: int, only: str) -> Row:
     names = tuple([only] * FAULTS_PER_ROUND if only else chance.sample(sorted(choice), FAULTS_PER_ROUND))
     done: list[str] = []
     try:
-        scene = Scene(servers, guarantee, seed, RATE, PROCESSES)
+        scene = Scene(servers, guarantee, seed, RATE, PROCESSES, governed=True)
         with scene.running():
             for name in names:
                 done.append(name)
