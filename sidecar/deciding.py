@@ -12,7 +12,7 @@ from sidecar.departure import dead
 from sidecar.lane import NOT_DECIDED, Lane
 from sidecar.ports import SourceRecord
 from sidecar.recall import Recall, Shape
-from sidecar.record import ID, Arrival, Carried, Control, Departure, Headers, Held, Outcome, held_id
+from sidecar.record import ID, NEVER_HELD, Arrival, Carried, Control, Departure, Headers, Held, Outcome, held_id
 from sidecar.recovery import table_version_at
 
 TOO_MANY_HEADERS: Final = "too_many_headers"
@@ -243,4 +243,4 @@ def _dead(lane: Lane, record: SourceRecord, offset: int, decision: Dead, parts: 
         decision.due_ms, offset, decision.topic, -1, record.key(), record.value(), parts.user, decision.policy,
         parts.origin, decision.attempt, decision.first_failure_ms, parts.trailer, -1, "", parts.size,
     )  # fmt: skip
-    return dead(lane, held, decision.topic, decision.reason)._replace(held_bytes=-1)
+    return dead(lane, held, decision.topic, decision.reason)._replace(held_bytes=NEVER_HELD)

@@ -286,8 +286,7 @@ class Emitter:
         for records in self._ready.drop(lanes):
             self.load.remove(records)
         for lane in lanes:
-            for bucket in lane.wheel.buckets.values():
-                self.load.remove(lane.wheel.uncancelled(bucket))
+            self.load.remove(lane.wheel.records())
             self.load.remove(self.in_order.drop(lane))
         self.returned.drop(lanes)
         self._targets.drop(lanes)

@@ -90,8 +90,7 @@ class Ordering:
         if lane.overflow_used:
             order.sought |= fresh
             self._scans[lane] = OverflowScan(lane)
-        in_wheel = [held for bucket in lane.wheel.buckets.values() for held in lane.wheel.uncancelled(bucket)]
-        for held in in_wheel:
+        for held in lane.wheel.records():
             if (key := self._key_of(held)) is not None:
                 order.note(key, held, False, lane.cursor)
         for held in lane.puts:

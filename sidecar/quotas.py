@@ -15,7 +15,7 @@ from sidecar.overflow_scan import OverflowScan
 from sidecar.quota import Quota
 from sidecar.reading import Read, held_of
 from sidecar.rebuild_worker import RebuildWorker
-from sidecar.record import Arrival, Departure, Held
+from sidecar.record import NEVER_HELD, Arrival, Departure, Held
 from sidecar.stats import QuotaUse
 
 
@@ -47,8 +47,7 @@ class Quotas:
         if quota is None:
             return
         self._scans[lane] = OverflowScan(lane)
-        for bucket in lane.wheel.buckets.values():
-            quota.found(lane.wheel.uncancelled(bucket))
+        quota.found(lane.wheel.records())
         quota.found(lane.puts)
         for change in lane.changes:
             quota.found(held for held in change.records.values() if held.offset not in lane.skip)
@@ -120,7 +119,7 @@ class Quotas:
             )
         )
         departure = quarantined(self._quarantine, lane, held, QUOTA_EXCEEDED, detail)
-        return departure._replace(held_bytes=-1)  # it never was
+        return departure._replace(held_bytes=NEVER_HELD)
 
 
 def uses_of(lanes: Iterable[Lane]) -> dict[str, QuotaUse]:

@@ -43,6 +43,7 @@ GONE_UNDECIDED: Final = frozenset({REDRIVE_PLAN, REDRIVE_COUNT, REDRIVE_SOURCE, 
 GONE_ANEW: Final = GONE_UNDECIDED | WRITTEN | COUNTED | FAILURE | INSTRUCTIONS
 
 OFFSET_MAX: Final = (1 << 63) - 1
+NEVER_HELD: Final = -1  # in place of the bytes that a departure took while it was held
 
 
 class LaneId(NamedTuple):
@@ -184,7 +185,7 @@ class Departure(NamedTuple):
     id: str | None
     related: int = -1  # as in the ledger (`block_parts.Settled`)
     carried: Held | None = None  # of a moved record: what goes on under the control record's offset
-    held_bytes: int = -1  # what it took while it was held (`Held.size`); -1: it never was
+    held_bytes: int = NEVER_HELD  # what it took while it was held (`Held.size`)
 
     @property
     def came_at(self) -> int:

@@ -17,7 +17,7 @@ from sidecar.commit import CommitState
 from sidecar.lane import NEVER, NOT_DECIDED, NOWHERE, Lane
 from sidecar.ports import Time
 from sidecar.quota import Left
-from sidecar.record import Departure, Held, Outcome, Position, Struck, held_id, place_of
+from sidecar.record import NEVER_HELD, Departure, Held, Outcome, Position, Struck, held_id, place_of
 from sidecar.tally import Tally
 
 SETTLED_PER_BLOCK_MAX: Final = 20_000
@@ -108,9 +108,8 @@ def seal_of(lane: Lane, now_ms: int, group: str) -> Seal:
 
 def _left(batch: list[Held], departed: list[Departure]) -> Left:
     """What is held no more. A moved record is: it goes on under the offset of its control record."""
-    left = [(held.policy, held.size) for held in batch]
-    left += [(d.policy, d.held_bytes) for d in departed if d.held_bytes >= 0 and d.outcome is not Outcome.MOVED]
-    return left
+    gone = [d for d in departed if d.held_bytes != NEVER_HELD and d.outcome is not Outcome.MOVED]
+    return [(held.policy, held.size) for held in batch] + [(d.policy, d.held_bytes) for d in gone]
 
 
 def take_sealed(lane: Lane, seal: Seal) -> None:

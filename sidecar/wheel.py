@@ -94,9 +94,10 @@ class Wheel:
         """Number of records by looking at every bucket, to be compared with `count`."""
         return sum(map(len, self.buckets.values())) - len(self._cancelled)
 
-    def uncancelled(self, bucket: list[Held]) -> list[Held]:
-        """What of a bucket will fire."""
-        return [held for held in bucket if held.offset not in self._cancelled] if self._cancelled else bucket
+    def records(self) -> list[Held]:
+        """All that will fire, in no order. Looks at every bucket."""
+        cancelled = self._cancelled
+        return [held for bucket in self.buckets.values() for held in bucket if held.offset not in cancelled]
 
     def copy(self) -> tuple[dict[int, list[Held]], frozenset[int]]:
         """The buckets by tick, and which offsets in them are cancelled, for a reader in another thread."""
