@@ -31,7 +31,7 @@ def test_a_quota_holds_over_a_kill_and_what_was_refused_is_redriven(new_site: Ne
     for number in range(5):
         site.send(source, [("tickover-id", b"%d" % number)], value=b"%d" % number)
     refused = site.kafka.read(site.quarantine, 2)
-    assert [message.value() for message in refused] == [b"3", b"4"]
+    assert sorted(message.value() or b"" for message in refused) == [b"3", b"4"]  # two intervals may swap places
     headers = dict(headers_of(refused[0]))
     assert headers["tickover-reason"] == b"quota_exceeded"
     assert f"policy {policy}@1 holds 3 records".encode() in (headers["tickover-detail"] or b"")
