@@ -1,8 +1,8 @@
 """Groups of held messages that are cancelled or fired by a filter, and the judge who knows what may become of each.
 
     cancelled                   it was held when the change came to it; it never arrives
-    fired                       it arrives when the change came to it
-    too late                    it was due before the change came to it, and arrives then
+    fired                       it arrives when the change came to it, which is its due time even if it was overdue
+    too late                    it had left before the change came to it, and arrives when it was due
 
 A wave's messages have a key prefix of their own. Most are due in an hour, some while the change is under way.
 """
@@ -155,7 +155,7 @@ class GovernedChanges:
             wrong = self._contradiction(id, message, endings[id], bool(here))
             findings.note("changed", f"{id} {message.action}: {wrong}", bool(wrong))
             for one in here:
-                self._judge_arrival(id, message, one, findings)
+                self._judge_arrival(id, message, one, endings[id], findings)
         findings.sent += len(self._messages)
         findings.arrived += sum(map(len, arrived.values()))
 
@@ -171,10 +171,13 @@ class GovernedChanges:
             return f"its receipt says cancelled, the ledger {ending}"
         return ""
 
-    def _judge_arrival(self, id: str, message: _Message, arrived: Message, findings: Findings) -> None:
+    # tidy: one arrival and what is known of it
+    def _judge_arrival(
+        self, id: str, message: _Message, arrived: Message, ending: Outcome | None, findings: Findings
+    ) -> None:
         due_ms, appended_ms = due_of(arrived), arrived.timestamp()[1]
         findings.note("early", f"{id} by {due_ms - appended_ms} ms", appended_ms < due_ms)
-        fired = message.action == "fire" and due_ms < message.due_ms
+        fired = message.action == "fire" and ending is Outcome.MOVED
         wanted = [
             *message.own,
             ("tickover-origin", message.place),
