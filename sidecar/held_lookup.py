@@ -22,7 +22,7 @@ from sidecar.overflow_layout import FINE
 from sidecar.overflow_link import Client
 from sidecar.record import OFFSET_MAX, Held, LaneId, Position, held_id, place_of
 
-PASSED_OVER_SHARE: Final = 8  # how much less it costs to pass a record over with its whole chunk
+PASSED_OVER_SHARE: Final = 8  # how much less it costs to pass a record over than to put it in order with others
 LOOKED_AT_MAX: Final = 30_000  # records for one page: then it ends, with fewer rows or none
 ANSWER_S: Final = 5.0
 WORK_S: Final = 0.002
@@ -89,7 +89,8 @@ class LocalLookUp:
                 rows.append(row_of(LaneId(key.topic, key.partition), held, tier))
             last = key
             self._breather.rest()
-            if len(rows) == limit or looked_at + overflow.passed_over // PASSED_OVER_SHARE >= LOOKED_AT_MAX:
+            tired = looked_at + overflow.passed_over // PASSED_OVER_SHARE >= LOOKED_AT_MAX
+            if len(rows) == limit or (tired and key > after):  # the next page begins further on, in any case
                 return Answer([view.lane for view in views], rows, last, {})
         return Answer([view.lane for view in views], rows, None, {})
 
@@ -132,7 +133,7 @@ class LocalLookUp:
         """The lane's records behind `after` and not due before the query's range, in order."""
         start = max(after_in(view.lane, after), Position(query.due_from_ms - 1, OFFSET_MAX))
         return merge(
-            self._in_memory(view, start), self._in_redis(view, max(start, view.cursor), query.needles, overflow),
+            self._in_memory(view, start), self._in_redis(view, max(start, view.cursor), query, overflow),
             key=_key,
         )  # fmt: skip
 
@@ -150,10 +151,8 @@ class LocalLookUp:
 
         return merge(ordered(list(view.loose()), WHEEL), ordered(view.on_the_way, OVERFLOW), buckets(), key=_key)
 
-    def _in_redis(
-        self, view: LaneView, start: Position, needles: Sequence[bytes], overflow: HeldOverflow
-    ) -> Iterator[Item]:
-        for position, held in overflow.stream(view.lane, start, needles, view.acknowledged):
+    def _in_redis(self, view: LaneView, start: Position, query: Query, overflow: HeldOverflow) -> Iterator[Item]:
+        for position, held in overflow.stream(view.lane, start, query, view.acknowledged):
             if held is None or held.offset not in view.skip:
                 yield key_of(view.lane, position), held, OVERFLOW
 

@@ -8,7 +8,7 @@ their first position, each when the order comes to it:
                             |---C---|
 
 A chunk that can't hold what is looked for is unpacked but not taken apart: every text that is asked for must stand in
-it as it is.
+it as it is. Of the others only the records that are meant take part in the ordering, which costs more than all else.
 """
 
 from bisect import bisect_left, bisect_right
@@ -17,6 +17,7 @@ from heapq import heappop, heappush, heapreplace
 from typing import Any, Final, NamedTuple
 
 from sidecar.chunk import ChunkCodec
+from sidecar.held_query import ALL, Query
 from sidecar.overflow import OverflowUnavailable
 from sidecar.overflow_index import find
 from sidecar.overflow_layout import DUE_MAX_MS, FINE, Header, LaneKeys
@@ -59,21 +60,21 @@ class HeldOverflow:
         self._link = Link(client)
         self._group = group
         self._pause = pause
-        self.passed_over = 0  # records in chunks without a needle
+        self.passed_over = 0  # records that were read and aren't meant
 
-    def stream(self, lane: LaneId, after: Position, needles: Sequence[bytes], acknowledged: int = 0) -> Iterator[Found]:
-        """Records behind `after` in order; a record may come twice. Chunks without a needle are passed over."""
-        reader = self._reader(lane, needles, acknowledged)
+    def stream(self, lane: LaneId, after: Position, query: Query = ALL, acknowledged: int = 0) -> Iterator[Found]:
+        """Records behind `after` that the query means, in order, but for its range of time; one may come twice."""
+        reader = self._reader(lane, query.needles, acknowledged)
         rereads = 0
         while after < END:
             try:
-                for found in self._window(reader, after):
+                for found in self._window(reader, after, query):
                     after = found.position
                     yield found
             except GoneError as error:
                 rereads = _again(lane, rereads, error)
 
-    def _window(self, reader: LaneReader, after: Position) -> Iterator[Found]:
+    def _window(self, reader: LaneReader, after: Position, query: Query) -> Iterator[Found]:
         """What is in the next headers, ending with a mark of how far they reach."""
         headers, limit = reader.all_headers(after, END, HEADERS_ENOUGH)
         ahead: list[_Opened] = []  # a heap: the chunk with the next record first
@@ -83,7 +84,7 @@ class HeldOverflow:
                 page = page_of(headers, place, min(place + width, len(headers)))
                 page = [header for header in page if not ahead or header.first <= ahead[0].position]
                 width *= 2  # few are opened when the first one has enough
-                for number, rows in enumerate(self._open(reader, page, after, limit), place):
+                for number, rows in enumerate(self._meant(reader, page, after, limit, query), place):
                     if rows:
                         heappush(ahead, _Opened(rows[0].position, number, 0, rows))
                 place += len(page)
@@ -98,13 +99,20 @@ class HeldOverflow:
                     heappop(ahead)
         yield Found(limit, None)
 
+    # tidy: where to read, and what
+    def _meant(
+        self, reader: LaneReader, page: Sequence[Header], after: Position, limit: Position, query: Query
+    ) -> Iterator[list[Held]]:
+        for header, rows in zip(page, self._open(reader, page, after, limit), strict=True):
+            meant = list(filter(query.matches, rows)) if query.chooses else rows
+            self.passed_over += (len(rows) or header.rows) - len(meant)
+            yield meant
+
     def _open(
         self, reader: LaneReader, page: Sequence[Header], after: Position, limit: Position
     ) -> Iterator[list[Held]]:
-        for header, rows in zip(page, reader.after(after)(page, limit), strict=True):
+        for rows in reader.after(after)(page, limit):
             self._pause()
-            if not rows:
-                self.passed_over += header.rows
             yield rows
 
     def find(self, lane: LaneId, id: str, acknowledged: int) -> Held | None:

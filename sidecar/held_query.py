@@ -52,6 +52,11 @@ class Query(NamedTuple):
         return self.topic in ("", lane.topic) and self.partition in (-1, lane.partition)
 
     @property
+    def chooses(self) -> bool:
+        """Whether anything but places and times is asked for."""
+        return bool(self.needles)
+
+    @property
     def needles(self) -> list[bytes]:
         """Texts that must stand somewhere in a record, and so in whatever contains it."""
         texts = (self.policy, self.target, self.key_prefix, self.error_class)
@@ -66,6 +71,9 @@ class Query(NamedTuple):
             and (not self.key_prefix or (held.key is not None and held.key.startswith(self.key_prefix.encode())))
             and (not self.error_class or _text_of(held, ERROR_CLASS) == self.error_class)
         )
+
+
+ALL: Final = Query()
 
 
 def after_in(lane: LaneId, key: Key) -> Position:

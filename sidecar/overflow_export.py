@@ -60,7 +60,7 @@ def exported(
     records = 0
     for lane in lanes_in(client, group):
         last = _BEFORE_ALL
-        for position, held in overflow.stream(lane, _BEFORE_ALL, ()):
+        for position, held in overflow.stream(lane, _BEFORE_ALL):
             # Two levels may have the same record while it is moved from one to the other.
             if held is None or position == last:
                 continue

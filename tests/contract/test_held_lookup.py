@@ -162,10 +162,11 @@ def test_pages_are_what_a_sorted_list_has(
         assert walk(local, query, limit) == places(records, query), query
 
 
-def test_pages_that_end_for_their_work_lose_nothing(
-    overflow: RedisOverflow, views: Views, local: LocalLookUp, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("enough", [60, 3])
+def test_pages_that_end_for_their_work_lose_nothing_and_get_on(
+    overflow: RedisOverflow, views: Views, local: LocalLookUp, monkeypatch: pytest.MonkeyPatch, enough: int
 ) -> None:
-    monkeypatch.setattr(held_lookup, "LOOKED_AT_MAX", 60)
+    monkeypatch.setattr(held_lookup, "LOOKED_AT_MAX", enough)
     records = everything(200)
     hold(views, overflow, records)
     for query in QUERIES:
