@@ -232,8 +232,8 @@ class LaneRebuild:
             if last > before and (many or size + fresh_bytes > REDO_BYTES_MAX):
                 redos.append(Redo(before, last, records, strikes))
                 before, records, strikes, size = last, [], [], 0
-            records = [*records, *fresh]
-            strikes = [*strikes, *struck]
+            records += fresh
+            strikes += struck
             size += fresh_bytes
             last = max(last, number)
         if last > before:
