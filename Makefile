@@ -57,8 +57,8 @@ test: system-packages setup setup-pipeline check docker ## Run every check and e
 	@mkdir -p $(reports) && rm -f $(reports)/*.xml
 	@status=0; \
 	export TICKOVER_TEST_SIM_SEEDS=$${TICKOVER_TEST_SIM_SEEDS:-250}; \
-	$(pytest) $(alone:%=--ignore=%) -n 2 --dist loadfile --junitxml=$(reports)/fast.xml || status=$$?; \
-	$(pytest) $(alone) --junitxml=$(reports)/integration.xml || status=$$?; \
+	$(pytest) $(alone:%=--ignore=%) -n 2 --dist loadfile --durations=15 --junitxml=$(reports)/fast.xml || status=$$?; \
+	$(pytest) $(alone) --durations=40 --junitxml=$(reports)/integration.xml || status=$$?; \
 	$(venv)/bin/python -m tests.gate $(reports)/fast.xml $(reports)/integration.xml || status=1; \
 	exit $$status
 
