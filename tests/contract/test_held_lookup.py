@@ -162,7 +162,7 @@ def test_pages_are_what_a_sorted_list_has(
         assert walk(local, query, limit) == places(records, query), query
 
 
-@pytest.mark.parametrize("enough", [60, 3])
+@pytest.mark.parametrize("enough", [60, 12])
 def test_pages_that_end_for_their_work_lose_nothing_and_get_on(
     overflow: RedisOverflow, views: Views, local: LocalLookUp, monkeypatch: pytest.MonkeyPatch, enough: int
 ) -> None:
