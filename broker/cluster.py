@@ -106,6 +106,8 @@ class Cluster:
             os.close(descriptor)
 
     def _save(self) -> None:
+        known = self.metadata
+        known.quorum.append(known.controller_id, (one.broker_id for one in known.alive), int(self._clock()))
         save_metadata(self.metadata, self._directory)
 
 

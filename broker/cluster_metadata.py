@@ -6,6 +6,7 @@ Brokers of one process share it, so what the controller has decided is known eve
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+from broker.quorum import Quorum
 from purgatory.isr import PartitionAssignment
 from purgatory.log_offsets import TopicPartition
 
@@ -84,6 +85,7 @@ class ClusterMetadata:
         self.topics: dict[str, Topic] = {}
         self.topic_names: dict[str, str] = {}
         self.next_producer_id = 0
+        self.quorum = Quorum()
 
     def knows(self, topic_partition: TopicPartition) -> bool:
         """Whether the partition exists, wherever it is."""

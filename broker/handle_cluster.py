@@ -10,6 +10,9 @@ from purgatory.log_offsets import TopicPartition
 
 BROKERS: Final = 1  # type of endpoint
 UNCLEAN: Final = 1  # type of election
+METADATA_LOG: Final = TopicPartition("__cluster_metadata", 0)
+CONTROLLER_LISTENER: Final = "CONTROLLER"
+NOT_HOSTED: Final = "This server does not host this topic-partition."
 
 
 async def describe_cluster(broker: Broker, request: Request) -> Mapping[str, Any]:
@@ -28,6 +31,41 @@ async def describe_cluster(broker: Broker, request: Request) -> Mapping[str, Any
         "brokers": [
             {"broker_id": one.broker_id, "host": one.host, "port": one.port, "rack": one.rack} for one in known.alive
         ],
+    }
+
+
+async def describe_quorum(broker: Broker, request: Request) -> Mapping[str, Any]:
+    """Who votes, who leads, and how far each is, of the one log that a quorum has."""
+    wanted = [(topic.topic_name, [one.partition_index for one in topic.partitions]) for topic in request.body.topics]
+    if wanted != [(METADATA_LOG.topic, [METADATA_LOG.partition])]:
+        unknown = {"error_code": Errors.UNKNOWN_TOPIC_OR_PARTITION, "error_message": NOT_HOSTED}
+        rows = [(name, [{"partition_index": number, **unknown} for number in numbers]) for name, numbers in wanted]
+        topics = [{"topic_name": name, "partitions": partitions} for name, partitions in rows]
+        return {"error_message": "", "topics": topics}
+    quorum, known = broker.metadata.quorum, sorted(broker.metadata.brokers.values(), key=lambda one: one.broker_id)
+    described = {
+        "partition_index": METADATA_LOG.partition,
+        "error_message": "",
+        "leader_id": quorum.leader_id,
+        "leader_epoch": quorum.epoch,
+        "high_watermark": quorum.end_offset,
+        "current_voters": [_voter(broker, one.broker_id) for one in known],
+    }
+    listeners = [[{"name": CONTROLLER_LISTENER, "host": one.host, "port": one.port}] for one in known]
+    return {
+        "error_message": "",
+        "topics": [{"topic_name": METADATA_LOG.topic, "partitions": [described]}],
+        "nodes": [{"node_id": one.broker_id, "listeners": its} for one, its in zip(known, listeners, strict=True)],
+    }
+
+
+def _voter(broker: Broker, broker_id: int) -> Mapping[str, Any]:
+    state = broker.metadata.quorum.voter(broker_id, int(broker.clock()))
+    return {
+        "replica_id": broker_id,
+        "log_end_offset": state.log_end_offset,
+        "last_fetch_timestamp": state.last_fetch_ms,
+        "last_caught_up_timestamp": state.last_caught_up_ms,
     }
 
 

@@ -16,6 +16,7 @@ from broker.broker import Broker
 from broker.handle_cluster import (
     alter_partition_reassignments,
     describe_cluster,
+    describe_quorum,
     elect_leaders,
     list_partition_reassignments,
 )
@@ -70,6 +71,7 @@ HANDLERS: Final[Mapping[ApiKey, Handler]] = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: alter_partition_reassignments,
     ApiKey.LIST_PARTITION_REASSIGNMENTS: list_partition_reassignments,
     ApiKey.DESCRIBE_CLUSTER: describe_cluster,
+    ApiKey.DESCRIBE_QUORUM: describe_quorum,
     ApiKey.DESCRIBE_PRODUCERS: describe_producers,
     ApiKey.FIND_COORDINATOR: find_coordinator,
     ApiKey.JOIN_GROUP: join_group,

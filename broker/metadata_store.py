@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from broker.checked_file import read_json, write_json
 from broker.cluster_metadata import NO_LEADER, BrokerRegistration, ClusterMetadata, PartitionRegistration, Topic
+from broker.quorum import Quorum
 
 FILE: Final = "metadata.json"
 
@@ -15,6 +16,7 @@ def save_metadata(metadata: ClusterMetadata, directory: Path) -> None:
     content = {
         "cluster_id": metadata.cluster_id,
         "next_producer_id": metadata.next_producer_id,
+        "quorum": {"epoch": metadata.quorum.epoch, "end_offset": metadata.quorum.end_offset},
         "brokers": [asdict(broker) for broker in metadata.brokers.values()],
         "topics": [asdict(topic) for topic in metadata.topics.values()],
     }
@@ -28,6 +30,7 @@ def load_metadata(directory: Path) -> ClusterMetadata | None:
         return None
     metadata = ClusterMetadata(content["cluster_id"])
     metadata.next_producer_id = content["next_producer_id"]
+    metadata.quorum = Quorum(**content.get("quorum", {}))
     for row in content["brokers"]:
         broker = BrokerRegistration(**{**row, "is_fenced": True})
         metadata.brokers[broker.broker_id] = broker

@@ -97,6 +97,19 @@ def test_groups_are_described_reset_and_deleted(java_tools: JavaTools, clients_k
     assert group not in java_tools.run("ConsumerGroupCommand", "--list").splitlines()
 
 
+def test_the_quorum_is_described(java_tools: JavaTools, clients_kafka: Kafka) -> None:
+    status = java_tools.run("MetadataQuorumCommand", "describe", "--status")
+    fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
+    assert (fields["LeaderId"].strip(), fields["MaxFollowerLag"].strip(), fields["CurrentObservers"].strip()) == (
+        "1", "0", "[]",
+    )  # fmt: skip
+    [voter] = json.loads(fields["CurrentVoters"])
+    assert voter["id"] == 1
+    heading, row = java_tools.run("MetadataQuorumCommand", "describe", "--replication").strip().splitlines()
+    replica = dict(zip(heading.split(), row.split(), strict=True))
+    assert (replica["NodeId"], replica["Lag"], replica["Status"]) == ("1", "0", "Leader")
+
+
 def table(printed: str) -> list[dict[str, str]]:
     """Rows of a tool's table by its heading; words before and after it are passed over."""
     lines = [line.split() for line in printed.splitlines() if line.strip()]

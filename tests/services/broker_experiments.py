@@ -297,6 +297,44 @@ def topics_change_and_go(client: RawClient, topic: str) -> Any:
     )
 
 
+def quorum(client: RawClient, topic: str) -> Any:
+    known = "__cluster_metadata"
+
+    def ask(*topics: tuple[str, list[int]], version: int = 2) -> Any:
+        rows = [
+            {"topic_name": name, "partitions": [{"partition_index": one} for one in numbers]}
+            for name, numbers in topics
+        ]
+        return client.ask(ApiKey.DESCRIBE_QUORUM, version, topics=rows)
+
+    def codes(answer: Any) -> Any:
+        rows = [
+            (one.topic_name == topic, row.partition_index, int(row.error_code), row.error_message)
+            for one in answer.topics
+            for row in one.partitions
+        ]
+        return int(answer.error_code), answer.error_message, len(answer.topics), rows, len(answer.nodes)
+
+    def told(answer: Any) -> Any:
+        """Offsets are others on each broker: how they stand to each other isn't."""
+        [row] = answer.topics[0].partitions
+        voters = [
+            (
+                one.replica_id,
+                getattr(one, "replica_directory_id", None),
+                one.log_end_offset == row.high_watermark,
+                getattr(one, "last_fetch_timestamp", 0) >= NOW_MS,
+                getattr(one, "last_caught_up_timestamp", 0) >= NOW_MS,
+            )
+            for one in row.current_voters
+        ]
+        nodes = [(one.node_id, [its.name for its in one.listeners]) for one in getattr(answer, "nodes", ())]
+        return row.leader_id, row.leader_epoch > 0, row.high_watermark > 0, voters, row.observers, nodes
+
+    refused = [((known, [1]),), ((known, [0, 1]),), ((known, [0]), (topic, [0])), ((known, []),), ()]
+    return [told(ask((known, [0]), version=version)) for version in range(3)], [codes(ask(*one)) for one in refused]
+
+
 EXPERIMENTS: Final[dict[str, Experiment]] = {
     one.__name__: one
     for one in (
@@ -317,5 +355,6 @@ EXPERIMENTS: Final[dict[str, Experiment]] = {
         deleted_records,
         topics_that_cannot_be,
         topics_change_and_go,
+        quorum,
     )
 }
