@@ -71,6 +71,10 @@ test-fast: setup ## Run the quick ones of the tests that need no service, with f
 integration: system-packages setup setup-pipeline docker ## Run only the tests that need Kafka, Redis or Docker
 	@$(pytest) -m integration
 
+.PHONY: integration-reference
+integration-reference: setup ## Run the tests of the sidecar on the reference broker: no Java, no Docker (FILES=some of them)
+	@TICKOVER_TEST_KAFKA=reference $(pytest) -m "integration and not apart" $(or $(FILES),tests/integration)
+
 .PHONY: sim
 sim: setup ## Run the engine's seeded simulation: TICKOVER_TEST_SIM_SEEDS=n seeds (10,000) of each guarantee
 	@TICKOVER_TEST_SIM_SEEDS=$${TICKOVER_TEST_SIM_SEEDS:-10000} $(pytest) -n 2 tests/simulation/test_simulation.py \

@@ -1,21 +1,20 @@
 """A deployment of its own to be broken: a broker, a Redis behind a proxy, a site with its processes under load."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from sidecar.embedded.child import free_port
-from sidecar.embedded.maven import MavenKafka
 from sidecar.embedded.valkey import EmbeddedValkey
 from tests.faults.failpoints import EXACTLY_ONCE
 from tests.faults.lying_clock import LyingClock
 from tests.services.acted_traffic import ActedTraffic
+from tests.services.fixtures import own_cluster, own_server
 from tests.services.governed_traffic import GovernedTraffic
 from tests.services.kafka import Kafka
-from tests.services.kafka_cluster import ClusterServer
-from tests.services.kafka_servers import MavenServer
+from tests.services.kafka_servers import KafkaNode, KafkaServer
 from tests.services.oracle import Traffic, Verdict
 from tests.services.redis_proxy import RedisProxy
 from tests.services.sidecar_process import Sidecar
@@ -36,8 +35,13 @@ class Servers:
     """Kafka and Redis of a run; they outlive its rounds."""
 
     def __init__(self, directory: Path, brokers: int = 1) -> None:
-        self.broker: MavenServer | ClusterServer
-        self.broker = ClusterServer(directory / "kafka") if brokers > 1 else MavenServer(directory / "kafka")
+        self.broker: KafkaServer
+        self.nodes: Sequence[KafkaNode] = ()  # those that may go one by one; none when there is only one
+        if brokers > 1:
+            self.broker = cluster = own_cluster(directory / "kafka")
+            self.nodes = cluster.nodes
+        else:
+            self.broker = own_server(directory / "kafka")
         self.redis_files = directory / "valkey"
         self.valkey = EmbeddedValkey(self.redis_files, free_port())
         self.proxy = RedisProxy(int(self.valkey.url.rpartition(":")[2]))
@@ -49,11 +53,6 @@ class Servers:
         self.kafka = Kafka(self.broker, len(self.nodes) or 1)
         self.valkey.start()
         self.proxy.start()
-
-    @property
-    def nodes(self) -> list[MavenKafka]:
-        """The brokers that may go one by one; none when there is only one."""
-        return self.broker.nodes if isinstance(self.broker, ClusterServer) else []
 
     def stop(self) -> None:
         """End them all; harmless when some were never started."""

@@ -18,7 +18,7 @@ from tests.services.kafka_servers import DOCKER
 from tests.services.sidecar_process import START_S
 from tests.services.waiting import wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.apart, pytest.mark.timeout(900)]
 
 STOP_S = 60
 

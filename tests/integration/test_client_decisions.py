@@ -14,7 +14,7 @@ from sidecar.partitioner import murmur2
 from tests.services.client_decisions import Case, Decisions, ask_java
 from tests.services.fixtures import missing
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.apart]
 
 SEEDS: Final = 80  # groups of each assignor
 GENERATIONS: Final = 5

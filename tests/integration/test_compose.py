@@ -19,7 +19,7 @@ from tests.services.kafka_servers import find_image
 from tests.services.waiting import wait_until
 from tests.source import ROOT
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.apart, pytest.mark.timeout(900)]
 
 FIRST_RETRY_S: Final = 300.0
 COMMAND_S: Final = 400.0

@@ -17,7 +17,7 @@ from tests.services.reference_broker import ReferenceBroker
 from tests.services.waiting import wait_until
 from tests.unit.log_world import batch
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.apart, pytest.mark.timeout(600)]
 
 ANSWER_S = 60.0
 SESSION_MS = 120_000  # longer than a test may stand still in between

@@ -19,7 +19,7 @@ from tests.services.maven_jars import broker_jars
 from tests.services.sidecar_process import Sidecar
 from tests.source import ROOT
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.apart, pytest.mark.timeout(900)]
 
 EXAMPLES = ROOT / "examples"
 EXAMPLE_S = 180.0

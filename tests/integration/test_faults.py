@@ -13,9 +13,8 @@ from redis import Redis
 
 from sidecar.embedded.valkey import EmbeddedValkey
 from tests.integration.conftest import NewSite
-from tests.services.fixtures import own_broker
+from tests.services.fixtures import own_broker, own_server
 from tests.services.kafka import Kafka
-from tests.services.kafka_servers import MavenServer
 from tests.services.sidecar_process import START_S, Sidecar
 from tests.services.site import Site
 from tests.services.waiting import wait_until
@@ -41,7 +40,7 @@ ATTEMPTS = 5
 @pytest.fixture(scope="module")
 def own_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
     """A broker that a test may stop: no other test has it."""
-    with own_broker(MavenServer(tmp_path_factory.mktemp("faulty-kafka"))) as server:
+    with own_broker(own_server(tmp_path_factory.mktemp("faulty-kafka"))) as server:
         yield Kafka(server)
 
 

@@ -24,7 +24,7 @@ from tests.services.kafka_servers import DOCKER
 from tests.services.waiting import WAIT_S, wait_until
 from tests.source import ROOT
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.apart, pytest.mark.timeout(900)]
 
 # What the image adds to its base, as it lies on disk.
 OWN_BYTES_MAX: Final = 105_000_000

@@ -12,7 +12,7 @@ from tests.services.clients import consumer
 from tests.services.java_tools import JavaTools
 from tests.services.kafka import Kafka
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.apart, pytest.mark.timeout(900)]
 
 ANSWER_S = 60.0
 RECORDS = 20_000

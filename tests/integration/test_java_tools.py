@@ -16,7 +16,7 @@ from tests.services.java_tools import JavaTools
 from tests.services.kafka import ANSWER_TIMEOUT_S, Kafka
 from tests.services.waiting import wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.apart, pytest.mark.timeout(900)]
 
 MOVED_S = 200.0
 

@@ -32,7 +32,7 @@ from tests.services.sidecar_process import START_S, Sidecar
 from tests.services.site import Site, headers_of
 from tests.services.waiting import WAIT_S, wait_until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.apart, pytest.mark.timeout(900)]
 
 USER, PASSWORD = "tickover", "password-7d1"
 SECRET, KEY_PASSWORD, REDIS_PASSWORD = "secret-9c4", "key-password-3e8", "redis-password-1f0"

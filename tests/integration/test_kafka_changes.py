@@ -144,6 +144,7 @@ def guarded(tmp_path: Path) -> Iterator[Kafka]:
         yield Kafka(server)
 
 
+@pytest.mark.apart
 def test_a_target_without_rights_quarantines_its_records_and_no_others(
     guarded: Kafka, redis_url: str, tmp_path: Path, guarantee: str
 ) -> None:

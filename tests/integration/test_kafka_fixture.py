@@ -1,4 +1,4 @@
-"""Both kinds of real broker serve what the engine rests on: records, transactions, offsets with metadata."""
+"""Every kind of broker serves what the engine rests on: records, transactions, offsets with metadata."""
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition

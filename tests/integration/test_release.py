@@ -6,7 +6,7 @@ import pytest
 
 from tests.release import dry_run, version_of_project
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]  # it fetches packages
+pytestmark = [pytest.mark.integration, pytest.mark.apart, pytest.mark.timeout(900)]  # it fetches packages
 
 
 def test_a_release_could_be_made(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.services.fixtures import own_broker
+from tests.services.fixtures import own_broker, own_cluster
 from tests.services.kafka import Kafka
-from tests.services.kafka_cluster import ClusterServer
+from tests.services.kafka_servers import KafkaCluster
 from tests.services.site import Site
 
 pytestmark = pytest.mark.integration
@@ -23,14 +23,14 @@ ANSWER_S = 180.0
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ClusterServer]:
-    with own_broker(ClusterServer(tmp_path / "cluster")) as server:
+def cluster(tmp_path: Path) -> Iterator[KafkaCluster]:
+    with own_broker(own_cluster(tmp_path / "cluster")) as server:
         yield server
 
 
 @pytest.mark.timeout(900)
 def test_a_target_with_too_few_replicas_in_sync_holds_up_no_other(
-    cluster: ClusterServer, redis_url: str, tmp_path: Path
+    cluster: KafkaCluster, redis_url: str, tmp_path: Path
 ) -> None:
     site = Site(Kafka(cluster, replicas=3), redis_url, tmp_path)
     site.policies(POLICIES)

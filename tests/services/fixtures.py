@@ -15,17 +15,21 @@ import pytest
 from sidecar.embedded.jars import KafkaUnavailable
 from sidecar.embedded.kafka import available
 from tests.services.kafka import Kafka
+from tests.services.kafka_cluster import ClusterServer
 from tests.services.kafka_servers import (
     ContainerServer,
+    KafkaCluster,
     KafkaServer,
     MavenServer,
     ReferenceServer,
     find_image,
 )
 from tests.services.mock_kafka import MockKafka
+from tests.services.reference_cluster import ReferenceClusterServer
 
 # auto: docker where an engine answers and has or gets the image, else maven.
-# both: as auto, and neither kind may be missing. reference: no Kafka at all, `tickover broker`.
+# both: as auto, and neither kind may be missing. reference: no Kafka at all, `tickover broker`, also where a test has
+# brokers of its own to harm.
 CHOICE = os.environ.get("TICKOVER_TEST_KAFKA", "auto")
 IN_CI = os.environ.get("CI") == "true"
 
@@ -83,6 +87,16 @@ def missing(service: str, reason: object) -> None:
     pytest.skip(f"{service} is missing: {reason}")
 
 
+def own_server(directory: Path) -> KafkaServer:
+    """A broker for one test or module."""
+    return ReferenceServer(directory) if CHOICE == "reference" else MavenServer(directory)
+
+
+def own_cluster(directory: Path) -> KafkaCluster:
+    """Three brokers that may go one by one."""
+    return ReferenceClusterServer(directory) if CHOICE == "reference" else ClusterServer(directory)
+
+
 @contextmanager
 def own_broker(server: Server) -> Iterator[Server]:
     """A broker that a test may harm; it is removed whatever happens, while it starts too."""
@@ -114,9 +128,9 @@ def kafka(kafka_choice: KafkaChoice) -> Kafka:
         raise
 
 
-@pytest.fixture(scope="session", params=["docker", "maven"])
+@pytest.fixture(scope="session", params=["docker", "maven", "reference"])
 def each_kafka(request: pytest.FixtureRequest, kafka_choice: KafkaChoice) -> Kafka:
-    """Every kind of real broker in turn: for what must not depend on the kind."""
+    """Every kind of broker in turn: for what must not depend on the kind."""
     if CHOICE not in ("auto", "both", request.param):
         pytest.skip(f"TICKOVER_TEST_KAFKA={CHOICE}")
     try:

@@ -52,6 +52,27 @@ class KafkaServer(Protocol):
         """End it, and forget its data."""
 
 
+class KafkaNode(Protocol):
+    """One broker of a cluster, which may go while the others stay."""
+
+    def start(self) -> None:
+        """Bring it back."""
+
+    def stop(self) -> None:
+        """Orderly end."""
+
+    def kill(self) -> None:
+        """SIGKILL, or what comes next to it."""
+
+
+class KafkaCluster(KafkaServer, Protocol):
+    """Several brokers."""
+
+    @property
+    def nodes(self) -> Sequence[KafkaNode]:
+        """Each of them."""
+
+
 class _ChildServer:
     """A broker in a child process. Its data directory belongs to the test run, which deletes it."""
 
