@@ -127,10 +127,14 @@ def _validate_records(batch: Batch, data: Buffer, rules: RecordRules, now_ms: in
 
 
 def _timestamp_bounds(header: BatchHeader, rules: RecordRules, now_ms: int) -> tuple[int, int]:
-    """A topic of log append time takes any timestamp that fits; a producer must not claim to be that topic."""
+    """A topic of log append time takes any timestamp that fits; a producer must not claim to be that topic.
+
+    So does one without limits: how long ago a timestamp is wraps around in Java's arithmetic, and nothing is too old.
+    """
     if header.timestamp_type is TimestampType.LOG_APPEND_TIME and not header.is_control:
         raise RecordsRefused(Errors.INVALID_TIMESTAMP, ((0, "producers may not send log append time"),))
-    if rules.timestamp_type is TimestampType.LOG_APPEND_TIME or header.is_control:
+    has_limits = min(rules.timestamp_before_max_ms, rules.timestamp_after_max_ms) < TIMESTAMP_MAX
+    if rules.timestamp_type is TimestampType.LOG_APPEND_TIME or header.is_control or not has_limits:
         return -TIMESTAMP_MAX - 1, TIMESTAMP_MAX
     lowest = max(now_ms - rules.timestamp_before_max_ms, -TIMESTAMP_MAX - 1)
     return lowest, min(now_ms + rules.timestamp_after_max_ms, TIMESTAMP_MAX)

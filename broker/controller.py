@@ -118,7 +118,7 @@ class Controller:
             raise ApiError(Errors.INVALID_TOPIC_EXCEPTION, f"Topic '{new.name}' collides with another: '.' is '_'")
         config = check_config(new.config or {})
         if new.assignment is not None:
-            assignment = self._checked(new.assignment)
+            assignment = self._checked(new.assignment, len(new.assignment[0]))
         else:
             assignment = self._assigned(range(checked_count(new.partitions)), new.replication_factor)
         topic = Topic(new.name, self.new_id(), config, [self._new_partition(row) for row in assignment])
@@ -147,15 +147,16 @@ class Controller:
                 f"The topic {name} currently has {known} partition(s); {count} would not be an increase.",
             )
         added = range(known, checked_count(count))
+        replication_factor = len(topic.partitions[0].replicas)
         if assignment is None:
-            rows: Sequence[tuple[int, ...]] = self._assigned(added, len(topic.partitions[0].replicas))
+            rows: Sequence[tuple[int, ...]] = self._assigned(added, replication_factor)
         elif len(assignment) != len(added):
             raise ApiError(
                 Errors.INVALID_REPLICA_ASSIGNMENT,
                 f"{len(assignment)} assignments for {len(added)} new partitions.",
             )
         else:
-            rows = self._checked(assignment)
+            rows = self._checked(assignment, replication_factor)
         if validate_only:
             return
         topic.partitions += [self._new_partition(row) for row in rows]
@@ -223,7 +224,7 @@ class Controller:
         if replicas is None:
             changed = reassignment_cancelled(partition)
         else:
-            check_assignment([tuple(replicas)], self.metadata.brokers)
+            check_assignment([tuple(replicas)], self.metadata.brokers, len(replicas))
             changed = reassigned(partition, replicas)
         self._change(key, self._with_leader(key, changed))
         self.complete_reassignment(key)
@@ -285,8 +286,8 @@ class Controller:
         start, shift = self.draw(count), self.draw(count)
         return assign_replicas_to_brokers(self.metadata.alive, partitions, replication_factor, start, shift)
 
-    def _checked(self, assignment: Sequence[tuple[int, ...]]) -> Sequence[tuple[int, ...]]:
-        check_assignment(assignment, self.metadata.brokers)
+    def _checked(self, assignment: Sequence[tuple[int, ...]], replication_factor: int) -> Sequence[tuple[int, ...]]:
+        check_assignment(assignment, self.metadata.brokers, replication_factor)
         return assignment
 
     def _new_partition(self, replicas: tuple[int, ...]) -> PartitionRegistration:

@@ -74,6 +74,7 @@ def _describe_partition(broker: Broker, number: int, partition: PartitionRegistr
         "leader_id": partition.leader,
         "leader_epoch": partition.leader_epoch,
         "replica_nodes": partition.replicas,
-        "isr_nodes": partition.isr,
+        # The last of an ISR may lead again, but isn't in sync while it is gone (KIP-966).
+        "isr_nodes": [one for one in partition.isr if broker.metadata.is_alive(one)],
         "offline_replicas": [one for one in partition.replicas if not broker.metadata.is_alive(one)],
     }

@@ -65,11 +65,11 @@ def _alternating(brokers: Sequence[BrokerRegistration]) -> list[BrokerRegistrati
     return [broker for row in zip_longest(*rows) for broker in row if broker is not None]
 
 
-def check_assignment(assignment: Sequence[tuple[int, ...]], brokers: Container[int]) -> None:
-    """INVALID_REPLICA_ASSIGNMENT: nobody, somebody twice or unknown, or rows of different length."""
+def check_assignment(assignment: Sequence[tuple[int, ...]], brokers: Container[int], replication_factor: int) -> None:
+    """INVALID_REPLICA_ASSIGNMENT: nobody, somebody twice or unknown, or another number of replicas than this."""
     for row in assignment:
         is_known = all(broker_id in brokers for broker_id in row)
-        if not row or len(set(row)) != len(row) or not is_known or len(row) != len(assignment[0]):
+        if not row or len(set(row)) != len(row) or not is_known or len(row) != replication_factor:
             raise ApiError(Errors.INVALID_REPLICA_ASSIGNMENT, f"The manual partition assignment {row} is no good.")
 
 

@@ -106,6 +106,14 @@ def append_time(client: RawClient, topic: str) -> Any:
     return int(answer.error_code), answer.log_append_time is not None
 
 
+def times_of_all_ages(client: RawClient, topic: str) -> Any:
+    """With no limit to them, and with the usual ones."""
+    last = (1 << 63) - 1
+    unlimited = create(client, f"{topic}-ages", message_timestamp_after_max_ms=str(last))
+    times = (-last - 1, NOW_MS - last - 1, -2, 0, NOW_MS + 7_200_000, last)
+    return [[produced(client, name, now(timestamp=one)) for one in times] for name in (unlimited, topic)]
+
+
 def idempotence(client: RawClient, topic: str) -> Any:
     def send(sequence: int, *, epoch: int = 0, producer_id: int = 4711) -> Any:
         return produced(client, topic, now(producer=Producer(producer_id, epoch, sequence)))
@@ -344,6 +352,7 @@ EXPERIMENTS: Final[dict[str, Experiment]] = {
         acks_0_with_an_error,
         compacted_topic,
         append_time,
+        times_of_all_ages,
         idempotence,
         control_batches_of_clients,
         fetches_that_are_answered_at_once,

@@ -187,6 +187,7 @@ def test_without_an_in_sync_replica_nobody_leads_unless_it_may_be_unclean(cluste
     with clean.client(2) as client:
         [topic] = client.ask(ApiKey.METADATA, 12, topics=[{"name": "clean"}]).topics
         assert topic.partitions[0].error_code == Errors.LEADER_NOT_AVAILABLE
+        assert topic.partitions[0].isr_nodes == (), "who may lead again isn't in sync while it is gone"
     for broker_id in (1, 3):
         cluster.run(cluster.cluster.start_broker(broker_id))
     for world in (clean, unclean):
@@ -239,6 +240,16 @@ def test_a_partition_moves_when_its_new_replicas_have_everything(cluster: Refere
     assert cluster.inspect(lambda one: key in one.brokers[1].replicas.partitions) is False
     with client_of(cluster, 3) as client:
         assert client.fetch("moves", 0).high_watermark == 3
+
+
+@pytest.mark.parametrize("replicas", [(1,), (1, 2), (1, 2, 2), (1, 2, 9)])
+def test_a_new_partition_has_as_many_replicas_as_the_others(world: World, replicas: tuple[int, ...]) -> None:
+    def grow(cluster: Any, row: tuple[int, ...]) -> None:
+        cluster.controller.create_partitions(world.topic, 2, [row], validate_only=True)
+
+    world.cluster.inspect(lambda cluster: grow(cluster, (3, 2, 1)))
+    with pytest.raises(ApiError, match="is no good"):
+        world.cluster.inspect(lambda cluster: grow(cluster, replicas))
 
 
 def test_consumers_of_a_follower_see_what_is_committed(world: World) -> None:

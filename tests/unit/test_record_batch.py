@@ -21,7 +21,7 @@ from broker.record_batch import (
     read_header,
     whole_batches,
 )
-from broker.records import Record, build_batch, encode_records, read_records
+from broker.records import TIMESTAMP_MAX, Record, build_batch, encode_records, read_records
 from purgatory.errors import ApiError, Errors
 
 NOW_MS = 1_700_000_000_000
@@ -116,6 +116,14 @@ def test_timestamps_out_of_range_name_their_records():
     assert refused.value.error is Errors.INVALID_TIMESTAMP
     assert [index for index, _ in refused.value.record_errors] == [1, 2]
     assert take(batch(), RecordRules(timestamp_after_max_ms=0, timestamp_type=TimestampType.LOG_APPEND_TIME)) == NOW_MS
+
+
+@pytest.mark.parametrize("timestamp", [-TIMESTAMP_MAX - 1, -2, NOW_MS + 3_600_001, TIMESTAMP_MAX])
+def test_without_limits_a_timestamp_may_be_any(timestamp: int):
+    data = build_batch([Record(0, timestamp, b"k", b"value")])
+    assert take(data, RecordRules(timestamp_after_max_ms=TIMESTAMP_MAX)) == max(-1, timestamp)
+    if timestamp != -2:
+        assert refusal(data) is Errors.INVALID_TIMESTAMP
 
 
 def test_a_compacted_topic_needs_keys():
