@@ -75,6 +75,11 @@ integration: system-packages setup setup-pipeline docker ## Run only the tests t
 integration-reference: setup ## Run the tests of the sidecar on the reference broker: no Java, no Docker (FILES=some of them)
 	@TICKOVER_TEST_KAFKA=reference $(pytest) -m "integration and not apart" $(or $(FILES),tests/integration)
 
+.PHONY: differential
+differential: setup ## Ask one and three reference brokers, and as many real ones, the same: the answers must be the same
+	@TICKOVER_TEST_SOAK=1 $(pytest) tests/contract/test_broker_differential.py \
+		tests/integration/test_coordinators_differential.py tests/integration/test_cluster_differential.py
+
 .PHONY: sim
 sim: setup ## Run the engine's seeded simulation: TICKOVER_TEST_SIM_SEEDS=n seeds (10,000) of each guarantee
 	@TICKOVER_TEST_SIM_SEEDS=$${TICKOVER_TEST_SIM_SEEDS:-10000} $(pytest) -n 2 tests/simulation/test_simulation.py \
