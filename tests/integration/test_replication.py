@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.services.fixtures import own_broker, own_cluster
+from tests.services.fixtures import CHOICE, own_broker, own_cluster
 from tests.services.kafka import Kafka
 from tests.services.kafka_servers import KafkaCluster
+from tests.services.reference_cluster import ReferenceClusterServer
 from tests.services.site import Site
 
 pytestmark = pytest.mark.integration
@@ -22,9 +23,13 @@ RECOVERY_S = 240.0  # a target that did not acknowledge is tried again after 5 s
 ANSWER_S = 180.0
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[KafkaCluster]:
-    with own_broker(own_cluster(tmp_path / "cluster")) as server:
+CLUSTERS = [own_cluster] if CHOICE == "reference" else [own_cluster, ReferenceClusterServer]
+
+
+@pytest.fixture(params=CLUSTERS, ids=lambda kind: kind.__name__)
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KafkaCluster]:
+    """Both kinds in turn, unless only ours is asked for."""
+    with own_broker(request.param(tmp_path / "cluster")) as server:
         yield server
 
 
