@@ -22,7 +22,7 @@ from sidecar.targets import Parcel, Targets
 
 log = logging.getLogger(__name__)
 
-ALONE_MAX: Final = 500  # records sent one by one at a time
+ALONE_MAX: Final = 500  # records sent one by one at a time, where the brokers acknowledge as many in time
 ROOM_MAX: Final = 1_000  # of one target in one turn
 
 
@@ -43,6 +43,7 @@ class Returned:
         self.waiting_alone: deque[tuple[Lane, Held | Departure]] = deque()  # each to be sent in a batch of its own
         self.one_by_one: set[str] = set()  # topics that take less than a batch: their records are always sent alone
         self._alone_max = ALONE_MAX  # halved while one of several spoils a transaction and nobody says which
+        self._alone_fits = ALONE_MAX  # so many were acknowledged in time lately: slow brokers need a request for each
         self._sick: set[str] = set()  # topics that did not acknowledge: tried apart from others until they do
         self._refused_for_size: set[str] = set()  # topics that refused a batch and, so far, no single record
         self._targets = targets
@@ -51,6 +52,7 @@ class Returned:
 
     def refused(self, generation: Generation) -> None:
         """Take the records that Kafka refused out of a complete generation, and see to each by its error."""
+        self._learn_what_fits(generation)
         for failure, found in take_failed(generation):
             name = failure.error.name()
             for lane, parcel in found:
@@ -105,9 +107,16 @@ class Returned:
 
     def given_up(self, generation: Generation) -> None:
         """See `Refusals`."""
+        self._learn_what_fits(generation)
         for failure in generation.failures:
             if failure.error.name() in way.GIVEN_UP:
                 self._give_up(failure.message.topic())
+
+    def _learn_what_fits(self, generation: Generation) -> None:
+        """Of records sent one by one some were not acknowledged in time: fewer are tried next, else never any pass."""
+        failures = generation.failures
+        if any(failure.alone and failure.error.name() in way.GIVEN_UP for failure in failures):
+            self._alone_fits = max((generation.acknowledged - len(failures)) // 2, 1)
 
     def _give_up(self, topic: str) -> None:
         self._sick.add(topic)
@@ -125,7 +134,7 @@ class Returned:
         others: list[tuple[Lane, Held | Departure]] = []
         sent = 0
         try:
-            while self.waiting_alone and sent < self._alone_max:
+            while self.waiting_alone and sent < min(self._alone_max, self._alone_fits):
                 lane, parcel = self.waiting_alone[0]
                 if topic_of(parcel) == topic:
                     self.emit_one(lane, parcel, now_ms, True)
@@ -178,6 +187,7 @@ class Returned:
         self.one_by_one |= (topics & self._refused_for_size) - waiting
         self._refused_for_size -= topics - waiting
         self._alone_max = ALONE_MAX
+        self._alone_fits = min(2 * self._alone_fits, ALONE_MAX)
 
     def goes_at_once(self, held: Held, now_ms: int) -> bool:
         """Whether a record would be handed over now, with others of its target."""

@@ -84,6 +84,32 @@ def test_a_target_that_does_not_acknowledge_is_tried_apart_from_others_until_it_
     assert bench.returned.one_by_one == set()
 
 
+def test_slow_brokers_get_as_many_one_by_one_as_they_acknowledge_in_time() -> None:
+    """A request for each takes them longer than a batch of thousands: of too many none would ever pass."""
+    in_time = 40
+    bench = Bench()
+    bench.returned.suspect(bench.generation([held(offset) for offset in range(600)]), TOO_LARGE, careful=False)
+    passed: list[Held] = []
+    for _ in range(60):
+        if not bench.returned.alone:
+            break
+        sent = bench.attempt()
+        generation = bench.generation(sent)
+        for number, one in enumerate(sent):
+            generation.report_alone(None if number < in_time else SLOW, _Message("mail", one.value or b""))
+        if not generation.failures:
+            passed += sent
+            bench.returned.passed_alone(generation)
+            continue
+        bench.returned.refused(generation)
+        bench.returned.take_back(generation, careful=True)
+        while bench.returned.again:
+            lane, parcel = bench.returned.again.popleft()
+            assert isinstance(parcel, Held)
+            bench.returned.waiting_alone.append((lane, parcel))
+    assert sorted(one.offset for one in passed) == list(range(600))
+
+
 def test_what_only_the_transaction_was_at_fault_for_is_tried_again() -> None:
     bench = Bench()
     generation = bench.generation([held(1)])
@@ -106,6 +132,9 @@ class _Message:
 
     def __init__(self, topic: str, value: bytes) -> None:
         self._topic, self._value = topic, value
+
+    def offset(self) -> int:
+        return 7
 
     def topic(self) -> str:
         return self._topic
