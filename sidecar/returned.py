@@ -177,6 +177,8 @@ class Returned:
 
     def passed_alone(self, generation: Generation) -> None:
         """A topic that refuses batches and takes their records one by one gets them so from now on."""
+        if not (generation.batches or generation.departures):
+            return  # all of them wait for their targets: nothing has passed
         waiting = {topic_of(parcel) for _, parcel in self.waiting_alone} | self.in_order.topics_alone()
         topics = {topic_of(held) for _, batch, _ in generation.batches for held in batch}
         recovered = topics & self._sick
@@ -184,6 +186,11 @@ class Returned:
         self.one_by_one -= recovered
         for topic in recovered:
             self._targets.recovered(topic)
+        if recovered - self._refused_for_size:  # batches cost slow brokers far less
+            alone, self.waiting_alone = self.waiting_alone, deque()
+            for lane, parcel in alone:
+                in_batches = topic_of(parcel) in recovered - self._refused_for_size
+                (self.again if in_batches else self.waiting_alone).append((lane, parcel))
         self.one_by_one |= (topics & self._refused_for_size) - waiting
         self._refused_for_size -= topics - waiting
         self._alone_max = ALONE_MAX
