@@ -71,6 +71,7 @@ class ActedTraffic:
         self._places: dict[Place, int] = {}  # of messages and of the control records for them
         self._origins: dict[int, Place] = {}
         self._controls: dict[int, Place] = {}
+        self._unproven: list[tuple[int, dict[int, Place]]] = []  # reported as written, at no offset
         self._to_act: list[tuple[float, int]] = []
         self._quiet = threading.Event()
         self._over = threading.Event()
@@ -130,9 +131,11 @@ class ActedTraffic:
     def _produce(self, number: int, headers: Headers, sent_ms: int, places: dict[int, Place]) -> None:
         def report(error: object, message: Message) -> None:
             assert error is None, error
-            place = (message.topic() or "", message.partition() or 0, message.offset() or 0)
-            places[number] = place
-            self._places[place] = number
+            offset = message.offset()
+            if offset is None:
+                self._unproven.append((number, places))
+            else:
+                self._note_place(number, places, (message.topic() or "", message.partition() or 0, offset))
 
         named = [("tickover-id", b"m%d" % number), *headers]
         key = b"key %d" % (number % 20)
@@ -141,7 +144,32 @@ class ActedTraffic:
             self._site.name("acted"), b"%d" % number, key, partition, report, None, sent_ms, list(named)
         )
 
+    def _note_place(self, number: int, places: dict[int, Place], place: Place) -> None:
+        places[number] = place
+        self._places[place] = number
+
     # --- the end --------------------------------------------------------------------------------------------------
+
+    def _find_unproven(self) -> None:
+        """Look for the records of which the client doesn't know where they are. Some are nowhere: they count as not
+        sent.
+        """
+        if not self._unproven:
+            return
+        lying: dict[tuple[int, bool], Place] = {}
+        for message in self._site.kafka.read_all(self._site.name("acted")):
+            place = (message.topic() or "", message.partition() or 0, message.offset() or 0)
+            lying[int(message.value() or b"-1"), "tickover-action" in dict(headers_of(message))] = place
+        while self._unproven:
+            number, places = self._unproven.pop()
+            is_control = places is self._controls
+            found = lying.get((number, is_control))
+            if found is not None:
+                self._note_place(number, places, found)
+            elif is_control:
+                del self._actions[number]
+            else:
+                del self._messages[number]
 
     @property
     def count(self) -> int:
@@ -150,19 +178,24 @@ class ActedTraffic:
 
     def all_settled(self) -> bool:
         """Whether the ledger has an outcome for everything sent."""
+        self._find_unproven()
         return self._places.keys() <= outcomes_of(self._site).keys()
 
     def faults(self, exactly_once: bool) -> list[str]:
         """What is wrong, a line for each message. Call it when no sidecar runs any more."""
+        self._find_unproven()
         outcomes = outcomes_of(self._site)
         met = {said.outcome for place in self._places for said in outcomes.get(place, ())}
         assert {Outcome.EMITTED, Outcome.CANCELLED, Outcome.MOVED} <= met, f"nothing was acted on in time: {met}"
         arrived: dict[int, list[Message]] = defaultdict(list)
         for message in self._site.kafka.read_all(self._site.name("acted-out")):
             arrived[int(message.value() or b"-1")].append(message)
-        found = [self._fault(number, outcomes, arrived[number], exactly_once) for number in self._messages]
+        found = {number: self._fault(number, outcomes, arrived[number], exactly_once) for number in self._messages}
         return [
-            f"message {number} with {self._actions.get(number)}: {fault}" for number, fault in enumerate(found) if fault
+            f"message {number} at {self._origins[number]} with {self._actions.get(number)} at"
+            f" {self._controls.get(number)}: {fault}; {outcomes.get(self._origins[number])}"
+            for number, fault in found.items()
+            if fault
         ]
 
     # tidy: one message and all that can be wrong with it
