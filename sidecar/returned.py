@@ -132,9 +132,9 @@ class Returned:
         """Hand records to the producer that sends them one by one: those of one topic, so that it alone is judged."""
         topic = topic_of(self.waiting_alone[0][1])
         others: list[tuple[Lane, Held | Departure]] = []
-        sent = 0
+        sent, most = 0, min(self._alone_max, self._alone_fits)
         try:
-            while self.waiting_alone and sent < min(self._alone_max, self._alone_fits):
+            while self.waiting_alone and sent < most:
                 lane, parcel = self.waiting_alone[0]
                 if topic_of(parcel) == topic:
                     self.emit_one(lane, parcel, now_ms, True)
@@ -186,15 +186,18 @@ class Returned:
         self.one_by_one -= recovered
         for topic in recovered:
             self._targets.recovered(topic)
-        if recovered - self._refused_for_size:  # batches cost slow brokers far less
-            alone, self.waiting_alone = self.waiting_alone, deque()
-            for lane, parcel in alone:
-                in_batches = topic_of(parcel) in recovered - self._refused_for_size
-                (self.again if in_batches else self.waiting_alone).append((lane, parcel))
+        self._no_longer_alone(recovered - self._refused_for_size)
         self.one_by_one |= (topics & self._refused_for_size) - waiting
         self._refused_for_size -= topics - waiting
         self._alone_max = ALONE_MAX
         self._alone_fits = min(2 * self._alone_fits, ALONE_MAX)
+
+    def _no_longer_alone(self, topics: set[str]) -> None:
+        """What waits for these goes in batches again, which cost slow brokers far less."""
+        if topics:
+            alone, self.waiting_alone = self.waiting_alone, deque()
+            for lane, parcel in alone:
+                (self.again if topic_of(parcel) in topics else self.waiting_alone).append((lane, parcel))
 
     def goes_at_once(self, held: Held, now_ms: int) -> bool:
         """Whether a record would be handed over now, with others of its target."""
