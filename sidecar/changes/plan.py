@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, m
 
 from policies.decision import CANCEL, FIRE, RESCHEDULE
 from policies.duration import TIME_MAX_MS, parse_time
-from sidecar.held_query import START, Key, Query
+from sidecar.held_query import ALL, START, Key, Query
 from sidecar.jobs.job import State, form_of, state_of
 
 SCHEMA: Final = 1
@@ -66,7 +66,7 @@ class Selection(BaseModel):
         """Whether every held message fits."""
         query = self.query
         always = query.due_from_ms <= 0 and query.due_to_ms >= TIME_MAX_MS
-        return always and query._replace(due_from_ms=Query().due_from_ms, due_to_ms=Query().due_to_ms) == Query()
+        return always and query._replace(due_from_ms=ALL.due_from_ms, due_to_ms=ALL.due_to_ms) == ALL
 
 
 _FIELDS: Final = {"due_from": "due_from_ms", "due_to": "due_to_ms"}

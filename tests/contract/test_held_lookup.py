@@ -13,7 +13,7 @@ import pytest
 from sidecar import held_group, held_lookup
 from sidecar.held_group import GroupLookUp
 from sidecar.held_lookup import LocalLookUp
-from sidecar.held_query import START, TIME_MAX_MS, Key, LookUpUnavailable, Query
+from sidecar.held_query import ALL, START, TIME_MAX_MS, Key, LookUpUnavailable, Query
 from sidecar.held_view import LaneView
 from sidecar.mailbox import EngineError
 from sidecar.overflow import Change
@@ -28,7 +28,6 @@ __all__ = ["redis_server_fixture"]
 HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
 LANES = [LaneId("gold", 0), LaneId("reminders", 0), LaneId("reminders", 1)]
-ALL = Query()
 CURSOR = Position(NOW_MS + 30_000, 1 << 60)
 _groups = itertools.count()
 
