@@ -7,7 +7,7 @@ completing means is the coordinator's.
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from purgatory.delayed_operation import DelayedOperation
 from purgatory.locks import Monitor
@@ -16,20 +16,23 @@ from purgatory.versions import LATEST, KafkaVersion
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000  # a new member's heartbeat while its group rebalances
 
 
-class MemberKey(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class MemberKey:
     """What a heartbeat waits under."""
 
     group_id: str
     member_id: str
 
 
-class GroupJoinKey(NamedTuple):
-    """What a join waits under."""
+@dataclass(frozen=True, slots=True)
+class GroupJoinKey:
+    """What a join waits under. Joins and syncs of a group wait in one purgatory: equal names must not be equal keys."""
 
     group_id: str
 
 
-class GroupSyncKey(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class GroupSyncKey:
     """What a sync waits under."""
 
     group_id: str

@@ -79,6 +79,15 @@ def test_a_join_completes_by_the_last_member_or_its_time():
     assert (world.generations, world.drained) == ([0, 1000], 1)  # appends from the timer are looked after
 
 
+def test_a_join_and_a_sync_of_one_group_wait_apart():
+    world = Coordinator()
+    world.watch(DelayedJoin(world, 1000, world.lock))
+    world.all_joined = True
+    assert world.purgatory.check_and_complete(GroupSyncKey("group")) == 0
+    assert world.purgatory.cancel_for_key(GroupSyncKey("group")) == []
+    assert world.purgatory.check_and_complete(GroupJoinKey("group")) == 1
+
+
 def first_join(world, configured_ms, rebalance_ms):
     delays = first_initial_join(configured_ms, rebalance_ms)
     world.watch(InitialDelayedJoin(world, configured_ms, delays, world.watch, world.lock))
