@@ -29,7 +29,8 @@ from purgatory.share_acquisition import AcquisitionLockTimerTask
 from purgatory.surroundings import Surroundings
 from purgatory.system_timer import SystemTimer
 from purgatory.threshold_purgatory import ThresholdPurgatory, TimingWheelExpirationService
-from purgatory.timer import TimerTask
+from purgatory.timer import TimerTask, TimerTaskEntry, TimerTaskList
+from purgatory.timing_wheel import TimingWheel
 from purgatory.versions import LATEST, KafkaVersion
 
 __all__ = [
@@ -70,6 +71,9 @@ __all__ = [
     "ThresholdPurgatory",
     "TimerDriver",
     "TimerTask",
+    "TimerTaskEntry",
+    "TimerTaskList",
+    "TimingWheel",
     "TimingWheelExpirationService",
     "TopicPartition",
 ]

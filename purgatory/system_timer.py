@@ -82,9 +82,9 @@ class SystemTimer:
         """Run this task in `timer_task.delay_ms`. Without delay it may run at once, but never within this call."""
         entry = TimerTaskEntry(timer_task, self._expiration_of(timer_task.delay_ms))
         with self._lock:
-            former_ms = self.next_expiration_ms()
+            former_ms = self._next_ms()
             self._add_entry(entry)
-            next_ms = self.next_expiration_ms()
+            next_ms = self._next_ms()
         if next_ms != former_ms:
             self._wake()
 
@@ -107,7 +107,8 @@ class SystemTimer:
 
     def next_expiration_ms(self) -> float | None:
         """When the earliest bucket is due; -inf if a task is due; None if nothing waits."""
-        return -math.inf if self._expired else self._queue.head_ms()
+        with self._lock:
+            return self._next_ms()
 
     def listen(self, wake: Callable[[], None]) -> None:
         """Call `wake` after an `add` that makes `next_expiration_ms` earlier. One listener."""
@@ -120,6 +121,9 @@ class SystemTimer:
     def close(self) -> None:
         """Run nothing any more. What waits is forgotten; `submit` belongs to whoever gave it."""
         self._closed = True
+
+    def _next_ms(self) -> float | None:
+        return -math.inf if self._expired else self._queue.head_ms()
 
     def _expiration_of(self, delay_ms: int) -> int:
         if not self._round_up:

@@ -24,17 +24,23 @@ def levels(timer: SystemTimer) -> list[TimingWheel]:
 
 
 def check_structure(timer: SystemTimer) -> None:
-    """The counter is the sum of the buckets, and each bucket with entries is queued, once."""
-    queued = [bucket for _, _, bucket in timer._queue._heap]
-    assert len({id(bucket) for bucket in queued}) == len(queued)
-    assert len({(bucket.expiration_ms, id(bucket)) for bucket in queued}) == len(queued)
+    """The counter is the sum of the buckets. Each bucket with entries is queued, once, for a tick that is its own among
+    those of its level, ahead of the clock and less than one turn of the ring."""
+    queued = {id(bucket) for _, _, bucket in timer._queue._heap}
+    assert len(queued) == len(timer._queue)
     total = 0
     for wheel in levels(timer):
+        ticks = []
         for bucket in wheel._buckets:
             seen: list[object] = []
             bucket.foreach(seen.append)
             total += len(seen)
-            assert not seen or any(bucket is other for other in queued)
+            assert not seen or id(bucket) in queued
+            if id(bucket) in queued:
+                assert bucket.expiration_ms % wheel.tick_ms == 0
+                ticks.append((bucket.expiration_ms - wheel.current_time_ms) // wheel.tick_ms)
+        assert len(set(ticks)) == len(ticks)
+        assert all(0 < tick < wheel.wheel_size for tick in ticks)
     assert total == timer.size()
 
 

@@ -69,22 +69,22 @@ def test_no_wake_up_is_lost_among_threads(version):
             threading.Event().wait(random.random() / 1e4)  # others come in between
             return super().try_complete()
 
-    operations = [Attempted(number) for number in range(50)]
+    operations = [Attempted(number) for number in range(100)]
     for operation in operations:
         assert not purgatory.try_complete_else_watch(operation, [operation.number])
 
     def attempt(operation):
         operation.attempts += 1
-        if operation.attempts == 10:
+        if operation.attempts == 20:
             operation.completable = True
         purgatory.check_and_complete(operation.number)
 
     with ThreadPoolExecutor(20) as threads:
-        done, pending = wait([threads.submit(attempt, one) for _ in range(10) for one in operations], timeout=240)
+        done, pending = wait([threads.submit(attempt, one) for _ in range(20) for one in operations], timeout=240)
         assert not pending
     for future in done:
         future.result()
-    assert [operation.completions for operation in operations] == [1] * 50
+    assert [operation.completions for operation in operations] == [1] * 100
     assert (purgatory.num_delayed, purgatory.watched) == (0, 0)
 
 
@@ -188,3 +188,24 @@ def test_an_entry_cancelled_between_two_buckets_is_counted_until_its_bucket_and_
     assert (task.is_cancelled(), timer.size()) == (True, 1)
     timer.advance_clock(8)
     assert (task.ran, timer.size()) == ([], 0)
+
+
+def test_asking_for_the_next_time_and_advancing_do_not_meet():
+    """What the one has seen waiting, the other must not take before it is looked at."""
+    timer = SystemTimer(Clock())
+    timer.add(Recorded(5, []))
+    threads: list[threading.Thread] = []
+
+    class Raced(list):  # type: ignore[type-arg]
+        def __bool__(self) -> bool:
+            if not threads:
+                threads.append(threading.Thread(target=timer.advance_clock, args=(10,)))
+                threads[0].start()
+                threads[0].join(0.05)  # it waits for the lock
+                return True
+            return len(self) > 0
+
+    timer._queue._heap = Raced(timer._queue._heap)
+    assert timer.next_expiration_ms() == 5
+    threads[0].join()
+    assert timer.next_expiration_ms() is None

@@ -41,6 +41,24 @@ def test_a_new_entry_moves_its_task_to_another_list() -> None:
     assert (size(three), counter.value) == (0, 0)
 
 
+def test_an_entry_that_is_moved_while_it_leaves_leaves_the_other_list_too() -> None:
+    """A flush takes it along between the look at its list and the list's own look."""
+    counter = AtomicInteger()
+    finer = TimerTaskList(counter)
+
+    class Flushed(TimerTaskList):
+        def remove(self, entry: TimerTaskEntry) -> None:
+            super().remove(entry)
+            finer.add(entry)
+            super().remove(entry)
+
+    coarse = Flushed(counter)
+    entry = TimerTaskEntry(Recorded(0, []), 10)
+    coarse.add(entry)
+    entry.remove()
+    assert (size(coarse), size(finer), counter.value, entry.list) == (0, 0, 0, None)
+
+
 def test_a_list_keeps_the_order_and_says_once_that_it_has_a_new_time() -> None:
     tasks = TimerTaskList(AtomicInteger())
     assert tasks.expiration_ms == NOT_QUEUED
@@ -133,6 +151,25 @@ def test_the_overflow_wheel_is_made_once_when_it_is_needed() -> None:
     assert world.wheel.overflow_wheel is overflow
     world.wheel.advance_clock(1060)
     assert (world.wheel.current_time_ms, overflow.current_time_ms) == (1060, 1050)
+
+
+LEVELS_END_MS = [20 * 20**level for level in range(7)]  # 20 ms, 400 ms, 8 s, 160 s, 53 min, 17.8 h, 14.8 d
+
+
+@pytest.mark.parametrize(
+    ("delay_ms", "levels"),
+    [
+        *((end_ms - 1, level) for level, end_ms in enumerate(LEVELS_END_MS, 1)),
+        *((end_ms, level + 1) for level, end_ms in enumerate(LEVELS_END_MS, 1)),
+    ],
+)
+def test_with_kafkas_tick_and_size_a_delay_takes_so_many_levels(delay_ms: int, levels: int) -> None:
+    timer = SystemTimer(Clock())
+    timer.add(Recorded(delay_ms, []))
+    found, wheel = 1, timer._wheel
+    while (above := wheel.overflow_wheel) is not None:
+        found, wheel = found + 1, above
+    assert found == levels
 
 
 def test_a_bucket_is_queued_once_until_it_is_flushed() -> None:
