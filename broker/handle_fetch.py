@@ -9,13 +9,12 @@ from broker.fetch_session import FINAL_EPOCH, NO_SESSION, FetchContext, FetchedP
 from broker.log_file import FileRegion
 from broker.request import Request
 from purgatory.admission import FETCH_WITH_TOPIC_IDS, FetchFacts, refuse_fetch
-from purgatory.delayed_fetch import ClientMetadata, FetchParams, FetchPartition
+from purgatory.delayed_fetch import CONSUMER, ClientMetadata, FetchParams, FetchPartition, isolation_of
 from purgatory.errors import ApiError, Errors
 from purgatory.fetch_reading import LogReadResult, ReadResults
-from purgatory.log_offsets import Isolation, TopicPartition
+from purgatory.log_offsets import TopicPartition
 
 CLIENT_METADATA_SINCE: Final = 11
-READ_COMMITTED: Final = 1
 NO_EPOCH: Final = -1
 
 
@@ -78,12 +77,11 @@ def _params(broker: Broker, request: Request) -> FetchParams:
     metadata = None
     if request.version >= CLIENT_METADATA_SINCE:
         metadata = ClientMetadata(body.rack_id, request.header.client_id)
-    is_committed = body.isolation_level == READ_COMMITTED
     return FetchParams(
         max_wait_ms=int(body.max_wait.total_seconds() * 1000),
         min_bytes=body.min_bytes,
         max_bytes=min(body.max_bytes, broker.settings.fetch_max_bytes),
-        isolation=Isolation.TXN_COMMITTED if is_committed else Isolation.HIGH_WATERMARK,
+        isolation=isolation_of(CONSUMER, body.isolation_level),
         client_metadata=metadata,
     )
 

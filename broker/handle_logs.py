@@ -54,8 +54,20 @@ def _refuse_delete(broker: Broker, key: TopicPartition) -> Errors:
     topic = broker.metadata.topics.get(key.topic)
     if topic is None or not broker.metadata.knows(key):
         return Errors.UNKNOWN_TOPIC_OR_PARTITION
-    is_deleted = "delete" in policies_of(value_of(topic.config, "cleanup.policy"))
-    return refuse_delete_records(DeleteRecordsFacts(is_internal=topic.is_internal, is_delete_policy=is_deleted))
+    facts = DeleteRecordsFacts(
+        is_internal=topic.is_internal,
+        hosting=_hosting(broker, key),
+        is_delete_policy="delete" in policies_of(value_of(topic.config, "cleanup.policy")),
+    )
+    return refuse_delete_records(facts)
+
+
+def _hosting(broker: Broker, key: TopicPartition) -> Errors:
+    try:
+        broker.replicas.partition(key).check_leader()
+    except ApiError as error:
+        return error.error
+    return Errors.NONE
 
 
 def _deleted(partition: int, result: DeleteRecordsResult) -> Mapping[str, Any]:

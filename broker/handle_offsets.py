@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 from broker.broker import Broker
 from broker.log_times import find_max_timestamp
 from broker.request import Request
+from purgatory.delayed_fetch import isolation_of
 from purgatory.errors import ApiError, Errors
 from purgatory.log_offsets import Isolation, TopicPartition
 from purgatory.partition_reading import can_list, check_epoch, latest_offset
@@ -16,8 +17,6 @@ MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 
-CONSUMER: Final = -1
-READ_COMMITTED: Final = 1
 NO_EPOCH: Final = -1
 
 
@@ -31,7 +30,7 @@ class FoundOffset(NamedTuple):
 
 async def list_offsets(broker: Broker, request: Request) -> Mapping[str, Any]:
     """Each partition by itself; one that is listed twice is an INVALID_REQUEST."""
-    isolation = _isolation(request.body)
+    isolation = isolation_of(request.body.replica_id, getattr(request.body, "isolation_level", 0))
     seen: set[TopicPartition] = set()
     topics = []
     for topic in request.body.topics:
@@ -50,13 +49,6 @@ async def list_offsets(broker: Broker, request: Request) -> Mapping[str, Any]:
             partitions.append(answer)
         topics.append({"name": topic.name, "partitions": partitions})
     return {"topics": topics}
-
-
-def _isolation(body: Any) -> Isolation:
-    if body.replica_id != CONSUMER:
-        return Isolation.LOG_END
-    is_committed = getattr(body, "isolation_level", 0) == READ_COMMITTED
-    return Isolation.TXN_COMMITTED if is_committed else Isolation.HIGH_WATERMARK
 
 
 def _find(broker: Broker, key: TopicPartition, wanted: Any, isolation: Isolation) -> FoundOffset:

@@ -10,7 +10,7 @@ from broker.connection import CloseConnection
 from broker.produce_request import ProducedTopic, ProduceRequest
 from broker.request import Request
 from broker.transaction_verification import verify_transaction
-from purgatory.admission import refuse_internal_topic
+from purgatory.admission import ProduceFacts, refuse_internal_topic, refuse_produce
 from purgatory.delayed_produce import ProduceResult
 from purgatory.errors import ApiError, Errors
 from purgatory.log_offsets import TopicPartition
@@ -29,15 +29,17 @@ async def produce(broker: Broker, request: Request) -> Mapping[str, Any] | None:
     keys: list[tuple[ProducedTopic, list[TopicPartition]]] = []
     for topic in body.topics:
         name = topic.name if topic.topic_id is None else broker.metadata.topic_name(topic.topic_id)
-        unknown = Errors.UNKNOWN_TOPIC_OR_PARTITION if topic.topic_id is None else Errors.UNKNOWN_TOPIC_ID
         of_topic = []
         for index, records in topic.partitions:
             key = TopicPartition(name or str(topic.topic_id), index)
             of_topic.append(key)
             try:
-                if name is None or not broker.metadata.knows(key):
-                    raise ApiError(Errors.UNKNOWN_TOPIC_OR_PARTITION if name else unknown)
-                _check(broker, request, name, records)
+                refused = refuse_produce(
+                    ProduceFacts(has_topic_id=name is not None, is_known=broker.metadata.knows(key))
+                )
+                if refused is not Errors.NONE:
+                    raise ApiError(refused)
+                _check(broker, request, key.topic, records)
                 assert records is not None
                 entries[key] = records
             except ApiError as error:

@@ -11,19 +11,11 @@ from typing import Final
 from broker.broker import Broker
 from broker.record_batch import Buffer, read_header
 from broker.transaction_coordinator import ProducerClaim
+from purgatory.admission import refuse_unverified_transaction
 from purgatory.errors import Errors
 from purgatory.log_offsets import TopicPartition
 
-ABORTABLE_SINCE: Final = 11
 ADDS_SINCE: Final = 12  # versions of producers that leave adding partitions to the broker
-RETRIED: Final = frozenset(
-    {
-        Errors.CONCURRENT_TRANSACTIONS,
-        Errors.COORDINATOR_LOAD_IN_PROGRESS,
-        Errors.COORDINATOR_NOT_AVAILABLE,
-        Errors.NOT_COORDINATOR,
-    }
-)
 
 
 async def verify_transaction(
@@ -48,16 +40,5 @@ async def verify_transaction(
         else:
             error = broker.coordinators.verify(claim, key)
         if error is not Errors.NONE:
-            refused[key] = _as_told(error, version)
+            refused[key] = refuse_unverified_transaction(error, version)
     return refused
-
-
-def _as_told(error: Errors, version: int) -> Errors:
-    """Producers try again what has nothing to do with them, by an error of which they know that it passes."""
-    if error in RETRIED:
-        return Errors.NOT_ENOUGH_REPLICAS
-    if error is Errors.PRODUCER_FENCED:
-        return Errors.INVALID_PRODUCER_EPOCH
-    if error is Errors.INVALID_TXN_STATE and version >= ABORTABLE_SINCE:
-        return Errors.TRANSACTION_ABORTABLE
-    return error

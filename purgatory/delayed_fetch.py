@@ -20,6 +20,14 @@ from purgatory.log_offsets import (
 from purgatory.versions import LATEST, KafkaVersion
 
 CONSUMER = -1
+READ_COMMITTED = 1
+
+
+def isolation_of(replica_id: int, isolation_level: int) -> Isolation:
+    """How far a reader may see: followers to the end, whatever they ask for; consumers by what they do."""
+    if replica_id != CONSUMER:
+        return Isolation.LOG_END
+    return Isolation.TXN_COMMITTED if isolation_level == READ_COMMITTED else Isolation.HIGH_WATERMARK
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -194,6 +194,11 @@ def test_the_cluster_is_described(admin: AdminClient, client: RawClient) -> None
     assert cluster.cluster_id == client.ask(ApiKey.METADATA, 12, topics=[]).cluster_id
 
 
+def first_offset(admin: AdminClient, wanted: OffsetSpec) -> int:
+    offset: int = done(admin.list_offsets({TopicPartition("cut", 0): wanted})).offset
+    return offset
+
+
 def test_records_are_deleted(admin: AdminClient, client: RawClient) -> None:
     create(admin, "cut")
     for _ in range(3):
@@ -204,8 +209,9 @@ def test_records_are_deleted(admin: AdminClient, client: RawClient) -> None:
     assert client.fetch("cut", 3).log_start_offset == 3
     with pytest.raises(KafkaException):
         done(admin.delete_records([TopicPartition("cut", 0, 7)]))
-    found = admin.list_offsets({TopicPartition("cut", 0): OffsetSpec.earliest()})
-    assert done(found).offset == 3
+    assert first_offset(admin, OffsetSpec.earliest()) == first_offset(admin, OffsetSpec.for_timestamp(0)) == 3
+    assert done(admin.delete_records([TopicPartition("cut", 0, OFFSET_END)])).low_watermark == 6
+    assert (first_offset(admin, OffsetSpec.earliest()), first_offset(admin, OffsetSpec.for_timestamp(0))) == (6, -1)
 
 
 def test_records_of_a_compacted_topic_are_not_deleted(client: RawClient) -> None:

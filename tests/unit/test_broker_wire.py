@@ -144,6 +144,7 @@ def test_bad_records_are_refused(client: RawClient, records: bytes, expected: Er
 
 def test_unknown_partitions_and_acks(client: RawClient) -> None:
     assert client.produce("nowhere", new_batch()).error_code == Errors.UNKNOWN_TOPIC_OR_PARTITION
+    assert client.produce("nowhere", b"").error_code == Errors.UNKNOWN_TOPIC_OR_PARTITION  # its records don't matter
     assert client.produce("topic", new_batch(), partition=7).error_code == Errors.UNKNOWN_TOPIC_OR_PARTITION
     assert client.produce("topic", new_batch(), acks=3).error_code == Errors.INVALID_REQUIRED_ACKS
     assert client.fetch("topic", 1 << 40).error_code == Errors.OFFSET_OUT_OF_RANGE

@@ -12,6 +12,7 @@ from purgatory.delayed_fetch import (
     FetchPartitionStatus,
     FetchSnapshot,
     decide_fetch,
+    isolation_of,
 )
 from purgatory.errors import Errors
 from purgatory.log_offsets import (
@@ -54,6 +55,19 @@ def test_stage_a(row, facts, expected):
 )
 def test_row_a5_who_may_answer(params, leader_only):
     assert FetchParams(**params).fetch_only_leader is leader_only
+
+
+@pytest.mark.parametrize(
+    ("replica_id", "isolation_level", "expected"),
+    [
+        (2, 0, Isolation.LOG_END),
+        (2, 1, Isolation.LOG_END),
+        (-1, 1, Isolation.TXN_COMMITTED),
+        (-1, 0, Isolation.HIGH_WATERMARK),
+    ],
+)
+def test_row_a5_how_far_it_may_see(replica_id, isolation_level, expected):
+    assert isolation_of(replica_id, isolation_level) is expected
 
 
 def at(offset, segment=0):

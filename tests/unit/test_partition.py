@@ -187,6 +187,25 @@ def test_min_isr_by_version(version, effective, moves_under):
     assert high_watermark(partition) == (1 if moves_under else 0)
 
 
+@pytest.mark.parametrize(
+    ("row", "leads", "isr", "acks", "expected"),
+    [
+        ("B3", False, (1, 2), 1, Errors.NOT_LEADER_OR_FOLLOWER),
+        ("B3 before B4", False, (2,), -1, Errors.NOT_LEADER_OR_FOLLOWER),
+        ("B4", True, (1,), -1, Errors.NOT_ENOUGH_REPLICAS),
+        ("B4 not with acks=1", True, (1,), 1, Errors.NONE),
+        ("B4 not with acks=0", True, (1,), 0, Errors.NONE),
+        ("B8", True, (1, 2), -1, Errors.NONE),
+    ],
+)
+def test_rows_b3_and_b4_of_produce(row, leads, isr, acks, expected):
+    partition = leader(isr=isr, min_insync_replicas=2)
+    if not leads:
+        partition.make_follower(assignment(leader=2, epoch=6, partition_epoch=1, replicas=REPLICAS, isr=isr))
+    assert error_of(append, partition, acks=acks) is expected, row
+    assert partition.log.log_end_offset == (expected is Errors.NONE)
+
+
 @pytest.mark.parametrize(("isr", "under", "at"), [((1,), True, False), ((1, 2), False, True), (REPLICAS, False, False)])
 def test_under_and_at_min_isr(isr, under, at):
     partition = leader(isr=isr, min_insync_replicas=2)

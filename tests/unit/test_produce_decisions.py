@@ -1,17 +1,21 @@
-"""Table 2.1, produce, row by row: what is refused, what waits, what ends the wait; and DelayedProduceTest."""
+"""Table 2.1, produce, row by row: what is refused, what waits, what ends the wait; and DelayedProduceTest.
+
+The rows about bytes (A4, B5, B7) ask the broker's log and its checks, which decide them.
+"""
 
 from typing import Any
 
 import pytest
 
+from broker.batch_validation import RecordRules, check_produced
+from broker.compression import CompressionType
+from broker.producer_state import ProducerState
+from broker.record_batch import read_header
+from broker.records import Producer
 from purgatory.admission import (
-    BatchFacts,
     HostedFacts,
-    ProducedBatch,
     ProduceFacts,
-    check_sequence,
     refuse_acks,
-    refuse_batch,
     refuse_internal_topic,
     refuse_partition,
     refuse_produce,
@@ -24,32 +28,67 @@ from purgatory.delayed_produce import (
     decide_produce,
     must_delay_produce,
 )
-from purgatory.errors import Errors
+from purgatory.errors import ApiError, Errors
 from purgatory.log_offsets import TopicPartition
+from tests.unit.log_world import NOW_MS, LogWorld, batch
 
 ONE, TWO = TopicPartition("topic", 1), TopicPartition("topic", 2)
+
+
+def error_of(function, *arguments) -> Errors:
+    try:
+        function(*arguments)
+    except ApiError as refused:
+        return refused.error
+    return Errors.NONE
+
+
+NOT_ALLOWED = {"is_transactional": True, "is_transactional_id_authorized": False}
 
 
 @pytest.mark.parametrize(
     ("row", "facts", "expected"),
     [
-        ("A1", {"is_transactional": True, "is_transactional_id_authorized": False}, 53),
-        ("A1 first", {"is_transactional": True, "is_transactional_id_authorized": False, "is_known": False}, 53),
+        ("A1", NOT_ALLOWED, 53),
+        ("A1 before A2", {**NOT_ALLOWED, "is_topic_authorized": False}, 53),
+        ("A1 before A3", {**NOT_ALLOWED, "has_topic_id": False, "is_known": False}, 53),
         ("A1 not transactional", {"is_transactional_id_authorized": False}, 0),
         ("A2", {"is_topic_authorized": False}, 29),
         ("A2 before A3", {"is_topic_authorized": False, "is_known": False}, 29),
         ("A3", {"is_known": False}, 3),
-        ("A3 before A4", {"is_known": False, "is_one_whole_batch": False}, 3),
-        ("A4", {"is_one_whole_batch": False}, 87),
-        ("A4 from v3", {"is_one_whole_batch": False, "api_version": 3}, 87),
-        ("A4 before v3", {"is_one_whole_batch": False, "api_version": 2}, 0),
-        ("A4 zstd", {"is_zstd": True, "api_version": 6}, 76),
-        ("A4 zstd from v7", {"is_zstd": True, "api_version": 7}, 0),
+        ("A3 id, which has no name to be authorised for", {"has_topic_id": False, "is_topic_authorized": False}, 100),
         ("ok", {}, 0),
     ],
 )
 def test_stage_a(row, facts, expected):
     assert refuse_produce(ProduceFacts(**facts)) == expected, row
+
+
+WHOLE, ZSTD = bytes(batch()), bytes(batch(codec=CompressionType.ZSTD))
+
+
+def with_magic(magic: int) -> bytes:
+    return WHOLE[:16] + bytes([magic]) + WHOLE[17:]
+
+
+@pytest.mark.parametrize(
+    ("row", "data", "version", "expected"),
+    [
+        ("nothing", b"", 9, 87),
+        ("one", WHOLE, 9, 0),
+        ("two", WHOLE * 2, 9, 87),
+        ("magic 1", with_magic(1), 9, 87),
+        ("incomplete", WHOLE[:-1], 9, 87),
+        ("a cut second one is dropped", WHOLE + WHOLE[:16], 9, 0),
+        ("16 bytes of rubbish are dropped", WHOLE + bytes(16), 9, 0),
+        ("17 are not", WHOLE + bytes(17), 9, 2),
+        ("zstd", ZSTD, 6, 76),
+        ("zstd from v7", ZSTD, 7, 0),
+        ("two before zstd", ZSTD * 2, 6, 87),
+    ],
+)
+def test_row_a4(row, data, version, expected):
+    assert error_of(check_produced, data, version) == expected, row
 
 
 @pytest.mark.parametrize(("acks", "expected"), [(-1, 0), (0, 0), (1, 0), (2, 21), (-2, 21)])
@@ -77,40 +116,68 @@ def test_row_b2(facts, expected):
     assert refuse_partition(HostedFacts(**facts)) == expected
 
 
+def corrupt(data: bytearray) -> bytearray:
+    data[-1] ^= 1
+    return data
+
+
+SMALL, LATE, KEYED = (
+    RecordRules(max_message_bytes=70),
+    RecordRules(timestamp_before_max_ms=1000),
+    RecordRules(needs_key=True),
+)
+
+
 @pytest.mark.parametrize(
-    ("facts", "expected"),
+    ("row", "data", "rules", "expected"),
     [
-        ({"size": 11, "message_max_bytes": 10}, 10),
-        ({"size": 11, "segment_bytes": 10}, 18),
-        ({"has_valid_crc": False}, 2),
-        ({"validation": Errors.INVALID_RECORD}, 87),
-        ({"validation": Errors.INVALID_TIMESTAMP}, 32),
-        ({}, 0),
+        ("larger than max.message.bytes", batch(), SMALL, 10),
+        ("before its CRC", corrupt(batch()), SMALL, 10),
+        ("CRC", corrupt(batch()), RecordRules(), 2),
+        ("before its records", corrupt(batch(key=None)), KEYED, 2),
+        ("record without key", batch(key=None), KEYED, 87),
+        ("timestamp", batch(timestamp=NOW_MS - 1001), LATE, 32),
+        ("records before the segment", batch(bytes(1001), key=None), KEYED, 87),
+        ("larger than segment.bytes", batch(bytes(1001)), RecordRules(), 18),
+        ("ok", batch(timestamp=NOW_MS - 1000), LATE, 0),
     ],
 )
-def test_row_b5(facts, expected):
-    assert refuse_batch(BatchFacts(**facts)) == expected
+def test_row_b5(row, data, rules, expected, tmp_path):
+    world = LogWorld(tmp_path / "topic-0", rules)
+    assert error_of(world.append, bytearray(data)) == expected, row
+    assert world.log.log_end.offset == (0 if expected else 1)
 
 
 @pytest.mark.parametrize(
-    ("version", "verification", "is_verified", "expected"),
+    ("row", "verification", "version", "expected"),
     [
-        (10, 0, False, 48),
-        (11, 0, False, 120),
-        (12, 0, False, 0),
-        (10, 0, True, 0),
-        *((version, code, False, 19) for version in (10, 11, 12) for code in (51, 13, 14, 15, 16)),
+        ("unknown", 48, 10, 48),
+        ("unknown", 48, 11, 120),
+        ("unknown", 48, 12, 120),
+        ("known", 0, 10, 0),
+        ("another producer has the id", 90, 10, 47),
+        *(("passes", code, version, 19) for version in (10, 11, 12) for code in (51, 13, 14, 15, 16)),
     ],
 )
-def test_row_b6(version, verification, is_verified, expected):
-    assert refuse_unverified_transaction(version, Errors(verification), is_verified=is_verified) == expected
+def test_row_b6(row, verification, version, expected):
+    assert refuse_unverified_transaction(Errors(verification), version) == expected, row
 
 
-RECENT = tuple(ProducedBatch(3, 10 * number, 10 * number + 9, 100 * number) for number in range(2, 7))
+def header(epoch, first, last, offset=0, producer_id=7):
+    count = last - first + 1
+    data = batch(*[b""] * count, producer=Producer(producer_id, epoch, first))
+    return read_header(data)._replace(base_offset=offset)
+
+
+def history(*batches) -> ProducerState:
+    state = ProducerState()
+    for sent in batches:
+        state.update(header(*sent), None)
+    return state
 
 
 @pytest.mark.parametrize(
-    ("row", "batch", "expected"),
+    ("row", "sent", "expected"),
     [
         ("next", (3, 70, 79), (0, None)),
         ("duplicate of the last", (3, 60, 69), (0, 600)),
@@ -123,15 +190,17 @@ RECENT = tuple(ProducedBatch(3, 10 * number, 10 * number + 9, 100 * number) for 
         ("new epoch, not from 0", (4, 70, 79), (45, None)),
     ],
 )
-def test_row_b7(row, batch, expected):
-    error, known = check_sequence(batch, RECENT)
-    assert (error, known and known.base_offset) == expected, row
+def test_row_b7(row, sent, expected):
+    state = history(*((3, 10 * number, 10 * number + 9, 100 * number) for number in range(1, 7)))
+    known = state.find_duplicate(header(*sent))
+    found = Errors.NONE if known else error_of(state.check, header(*sent), None)
+    assert (found, known and known.first_offset) == expected, row
 
 
 def test_row_b7_without_history_and_at_the_last_sequence():
-    assert check_sequence((0, 55, 60), ()) == (Errors.NONE, None)
+    assert error_of(history().check, header(0, 55, 60), None) is Errors.NONE
     last = 2**31 - 1
-    assert check_sequence((0, 0, 3), (ProducedBatch(0, last - 1, last, 5),)) == (Errors.NONE, None)
+    assert error_of(history((0, last, last)).check, header(0, 0, 3), None) is Errors.NONE
 
 
 OK, REFUSED = ProduceResult(Errors.NONE, 5, 8), ProduceResult(Errors.NOT_ENOUGH_REPLICAS)
@@ -158,12 +227,16 @@ def test_stage_c(acks, results, delayed):
         ("topic gone", {"error": Errors.UNKNOWN_TOPIC_OR_PARTITION}, 3),
         ("reassigned away", {"error": Errors.NOT_LEADER_OR_FOLLOWER}, 6),
         ("log dir offline", {"error": Errors.KAFKA_STORAGE_ERROR}, 56),
+        ("gone before not leader", {"error": Errors.UNKNOWN_TOPIC_OR_PARTITION, "is_leader": False}, 3),
+        ("offline before replicated", {"error": Errors.KAFKA_STORAGE_ERROR, "high_watermark": 8}, 56),
         ("not leader", {"is_leader": False, "high_watermark": 8}, 6),
+        ("not leader before too few", {"is_leader": False, "high_watermark": 8, "effective_min_isr": 2}, 6),
         ("replicated", {"high_watermark": 8, "maximal_isr_size": 2, "effective_min_isr": 2}, 0),
         ("beyond", {"high_watermark": 9}, 0),
         ("too few", {"high_watermark": 8, "maximal_isr_size": 1, "effective_min_isr": 2}, 20),
         ("not replicated", {"high_watermark": 7, "maximal_isr_size": 2, "effective_min_isr": 2}, None),
         ("not replicated, too few", {"high_watermark": 7, "maximal_isr_size": 1, "effective_min_isr": 2}, None),
+        ("leader again, truncated: never gets there", {"high_watermark": 3}, None),
     ],
 )
 def test_stage_d(row, snapshot, expected):
