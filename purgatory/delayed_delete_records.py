@@ -41,7 +41,7 @@ def decide_delete_records(requested_offset: int, snapshot: DeleteRecordsSnapshot
 
 
 class DelayedDeleteRecords(DelayedOperation):
-    """What times out is answered with 7 and the low watermark of when it was asked."""
+    """What times out is answered with 7 and the low watermark of when it was asked; `expired` gets each of these."""
 
     def __init__(
         self,
@@ -50,11 +50,13 @@ class DelayedDeleteRecords(DelayedOperation):
         look: Callable[[TopicPartition], DeleteRecordsSnapshot],
         respond: Callable[[Mapping[TopicPartition, DeleteRecordsResult]], None],
         *,
+        expired: Callable[[TopicPartition], None] | None = None,
         version: KafkaVersion = LATEST,
     ) -> None:
         super().__init__(timeout_ms, version=version)
         self._look = look
         self._respond = respond
+        self._expired = expired
         self._pending = [key for key, result in results.items() if result.error is Errors.NONE]
         self.results = dict(results)
         for key in self._pending:
@@ -75,4 +77,7 @@ class DelayedDeleteRecords(DelayedOperation):
         self._respond(self.results)
 
     def on_expiration(self) -> None:
-        """The answer says it."""
+        """Some replica has not followed in time."""
+        if self._expired is not None:
+            for key in self._pending:
+                self._expired(key)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from purgatory.delayed_operation import DelayedOperation
 from purgatory.errors import Errors
 from purgatory.log_offsets import TopicPartition
+from purgatory.versions import LATEST, KafkaVersion
 
 
 def decide_elect_leader(
@@ -24,8 +25,10 @@ class DelayedElectLeader(DelayedOperation):
         results: Mapping[TopicPartition, Errors],
         look: Callable[[], Mapping[TopicPartition, int]],
         respond: Callable[[Mapping[TopicPartition, Errors]], None],
+        *,
+        version: KafkaVersion = LATEST,
     ) -> None:
-        super().__init__(max(delay_ms, 0))  # until a deadline that may have passed
+        super().__init__(max(delay_ms, 0), version=version)  # until a deadline that may have passed
         self._expected = dict(expected)
         self._results = dict(results)
         self._look = look

@@ -8,13 +8,21 @@ from typing import Any
 from purgatory.delayed_operation import DelayedOperation
 from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
 from purgatory.timer import DrivenTimer
+from purgatory.versions import LATEST, KafkaVersion
 
 
 class DelayedFuture(DelayedOperation):
     """Calls back once all futures are done; after the timeout those that are not get a TimeoutError first."""
 
-    def __init__(self, timeout_ms: int, futures: Sequence[Future[Any]], callback: Callable[[], None]) -> None:
-        super().__init__(timeout_ms)
+    def __init__(
+        self,
+        timeout_ms: int,
+        futures: Sequence[Future[Any]],
+        callback: Callable[[], None],
+        *,
+        version: KafkaVersion = LATEST,
+    ) -> None:
+        super().__init__(timeout_ms, version=version)
         self.futures = tuple(futures)
         self._timeout_ms = timeout_ms
         self._callback = callback
@@ -39,15 +47,24 @@ class DelayedFuturePurgatory:
     """Holds delayed futures. `submit` runs the completions of futures that were pending, so that the callback does not
     run in the thread that completes a future; it is not called for futures that are done at once."""
 
-    def __init__(self, timer: DrivenTimer, submit: Callable[[Callable[[], object]], object]) -> None:
-        self.purgatory: DelayedOperationPurgatory[DelayedFuture] = DelayedOperationPurgatory("Future", timer)
+    def __init__(
+        self,
+        timer: DrivenTimer,
+        submit: Callable[[Callable[[], object]], object],
+        *,
+        version: KafkaVersion = LATEST,
+    ) -> None:
+        self.purgatory: DelayedOperationPurgatory[DelayedFuture] = DelayedOperationPurgatory(
+            "Future", timer, version=version
+        )
         self._submit = submit
+        self._version = version
 
     def try_complete_else_watch(
         self, timeout_ms: int, futures: Sequence[Future[Any]], callback: Callable[[], None]
     ) -> DelayedFuture:
         """Call back at once if all are done, otherwise when the last one is, or after the timeout."""
-        delayed = DelayedFuture(timeout_ms, futures, callback)
+        delayed = DelayedFuture(timeout_ms, futures, callback, version=self._version)
         # Watched under itself: no event but its own futures concerns it.
         if not self.purgatory.try_complete_else_watch(delayed, [delayed]):
             for future in delayed.futures:  # those done since are called back at once

@@ -26,9 +26,11 @@ class DelayedRemoteFetch(DelayedOperation):
     """A consumer's fetch of which one partition is read from remote storage.
 
     `look` gives each partition's error; `respond(result)` answers with what was read locally and, for `remote`,
-    the future's result if it is done: a local error of that partition comes first, whatever the future says.
+    the future's result if it is done: a local error of that partition comes first, whatever the future says. `expired`
+    is told of the timeout.
     """
 
+    # tidy: fewer than Kafka's, and the last three have defaults
     def __init__(
         self,
         params: FetchParams,
@@ -38,15 +40,18 @@ class DelayedRemoteFetch(DelayedOperation):
         respond: Callable[[Any | None], None],
         *,
         local_error: Errors = Errors.NONE,
+        expired: Callable[[], None] | None = None,
+        version: KafkaVersion = LATEST,
     ) -> None:
         if params.is_from_follower:
             raise ValueError(f"follower {params.replica_id} does not read from remote storage")
-        super().__init__(REMOTE_FETCH_MAX_WAIT_MS)
+        super().__init__(REMOTE_FETCH_MAX_WAIT_MS, version=version)
         self.remote = remote
         self._partitions = partitions
         self._look = look
         self._respond = respond
         self._local_error = local_error
+        self._expired = expired
 
     def try_complete(self) -> bool:
         """Is a partition gone, or the read done?"""
@@ -63,6 +68,8 @@ class DelayedRemoteFetch(DelayedOperation):
     def on_expiration(self) -> None:
         """Nobody waits for the read any more. One that runs already is let run, as Kafka does since 4.0."""
         self.remote.cancel()
+        if self._expired is not None:
+            self._expired()
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,8 @@ def decide_share_fetch(min_bytes: int, partitions: Sequence[ShareSnapshot]) -> b
 class DelayedShareFetch(DelayedOperation):
     """`respond(records)` answers with what `read(keys)` gives; with nothing to acquire it is not called.
 
-    `check_later(keys)` queues an action that checks these group keys again.
+    `check_later(keys)` queues an action that checks these group keys again. It always completes under its lock: up to
+    4.0 a check that loses to the timeout could give back the locks of the answer that is being read.
     """
 
     def __init__(

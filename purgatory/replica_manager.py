@@ -71,7 +71,8 @@ class ReplicaManager:
             "RemoteFetch", timer(), REMOTE_PURGE_INTERVAL, version=version
         )
         read_remote = around.reading.read_remote
-        self._tiered = TieredReading(read_remote, self.partition, self.remote_fetch) if read_remote else None
+        make = partial(DelayedRemoteFetch, expired=self.expirations.remote_fetch_expired, version=version)
+        self._tiered = TieredReading(read_remote, self.partition, self.remote_fetch, make) if read_remote else None
         self._reader = PartitionReader(self.partition, around.clock, around.reading, self._woken)
 
     @property
@@ -154,7 +155,12 @@ class ReplicaManager:
                 results[key] = DeleteRecordsResult(error.error)
         if must_delay_delete_records(results):
             operation = DelayedDeleteRecords(
-                timeout_ms, results, self._look_for_delete_records, respond, version=self._version
+                timeout_ms,
+                results,
+                self._look_for_delete_records,
+                respond,
+                expired=self.expirations.delete_records_expired,
+                version=self._version,
             )
             self.delete_records.try_complete_else_watch(operation, list(offsets))
         else:
@@ -189,27 +195,27 @@ class ReplicaManager:
             if moved is not None and moved.high_watermark:
                 self._woken(key, moved)
         elif partition.make_follower(assignment) or was_leader:
-            self.complete_delayed_operations(key)
+            self._complete_delayed_operations(key, partition)
 
     def stop_replica(self, key: TopicPartition) -> None:
         """Have it no longer: reassigned, or its topic deleted."""
-        self.partitions.pop(key, None)
+        stopped = self.partitions.pop(key, None)
         self.offline.discard(key)
         self.expirations.remove_partition(key)
-        self.complete_delayed_operations(key)
+        self._complete_delayed_operations(key, stopped)
 
     def mark_offline(self, key: TopicPartition) -> None:
         """Its disk has failed."""
         self.offline.add(key)
-        self.complete_delayed_operations(key)
+        self._complete_delayed_operations(key, self.partitions.get(key))
 
-    def complete_delayed_operations(self, key: TopicPartition) -> None:
-        """Try all that waits for this partition: it has gone, or has another leader."""
+    def _complete_delayed_operations(self, key: TopicPartition, partition: Partition | None) -> None:
+        """It has gone, or has another leader."""
         self.produce.check_and_complete(key)
         self.fetch.check_and_complete(key)
         self.remote_fetch.check_and_complete(key)
         self.delete_records.check_and_complete(key)
-        self._check_share_fetch(key)
+        self._check_share_fetch(partition)
 
     # Replication
 
@@ -251,7 +257,7 @@ class ReplicaManager:
                 self.produce.check_and_complete(key)
                 self.fetch.check_and_complete(key)
                 self.delete_records.check_and_complete(key)
-                self._check_share_fetch(key)
+                self._check_share_fetch(self.partitions.get(key))
             else:
                 self.fetch.check_and_complete(key)
 
@@ -260,14 +266,14 @@ class ReplicaManager:
             self.fetch.check_and_complete(key)
             self.produce.check_and_complete(key)
             self.delete_records.check_and_complete(key)
-            self._check_share_fetch(key)
+            self._check_share_fetch(self.partitions.get(key))
         if moved.proposal is not None:
             self._around.alter_partition(key, moved.proposal)
 
-    def _check_share_fetch(self, key: TopicPartition) -> None:
-        partition = self.partitions.get(key)
+    def _check_share_fetch(self, partition: Partition | None) -> None:
         if partition is not None and partition.topic_id is not None:
-            self.share_fetch.check_and_complete(DelayedShareFetchPartitionKey(partition.topic_id, key.partition))
+            key = DelayedShareFetchPartitionKey(partition.topic_id, partition.topic_partition.partition)
+            self.share_fetch.check_and_complete(key)
 
     # What waiting operations see
 

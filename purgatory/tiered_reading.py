@@ -12,7 +12,9 @@ from purgatory.errors import ApiError, Errors
 from purgatory.fetch_reading import LogReadResult, ReadRemote, ReadResults
 from purgatory.log_offsets import TopicPartition
 
-REMOTE_PURGE_INTERVAL = 0
+REMOTE_PURGE_INTERVAL = (
+    0  # a completed fetch holds what was read, up to 50 MB: forget it at the next look (KAFKA-19763)
+)
 
 _log = logging.getLogger(__name__)
 
@@ -25,10 +27,12 @@ class TieredReading:
         read_remote: ReadRemote,
         find: Callable[[TopicPartition], Any],
         purgatory: DelayedOperationPurgatory[DelayedRemoteFetch],
+        make: Callable[..., DelayedRemoteFetch],
     ) -> None:
         self._read_remote = read_remote
         self._find = find
         self._purgatory = purgatory
+        self._make = make
 
     def fetch(
         self,
@@ -53,7 +57,7 @@ class TieredReading:
             answer(error)
             return
         keys = [key for key, _ in partitions]
-        self._purgatory.try_complete_else_watch(DelayedRemoteFetch(params, remote, keys, self._error_of, answer), keys)
+        self._purgatory.try_complete_else_watch(self._make(params, remote, keys, self._error_of, answer), keys)
         remote.add_done_callback(lambda _: self._purgatory.check_and_complete(key))
 
     def _error_of(self, key: TopicPartition) -> Errors:

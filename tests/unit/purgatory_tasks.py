@@ -1,10 +1,16 @@
 """Timer tasks and delayed operations that say what happened to them."""
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from purgatory.delayed_operation import DelayedOperation
 from purgatory.timer import TimerTask
+from purgatory.versions import KafkaVersion
+
+VERSIONS = pytest.mark.parametrize("version", list(KafkaVersion), ids=lambda version: version.name)
 
 
 class Recorded(TimerTask):
@@ -59,3 +65,18 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now_ms
+
+
+def is_held_by_this_thread(lock: Any) -> bool:
+    """Whether another thread can't take it."""
+    taken: list[bool] = []
+
+    def take() -> None:
+        taken.append(lock.acquire(blocking=False))
+        if taken[0]:
+            lock.release()
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    thread.join()
+    return not taken[0]

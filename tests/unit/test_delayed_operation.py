@@ -4,15 +4,13 @@ import threading
 
 import pytest
 
-from purgatory.delayed_operation_purgatory import SHARDS, DelayedOperationPurgatory
+from purgatory.delayed_operation_purgatory import PURGE_INTERVAL, SHARDS, DelayedOperationPurgatory
 from purgatory.locks import Rank, monitor
 from purgatory.mock_timer import MockTimer
 from purgatory.system_timer import SystemTimer
 from purgatory.versions import KafkaVersion
 from purgatory.watchers import WatcherList
-from tests.unit.purgatory_tasks import Clock, Operation
-
-VERSIONS = pytest.mark.parametrize("version", list(KafkaVersion), ids=lambda version: version.name)
+from tests.unit.purgatory_tasks import VERSIONS, Clock, Operation, is_held_by_this_thread
 
 
 class World:
@@ -29,21 +27,6 @@ class World:
     def at(self, now_ms):
         self.clock.now_ms = now_ms
         return self.purgatory.advance_clock(now_ms)
-
-
-def is_held_by_this_thread(lock) -> bool:
-    """Whether another thread can't take it."""
-    taken: list[bool] = []
-
-    def take() -> None:
-        taken.append(lock.acquire(blocking=False))
-        if taken[0]:
-            lock.release()
-
-    thread = threading.Thread(target=take)
-    thread.start()
-    thread.join()
-    return not taken[0]
 
 
 def test_the_check_runs_under_the_lock_and_not_through_safe_try_complete():
@@ -142,6 +125,14 @@ def test_completed_operations_stay_in_lists_that_nobody_walks():
         purgatory.check_and_complete(key)
         assert purgatory.watched == left, key
     assert not one.is_completed()
+
+
+def test_as_many_shards_and_as_rare_purges_as_kafka():
+    purgatory = World().purgatory
+    assert (SHARDS, PURGE_INTERVAL, purgatory.purge_interval) == (512, 1000, 1000)
+    for key in range(512):
+        purgatory.try_complete_else_watch(Operation(), [key])
+    assert [len(shard.all_watchers()) for shard in purgatory._watcher_lists] == [1] * 512
 
 
 def test_keys_that_nobody_waits_for_are_forgotten():

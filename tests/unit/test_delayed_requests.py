@@ -14,7 +14,9 @@ from purgatory.delayed_delete_records import (
     must_delay_delete_records,
 )
 from purgatory.delayed_elect_leader import DelayedElectLeader, decide_elect_leader
-from purgatory.delayed_fetch import FetchParams
+from purgatory.delayed_fetch import DelayedFetch, FetchParams
+from purgatory.delayed_future import DelayedFuturePurgatory
+from purgatory.delayed_produce import DelayedProduce
 from purgatory.delayed_remote import (
     REMOTE_FETCH_MAX_WAIT_MS,
     DelayedRemoteFetch,
@@ -24,23 +26,36 @@ from purgatory.delayed_remote import (
     decide_remote_list_offsets,
 )
 from purgatory.errors import ApiError, Errors
+from purgatory.expirations import Expirations
 from purgatory.log_offsets import TopicPartition
+from purgatory.mock_timer import MockTimer
+from purgatory.versions import KafkaVersion
+from tests.unit.purgatory_tasks import VERSIONS, is_held_by_this_thread
 
 ONE, TWO = TopicPartition("topic", 1), TopicPartition("topic", 2)
 
 
+ELSEWHERE, OFFLINE = {"hosting": Errors.NOT_LEADER_OR_FOLLOWER}, {"hosting": Errors.KAFKA_STORAGE_ERROR}
+
+
 @pytest.mark.parametrize(
-    ("facts", "expected"),
+    ("row", "facts", "expected"),
     [
-        ({"is_known": False}, 3),
-        ({"is_authorized": False, "is_known": False}, 29),
-        ({"is_internal": True}, 17),
-        ({"is_delete_policy": False}, 44),
-        ({}, 0),
+        ("unknown", {"is_known": False}, 3),
+        ("unauthorised", {"is_authorized": False}, 29),
+        ("unauthorised before unknown", {"is_authorized": False, "is_known": False}, 29),
+        ("internal", {"is_internal": True}, 17),
+        ("internal before not leader", {"is_internal": True, **ELSEWHERE}, 17),
+        ("not leader", ELSEWHERE, 6),
+        ("not leader before policy", {"is_delete_policy": False, **ELSEWHERE}, 6),
+        ("offline before policy", {"is_delete_policy": False, **OFFLINE}, 56),
+        ("policy", {"is_delete_policy": False}, 44),
+        ("internal before policy", {"is_internal": True, "is_delete_policy": False}, 17),
+        ("ok", {}, 0),
     ],
 )
-def test_deletions_refused_before_the_log(facts, expected):
-    assert refuse_delete_records(DeleteRecordsFacts(**facts)) == expected
+def test_deletions_refused_before_the_log(row, facts, expected):
+    assert refuse_delete_records(DeleteRecordsFacts(**facts)) == expected, row
 
 
 @pytest.mark.parametrize(
@@ -101,8 +116,15 @@ class Remote:
         self.future: Future[str] = Future()
         self.error = error
         self.answers: list[object] = []
+        self.expirations = Expirations()
         self.operation = DelayedRemoteFetch(
-            FetchParams(), self.future, [ONE], lambda key: self.error, self.answers.append, local_error=local_error
+            FetchParams(),
+            self.future,
+            [ONE],
+            lambda key: self.error,
+            self.answers.append,
+            local_error=local_error,
+            expired=self.expirations.remote_fetch_expired,
         )
 
 
@@ -164,6 +186,33 @@ def test_a_remote_fetch_that_expires_cancels_what_has_not_begun(is_running):
     world.operation.run()
     assert world.answers == [None]
     assert world.future.cancelled() is not is_running
+    assert world.expirations.remote_fetch == 1
+
+
+def unasked(*arguments: object) -> Any:
+    raise AssertionError(f"asked about {arguments}")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda respond, version: DelayedFuturePurgatory(MockTimer(), unasked, version=version).try_complete_else_watch(
+            10, [Future()], respond
+        ),
+        lambda respond, version: DelayedElectLeader(10, {}, {}, dict, respond, version=version),
+        lambda respond, version: DelayedRemoteListOffsets(10, {}, {}, unasked, respond, version=version),
+        lambda respond, version: DelayedRemoteFetch(FetchParams(), Future(), [], unasked, respond, version=version),
+        lambda respond, version: DelayedDeleteRecords(10, {}, unasked, respond, version=version),
+        lambda respond, version: DelayedProduce(10, {}, unasked, respond, version=version),
+        lambda respond, version: DelayedFetch(FetchParams(), [], unasked, respond, version=version),
+    ],
+)
+@VERSIONS
+def test_each_answers_under_its_lock_from_4_1_on(make, version):
+    held: list[bool] = []
+    operation: Any = make(lambda *_: held.append(is_held_by_this_thread(operation.lock)), version)
+    assert operation.force_complete()
+    assert held == [version >= KafkaVersion.V4_1]
 
 
 FOUND = ListOffsetsResult(Errors.NONE, 1234, 7, 2)

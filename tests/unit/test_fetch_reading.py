@@ -132,3 +132,12 @@ def test_followers_in_sync_are_not_throttled_but_charged():
 def test_consumers_are_not_throttled():
     world = throttled(Quota(), isr=(1,), replica_id=-1)
     assert [result.size for _, result in world.answers[0]] == [SIZE, SIZE]
+
+
+@pytest.mark.parametrize(("isr", "parked"), [((1, 2), 0), ((1,), 1)])
+def test_a_parked_fetch_of_a_throttled_follower_ends_only_in_sync(isr, parked):
+    world = World(quota=Quota())
+    world.lead((1, 2), isr=isr)
+    world.follow(0, max_wait_ms=1000)
+    world.produce(acks=1)
+    assert world.parked == parked

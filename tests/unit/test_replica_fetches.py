@@ -295,12 +295,31 @@ def test_a_replica_out_of_the_isr_is_not_preferred():
     assert (result.preferred_read_replica, result.size) == (None, SIZE)
 
 
-def test_followers_send_nobody_elsewhere():
+@pytest.mark.parametrize("who", ["a follower asks", "an old consumer asks", "a follower is asked"])
+def test_who_is_sent_nowhere(who):
     world = World(select_replica=lambda client, replicas: pytest.fail("asked"))
     world.lead(REPLICAS)
-    follower_assignment(world)
-    world.consume(0, max_wait_ms=0, client_metadata=ClientMetadata("far"))
+    if who == "a follower asks":
+        world.follow(0)
+    elif who == "an old consumer asks":
+        world.consume(0, max_wait_ms=0, client_metadata=None)
+    else:
+        follower_assignment(world)
+        world.consume(0, max_wait_ms=0, client_metadata=ClientMetadata("far"))
     assert world.answer().preferred_read_replica is None
+
+
+@pytest.mark.parametrize(
+    ("epoch", "expected"),
+    [(None, Errors.NOT_LEADER_OR_FOLLOWER), (1, Errors.NOT_LEADER_OR_FOLLOWER), (2, Errors.UNKNOWN_LEADER_EPOCH),
+     (0, Errors.FENCED_LEADER_EPOCH)],
+)  # fmt: skip
+def test_a_follower_is_no_source_for_followers(epoch, expected):
+    world = World()
+    world.lead(REPLICAS)
+    follower_assignment(world)
+    world.follow(0, wanted={"current_leader_epoch": epoch})
+    assert world.answer().error is expected
 
 
 def test_the_furthest_of_a_rack_is_chosen():

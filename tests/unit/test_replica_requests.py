@@ -5,6 +5,7 @@ import logging
 import pytest
 
 from purgatory.delayed_fetch import ClientMetadata
+from purgatory.delayed_share_fetch import DelayedShareFetchPartitionKey
 from purgatory.errors import Errors
 from purgatory.isr import AlterPartitionReply
 from purgatory.log_offsets import TopicPartition
@@ -185,6 +186,7 @@ def test_deleting_times_out_with_the_low_watermark_of_the_request():
     world.pass_time(3000)
     result = world.answer()
     assert (result.error, result.low_watermark, result.requested_offset) == (Errors.REQUEST_TIMED_OUT, 0, 5)
+    assert world.manager.expirations.delete_records == 1
 
 
 @pytest.mark.parametrize(("offset", "expected"), [(3, 1), (6, 1), (-2, 1), (2, 0), (-1, 0)])
@@ -313,3 +315,86 @@ def test_an_append_wakes_others_only_at_the_end_of_its_request():
     assert (world.answers, world.parked) == ([], 1)
     world.manager.try_complete_actions()
     assert world.answer().size == SIZE
+
+
+WAKERS = ("produce", "fetch", "remote_fetch", "delete_records", "share_fetch")
+BY_APPEND = ["produce", "fetch", "delete_records", "share_fetch"]
+BY_FOLLOWER = ["fetch", "produce", "delete_records", "share_fetch"]
+
+
+class Woken:
+    """A broker whose purgatories only note that they were asked to look."""
+
+    def __init__(self, replicas=REPLICAS, isr=None, **options):
+        self.world = World()
+        self.partition = self.world.lead(replicas, isr=isr, topic_id="id", **options)
+        self.order = []
+        for name in WAKERS:
+            getattr(self.world.manager, name).check_and_complete = self.note(name)
+
+    def note(self, name):
+        def check_and_complete(key):
+            assert key == (DelayedShareFetchPartitionKey("id", 0) if name == "share_fetch" else KEY)
+            self.order.append(name)
+
+        return check_and_complete
+
+    def since(self):
+        order, self.order[:] = list(self.order), []
+        return order
+
+
+@pytest.mark.parametrize(
+    ("row", "replicas", "batch", "expected"),
+    [
+        ("INCREASED", (1,), Batch(), BY_APPEND),
+        ("SAME", REPLICAS, Batch(), ["fetch"]),
+        ("NONE", (1,), Batch(refused=Errors.INVALID_RECORD), []),
+    ],
+)
+def test_whom_an_append_wakes(row, replicas, batch, expected):
+    woken = Woken(replicas)
+    woken.world.produce(batch, acks=1)
+    assert woken.since() == expected, row
+
+
+def test_whom_a_followers_fetch_wakes():
+    woken = Woken()
+    woken.world.produce(Batch(count=5), acks=1)
+    woken.since()
+    woken.world.follow(5)
+    assert woken.since() == BY_FOLLOWER
+    woken.world.follow(5)
+    assert woken.since() == []
+    woken.partition.delete_records_on_leader(3)
+    woken.world.follow(5, wanted={"log_start_offset": 3})  # the low watermark alone
+    assert woken.since() == BY_FOLLOWER
+
+
+def test_whom_an_answer_about_the_isr_wakes():
+    woken = Woken()
+    woken.world.produce(acks=1)
+    woken.since()
+    woken.world.clock.now_ms += 30_001
+    woken.world.manager.maybe_shrink_isr()
+    reply = AlterPartitionReply(Errors.NONE, 0, 1, frozenset({1}))
+    woken.world.manager.alter_partition_answered(KEY, woken.world.proposals[0], reply)
+    assert woken.since() == BY_FOLLOWER
+
+
+@pytest.mark.parametrize("event", ["follower", "stopped", "offline"])
+def test_all_are_woken_when_the_replica_goes(event):
+    woken = Woken()
+    if event == "follower":
+        follower_assignment(woken.world)
+    elif event == "offline":
+        woken.world.manager.mark_offline(KEY)
+    else:
+        woken.world.manager.stop_replica(KEY)
+    assert woken.since() == list(WAKERS)
+
+
+def test_how_often_each_purgatory_forgets_what_has_completed():
+    assert {one.name: one.purge_interval for one in World().manager.purgatories} == {
+        "Produce": 1000, "Fetch": 1000, "DeleteRecords": 1, "ShareFetch": 1000, "RemoteFetch": 0,
+    }  # fmt: skip

@@ -106,6 +106,7 @@ def test_a_store_that_is_too_slow_is_not_waited_for() -> None:
     answer = world.answer()
     assert (answer.error, answer.size) == (Errors.NONE, 0)
     assert store.reads[0].cancelled()
+    assert world.manager.expirations.remote_fetch == 1
 
 
 @pytest.mark.parametrize(
