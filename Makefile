@@ -93,6 +93,10 @@ reliability: setup ## Write docs/RELIABILITY.md from the runs recorded in docs/r
 mutants: setup ## Put mistakes into a copy of the engine, one at a time: the simulation must find each
 	@$(venv)/bin/python -m tests.mutants
 
+.PHONY: kills
+kills: setup setup-pipeline ## Kill the pipeline's jobs in the middle of a write, at every place that is tried (CI: one of each job)
+	@TICKOVER_TEST_SOAK=1 $(pytest) tests/pipeline/test_kills.py tests/pipeline/test_storms.py -k killed
+
 .PHONY: soak
 soak: system-packages setup ## Do random faults for MINUTES=30, and judge: status 1 when anything was violated
 	@$(venv)/bin/python -m tests.soak --minutes $(or $(MINUTES),30) $(SOAK)

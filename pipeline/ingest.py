@@ -23,8 +23,6 @@ from pipeline.stream import (
     ENTRIES_TABLE,
     LEDGER_TABLE,
     LIFECYCLE_TABLE,
-    LOST,
-    LOST_TABLE,
     read_records,
     records_table,
     records_topics,
@@ -44,6 +42,7 @@ class Ingested:
     blocks: int
     undecodable: int
     newer: int
+    undated: int
     settled: dict[str, int]
     entries: int
     lost: list[LostRange] = field(default_factory=list)
@@ -55,6 +54,7 @@ class Ingested:
             "blocks": self.blocks,
             "undecodable": self.undecodable,
             "newer": self.newer,
+            "undated": self.undated,
             "settled": self.settled,
             "entries": self.entries,
             "lost": [place._asdict() for place in self.lost],
@@ -70,7 +70,6 @@ def ingest(warehouse: Warehouse, kafka: KafkaPlace, ledger: str, topics: Sequenc
     for topic in topics:
         lost += stream_topic(warehouse, kafka, topic, records_table(topic))
     made = refine(warehouse)
-    keep_lost(warehouse, lost)
     return count(warehouse, made, lost)
 
 
@@ -97,13 +96,6 @@ def _arrived(warehouse: Warehouse, batch: int) -> DataFrame | None:
     return reduce(DataFrame.unionByName, frames) if frames else None
 
 
-def keep_lost(warehouse: Warehouse, lost: Sequence[LostRange]) -> None:
-    """Add to the table of what was never read."""
-    if lost:
-        frame = warehouse.spark.createDataFrame([tuple(place) for place in lost], LOST)
-        frame.write.mode("append").parquet(warehouse.path(LOST_TABLE))
-
-
 def count(warehouse: Warehouse, batches: list[int], lost: list[LostRange]) -> Ingested:
     """The figures of these batches."""
     of_run = F.col("batch").isin(batches)
@@ -112,8 +104,10 @@ def count(warehouse: Warehouse, batches: list[int], lost: list[LostRange]) -> In
         F.count("*").alias("blocks"),
         F.count("problem").alias("undecodable"),
         F.count_if("newer").alias("newer"),
+        F.count_if(F.col("date").isNull()).alias("undated"),
         F.coalesce(F.sum("entries"), F.lit(0)).alias("entries"),
     ).collect()[0]
     outcomes = warehouse.read(LIFECYCLE_TABLE, LIFECYCLE).where(of_run).groupBy("outcome").count().collect()
     settled = {row["outcome"]: row["count"] for row in outcomes}
-    return Ingested(batches, totals.blocks, totals.undecodable, totals.newer, settled, totals.entries, lost)
+    told = (totals.blocks, totals.undecodable, totals.newer, totals.undated)
+    return Ingested(batches, *told, settled, totals.entries, lost)

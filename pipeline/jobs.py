@@ -23,9 +23,8 @@ from pipeline.stream import (
     ENTRIES_TABLE,
     LEDGER_TABLE,
     LIFECYCLE_TABLE,
-    LOST,
-    LOST_TABLE,
     ledger_read,
+    read_lost,
     read_records,
     records_table,
     records_topics,
@@ -49,7 +48,7 @@ def reconcile(warehouse: Warehouse, export: str) -> dict[str, Any]:
     entries = warehouse.read(ENTRIES_TABLE, ENTRIES)
     judged = judge.positions(_records(warehouse, sources), settled, entries, blocks).cache()
     findings = [judge.wrong_positions(judged, settled), judge.early(settled), judge.wrong_blocks(blocks)]
-    findings.append(judge.unread(warehouse.read_plain(LOST_TABLE, LOST)))
+    findings.append(judge.unread(read_lost(warehouse)))
     if targets:
         findings.append(judge.wrong_emissions(settled, _records(warehouse, targets)))
     if held is not None:

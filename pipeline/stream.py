@@ -5,9 +5,11 @@ begun and not finished is read again with the same offsets.
 """
 
 import json
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from pipeline.errors import WarehouseConflict
 from pipeline.kafka import KafkaPlace
@@ -40,19 +42,31 @@ def read_records(warehouse: Warehouse, topic: str) -> DataFrame:
 
 
 def stream_topic(warehouse: Warehouse, kafka: KafkaPlace, topic: str, table: str) -> list[LostRange]:
-    """Take in what the topic has now. Returns what retention took before it could be read.
+    """Take in what the topic has now. Returns what retention took before it could be read. Raises as `follow`."""
 
-    Raises PipelineError when Kafka doesn't answer, WarehouseConflict when table and checkpoint don't belong together.
+    def write(batch: DataFrame, number: int) -> None:
+        warehouse.write_batch(batch, table, number, "timestamp_ms")
+
+    return follow(warehouse, kafka, topic, table, write, lambda lost: keep_lost(warehouse, lost))
+
+
+def follow(
+    warehouse: Warehouse,
+    kafka: KafkaPlace,
+    topic: str,
+    table: str,
+    write: Callable[[DataFrame, int], None],
+    note: Callable[[Sequence[LostRange]], None],
+) -> list[LostRange]:
+    """Give `write` what the topic has now; it leaves a batch of the table with the number that it gets.
+
+    `note` hears of what retention took before the stream moves on: after a kill nobody could tell any more. Raises
+    PipelineError when Kafka doesn't answer, WarehouseConflict when table and checkpoint don't belong together.
     """
     checkpoint = _checkpoint(table)
-    read = offsets_read(warehouse, checkpoint)
-    written = warehouse.batches(table)
-    # A batch is planned in the checkpoint before it is written, and noted as done after.
-    if written and str(written[-1]) not in warehouse.names(checkpoint, "offsets"):
-        raise WarehouseConflict(
-            f"{warehouse.path(table)} has batches of which {warehouse.path(checkpoint)} knows nothing: records would "
-            "be taken in twice. Put the checkpoint back, or delete the table and begin again"
-        )
+    last = _last_written(warehouse, table, checkpoint)
+    # Not the last one noted as done: what counts already is not lost, though retention may have taken it since.
+    read = {} if last is None else _planned(warehouse, checkpoint, last)
     ends = bounds(kafka.client, topic)[1]
     ahead = {part: offset for part, offset in read.get(topic, {}).items() if ends.get(part, 0) < offset}
     if ahead:
@@ -61,10 +75,7 @@ def stream_topic(warehouse: Warehouse, kafka: KafkaPlace, topic: str, table: str
             f"Delete {warehouse.path(table)} and {warehouse.path(checkpoint)}, or take it into another warehouse"
         )
     lost = lost_ranges(kafka.client, read)
-
-    def write(batch: DataFrame, number: int) -> None:
-        warehouse.write_batch(batch, table, number, "timestamp_ms")
-
+    note(lost)
     query: Any = (
         kafka.stream(warehouse.spark, topic)
         .writeStream.foreachBatch(write)
@@ -76,20 +87,53 @@ def stream_topic(warehouse: Warehouse, kafka: KafkaPlace, topic: str, table: str
     return lost
 
 
+def _last_written(warehouse: Warehouse, table: str, checkpoint: str) -> int | None:
+    """The last batch that counts. Raises WarehouseConflict when table and checkpoint don't belong together: a batch is
+    planned in the checkpoint before it is written, and noted as done after."""
+    written, done = warehouse.batches(table), _finished(warehouse, checkpoint)
+    if written and str(written[-1]) not in warehouse.names(checkpoint, "offsets"):
+        raise WarehouseConflict(
+            f"{warehouse.path(table)} has batches of which {warehouse.path(checkpoint)} knows nothing: records would "
+            "be taken in twice. Put the checkpoint back, or delete the table and begin again"
+        )
+    if done and (not written or written[-1] < done[-1]):
+        raise WarehouseConflict(
+            f"{warehouse.path(table)} lacks a batch that {warehouse.path(checkpoint)} has as done: records would be "
+            "missing. Put the table back, or delete the checkpoint too and begin again"
+        )
+    return written[-1] if written else None
+
+
+def keep_lost(warehouse: Warehouse, lost: Sequence[LostRange]) -> None:
+    """Add to the table of what was never read."""
+    if lost:
+        frame = warehouse.spark.createDataFrame([tuple(place) for place in lost], LOST)
+        frame.write.mode("append").parquet(warehouse.path(LOST_TABLE))
+
+
+def read_lost(warehouse: Warehouse) -> DataFrame:
+    """`LOST` rows, each place once: a run that was killed has told of it, and the next one tells of it again."""
+    told = warehouse.read_plain(LOST_TABLE, LOST)
+    return told.groupBy("topic", "partition", "start").agg(F.max("end").alias("end"))
+
+
 def _checkpoint(table: str) -> str:
     return f"{CHECKPOINTS}/{table.replace('/', '.')}"
 
 
 def ledger_read(warehouse: Warehouse) -> Offsets:
-    """How far the ledger was taken in."""
-    return offsets_read(warehouse, _checkpoint(LEDGER_TABLE))
+    """How far the ledger was taken in, by the last batch that is done; nothing when there is none."""
+    checkpoint = _checkpoint(LEDGER_TABLE)
+    finished = _finished(warehouse, checkpoint)
+    return _planned(warehouse, checkpoint, finished[-1]) if finished else {}
 
 
-def offsets_read(warehouse: Warehouse, checkpoint: str) -> Offsets:
-    """Where a stream stands by its last finished batch; nothing when it has none."""
-    finished = [int(name) for name in warehouse.names(checkpoint, "commits") if name.isdigit()]
-    if not finished:
-        return {}
-    lines = warehouse.text(checkpoint, "offsets", str(max(finished))).strip().splitlines()
+def _planned(warehouse: Warehouse, checkpoint: str, batch: int) -> Offsets:
+    """Up to where this batch reads."""
+    lines = warehouse.text(checkpoint, "offsets", str(batch)).strip().splitlines()
     read: Offsets = json.loads(lines[-1])
     return read
+
+
+def _finished(warehouse: Warehouse, checkpoint: str) -> list[int]:
+    return sorted(int(name) for name in warehouse.names(checkpoint, "commits") if name.isdigit())

@@ -7,12 +7,13 @@
     <root>/_checkpoints/<stream>                             how far each stream has read
 
 A batch is written by replacing its directory, and it counts only with Spark's `_SUCCESS` in it. So a job that was
-killed while it wrote is simply run again: the same batch of the same records replaces what is half there. A span counts
-with `_WHOLE` in it; from then on it stands for its batches, which are still there for readers that had begun before.
+killed while it wrote is simply run again: the same batch of the same records replaces what is half there. One that
+counts is never written again. A span counts with `_WHOLE` in it; from then on it stands for its batches, which are
+still there for readers that had begun before.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Final, NamedTuple
@@ -59,7 +60,12 @@ class Warehouse:
         return "/".join((self.root.rstrip("/"), *parts))
 
     def write_batch(self, frame: DataFrame, table: str, batch: int, time_ms: str) -> None:
-        """Replace one batch of a table, by days of the column `time_ms`."""
+        """Write one batch of a table, by days of the column `time_ms`; nothing where it counts already.
+
+        To write it again would delete it first: a reader might see half of it, and Kafka may no longer have all of it.
+        """
+        if self.has_batch(table, batch):
+            return
         dated = frame.withColumn("date", date_of(time_ms))
         dated.write.mode("overwrite").partitionBy("date").parquet(self.path(table, f"batch={batch}"))
 
@@ -96,16 +102,27 @@ class Warehouse:
     def pieces(self, table: str) -> list[Piece]:
         """What a table is made of, in order: each finished batch is in one of these directories."""
         names = list(self.names(table))
+        spans = self._spans(table, names)
+        singles = []
+        for number in sorted(int(match[1]) for name in names if (match := _BATCH.fullmatch(name))):
+            covered = any(span.first <= number <= span.last for span in spans)
+            if not covered and self.exists(table, f"batch={number}", "_SUCCESS"):
+                singles.append(Piece(number, number, f"batch={number}"))
+        return sorted([*spans, *singles])
+
+    def has_batch(self, table: str, batch: int) -> bool:
+        """Whether this batch is finished: as `batches` has it, without a look at all the others."""
+        if self.exists(table, f"batch={batch}", "_SUCCESS"):
+            return True
+        return any(span.first <= batch <= span.last for span in self._spans(table, self.names(table)))
+
+    def _spans(self, table: str, names: Iterable[str]) -> list[Piece]:
         spans = [Piece(int(match[1]), int(match[2]), match[0]) for name in names if (match := _SPAN.fullmatch(name))]
         chosen: list[Piece] = []
         for span in sorted(spans, key=lambda one: (one.first, -one.last, one.name)):
             if (not chosen or span.first > chosen[-1].last) and self.exists(table, span.name, WHOLE):
                 chosen.append(span)
-        for number in sorted(int(match[1]) for name in names if (match := _BATCH.fullmatch(name))):
-            covered = any(span.first <= number <= span.last for span in chosen if span.is_span)
-            if not covered and self.exists(table, f"batch={number}", "_SUCCESS"):
-                chosen.append(Piece(number, number, f"batch={number}"))
-        return sorted(chosen)
+        return chosen
 
     def bytes_of(self, *parts: str) -> int:
         """How much is in a directory."""

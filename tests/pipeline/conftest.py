@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import new_site, redis_url
+from tests.services.fatal_files import FatalFiles
 from tests.services.fixtures import missing
 from tests.services.spark import spark_settings
 
@@ -26,6 +27,16 @@ def spark() -> Iterator[Any]:
         raise
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def fatal(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> FatalFiles:
+    """Runs jobs that are killed while they write; after `spark`, whose absence says more."""
+    try:
+        return FatalFiles(tmp_path_factory.mktemp("classes"))
+    except LookupError as error:
+        missing("a Java compiler", error)
+        raise
 
 
 @pytest.fixture

@@ -117,8 +117,15 @@ def test_a_batch_that_was_written_halfway_is_written_again(kafka, warehouse, tmp
     part = next((root / "silver/lifecycle/batch=1").rglob("*.parquet"))
     shutil.copy(part, part.with_name("part-left-behind.parquet"))
     shutil.rmtree(root / "silver/blocks/batch=1")
+    finished = files(root / "bronze/ledger/batch=1")
     assert take_in(warehouse, kafka, ledger).batches == [1]
     assert {name: table(warehouse, name) for name in whole} == whole
+    assert files(root / "bronze/ledger/batch=1") == finished  # what counts is never written again
+
+
+def files(directory: Path) -> dict[str, int]:
+    """Which files there are: another one has another inode, whatever its name."""
+    return {path.name: path.stat().st_ino for path in directory.rglob("*.parquet")}
 
 
 def test_a_warehouse_without_its_checkpoint_is_refused(kafka, warehouse) -> None:
@@ -127,8 +134,13 @@ def test_a_warehouse_without_its_checkpoint_is_refused(kafka, warehouse) -> None
     ledger = kafka.topic("ledger")
     send(kafka, ledger, block(settled=emitted(0, 5)))
     take_in(warehouse, kafka, ledger)
-    shutil.rmtree(Path(warehouse.root) / "_checkpoints")
+    root = Path(warehouse.root)
+    (root / "_checkpoints").rename(root / "aside")
     with pytest.raises(WarehouseConflict, match="taken in twice"):
+        take_in(warehouse, kafka, ledger)
+    (root / "aside").rename(root / "_checkpoints")
+    shutil.rmtree(root / "bronze")
+    with pytest.raises(WarehouseConflict, match="would be missing"):
         take_in(warehouse, kafka, ledger)
 
 
