@@ -15,8 +15,10 @@ from pipeline.errors import PipelineError
 from pipeline.options import (
     BootstrapOption,
     ConnectorOption,
+    EveryOption,
     GroupOption,
     KafkaOption,
+    LedgerOption,
     SparkOption,
     TopicOption,
     WarehouseOption,
@@ -25,6 +27,7 @@ from pipeline.options import (
     open_warehouse,
     say,
     show,
+    tell,
 )
 
 app: Final = typer.Typer(
@@ -50,9 +53,9 @@ def ingest(
     warehouse: WarehouseOption,
     bootstrap_servers: BootstrapOption = "localhost:9092",
     group: GroupOption = "tickover",
-    ledger: Annotated[str, typer.Option(help="The ledger topic, if it isn't the group's.")] = "",
+    ledger: LedgerOption = "",
     topic: TopicOption = None,
-    every: Annotated[float, typer.Option(min=0, help="Go on, a round every so many seconds; 0: one round.")] = 0.0,
+    every: EveryOption = 0.0,
     connector: ConnectorOption = "auto",
     kafka_option: KafkaOption = None,
     spark: SparkOption = None,
@@ -73,6 +76,37 @@ def ingest(
             )
         if came.undecodable:
             say(f"{came.undecodable} ledger records are no blocks: see silver/blocks, column problem")
+        if not every:
+            return
+        Event().wait(every)
+
+
+@app.command()
+def storms(
+    warehouse: WarehouseOption,
+    bootstrap_servers: BootstrapOption = "localhost:9092",
+    group: GroupOption = "tickover",
+    ledger: LedgerOption = "",
+    every: EveryOption = 0.0,
+    connector: ConnectorOption = "auto",
+    kafka_option: KafkaOption = None,
+    spark: SparkOption = None,
+) -> None:
+    """Tell of retry storms while they happen, straight from the ledger: a line of JSON for each, and a row, once."""
+    place = open_warehouse(warehouse, spark)
+    from threading import Event
+
+    from pipeline.storms import watch
+
+    kafka = kafka_place(bootstrap_servers, kafka_option, connector)
+    while True:
+        unseen = watch(place, kafka, ledger or f"tickover.{group}.ledger", tell)
+        for part in unseen.lost:
+            say(f"retention took {part.topic}/{part.partition} from {part.start} to {part.end} before it was judged")
+        if unseen.newer:
+            raise PipelineError(f"{unseen.newer} blocks are of a later version, and were not judged: upgrade")
+        if unseen.undecodable:
+            say(f"{unseen.undecodable} ledger records are no blocks: see ingest")
         if not every:
             return
         Event().wait(every)

@@ -13,6 +13,8 @@ BootstrapOption = Annotated[
     str, typer.Option(envvar="TICKOVER_KAFKA__BOOTSTRAP_SERVERS", help="host:port list of the brokers.")
 ]
 GroupOption = Annotated[str, typer.Option(envvar="TICKOVER_GROUP", help="Whose ledger: tickover.<group>.ledger.")]
+LedgerOption = Annotated[str, typer.Option(help="The ledger topic, if it isn't the group's.")]
+EveryOption = Annotated[float, typer.Option(min=0, help="Go on, a round every so many seconds; 0: one round.")]
 TopicOption = Annotated[list[str] | None, typer.Option("--topic", help="A topic; may be repeated.")]
 KafkaOption = Annotated[
     list[str] | None, typer.Option("--kafka-option", metavar="KEY=VALUE", help="A setting of the Kafka client.")
@@ -68,6 +70,11 @@ def kafka_place(bootstrap: str, options: list[str] | None, connector: str) -> An
 def show(document: dict[str, Any]) -> None:
     """Data on stdout."""
     print(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def tell(document: dict[str, Any]) -> None:
+    """Data on stdout, a line of it: it has come now, and somebody may be waiting."""
+    print(json.dumps(document, ensure_ascii=False), flush=True)
 
 
 def say(text: str) -> None:

@@ -109,14 +109,22 @@ def herd(waiting: DataFrame, now_ms: int, capacity: int) -> DataFrame:
 
 def storms(rows: DataFrame) -> DataFrame:
     """Per target and minute with retries: `retries`, `usual` (mean of the hour before), `storm`."""
+    return with_storms(retries(rows)).orderBy("minute_ms", "target")
+
+
+def retries(rows: DataFrame) -> DataFrame:
+    """Per target and minute that has any: `retries`."""
     retried = rows.where("attempt > 1 AND outcome = 'emitted'")
-    counted = retried.groupBy("target", minute("settled_ms").alias("minute_ms")).agg(F.count("*").alias("retries"))
-    order = F.col("minute_ms")
-    hour = Window.partitionBy("target").orderBy(order).rangeBetween(-STORM_WINDOW * MINUTE_MS, -1)
+    return retried.groupBy("target", minute("settled_ms").alias("minute_ms")).agg(F.count("*").alias("retries"))
+
+
+def with_storms(counted: DataFrame) -> DataFrame:
+    """These `retries` with `usual` and `storm`."""
+    hour = Window.partitionBy("target").orderBy("minute_ms").rangeBetween(-STORM_WINDOW * MINUTE_MS, -1)
     # Minutes without a retry have no row, and count all the same.
     usual = F.coalesce(F.sum("retries").over(hour), F.lit(0)) / STORM_WINDOW
     storm = (F.col("retries") >= STORM_LEAST) & (F.col("retries") > STORM_FACTOR * F.col("usual"))
-    return counted.withColumn("usual", usual).withColumn("storm", storm).orderBy("minute_ms", "target")
+    return counted.withColumn("usual", usual).withColumn("storm", storm)
 
 
 def forecast(

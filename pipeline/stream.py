@@ -128,10 +128,16 @@ def ledger_read(warehouse: Warehouse) -> Offsets:
     return _planned(warehouse, checkpoint, finished[-1]) if finished else {}
 
 
+def planned_ms(warehouse: Warehouse, table: str, batch: int) -> int:
+    """When this batch was planned: the same time however often it is made again."""
+    plan = warehouse.text(_checkpoint(table), "offsets", str(batch)).strip().splitlines()
+    return int(json.loads(plan[1])["batchTimestampMs"])
+
+
 def _planned(warehouse: Warehouse, checkpoint: str, batch: int) -> Offsets:
     """Up to where this batch reads."""
-    lines = warehouse.text(checkpoint, "offsets", str(batch)).strip().splitlines()
-    read: Offsets = json.loads(lines[-1])
+    plan = warehouse.text(checkpoint, "offsets", str(batch)).strip().splitlines()
+    read: Offsets = json.loads(plan[-1])
     return read
 
 

@@ -166,6 +166,12 @@ class Warehouse:
         system, place = self._file(*parts)
         system.delete(place, True)
 
+    def remove_before(self, table: str, batch: int) -> None:
+        """Delete all batches before this one, also what is left of one that was half deleted."""
+        for name in list(self.names(table)):
+            if (match := _BATCH.fullmatch(name)) and int(match[1]) < batch:
+                self.remove(table, name)
+
     def _file(self, *parts: str) -> tuple[Any, Any]:
         jvm: Any = self.spark._jvm
         context: Any = self.spark._jsc
