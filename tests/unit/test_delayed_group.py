@@ -114,6 +114,15 @@ def test_the_first_join_is_extended_as_long_as_members_come(rebalance_ms, member
     assert world.generations == [expected]
 
 
+def test_a_member_for_whom_no_time_remains_is_still_a_new_one():
+    """The flag is the next rebalance's, if this one could not be extended."""
+    world = Coordinator()
+    first_join(world, 3000, 3000)
+    world.new_member = True
+    world.at(3000)
+    assert (world.generations, world.new_member) == ([3000], True)
+
+
 @pytest.mark.parametrize(
     ("group", "expected"),
     [

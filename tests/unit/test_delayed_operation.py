@@ -59,6 +59,13 @@ def test_what_becomes_true_while_it_is_watched_is_seen():
     assert (operation.tried, operation.completions) == (2, 1)
 
 
+def test_what_is_completed_is_not_checked_again():
+    operation = Operation()
+    operation.force_complete()
+    assert not operation.safe_try_complete()
+    assert operation.tried == 0
+
+
 def test_a_satisfied_request_completes_once():
     world = World()
     assert world.purgatory.check_and_complete("key") == 0
@@ -152,6 +159,7 @@ def test_a_purge_comes_when_more_than_the_interval_have_completed(completed, lef
         operation.force_complete()
     world.at(1)
     assert world.purgatory.watched == left
+    assert sum(len(shard.all_watchers()) for shard in world.purgatory._watcher_lists) == (left and completed + 1)
 
 
 def test_the_estimate_counts_an_operation_once_and_is_set_right_by_a_purge():
@@ -167,6 +175,9 @@ def test_the_estimate_counts_an_operation_once_and_is_set_right_by_a_purge():
         operation.force_complete()
     world.at(3)
     assert world.purgatory.watched == 138  # three since the last purge, not seven
+    waiting[7].force_complete()
+    world.at(4)
+    assert world.purgatory.watched == 126
 
 
 def test_without_timer_the_purge_counts_what_was_watched():

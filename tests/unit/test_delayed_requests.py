@@ -286,7 +286,11 @@ def test_an_election_that_expires_answers_what_it_knows():
     assert not operation.try_complete()
     operation.run()
     assert answers == [{ONE: Errors.NONE, TWO: Errors.REQUEST_TIMED_OUT, **refused}]
+    operation = DelayedElectLeader(100, {ONE: 1, TWO: 2}, {}, lambda: leaders, answers.append)
+    assert not operation.try_complete()
     leaders[TWO] = 2
+    operation.run()  # what was heard since the last look counts
+    assert answers.pop() == {ONE: Errors.NONE, TWO: Errors.NONE}
     operation = DelayedElectLeader(100, {ONE: 1, TWO: 2}, {}, lambda: leaders, answers.append)
     assert operation.try_complete()
     assert answers[1] == {ONE: Errors.NONE, TWO: Errors.NONE}

@@ -173,6 +173,18 @@ def test_the_high_watermark_moves_sideways_to_a_new_segment():
         partition.log.maybe_increment_high_watermark(partition.log.storage.locate(2))
 
 
+def test_a_read_at_its_end_begins_where_that_end_is_and_one_beyond_at_its_own_place():
+    """So after a roll without data nothing has moved, as long as the high watermark has not."""
+    partition = leader(1, replicas=(1,))
+    partition.log.storage.roll()
+    partition.log.log_end = partition.log.storage.end
+    data, _ = partition.log.read(1, 100, Isolation.HIGH_WATERMARK, min_one_message=True)
+    assert data.start == partition.log.high_watermark != partition.log.log_end
+    partition = leader(3)
+    data, _ = partition.log.read(2, 100, Isolation.HIGH_WATERMARK, min_one_message=True)
+    assert (data.size, data.start) == (0, partition.log.storage.locate(2))
+
+
 @pytest.mark.parametrize(
     ("version", "effective", "moves_under"), [(KafkaVersion.V3_6, 3, True), (KafkaVersion.V3_7, 2, False)]
 )
