@@ -113,7 +113,9 @@ def who_may_be_asked(scene: Scene) -> Any:
         answer = scene.ask(broker_id, ApiKey.LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=topics)
         return int(answer.topics[0].partitions[0].error_code)
 
-    def delete(broker_id: int) -> int:
+    compacted = scene.create([1, 2], cleanup_policy="compact")
+
+    def delete(broker_id: int, topic: str) -> int:
         topics = [{"name": topic, "partitions": [{"partition_index": 0, "offset": 0}]}]
         answer = scene.ask(broker_id, ApiKey.DELETE_RECORDS, 2, topics=topics, timeout=60_000)
         return int(answer.topics[0].partitions[0].error_code)
@@ -125,7 +127,8 @@ def who_may_be_asked(scene: Scene) -> Any:
             scene.fetch(number, topic)[0],
             scene.fetch(number, topic, version=9)[0],
             list_offsets(number),
-            delete(number),
+            delete(number, topic),
+            delete(number, compacted),  # only the leader looks at the policy
         )
         for number in BROKERS
     }
