@@ -278,3 +278,15 @@ def test_an_answer_to_an_equal_but_earlier_proposal_is_ignored():
     assert earlier.isr == later.isr
     assert answer(partition, earlier)[0] is AlterOutcome.IGNORED
     assert answer(partition, later, epochs=(5, 2))[0] is AlterOutcome.APPLIED
+
+
+def test_a_second_answer_to_a_proposal_that_was_taken_back_is_ignored():
+    partition = leader(3, isr=(1, 2))
+    fetch(partition, 2, 2)
+    taken_back = fetch(partition, 3, 3).proposal
+    assert answer(partition, taken_back, Errors.INELIGIBLE_REPLICA)[0] is AlterOutcome.ROLLED_BACK
+    assert answer(partition, taken_back)[0] is AlterOutcome.IGNORED
+    later = partition.maybe_shrink_isr(LAG_MS + 1)
+    assert answer(partition, taken_back)[0] is AlterOutcome.IGNORED
+    assert answer(partition, later)[0] is AlterOutcome.APPLIED
+    assert partition.state.isr == {1}

@@ -74,6 +74,24 @@ def test_after_the_timeout_pending_futures_fail_and_the_others_keep_their_values
     assert kept.result(0) == "value"
 
 
+def test_a_future_that_is_done_in_the_moment_of_the_timeout_keeps_its_value():
+    class Racing(Future[str]):
+        is_late = False
+
+        def done(self) -> bool:
+            was_done = super().done()
+            if self.is_late and not was_done:
+                self.set_result("value")  # after the look
+            return was_done
+
+    world = Futures()
+    future = Racing()
+    world.wait(future)
+    future.is_late = True
+    world.timer.pass_time(2001)
+    assert (world.called, future.result(0)) == ([2001], "value")
+
+
 class Thresholds:
     def __init__(self):
         self.timer = MockTimer()

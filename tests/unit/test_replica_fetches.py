@@ -265,21 +265,30 @@ RACKS = {"rack_of": lambda broker_id: "far" if broker_id == 2 else "near", "sele
 
 
 @pytest.mark.parametrize(
-    ("rack", "follower_at", "expected"),
-    [("far", 1, 2), ("near", 1, None), ("nowhere", 1, None), ("", 1, None), ("far", 0, None)],
+    ("rack", "follower_at", "follower_start", "expected"),
+    [
+        ("far", 1, 0, 2),
+        ("near", 1, 0, None),
+        ("nowhere", 1, 0, None),
+        ("", 1, 0, None),
+        ("far", 0, 0, None),
+        ("far", 2, 2, None),
+    ],
 )
-def test_a_consumer_is_sent_to_its_rack(rack, follower_at, expected):
+def test_a_consumer_is_sent_to_its_rack(rack, follower_at, follower_start, expected):
     """Only to an in-sync replica that has the offset; the answer is at once, and nothing is parked."""
     world = World(**RACKS)
     world.lead(REPLICAS)
-    world.produce(acks=1)
-    world.follow(follower_at)
+    for _ in range(follower_at or 1):
+        world.produce(acks=1)
+    world.follow(follower_at, wanted={"log_start_offset": follower_start})
     world.answers.clear()
-    world.consume(1, max_wait_ms=5000, client_metadata=ClientMetadata(rack))
+    world.consume(1, max_wait_ms=5000, client_metadata=ClientMetadata(rack), min_bytes=2 * SIZE)
     if expected is None:
         world.pass_time(5000)
     result = world.answer()
-    assert (result.preferred_read_replica, result.size, world.parked) == (expected, 0, 0)
+    size = SIZE if follower_at == 2 else 0  # of a second record, which the leader has
+    assert (result.preferred_read_replica, result.size, world.parked) == (expected, size, 0)
 
 
 def test_a_replica_out_of_the_isr_is_not_preferred():
