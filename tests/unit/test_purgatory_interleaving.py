@@ -3,13 +3,10 @@ operation completes exactly once, and none that could complete stays parked. The
 
 import random
 
-import pytest
-
 from purgatory.delayed_operation import DelayedOperation
 from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
 from purgatory.system_timer import SystemTimer
-from purgatory.versions import KafkaVersion
-from tests.unit.purgatory_tasks import Clock
+from tests.unit.purgatory_tasks import VERSIONS, Clock
 
 KEYS = 4
 STEPS = 120
@@ -95,7 +92,7 @@ class World:
             assert not operation.is_satisfied()
 
 
-@pytest.mark.parametrize("version", [KafkaVersion.V3_6, KafkaVersion.V4_1], ids=lambda version: version.name)
+@VERSIONS
 def test_whatever_comes_first_each_operation_completes_once_and_none_waits_in_vain(version):
     ends = {"event": 0, "expiry": 0, "cancel": 0}
     for seed in range(SEEDS):
