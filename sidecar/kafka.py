@@ -77,14 +77,15 @@ def lone_producer_settings(client: Mapping[str, str]) -> dict[str, Any]:
 
 
 class KafkaOutput:
-    """A producer as the engine's port. Its bound methods are the client's own: nothing stands in the hot path."""
+    """A producer as the engine's port. Its bound `produce` is the client's own: nothing stands in the hot path."""
 
     refused: type[Exception] = KafkaException
 
     def __init__(self, settings: Mapping[str, Any], on_problem: OnProblem) -> None:
         self._producer = Producer({**settings, "error_cb": error_callback(on_problem), "logger": client_log})
         self.produce: Any = self._producer.produce  # its stub knows nothing of the order of arguments
-        self.poll = self._producer.poll
+        self.poll = raising_what_is_meant(self._producer.poll)
+        self.flush = raising_what_is_meant(self._producer.flush)
 
     def partition_count(self, topic: str) -> int:
         """How many partitions a topic has; 0 when there is none or we may not see it, NO_ANSWER when nobody knows.
@@ -100,10 +101,6 @@ class KafkaOutput:
             led = all(partition.leader >= 0 for partition in known.partitions.values())
             return len(known.partitions) if led else NO_ANSWER  # its records would hold up those of all others
         return 0 if known.error.code() in _ABSENT else NO_ANSWER
-
-    def flush(self, seconds: float) -> int:
-        """Wait for what is queued; returns how many records are left."""
-        return self._producer.flush(seconds)
 
 
 class LoneOutput:
@@ -141,6 +138,24 @@ def error_callback(on_problem: OnProblem) -> Callable[[KafkaError], None]:
         log.warning("kafka client", extra={"error": str(error)})
 
     return report
+
+
+def raising_what_is_meant(serve: Callable[[float], int]) -> Callable[[float], int]:
+    """A producer's `poll` or `flush`. What it doesn't survive comes as KafkaException, whatever it serves meanwhile.
+
+    The client sets that exception while it serves its events, and calls the next delivery report none the less; the
+    interpreter makes a SystemError of it, with the client's own words as its cause.
+    """
+
+    def served(seconds: float) -> int:
+        try:
+            return serve(seconds)
+        except SystemError as error:
+            if isinstance(error.__cause__, KafkaException):
+                raise error.__cause__ from None
+            raise
+
+    return served
 
 
 def is_fatal(error: KafkaError) -> bool:

@@ -4,12 +4,13 @@ import logging
 from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from sidecar.ending import in_background
-from sidecar.kafka import OnProblem, client_log, producer_settings
+from sidecar.kafka import OnProblem, client_log, producer_settings, raising_what_is_meant
 from sidecar.ports import TransactionalOutput
 from sidecar.record import LaneId
 
@@ -47,8 +48,8 @@ class KafkaTransactions:
 
         self._producer: Any = Producer({**settings, "error_cb": report, "logger": client_log})
         self.produce: Any = self._producer.produce
-        self.poll = self._producer.poll
-        self.flush = self._producer.flush
+        self.poll = raising_what_is_meant(self._producer.poll)
+        self.flush = raising_what_is_meant(self._producer.flush)
         self.begin = self._producer.begin_transaction
         self.init = self._producer.init_transactions
         self.commit = self._producer.commit_transaction
@@ -57,7 +58,8 @@ class KafkaTransactions:
     def close(self) -> None:
         """End its threads; what is under way is given up."""
         self._producer.purge(in_queue=True, in_flight=True, blocking=False)
-        self._producer.close()
+        with suppress(KafkaException, SystemError):  # what it didn't survive is told again, after it has ended
+            self._producer.close()
 
     def purge(self) -> None:
         """See the port."""

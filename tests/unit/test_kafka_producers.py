@@ -1,0 +1,89 @@
+"""The engine's producers over confluent-kafka: how they tell of what they don't survive."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from sidecar.kafka import raising_what_is_meant
+from sidecar.kafka_transactions import KafkaOutputs
+from tests.services.reference_broker import ReferenceBroker
+
+pytestmark = pytest.mark.slow
+
+ANSWER_S = 60.0
+TOPIC = "orders"
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[ReferenceBroker]:
+    broker = ReferenceBroker(tmp_path).start()
+    client = AdminClient({"bootstrap.servers": broker.bootstrap})
+    client.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(ANSWER_S)
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture
+def ending(broker: ReferenceBroker) -> Iterator[ExitStack]:
+    """What is to be ended before the broker."""
+    with ExitStack() as stack:
+        yield stack
+
+
+def serve_for_ever(call: Callable[[float], int]) -> NoReturn:
+    while True:
+        call(ANSWER_S)
+
+
+@pytest.mark.parametrize("serving", ["poll", "flush"])
+def test_who_is_fenced_off_says_so_whatever_reports_come_with_it(
+    broker: ReferenceBroker, ending: ExitStack, serving: str
+) -> None:
+    outputs = KafkaOutputs({"bootstrap.servers": broker.bootstrap}, "group.0", lambda problem: None)
+    fenced, other = outputs.output("a"), outputs.output("a")
+    ending.callback(fenced.close)
+    ending.callback(other.close)
+    reports: list[KafkaError | None] = []
+    call: Callable[[float], int] = getattr(fenced, serving)
+
+    def produce(count: int) -> None:
+        for _ in range(count):
+            fenced.produce(TOPIC, bytes(1000), None, -1, lambda error, _record: reports.append(error), None, 0, [])
+
+    fenced.init(ANSWER_S)
+    fenced.begin()
+    produce(1)
+    assert fenced.flush(ANSWER_S) == 0
+    other.init(ANSWER_S)
+    produce(500)
+
+    with pytest.raises(KafkaException, match="fenced by newer producer") as raised:
+        serve_for_ever(call)
+
+    assert raised.value.args[0].fatal()
+
+
+def test_what_the_client_raises_while_it_reports_is_told_in_its_own_words() -> None:
+    """It leaves its exception set and calls the next report, of which the interpreter makes a SystemError."""
+    meant = KafkaException(KafkaError(KafkaError._FENCED, fatal=True))
+
+    def serve(_seconds: float) -> int:
+        raise SystemError("returned a result with an exception set") from meant
+
+    with pytest.raises(KafkaException) as raised:
+        raising_what_is_meant(serve)(0)
+
+    assert raised.value is meant
+
+
+def test_an_error_of_the_interpreter_that_is_not_the_client_s_stays_what_it_is() -> None:
+    def serve(_seconds: float) -> int:
+        raise SystemError("something else") from ValueError()
+
+    with pytest.raises(SystemError, match="something else"):
+        raising_what_is_meant(serve)(0)
