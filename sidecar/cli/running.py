@@ -1,6 +1,9 @@
 """`tickover run` and `tickover demo`. What they start is imported inside, so that others need not wait."""
 
+import logging
+import signal
 from importlib import import_module
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -8,7 +11,10 @@ import typer
 from sidecar.cli.configuration import ConfigOption, SetOption, settings_of
 from sidecar.cli.failure import Failure, Status
 from sidecar.config import Settings
+from sidecar.ending import abandon
 from sidecar.logs import configure_logs
+
+log = logging.getLogger(__name__)
 
 KafkaOption = Annotated[str | None, typer.Option(help="host:port list of the brokers, `embedded` or `embedded-java`.")]
 RedisOption = Annotated[str | None, typer.Option(help="redis[s][+cluster]://host:port, or `embedded`.")]
@@ -28,9 +34,16 @@ def run(
     )
     _require_extras(settings)
     configure_logs(settings.log)
+    signal.signal(signal.SIGTERM, _nothing_to_stop)
     from sidecar.process import Process
 
     raise typer.Exit(Process(settings).run())
+
+
+def _nothing_to_stop(_number: int, _frame: FrameType | None) -> None:
+    """Asked to stop while all that is needed is imported: as the first process of a container it would not hear it."""
+    log.info("stopped before anything was started")
+    abandon(Status.OK)
 
 
 def demo(

@@ -275,3 +275,25 @@ def test_all_pages_are_fetched() -> None:
 
     result = tickover("policies", "list", "-o", "json", transport=httpx.MockTransport(handle))
     assert [item["name"] for item in json.loads(result.stdout)] == ["p0", "p1", "p2"]
+
+
+SIGNALLED_WHILE_IMPORTING = """
+import os, signal, sys
+class Hook:
+    def find_spec(self, name, path=None, target=None):
+        if name == "sidecar.process":
+            os.kill(os.getpid(), signal.SIGTERM)
+            signal.pause()
+sys.meta_path.insert(0, Hook())
+sys.argv = ["tickover", "run"]
+from sidecar.__main__ import main
+main()
+"""
+
+
+def test_a_signal_that_comes_while_the_sidecar_is_imported_ends_it_in_order() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALLED_WHILE_IMPORTING], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done
+    assert "stopped before anything was started" in done.stderr
