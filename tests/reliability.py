@@ -182,7 +182,8 @@ def _soak() -> str:
     words = (
         f"Random faults for {record['minutes']:.0f} minutes, seed {record['seed']}: {len(rows)} rounds, "
         f"{violated} violated. Again: `make soak`, or the same rounds with "
-        f"`.venv/bin/python -m tests.soak --seed {record['seed']}`.\n\n"
+        f"`.venv/bin/python -m tests.soak --seed {record['seed']}`. In the load: delayed messages; cancel, "
+        "reschedule and fire; changes of many messages; redrives; a schedule.\n\n"
     )
     remark = f"{record['remark']}\n\n" if "remark" in record else ""
     return words + remark + table(rows) + "\n"
