@@ -22,7 +22,7 @@ from sidecar.overflow_layout import FINE
 from sidecar.overflow_link import Client
 from sidecar.record import OFFSET_MAX, Held, LaneId, Position, held_id, place_of
 
-PASSED_OVER_SHARE: Final = 8  # how much less it costs to pass a record over than to put it in order with others
+PASSED_OVER_SHARE: Final = 4  # how much less it costs to pass a record over than to put it in order with others
 LOOKED_AT_MAX: Final = 8_000  # records for one page: then it ends, with fewer rows or none
 ANSWER_S: Final = 5.0
 WORK_S: Final = 0.002
