@@ -8,8 +8,8 @@ venv := .venv
 ready := $(venv)/.ready
 ready-pipeline := $(venv)/.ready-pipeline
 reports := reports
-# Processes with deadlines under load, and Spark: one after the other. All other tests run in two workers.
-alone := tests/integration tests/pipeline
+# Tests of processes and services, and Spark: after the others, which compute all the time and would slow them.
+waiting := tests/integration tests/pipeline
 pytest := $(venv)/bin/pytest
 
 # Where this is set, every start of pytest compiles all tests anew.
@@ -57,8 +57,8 @@ test: system-packages setup setup-pipeline check docker ## Run every check and e
 	@mkdir -p $(reports) && rm -f $(reports)/*.xml
 	@status=0; \
 	export TICKOVER_TEST_SIM_SEEDS=$${TICKOVER_TEST_SIM_SEEDS:-250}; \
-	$(pytest) $(alone:%=--ignore=%) -n 2 --dist loadfile --durations=15 --junitxml=$(reports)/fast.xml || status=$$?; \
-	$(pytest) $(alone) --durations=40 --junitxml=$(reports)/integration.xml || status=$$?; \
+	$(pytest) $(waiting:%=--ignore=%) -n 2 --dist loadfile --durations=15 --junitxml=$(reports)/fast.xml || status=$$?; \
+	$(pytest) $(waiting) -n 2 --dist loadfile --durations=40 --junitxml=$(reports)/integration.xml || status=$$?; \
 	$(venv)/bin/python -m tests.gate $(reports)/fast.xml $(reports)/integration.xml || status=1; \
 	exit $$status
 
