@@ -103,7 +103,7 @@ soak: system-packages setup ## Do random faults for MINUTES=30, and judge: statu
 
 .PHONY: bench
 bench: setup ## Run all benchmarks, each beside its baseline (20 minutes on an idle machine)
-	@for name in overflow throughput lateness guarantees memory burst rebuild redrive timers purgatory_load; do \
+	@for name in overflow throughput lateness guarantees memory burst rebuild redrive timers timer_lateness purgatory_load; do \
 		$(venv)/bin/python -m benchmarks.$$name || exit; \
 	done
 
