@@ -73,7 +73,8 @@ integration: system-packages setup setup-pipeline docker ## Run only the tests t
 
 .PHONY: integration-reference
 integration-reference: setup ## Run the tests of the sidecar on the reference broker: no Java, no Docker (FILES=some of them)
-	@TICKOVER_TEST_KAFKA=reference $(pytest) -m "integration and not apart" $(or $(FILES),tests/integration)
+	@TICKOVER_TEST_KAFKA=reference $(pytest) -n 2 --dist loadfile -m "integration and not apart" \
+		$(or $(FILES),tests/integration)
 
 .PHONY: differential
 differential: setup ## Ask one and three reference brokers, and as many real ones, the same: the answers must be the same
