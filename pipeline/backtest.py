@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from pipeline.facts import facts_of
@@ -25,6 +25,9 @@ DECISIONS: Final = (
     "policies string, topic string, partition int, offset bigint, timestamp_ms bigint, decision string, "
     "due_ms bigint, target string, policy string, attempt bigint, reason string"
 )
+ENDS: Final = ("emitted", "dead", "quarantined")
+TOO_MANY_HEADERS: Final = "too_many_headers"  # settings refuse, before policies are asked
+DECIDED: Final = ("due_ms", "target", "policy", "attempt", "reason")
 _ARROW: Final = pa.schema(
     [
         ("policies", pa.string()),
@@ -134,6 +137,38 @@ def replayed(failed: DataFrame, decided: DataFrame) -> DataFrame:
             "rescued": F.col("last") & (F.col("done") == "emitted"),
         }
     ).drop("following", "handled_ms")
+
+
+def agreement(decided: DataFrame, settled: DataFrame) -> DataFrame:
+    """Per set of policies: `recorded`, the records that the engine has settled by a decision, and `same`: those of them
+    that this set decides alike, to the millisecond. Versions of policies may differ.
+
+    Decisions are compared, not ends: a record that was held and then expired, or whose topic wasn't there, has left
+    with the due time, policy and attempt that were decided. Left out is what was not decided: moved records, and those
+    with more headers than the settings allow.
+    """
+    key = ["topic", "partition", "offset"]
+    ours = F.coalesce("reason", F.lit("")) != TOO_MANY_HEADERS
+    done = settled.where(F.col("outcome").isin(*ENDS) & F.col("related").isNull() & ours)
+    mine, live = F.col("mine"), F.col("live")
+    policy = _unversioned(mine["policy"]) == _unversioned(live["policy"])
+    timed = policy & (mine["due_ms"] == live["due_ms"]) & (mine["attempt"] == live["attempt"])
+    ended, reason = live["outcome"], mine["reason"].eqNullSafe(live["reason"])
+    target = mine["target"].eqNullSafe(live["target"])
+    same = (
+        F.when(mine["decision"] == "quarantine", (ended == "quarantined") & reason)  # no policy was met, nothing is due
+        .when(mine["decision"] == "dead", timed & ((ended == "quarantined") | ((ended == "dead") & target & reason)))
+        .when(mine["decision"] == "hold", timed & ((ended != "emitted") | target))
+        .otherwise(False)
+    )
+    both = decided.select("policies", *key, F.struct("decision", *DECIDED).alias("mine")).join(
+        done.select(*key, F.struct("outcome", *DECIDED).alias("live")), key
+    )
+    return both.groupBy("policies").agg(F.count("*").alias("recorded"), F.count_if(same).alias("same"))
+
+
+def _unversioned(policy: Column) -> Column:
+    return F.substring_index(policy, "@", 1)
 
 
 def comparison(rows: DataFrame) -> DataFrame:

@@ -103,6 +103,24 @@ def test_a_shorter_wait_moves_what_follows(spark) -> None:
     assert sum(row.deliveries for row in load(rows).collect()) == 5
 
 
+@pytest.mark.parametrize(("late_ms", "same"), [(0, 7), (1, 6)])
+def test_decisions_are_compared_and_not_ends(spark, late_ms: int, same: int) -> None:
+    from pipeline.backtest import agreement, decisions
+    from pipeline.ledger import settlements
+    from pipeline.topics import RECORDS
+
+    # The first was held, and expired before it was emitted; the last but one was due later than by these policies.
+    ends = [(0, 10 * S, Outcome.DEAD, 2), *SETTLED[1:5], (6, 34 * S + late_ms, Outcome.EMITTED, 4), SETTLED[6]]
+    rows = settled(
+        [(offset, NOW_MS + due_ms, outcome, attempt) for offset, due_ms, outcome, attempt in ends],
+        reasons={0: "expired", 3: "not_retryable", 7: "attempts_exhausted"},
+    )
+    rows = rows._replace(targets=["orders" if end[2] is Outcome.EMITTED else "orders-dlq" for end in ends])
+    live = settlements(ledger_frame(spark, [block(settled=rows)]))
+    [row] = agreement(decisions(spark.createDataFrame(FAILURES, RECORDS), {"live": LIVE}), live).collect()
+    assert (row.recorded, row.same) == (7, same)
+
+
 def test_decisions_are_the_live_engines(spark) -> None:
     from pipeline.backtest import decisions, policy_table, told
     from pipeline.topics import RECORDS

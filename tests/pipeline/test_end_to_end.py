@@ -190,3 +190,4 @@ def test_a_run_reconciles_and_repeats_itself_in_a_backtest(kafka: Kafka, run: Ru
     rows = warehouse.read("silver/lifecycle", LIFECYCLE).where("topic LIKE '%orders-retry'").collect()
     live = Counter(row.outcome for row in rows)
     assert (same["deliveries"], same["rescued"], same["dead"]) == (live["emitted"], live["emitted"], live["dead"])
+    assert same["recorded"] == same["same"] == len(rows)
