@@ -9,15 +9,17 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import BinaryIO, Final, cast
+
+from broker.log_file import FileRegion
 
 SIZE_BYTES: Final = 4
 RECEIVE_BYTES: Final = 65_536
 
 _log = logging.getLogger(__name__)
 
-Handle = Callable[[bytearray, str], Awaitable[Sequence[bytes] | None]]
-"""Answers a frame (without its size) of a client (host:port). None: there is no answer."""
+Handle = Callable[[bytearray, str], Awaitable[Sequence[bytes | FileRegion] | None]]
+"""Answers a frame (without its size) of a client (host:port), in parts. None: there is no answer."""
 
 
 class CloseConnection(Exception):
@@ -40,6 +42,7 @@ class Connection(asyncio.BufferedProtocol):
         self._large: bytearray | None = None
         self._frames: deque[bytearray] = deque()
         self._arrived = asyncio.Event()
+        self._sending_bytes = 0
         self._writable = asyncio.Event()
         self._writable.set()
         self._transport: asyncio.Transport
@@ -63,8 +66,8 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """What has been answered and the client has not read."""
-        return self._transport.get_write_buffer_size()
+        """What has been answered and the client has not read; of what is sent from a file, all."""
+        return self._transport.get_write_buffer_size() + self._sending_bytes
 
     def close(self) -> None:
         """End it, or as soon as it is made; what was asked and isn't answered stays so. Harmless when repeated."""
@@ -140,9 +143,28 @@ class Connection(asyncio.BufferedProtocol):
         parts = await self._handle(frame, self.peer)
         if parts is None:
             return
-        size = sum(map(len, parts))
-        self._transport.write(b"".join((size.to_bytes(SIZE_BYTES, "big"), *parts)))
+        ahead = [sum(map(len, parts)).to_bytes(SIZE_BYTES, "big")]
+        for part in parts:
+            if isinstance(part, FileRegion):
+                self._transport.write(b"".join(ahead))
+                ahead.clear()
+                await self._send(part)
+            else:
+                ahead.append(part)
+        self._transport.write(b"".join(ahead))
         await self._writable.wait()
+
+    async def _send(self, region: FileRegion) -> None:
+        """From the file to the socket, past this process. Waits for the client to read."""
+        loop, file = asyncio.get_running_loop(), cast(BinaryIO, region.file)  # its descriptor is all that is used
+        self._sending_bytes = len(region)
+        try:
+            sent = await loop.sendfile(self._transport, file, region.position, len(region), fallback=False)
+        except (ConnectionError, RuntimeError) as error:
+            raise CloseConnection(f"it left while it was sent records ({error})") from error
+        self._sending_bytes = 0
+        if sent < len(region):
+            raise CloseConnection("the log was cut while it was sent")
 
     def pause_writing(self) -> None:
         self._writable.clear()

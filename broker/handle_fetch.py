@@ -7,6 +7,7 @@ from typing import Any, Final
 from broker.broker import Broker
 from broker.fetch_session import FINAL_EPOCH, NO_SESSION, FetchContext, FetchedPartition
 from broker.log_file import FileRegion
+from broker.messages import Records
 from broker.request import Request
 from purgatory.admission import FETCH_WITH_TOPIC_IDS, FetchFacts, refuse_fetch
 from purgatory.delayed_fetch import CONSUMER, ClientMetadata, FetchParams, FetchPartition, isolation_of
@@ -16,6 +17,7 @@ from purgatory.log_offsets import TopicPartition
 
 CLIENT_METADATA_SINCE: Final = 11
 NO_EPOCH: Final = -1
+SENDFILE_BYTES_MIN: Final = 32_768
 
 
 async def fetch(broker: Broker, request: Request) -> Mapping[str, Any]:
@@ -124,7 +126,7 @@ def _partition(broker: Broker, key: TopicPartition, result: LogReadResult) -> Ma
         "aborted_transactions": [
             {"producer_id": one.producer_id, "first_offset": one.first_offset} for one in result.aborted_transactions
         ],
-        "records": _bytes(result.data.records),
+        "records": _records(result.data.records),
     }
     if result.diverging_epoch is not None:
         found = result.diverging_epoch
@@ -153,5 +155,6 @@ def _leader_hint(broker: Broker, key: TopicPartition, error: Errors) -> Mapping[
     return {"current_leader": {"leader_id": partition.leader, "leader_epoch": partition.leader_epoch}}
 
 
-def _bytes(records: Any) -> bytes:
-    return records.read() if isinstance(records, FileRegion) else bytes(records)
+def _records(records: Any) -> Records:
+    """As they are sent: few bytes are read, which costs one call of the system where sending a file costs several."""
+    return records.read() if isinstance(records, FileRegion) and len(records) < SENDFILE_BYTES_MIN else records

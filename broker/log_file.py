@@ -1,8 +1,8 @@
 """A segment's bytes. Whoever holds a region keeps the file open, also when the segment has been deleted."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from broker.record_batch import Buffer
 from purgatory.errors import ApiError, Errors
@@ -57,12 +57,16 @@ class LogFile:
             os.close(descriptor)
 
 
-class FileRegion(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class FileRegion:
     """Bytes of a log as they lie in its file: to be sent by `sendfile`, or read."""
 
     file: LogFile
     position: int
     size: int
+
+    def __len__(self) -> int:
+        return self.size
 
     def read(self) -> bytes:
         """All of it, if the log was not truncated since."""

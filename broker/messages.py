@@ -13,11 +13,13 @@ from typing import Any, Final
 from kio.index import load_request_schema, load_response_schema
 
 from broker.api_keys import VERSIONS, ApiKey
+from broker.log_file import FileRegion
 from broker.message_reader import ReadValue, struct_reader
 from broker.message_schema import FORMATS, element_type, is_array, is_optional
 from broker.wire import Reader
 
-Put = Callable[[bytes], None]
+Records = bytes | FileRegion
+Put = Callable[[Any], None]
 Writer = Callable[[Put, Any], None]
 
 NO_ID: Final = bytes(16)
@@ -36,9 +38,9 @@ def read_request(api_key: int, version: int, body: memoryview) -> Any:
     return _request_reader(api_key, version)(Reader(body, is_compact=is_flexible(api_key, version)))
 
 
-def write_response(api_key: int, version: int, response: Mapping[str, Any]) -> list[bytes]:
-    """The body of a response, in parts."""
-    parts: list[bytes] = []
+def write_response(api_key: int, version: int, response: Mapping[str, Any]) -> list[Records]:
+    """The body of a response, in parts; records that lie in a file stay there."""
+    parts: list[Records] = []
     _response_writer(api_key, version)(parts.append, response)
     return parts
 
@@ -165,7 +167,7 @@ def _write_string(put: Put, value: str | None) -> None:
     put(encoded)
 
 
-def _write_bytes(put: Put, value: bytes | None) -> None:
+def _write_bytes(put: Put, value: Records | None) -> None:
     if value is None:
         put(_INT.pack(-1))
         return
@@ -173,7 +175,7 @@ def _write_bytes(put: Put, value: bytes | None) -> None:
     put(value)
 
 
-def _write_compact_bytes(put: Put, value: str | bytes | None) -> None:
+def _write_compact_bytes(put: Put, value: str | Records | None) -> None:
     if value is None:
         put(b"\0")
         return

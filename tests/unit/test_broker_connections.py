@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock, Mock
 
@@ -11,6 +12,7 @@ import pytest
 
 from broker.api_keys import ApiKey
 from broker.connection import Connection
+from broker.log_file import FileRegion, LogFile
 from purgatory.errors import Errors
 from tests.services.raw_client import RawClient, encode
 from tests.services.reference_broker import ReferenceBroker
@@ -38,6 +40,16 @@ def parked(broker: ReferenceBroker) -> Any:
 
 def connections(broker: ReferenceBroker) -> Any:
     return broker.inspect(lambda cluster: len(cluster.servers[1].connections))
+
+
+def unsent(broker: ReferenceBroker) -> Any:
+    return broker.inspect(lambda cluster: sum(each.unsent_bytes for each in cluster.servers[1].connections))
+
+
+def reset(client: RawClient) -> None:
+    """Leave without a word."""
+    client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    client.close()
 
 
 def test_many_wait_and_one_produce_answers_all(broker: ReferenceBroker) -> None:
@@ -82,15 +94,49 @@ def test_a_client_that_does_not_read_is_not_read_from(broker: ReferenceBroker) -
         frame = encode(ApiKey.FETCH, 12, client.fetch_body("topic", 0))
         client.socket.sendall(frame * ASKED)
 
-        def held() -> int:
-            return int(broker.inspect(lambda one: sum(each.unsent_bytes for each in one.servers[1].connections)))
-
-        wait_until(lambda: held() > 0, WAIT_S, lambda: "everything was sent")
-        assert held() < 2_000_000
+        wait_until(lambda: unsent(broker) > 0, WAIT_S, lambda: "everything was sent")
+        assert unsent(broker) < 2_000_000
         with RawClient(broker.bootstrap) as other:
             assert other.ask(ApiKey.API_VERSIONS, 0).error_code == Errors.NONE
         for _ in range(ASKED):  # all are answered in the end
             assert len(client.receive_frame()) > 500_000
+
+
+def test_who_leaves_while_records_are_sent_to_it_disturbs_nobody(
+    broker: ReferenceBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = connections(broker)
+    client = RawClient(broker.bootstrap)
+    client.socket.sendall(encode(ApiKey.FETCH, 12, client.fetch_body("topic", 0)) * ASKED)
+    wait_until(lambda: unsent(broker) > 0, WAIT_S, lambda: "everything was sent")
+    reset(client)
+    wait_until(lambda: connections(broker) == before, WAIT_S, lambda: "the connection is still there")
+    with RawClient(broker.bootstrap) as other:
+        assert bytes(500_000) in other.fetch("topic", 0).records
+    assert not any(record.exc_info for record in caplog.records), caplog.text
+
+
+def test_a_log_that_is_cut_while_it_is_sent_ends_the_connection(tmp_path: Path) -> None:
+    """The client was told how much comes, so nothing else can follow."""
+    file = LogFile(tmp_path / "log")
+    file.append(bytes(100_000))
+
+    async def scene() -> bytes:
+        region = FileRegion(file, 0, 100_000)
+        server = await asyncio.get_running_loop().create_server(
+            lambda: Connection(AsyncMock(return_value=[b"ahead", region]), 1 << 20, lambda connection: None),
+            "127.0.0.1",
+        )
+        file.truncate(60_000)
+        async with server:
+            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            writer.write(b"\0\0\0\1?")
+            answer = await reader.read()
+            writer.close()
+        return answer
+
+    answer = asyncio.run(asyncio.wait_for(scene(), WAIT_S))
+    assert answer == (100_005).to_bytes(4, "big") + b"ahead" + bytes(60_000)
 
 
 def test_who_leaves_while_waiting_is_forgotten(broker: ReferenceBroker) -> None:
@@ -101,8 +147,7 @@ def test_who_leaves_while_waiting_is_forgotten(broker: ReferenceBroker) -> None:
     end = client.fetch("topic", 0).high_watermark
     client.send(ApiKey.FETCH, 12, **client.fetch_body("topic", end, max_wait_ms=600_000))
     wait_until(lambda: parked(broker) == before + 1, WAIT_S, lambda: "the fetch does not wait")
-    client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # close with a reset
-    client.close()
+    reset(client)
     with RawClient(broker.bootstrap) as other:
         other.produce("topic", batch(b"nobody waits"))
         assert other.fetch("topic", end).high_watermark == end + 1
