@@ -105,12 +105,12 @@ def test_a_client_that_does_not_read_is_not_read_from(broker: ReferenceBroker) -
 def test_who_leaves_while_records_are_sent_to_it_disturbs_nobody(
     broker: ReferenceBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    before = connections(broker)
+    wait_until(lambda: not connections(broker), WAIT_S, lambda: "those of the test before are still there")
     client = RawClient(broker.bootstrap)
     client.socket.sendall(encode(ApiKey.FETCH, 12, client.fetch_body("topic", 0)) * ASKED)
     wait_until(lambda: unsent(broker) > 0, WAIT_S, lambda: "everything was sent")
     reset(client)
-    wait_until(lambda: connections(broker) == before, WAIT_S, lambda: "the connection is still there")
+    wait_until(lambda: not connections(broker), WAIT_S, lambda: "the connection is still there")
     with RawClient(broker.bootstrap) as other:
         assert bytes(500_000) in other.fetch("topic", 0).records
     assert not any(record.exc_info for record in caplog.records), caplog.text
@@ -133,6 +133,7 @@ def test_a_log_that_is_cut_while_it_is_sent_ends_the_connection(tmp_path: Path) 
             writer.write(b"\0\0\0\1?")
             answer = await reader.read()
             writer.close()
+            await writer.wait_closed()
         return answer
 
     answer = asyncio.run(asyncio.wait_for(scene(), WAIT_S))
