@@ -25,6 +25,7 @@ from pipeline.options import (
     kafka_place,
     open_ingested,
     open_warehouse,
+    rounds,
     say,
     show,
     tell,
@@ -62,12 +63,10 @@ def ingest(
 ) -> None:
     """Take the ledger, and topics if named (sources, dead letters, targets), into tables; run again, it goes on."""
     place = open_warehouse(warehouse, spark)
-    from threading import Event
-
     from pipeline.ingest import ingest as take_in
 
     kafka = kafka_place(bootstrap_servers, kafka_option, connector)
-    while True:
+    for _ in rounds(every):
         came = take_in(place, kafka, ledger or f"tickover.{group}.ledger", topic or [])
         show(came.document())
         if came.newer:
@@ -76,9 +75,6 @@ def ingest(
             )
         if came.undecodable:
             say(f"{came.undecodable} ledger records are no blocks: see silver/blocks, column problem")
-        if not every:
-            return
-        Event().wait(every)
 
 
 @app.command()
@@ -94,12 +90,10 @@ def storms(
 ) -> None:
     """Tell of retry storms while they happen, straight from the ledger: a line of JSON for each, and a row, once."""
     place = open_warehouse(warehouse, spark)
-    from threading import Event
-
     from pipeline.storms import watch
 
     kafka = kafka_place(bootstrap_servers, kafka_option, connector)
-    while True:
+    for _ in rounds(every):
         unseen = watch(place, kafka, ledger or f"tickover.{group}.ledger", tell)
         for part in unseen.lost:
             say(f"retention took {part.topic}/{part.partition} from {part.start} to {part.end} before it was judged")
@@ -107,9 +101,6 @@ def storms(
             raise PipelineError(f"{unseen.newer} blocks are of a later version, and were not judged: upgrade")
         if unseen.undecodable:
             say(f"{unseen.undecodable} ledger records are no blocks: see ingest")
-        if not every:
-            return
-        Event().wait(every)
 
 
 @app.command()

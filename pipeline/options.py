@@ -2,6 +2,8 @@
 
 import json
 import sys
+from collections.abc import Iterator
+from threading import Event
 from typing import Annotated, Any
 
 import typer
@@ -70,6 +72,14 @@ def kafka_place(bootstrap: str, options: list[str] | None, connector: str) -> An
 def show(document: dict[str, Any]) -> None:
     """Data on stdout."""
     print(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def rounds(every_s: float) -> Iterator[None]:
+    """Once, or with a time again and again, so long between."""
+    yield
+    while every_s:
+        Event().wait(every_s)
+        yield
 
 
 def tell(document: dict[str, Any]) -> None:
