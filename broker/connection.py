@@ -11,14 +11,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import BinaryIO, Final, cast
 
-from broker.log_file import FileRegion
+from broker.log_file import FileRegion, Part
 
 SIZE_BYTES: Final = 4
 RECEIVE_BYTES: Final = 65_536
 
 _log = logging.getLogger(__name__)
 
-Handle = Callable[[bytearray, str], Awaitable[Sequence[bytes | FileRegion] | None]]
+Handle = Callable[[bytearray, str], Awaitable[Sequence[Part] | None]]
 """Answers a frame (without its size) of a client (host:port), in parts. None: there is no answer."""
 
 

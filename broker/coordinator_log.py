@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from broker.log import CoordinatorRecords
-from broker.log_file import FileRegion
+from broker.log_file import FileRegion, Part
 from broker.record_batch import BatchHeader, Buffer, whole_batches
 from purgatory.delayed_produce import ProduceResult
 from purgatory.errors import ApiError, Errors
@@ -71,7 +71,7 @@ class ReplicatedCoordinatorLog:
         offset = log.log_start_offset
         while offset < log.log_end_offset:
             found = log.storage.read(offset, LOAD_BYTES, log.log_end, min_one_message=True)
-            region: FileRegion | bytes = found.records
+            region: Part = found.records
             data = region.read() if isinstance(region, FileRegion) else region
             is_read = False
             for header, position in whole_batches(data):

@@ -6,8 +6,7 @@ from typing import Any, Final
 
 from broker.broker import Broker
 from broker.fetch_session import FINAL_EPOCH, NO_SESSION, FetchContext, FetchedPartition
-from broker.log_file import FileRegion
-from broker.messages import Records
+from broker.log_file import FileRegion, Part
 from broker.request import Request
 from purgatory.admission import FETCH_WITH_TOPIC_IDS, FetchFacts, refuse_fetch
 from purgatory.delayed_fetch import CONSUMER, ClientMetadata, FetchParams, FetchPartition, isolation_of
@@ -155,6 +154,6 @@ def _leader_hint(broker: Broker, key: TopicPartition, error: Errors) -> Mapping[
     return {"current_leader": {"leader_id": partition.leader, "leader_epoch": partition.leader_epoch}}
 
 
-def _records(records: Any) -> Records:
+def _records(records: Any) -> Part:
     """As they are sent: few bytes are read, which costs one call of the system where sending a file costs several."""
     return records.read() if isinstance(records, FileRegion) and len(records) < SENDFILE_BYTES_MIN else records

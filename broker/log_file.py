@@ -71,3 +71,7 @@ class FileRegion:
     def read(self) -> bytes:
         """All of it, if the log was not truncated since."""
         return self.file.read(self.position, self.size)
+
+
+Part = bytes | FileRegion
+"""Of an answer to a client: here, or in a log's file."""

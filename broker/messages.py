@@ -13,12 +13,11 @@ from typing import Any, Final
 from kio.index import load_request_schema, load_response_schema
 
 from broker.api_keys import VERSIONS, ApiKey
-from broker.log_file import FileRegion
+from broker.log_file import Part
 from broker.message_reader import ReadValue, struct_reader
 from broker.message_schema import FORMATS, element_type, is_array, is_optional
 from broker.wire import Reader
 
-Records = bytes | FileRegion
 Put = Callable[[Any], None]
 Writer = Callable[[Put, Any], None]
 
@@ -38,9 +37,9 @@ def read_request(api_key: int, version: int, body: memoryview) -> Any:
     return _request_reader(api_key, version)(Reader(body, is_compact=is_flexible(api_key, version)))
 
 
-def write_response(api_key: int, version: int, response: Mapping[str, Any]) -> list[Records]:
+def write_response(api_key: int, version: int, response: Mapping[str, Any]) -> list[Part]:
     """The body of a response, in parts; records that lie in a file stay there."""
-    parts: list[Records] = []
+    parts: list[Part] = []
     _response_writer(api_key, version)(parts.append, response)
     return parts
 
@@ -167,7 +166,7 @@ def _write_string(put: Put, value: str | None) -> None:
     put(encoded)
 
 
-def _write_bytes(put: Put, value: Records | None) -> None:
+def _write_bytes(put: Put, value: Part | None) -> None:
     if value is None:
         put(_INT.pack(-1))
         return
@@ -175,7 +174,7 @@ def _write_bytes(put: Put, value: Records | None) -> None:
     put(value)
 
 
-def _write_compact_bytes(put: Put, value: str | Records | None) -> None:
+def _write_compact_bytes(put: Put, value: str | Part | None) -> None:
     if value is None:
         put(b"\0")
         return

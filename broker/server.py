@@ -10,7 +10,8 @@ from broker.api_keys import VERSIONS, ApiKey
 from broker.broker import Broker
 from broker.connection import CloseConnection, Connection
 from broker.handlers import HANDLERS
-from broker.messages import Records, is_flexible, write_response
+from broker.log_file import Part
+from broker.messages import is_flexible, write_response
 from broker.request import MalformedRequest, Request, RequestHeader, read_frame
 from purgatory.errors import Errors
 
@@ -60,7 +61,7 @@ class Server:
     def _disconnected(self, connection: Connection) -> None:
         self.connections.discard(connection)
 
-    async def _handle(self, frame: bytearray, peer: str) -> Sequence[Records] | None:
+    async def _handle(self, frame: bytearray, peer: str) -> Sequence[Part] | None:
         try:
             header, body = read_frame(frame)
         except MalformedRequest as error:
@@ -75,7 +76,7 @@ class Server:
         return None if response is None else _encode(header, header.version, response)
 
 
-def _answer_api_versions(header: RequestHeader) -> Sequence[Records]:
+def _answer_api_versions(header: RequestHeader) -> Sequence[Part]:
     """Of a version that isn't known nothing can be read, not even by the client: it is answered in version 0."""
     served = [
         {"api_key": int(key), "min_version": VERSIONS[key][0], "max_version": VERSIONS[key][1]}
@@ -86,7 +87,7 @@ def _answer_api_versions(header: RequestHeader) -> Sequence[Records]:
     return _encode(header, version, {"error_code": error, "api_keys": served})
 
 
-def _encode(header: RequestHeader, version: int, response: Mapping[str, Any]) -> Sequence[Records]:
+def _encode(header: RequestHeader, version: int, response: Mapping[str, Any]) -> Sequence[Part]:
     body = write_response(header.api_key, version, response)
     has_tags = header.api_key is not ApiKey.API_VERSIONS and is_flexible(header.api_key, version)
     return [CORRELATION.pack(header.correlation_id), NO_TAGS if has_tags else b"", *body]
