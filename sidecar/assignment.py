@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 DRAIN_MS: Final = 5_000  # how long a revoked partition's emissions are waited for
 POLL_S: Final = 0.005
+REMIND_MS: Final = 60_000  # a recovery that goes on waiting says so again
 RETRY_MS: Final = 500  # an overflow that is back is used again within a second
 
 
@@ -43,6 +44,7 @@ class Assignment:
         self.rebalances = 0
         self.recovery_s = 0.0
         self.problem = ""  # why a recovery waits
+        self._told_ms = 0  # when the log was told
         self._intake = intake
         self._emitter = emitter
         self._settlement = settlement
@@ -98,9 +100,11 @@ class Assignment:
             del self._jobs[0]
             return
         if isinstance(error := job.future.exception(), OverflowUnavailable | LedgerUnavailable):
-            if self.problem != str(error):
-                self.problem = str(error)
-                log.warning("recovery waits", extra={"partitions": len(job.lanes), "problem": self.problem})
+            if self.problem != str(error) or now_ms >= self._told_ms + REMIND_MS:
+                self.problem, self._told_ms = str(error), now_ms
+                waited_s = (now_ms - job.started_ms) // 1_000
+                about = {"partitions": len(job.lanes), "problem": self.problem, "waited_s": waited_s}
+                log.warning("recovery waits", extra=about)
             self._recover_again(job, now_ms)
             return
         self.problem = ""

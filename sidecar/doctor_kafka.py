@@ -18,6 +18,7 @@ from sidecar.config import Settings
 from sidecar.doctor_facts import Cluster, TopicFacts
 from sidecar.doctor_rights import findings, lacking, principal_of
 from sidecar.doctor_topics import check_topics, matching, source_topics
+from sidecar.doctor_transactions import Transactions
 from sidecar.finding import Finding, Severity
 
 CONNECT_TIMEOUT_S: Final = 4.0
@@ -78,12 +79,16 @@ def inspect_kafka(settings: Settings, wall_ms: Callable[[], int]) -> Iterator[Fi
     yield from about_policies
     lacks, hidden = lacking(admin, kafka_rights(settings, policies, topics).rights, list(topics))
     yield from findings(lacks, settings)
+    ours = _concerned(settings, topics, policies)
     cluster = replace(
-        _cluster(settings, admin, topics, policies, len(metadata.brokers)),
+        _cluster(settings, admin, topics, ours, len(metadata.brokers)),
         principal=principal_of(settings),
         hidden=hidden,
     )
     yield from check_topics(cluster, settings, policies)
+    transactions = Transactions(admin, settings.kafka.bootstrap_servers, settings.group)
+    sources = source_topics(settings, policies, topics)
+    yield from transactions.check(_partitions(topics, ours), _partitions(topics, sources))
     yield from _clock(settings, client, topics, wall_ms)
 
 
@@ -158,19 +163,22 @@ def _read(topic: str, client: dict[str, Any], start: int | None, count_max: int)
         consumer.close()
 
 
-def _cluster(
-    settings: Settings,
-    admin: AdminClient,
-    topics: dict[str, TopicMetadata],
-    policies: Sequence[Policy],
-    brokers: int,
-) -> Cluster:
-    internal = settings.own_topics
+def _concerned(settings: Settings, topics: dict[str, TopicMetadata], policies: Sequence[Policy]) -> list[str]:
+    """The existing topics that tickover reads or writes."""
     targets = {glob for policy in policies for glob in (policy.target.topic, *policy.target.allow) if glob}
     sources = source_topics(settings, policies, topics)
-    interesting = (internal & set(topics)) | set(matching(targets, topics)) | set(sources)
+    return sorted((settings.own_topics & set(topics)) | set(matching(targets, topics)) | set(sources))
+
+
+def _partitions(topics: dict[str, TopicMetadata], names: Sequence[str]) -> list[tuple[str, int]]:
+    return [(name, partition) for name in names for partition in topics[name].partitions]
+
+
+def _cluster(
+    settings: Settings, admin: AdminClient, topics: dict[str, TopicMetadata], ours: Sequence[str], brokers: int
+) -> Cluster:
     facts = {name: _facts(topic) for name, topic in topics.items()}
-    resources = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(interesting)]
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in ours]
     answers = admin.describe_configs(resources, request_timeout=ASK_TIMEOUT_S) if resources else {}
     for resource, answer in answers.items():
         topic = topics[resource.name]

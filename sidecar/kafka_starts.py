@@ -49,7 +49,11 @@ class KafkaStarts:
             self._consumer, self._admin = Consumer(self._settings), AdminClient(self._client)
         topic_ids = _answered("topics", lambda: self._topic_ids({lane.topic for lane in lanes}))
         wanted = [TopicPartition(lane.topic, lane.partition) for lane in lanes]
-        commits = _answered("commits", lambda: self._consumer.committed(wanted, timeout=COMMITTED_TIMEOUT_S))
+        # Of an open transaction nobody hears but that it takes long.
+        commits = _answered(
+            "commits (a transaction that stays open hides them: `tickover doctor` finds it)",
+            lambda: self._consumer.committed(wanted, timeout=COMMITTED_TIMEOUT_S),
+        )
         starts: dict[LaneId, Start] = {}
         for committed in commits:
             lane = LaneId(committed.topic, committed.partition)

@@ -180,9 +180,12 @@ class KafkaLedgerLog:
                 messages = consumer.consume(READ_BATCH, READ_WAIT_S)
                 stalled = stalled + 1 if not messages else 0
                 if stalled > STALLED_READS_MAX:
-                    if all(self._goes_beyond(partition, at_least.get(partition, -1)) for partition in reading):
-                        raise LedgerUnavailable(f"an open transaction holds back the readers of {self._topic}")
                     last = {partition: self.bounds(partition)[1] for partition in reading}
+                    if all(self._goes_beyond(partition, at_least.get(partition, -1)) for partition in reading):
+                        raise LedgerUnavailable(
+                            f"an open transaction holds back the readers of {self._topic} (by partition, since offset: "
+                            f"{last}); when it stays, `tickover doctor` says how to end it"
+                        )
                     raise LedgerError(
                         f"the ledger {self._topic} ends at {last} (by partition), but commits say that it was written "
                         f"up to {dict(at_least)}: it was truncated, created again, or has other partitions than before"

@@ -3,6 +3,7 @@
 import uuid
 
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from policies.log import Change, encode_change
 from policies.model import Policy
@@ -118,3 +119,30 @@ def test_a_broker_ahead_of_our_clock(place: Place, kafka: Kafka, monkeypatch: py
     slow_ms = doctor.wall_ms() - 60_000
     monkeypatch.setattr(doctor, "wall_ms", lambda: slow_ms)
     assert "behind the broker's" in place.findings()["clock"].what
+
+
+def test_a_transaction_that_stays_open_is_named_with_the_command_that_ends_it(place: Place, kafka: Kafka) -> None:
+    kafka.create_topic(place.settings.policies.topic, 1, retention_ms=-1)
+    kafka.create_topic(place.source, 1, retention_ms=-1)
+    kafka.create_topic(place.target, 2)
+    kafka.produce(place.target, [(b"k", b"before", (), 0, 1)])
+    place.publish("1d")
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": place.mark})
+    member = Consumer({"bootstrap.servers": kafka.bootstrap, "group.id": place.settings.group})
+    producer.init_transactions(WAIT_S)
+    producer.begin_transaction()
+    try:
+        producer.produce(place.target, b"open", b"k", 1)
+        assert producer.flush(WAIT_S) == 0
+        position = TopicPartition(place.source, 0, 0)
+        producer.send_offsets_to_transaction([position], member.consumer_group_metadata(), WAIT_S)
+        findings = place.findings()
+        found = findings[f"transactions {place.target}"]
+        assert found.severity is Severity.WARNING
+        assert "partition 1: one has been open since offset 1," in found.what
+        assert f"abort --topic {place.target} --partition 1 --start-offset 1" in found.fix
+        assert place.settings.group in findings["transactions of the group"].what
+    finally:
+        producer.abort_transaction(WAIT_S)
+        member.close()
+    assert not [part for part in place.findings() if part.startswith("transactions")]

@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from confluent_kafka import Producer
 
+from sidecar.ledger import LedgerUnavailable
 from sidecar.topics import KafkaLedgerLog
 from tests.services.clients import producer
 from tests.services.kafka import ANSWER_TIMEOUT_S, Kafka
@@ -51,5 +53,26 @@ def test_reading_ends_although_writing_does_not(kafka: Kafka, monkeypatch: pytes
                 offsets = [record.offset for record in log.read({0: 5, 1: 0}, {0: end + 20})]
                 assert offsets == list(range(5, len(offsets) + 5))
                 assert offsets[-1] >= end + 20
+    finally:
+        log.close()
+
+
+def test_a_transaction_that_stays_open_is_named(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = kafka.topic("ledger", 2)
+    kafka.produce(topic, [(b"lane", b"block", (), 0, 1)])
+    writer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": topic})
+    writer.init_transactions(ANSWER_TIMEOUT_S)
+    writer.begin_transaction()
+    writer.produce(topic, b"block", b"lane", 1)
+    log = KafkaLedgerLog({"bootstrap.servers": kafka.bootstrap}, topic)
+    try:
+        assert writer.flush(ANSWER_TIMEOUT_S) == 0
+        with monkeypatch.context() as soon:
+            soon.setattr("sidecar.topics.STALLED_READS_MAX", 20)
+            with pytest.raises(LedgerUnavailable, match=r"since offset: \{1: 1\}.*tickover doctor"):
+                list(log.read({1: 0}, {1: 1}))
+        writer.commit_transaction(ANSWER_TIMEOUT_S)
+        wait_until(lambda: log.bounds(1)[1] > 1, otherwise=lambda: "the commit has no marker")
+        assert [record.offset for record in log.read({1: 0}, {1: 1})] == [0, 1]
     finally:
         log.close()

@@ -1,0 +1,35 @@
+"""A recovery that waits says so, and goes on saying it."""
+
+import logging
+from concurrent.futures import Future
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from sidecar.assignment import REMIND_MS, RETRY_MS, Assignment
+from sidecar.lane import Lane
+from sidecar.ledger import LedgerUnavailable
+from sidecar.record import LaneId
+from sidecar.recovery_reader import RecoveryJob
+
+START_MS = 1_000_000
+
+
+def failing(lanes: set[LaneId], now_ms: int) -> RecoveryJob:
+    """A recovery to which nobody answers."""
+    future: Future[list[Lane]] = Future()
+    future.set_exception(LedgerUnavailable("no answer"))
+    return RecoveryJob(set(lanes), now_ms, future)
+
+
+def test_a_recovery_that_waits_is_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    settlement, recovery = Mock(broken=False, ready=True), Mock(submit=failing)
+    assignment = Assignment(Mock(), Mock(), settlement, (Mock(), recovery), lambda: START_MS)
+    assignment.assigned([LaneId("source", 0)])
+    with caplog.at_level(logging.WARNING):
+        for now_ms in range(START_MS, START_MS + 2 * REMIND_MS + 1, RETRY_MS):
+            assignment.step(now_ms)
+    told: list[Any] = [record for record in caplog.records if record.message == "recovery waits"]
+    assert [record.waited_s for record in told] == [0, REMIND_MS // 1_000, 2 * REMIND_MS // 1_000]
+    assert assignment.problem == "no answer"
