@@ -13,6 +13,7 @@ from redis import Redis
 from tests.faults.dying import REACHED_S, points
 from tests.faults.failpoints import EXACTLY_ONCE, POINTS
 from tests.faults.scene import Scene
+from tests.services.hanging_transactions import end_hanging_transactions
 from tests.services.sidecar_process import Sidecar
 from tests.services.waiting import wait_until
 
@@ -208,12 +209,14 @@ def redis_slow(scene: Scene) -> None:
 
 def broker_restarted(scene: Scene) -> None:
     scene.servers.kafka.restart()
+    end_hanging_transactions(scene.servers.kafka)
 
 
 def broker_killed(scene: Scene) -> None:
     scene.servers.kafka.kill()
     wait_for(between(scene, SHORT_S))
     scene.servers.kafka.start()
+    end_hanging_transactions(scene.servers.kafka)
 
 
 def broker_and_sidecar_killed(scene: Scene) -> None:
@@ -222,6 +225,7 @@ def broker_and_sidecar_killed(scene: Scene) -> None:
     victim.kill()
     scene.servers.kafka.start()
     victim.launch()
+    end_hanging_transactions(scene.servers.kafka)
 
 
 def one_broker_stopped(scene: Scene) -> None:
