@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 from confluent_kafka import (
@@ -13,7 +13,7 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.services.kafka_servers import KafkaServer
 from tests.services.waiting import wait_until
@@ -56,7 +56,7 @@ class Kafka:
         return self.create_topic(f"{prefix}-{uuid4().hex[:8]}", partitions, **config)
 
     def create_topic(self, name: str, partitions: int = 1, **config: object) -> str:
-        """Create a topic and wait until all partitions are led; `retention_ms=1` means `retention.ms=1`."""
+        """Create a topic and wait until all partitions are served; `retention_ms=1` means `retention.ms=1`."""
         settings = {key.replace("_", "."): str(value) for key, value in config.items()}
         topic = NewTopic(name, partitions, self._replicas, config=settings)
         wait_until(lambda: self._is_created(topic), otherwise=lambda: f"there are no brokers for topic {name}")
@@ -166,7 +166,14 @@ class Kafka:
     def _has_leaders(self, topic: str, partitions: int) -> bool:
         found = self._admin.list_topics(topic, ANSWER_TIMEOUT_S).topics[topic]
         leaders = [partition for partition in found.partitions.values() if partition.leader >= 0]
-        return found.error is None and len(leaders) == partitions
+        return found.error is None and len(leaders) == partitions and self._lead(topic, partitions)
+
+    def _lead(self, topic: str, partitions: int) -> bool:
+        """Whether the leaders know it, too: others may be told first."""
+        latest: Any = OffsetSpec.latest()
+        asked = {TopicPartition(topic, partition): latest for partition in range(partitions)}
+        answers = self._admin.list_offsets(asked, request_timeout=ANSWER_TIMEOUT_S).values()
+        return all(answer.exception(ANSWER_TIMEOUT_S + 1) is None for answer in answers)
 
 
 def _is_record(message: Message) -> bool:
