@@ -4,7 +4,8 @@
 #   docker build -t tickover --build-arg BASE=registry.example/python:3.12-slim .
 #   make wheels WHEELS_PYTHON=3.12 && docker build -t tickover --build-arg PIP_NO_INDEX=1 --network none .
 #
-# The base needs Python 3.11 or newer with venv. The last form asks no package index: everything is in requirements/wheels.
+# The base is a Debian with Python 3.11 or newer and venv. The last form asks no package index: everything is in
+# requirements/wheels.
 ARG BASE=python:3.12-slim
 
 FROM ${BASE} AS build
@@ -19,7 +20,8 @@ RUN python3 -m venv /opt/build && python3 -m venv --without-pip /opt/tickover \
     && /opt/build/bin/pip --python /opt/tickover/bin/python install --no-cache-dir --no-compile --require-hashes \
         --requirement requirements/run.txt \
     # A tenth of all: what PyPy would use.
-    && rm /opt/tickover/lib/python3*/site-packages/zstandard/_cffi.*.so
+    && rm /opt/tickover/lib/python3*/site-packages/zstandard/_cffi.*.so \
+    && python3 requirements/strip /opt/tickover
 COPY pyproject.toml README.md LICENSE ./
 COPY policies policies
 COPY pipeline pipeline
@@ -29,21 +31,36 @@ COPY sidecar sidecar
 COPY api api
 RUN /opt/build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels . \
     && /opt/build/bin/pip --python /opt/tickover/bin/python install --no-cache-dir --no-compile --no-deps --no-index \
-        /wheels/*.whl \
+        /wheels/*.whl
+
+# The whole system, without what installs: nothing is installed from here on.
+FROM ${BASE} AS root
+COPY --from=build /opt/tickover /opt/tickover
+RUN useradd --system --create-home --home-dir /var/lib/tickover --uid 10001 tickover \
+    && python=$(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))') \
+    && rm -rf "$python"/*-packages/pip* "$python"/ensurepip "$python"/idlelib "$python"/lib2to3 "$python"/pydoc_data \
+        "$python"/test "$python"/tkinter "$python"/turtledemo /usr/share/python-wheels /usr/local/bin/pip* \
+        /usr/local/bin/idle* /usr/local/include \
+    && dpkg-query --show --showformat '${Package}\n' | grep -xE 'apt|libapt-pkg.*|perl-base' \
+        | xargs --no-run-if-empty dpkg --purge --force-all \
     # Byte code of what `run` imports; the rest, twice as much, is compiled when somebody uses it.
+    && find "$python" -name __pycache__ -prune -exec rm -r {} + \
     && /opt/tickover/bin/python -c 'import sidecar.__main__, sidecar.process' && /opt/tickover/bin/tickover --help >/dev/null
 
-FROM ${BASE}
+# In one layer: what is deleted above would else stay in the base's.
+FROM scratch
+COPY --from=root / /
+ARG BASE
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="tickover" \
     org.opencontainers.image.description="Delayed delivery and retries for Kafka, run as a sidecar" \
     org.opencontainers.image.licenses="Apache-2.0" \
     org.opencontainers.image.version="${VERSION}" \
-    org.opencontainers.image.revision="${REVISION}"
-RUN useradd --system --create-home --home-dir /var/lib/tickover --uid 10001 tickover
-COPY --from=build /opt/tickover /opt/tickover
-ENV PATH=/opt/tickover/bin:$PATH \
+    org.opencontainers.image.revision="${REVISION}" \
+    org.opencontainers.image.base.name="${BASE}"
+ENV PATH=/opt/tickover/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    LANG=C.UTF-8 \
     PYTHONUNBUFFERED=1 \
     TICKOVER_DATA_DIR=/var/lib/tickover
 USER 10001
