@@ -33,6 +33,7 @@ from purgatory import (
 from purgatory.clock import hi_res_clock_ms
 from purgatory.isr import AlterPartition
 from purgatory.partition_reader import ReadingSettings
+from purgatory.replica_selector import select_rack_aware
 
 Answer = TypeVar("Answer")
 LeadershipListener = Callable[[TopicPartition, PartitionRegistration | None], None]
@@ -63,7 +64,7 @@ class Broker:
         self.logs = LogManager(directory, clock)
         self.replicas = ReplicaManager(
             broker_id,
-            Surroundings(hi_res_clock_ms, SystemTimer, self.metadata, self._alter_partition, ReadingSettings()),
+            Surroundings(hi_res_clock_ms, SystemTimer, self.metadata, self._alter_partition, self._reading_settings()),
         )
         epoch = partial(self.metadata.broker_epoch, broker_id)
         self.fetcher = ReplicaFetcher(self.replicas, self.logs, settings, peers.get, epoch)
@@ -175,6 +176,10 @@ class Broker:
     def _partition_settings(self, topic: Topic) -> PartitionSettings:
         minimum = int(value_of(self._config_of(topic), "min.insync.replicas"))
         return PartitionSettings(minimum, self.settings.replica_lag_time_max_ms)
+
+    def _reading_settings(self) -> ReadingSettings:
+        selector = select_rack_aware if self.settings.replica_selector_class else None
+        return ReadingSettings(selector, self.metadata.rack_of)
 
     def _alter_partition(self, key: TopicPartition, proposal: AlterPartition) -> None:
         self.loop.call_soon(self._propose, key, proposal)

@@ -116,6 +116,11 @@ class ClusterMetadata:
         broker = self.brokers.get(broker_id)
         return broker is not None and not broker.is_fenced
 
+    def rack_of(self, broker_id: int) -> str:
+        """Where it stands, empty if it doesn't say."""
+        broker = self.brokers.get(broker_id)
+        return "" if broker is None else broker.rack or ""
+
     def broker_epoch(self, broker_id: int) -> int | None:
         """The epoch of its registration."""
         broker = self.brokers.get(broker_id)

@@ -9,7 +9,7 @@ from broker.fetch_session import FINAL_EPOCH, NO_SESSION, FetchContext, FetchedP
 from broker.log_file import FileRegion, Part
 from broker.request import Request
 from purgatory.admission import FETCH_WITH_TOPIC_IDS, FetchFacts, refuse_fetch
-from purgatory.delayed_fetch import CONSUMER, ClientMetadata, FetchParams, FetchPartition, isolation_of
+from purgatory.delayed_fetch import ClientMetadata, FetchParams, FetchPartition, isolation_of
 from purgatory.errors import ApiError, Errors
 from purgatory.fetch_reading import LogReadResult, ReadResults
 from purgatory.log_offsets import TopicPartition
@@ -75,15 +75,18 @@ def _names(broker: Broker, topic: Any) -> tuple[str | None, str | None]:
 
 def _params(broker: Broker, request: Request) -> FetchParams:
     body = request.body
+    replica = getattr(body, "replica_state", body)  # from version 15 on with the epoch of its registration
     metadata = None
     if request.version >= CLIENT_METADATA_SINCE:
         metadata = ClientMetadata(body.rack_id, request.header.client_id)
     return FetchParams(
+        replica_id=replica.replica_id,
         max_wait_ms=int(body.max_wait.total_seconds() * 1000),
         min_bytes=body.min_bytes,
         max_bytes=min(body.max_bytes, broker.settings.fetch_max_bytes),
-        isolation=isolation_of(CONSUMER, body.isolation_level),
+        isolation=isolation_of(replica.replica_id, body.isolation_level),
         client_metadata=metadata,
+        replica_epoch=getattr(replica, "replica_epoch", NO_EPOCH),
     )
 
 

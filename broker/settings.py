@@ -1,9 +1,12 @@
 """A broker's settings: Kafka's names in our spelling, Kafka's defaults except where the comment says otherwise."""
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from broker.log_config import DAY_MS
 from broker.topic_config import check_config
+
+RACK_AWARE: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,7 @@ class BrokerSettings:
     replica_fetch_wait_max_ms: int = 500
     replica_fetch_max_bytes: int = 1_048_576
     replica_fetch_response_max_bytes: int = 10_485_760
+    replica_selector_class: str = ""  # or RACK_AWARE: consumers are sent to a replica in their rack
     log_retention_check_interval_ms: int = 300_000
     log_flush_interval_ms: int = 60_000  # what came since is checked at the next start after a crash
     group_initial_rebalance_delay_ms: int = 0  # Kafka: 3000. Examples and tests should not wait
@@ -43,3 +47,5 @@ class BrokerSettings:
 
     def __post_init__(self) -> None:
         check_config(self.topic_defaults)
+        if self.replica_selector_class not in ("", RACK_AWARE):
+            raise ValueError(f"replica.selector.class is {RACK_AWARE} or empty, not {self.replica_selector_class}")

@@ -5,7 +5,7 @@ import random
 import threading
 import time
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,8 +20,9 @@ Result = TypeVar("Result")
 class ReferenceBroker:
     """One cluster. `start` and `stop` may be repeated: what is in `directory` is there again, at the same ports."""
 
-    def __init__(self, directory: Path, brokers: int = 1, **settings: Any) -> None:
+    def __init__(self, directory: Path, brokers: int = 1, racks: Sequence[str] = (), **settings: Any) -> None:
         self.directory = directory
+        self.racks = racks
         self.settings = BrokerSettings(**settings)
         self.ports = [0] * brokers
         self.cluster: Cluster
@@ -61,7 +62,7 @@ class ReferenceBroker:
     async def _start(self) -> None:
         chance = Chance(lambda: str(uuid.uuid4()), random.Random(1).randrange)
         self.cluster = Cluster(self.directory, self.settings, lambda: time.time() * 1000, chance)
-        await self.cluster.start(self.ports)
+        await self.cluster.start(self.ports, self.racks)
         self.ports = [int(address.rpartition(":")[2]) for address in self.bootstrap.split(",")]
 
     async def _end_tasks(self) -> None:

@@ -11,6 +11,7 @@ from broker.cluster_metadata import BrokerRegistration
 from broker.record_batch import whole_batches
 from broker.records import read_records
 from broker.replica_assignment import assign_replicas_to_brokers
+from broker.settings import RACK_AWARE
 from purgatory.errors import ApiError, Errors
 from purgatory.log_offsets import TopicPartition
 from tests.services.raw_client import RawClient
@@ -259,6 +260,43 @@ def test_consumers_of_a_follower_see_what_is_committed(world: World) -> None:
         assert client.fetch(world.topic, 0, version=10).error_code == Errors.NOT_LEADER_OR_FOLLOWER
         assert client.produce(world.topic, batch(b"x"), version=9).error_code == Errors.NOT_LEADER_OR_FOLLOWER
         assert client.fetch(world.topic, 0, current_leader_epoch=9).error_code == Errors.UNKNOWN_LEADER_EPOCH
+
+
+@pytest.mark.parametrize("version", [12, 16])
+def test_who_fetches_in_a_followers_name_is_taken_for_it(world: World, version: int) -> None:
+    """Over the socket as within the process: it sees what isn't committed, and what it has asked beyond it has."""
+
+    def named(replica_id: int) -> dict[str, Any]:
+        return {"replica_id": replica_id} if version < 15 else {"replica_state": {"replica_id": replica_id}}
+
+    for broker_id in (2, 3):
+        pause(world.cluster, broker_id)
+    topic_id = world.cluster.inspect(lambda cluster: cluster.metadata.topics[world.topic].topic_id)
+    topic = world.topic if version < 13 else topic_id
+    with world.client(1) as client:
+        assert client.produce(world.topic, batch(b"value"), acks=1).error_code == Errors.NONE
+        assert not client.fetch(topic, 0, version=version).records
+        assert client.fetch(topic, 0, version=version, **named(3)).records
+        for broker_id in (2, 3):
+            assert client.fetch(topic, 1, version=version, **named(broker_id)).error_code == Errors.NONE
+        assert client.fetch(topic, 0, version=version).high_watermark == 1
+        assert client.fetch(topic, 0, version=version, **named(9)).error_code == Errors.NOT_LEADER_OR_FOLLOWER
+
+
+def test_consumers_are_sent_to_their_rack_where_that_is_set(tmp_path: Path) -> None:
+    racks = ("one", "two", "three")
+    cluster = ReferenceBroker(tmp_path, 3, racks, replica_selector_class=RACK_AWARE).start()
+    try:
+        world = World(cluster, "racks")
+        world.produce(b"value")
+        with world.client(1) as client:
+            rows = [client.fetch("racks", 0, rack_id=rack) for rack in (*racks, "elsewhere", "")]
+        assert [row.preferred_read_replica for row in rows] == [-1, 2, 3, -1, -1]
+        assert [bool(row.records) for row in rows] == [True, False, False, True, True]
+    finally:
+        cluster.stop()
+    with pytest.raises(ValueError, match=r"replica\.selector\.class"):
+        ReferenceBroker(tmp_path, 1, replica_selector_class="Nearest")
 
 
 def test_a_produce_wakes_the_followers_that_wait(tmp_path: Path) -> None:
