@@ -18,8 +18,13 @@ from tests.source import ROOT
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_700)]
 
 ALL_S = 1_500.0
-# What depends on how quick the machine is: a delay in which a command is typed, and how long `doctor` waits for Kafka.
-DELAY, COMMANDS_IN_DELAY = "--delay 5s", 5
+# What depends on how quick the machine is: a delay in which commands are typed, a message that is listed as soon as the
+# sidecar has read it, and how long `doctor` waits for Kafka.
+DELAY, COMMANDS_IN_DELAY = "--delay 5s", 20
+LIST, PATIENT_LIST = (
+    "--id first\ntickover messages list\n",
+    "--id first\nfor _ in 1 2 3 4 5; do tickover messages list > seen; grep -q first seen && break; done; cat seen\n",
+)
 DOCTOR, PATIENT_DOCTOR = (
     "tickover doctor 2>&1 |",
     "until tickover doctor > doctor.log 2>&1; do sleep 1; done; cat doctor.log |",
@@ -46,7 +51,8 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     place: Path = tmp_path_factory.mktemp("tutorial")
     (place / ".venv").symlink_to(sys.prefix)
     script = f'\necho "{DONE}"\n'.join(step.typed for step in steps())
-    for typed, instead in (("9092", str(free_port())), (DELAY, patient_delay()), (DOCTOR, PATIENT_DOCTOR)):
+    patient = ((LIST, PATIENT_LIST), (DELAY, patient_delay()), (DOCTOR, PATIENT_DOCTOR))
+    for typed, instead in (("9092", str(free_port())), *patient):
         assert typed in script
         script = script.replace(typed, instead)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TICKOVER_")}
