@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from purgatory.errors import Errors
-from tests.services.broker_experiments import EXPERIMENTS
+from tests.services import broker_experiments, waiting_experiments
 from tests.services.kafka import Kafka
 from tests.services.raw_client import RawClient
 from tests.services.reference_broker import ReferenceBroker
@@ -16,6 +16,7 @@ from tests.services.waiting import wait_until
 pytestmark = pytest.mark.integration
 
 LEADER_S = 60.0
+EXPERIMENTS = {**broker_experiments.EXPERIMENTS, **waiting_experiments.EXPERIMENTS}
 
 
 @pytest.fixture(scope="module")

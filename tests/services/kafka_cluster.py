@@ -1,9 +1,14 @@
 """Three real brokers that are each other's controllers: leaders and coordinators move when one goes."""
 
+import os
+import signal
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from unittest.mock import patch
 
+from broker.settings import RACK_AWARE
 from sidecar.embedded.maven import MavenKafka
 from tests.services.kafka_servers import JAVA_OPTIONS, PROPERTIES
 
@@ -17,18 +22,20 @@ REPLICATED = {
     "transaction.state.log.replication.factor": "3",
     "transaction.state.log.min.isr": "2",
     "broker.session.timeout.ms": "6000",
+    "replica.selector.class": RACK_AWARE,
 }
 
 
 class ClusterServer:
-    """Brokers in child processes; `nodes` may be stopped and started one by one."""
+    """Brokers in child processes, each in a rack of its own; `nodes` may be stopped and started one by one."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, properties: Mapping[str, str] = MappingProxyType({})) -> None:
         self.nodes = [MavenKafka(directory / str(number), java_options=JAVA_OPTIONS) for number in range(1, NODES + 1)]
         controllers = [node._controller_port for node in self.nodes]
         voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(controllers, 1))
         for number, node in enumerate(self.nodes, 1):
-            node._properties = {**REPLICATED, "node.id": str(number), "controller.quorum.voters": voters}
+            own = {"node.id": str(number), "broker.rack": f"rack-{number}", "controller.quorum.voters": voters}
+            node._properties = {**REPLICATED, **properties, **own}
         self.bootstrap = ",".join(node.bootstrap for node in self.nodes)
 
     def start(self) -> None:
@@ -50,6 +57,19 @@ class ClusterServer:
         """SIGKILL for all."""
         for node in self.nodes:
             node.kill()
+
+    def pause(self, number: int) -> None:
+        """SIGSTOP."""
+        self._signal(number, signal.SIGSTOP)
+
+    def resume(self, number: int) -> None:
+        """SIGCONT."""
+        self._signal(number, signal.SIGCONT)
+
+    def _signal(self, number: int, which: signal.Signals) -> None:
+        child = self.nodes[number - 1]._child
+        assert child is not None, f"broker {number} isn't there"
+        os.kill(child.pid, which)
 
     def remove(self) -> None:
         """As `kill`: the directory belongs to the test run."""

@@ -72,6 +72,12 @@ class KafkaCluster(KafkaServer, Protocol):
     def nodes(self) -> Sequence[KafkaNode]:
         """Each of them."""
 
+    def pause(self, number: int) -> None:
+        """Let this broker hang: it is there, and follows nobody."""
+
+    def resume(self, number: int) -> None:
+        """Let it go on."""
+
 
 class _ChildServer:
     """A broker in a child process. Its data directory belongs to the test run, which deletes it."""

@@ -1,6 +1,7 @@
 """A client that sends exactly what it is told: requests by kio's field names, answers as kio's types."""
 
 import socket
+from select import select
 from struct import unpack
 from typing import Any
 
@@ -24,7 +25,8 @@ class RawClient:
     """One connection."""
 
     def __init__(self, address: str) -> None:
-        host, _, port = address.partition(",")[0].rpartition(":")
+        self.address = address.partition(",")[0]
+        host, _, port = self.address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=ANSWER_S)
         self._correlation_id = 0
 
@@ -57,6 +59,10 @@ class RawClient:
 
     def receive_frame(self) -> bytes:
         return self._exactly(unpack(">i", self._exactly(4))[0])
+
+    def is_silent(self, seconds: float) -> bool:
+        """Whether nothing comes for so long."""
+        return not select([self.socket], [], [], seconds)[0]
 
     def is_closed(self) -> bool:
         """Whether the other side has ended the connection, waiting for it."""
