@@ -5,16 +5,18 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 from uuid import uuid4
 
+import httpx
 import pytest
 import yaml
 
 from sidecar.embedded.child import free_port
 from tests.services.fixtures import missing
-from tests.services.images import build, valkey_image
+from tests.services.images import build, prometheus_image, valkey_image
 from tests.services.kafka_servers import find_image
 from tests.services.waiting import wait_until
 from tests.source import ROOT
@@ -25,23 +27,33 @@ FIRST_RETRY_S: Final = 300.0
 COMMAND_S: Final = 400.0
 DOCUMENT: Final = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
 CHART: Final = "./charts/tickover/files"
+DASHBOARD: Final = json.loads((ROOT / CHART / "dashboard.json").read_text(encoding="utf-8"))
+# Series that there are only once something has gone wrong.
+FAULTS: Final = ("tickover_dead_total", "tickover_quarantined_total")
+
+
+def programs() -> list[list[str]]:
+    """Those that are here: the plugin first, then docker-compose 1."""
+    plugin = ["docker", "compose"]
+    is_there = subprocess.run([*plugin, "version"], capture_output=True, check=False).returncode == 0
+    return [plugin] * is_there + [["docker-compose"]] * bool(shutil.which("docker-compose"))
 
 
 class Compose:
     """One project of its own."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
+        self.prometheus = f"http://127.0.0.1:{environment['PROMETHEUS_PORT']}/api/v1"
         # Or docker-compose gives up an engine that is busy for a minute.
         self._environment = {**os.environ, "COMPOSE_HTTP_TIMEOUT": f"{COMMAND_S:.0f}", **environment}
-        plugin = ["docker", "compose"]
-        is_there = subprocess.run([*plugin, "version"], capture_output=True, check=False).returncode == 0
-        program = plugin if is_there else ["docker-compose"]
-        if not is_there and shutil.which("docker-compose") is None:
+        found = programs()
+        if not found:
             missing("docker compose", "neither the plugin nor docker-compose")
-        self._command = [*program, "--project-name", f"tickover-{uuid4().hex[:8]}"]
+        self.project = ["--project-name", f"tickover-{uuid4().hex[:8]}"]
+        self._programs = found
 
-    def __call__(self, *arguments: str) -> str:
-        command = [*self._command, *arguments]
+    def __call__(self, *arguments: str, program: Sequence[str] = ()) -> str:
+        command = [*(program or self._programs[0]), *self.project, *arguments]
         done = subprocess.run(
             command, cwd=ROOT, env=self._environment, capture_output=True, text=True, check=False, timeout=COMMAND_S
         )
@@ -52,15 +64,20 @@ class Compose:
 @pytest.fixture(scope="module")
 def compose() -> Iterator[Compose]:
     try:
-        images = {"KAFKA_IMAGE": find_image(), "VALKEY_IMAGE": valkey_image(), "TICKOVER_IMAGE": build()}
+        images = {
+            "KAFKA_IMAGE": find_image(),
+            "VALKEY_IMAGE": valkey_image(),
+            "PROMETHEUS_IMAGE": prometheus_image(),
+            "TICKOVER_IMAGE": build(),
+        }
     except LookupError as error:
         missing("Docker", error)
         raise
     subprocess.run(["make", "data/tokens.yaml"], cwd=ROOT, check=True, capture_output=True)
-    ports = {name: str(free_port()) for name in ("KAFKA_PORT", "API_PORT")}
+    ports = {name: str(free_port()) for name in ("KAFKA_PORT", "API_PORT", "PROMETHEUS_PORT")}
     project = Compose({**images, **ports, "VALKEY_MEMORY": "64mb", "KAFKA_HEAP_OPTS": "-Xmx512m"})
     yield project
-    project("down", "--volumes", "--timeout", "5")
+    project("--profile", "observability", "down", "--volumes", "--timeout", "5")
 
 
 def test_from_nothing_to_the_first_retried_order(compose: Compose) -> None:
@@ -83,8 +100,37 @@ def test_from_nothing_to_the_first_retried_order(compose: Compose) -> None:
     assert "CapEff:\t0000000000000000" in held
 
 
-def test_the_whole_file_is_valid_with_every_profile(compose: Compose) -> None:
-    compose("--profile", "observability", "config", "--quiet")
+def asked(compose: Compose, what: str, **parameters: str) -> Any:
+    """What Prometheus answers; nothing while it can't."""
+    try:
+        answer = httpx.get(f"{compose.prometheus}/{what}", params=parameters, trust_env=False)
+    except httpx.TransportError:
+        return {}
+    document = answer.json()
+    assert document["status"] == "success", (parameters, document)
+    return document["data"]
+
+
+def test_prometheus_sees_what_the_dashboard_asks_for(compose: Compose) -> None:
+    services = ("kafka", "valkey", "tickover", "producer", "consumer", "prometheus")
+    compose("--profile", "observability", "up", "--detach", "--no-build", *services)
+    wait_until(lambda: bool(asked(compose, "query", query="tickover_settled_total > 0").get("result")), FIRST_RETRY_S)
+    wait_until(lambda: {rule["health"] for rule in asked(compose, "rules")["groups"][0]["rules"]} == {"ok"})
+    for panel in DASHBOARD["panels"]:
+        for target in panel["targets"]:
+            query = target["expr"].replace("$instance", ".*").replace("$__rate_interval", "1m")
+            answer = partial(asked, compose, "query", query=query)
+            if any(series in query for series in FAULTS):
+                answer()
+                continue
+            wait_until(lambda answer=answer: bool(answer()["result"]), otherwise=lambda query=query: query)  # type: ignore[misc]
+    [instance] = asked(compose, "label/instance/values")
+    assert instance == "tickover:8230"
+
+
+def test_the_whole_file_is_valid_with_every_profile_for_each_program(compose: Compose) -> None:
+    for program in programs():
+        compose("--profile", "observability", "config", "--quiet", program=program)
 
 
 def binds(service: Mapping[str, Any]) -> dict[str, str]:
@@ -111,8 +157,5 @@ def test_prometheus_and_grafana_show_what_the_chart_brings() -> None:
     assert grafana[home] == f"{CHART}/dashboard.json"
     assert services["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"] == home
     (source,) = yaml.safe_load((ROOT / "examples/compose/grafana/datasource.yaml").read_text())["datasources"]
-    (variable,) = (
-        item for item in json.loads((ROOT / CHART / "dashboard.json").read_text())["templating"]["list"]
-        if item["type"] == "datasource"
-    )  # fmt: skip
+    (variable,) = (item for item in DASHBOARD["templating"]["list"] if item["type"] == "datasource")
     assert (source["type"], source["isDefault"]) == (variable["query"], True)

@@ -11,6 +11,7 @@ from tests.source import ROOT
 
 PYTHON_IMAGE: Final = os.environ.get("TICKOVER_TEST_PYTHON_IMAGE", "python:3.12-slim")
 VALKEY_IMAGE: Final = os.environ.get("TICKOVER_TEST_VALKEY_IMAGE", "valkey/valkey:9")
+PROMETHEUS_IMAGE: Final = os.environ.get("TICKOVER_TEST_PROMETHEUS_IMAGE", "prom/prometheus:v3.5.0")
 TICKOVER_IMAGE: Final = "tickover-test:latest"
 BUILD_S: Final = 300
 
@@ -25,6 +26,11 @@ def python_image() -> str:
 def valkey_image() -> str:
     """Raises LookupError."""
     return find_image(VALKEY_IMAGE, "tickover-standin/valkey")
+
+
+def prometheus_image() -> str:
+    """Raises LookupError."""
+    return find_image(PROMETHEUS_IMAGE, "tickover-standin/prometheus")
 
 
 @cache
