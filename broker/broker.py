@@ -152,7 +152,7 @@ class Broker:
             key = TopicPartition(topic.name, number)
             hosted = self.logs.logs.get(key)
             if hosted is not None:
-                hosted.log.config = log_config(config)
+                hosted.log.config = log_config(config, self.controller.draw)
                 self.replicas.partitions[key].settings = self._partition_settings(topic)
 
     def log_of(self, key: TopicPartition) -> Log:
@@ -161,7 +161,7 @@ class Broker:
 
     def _host(self, key: TopicPartition) -> None:
         topic = self.metadata.topics[key.topic]
-        hosted = self.logs.open(key, log_config(self._config_of(topic)))
+        hosted = self.logs.open(key, log_config(self._config_of(topic), self.controller.draw))
         settings = self._partition_settings(topic)
         self.replicas.host(Partition(key, self.broker_id, hosted.replica, self.metadata, settings, topic.topic_id))
 

@@ -255,8 +255,10 @@ class Log:
             self.roll()
         self.active.append(data, batches)
         infos: list[BatchInfo] = [self.state.take(batch.header, _marker(batch, data)) for batch in batches]
-        if self.config.flush_each_append:
+        if self.config.flush_messages == 1:
             self.active.file.sync()
+        elif self.log_end.offset - self.checkpoint.recovery_point >= self.config.flush_messages:
+            self.flush()
         return AppendInfo(first.base_offset, last.last_offset, self.log_end, infos)
 
     def _index_of(self, offset: int) -> int:

@@ -47,14 +47,18 @@ class _Pass:
 
 
 def clean_log(log: Log, last_stable_offset: int, now_ms: int, keys_max: int = KEYS_MAX) -> Cleaned | None:
-    """Compact a log if enough of it is dirty; None if not. To be called every few seconds."""
+    """Compact a log if enough of it is dirty, or has been for too long; None if not. To be called every few seconds."""
     if not log.config.is_compacted:
         return None
     cleanable = _cleanable(log, last_stable_offset, now_ms)
     dirty = [segment for segment in cleanable if segment.next_offset > log.checkpoint.cleaned_to]
     before = sum(segment.size for segment in cleanable)
     dirty_bytes = sum(segment.size for segment in dirty)
-    if not dirty_bytes or dirty_bytes < before * log.config.min_cleanable_dirty_ratio:
+    if not dirty_bytes:
+        return None
+    oldest = dirty[0].first_timestamp
+    is_overdue = oldest is not None and now_ms - oldest > log.config.max_compaction_lag_ms
+    if not is_overdue and dirty_bytes < before * log.config.min_cleanable_dirty_ratio:
         return None
     work = _Pass(log, now_ms)
     _map_keys(work, dirty, keys_max)

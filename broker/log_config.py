@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from broker.batch_validation import RecordRules
 
 DAY_MS = 86_400_000
+LONG_MAX = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,5 +25,6 @@ class LogConfig:
     delete_retention_ms: int = DAY_MS
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = LONG_MAX  # then it is compacted, however clean it is
     producer_id_expiration_ms: int = DAY_MS
-    flush_each_append: bool = False  # flush.messages=1: what is acknowledged survives a loss of power
+    flush_messages: int = LONG_MAX  # with 1, what is acknowledged survives a loss of power

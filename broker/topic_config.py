@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from broker.batch_validation import RecordRules
-from broker.log_config import DAY_MS, LogConfig
+from broker.log_config import DAY_MS, LONG_MAX, LogConfig
 from broker.record_batch import TimestampType
 from broker.records import TIMESTAMP_MAX
 from purgatory.errors import ApiError, Errors
 
 INT_MAX: Final = (1 << 31) - 1
-LONG_MAX: Final = (1 << 63) - 1
 SEGMENT_BYTES_MIN: Final = 1 << 20
 
 
@@ -135,33 +134,40 @@ def is_true(config: Mapping[str, str], name: str) -> bool:
     return value_of(config, name).lower() == "true"
 
 
-def log_config(config: Mapping[str, str]) -> LogConfig:
-    """What a topic's settings mean to its logs."""
+def log_config(config: Mapping[str, str], draw: Callable[[int], int]) -> LogConfig:
+    """What a topic's settings mean to one of its logs. `draw` gives a number below n: logs that began together need not
+    roll together."""
 
     def number(name: str) -> Any:
         return int(value_of(config, name))
 
     policies = policies_of(value_of(config, "cleanup.policy"))
+    is_compacted = "compact" in policies
+    # What waits for compaction must leave the active segment in time.
+    segment_ms = min(number("segment.ms"), number("max.compaction.lag.ms") if is_compacted else LONG_MAX)
+    jitter_ms = min(number("segment.jitter.ms"), segment_ms)
     is_append_time = value_of(config, "message.timestamp.type") == "LogAppendTime"
     rules = RecordRules(
         max_message_bytes=number("max.message.bytes"),
         timestamp_type=TimestampType.LOG_APPEND_TIME if is_append_time else TimestampType.CREATE_TIME,
         timestamp_before_max_ms=min(TIMESTAMP_MAX, number("message.timestamp.before.max.ms")),
         timestamp_after_max_ms=min(TIMESTAMP_MAX, number("message.timestamp.after.max.ms")),
-        needs_key="compact" in policies,
+        needs_key=is_compacted,
     )
     return LogConfig(
         rules,
         segment_bytes=number("segment.bytes"),
-        segment_ms=number("segment.ms"),
+        segment_ms=segment_ms,
+        segment_jitter_ms=draw(jitter_ms) if jitter_ms else 0,
         segment_index_bytes=number("segment.index.bytes"),
         index_interval_bytes=number("index.interval.bytes"),
         retention_ms=number("retention.ms"),
         retention_bytes=number("retention.bytes"),
         is_deleted="delete" in policies,
-        is_compacted="compact" in policies,
+        is_compacted=is_compacted,
         delete_retention_ms=number("delete.retention.ms"),
         min_cleanable_dirty_ratio=float(value_of(config, "min.cleanable.dirty.ratio")),
         min_compaction_lag_ms=number("min.compaction.lag.ms"),
-        flush_each_append=number("flush.messages") == 1,
+        max_compaction_lag_ms=number("max.compaction.lag.ms"),
+        flush_messages=number("flush.messages"),
     )

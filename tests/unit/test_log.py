@@ -312,9 +312,24 @@ def test_what_is_acknowledged_is_on_disk_where_that_is_asked(tmp_path, monkeypat
     monkeypatch.setattr(os, "fdatasync", synced.append)
     LogWorld(tmp_path / "not").append(batch(b"a"))
     assert synced == []
-    world = LogWorld(tmp_path / "flushed", flush_each_append=True)
+    world = LogWorld(tmp_path / "flushed", flush_messages=1)
     world.append(batch(b"a"))
     assert synced == [world.log.active.file.fileno()]
+
+
+def test_so_many_records_at_most_are_lost_with_the_power(tmp_path, monkeypatch):
+    world = LogWorld(tmp_path, flush_messages=5)
+    for _ in range(7):
+        world.append(batch(bytes(300), b""))
+    assert len(world.files()) > 2
+    assert world.log.checkpoint.recovery_point == 12
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    world.append(batch(b""))
+    assert synced == []
+    world.append(batch(b"", b""))
+    assert world.log.active.file.fileno() in synced
+    assert world.log.checkpoint.recovery_point == 17
 
 
 def test_a_segment_that_was_merged_into_the_one_before_is_dropped(tmp_path):

@@ -94,6 +94,16 @@ def test_fresh_segments_wait(tmp_path):
     assert clean(world, NOW_MS + 101) is not None
 
 
+def test_what_waited_for_too_long_is_compacted_however_little_it_is(tmp_path):
+    world = compacted(tmp_path, max_compaction_lag_ms=100)
+    world.append(pairs([(b"k%d" % index, bytes(20)) for index in range(20)]))
+    assert clean(world) is not None
+    world.append(pairs([(b"k1", b"new")]))
+    assert clean(world, NOW_MS + 100) is None
+    assert clean(world, NOW_MS + 101) is not None
+    assert latest(world)[b"k1"] == b"new"
+
+
 def test_a_tombstone_stays_for_its_time_and_then_goes(tmp_path):
     world = compacted(tmp_path, min_cleanable_dirty_ratio=0.0)
     world.append(pairs([(b"a", b"1"), (b"b", b"1")]))
