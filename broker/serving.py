@@ -1,6 +1,7 @@
 """Serving until a signal comes."""
 
 import asyncio
+import resource
 import signal
 from collections.abc import Callable, Sequence
 
@@ -12,6 +13,7 @@ async def serve(make_cluster: Callable[[], Cluster], ports: Sequence[int], ready
 
     OSError: a port is taken, or the data directory is in use.
     """
+    _allow_open_files()
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -23,3 +25,9 @@ async def serve(make_cluster: Callable[[], Cluster], ports: Sequence[int], ready
         await stopped.wait()
     finally:
         await cluster.stop()
+
+
+def _allow_open_files() -> None:
+    """As many as the system lets this process have, as a JVM does: each connection is one, and each segment."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -19,7 +19,7 @@ class BrokerSettings:
     default_replication_factor: int = 1
     fetch_max_bytes: int = 57_671_680
     socket_request_max_bytes: int = 104_857_600
-    max_connections: int = 10_000  # Kafka: no limit
+    max_connections: int = 20_000  # Kafka: no limit
     max_fetch_sessions: int = 1_000
     replica_lag_time_max_ms: int = 30_000
     replica_fetch_wait_max_ms: int = 500

@@ -1,7 +1,7 @@
 """A client that sends exactly what it is told: requests by kio's field names, answers as kio's types."""
 
 import socket
-from select import select
+from select import POLLIN, poll
 from struct import unpack
 from typing import Any
 
@@ -62,7 +62,9 @@ class RawClient:
 
     def is_silent(self, seconds: float) -> bool:
         """Whether nothing comes for so long."""
-        return not select([self.socket], [], [], seconds)[0]
+        watched = poll()  # select takes no descriptor above 1,023
+        watched.register(self.socket, POLLIN)
+        return not watched.poll(seconds * 1000)
 
     def is_closed(self) -> bool:
         """Whether the other side has ended the connection, waiting for it."""

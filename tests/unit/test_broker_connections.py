@@ -1,6 +1,7 @@
 """Clients that are many, slow, or gone before their answer comes."""
 
 import asyncio
+import resource
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -14,6 +15,9 @@ from broker.api_keys import ApiKey
 from broker.connection import Connection
 from broker.log_file import FileRegion, LogFile
 from purgatory.errors import Errors
+from sidecar.embedded.reference import PROGRAM
+from tests.services.fixtures import own_broker
+from tests.services.kafka_servers import ReferenceServer
 from tests.services.raw_client import RawClient, encode
 from tests.services.reference_broker import ReferenceBroker
 from tests.services.waiting import wait_until
@@ -22,6 +26,8 @@ from tests.unit.log_world import batch
 WAIT_S = 90.0
 CONNECTIONS = 300
 ASKED = 60
+CROWD = 2_000
+FILES_AT_FIRST = 256
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +66,33 @@ def test_many_wait_and_one_produce_answers_all(broker: ReferenceBroker) -> None:
         wait_until(lambda: parked(broker) == len(clients), WAIT_S, lambda: f"{parked(broker)} wait")
         with RawClient(broker.bootstrap) as producer:
             assert producer.produce("topic", batch(b"news")).error_code == Errors.NONE
+        for client in clients:
+            [answer] = client.receive(ApiKey.FETCH, 12).responses
+            assert b"news" in answer.partitions[0].records
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """For the clients, which are in this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("many_files")
+def test_thousands_wait_at_a_process_that_was_started_with_few_files(tmp_path: Path) -> None:
+    """As a shell starts it."""
+    program = ("sh", "-c", f'ulimit -S -n {FILES_AT_FIRST}; exec "$@"', "sh", *PROGRAM)
+    with own_broker(ReferenceServer(tmp_path, program)) as server, ExitStack() as stack:
+        producer = stack.enter_context(RawClient(server.bootstrap))
+        producer.create_topic("topic")
+        clients = [stack.enter_context(RawClient(server.bootstrap)) for _ in range(CROWD)]
+        for client in clients:
+            client.send(ApiKey.FETCH, 12, **client.fetch_body("topic", 0, max_wait_ms=600_000))
+        assert all(client.is_silent(0) for client in clients)
+        assert producer.produce("topic", batch(b"news")).error_code == Errors.NONE
         for client in clients:
             [answer] = client.receive(ApiKey.FETCH, 12).responses
             assert b"news" in answer.partitions[0].records
