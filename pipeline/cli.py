@@ -59,10 +59,13 @@ def ingest(
     every: EveryOption = 0.0,
     connector: ConnectorOption = "auto",
     kafka_option: KafkaOption = None,
+    table_format: Annotated[
+        str, typer.Option(help="Of silver and gold in a new warehouse: parquet, or delta where Spark has it.")
+    ] = "",
     spark: SparkOption = None,
 ) -> None:
     """Take the ledger, and topics if named (sources, dead letters, targets), into tables; run again, it goes on."""
-    place = open_warehouse(warehouse, spark)
+    place = open_warehouse(warehouse, spark, table_format)
     from pipeline.ingest import ingest as take_in
 
     kafka = kafka_place(bootstrap_servers, kafka_option, connector)

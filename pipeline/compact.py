@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 from uuid import uuid4
 
+from pipeline import delta
 from pipeline.tables import WHOLE, Piece, Warehouse
 
 FILE_BYTES: Final = 128 << 20
@@ -20,7 +21,7 @@ SMALL_BYTES: Final = 16 << 20  # always worth it
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What was done to a table: directories written together into `span`, and directories deleted."""
+    """What was done to a table: directories (files of Delta) written together into `span`, and directories deleted."""
 
     merged: int
     span: str
@@ -33,6 +34,8 @@ class Compacted:
 
 def compact(warehouse: Warehouse, table: str, schema: str, now_ms: int, grace_ms: int) -> Compacted:
     """Write together what is worth it, and delete what a span has stood for longer than `grace_ms`."""
+    if warehouse.is_delta(table):
+        return Compacted(delta.compact(warehouse.spark, warehouse.path(table)), "", 0)
     deleted = tidy(warehouse, table, now_ms - grace_ms)
     pieces = warehouse.pieces(table)
     sizes = [warehouse.bytes_of(table, piece.name) for piece in pieces]

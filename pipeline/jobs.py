@@ -57,7 +57,7 @@ def reconcile(warehouse: Warehouse, export: str) -> dict[str, Any]:
         findings.append(judge.missing_in_overflow(judged, due_there, rows))
         findings.append(judge.unknown_in_overflow(entries, rows))
     warehouse.replace(reduce(DataFrame.unionByName, findings), "gold/reconcile")
-    found = warehouse.spark.read.parquet(warehouse.path("gold/reconcile"))
+    found = warehouse.read_report("gold/reconcile")
     kinds = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
     shown = found.orderBy("kind", *judge.PLACE).limit(FINDINGS_SHOWN_MAX).collect()
     return {
@@ -100,10 +100,10 @@ def backtest(warehouse: Warehouse, topics: Sequence[str], files: Mapping[str, st
     compared = replay.comparison(replayed).join(replay.agreement(decided, settled), "policies", "left")
     warehouse.replace(compared.fillna(0, ["recorded", "same"]), "gold/backtest")
     warehouse.replace(replay.load(replayed), "gold/backtest_load")
-    loads = warehouse.spark.read.parquet(warehouse.path("gold/backtest_load"))
+    loads = warehouse.read_report("gold/backtest_load")
     peaks = loads.groupBy("policies").agg(F.max("deliveries").alias("peak")).collect()
     peak = {row.policies: row.peak for row in peaks}
-    rows = warehouse.spark.read.parquet(warehouse.path("gold/backtest")).orderBy("policies").collect()
+    rows = warehouse.read_report("gold/backtest").orderBy("policies").collect()
     return {"policies": [row.asDict() | {"peak_per_minute": peak.get(row.policies, 0)} for row in rows]}
 
 
@@ -133,7 +133,7 @@ def rebuild(warehouse: Warehouse) -> dict[str, Any]:
     settled = warehouse.read(LIFECYCLE_TABLE, LIFECYCLE)
     waiting = held(warehouse.read(ENTRIES_TABLE, ENTRIES).where(~F.col("carried")), settled)
     warehouse.replace(overflow(waiting, _records(warehouse, records_topics(warehouse))), "gold/overflow")
-    made = warehouse.spark.read.parquet(warehouse.path("gold/overflow"))
+    made = warehouse.read_report("gold/overflow")
     known = {row.payload_known: row["count"] for row in made.groupBy("payload_known").count().collect()}
     return {
         "held": sum(known.values()),

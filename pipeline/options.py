@@ -38,14 +38,16 @@ def pairs(texts: list[str] | None, option: str) -> dict[str, str]:
     return found
 
 
-def open_warehouse(root: str, spark: list[str] | None) -> Any:
-    """The warehouse with a Spark session. Raises PipelineError when Spark can't be started."""
+def open_warehouse(root: str, spark: list[str] | None, table_format: str = "") -> Any:
+    """The warehouse with a Spark session. Raises PipelineError when Spark can't be started, or not read it."""
     from pipeline.session import spark_session
 
     session = spark_session(pairs(spark, "--spark"))
-    from pipeline.tables import Warehouse
+    from pipeline.tables import FORMATS, Warehouse
 
-    return Warehouse(session, root)
+    if table_format not in ("", *FORMATS):
+        raise typer.BadParameter(" or ".join(FORMATS), param_hint="--table-format")
+    return Warehouse.open(session, root, table_format)
 
 
 def open_ingested(root: str, spark: list[str] | None) -> Any:

@@ -49,7 +49,7 @@ def report(warehouse: Warehouse, names: Sequence[str], directory: Path, horizon:
         table = f"gold/{one.name}"
         frame = _computed(warehouse, one.name, horizon)
         warehouse.replace(frame, table)
-        kept = warehouse.spark.read.schema(frame.schema).parquet(warehouse.path(table))
+        kept = warehouse.read_report(table)
         rows = [row.asDict() for row in _ordered(kept).limit(PAGE_ROWS_MAX).collect()]
         place = directory / f"{one.name}.html"
         place.write_text(pages.page(one.title, one.words, rows, one.draw), encoding="utf-8")

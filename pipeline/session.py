@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 NEEDED: Final = ("pyspark", "pyarrow", "pandas")
 INSTALL: Final = "pip install 'tickover[pipeline]', or in a checkout: make setup-pipeline"
 SHUFFLE: Final = "spark.sql.shuffle.partitions"
+DELTA_SNAPSHOTS: Final = "spark.databricks.delta.snapshotPartitions"
 PARTITIONS_PER_CORE: Final = 4
 SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
@@ -22,6 +23,11 @@ SETTINGS: Final = {
     "spark.ui.showConsoleProgress": "false",
     # A date the tables don't expect must not end a job that only counts.
     "spark.sql.ansi.enabled": "false",
+}
+EXTENSIONS: Final = "spark.sql.extensions"
+DELTA_SETTINGS: Final = {
+    EXTENSIONS: "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
 
 
@@ -43,11 +49,14 @@ def spark_session(settings: Mapping[str, str]) -> "SparkSession":
     # The workers must find the packages that this Python has.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName("tickover-pipeline")
-    for name, value in {**SETTINGS, **settings}.items():
+    # Whoever brings Delta's jars wants it; these two are read at the start only.
+    jars = [value for name, value in settings.items() if name.startswith("spark.jars") and "delta-spark" in value]
+    for name, value in {**SETTINGS, **(DELTA_SETTINGS if jars else {}), **settings}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    # Spark's 200 are for clusters: on one machine most of the time would go into starting empty tasks.
-    if spark.sparkContext.master.startswith("local") and SHUFFLE not in settings:
-        spark.conf.set(SHUFFLE, str(PARTITIONS_PER_CORE * spark.sparkContext.defaultParallelism))
+    # The defaults, 200 and 50, are for clusters: on one machine most of the time would go into starting empty tasks.
+    if spark.sparkContext.master.startswith("local"):
+        for name in {SHUFFLE, DELTA_SNAPSHOTS} - settings.keys():
+            spark.conf.set(name, str(PARTITIONS_PER_CORE * spark.sparkContext.defaultParallelism))
     return spark

@@ -1,4 +1,4 @@
-"""The tables of a pipeline: directories of Parquet (or Delta) files below one root.
+"""The tables of a pipeline: directories of Parquet files below one root; silver and gold in Delta, if that is wanted.
 
     <root>/bronze/<table>/batch=<n>/date=<day>/*.parquet     records as Kafka had them
     <root>/silver/<table>/batch=<n>/date=<day>/*.parquet     what they mean
@@ -9,7 +9,7 @@
 A batch is written by replacing its directory, and it counts only with Spark's `_SUCCESS` in it. So a job that was
 killed while it wrote is simply run again: the same batch of the same records replaces what is half there. One that
 counts is never written again. A span counts with `_WHOLE` in it; from then on it stands for its batches, which are
-still there for readers that had begun before.
+still there for readers that had begun before. In Delta (delta.py) a batch is a commit, and Delta compacts.
 """
 
 import re
@@ -21,12 +21,17 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from pipeline import delta
+from pipeline.errors import PipelineError
+
 DAY_MS: Final = 86_400_000
 LAST_DAY: Final = 2_932_896  # 9999-12-31; a later one has no name in Parquet
 _BATCH: Final = re.compile(r"batch=(\d+)")
 _SPAN: Final = re.compile(r"span-(\d+)-(\d+)-[0-9a-f]+")
 _DATED: Final = ", batch int, date date"
 WHOLE: Final = "_WHOLE"
+FORMATS: Final = ("parquet", "delta")
+_FORMAT: Final = "table-format"  # no leading `_`: Spark would not read it
 
 
 class Piece(NamedTuple):
@@ -54,6 +59,26 @@ class Warehouse:
 
     spark: SparkSession
     root: str
+    table_format: str = "parquet"
+
+    @classmethod
+    def open(cls, spark: SparkSession, root: str, wanted: str = "") -> "Warehouse":
+        """One that may be there, in the format that it was begun with; a new one in the `wanted` format.
+
+        Raises PipelineError when it is another, or when Spark can't read it.
+        """
+        place = cls(spark, root)
+        found = place.text(_FORMAT) if place.exists(_FORMAT) else "parquet"
+        if wanted and wanted != found:
+            if place.exists("silver"):
+                raise PipelineError(
+                    f"{root} has its tables in {found}: delete silver and gold to have them in {wanted}"
+                )
+            place.write_text(wanted, _FORMAT)
+            found = wanted
+        if found == "delta":
+            delta.check_available(spark, root)
+        return cls(spark, root, found)
 
     def path(self, *parts: str) -> str:
         """The place of something in the warehouse."""
@@ -67,17 +92,33 @@ class Warehouse:
         if self.has_batch(table, batch):
             return
         dated = frame.withColumn("date", date_of(time_ms))
+        if self.is_delta(table):
+            delta.append(dated, self.path(table), batch)
+            return
         dated.write.mode("overwrite").partitionBy("date").parquet(self.path(table, f"batch={batch}"))
 
     def replace(self, frame: DataFrame, table: str) -> None:
         """Replace a whole table without batches: a report."""
-        frame.write.mode("overwrite").parquet(self.path(table))
+        if self.table_format == "delta":
+            delta.replace(frame, self.path(table))
+        else:
+            frame.write.mode("overwrite").parquet(self.path(table))
+
+    def read_report(self, table: str) -> DataFrame:
+        """What `replace` wrote."""
+        return self.spark.read.format(self.table_format).load(self.path(table))
+
+    def is_delta(self, table: str) -> bool:
+        """Whether the batches of this table are Delta's."""
+        return self.table_format == "delta" and table.startswith("silver/")
 
     def read(self, table: str, schema: str, batch: int | None = None) -> DataFrame:
         """A table's rows, those of unfinished batches left out; no rows where nothing was written yet.
 
         `schema` is without the partitions `batch` and `date`, which every row has beside it.
         """
+        if self.is_delta(table):
+            return self._read_delta(table, schema + _DATED, batch)
         pieces = [piece for piece in self.pieces(table) if batch is None or piece.first <= batch <= piece.last]
         paths = [self.path(table, piece.name) for piece in pieces if not piece.is_span]
         reader = self.spark.read.schema(schema + _DATED)
@@ -89,6 +130,12 @@ class Warehouse:
                 frames.append(rows if batch is None else rows.where(F.col("batch") == batch))
         return reduce(DataFrame.union, frames) if frames else self.spark.createDataFrame([], schema + _DATED)
 
+    def _read_delta(self, table: str, schema: str, batch: int | None) -> DataFrame:
+        if not self._is_begun(table):
+            return self.spark.createDataFrame([], schema)
+        rows = delta.read(self.spark, self.path(table), schema)
+        return rows if batch is None else rows.where(F.col("batch") == batch)
+
     def read_plain(self, table: str, schema: str) -> DataFrame:
         """A table without batches; no rows where there is none."""
         if not self.exists(table):
@@ -97,6 +144,8 @@ class Warehouse:
 
     def batches(self, table: str) -> list[int]:
         """The finished batches of a table."""
+        if self.is_delta(table):
+            return list(range(self._last_in_delta(table) + 1))
         return [number for piece in self.pieces(table) for number in range(piece.first, piece.last + 1)]
 
     def pieces(self, table: str) -> list[Piece]:
@@ -112,9 +161,18 @@ class Warehouse:
 
     def has_batch(self, table: str, batch: int) -> bool:
         """Whether this batch is finished: as `batches` has it, without a look at all the others."""
+        if self.is_delta(table):
+            return batch <= self._last_in_delta(table)
         if self.exists(table, f"batch={batch}", "_SUCCESS"):
             return True
         return any(span.first <= batch <= span.last for span in self._spans(table, self.names(table)))
+
+    def _last_in_delta(self, table: str) -> int:
+        return delta.last_batch(self.spark, self.path(table)) if self._is_begun(table) else -1
+
+    def _is_begun(self, table: str) -> bool:
+        """Whether a table of Delta has a commit: a job may have been killed before the first, with files in place."""
+        return any(name.endswith(".json") for name in self.names(table, "_delta_log"))
 
     def _spans(self, table: str, names: Iterable[str]) -> list[Piece]:
         spans = [Piece(int(match[1]), int(match[2]), match[0]) for name in names if (match := _SPAN.fullmatch(name))]

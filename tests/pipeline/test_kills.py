@@ -27,6 +27,10 @@ INGEST_DEATHS = (
     Death(PARTS + r"\S+/silver/lifecycle/batch=0/", 2),
     Death(r"create \S+/silver/lifecycle/batch=0/_SUCCESS"),  # every row is in its place, and nobody has said so
 )
+DELTA_DEATHS = (
+    Death(r"create \S+/silver/lifecycle/date=\S+parquet", 2),  # a file of the batch is there, and no commit has it
+    Death(r"create \S+/silver/lifecycle/date=\S+parquet", 1),
+)
 COMPACT_DEATHS = (
     Death(PARTS + r"\S+/silver/lifecycle/span-\S+", 2),
     Death(r"rename \S+ \S+/silver/lifecycle/span-\S+/_WHOLE"),
@@ -78,13 +82,19 @@ def tables(warehouse: Any, source: str) -> dict[str, Counter[str]]:
     return {name: Counter(map(str, warehouse.read(name, schema).collect())) for name, schema in schemas.items()}
 
 
+@pytest.mark.parametrize("table_format", ["parquet", "delta"] if SOAK else ["parquet"])
 def test_ingest_killed_while_it_writes_leaves_the_same_tables(
-    kafka: Kafka, topics: tuple[str, str], fatal: FatalFiles, new_warehouse: Callable[..., Any]
+    kafka: Kafka, topics: tuple[str, str], fatal: FatalFiles, new_warehouse: Callable[..., Any], table_format: str
 ) -> None:
+    from pipeline.tables import Warehouse
+
+    deaths = DELTA_DEATHS if table_format == "delta" else INGEST_DEATHS if SOAK else INGEST_DEATHS[1:2]
     killed, whole = new_warehouse("killed"), new_warehouse("whole")
     command = job("ingest", killed, "--bootstrap-servers", kafka.bootstrap, "--ledger", topics[0])
-    for death in INGEST_DEATHS if SOAK else INGEST_DEATHS[1:2]:
-        fatal.die([*command, "--topic", topics[1]], death)
+    for death in deaths:
+        fatal.die([*command, "--topic", topics[1], "--table-format", table_format], death)
+    killed = Warehouse.open(killed.spark, killed.root)
+    assert killed.table_format == table_format
     came = take_in(killed, kafka, topics)
     take_in(whole, kafka, topics)
     assert tables(killed, topics[1]) == tables(whole, topics[1])

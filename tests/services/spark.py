@@ -1,10 +1,11 @@
-"""What the tests of the jobs run on: settings of a small, quick Spark, and its Kafka connector."""
+"""What the tests of the jobs run on: settings of a small, quick Spark, its Kafka connector, and Delta."""
 
 from pathlib import Path
 
 from tests.services.maven_jars import fetch_test_jars
 
-POM = Path(__file__).with_name("spark-kafka.xml")
+CONNECTOR = Path(__file__).with_name("spark-kafka.xml")
+DELTA = Path(__file__).with_name("spark-delta.xml")
 SETTINGS = {
     "spark.master": "local[2]",
     "spark.driver.memory": "1g",
@@ -14,7 +15,7 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
     # Tests run many small queries once: compiling them well takes longer than running them.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.adaptive.enabled": "false",
 }
@@ -22,10 +23,11 @@ SETTINGS = {
 
 def connector_jars() -> Path:
     """The directory with the connector; raises LookupError when it can't be had."""
-    return fetch_test_jars(POM)
+    return fetch_test_jars(CONNECTOR)
 
 
 def spark_settings() -> dict[str, str]:
-    """A session's settings, the connector among them."""
-    jars = ",".join(str(jar) for jar in sorted(connector_jars().glob("*.jar")))
+    """A session's settings, the connector and Delta among them."""
+    places = (connector_jars(), fetch_test_jars(DELTA))
+    jars = ",".join(str(jar) for place in places for jar in sorted(place.glob("*.jar")))
     return {**SETTINGS, "spark.jars": jars}
