@@ -34,6 +34,7 @@ class Sidecar:
         self.url = f"http://127.0.0.1:{port}"
         self.log = log
         self.failpoint = ""  # `name:n`: where the next life ends, see tests/faults/failpoints.py
+        self.module = "sidecar"  # the program that the next life runs
         self.prefix: tuple[str, ...] = ()  # what the next life is run by, as `faketime`
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("TICKOVER_")},
@@ -63,7 +64,7 @@ class Sidecar:
         assert self._process is None, "it runs already"
         self._output = self.log.open("ab")
         self._log_began_at = self.log.stat().st_size
-        module, environment = "sidecar", self._environment
+        module, environment = self.module, self._environment
         if self.failpoint:
             module, environment = "tests.faults.failpoints", {**environment, "TICKOVER_TEST_FAILPOINT": self.failpoint}
         command = [*self.prefix, sys.executable, "-m", module, "run"]

@@ -1,5 +1,6 @@
 """The chart as helm renders it, against the schemas of three versions of Kubernetes."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -252,3 +253,36 @@ def test_the_pod_monitor_finds_the_pods_that_carry_the_sidecar(sidecar_chart: Pa
         "podMetricsEndpoints"
     ]
     assert endpoint["authorization"] == {"credentials": {"name": "scraper", "key": "token"}}
+
+
+NOTES = """kind: Notes
+metadata: {name: shop-tickover}
+text: {{ tpl (.Files.Get "files/NOTES.txt") . | quote }}
+"""
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        (
+            {},
+            ["statefulset/shop-tickover", "helm -n default test shop", "exec shop-tickover-0", "There are no policies"],
+        ),
+        (
+            {**TOKENS, "settings": {"api": {"port": 9000}}, "policies": [POLICY]},
+            ["http://shop-tickover.default:9000"],
+        ),
+        ({"mode": "sidecar", "policies": [POLICY]}, ["inside your own pods", "ConfigMap shop-tickover"]),
+    ],
+    ids=["plain", "reachable", "sidecar"],
+)
+def test_the_notes_say_how_to_go_on(values: dict[str, Any], says: list[str], tmp_path: Path) -> None:
+    """As a template that is printed: `helm template` leaves notes out, `helm install` asks a cluster."""
+    chart = tmp_path / "tickover"
+    shutil.copytree(CHART, chart)
+    (chart / "templates" / "NOTES.txt").rename(chart / "files" / "NOTES.txt")
+    (chart / "templates" / "notes.yaml").write_text(NOTES)
+    text = one(render(values, chart=chart), "Notes")["text"]
+    assert [words for words in says if words not in text] == []
+    assert ("There are no policies" in text) == ("policies" not in values)
+    assert ("exec shop-tickover-0" in text) == (values == {})
