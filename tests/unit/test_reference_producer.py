@@ -14,7 +14,9 @@ from broker.broker import Broker
 from broker.clients import Producer, ProducerRecord, ProducerSettings, RoundRobinPartitioner, StickyPartitioner
 from broker.clients.assignor import TopicPartition
 from broker.clients.partitioners import Partitions, UniformPartitioner
+from broker.clients.producer_records import serialize_string
 from broker.clients.record_accumulator import BufferExhausted, RecordAccumulator
+from broker.clients.sender import Sender
 from broker.connection import CloseConnection
 from broker.handlers import HANDLERS
 from broker.record_batch import whole_batches
@@ -24,6 +26,7 @@ from purgatory.errors import ApiError, Errors
 from tests.services.raw_client import RawClient
 from tests.services.reference_broker import ReferenceBroker
 from tests.services.reference_clients import producing
+from tests.services.waiting import wait_until
 
 PLACE = TopicPartition("topic", 0)
 RECORD = Record(0, 1, b"key", b"x" * 100)
@@ -212,6 +215,82 @@ def test_interceptors_see_records_and_their_ends(broker: ReferenceBroker, topic:
     assert offset == 0
     assert isinstance(error, ApiError)
     assert error.error is Errors.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize(("limit", "idempotent"), [(5, True), (2, False), (1, False)])
+def test_as_many_requests_as_allowed_are_in_flight_and_no_more(
+    broker: ReferenceBroker, topic: str, limit: int, idempotent: bool
+) -> None:
+    gate: asyncio.Event = broker.inspect(lambda _: asyncio.Event())
+
+    async def held(on: Broker, request: Request) -> Mapping[str, Any] | None:
+        await gate.wait()
+        return await PRODUCE(on, request)
+
+    settings = ProducerSettings(
+        linger_ms=0,
+        batch_size=120,
+        max_in_flight_requests_per_connection=limit,
+        enable_idempotence=idempotent,
+    )
+    records = 12
+    before = len(values_of(broker, topic))
+
+    async def main() -> list[Any]:
+        async with producing(broker.bootstrap, settings) as producer:
+            in_flight = producer._sender._in_flight
+            seen: list[int] = []
+
+            def start(work: Any) -> None:
+                seen.append(in_flight.total())
+                Sender._start(producer._sender, work)
+
+            with patch.dict(HANDLERS, {ApiKey.PRODUCE: held}), patch.object(producer._sender, "_start", start):
+                sent = []
+                for number in range(records):  # a batch each
+                    sent.append(await producer.send(ProducerRecord(topic, b"%d" % number, b"k" * 100)))
+                await asyncio.to_thread(wait_until, lambda: in_flight.total() >= limit)
+                assert not any(one.done() for one in sent)
+                broker.inspect(lambda _: gate.set())
+                done = await asyncio.gather(*sent)
+            assert max(seen) == limit
+            return done
+
+    delivered = asyncio.run(main())
+    assert values_of(broker, topic)[before:] == list(range(records))
+    assert [one.offset - before for one in delivered] == list(range(records))
+
+
+def test_serializers_and_a_partitioner_of_ones_own(broker: ReferenceBroker) -> None:
+    with RawClient(broker.bootstrap) as client:
+        client.create_topic("own", 3)
+
+    def serialize_number(topic: str, number: int | None) -> bytes | None:
+        return None if number is None else f"{topic}:{number}".encode()
+
+    def by_length(_topic: str, key: bytes | None, _size: int, partitions: Partitions) -> int:
+        return len(key or b"") % partitions.count
+
+    async def main() -> list[Any]:
+        own: Any = {"serializers": (serialize_string, serialize_number), "partitioner": by_length}
+        async with producing(broker.bootstrap, **own) as producer:
+            keys = ("\u00fc", "abc", None, "given")
+            places = (None, None, None, 2)
+            sent = [
+                await producer.send(ProducerRecord("own", None if key is None else 7, key, place))
+                for key, place in zip(keys, places, strict=True)
+            ]
+            return await asyncio.gather(*sent)
+
+    assert [one.partition for one in asyncio.run(main())] == [2, 0, 0, 2]
+    with RawClient(broker.bootstrap) as client:
+        found = []
+        for partition in range(3):
+            data = client.fetch("own", 0, partition=partition).records or b""
+            found.append(
+                [(one.key, one.value) for at in whole_batches(data) for one in read_records(at[0], data, at[1])]
+            )
+    assert found == [[(b"abc", b"own:7"), (None, None)], [], [("\u00fc".encode(), b"own:7"), (b"given", b"own:7")]]
 
 
 def test_who_finds_no_memory_waits_for_it_and_gives_up_in_time() -> None:
