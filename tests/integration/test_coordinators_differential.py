@@ -1,6 +1,8 @@
 """The same raw requests about groups and transactions to the reference broker and to Kafka: the same answers."""
 
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from struct import pack
 from typing import Any
 from uuid import uuid4
@@ -11,7 +13,9 @@ from broker.api_keys import ApiKey
 from broker.records import Producer
 from purgatory.errors import Errors
 from tests.services.broker_experiments import create
+from tests.services.fixtures import own_broker
 from tests.services.kafka import Kafka
+from tests.services.kafka_servers import MavenServer
 from tests.services.raw_client import RawClient
 from tests.services.reference_broker import ReferenceBroker
 from tests.services.waiting import wait_until
@@ -20,6 +24,7 @@ from tests.unit.log_world import batch
 pytestmark = [pytest.mark.integration, pytest.mark.apart, pytest.mark.timeout(600)]
 
 ANSWER_S = 60.0
+DELAY_MS = 2_000  # group.initial.rebalance.delay.ms
 SESSION_MS = 120_000  # longer than a test may stand still in between
 ATTEMPTS = 3  # where it is sessions that run out: what differs by that doesn't differ each time
 RETRIED = (Errors.COORDINATOR_LOAD_IN_PROGRESS, Errors.NOT_COORDINATOR, Errors.COORDINATOR_NOT_AVAILABLE)
@@ -310,6 +315,35 @@ def ask_about_who_is_silent(asked: Asked) -> None:
     other.client.close()
 
 
+def ask_about_the_initial_delay(asked: Asked) -> None:
+    """Members of a new group wait for others, and longer when one comes; also whose own rebalances are shorter."""
+    group = asked.name
+    asked.group_ready(group)
+
+    def send(client: RawClient, member: str, of: str = group, rebalance_ms: int = SESSION_MS) -> float:
+        fields: dict[str, Any] = {"session_timeout": SESSION_MS, "rebalance_timeout": rebalance_ms}
+        fields |= {"protocol_type": "consumer", "protocols": [{"name": "range", "metadata": SUBSCRIPTION}]}
+        client.send(ApiKey.JOIN_GROUP, 9, group_id=of, member_id=member, **fields)
+        return time.monotonic()
+
+    required = asked.join(group)
+    asked.note("join without id", required.error_code)
+    other = Asked(asked.bootstrap)
+    latecomer = other.join(group).member_id
+    began_s = send(asked.client, required.member_id)
+    asked.note("waits for others", asked.client.is_silent(DELAY_MS / 2_000))
+    send(other.client, latecomer)
+    first, second = (one.client.receive(ApiKey.JOIN_GROUP, 9) for one in (asked, other))
+    asked.note("and for others than those", time.monotonic() - began_s > 1.9 * DELAY_MS / 1_000)
+    asked.note("both", first.error_code, second.error_code, len(first.members) + len(second.members))
+    asked.note("generations", str(first.generation_id), str(second.generation_id))
+    hasty = f"{group}-hasty"
+    began_s = send(asked.client, asked.join(hasty).member_id, hasty, DELAY_MS // 2)
+    asked.note("alone", asked.client.receive(ApiKey.JOIN_GROUP, 9).error_code)
+    asked.note("also with a short rebalance", time.monotonic() - began_s > 0.95 * DELAY_MS / 1_000)
+    other.client.close()
+
+
 def answers(bootstrap: str, ask: Any) -> dict[str, object]:
     asked = Asked(bootstrap)
     try:
@@ -325,6 +359,17 @@ def test_answers_are_kafkas(reference: str, kafka: Kafka, ask: Any) -> None:
     ours = answers(reference, ask)
     assert ours == answers(kafka.bootstrap, ask)
     assert len(ours) >= 8
+
+
+def test_a_new_group_waits_for_members(tmp_path: Path) -> None:
+    broker = ReferenceBroker(tmp_path / "reference", group_initial_rebalance_delay_ms=DELAY_MS).start()
+    try:
+        ours = answers(broker.bootstrap, ask_about_the_initial_delay)
+    finally:
+        broker.stop()
+    with own_broker(MavenServer(tmp_path / "real", {"group.initial.rebalance.delay.ms": str(DELAY_MS)})) as real:
+        assert ours == answers(real.bootstrap, ask_about_the_initial_delay)
+    assert len(ours) >= 7
 
 
 def test_who_is_silent_is_told_what_kafka_tells(reference: str, kafka: Kafka) -> None:
