@@ -23,6 +23,8 @@ from tests.contract.overflow_records import NOW_MS, held
 from tests.contract.redis_servers import RedisServer, redis_server_fixture
 from tests.services.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["redis_server_fixture"]
 
 HOUR_MS = 3_600_000

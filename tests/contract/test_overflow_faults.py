@@ -21,6 +21,8 @@ from sidecar.record import Position
 from tests.contract.overflow_records import LANE, NOW_MS, START, at, held, in_order, promote_all
 from tests.contract.redis_servers import RedisServer, redis_server_fixture, valkey_fixture
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["redis_server_fixture", "valkey_fixture"]
 
 HOUR_MS = 3_600_000

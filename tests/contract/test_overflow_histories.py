@@ -26,6 +26,8 @@ from tests.contract.lost_lane import LostLane
 from tests.contract.overflow_records import LANE, NOW_MS, held
 from tests.contract.redis_servers import RedisServer, redis_server_fixture
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["redis_server_fixture"]
 
 HOUR_MS = 3_600_000

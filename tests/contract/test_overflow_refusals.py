@@ -25,6 +25,8 @@ from tests.contract.redis_servers import RedisServer, is_ok, start_cluster, valk
 from tests.services.fixtures import missing
 from tests.services.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["valkey_fixture"]
 
 HORIZON_MS = 4_000

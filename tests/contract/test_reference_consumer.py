@@ -18,6 +18,8 @@ from broker.clients import (
 from tests.services.kafka import ANSWER_TIMEOUT_S, Kafka
 from tests.services.reference_clients import consuming, read
 
+pytestmark = pytest.mark.slow
+
 RECORDS = 400
 
 

@@ -29,6 +29,8 @@ from tests.services.kafka import ANSWER_TIMEOUT_S, Kafka
 from tests.services.raw_client import RawClient
 from tests.services.reference_clients import READ_S, Told, consuming, poll_until, read
 
+pytestmark = pytest.mark.slow
+
 PARTITIONS = 4
 SOON = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 50, "metadata_max_age_ms": 200}
 COOPERATIVE = {"partition_assignment_strategy": ("cooperative-sticky",)}

@@ -10,6 +10,8 @@ from broker.clients import ASSIGNORS, Consumer, Subscription, TopicPartition
 from tests.services.kafka import Kafka
 from tests.services.reference_clients import READ_S, consuming
 
+pytestmark = pytest.mark.slow
+
 PARTITIONS = 5
 SHARES = {"range": (3, 2), "roundrobin": (3, 2), "cooperative-sticky": (3, 2)}  # librdkafka has no eager sticky one
 

@@ -15,6 +15,8 @@ from purgatory.errors import Errors
 from purgatory.log_offsets import TopicPartition
 from tests.unit.group_world import GroupWorld
 
+pytestmark = pytest.mark.slow
+
 PARTITIONS = 7
 STEPS = 600
 RETRY = {Errors.UNKNOWN_MEMBER_ID, Errors.ILLEGAL_GENERATION, Errors.FENCED_INSTANCE_ID}

@@ -19,6 +19,8 @@ from tests.services.reference_broker import ReferenceBroker
 from tests.services.waiting import wait_until
 from tests.unit.log_world import batch
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 60.0
 LAG_MS = 3000
 

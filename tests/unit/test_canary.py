@@ -42,7 +42,7 @@ CANARY = "canary-5f3a9"
 # Each is in some text of ours under another name: the same in base64, in hexadecimal, in a URL.
 FORMS = (CANARY, "Y2FuYXJ5LTVmM2E5", CANARY.encode().hex(), "canary%2D5f3a9")
 TICK: dict[str, Any] = {"target": "push", "key": "k", "value": "v", "headers": [["h", "x"]]}
-pytestmark = pytest.mark.usefixtures("logging_as_before")
+pytestmark = [pytest.mark.usefixtures("logging_as_before"), pytest.mark.slow]
 
 MESSAGE: dict[str, Any] = {"target": "push", "key": "k", "value": "v", "headers": {"h": "x"}, "delay": "15m"}
 RECORD: dict[str, Any] = {"topic": "reminders", "headers": [["h", "x"]]}
@@ -303,7 +303,6 @@ MISPLACED = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("given", [SECRETS, MISPLACED, *({"TICKOVER_REDIS__URL": url} for url in REDIS_URLS)], ids=str)
 def test_no_secret_of_the_settings_is_shown(given: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in given.items():

@@ -11,6 +11,8 @@ import yaml
 from policies.file import parse_policies
 from tests.helm import CHART, VERSIONS, Document, NotRendered, containers, example, helm, kinds, one, render
 
+pytestmark = pytest.mark.slow
+
 TOKENS = {"tokensSecret": "callers"}
 OIDC = {"settings": {"api": {"oidc": {"issuer": "https://login.example.com", "audience": ["tickover"]}}}}
 POLICY = {"name": "p", "match": {"topics": ["t"]}, "delay": {"default": "15m"}, "target": {"allow": ["*"]}}

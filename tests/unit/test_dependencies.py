@@ -7,9 +7,13 @@ from functools import cache
 from importlib.metadata import packages_distributions
 from xml.etree import ElementTree
 
+import pytest
+
 from sidecar.embedded.jars import kafka_version
 from tests.services.java_tools import POM
 from tests.source import PACKAGES, ROOT, python_files
+
+pytestmark = pytest.mark.slow
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 

@@ -3,10 +3,14 @@ operation completes exactly once, and none that could complete stays parked. The
 
 import random
 
+import pytest
+
 from purgatory.delayed_operation import DelayedOperation
 from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
 from purgatory.system_timer import SystemTimer
 from tests.unit.purgatory_tasks import VERSIONS, Clock
+
+pytestmark = pytest.mark.slow
 
 KEYS = 4
 STEPS = 120

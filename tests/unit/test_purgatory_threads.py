@@ -18,6 +18,8 @@ from purgatory.versions import KafkaVersion
 from tests.services.waiting import wait_until
 from tests.unit.purgatory_tasks import Clock, Operation, Recorded
 
+pytestmark = pytest.mark.slow
+
 VERSIONS = pytest.mark.parametrize(
     "version", [KafkaVersion.V4_0, KafkaVersion.V4_1], ids=lambda version: f"{version.name}"
 )

@@ -36,6 +36,8 @@ from tests.services.raw_client import RawClient
 from tests.services.reference_broker import ReferenceBroker
 from tests.services.reference_clients import Told, consuming, poll_until, producing, read
 
+pytestmark = pytest.mark.slow
+
 PLACE = TopicPartition("topic", 0)
 SOON = {"heartbeat_interval_ms": 20, "session_timeout_ms": 6000, "auto_commit_interval_ms": 30}
 
