@@ -16,6 +16,7 @@ log = logging.getLogger(__name__)
 client_log = logging.getLogger("librdkafka")
 
 ANSWER_TIMEOUT_S: Final = 10.0
+WORDS_LOST: Final = "a fatal error of the client, whose words were lost while it logged: its line in the log says more"
 OnProblem = Callable[[str], None]
 
 # Answers about a topic that mean: not there for us. Any other error is no answer.
@@ -144,7 +145,8 @@ def raising_what_is_meant(serve: Callable[[float], int]) -> Callable[[float], in
     """A producer's `poll` or `flush`. What it doesn't survive comes as KafkaException, whatever it serves meanwhile.
 
     The client sets that exception while it serves its events, and calls the next delivery report none the less; the
-    interpreter makes a SystemError of it, with the client's own words as its cause.
+    interpreter makes a SystemError of it, with the client's own words as its cause. Or it logs its next line, and looks
+    in vain for its logger's method, of which comes an AttributeError without them.
     """
 
     def served(seconds: float) -> int:
@@ -153,6 +155,10 @@ def raising_what_is_meant(serve: Callable[[float], int]) -> Callable[[float], in
         except SystemError as error:
             if isinstance(error.__cause__, KafkaException):
                 raise error.__cause__ from None
+            raise
+        except AttributeError as error:
+            if isinstance(error.obj, logging.Logger):
+                raise KafkaException(KafkaError(KafkaError._FATAL, WORDS_LOST, True)) from None
             raise
 
     return served

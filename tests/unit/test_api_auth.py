@@ -9,6 +9,8 @@ from api.auth import AccessConfigError, Role, load_tokens, new_token
 from sidecar.config_api import ApiSettings
 from tests.unit.api_world import REMINDERS, World, problem, world
 
+pytestmark = pytest.mark.slow
+
 ROUTES = [
     ("GET", "/v1/policies", Role.READ),
     ("GET", "/v1/policies/x", Role.READ),

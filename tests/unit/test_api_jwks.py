@@ -25,6 +25,8 @@ from tests.unit.api_world import problem, world
 from tests.unit.oidc_world import AUDIENCE, EC_KEY, OTHER_RSA_KEY, RSA_KEY, JwksServer, claims, jwk, jwks_server, signed
 from tests.unit.test_api_auth import bearer
 
+pytestmark = pytest.mark.slow
+
 ALGORITHMS = ("RS256", "ES256")
 MAX_AGE_S = 600.0
 STALE_MAX_S = 3_600.0

@@ -35,6 +35,8 @@ from tests.unit.oidc_world import (
 )
 from tests.unit.test_api_auth import ROUTES, bearer
 
+pytestmark = pytest.mark.slow
+
 ADMIN = {"roles": ["tickover:admin"]}
 HS256 = {"alg": "HS256", "kid": "k1", "typ": "JWT"}
 

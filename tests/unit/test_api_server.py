@@ -9,6 +9,8 @@ import pytest
 from api.server import BindError, Server
 from tests.unit.api_world import REMINDERS, problem, world
 
+pytestmark = pytest.mark.slow
+
 ANSWER_S = 60.0
 
 

@@ -18,6 +18,8 @@ from policies.file import read_policies_file
 from sidecar.cli.application import app
 from sidecar.config import Settings, load_settings
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

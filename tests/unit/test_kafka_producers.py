@@ -1,5 +1,6 @@
 """The engine's producers over confluent-kafka: how they tell of what they don't survive."""
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -79,6 +80,18 @@ def test_what_the_client_raises_while_it_reports_is_told_in_its_own_words() -> N
         raising_what_is_meant(serve)(0)
 
     assert raised.value is meant
+
+
+def test_what_the_client_raises_while_it_logs_is_told_as_fatal_without_its_words() -> None:
+    """It leaves its exception set and looks for the logger's method, which then isn't found: seen once."""
+
+    def serve(_seconds: float) -> int:
+        raise AttributeError("has no attribute 'log'", name="log", obj=logging.getLogger("client"))
+
+    with pytest.raises(KafkaException, match="its line in the log says more") as raised:
+        raising_what_is_meant(serve)(0)
+
+    assert raised.value.args[0].fatal()
 
 
 def test_an_error_of_the_interpreter_that_is_not_the_client_s_stays_what_it_is() -> None:
