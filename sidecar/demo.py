@@ -23,6 +23,7 @@ from sidecar.config import Settings
 from sidecar.demo_messages import DELAY_MAX_MS
 from sidecar.demo_oracle import LOST_AFTER_MS
 from sidecar.demo_place import create_topics, demo_settings, demo_topics, policies_text, remove_traces
+from sidecar.demo_report import write_report
 from sidecar.demo_screen import Moment, Screen, View, invitation, view
 from sidecar.demo_traffic import Traffic
 from sidecar.embedded.kafka import embedded_kafka
@@ -56,10 +57,11 @@ class Interruption:
             raise KeyboardInterrupt
 
 
-def run_demo(settings: Settings, seconds: float | None, rate: int) -> int:
+def run_demo(settings: Settings, seconds: float | None, rate: int, report: Path | None = None) -> int:
     """Run for `seconds`, or until Ctrl-C, with `rate` delayed messages a second; returns the exit status.
 
-    1 when anything was lost, early, wrong or repeated, or when the sidecar failed.
+    1 when anything was lost, early, wrong or repeated, or when the sidecar or the report failed. `report`: below which
+    directory the pages of the pipeline's reports go.
     """
     directory = Path(tempfile.mkdtemp(prefix="tickover-demo-"))
     screen = Screen()
@@ -70,7 +72,7 @@ def run_demo(settings: Settings, seconds: float | None, rate: int) -> int:
     try:
         # Left open until the end of the program: clients' threads may log to the very last.
         configure_logs(settings.log, (directory / LOG_FILE).open("w", encoding="utf-8"))
-        status = _Demo(settings, directory, screen, interruption).run(seconds, rate)
+        status = _Demo(settings, directory, screen, interruption).run(seconds, rate, report)
     except KeyboardInterrupt:
         screen.say("interrupted before everything was set up")
         status = EXIT_INTERRUPTED
@@ -105,7 +107,7 @@ class _Demo:
         self._process: Process
         self._traffic: Traffic
 
-    def run(self, seconds: float | None, rate: int) -> int:
+    def run(self, seconds: float | None, rate: int, report: Path | None) -> int:
         with self._stack:
             bootstrap = self._start_kafka()
             self._start_sidecar(bootstrap)
@@ -116,6 +118,7 @@ class _Demo:
             last = self._observe(seconds, rate)
             self._screen.stop()
             faults = self._traffic.oracle.examples(_now_ms())
+            told = report is None or write_report(report, bootstrap, self._group, self._topics.all, self._screen.say)
             self._screen.say("stopping")
             began_s = time.monotonic()
         self._screen.say(f"stopped in {time.monotonic() - began_s:.1f} s")
@@ -123,7 +126,7 @@ class _Demo:
         failure = self._process.engine.failure
         if failure is not None:
             self._screen.say(f"the engine failed: {type(failure).__name__}: {failure}")
-        return EXIT_FAILED if last.faults or failure is not None else EXIT_OK
+        return EXIT_FAILED if last.faults or failure is not None or not told else EXIT_OK
 
     # --- set up ---------------------------------------------------------------------------------------------------
 

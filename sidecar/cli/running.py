@@ -3,6 +3,7 @@
 import logging
 import signal
 from importlib import import_module
+from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
@@ -46,12 +47,16 @@ def _nothing_to_stop(_number: int, _frame: FrameType | None) -> None:
     abandon(Status.OK)
 
 
+# tidy: the parameters of a command are its options
 def demo(
     seconds: Annotated[
         float | None,
         typer.Option(min=1, max=86_400, help="End by itself after so many seconds; else Ctrl-C ends it."),
     ] = None,
     rate: Annotated[int, typer.Option(min=1, max=10_000, help="Delayed messages per second.")] = 20,
+    report: Annotated[
+        Path | None, typer.Option(help="At the end, pages of the pipeline's reports below this directory (by Spark).")
+    ] = None,
     kafka: KafkaOption = None,
     redis: RedisOption = None,
     config: ConfigOption = None,
@@ -60,9 +65,28 @@ def demo(
     """Show delayed messages, retries and dead letters live; status 1 if any was lost, early or wrong."""
     settings = settings_of(config, given, kafka__bootstrap_servers=kafka, redis__url=redis)
     _require_extras(settings)
+    if report is not None:
+        _require_pipeline(settings)
     from sidecar.demo import run_demo
 
-    raise typer.Exit(run_demo(settings, seconds, rate))
+    raise typer.Exit(run_demo(settings, seconds, rate, report))
+
+
+def _require_pipeline(settings: Settings) -> None:
+    """Spark is there, and its jobs may ask Kafka without what a command line should not show."""
+    from pipeline.errors import PipelineUnavailable
+    from pipeline.session import check_installed
+
+    try:
+        check_installed()
+    except PipelineUnavailable as error:
+        raise Failure(f"--report: {error}", Status.USAGE) from None
+    if settings.kafka.client:
+        raise Failure(
+            "--report: kafka.client has settings, which would show in the jobs' command lines; run `tickover pipeline "
+            "ingest`, `reconcile` and `report` beside the demo (docs/PIPELINE.md)",
+            Status.USAGE,
+        )
 
 
 def _require_extras(settings: Settings) -> None:
