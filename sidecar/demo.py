@@ -118,7 +118,7 @@ class _Demo:
             last = self._observe(seconds, rate)
             self._screen.stop()
             faults = self._traffic.oracle.examples(_now_ms())
-            told = report is None or write_report(report, bootstrap, self._group, self._topics.all, self._screen.say)
+            told = report is None or write_report(report, bootstrap, self._group, self._topics.read, self._screen.say)
             self._screen.say("stopping")
             began_s = time.monotonic()
         self._screen.say(f"stopped in {time.monotonic() - began_s:.1f} s")

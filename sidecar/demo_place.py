@@ -63,6 +63,11 @@ class DemoTopics:
         return tuple(name for name in names if name != self.policies)
 
     @property
+    def read(self) -> tuple[str, ...]:
+        """What the reports are made of, beside the ledger: sources and dead letters."""
+        return (self.reminders, self.orders_retry, self.reminders_dead, self.orders_dead)
+
+    @property
     def watched(self) -> tuple[str, ...]:
         """Where something may arrive."""
         return (self.mail, self.push, self.reminders_dead, self.orders, self.orders_dead, self.quarantine)

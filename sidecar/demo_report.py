@@ -25,7 +25,7 @@ def write_report(directory: Path, bootstrap: str, group: str, topics: Sequence[s
     """Take ledger and topics into tables, prove that nothing is missing, write the pages; False if that failed."""
     place = directory / group
     place.mkdir(parents=True, exist_ok=True)
-    say("taking what happened into tables: each of three jobs starts a Spark")
+    say("taking what happened into tables, by three jobs on Spark: a minute or two")
     warehouse = ("--warehouse", str(place / "tables"))
     sources = [word for topic in topics for word in ("--topic", topic)]
     try:

@@ -6,7 +6,8 @@ Replicas meet in Redis, which all of them have: no addresses, no certificates, n
     list    tickover:<group>:answer:<id>    RPUSH: one answer of each replica; gone after a minute
 
 Which partitions there are, the asker knows from Kafka. What nobody answered for in time (its replica hangs, the
-partition is being recovered, or its overflow rebuilt) is `missing`: an answer never pretends to be whole.
+partition is being recovered, what it held is not yet read again, or its overflow is rebuilt) is `missing`: an answer
+never pretends to be whole.
 """
 
 import json

@@ -27,7 +27,9 @@ class LaneView(NamedTuple):
     on_the_way: list[Held]  # to the overflow
     skip: dict[int, Position]  # the overflow may have a copy behind the cursor that doesn't count
     leaving: list[Held]  # with an id: handed over, and not settled
-    whole: bool  # False: the overflow lost something and is being rebuilt
+    whole: (
+        bool  # False: the overflow lost something and is being rebuilt, or what was read before a crash isn't yet again
+    )
     next: int  # the offset to be read next
     acknowledged: int  # the last change block that the overflow has: with fewer it lost something, noticed or not
 
@@ -83,7 +85,7 @@ class Viewer:
             on_the_way=[held for held in on_the_way if held.offset not in lane.skip],
             skip=dict(lane.skip),
             leaving=list(lane.ids.leaving.values()),
-            whole=lane.loss is None,
+            whole=lane.loss is None and lane.next >= lane.recovered_until,
             next=lane.next,
             acknowledged=lane.acknowledged,
         )

@@ -61,7 +61,7 @@ def restart(sidecar: Sidecar, program: str) -> None:
 
 def fire(sidecar: Sidecar, *ids: str) -> None:
     for id in ids:
-        wait_until(lambda id=id: sidecar.call("POST", f"/v1/messages/{id}/fire").status_code in (200, 404, 409))  # type: ignore[misc]
+        wait_until(lambda id=id: sidecar.call("POST", f"/v1/messages/{id}/fire").status_code in (200, 409))  # type: ignore[misc]
 
 
 def emitted(site: Site, count: int) -> list[str]:

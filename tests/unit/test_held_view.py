@@ -58,6 +58,15 @@ def test_a_lane_that_is_being_rebuilt_is_not_whole() -> None:
     assert view.whole is False
 
 
+def test_a_lane_that_has_not_read_again_what_it_had_is_not_whole() -> None:
+    lane = lane_of(0)
+    lane.recovered_until = 7
+    lane.next = 6
+    assert viewer(lane).look(None)[0][0].whole is False
+    lane.next = 7
+    assert viewer(lane).look(None)[0][0].whole is True
+
+
 def test_a_turn_takes_a_few_lanes_and_the_next_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(held_view, "BUCKETS_MAX", 4)
     looking = viewer(*(lane_of(partition, *range(3)) for partition in (3, 0, 1, 2)))
