@@ -40,13 +40,14 @@ def pairs(texts: list[str] | None, option: str) -> dict[str, str]:
 
 def open_warehouse(root: str, spark: list[str] | None, table_format: str = "") -> Any:
     """The warehouse with a Spark session. Raises PipelineError when Spark can't be started, or not read it."""
-    from pipeline.session import spark_session
+    from pipeline.session import check_installed, spark_session
 
-    session = spark_session(pairs(spark, "--spark"))
+    check_installed()
     from pipeline.tables import FORMATS, Warehouse
 
     if table_format not in ("", *FORMATS):
         raise typer.BadParameter(" or ".join(FORMATS), param_hint="--table-format")
+    session = spark_session(pairs(spark, "--spark"))
     return Warehouse.open(session, root, table_format)
 
 

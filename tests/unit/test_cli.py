@@ -186,14 +186,20 @@ def test_run_gives_the_settings_to_the_process_and_ends_with_its_status(
 def test_demo_passes_its_options_and_status_on(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
-    def run_demo(settings: Settings, seconds: float | None, rate: int) -> int:
-        seen.append((settings.kafka.embedded, seconds, rate))
+    def run_demo(settings: Settings, seconds: float | None, rate: int, report: Path | None) -> int:
+        seen.append((settings.kafka.embedded, seconds, rate, report))
         return 1
 
     stand_in(monkeypatch, "sidecar.demo", run_demo=run_demo)
     assert tickover("demo", "--seconds", "3", "--rate", "50").exit_code == 1
     assert tickover("demo", "--kafka", "k:1").exit_code == 1
-    assert seen == [(True, 3.0, 50), (False, None, 20)]
+    stand_in(monkeypatch, "pipeline.session", check_installed=lambda: None)
+    assert tickover("demo", "--report", "pages").exit_code == 1
+    assert seen == [(True, 3.0, 50, None), (False, None, 20, None), (True, None, 20, Path("pages"))]
+    secret = tickover("demo", "--report", "pages", "--set", "kafka.client.sasl.password=hush")
+    assert secret.exit_code == 2
+    assert "would show in the jobs' command lines" in secret.stderr
+    assert "hush" not in secret.stderr
 
 
 def test_validate_works_offline_and_names_the_line(tmp_path: Path) -> None:
