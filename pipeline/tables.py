@@ -89,13 +89,11 @@ class Warehouse:
 
         To write it again would delete it first: a reader might see half of it, and Kafka may no longer have all of it.
         """
-        if self.has_batch(table, batch):
-            return
         dated = frame.withColumn("date", date_of(time_ms))
         if self.is_delta(table):
-            delta.append(dated, self.path(table), batch)
-            return
-        dated.write.mode("overwrite").partitionBy("date").parquet(self.path(table, f"batch={batch}"))
+            delta.append(dated, self.path(table), batch)  # Delta itself knows which batches it has had
+        elif not self.has_batch(table, batch):
+            dated.write.mode("overwrite").partitionBy("date").parquet(self.path(table, f"batch={batch}"))
 
     def replace(self, frame: DataFrame, table: str) -> None:
         """Replace a whole table without batches: a report."""

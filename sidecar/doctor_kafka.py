@@ -79,7 +79,8 @@ def inspect_kafka(settings: Settings, wall_ms: Callable[[], int]) -> Iterator[Fi
     yield from about_policies
     lacks, hidden = lacking(admin, kafka_rights(settings, policies, topics).rights, list(topics))
     yield from findings(lacks, settings)
-    ours = _concerned(settings, topics, policies)
+    sources = source_topics(settings, policies, topics)
+    ours = _concerned(settings, topics, policies, sources)
     cluster = replace(
         _cluster(settings, admin, topics, ours, len(metadata.brokers)),
         principal=principal_of(settings),
@@ -87,7 +88,6 @@ def inspect_kafka(settings: Settings, wall_ms: Callable[[], int]) -> Iterator[Fi
     )
     yield from check_topics(cluster, settings, policies)
     transactions = Transactions(admin, settings.kafka.bootstrap_servers, settings.group)
-    sources = source_topics(settings, policies, topics)
     yield from transactions.check(_partitions(topics, ours), _partitions(topics, sources))
     yield from _clock(settings, client, topics, wall_ms)
 
@@ -163,10 +163,11 @@ def _read(topic: str, client: dict[str, Any], start: int | None, count_max: int)
         consumer.close()
 
 
-def _concerned(settings: Settings, topics: dict[str, TopicMetadata], policies: Sequence[Policy]) -> list[str]:
+def _concerned(
+    settings: Settings, topics: dict[str, TopicMetadata], policies: Sequence[Policy], sources: Sequence[str]
+) -> list[str]:
     """The existing topics that tickover reads or writes."""
     targets = {glob for policy in policies for glob in (policy.target.topic, *policy.target.allow) if glob}
-    sources = source_topics(settings, policies, topics)
     return sorted((settings.own_topics & set(topics)) | set(matching(targets, topics)) | set(sources))
 
 

@@ -61,10 +61,10 @@ class Transactions:
 
     def _ends(self, partitions: Sequence[Place], isolation: IsolationLevel) -> dict[Place, int]:
         """Where each partition ends for readers of this isolation level; those that don't answer are left out."""
+        if not partitions:
+            return {}
         latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         asked = {TopicPartition(*place): latest for place in partitions}
-        if not asked:
-            return {}
         answers = self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=ASK_TIMEOUT_S)
         ends = {}
         for place, answer in answers.items():
@@ -76,9 +76,9 @@ class Transactions:
 
     def _commits_are_hidden(self, sources: Sequence[Place]) -> bool:
         """Whether a commit of the group is in a transaction that isn't decided."""
-        asked = ConsumerGroupTopicPartitions(self._group, [TopicPartition(*place) for place in sources])
         if not sources:
             return False
+        asked = ConsumerGroupTopicPartitions(self._group, [TopicPartition(*place) for place in sources])
         answers = self._admin.list_consumer_group_offsets([asked], require_stable=True, request_timeout=ASK_TIMEOUT_S)
         try:
             places = answers[self._group].result(ASK_TIMEOUT_S + 1).topic_partitions

@@ -27,9 +27,7 @@ class LaneView(NamedTuple):
     on_the_way: list[Held]  # to the overflow
     skip: dict[int, Position]  # the overflow may have a copy behind the cursor that doesn't count
     leaving: list[Held]  # with an id: handed over, and not settled
-    whole: (
-        bool  # False: the overflow lost something and is being rebuilt, or what was read before a crash isn't yet again
-    )
+    whole: bool  # False: the overflow is being rebuilt, or what was read before a crash isn't read again yet
     next: int  # the offset to be read next
     acknowledged: int  # the last change block that the overflow has: with fewer it lost something, noticed or not
 
