@@ -1,15 +1,18 @@
 """The engine's counters: plain numbers that its own thread counts up and `Stats` publishes."""
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 from sidecar.record import Outcome
 from sidecar.stats import LATENESS_BOUNDS_MS, Lateness, TopicCounts, lateness_bucket
 
 COUNTED: Final = tuple(outcome for outcome in Outcome if outcome is not Outcome.MOVED)
-LATENESS_FINE_MS: Final = 1_024  # lateness is counted by the millisecond below this, beyond it in the last place
+LATENESS_FINE_MS: Final = 1_024  # lateness is counted by the millisecond below this, beyond it by bucket
+_FINE_EDGES_MS: Final = (0, *(bound + 1 for bound in LATENESS_BOUNDS_MS), sys.maxsize)  # bucket: edge <= ms < the next
 
 
 @dataclass(slots=True)
@@ -52,13 +55,11 @@ class Tally:
 
     def lateness(self) -> Lateness:
         """The histogram in the bounds that are published."""
-        counts = [0] * (len(LATENESS_BOUNDS_MS) + 1)
-        for late_ms, count in enumerate(self.late):
-            if count:
-                counts[lateness_bucket(late_ms)] += count
+        late = self.late
+        counts = [sum(late[first:stop]) for first, stop in pairwise(_FINE_EDGES_MS)]
         for bucket, count in self.very_late.items():
             counts[bucket] += count
-        fine_max_ms = next((ms for ms in range(LATENESS_FINE_MS - 1, -1, -1) if self.late[ms]), 0)
+        fine_max_ms = max(bytes(map(bool, late)).rfind(1), 0)
         return Lateness(tuple(counts), float(self.late_sum_ms), float(max(self.late_max_ms, fine_max_ms)))
 
     def topic_counts(self, topic: str, wheel: int, overflow: int, parked: int) -> TopicCounts:

@@ -1,5 +1,5 @@
 from sidecar.record import Outcome
-from sidecar.stats import LATENESS_BOUNDS_MS
+from sidecar.stats import LATENESS_BOUNDS_MS, lateness_bucket
 from sidecar.tally import LATENESS_FINE_MS, Tally
 
 
@@ -29,6 +29,15 @@ def test_lateness_is_published_in_its_bounds() -> None:
     assert lateness.max_ms == LATENESS_FINE_MS + 1
     assert lateness.sum_ms == 25 * 3 + 26 + 2 * (LATENESS_FINE_MS + 1)
     assert (lateness.percentile(0.5), lateness.percentile(0.8)) == (1.0, 25.0)
+
+
+def test_each_edge_of_a_bound_is_in_the_bucket_that_says_so() -> None:
+    for late_ms in (0, *LATENESS_BOUNDS_MS, *(bound + 1 for bound in LATENESS_BOUNDS_MS)):
+        tally = Tally()
+        tally.handed_over(late_ms, 3)
+        lateness = tally.lateness()
+        assert [place for place, count in enumerate(lateness.counts) if count] == [lateness_bucket(late_ms)]
+        assert (sum(lateness.counts), lateness.max_ms) == (3, late_ms)
 
 
 def test_early_is_counted_as_such_and_as_not_late() -> None:
