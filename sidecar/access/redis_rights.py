@@ -10,11 +10,12 @@ from urllib.parse import urlsplit
 from sidecar.config import Settings
 
 _HOLDING: Final = (
-    "del", "eval", "evalsha", "exists", "get", "hdel", "hexists", "hget", "hscan", "hset", "info", "script|load", "set",
-    "unlink", "zadd", "zcount", "zmscore", "zrange", "zrangebyscore", "zrank", "zrem", "zremrangebyscore", "zscore",
+    "del", "eval", "evalsha", "exists", "get", "hdel", "hexists", "hget", "hscan", "hset", "info", "set", "unlink",
+    "zadd", "zcount", "zmscore", "zrange", "zrangebyscore", "zrank", "zrem", "zremrangebyscore", "zscore",
 )  # fmt: skip
 _IDEMPOTENCY: Final = ("expire", "hmget", "hsetnx", "time")
 _LOOKING_UP: Final = ("blpop", "publish", "rpush", "subscribe")
+_ONE_SERVER: Final = ("script|load",)  # in a Cluster scripts are sent whole, where a node doesn't know them
 _CLUSTER: Final = ("asking", "cluster|slots", "command")
 
 
@@ -37,10 +38,9 @@ class RedisRights(NamedTuple):
 def redis_rights(settings: Settings) -> RedisRights:
     """Exactly what is used of one server, or of a Cluster where the settings name one."""
     group, url = settings.group, urlsplit(settings.redis.url)
-    commands = {*_HOLDING, *_IDEMPOTENCY, *_LOOKING_UP}
-    if "+cluster" in url.scheme:
-        commands |= {*_CLUSTER}
-    elif not settings.redis.embedded and url.path.strip("/") not in ("", "0"):
+    is_cluster = "+cluster" in url.scheme
+    commands = {*_HOLDING, *_IDEMPOTENCY, *_LOOKING_UP, *(_CLUSTER if is_cluster else _ONE_SERVER)}
+    if not is_cluster and not settings.redis.embedded and url.path.strip("/") not in ("", "0"):
         commands.add("select")
     keys = (f"{{{group}:*", f"tickover:{group}:answer:*", f"tickover:{group}:idempotency:*")
     return RedisRights(keys, (f"tickover:{group}:questions",), tuple(sorted(commands)))

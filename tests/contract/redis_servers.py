@@ -31,6 +31,7 @@ class RedisServer:
     url: str
     nodes: list[EmbeddedValkey]
     owner_url: str = ""  # as the owner, who may also look through all keys
+    commands: frozenset[str] = frozenset()  # that are allowed by `url`
 
     def on_each_node(self, command: Callable[[Any], Any]) -> list[Any]:
         """Run a command on every node, past the overflow's own client."""
@@ -93,7 +94,14 @@ def _restricted(server: RedisServer) -> RedisServer:
     rights = redis_rights(Settings.model_validate({"redis": {"url": url}}))
     rules = rights._replace(keys=("*",), channels=("*",)).rules
     server.on_each_node(lambda node: node.execute_command("ACL", "SETUSER", "guest", "on", ">guest", *rules))
-    return replace(server, url=server.url.replace("://", "://guest:guest@", 1), owner_url=server.url)
+    guest = server.url.replace("://", "://guest:guest@", 1)
+    return replace(server, url=guest, owner_url=server.url, commands=frozenset(rights.commands))
+
+
+def commands_called(server: RedisServer) -> set[str]:
+    """What was called since CONFIG RESETSTAT, in scripts too: in ACL's words, as `script|load`."""
+    counts = server.on_each_node(lambda client: client.info("commandstats"))
+    return {name.removeprefix("cmdstat_") for of_node in counts for name, one in of_node.items() if one["calls"]}
 
 
 def start_cluster(stack: ExitStack, directory: Path) -> RedisServer:

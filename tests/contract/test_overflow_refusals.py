@@ -21,7 +21,7 @@ from sidecar.overflow_redis import RedisOverflow, open_overflow
 from sidecar.overflow_worker import OverflowWorker
 from sidecar.record import Held, LaneId, Position
 from sidecar.wheel import Wheel
-from tests.contract.redis_servers import RedisServer, is_ok, start_cluster, valkey_fixture
+from tests.contract.redis_servers import RedisServer, commands_called, is_ok, start_cluster, valkey_fixture
 from tests.services.fixtures import missing
 from tests.services.waiting import wait_until
 
@@ -270,6 +270,7 @@ def test_a_slot_that_moves_to_another_node_of_the_cluster(cluster: RedisServer) 
     for client in (target, source, *clients):
         client.execute_command("CLUSTER SETSLOT", slot, "NODE", ids[target])
     engine.is_back()
+    assert "asking" in commands_called(cluster)  # a right that nothing else needs
     assert int(target.get(key) or 0) == engine.lane.number
     engine.turn_until(lambda: len(engine.in_wheel) >= BLOCK)
     for client in clients:
