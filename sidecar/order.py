@@ -151,9 +151,12 @@ class Order:
             self.on_the_way.add(held.offset)
             self.note(key, held, True, held.position)
 
-    def all_read_again(self) -> None:
-        """What was read before a crash is read: from now on records come behind all that are known."""
-        self._before = None
+    def all_read_again(self, until: int) -> None:
+        """What was read before a crash, up to this offset, is read: records come behind all that are known from now on,
+        unless one of those still waits for its place.
+        """
+        if self._before is not None and not any(offset < until for offset in self._waiting_for_place):
+            self._before = None
 
     def struck(self, held: Held) -> None:
         """A held record was cancelled, replaced or moved. If it was the last of its key, its place is kept until

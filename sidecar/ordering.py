@@ -130,7 +130,7 @@ class Ordering:
             if order.sought:
                 self._look(lane, order, now_ms)
             elif lane.next >= lane.recovered_until and not order.queue:
-                order.all_read_again()
+                order.all_read_again(lane.recovered_until)
                 order.forget_left(now_ms - SETTLED_MS, lane.cursor)
             if order.queue:
                 self._go_on(lane, order, now_ms)

@@ -302,7 +302,7 @@ def test_a_parked_record_that_is_cancelled_makes_room(bench: OrderBench) -> None
 
 def test_a_key_is_forgotten_when_its_last_record_is_settled_and_not_before() -> None:
     order = BareOrder(lambda held: 1)
-    order.all_read_again()
+    order.all_read_again(0)
     start = Position(0, -1)
     for offset, due_ms in ((1, 10), (2, 20)):
         order.note(1, held_at(offset, due_ms), False, start)
@@ -318,7 +318,7 @@ def test_a_key_is_forgotten_when_its_last_record_is_settled_and_not_before() -> 
 
 def test_the_place_of_one_that_was_cancelled_is_kept_for_those_before_it() -> None:
     order = BareOrder(lambda held: 1)
-    order.all_read_again()
+    order.all_read_again(0)
     start = Position(0, -1)
     order.note(1, held_at(1, 1_020), False, start)
     order.note(1, held_at(2, 1_020), False, start)
@@ -330,6 +330,21 @@ def test_the_place_of_one_that_was_cancelled_is_kept_for_those_before_it() -> No
     assert order.before(1, 3) == Tail(1_020, 2, False), "it looks once a second"
     order.forget_left(2_000, start)
     assert order.before(1, 3) is None
+
+
+def test_the_places_of_earlier_ones_are_known_while_one_that_was_read_again_waits_for_its_own() -> None:
+    order = BareOrder(lambda held: 1)
+    cursor = Position(10, 0)
+    order.note(1, held_at(2, 20), True, cursor)
+    order.note(1, held_at(7, 30), True, cursor)
+    order.wait_for_place(1, 5)
+    order.all_read_again(6)
+    assert order.before(1, 5) == Tail(20, 2, True), "it comes behind the one before it, and not behind the last"
+    order.placed(5)
+    order.wait_for_place(1, 8)  # this one was not read before
+    order.all_read_again(6)
+    assert order.before(1, 5) is None
+    assert order.before(1, 8) == Tail(30, 7, True)
 
 
 def test_what_has_fired_is_counted_until_it_is_handed_over_and_when_it_comes_back() -> None:
@@ -355,7 +370,7 @@ def held_at(offset: int, due_ms: int) -> Held:
 
 def test_what_waits_for_two_that_the_overflow_has_waits_for_both() -> None:
     order = BareOrder(lambda held: 1)
-    order.all_read_again()
+    order.all_read_again(0)
     order.block(1, Tail(10, 1, True))  # of a record in the wheel at 5
     order.block(1, Tail(10, 5, True))  # of one at 7, which comes behind it
     passed = Position(20, 0)
