@@ -8,6 +8,7 @@ this lane's wheel. A rebuild may be given up at any time: the next one goes on f
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from math import inf
 from typing import Final
 
 from sidecar.change import Loss
@@ -22,6 +23,9 @@ from sidecar.tally import Tally
 
 log = logging.getLogger(__name__)
 
+WAITS: Final = (OverflowUnavailable, OverflowFull, LedgerUnavailable, SourceUnavailable)  # a rebuild tries again
+STEPS_MAX: Final = 4  # of a piece of work: between two pieces the thread waits for a turn of the engine
+PIECES_PER_SECOND: Final = 5  # at the least, where the rate is limited: a piece writes no more than its share
 RETRY_MS: Final = 500
 AGAIN_MS: Final = 1_000  # a Redis that goes on losing must not keep us busy
 SAY_MS: Final = 5_000  # between two lines of progress
@@ -36,11 +40,12 @@ class RebuildWorker:
         self._sources = sources
         self._tally = tally
         self._rate = records_per_second
+        self._share = records_per_second / PIECES_PER_SECOND if records_per_second else inf
         self._executor = executor or ThreadPoolExecutor(1, "rebuild")
         self._lane: Lane | None = None
         self._rebuild: LaneRebuild
         self._piece: Future[int] | None = None
-        self._started_ms = self._next_ms = self._said_ms = 0
+        self._started_ms = self._given_ms = self._next_ms = self._said_ms = 0
 
     def stop(self) -> None:
         """Give up what is under way and end the thread. Twice is harmless."""
@@ -76,7 +81,8 @@ class RebuildWorker:
         if self._lane is None:
             self._choose(lanes, now_ms)
         if self._lane is not None and now_ms >= self._next_ms:
-            self._piece = self._executor.submit(self._rebuild.step, now_ms)
+            self._given_ms = now_ms
+            self._piece = self._executor.submit(_work, self._rebuild, now_ms, self._share)
 
     def _choose(self, lanes: Iterable[Lane], now_ms: int) -> None:
         lost = [lane for lane in lanes if lane.loss is not None and not lane.dropped]
@@ -96,7 +102,7 @@ class RebuildWorker:
         assert lane is not None
         try:
             written = piece.result()
-        except (OverflowUnavailable, OverflowFull, LedgerUnavailable, SourceUnavailable) as error:
+        except WAITS as error:
             if lane.loss is not None and lane.loss.problem != str(error):
                 lane.loss.problem = str(error)
                 log.warning("a rebuild waits", extra={"lane": str(lane.id), "problem": lane.loss.problem})
@@ -111,7 +117,7 @@ class RebuildWorker:
         if lane.loss is not None:
             lane.loss.problem = ""
         self._tally.rebuilt[lane.id.topic] += written
-        self._next_ms = now_ms + (written * 1_000 // self._rate if self._rate else 0)
+        self._next_ms = self._given_ms + (written * 1_000 // self._rate if self._rate else 0)
         if self._rebuild.result is not None:
             self._finish(lane, self._rebuild.result, now_ms)
         elif now_ms - self._said_ms >= SAY_MS and lane.loss is not None:
@@ -156,6 +162,19 @@ class RebuildWorker:
     def _let_go(self) -> None:
         self._lane = None
         self._executor.submit(self._rebuild.close)
+
+
+def _work(rebuild: LaneRebuild, now_ms: int, share: float) -> int:
+    """Some steps, on the rebuild's thread; returns how many records they wrote."""
+    written = rebuild.step(now_ms)
+    for _ in range(STEPS_MAX - 1):
+        if rebuild.result is not None or written >= share:
+            break
+        try:
+            written += rebuild.step(now_ms)
+        except (*WAITS, OverflowLoss):
+            break  # the next piece begins with this step, and tells
+    return written
 
 
 def plan_of(lane: Lane, loss: Loss) -> Plan:
