@@ -118,12 +118,10 @@ class Acts:
                 for place, record in self._oracle.sources.items()
                 if place[0] == lane and place[1] < offset and _id(record) == wanted and not _action(record)
             ]
-            latest = max(earlier, default=None)
-            if latest is None:
-                continue
-            now = self._now.get(latest, latest)
+            # By contract ids are unique among what is held. If not, the one is meant that came, or was moved, last.
+            now = max((self._now.get(place, place) for place in earlier), default=None)
             if now in self._oracle.entries and now[1] < offset and now[1] in self._oracle.open[lane]:
-                assert self._oracle.entries[now][0] <= block.written_ms, f"{offset} of {lane} missed {latest}"
+                assert self._oracle.entries[now][0] <= block.written_ms, f"{offset} of {lane} missed {now}"
 
     def finished(self) -> None:
         """At the end."""
