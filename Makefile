@@ -126,8 +126,9 @@ lock: setup ## Refresh the hashed lock files from pyproject.toml
 	@requirements/compile $(venv)/bin/uv
 
 .PHONY: image
-image: ## Build the container image tickover:local
-	@docker build --tag tickover:local --build-arg REVISION=$$(git rev-parse HEAD) .
+image: ## Build the container image tickover:local (PYTHON_IMAGE=python:3.12-slim@sha256:... pins its base)
+	@docker build --tag tickover:local $(if $(PYTHON_IMAGE),--build-arg BASE=$(PYTHON_IMAGE)) \
+		--build-arg REVISION=$$(git rev-parse HEAD) .
 
 # For another Python than the one here: make wheels WHEELS_PYTHON=3.12. Conditions of the lists are left out, since they
 # would be judged for the one here.
