@@ -55,6 +55,16 @@ def patient_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "DEADLINE_S", 2 * WAIT_S)
 
 
+@pytest.fixture(scope="module")
+def image(request: pytest.FixtureRequest) -> str:
+    """The image that the module's `IMAGE` finds or builds."""
+    try:
+        return str(request.module.IMAGE())
+    except LookupError as error:
+        missing("Docker", error)
+        raise
+
+
 @pytest.fixture(scope="session")
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A Valkey that outlives every sidecar."""

@@ -11,7 +11,6 @@ from testcontainers.core.container import DockerContainer
 
 from sidecar.embedded.child import free_port
 from tests.helm import Document, containers, one, render
-from tests.services.fixtures import missing
 from tests.services.images import build
 from tests.services.kafka import Kafka
 from tests.services.kafka_servers import DOCKER
@@ -20,17 +19,13 @@ from tests.services.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.apart, pytest.mark.timeout(900)]
 
+IMAGE = build
 STOP_S = 60
 
 
 @contextmanager
-def started(documents: list[Document], container: Document, files: Path) -> Iterator[Any]:
+def started(image: str, documents: list[Document], container: Document, files: Path) -> Iterator[Any]:
     """What the kubelet would make of it; the namespace of the host stands for the pod's network."""
-    try:
-        image = build()
-    except LookupError as error:
-        missing("Docker", error)
-        raise
     for name, text in one(documents, "ConfigMap")["data"].items():
         (files / name).write_text(text)
         (files / name).chmod(0o644)
@@ -60,7 +55,7 @@ def succeeds(container: Any, command: list[str]) -> bool:
     return bool(container.exec_run(command).exit_code == 0)
 
 
-def test_the_pod_starts_and_its_probes_agree(kafka: Kafka, tmp_path: Path) -> None:
+def test_the_pod_starts_and_its_probes_agree(image: str, kafka: Kafka, tmp_path: Path) -> None:
     group = kafka.topic("chart")
     documents = render(
         {
@@ -79,7 +74,7 @@ def test_the_pod_starts_and_its_probes_agree(kafka: Kafka, tmp_path: Path) -> No
     )
     by_name = {container["name"]: container for _, container in containers(documents)}
     pod, doctor = by_name["tickover"], by_name["doctor"]
-    with started(documents, pod, tmp_path) as container:
+    with started(image, documents, pod, tmp_path) as container:
 
         def last_words() -> str:
             return str(container.logs().decode()[-2_000:])
@@ -91,7 +86,7 @@ def test_the_pod_starts_and_its_probes_agree(kafka: Kafka, tmp_path: Path) -> No
 
         def is_well() -> bool:
             """What the doctor finds; it doesn't wait for long, so one that a busy machine held up is asked again."""
-            with started(documents, doctor, tmp_path) as examiner:
+            with started(image, documents, doctor, tmp_path) as examiner:
                 status = examiner.wait(timeout=START_S)["StatusCode"]
                 said[0] = examiner.logs().decode()
             return (status, "brokers: 1 in cluster" in said[0], "policies: 1 in force" in said[0]) == (0, True, True)

@@ -17,7 +17,6 @@ import pytest
 from testcontainers.core.container import DockerContainer
 
 from sidecar.embedded.child import free_port
-from tests.services.fixtures import missing
 from tests.services.images import build, python_image
 from tests.services.kafka import Kafka
 from tests.services.kafka_servers import DOCKER
@@ -26,6 +25,7 @@ from tests.source import ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.apart, pytest.mark.timeout(900)]
 
+IMAGE: Final = build
 # Unpacked, base and all.
 BYTES_MAX: Final = 200_000_000
 HEALTHY_S: Final = 300.0
@@ -40,15 +40,6 @@ target: {{topic: {topic}, allow: ["{topic}"]}}
 
 
 patient = partial(DockerContainer, docker_client_kw=DOCKER)
-
-
-@pytest.fixture(scope="module")
-def image() -> str:
-    try:
-        return build()
-    except LookupError as error:
-        missing("Docker", error)
-        raise
 
 
 @contextmanager

@@ -10,13 +10,13 @@ import yaml
 
 from tests.helm import CHART
 from tests.integration.test_compose import DOCUMENT, binds
-from tests.services.fixtures import missing
 from tests.services.images import prometheus_image
 from tests.services.kafka_servers import DOCKER
 from tests.source import ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.apart, pytest.mark.timeout(300)]
 
+IMAGE: Final = prometheus_image
 MINUTES: Final = 60
 WHO: Final = 'job="tickover",instance="one"'
 ALERTS: Final = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text(encoding="utf-8"))
@@ -72,15 +72,6 @@ FAULTS: Final[dict[str, dict[str, str]]] = {
 LIMITED: Final = {**always("oldest_overdue_seconds", 900), **always("target_waiting", 5, ',target="mail"')}
 
 
-@pytest.fixture(scope="module")
-def prometheus() -> str:
-    try:
-        return prometheus_image()
-    except LookupError as error:
-        missing("Docker", error)
-        raise
-
-
 def promtool(image: str, files: dict[str, Path], *arguments: str) -> str:
     """What it says; raises ContainerError where it finds a fault."""
     client = docker.from_env(**DOCKER)
@@ -92,11 +83,9 @@ def promtool(image: str, files: dict[str, Path], *arguments: str) -> str:
         client.close()
 
 
-def test_it_takes_configuration_and_rules_as_they_stand(prometheus: str) -> None:
+def test_it_takes_configuration_and_rules_as_they_stand(image: str) -> None:
     files = {inside: ROOT / here for inside, here in binds(DOCUMENT["services"]["prometheus"]).items()}
-    said = promtool(
-        prometheus, files, "check", "config", "--lint=all", "--lint-fatal", "/etc/prometheus/prometheus.yml"
-    )
+    said = promtool(image, files, "check", "config", "--lint=all", "--lint-fatal", "/etc/prometheus/prometheus.yml")
     assert f"{len(RULES)} rules found" in said
 
 
@@ -114,7 +103,7 @@ def firing(faults: dict[str, str], wanted: dict[str, str], name: str) -> dict[st
     return {"name": name, "interval": "1m", "input_series": series, "promql_expr_test": cases}
 
 
-def test_each_alert_fires_when_it_should_and_no_other_does(prometheus: str, tmp_path: Path) -> None:
+def test_each_alert_fires_when_it_should_and_no_other_does(image: str, tmp_path: Path) -> None:
     assert FAULTS.keys() == RULES.keys()
     cases = [firing({}, {}, "sound"), firing(LIMITED, {}, "limited")]
     cases += [firing(faults, {alert: RULES[alert].get("for", "0m")}, alert) for alert, faults in FAULTS.items()]
@@ -122,4 +111,4 @@ def test_each_alert_fires_when_it_should_and_no_other_does(prometheus: str, tmp_
     tests.write_text(json.dumps({"rule_files": ["alerts.yaml"], "evaluation_interval": "1m", "tests": cases}))
     tests.chmod(0o644)
     files = {"/rules/alerts.yaml": CHART / "files" / "alerts.yaml", "/rules/tests.yaml": tests}
-    assert "SUCCESS" in promtool(prometheus, files, "test", "rules", "/rules/tests.yaml")
+    assert "SUCCESS" in promtool(image, files, "test", "rules", "/rules/tests.yaml")
