@@ -17,9 +17,10 @@ from sidecar.access.kafka_rights import kafka_rights
 from sidecar.config import Settings
 from sidecar.doctor_facts import Cluster, TopicFacts
 from sidecar.doctor_rights import findings, lacking, principal_of
-from sidecar.doctor_topics import check_topics, matching, source_topics
+from sidecar.doctor_topics import check_topics, matching
 from sidecar.doctor_transactions import Transactions
 from sidecar.finding import Finding, Severity
+from sidecar.topics import source_topics
 
 CONNECT_TIMEOUT_S: Final = 4.0
 ASK_TIMEOUT_S: Final = 2.0

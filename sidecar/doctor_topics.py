@@ -18,6 +18,7 @@ from sidecar.topics import (
     SCHEDULE_CONFIG,
     audit_config,
     ledger_config,
+    source_topics,
 )
 
 REPLICAS_WANTED: Final = 3
@@ -57,14 +58,6 @@ def matching(globs: Iterable[str], topics: Iterable[str]) -> list[str]:
     """The topics that one of the globs matches, sorted."""
     pattern = compile_globs(globs)
     return sorted(topic for topic in topics if pattern.fullmatch(topic)) if pattern else []
-
-
-def source_topics(settings: Settings, policies: Sequence[Policy], topics: Iterable[str]) -> list[str]:
-    """The existing topics that the sidecar would consume."""
-    globs = settings.sources or tuple(glob for policy in policies for glob in policy.match.topics)
-    internal = settings.own_topics
-    found = matching(globs, topics)
-    return [topic for topic in found if topic not in internal and (topic in globs or not topic.startswith("__"))]
 
 
 def _ledger(cluster: Cluster, settings: Settings, policies: Sequence[Policy]) -> Iterator[Finding]:

@@ -157,8 +157,7 @@ class Process:
         engine.table = self.store.table
         engine.start(timekeeper, time.sleep)
         self._stack.callback(engine.stop, settings.shutdown_timeout_ms / 1_000)
-        own_topics = settings.own_topics
-        sources = Sources(settings, own_topics, admin, self.machinery, lambda: self.store.table)
+        sources = Sources(settings, admin, self.machinery, lambda: self.store.table)
         sources.look()
         firing = self._start_api(client, overflow, (recorder, sources, gate))
         self._start_housekeeping(sources, overflow, recorder, firing)

@@ -14,7 +14,7 @@ from policies.table import PolicyTable
 from sidecar.assembly import Machinery
 from sidecar.config import Settings
 from sidecar.retention import Short, longest_delay_ms, short_retentions
-from sidecar.topics import matching_sources
+from sidecar.topics import source_topics
 
 log = logging.getLogger(__name__)
 
@@ -27,13 +27,11 @@ class Sources:
     def __init__(
         self,
         settings: Settings,
-        own_topics: frozenset[str],
         admin: AdminClient,
         machinery: Machinery,
         table: Callable[[], PolicyTable],
     ) -> None:
         self._settings = settings
-        self._own = own_topics
         self._admin = admin
         self._machinery = machinery
         self._table = table
@@ -49,10 +47,8 @@ class Sources:
             self._machinery.publisher.kafka_problem = f"no answer from Kafka: {error.args[0].str()}"
             raise
         self._machinery.publisher.kafka_problem = ""
-        patterns = self._settings.sources or sorted(
-            {glob for version in self._table().policies.values() for glob in version.policy.match.topics}
-        )
-        found = self._without_compacted(matching_sources(existing, patterns, self._own))
+        policies = [version.policy for version in self._table().policies.values()]
+        found = self._without_compacted(source_topics(self._settings, policies, existing))
         self._count({topic: len(existing[topic].partitions) for topic in found})
         if found == self._subscribed:
             return

@@ -3,12 +3,15 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from policies.glob import compile_globs, is_exact
+from policies.model import Policy
+from policies.table import DEAD_LETTER_SUFFIX
+from sidecar.config import Settings
 from sidecar.ledger import LedgerError, LedgerRecord, LedgerUnavailable
 
 log = logging.getLogger(__name__)
@@ -107,13 +110,26 @@ def _partition_count(admin: AdminClient, name: str) -> int:
     return 0 if topic.error is not None else len(topic.partitions)
 
 
-def matching_sources(existing: Iterable[str], wanted: Sequence[str], own: Iterable[str]) -> list[str]:
-    """The existing topics that these names or globs mean, without tickover's own and Kafka's internal ones."""
-    excluded = frozenset(own)
+def source_topics(settings: Settings, policies: Sequence[Policy], existing: Iterable[str]) -> list[str]:
+    """The existing topics that are consumed: what the settings name, else what the policies match.
+
+    Never tickover's own nor Kafka's. One that holds dead letters must be meant, by its name or a glob that ends in
+    `-dlq`: else `orders-*` would take in `orders-eu-dlq`, and what was given up would be delivered after all.
+    """
+    globs = settings.sources or {glob for policy in policies for glob in policy.match.topics}
+    anything = compile_globs(globs)
+    meant = compile_globs(glob for glob in globs if is_exact(glob) or glob.endswith(DEAD_LETTER_SUFFIX))
+    named = [policy.dead_letter.topic for policy in policies if policy.dead_letter]
+    letters = compile_globs([*settings.dead_letters.topics, *named])
+    if anything is None:
+        return []
     return sorted(
         name
         for name in existing
-        if name not in excluded and not name.startswith("__") and any(fnmatchcase(name, pattern) for pattern in wanted)
+        if name not in settings.own_topics
+        and not name.startswith("__")
+        and anything.match(name)
+        and not (letters and letters.match(name) and not (meant and meant.match(name)))
     )
 
 

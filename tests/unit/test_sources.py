@@ -50,10 +50,9 @@ class Cluster:
 
 
 def sources(cluster: Cluster, policies: PolicyTable = EMPTY_TABLE, **settings: Any) -> Sources:
-    own = frozenset({"tickover.policies"})
     machinery: Any = cluster
     admin: Any = cluster
-    return Sources(Settings(**settings), own, admin, machinery, lambda: policies)
+    return Sources(Settings(**settings), admin, machinery, lambda: policies)
 
 
 def test_what_the_policies_match_is_consumed_as_far_as_it_exists() -> None:

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from sidecar.topics import CREATE_FOR_S, MissingTopicError, ensure_topic, ledger_config, matching_sources
+from policies.model import Policy
+from sidecar.config import Settings
+from sidecar.topics import CREATE_FOR_S, MissingTopicError, ensure_topic, ledger_config, source_topics
+from tests.unit.policy_world import DELAY
 
 
 class Admin:
@@ -91,11 +94,22 @@ def test_what_may_not_be_created_is_asked_for_with_the_command() -> None:
         (["a"], ["a"]),
         (["a", "a*"], ["a", "a-retry"]),
         (["*"], ["B", "a", "a-retry"]),
-        (["__*", "ledger", "nope"], []),
+        (["__*", "tickover.policies", "nope"], []),
         (["A"], []),
-        ([], []),
+        (["a-dlq", "a*"], ["a", "a-dlq", "a-retry"]),
+        (["*-dlq", "grave*"], ["a-dlq"]),
+        (["grave", "?"], ["B", "a", "grave"]),
     ],
 )
-def test_sources_are_what_is_wanted_and_there_and_nobodys_own(wanted: list[str], found: list[str]) -> None:
-    existing = ["a", "a-retry", "B", "ledger", "__consumer_offsets"]
-    assert matching_sources(existing, wanted, {"ledger"}) == found
+def test_sources_are_what_is_meant_and_there_and_no_dead_letters_by_chance(wanted: list[str], found: list[str]) -> None:
+    existing = ["a", "a-retry", "a-dlq", "grave", "B", "tickover.policies", "__consumer_offsets"]
+    policies = [
+        Policy.model_validate({**DELAY, "match": {"topics": [glob]}, "dead_letter": {"topic": "grave"}})
+        for glob in wanted
+    ]
+    assert source_topics(Settings(), policies, existing) == found
+    assert source_topics(Settings(sources=tuple(wanted)), [policies[0]], existing) == found
+
+
+def test_without_a_policy_nothing_is_consumed() -> None:
+    assert source_topics(Settings(), [], ["a"]) == []
