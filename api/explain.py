@@ -28,7 +28,7 @@ router = APIRouter(tags=["policies"])
 
 
 class RecordIn(BaseModel):
-    """A record that may not exist: what a decision depends on."""
+    """A record that may not exist. No decision depends on key and value: a record that is there may be given whole."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     topic: Topic
@@ -37,6 +37,8 @@ class RecordIn(BaseModel):
     timestamp: Annotated[StrictInt, Field(ge=-1, le=TIME_MAX_MS)] | None = Field(
         default=None, description="Epoch milliseconds, -1 for none; default: now"
     )
+    key: Content = None
+    value: Content = None
     headers: list[tuple[HeaderName, Content]] | dict[HeaderName, Content] = Field(default_factory=list)
 
 

@@ -54,6 +54,7 @@ async def list_messages(
     request: Request,
     caller: Reader,
     ports: GivenPorts,
+    source: Text = "",
     topic: Text = "",
     partition: Partition = -1,
     policy: Text = "",
@@ -67,11 +68,13 @@ async def list_messages(
 ) -> Response:
     """Held messages by due time. All conditions must hold; `due_from` <= due < `due_to`, each RFC 3339 or epoch ms.
 
-    `policy` is a name or `name@version`, `topic` the source, `key_prefix` the first characters of the key in UTF-8.
+    `policy` is a name or `name@version`, `key_prefix` the first characters of the key in UTF-8. `topic`, as in the
+    filters of changes, is the source too.
     """
     refuse_unknown(
         request,
         {
+            "source",
             "topic",
             "partition",
             "policy",
@@ -85,7 +88,7 @@ async def list_messages(
         },
     )
     query = HeldQuery(
-        topic,
+        _one_source(source, topic),
         partition,
         policy,
         target,
@@ -110,16 +113,21 @@ async def forecast(
     request: Request,
     caller: Reader,
     ports: GivenPorts,
+    source: Text = "",
     topic: Text = "",
     partition: Partition = -1,
     minutes: Annotated[int, Query(ge=1, le=MINUTES_MAX)] = 60,
 ) -> Response:
-    """How many held messages are due in each of the next minutes; how many are overdue, and due later."""
-    refuse_unknown(request, {"topic", "partition", "minutes"})
+    """How many held messages are due in each of the next minutes; how many are overdue, and due later.
+
+    `topic` is the source too.
+    """
+    refuse_unknown(request, {"source", "topic", "partition", "minutes"})
+    query = HeldQuery(_one_source(source, topic), partition)
     this = ports.now_ms() // MINUTE_MS
     until = this + minutes
     try:
-        counts, missing = await ports.lookup.forecast(HeldQuery(topic, partition), until * MINUTE_MS)
+        counts, missing = await ports.lookup.forecast(query, until * MINUTE_MS)
     except LookUpUnavailable as error:
         raise unavailable(error) from None
     items = [{"minute": minute * MINUTE_MS, "held": counts.get(minute, 0)} for minute in range(this, until)]
@@ -182,6 +190,13 @@ def refuse_unknown(request: Request, known: set[str]) -> None:
     if unknown := sorted(set(request.query_params) - known):
         detail = f"There is no parameter {unknown[0][:100]!r} here; there are {', '.join(sorted(known))}."
         raise unprocessable("unknown-parameter", detail)
+
+
+def _one_source(source: str, topic: str) -> str:
+    """The one topic that two parameters mean."""
+    if source and topic and source != topic:
+        raise unprocessable("invalid-parameter", "source and topic are the same: give one of them.")
+    return source or topic
 
 
 def time_of(name: str, text: str, otherwise: int) -> int:

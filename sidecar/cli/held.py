@@ -17,7 +17,7 @@ from sidecar.cli.output import Form, OutputOption, say, show, utc_text
 PAGE_LIMIT = 500
 COLUMNS = ("id", "source", "place", "due", "tier", "target", "policy", "attempt")
 
-TopicOption = Annotated[str | None, typer.Option(help="Source topic.")]
+TopicOption = Annotated[str | None, typer.Option("--source", "--topic", help="Source topic.")]
 PolicyOption = Annotated[str | None, typer.Option(help="Policy, as name or name@version.")]
 TargetOption = Annotated[str | None, typer.Option(help="Target topic.")]
 KeyPrefixOption = Annotated[str | None, typer.Option(help="First characters of the key.")]

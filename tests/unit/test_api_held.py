@@ -170,6 +170,16 @@ def test_filters_reach_the_replicas() -> None:
         assert (page["partial"], page["missing"]) == (True, [{"topic": "reminders", "partition": 3}])
 
 
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/forecast"])
+def test_a_source_is_named_as_in_the_items_or_as_a_topic(path: str) -> None:
+    with world() as api:
+        for query in ({"source": "gold"}, {"topic": "gold"}, {"source": "gold", "topic": "gold"}):
+            get(api, path, **query)
+            assert api.held.asked.pop().topic == "gold"
+        problem(api.call("GET", path, params={"source": "gold", "topic": "silver"}), 422, "invalid-parameter")
+        assert api.held.asked == []
+
+
 @pytest.mark.parametrize(
     ("query", "type"),
     [

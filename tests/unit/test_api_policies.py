@@ -254,6 +254,13 @@ def test_explain_with_what_is_there(api: World) -> None:
         assert document["candidates"] == ["reminders@1"]
 
 
+def test_explain_a_record_given_whole(api: World) -> None:
+    api.add(REMINDERS)
+    record = {"topic": "reminders", "headers": {"tickover-target": "push"}}
+    whole = {**record, "partition": 1, "offset": 7, "key": "k", "value": {"base64": "AAE="}}
+    assert explained(api, record=whole).json() == explained(api, record=record).json()
+
+
 def test_explain_quarantine_and_dead(api: World) -> None:
     record = {"topic": "orders-retry", "headers": [["tickover-attempt", "6"]]}
     assert explained(api, policy=RETRY, record=record).json()["decision"]["reason"] == "attempts_exhausted"

@@ -34,11 +34,10 @@ def test_a_list_goes_over_pages_up_to_its_limit(tickover: Terminal, monkeypatch:
     assert len(tickover.data("messages", "list")) == 7
 
 
-def test_a_list_as_a_table_with_filters(tickover: Terminal) -> None:
+@pytest.mark.parametrize("option", ["--source", "--topic"])
+def test_a_list_as_a_table_with_filters(tickover: Terminal, option: str) -> None:
     tickover.there.held.rows = [row(5, target="mail")]
-    result = tickover(
-        "messages", "list", "--topic", "reminders", "--policy", "p@1", "--due-from", "2026-01-01T00:00:00Z"
-    )
+    result = tickover("messages", "list", option, "reminders", "--policy", "p@1", "--due-from", "2026-01-01T00:00:00Z")
     assert result.exit_code == OK
     assert result.stdout.split() == [
         "ID", "SOURCE", "PLACE", "DUE", "TIER", "TARGET", "POLICY", "ATTEMPT",
