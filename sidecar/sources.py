@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import Final
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from policies.table import PolicyTable
 from sidecar.assembly import Machinery
 from sidecar.config import Settings
-from sidecar.retention import Short, longest_delay_ms, short_retentions
+from sidecar.retention import Short, ledger_retention_ms, longest_delay_ms, short_retentions
 from sidecar.topics import source_topics
 
 log = logging.getLogger(__name__)
@@ -37,6 +37,7 @@ class Sources:
         self._table = table
         self._subscribed: list[str] | None = None  # None: not looked yet
         self._compacted: dict[str, bool] = {}
+        self._ledger_kept_ms = 0  # as long as was asked for
         self.partitions: dict[str, int] = {}  # of each source, as last seen
 
     def look(self) -> None:
@@ -47,7 +48,9 @@ class Sources:
             self._machinery.publisher.kafka_problem = f"no answer from Kafka: {error.args[0].str()}"
             raise
         self._machinery.publisher.kafka_problem = ""
-        policies = [version.policy for version in self._table().policies.values()]
+        table = self._table()
+        self._keep_ledger(table)
+        policies = [version.policy for version in table.policies.values()]
         found = self._without_compacted(source_topics(self._settings, policies, existing))
         self._count({topic: len(existing[topic].partitions) for topic in found})
         if found == self._subscribed:
@@ -91,6 +94,28 @@ class Sources:
             except (KafkaException, TimeoutError) as error:
                 log.warning("a topic's settings can't be read", extra={"topic": resource.name, "error": str(error)})
         return found
+
+    def _keep_ledger(self, table: PolicyTable) -> None:
+        """Let the ledger keep its blocks for as long as the policies ask for: there were others when it was made.
+
+        Never for less than it does, and not where a setting says how long. Where it is refused, `check_retention`
+        goes on saying what is missing.
+        """
+        ledger, wanted_ms = self._settings.ledger_topic, ledger_retention_ms(longest_delay_ms(table))
+        if self._settings.ledger.retention_ms or wanted_ms <= self._ledger_kept_ms:
+            return
+        self._ledger_kept_ms = wanted_ms
+        if not 0 <= int(self._configs([ledger]).get(ledger, {}).get("retention.ms", -1)) < wanted_ms:
+            return
+        entry = ConfigEntry("retention.ms", str(wanted_ms), incremental_operation=AlterConfigOpType.SET)
+        change = ConfigResource(ResourceType.TOPIC, ledger, incremental_configs=[entry])
+        try:
+            self._admin.incremental_alter_configs([change], request_timeout=ANSWER_S)[change].result(ANSWER_S + 1)
+        except (KafkaException, TimeoutError) as error:
+            extra = {"topic": ledger, "retention_ms": wanted_ms, "error": str(error)}
+            log.warning("the ledger's retention can't be raised to the longest delay and 7 days", extra=extra)
+        else:
+            log.info("the ledger's retention was raised", extra={"topic": ledger, "retention_ms": wanted_ms})
 
     def check_retention(self) -> list[Short]:
         """Say which sources, and whether the ledger, keep records for less than they may be held."""

@@ -11,7 +11,7 @@ from policies.table import EMPTY_TABLE, PolicyTable
 from sidecar.config import Settings
 from sidecar.metrics import Recorder
 from sidecar.sources import Sources
-from tests.unit.policy_world import DELAY, RETRY, table
+from tests.unit.policy_world import DAY_MS, DELAY, RETRY, table
 
 
 class Cluster:
@@ -21,6 +21,8 @@ class Cluster:
         self.settings: dict[str, dict[str, str]] = {topic: {} for topic in topics}
         self.subscribed: list[list[str]] = []
         self.away = False
+        self.refusal: int | None = None  # of changes
+        self.policies = EMPTY_TABLE
         self.publisher = SimpleNamespace(kafka_problem="")
         self.intake = SimpleNamespace(subscribe=self.subscribed.append)
         self.engine = SimpleNamespace(submit=self.submit)
@@ -43,16 +45,27 @@ class Cluster:
     def describe_configs(self, resources: list[Any], request_timeout: float) -> dict[Any, Future[Any]]:
         answers = {}
         for resource in resources:
-            defaults = {"cleanup.policy": "delete", "retention.ms": "-1"} | self.settings[resource.name]
+            defaults = {"cleanup.policy": "delete", "retention.ms": "-1"} | self.settings.get(resource.name, {})
             answers[resource] = Future[Any]()
             answers[resource].set_result({name: SimpleNamespace(value=value) for name, value in defaults.items()})
         return answers
+
+    def incremental_alter_configs(self, resources: list[Any], request_timeout: float) -> dict[Any, Future[Any]]:
+        [resource] = resources
+        answer = Future[Any]()
+        if self.refusal is None:
+            self.settings[resource.name] |= {entry.name: entry.value for entry in resource.incremental_configs}
+            answer.set_result(None)
+        else:
+            answer.set_exception(KafkaException(KafkaError(self.refusal)))
+        return {resource: answer}
 
 
 def sources(cluster: Cluster, policies: PolicyTable = EMPTY_TABLE, **settings: Any) -> Sources:
     machinery: Any = cluster
     admin: Any = cluster
-    return Sources(Settings(**settings), admin, machinery, lambda: policies)
+    cluster.policies = policies
+    return Sources(Settings(**settings), admin, machinery, lambda: cluster.policies)
 
 
 def test_what_the_policies_match_is_consumed_as_far_as_it_exists() -> None:
@@ -98,6 +111,42 @@ def test_brokers_that_are_away_are_a_problem_that_passes() -> None:
     assert cluster.publisher.kafka_problem == ""
 
 
+LEDGER = "tickover.tickover.ledger"
+
+
+@pytest.mark.parametrize(
+    ("before_ms", "setting", "after_ms"),
+    [
+        (7 * DAY_MS, "", 407 * DAY_MS),
+        (407 * DAY_MS, "", 407 * DAY_MS),
+        (500 * DAY_MS, "", 500 * DAY_MS),
+        (-1, "", -1),
+        (7 * DAY_MS, "3d", 7 * DAY_MS),
+    ],
+)
+def test_the_ledger_is_kept_for_as_long_as_policies_ask_for_later(before_ms: int, setting: str, after_ms: int) -> None:
+    cluster = Cluster("reminders", LEDGER)
+    cluster.settings[LEDGER]["retention.ms"] = str(before_ms)
+    looking = sources(cluster, ledger={"retention": setting} if setting else {})
+    looking.look()
+    assert cluster.settings[LEDGER]["retention.ms"] == str(before_ms)
+    cluster.policies = table(DELAY)
+    looking.look()
+    assert cluster.settings[LEDGER]["retention.ms"] == str(after_ms)
+
+
+def test_a_ledger_that_may_not_be_changed_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster("reminders", LEDGER)
+    cluster.settings[LEDGER]["retention.ms"] = "604800000"
+    cluster.refusal = KafkaError.TOPIC_AUTHORIZATION_FAILED
+    looking = sources(cluster, table(DELAY))
+    with caplog.at_level(logging.WARNING, "sidecar.sources"):
+        looking.look()
+        looking.look()
+    assert [record.__dict__["retention_ms"] for record in caplog.records] == [407 * DAY_MS]
+    assert cluster.subscribed == [["reminders"]]
+
+
 @pytest.mark.parametrize(
     ("topic", "setting", "value", "said"),
     [
@@ -114,8 +163,10 @@ def test_a_topic_that_may_forget_what_is_held_is_named_in_log_and_metric(
 ) -> None:
     cluster = Cluster("reminders", "tickover.tickover.ledger")
     cluster.settings[topic][setting] = value
+    cluster.refusal = KafkaError.TOPIC_AUTHORIZATION_FAILED
     looking = sources(cluster, table(DELAY))
     looking.look()
+    caplog.clear()
     with caplog.at_level(logging.WARNING, "sidecar.sources"):
         short = looking.check_retention()
     assert [(one.topic, one.setting) for one in short] == ([(topic, setting)] if said else [])
