@@ -61,17 +61,15 @@ def schedule(
         raise typer.BadParameter(str(error), param_hint="--spread") from error
     place = open_warehouse(warehouse, [*ONCE, *(spark or [])])
     from pipeline import dispatch
-    from pipeline.schedule import MARK, messages
+    from pipeline.schedule import MARK, messages, read_rows
 
     errand = dispatch.Errand("schedule", job_name(job), MARK, rate, slice_rows)
     if stop:
         dispatch.stop(place, errand)
         return
-    reader = place.spark.read.format(form)
-    frame = (reader.option("header", "true") if form == "csv" else reader).load(rows)
-    run_errand(
-        place, kafka_place(bootstrap_servers, kafka_option, "auto"), errand, messages(frame, source, job, spread_ms)
-    )
+    kafka = kafka_place(bootstrap_servers, kafka_option, "auto")
+    frame = read_rows(place.spark, form, rows)
+    run_errand(place, kafka, errand, messages(frame, source, job, spread_ms))
 
 
 def job_name(text: str) -> str:

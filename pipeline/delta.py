@@ -22,9 +22,17 @@ def check_available(spark: SparkSession, root: str) -> None:
     if DELTA_SETTINGS[EXTENSIONS] not in spark.conf.get(EXTENSIONS, ""):
         confs = " ".join(f"--conf {name}={value}" for name, value in DELTA_SETTINGS.items())
         raise PipelineError(
-            f"the tables of {root} are Delta's: add --spark spark.jars.packages={PACKAGE} "
+            f"{root} is Delta's: add --spark spark.jars.packages={PACKAGE} "
             f"(under spark-submit: --packages {PACKAGE} {confs})"
         )
+
+
+def is_table(spark: SparkSession, path: str) -> bool:
+    """Whether this directory is a table of Delta's, whatever Spark was started with."""
+    jvm: Any = spark._jvm
+    context: Any = spark._jsc
+    log = jvm.org.apache.hadoop.fs.Path(path.rstrip("/") + "/_delta_log")
+    return bool(log.getFileSystem(context.hadoopConfiguration()).exists(log))
 
 
 def append(frame: DataFrame, path: str, batch: int) -> None:

@@ -7,10 +7,13 @@ id         may be left out: then it is a hash of the row, so the same row is the
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame, Window
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from pipeline import delta
 from pipeline.errors import PipelineError
 from policies.duration import TIME_MAX_MS
 from sidecar.record import DELIVER_AT, ID, TARGET
@@ -20,17 +23,41 @@ ZONED: Final = r"(Z|[+-]\d\d:?\d\d)$"
 ID_BYTES_MAX: Final = 1_024
 MARK: Final = ID
 """The header by which a message that was sent is known again."""
+_DATA: Final = ("text or bytes", (T.StringType, T.BinaryType, T.NullType))
+_KINDS: Final = {
+    "key": _DATA,
+    "value": _DATA,
+    "due": ("epoch ms, a timestamp with a zone, or text", (T.NumericType, T.TimestampType, T.StringType, T.NullType)),
+    "headers": ("a map of text, or JSON of one", (T.MapType, T.ArrayType, T.StringType, T.NullType)),
+}
+_HEADER_NAMES: Final = ["key", "value"]
+
+
+def read_rows(spark: SparkSession, form: str, path: str) -> DataFrame:
+    """The input, as it is now. Raises PipelineError where there is none, or none of this form."""
+    if form == "delta":
+        delta.check_available(spark, path)
+    try:
+        if form != "delta" and delta.is_table(spark, path):  # Spark would read each file, those of older versions too
+            raise PipelineError(f"{path} is a Delta table, older versions and all: read it by --format delta")
+        reader = spark.read.format(form)
+        return (reader.option("header", "true") if form == "csv" else reader).load(path)
+    except PySparkException as error:
+        raise PipelineError(f"no input: {str(error).splitlines()[0]}") from error
+    except Py4JJavaError as error:  # of a format, or a kind of file system, that Spark doesn't have
+        raise PipelineError(f"no input: {error.java_exception.getMessage()}") from error
 
 
 def messages(rows: DataFrame, source: str, job: str, spread_ms: int) -> DataFrame:
     """Rows to `send` to the delay topic `source`, with their `due_ms`; `refused` says why one can't be.
 
     Due times are spread evenly over `spread_ms` from each, by a hash of the id: the same at every run. Raises
-    PipelineError when a column is missing.
+    PipelineError when a column is missing, or of a type that it can't be of.
     """
     absent = [name for name in ("topic", "due") if name not in rows.columns]
     if absent:
         raise PipelineError(f"the input has no column {', '.join(absent)}")
+    _check_types(rows.schema)
     named = rows.select(
         F.col("topic").cast("string").alias("target"),
         *(_bytes(rows, name).alias(name) for name in ("key", "value")),
@@ -66,6 +93,17 @@ def messages(rows: DataFrame, source: str, job: str, spread_ms: int) -> DataFram
         refused.alias("refused"),
         "due_ms",
     )
+
+
+def _check_types(schema: T.StructType) -> None:
+    """A number as a key, say, would be eight raw bytes: nobody means that."""
+    for name in _KINDS.keys() & set(schema.names):
+        wanted, kinds = _KINDS[name]
+        given = schema[name].dataType
+        element = given.elementType if isinstance(given, T.ArrayType) else None
+        odd = element is not None and not (isinstance(element, T.StructType) and element.names == _HEADER_NAMES)
+        if odd or not isinstance(given, kinds):
+            raise PipelineError(f"the input's column {name} is {given.simpleString()}, not {wanted}")
 
 
 def _bytes(rows: DataFrame, name: str) -> Column:

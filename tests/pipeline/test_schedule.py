@@ -108,6 +108,26 @@ def test_input_in_other_forms(spark) -> None:
         messages(frame.select("topic"), "r", "j", 0)
 
 
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        ("DATE '2030-01-02' AS due", "column due is date, not epoch ms, a timestamp"),
+        ("TIMESTAMP_NTZ '2030-01-02 03:04:05' AS due", "column due is timestamp_ntz, not epoch ms"),
+        ("true AS due", "column due is boolean, not epoch ms"),
+        ("5L AS due, 7L AS key", "column key is bigint, not text or bytes"),
+        ("5L AS due, struct(7) AS value", "column value is struct<col1:int>, not text or bytes"),
+        ("5L AS due, array('a') AS headers", "column headers is array<string>, not a map of text"),
+        ("5L AS due, 5 AS headers", "column headers is int, not a map of text, or JSON of one"),
+    ],
+)
+def test_columns_of_types_that_mean_something_else_are_refused(spark, column: str, said: str) -> None:
+    from pipeline.errors import PipelineError
+    from pipeline.schedule import messages
+
+    with pytest.raises(PipelineError, match=said):
+        messages(spark.sql(f"SELECT 'mail' AS topic, {column}"), "r", "j", 0)
+
+
 def test_running_again_sends_nothing_again(kafka, warehouse) -> None:
     from pipeline.sending import REPORT
 
