@@ -12,14 +12,14 @@ The cursor's rules (design: the journey of a record):
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import Executor, ThreadPoolExecutor
 from operator import attrgetter
 from typing import Any, Final
 
 from sidecar.change import ChangeBlock
 from sidecar.lane import Lane
 from sidecar.overflow import Change, Overflow, OverflowFull, OverflowLoss, OverflowUnavailable, Promotion
+from sidecar.overflow_jobs import Applying, Job
 from sidecar.rebuild_account import note_loss
 from sidecar.record import OFFSET_MAX, Held, Position
 from sidecar.withdrawal import forget_passed, overtaken
@@ -35,15 +35,6 @@ _cursor: Final = attrgetter("cursor")
 CHECK_MS: Final = 1_000
 RETRY_FIRST_MS: Final = 100
 RETRY_MAX_MS: Final = 500  # an overflow that is back is used again within a second
-
-
-@dataclass(slots=True)
-class _Job:
-    lanes: list[Lane]
-    future: Future[Any]
-    done: Callable[[Any], None]
-    undone: Callable[[], None]
-    writes: bool
 
 
 class OverflowWorker:
@@ -63,8 +54,9 @@ class OverflowWorker:
         self.soon_ms = min(SOON_MS, horizon_ms // 2)
         self._to_wheel = to_wheel
         self._executor = executor or ThreadPoolExecutor(1, "overflow")
-        self._jobs: deque[_Job] = deque()
+        self._jobs: deque[Job] = deque()
         self._applying = self._checking = False
+        self._latest = Applying({})
         self._finding = 0
         self._coming = 0  # records that promotions under way may bring
         self._check_at_ms = 0
@@ -112,9 +104,9 @@ class OverflowWorker:
         undone: Callable[[], None],
         writes: bool,
     ) -> None:
-        self._jobs.append(_Job(lanes, self._executor.submit(work), done, undone, writes))
+        self._jobs.append(Job(lanes, self._executor.submit(work), done, undone, writes))
 
-    def _finish(self, job: _Job) -> None:
+    def _finish(self, job: Job) -> None:
         try:
             result = job.future.result()
         except (OverflowUnavailable, OverflowFull) as error:
@@ -161,6 +153,11 @@ class OverflowWorker:
         ]
         now_ms = self._now_ms
         self._applying = True
+        latest = self._latest = Applying({lane: change.number for lane, change in ready})
+
+        def apply() -> None:
+            self._overflow.apply(changes, now_ms)
+            latest.happened = True
 
         def applied(_: None) -> None:
             self._applying = False
@@ -173,7 +170,7 @@ class OverflowWorker:
             self._applying = False
 
         involved = [lane for lane, _ in ready]
-        self._submit(involved, lambda: self._overflow.apply(changes, now_ms), applied, unapplied, writes=True)
+        self._submit(involved, apply, applied, unapplied, writes=True)
 
     # --- the cursor -----------------------------------------------------------------------------------------------
 
@@ -202,7 +199,7 @@ class OverflowWorker:
             return 0
         records_max = min(room, PROMOTION_RECORDS_MAX)
         lane.promised = until
-        acknowledged = lane.acknowledged
+        needed = self._latest.needed(lane)
         self._coming += records_max
 
         def promoted(result: Promotion) -> None:
@@ -218,7 +215,7 @@ class OverflowWorker:
 
         self._submit(
             [lane],
-            lambda: self._overflow.promote(lane.id, start, until, records_max, acknowledged),
+            lambda: self._overflow.promote(lane.id, start, until, records_max, needed()),
             promoted,
             unpromoted,
             writes=False,
@@ -252,7 +249,7 @@ class OverflowWorker:
         """Ask which of these ids the overflow has; False when it can't be asked just now."""
         if self._now_ms < self._retry_at_ms or lane.loss is not None or lane.dropped:
             return False
-        cursor, acknowledged = lane.cursor, lane.acknowledged
+        cursor, needed = lane.cursor, self._latest.needed(lane)
         self._finding += 1
 
         def done(answers: Mapping[str, Held]) -> None:
@@ -263,9 +260,7 @@ class OverflowWorker:
             self._finding -= 1
             unfound()
 
-        self._submit(
-            [lane], lambda: self._overflow.find(lane.id, ids, cursor, acknowledged), done, undone, writes=False
-        )
+        self._submit([lane], lambda: self._overflow.find(lane.id, ids, cursor, needed()), done, undone, writes=False)
         return True
 
     # --- loss -----------------------------------------------------------------------------------------------------

@@ -3,11 +3,12 @@ from itertools import pairwise
 import pytest
 
 from sidecar.change import ChangeBlock
-from sidecar.lane import Lane
+from sidecar.lane import NEVER, Lane
 from sidecar.overflow import NewerOverflowFormat, OverflowFull, OverflowLoss, OverflowUnavailable
 from sidecar.overflow_worker import JOBS_MAX, RETRY_FIRST_MS, RETRY_MAX_MS, OverflowWorker
-from sidecar.record import OFFSET_MAX, Held, LaneId, Position
+from sidecar.record import OFFSET_MAX, Held, LaneId, Position, Struck
 from sidecar.wheel import Wheel
+from sidecar.withdrawal import Place, take_out
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_overflow import FakeOverflow
 
@@ -243,3 +244,26 @@ def test_who_looks_for_ids_keeps_no_promotion_waiting(bench: Bench) -> None:
     bench.worker.apply(lanes, NOW_MS + HORIZON_MS)
     assert unfound == [True]
     assert not bench.worker.find(lanes[0], ["x"], pytest.fail, pytest.fail)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("asked_by", ["promotion", "id"])
+def test_a_redis_that_goes_back_behind_a_strike_on_its_way_gives_nothing(bench: Bench, asked_by: str) -> None:
+    [lane] = bench.lanes
+    cancelled = held(1, 2_000)._replace(trailer=[("tickover-id", b"a")])
+    lane.changes.append(change(1, cancelled))
+    bench.step(room=0)
+    copy = bench.overflow.copy()
+    assert take_out(lane, cancelled, in_memory=False) is Place.OVERFLOW
+    strike = Struck(cancelled.position, "a")
+    lane.changes.append(ChangeBlock(2, {}, set(), NEVER, -1, committed=True, struck=[strike]))
+    bench.worker.step(bench.lanes, NOW_MS, room=100 if asked_by == "promotion" else 0)
+    answers: list[object] = []
+    if asked_by == "id":
+        assert bench.worker.find(lane, ["a"], answers.append, lambda: None)
+    assert bench.executor.step(), "the strike is written"
+    bench.overflow.restore(copy)
+    bench.executor.run()
+    bench.worker.apply(bench.lanes, NOW_MS)
+    assert (lane.acknowledged, lane.skip) == (2, {})
+    assert lane.loss is not None
+    assert (bench.in_wheel, answers) == ([], [])
