@@ -147,7 +147,7 @@ class Order:
     def redone(self, held: Held) -> None:
         """A change block that the overflow hasn't has this record again."""
         key = self.key_of(held)
-        if key is not None:
+        if key is not None and held.source < 0:  # who was moved goes its own way
             self.on_the_way.add(held.offset)
             self.note(key, held, True, held.position)
 

@@ -59,9 +59,11 @@ def overtaken(lane: Lane, due_ms: int) -> list[Held]:
     """Take out what is on its way to the overflow and falls due too soon to wait for it: it goes into the wheel.
 
     Records of a change block will reach the overflow all the same: their offsets stay open, and promotion skips the
-    copies. Records in the order of their keys stay: the overflow may have one that must fire before.
+    copies. Records in the order of their keys stay: the overflow may have one that must fire before. But not those that
+    the cursor has passed, which were overtaken before a crash: nothing would ever bring them back.
     """
     stay = lane.order.on_the_way if lane.order is not None else ()
+    cursor = lane.cursor
     soon: list[Held] = []
     if lane.puts_due_ms <= due_ms:
         puts, lane.puts, lane.puts_due_ms = lane.puts, [], OFFSET_MAX
@@ -70,7 +72,8 @@ def overtaken(lane: Lane, due_ms: int) -> list[Held]:
     for change in lane.changes:
         if change.earliest.due_ms <= due_ms:
             waiting = [held for held in change.records.values() if held.offset not in lane.skip]
-            late = [held for held in waiting if held.due_ms <= due_ms and held.offset not in stay]
+            soon_due = [held for held in waiting if held.due_ms <= due_ms]
+            late = [held for held in soon_due if held.offset not in stay or held.position <= cursor]
             lane.skip.update((held.offset, held.position) for held in late)
             soon += late
             if not change.missing:

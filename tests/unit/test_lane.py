@@ -4,6 +4,7 @@ import pytest
 
 from sidecar.change import ChangeBlock, LedgerMark
 from sidecar.lane import NEVER, NOWHERE, Lane
+from sidecar.order import Order
 from sidecar.record import Held, LaneId, Position
 from sidecar.wheel import Wheel
 from sidecar.withdrawal import forget_passed, overtaken
@@ -66,6 +67,15 @@ def test_a_put_overtaken_before_it_was_sealed_is_simply_held(lane: Lane) -> None
     assert overtaken(lane, 100) == [held(0, 50)]
     assert lane.puts == [held(1, 600)]
     assert lane.skip == {}
+
+
+def test_in_the_order_of_keys_a_record_stays_on_its_way_unless_the_cursor_has_passed_it(lane: Lane) -> None:
+    lane.order = Order(lambda held: 1)
+    lane.changes.append(change(1, held(0, 50), held(1, 60)))
+    for record in lane.changes[0].records.values():
+        lane.order.redone(record)
+    lane.cursor = Position(50, 5)
+    assert overtaken(lane, 100) == [held(0, 50)], "it was overtaken before a crash, and no promotion will bring it"
 
 
 def test_a_block_known_from_before_waits_for_its_records(lane: Lane) -> None:

@@ -364,6 +364,14 @@ def test_what_has_fired_is_counted_until_it_is_handed_over_and_when_it_comes_bac
     assert seen == [(3, 20), (2, 30), (1, 40), (2, 30), (2, 30), (0, -1)]
 
 
+def test_a_moved_record_that_is_redone_goes_its_own_way() -> None:
+    order = BareOrder(lambda held: 1)
+    order.redone(held_at(5, 20)._replace(source=1))
+    assert (order.on_the_way, order.before(1, 9)) == (set(), None)
+    order.redone(held_at(6, 20))
+    assert (order.on_the_way, order.before(1, 9)) == ({6}, Tail(20, 6, True))
+
+
 def held_at(offset: int, due_ms: int) -> Held:
     return Held(due_ms, offset, "mail", -1, b"k", None, [], "reminders@1", None, 1, -1, [], -1, "", 0)
 
