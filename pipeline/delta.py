@@ -15,6 +15,8 @@ from pipeline.session import DELTA_SETTINGS, EXTENSIONS
 
 PACKAGE: Final = "io.delta:delta-spark_4.2_2.13:4.4.0"
 _WRITER: Final = "tickover"
+HISTORY: Final = 10
+"""Commits that are looked at first."""
 
 
 def check_available(spark: SparkSession, root: str) -> None:
@@ -64,11 +66,21 @@ def read(spark: SparkSession, path: str, schema: str) -> DataFrame:
 
 
 def last_batch(spark: SparkSession, path: str) -> int:
-    """The last batch that a table was given, -1 when it has none."""
-    numbers: Any = F.max(F.col("userMetadata").try_cast("int"))
-    [told] = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").agg(numbers).collect()
-    if told[0] is not None:
-        return int(told[0])
+    """The last batch that a table was given, -1 when it has none.
+
+    That is the newest commit with a number: Delta takes none that is lower. To look at all of them would take longer
+    with each; behind some compactions it is found by looking further.
+    """
+    asked = HISTORY
+    while True:
+        commits = spark.sql(f"DESCRIBE HISTORY delta.`{path}` LIMIT {asked}")
+        told = commits.select(F.col("userMetadata").try_cast("int").alias("batch")).collect()
+        numbers = [row.batch for row in told if row.batch is not None]
+        if numbers:
+            return int(max(numbers))
+        if len(told) < asked:
+            break
+        asked *= 10
     [found] = spark.read.format("delta").load(path).agg(F.max("batch")).collect()  # Delta keeps history for 30 days
     return -1 if found[0] is None else int(found[0])
 

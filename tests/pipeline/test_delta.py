@@ -1,7 +1,9 @@
 """Silver and gold in Delta: the same rows as in Parquet, each batch taken once, whatever ends the job."""
 
+import json
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,6 +66,19 @@ def test_a_batch_is_taken_once_an_empty_one_too(delta: Any) -> None:
     tables.append(again, delta.path(TABLE), 2)  # it had looked before the first one wrote
     assert (words(delta), words(delta, 0), words(delta, 1)) == (["a", "b", "c"], ["a", "b"], [])
     assert commits(delta, TABLE) == 3
+
+
+def test_what_a_table_has_is_asked_of_its_newest_commits(delta: Any) -> None:
+    write(delta, 0, "a")
+    log = Path(delta.path(TABLE, "_delta_log"))
+    compaction = {"commitInfo": {"timestamp": NOW_MS, "operation": "OPTIMIZE", "operationParameters": {}}}
+    for number in range(1, 20):
+        (log / f"{number:020}.json").write_text(json.dumps(compaction))
+    assert delta.batches(TABLE) == [0]  # behind more commits than are looked at first
+    write(delta, 1, "b")
+    assert list(log.glob(f"{20:020}.checkpoint*.parquet"))  # Delta itself doesn't read the older ones any more
+    (log / f"{1:020}.json").write_text("nor do we")
+    assert delta.batches(TABLE) == [0, 1]
 
 
 def test_a_table_of_an_older_version_lacks_columns(delta: Any) -> None:
