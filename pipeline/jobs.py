@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Any, Final
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -71,7 +72,10 @@ def reconcile(warehouse: Warehouse, export: str) -> dict[str, Any]:
 
 def _export(warehouse: Warehouse, path: str) -> tuple[DataFrame, DataFrame]:
     """(its records, where the ledger ended by `ledger_partition` when it began)."""
-    lines = warehouse.spark.read.schema(judge.EXPORT).json(path)
+    try:
+        lines = warehouse.spark.read.schema(judge.EXPORT).json(path)
+    except PySparkException as error:
+        raise PipelineError(f"no export: {str(error).splitlines()[0]}") from error
     last = [row.export for row in lines.where("export IS NOT NULL").limit(2).collect()]
     rows = lines.where("offset IS NOT NULL").drop("export")
     if len(last) != 1 or last[0].records != rows.count():

@@ -79,8 +79,9 @@ def test_what_was_put_into_a_run_is_found_by_name(kafka: Kafka, site: Site, ware
     Path(after).write_text("".join([*rows, foreign, last.replace('"records": 2', '"records": 3')]))
     assert judged(warehouse, after) == (states, [("missing_in_overflow", 1), ("unknown_in_overflow", 99)])
     Path(after).write_text("".join(rows))  # it was cut off
-    with pytest.raises(PipelineError, match="no whole export"):
-        jobs.reconcile(warehouse, after)
+    for export_file, said in ((after, "no whole export"), (f"{after}.gone", "no export: .* Path does not exist")):
+        with pytest.raises(PipelineError, match=said):
+            jobs.reconcile(warehouse, export_file)
 
     first = EMITTED + len(HOURS)
     forged(kafka, site, first)
