@@ -47,7 +47,8 @@ class Kind(Generic[Item]):
                 return parse_items(sys.stdin.read(INPUT_CHARACTERS_MAX), "stdin", self.model, self.noun)
             return parse_items(read_text(Path(file)), str(Path(file)), self.model, self.noun)
         except PolicyFileError as error:
-            raise failure_of(error) from None
+            unreadable = isinstance(error.__cause__, OSError)
+            raise Failure(str(error), Status.USAGE if unreadable else Status.FAILED) from None
         except UnicodeDecodeError:
             raise Failure("stdin: not UTF-8") from None
 
@@ -82,8 +83,3 @@ class Kind(Generic[Item]):
         """Delete the one that is there now, and no other."""
         etag = sidecar.call("GET", self.path(name)).headers.get("ETag", "")
         sidecar.call("DELETE", self.path(name), headers={"If-Match": etag})
-
-
-def failure_of(error: PolicyFileError) -> Failure:
-    """How a command ends for a file: it was named wrongly, or what it says is wrong."""
-    return Failure(str(error), Status.USAGE if isinstance(error.__cause__, OSError) else Status.FAILED)

@@ -9,11 +9,8 @@ from typing import Annotated
 
 import typer
 
-from policies.errors import PolicyFileError
-from policies.file import read_policies_file
 from sidecar.cli.configuration import ConfigOption, SetOption, settings_of
 from sidecar.cli.failure import Failure, Status
-from sidecar.cli.named import failure_of
 from sidecar.config import Settings
 from sidecar.ending import abandon
 from sidecar.logs import configure_logs
@@ -37,7 +34,6 @@ def run(
         config, given, group=group, kafka__bootstrap_servers=kafka, redis__url=redis, policies__file=policies
     )
     _require_extras(settings)
-    _require_policies(settings)
     configure_logs(settings.log)
     signal.signal(signal.SIGTERM, _nothing_to_stop)
     from sidecar.process import Process
@@ -102,12 +98,3 @@ def _require_extras(settings: Settings) -> None:
             raise Failure(
                 f"otel.enabled needs the extra `otel` ({error}): pip install 'tickover[otel]'", Status.USAGE
             ) from None
-
-
-def _require_policies(settings: Settings) -> None:
-    """The file of policies is there and can be understood: said before anything is started."""
-    try:
-        if settings.policies.file:
-            read_policies_file(settings.policies.file)
-    except PolicyFileError as error:
-        raise failure_of(error) from None

@@ -183,17 +183,6 @@ def test_run_gives_the_settings_to_the_process_and_ends_with_its_status(
     assert settings.redis.url == "redis://r"
 
 
-def test_run_says_what_is_wrong_with_its_policies_before_it_starts_anything(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    stand_in(monkeypatch, "sidecar.process")  # nothing in it: whoever wants to start finds no Process
-    missing = tickover("run", "--policies", str(tmp_path / "none.yaml"))
-    assert (missing.exit_code, "none.yaml: No such file" in missing.stderr) == (2, True), missing.stderr
-    (tmp_path / "wrong.yaml").write_text("name: a\nmatch: 3\n")
-    wrong = tickover("run", "--policies", str(tmp_path / "wrong.yaml"))
-    assert (wrong.exit_code, "wrong.yaml:" in wrong.stderr) == (1, True), wrong.stderr
-
-
 def test_demo_passes_its_options_and_status_on(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
 
