@@ -134,7 +134,7 @@ class Scene:
             self._raise_the_dead()
             return all(sidecar.is_ready() for sidecar in self.sidecars)
 
-        wait_until(ready, RECOVERY_S, lambda: f"not ready: {self.last_words()}")
+        wait_until(ready, RECOVERY_S, lambda: f"not ready: {[s.readiness for s in self.sidecars]} {self.last_words()}")
 
     def last_words(self) -> str:
         return "\n".join(sidecar.last_words()[-1_500:] for sidecar in self.sidecars)

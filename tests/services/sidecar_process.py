@@ -67,21 +67,25 @@ class Sidecar:
         module, environment = self.module, self._environment
         if self.failpoint:
             module, environment = "tests.faults.failpoints", {**environment, "TICKOVER_TEST_FAILPOINT": self.failpoint}
+        self.readiness = ""  # what /readyz said last
         command = [*self.prefix, sys.executable, "-m", module, "run"]
         self._process = subprocess.Popen(command, env=environment, stdout=self._output, stderr=self._output, cwd=ROOT)
 
     def wait_until_ready(self) -> None:
         """Until /readyz says that partitions are recovered and all services answer."""
-        wait_until(self.is_ready, START_S, lambda: f"the sidecar is not ready: {self.last_words()}")
+        wait_until(self.is_ready, START_S, lambda: f"not ready: {self.readiness} {self.last_words()}")
 
     def is_ready(self) -> bool:
         """What /readyz says; AssertionError when it has ended."""
         assert self._process is not None
         assert self._process.poll() is None, f"the sidecar ended while starting: {self.last_words()}"
         try:
-            return httpx.get(f"{self.url}/readyz", timeout=ANSWER_S).status_code == httpx.codes.OK
-        except httpx.TransportError:
+            answer = httpx.get(f"{self.url}/readyz", timeout=ANSWER_S)
+        except httpx.TransportError as error:
+            self.readiness = repr(error)
             return False
+        self.readiness = answer.text
+        return answer.status_code == httpx.codes.OK
 
     def stop(self) -> int:
         """SIGTERM, as an orchestrator does; returns the exit status.
