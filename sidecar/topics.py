@@ -121,12 +121,13 @@ def source_topics(settings: Settings, policies: Sequence[Policy], existing: Iter
     meant = compile_globs(glob for glob in globs if is_exact(glob) or glob.endswith(DEAD_LETTER_SUFFIX))
     named = [policy.dead_letter.topic for policy in policies if policy.dead_letter]
     letters = compile_globs([*settings.dead_letters.topics, *named])
+    own = settings.own_topics
     if anything is None:
         return []
     return sorted(
         name
         for name in existing
-        if name not in settings.own_topics
+        if name not in own
         and not name.startswith("__")
         and anything.match(name)
         and not (letters and letters.match(name) and not (meant and meant.match(name)))
