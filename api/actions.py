@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response
 
 from api.body import validated
 from api.dependencies import GivenPorts, GivenTrail, JsonBody, Writer, json_response
 from api.held import AGAIN_S, ID_BYTES_MAX, Partition, Text, missing_document, refuse_unknown, unavailable
+from api.message import Milliseconds
 from api.messages import PositionOut
 from api.openapi import body_of
 from api.ports import Acknowledged, Outgoing, Ports, SenderRefused, SenderUnavailable
@@ -42,8 +43,10 @@ class Reschedule(BaseModel):
     """When it is to be due: `delay`, from now, or `deliver_at`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    delay: StrictInt | str | None = Field(default=None, description="Duration, or milliseconds")
-    deliver_at: StrictInt | str | None = Field(default=None, description="Epoch milliseconds, or RFC 3339 with a zone")
+    delay: Milliseconds | str | None = Field(default=None, description="Duration, or milliseconds")
+    deliver_at: Milliseconds | str | None = Field(
+        default=None, description="Epoch milliseconds, or RFC 3339 with a zone"
+    )
 
     @model_validator(mode="after")
     def _one_time(self) -> "Reschedule":
@@ -64,7 +67,10 @@ class ReceiptOut(BaseModel):
     control: PositionOut
 
 
-ANSWERS: Final[dict[int | str, dict[str, Any]]] = {200: {"model": ReceiptOut}}
+ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"model": ReceiptOut},
+    202: {"model": ReceiptOut, "description": "Pending: its owner has not answered in time, and will obey"},
+}
 
 
 @router.delete("/v1/messages/{id:path}", responses=ANSWERS)

@@ -76,11 +76,12 @@ def create_app(ports: Ports) -> FastAPI:
     )
     app.state.ports = ports
     app.state.audit = AuditLog(ports.audit_sender, ports.audit_topic, ports.monotonic_s)
+    app.state.routes = tuple(route for part in PARTS for route in part.router.routes)
     problems.install(app)
     for part in PARTS:
-        for route in part.router.routes:
-            declared_access(route)
         app.include_router(part.router)
+    for route in app.state.routes:
+        declared_access(route)
     openapi.install(app, _BODIES)
     app.add_middleware(BodyLimit, limit_bytes=ports.limits.body_bytes)
     app.add_middleware(Audit, audit=app.state.audit, now_ms=ports.now_ms)

@@ -118,15 +118,30 @@ def validated(model: type[Model], body: Body) -> Model:
     try:
         return model.model_validate(body.value)
     except ValidationError as error:
-        raise invalid(error) from None
+        raise invalid(error, body.value) from None
     except RecursionError:
         raise unprocessable("too-deep", "The body is nested too deeply.") from None
 
 
-def invalid(error: ValidationError) -> Problem:
-    """What is wrong where, without what was given."""
-    errors = validation_errors(error.errors(include_url=False, include_input=False))
+def invalid(error: ValidationError, value: Any) -> Problem:
+    """What is wrong where in this value, without what was given."""
+    found = error.errors(include_url=False, include_input=False)
+    errors = validation_errors([{**one, "loc": _place(one["loc"], one["type"], value)} for one in found])
     return unprocessable("invalid-body", "The body does not fit the schema.", errors=errors)
+
+
+def _place(steps: tuple[int | str, ...], type: str, value: Any) -> list[int | str]:
+    """The steps that the body has: pydantic names those in between too that it tried, as kinds of a union."""
+    place: list[int | str] = []
+    for number, step in enumerate(steps, 1):
+        if isinstance(value, list) and isinstance(step, int) and step < len(value):
+            value = value[step]
+        elif isinstance(value, dict) and step in value:
+            value = value[str(step)]
+        elif type != "missing" or number < len(steps):
+            continue
+        place.append(step)
+    return place
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -2,11 +2,21 @@
 
 import base64
 import binascii
+import math
 import re
 import uuid
 from typing import Annotated, Final, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictInt,
+    WithJsonSchema,
+    model_validator,
+)
 
 from api.ports import Acknowledged, Limits, Outgoing
 from api.problems import Problem, unprocessable
@@ -32,6 +42,13 @@ def _topic(text: str) -> str:
     return text
 
 
+def _whole(given: object) -> object:
+    """A number with a fraction, rounded up: never early. JSON has one kind of numbers: 90000.0 is 90000."""
+    if isinstance(given, float):
+        return math.ceil(given) if given > 0 else math.floor(given)  # a negative one stays one, and is refused
+    return given
+
+
 def _printable(text: str) -> str:
     if _CONTROL_CHARACTER.search(text):
         raise ValueError("control characters are not allowed here")
@@ -55,6 +72,7 @@ class Binary(BaseModel):
 Topic = Annotated[str, AfterValidator(_topic), Field(max_length=249)]
 HeaderName = Annotated[str, AfterValidator(_printable), Field(min_length=1, max_length=NAME_LENGTH_MAX)]
 Content = str | Binary | None
+Milliseconds = Annotated[StrictInt, BeforeValidator(_whole), WithJsonSchema({"type": "number"})]
 
 
 class NewMessage(BaseModel):
@@ -74,11 +92,13 @@ class NewMessage(BaseModel):
     key: Content = None
     value: Content = None
     headers: list[tuple[HeaderName, Content]] | dict[HeaderName, Content] = Field(default_factory=list)
-    delay: StrictInt | str | None = Field(
+    delay: Milliseconds | str | None = Field(
         default=None, description="A duration: 250ms, 90s, 15m, 2h, 3d, PT90S, or milliseconds"
     )
-    deliver_at: StrictInt | str | None = Field(default=None, description="Epoch milliseconds, or RFC 3339 with a zone")
-    spread: StrictInt | str | None = Field(
+    deliver_at: Milliseconds | str | None = Field(
+        default=None, description="Epoch milliseconds, or RFC 3339 with a zone"
+    )
+    spread: Milliseconds | str | None = Field(
         default=None, description="How much later it may be, as a duration; limited by the policy's spread_max"
     )
     id: Annotated[str, AfterValidator(_printable), Field(min_length=1, max_length=ID_LENGTH_MAX)] | None = None

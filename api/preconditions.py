@@ -33,7 +33,9 @@ def expected_version(if_match: str | None, if_none_match: str | None, current: i
 def _matched(if_match: str, current: int, thing: str) -> int:
     if if_match.strip() != "*":
         if not _ETAGS.fullmatch(if_match):
-            raise Problem(422, "invalid-precondition", 'If-Match is a list of ETags like "3", or *.')
+            raise mismatch(
+                'If-Match is a list of ETags like "3", with their quotes, or *: this matches nothing.', current
+            )
         # Strong comparison: a weak tag (W/"3") matches nothing.
         if etag(current) not in _ETAG.findall(if_match):
             raise mismatch(f"The {thing} is not, or no longer, at this version.", current)

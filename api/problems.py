@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from policies.errors import words_of
@@ -86,7 +87,14 @@ def _of_router(request: Request, error: Exception) -> Response:
         405: f"{request.method} is not allowed here.",
     }.get(error.status_code, phrase)
     type = phrase.lower().replace(" ", "-")
-    return problem_response(Problem(error.status_code, type, detail, error.headers), request.url.path)
+    headers = {"Allow": _allowed(request)} if error.status_code == 405 else error.headers
+    return problem_response(Problem(error.status_code, type, detail, headers), request.url.path)
+
+
+def _allowed(request: Request) -> str:
+    """The methods of this path; the router names those of the first route that has it."""
+    routes = [route for route in request.app.state.routes if route.matches(request.scope)[0] is not Match.NONE]
+    return ", ".join(sorted({method for route in routes for method in route.methods}))
 
 
 def _of_parameters(request: Request, error: Exception) -> Response:

@@ -74,6 +74,7 @@ class Dead(NamedTuple):
     id: str | None
     due_ms: int  # the record's timestamp
     target: str = ""  # of a retry: where it failed
+    fires_ms: int = -1  # when it would have fired, if it is given up for that; -1: nothing was due
 
 
 class Quarantine(NamedTuple):

@@ -21,7 +21,7 @@ _ISO: Final = re.compile(
     re.ASCII,
 )
 _ISO_UNITS_MS: Final = (7 * DAY_MS, DAY_MS, 3_600_000, 60_000, 1_000)
-_ISO_CALENDAR: Final = re.compile(r"P[\d.]+[YM]", re.ASCII)
+_ISO_CALENDAR: Final = re.compile(r"P[\d.,]+[YM]", re.ASCII)
 _DIGITS: Final = re.compile(r"\d+", re.ASCII)
 _RFC_3339: Final = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:([Zz])|([+-])(\d\d):(\d\d))?", re.ASCII
@@ -29,10 +29,10 @@ _RFC_3339: Final = re.compile(
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 
 
-def parse_duration(given: object) -> int:
+def parse_duration(given: object, max_ms: int = DURATION_MAX_MS) -> int:
     """Milliseconds of `250ms`, `90s`, `15m`, `2h`, `3d`, ISO 8601 (`PT90S`) or a bare number of milliseconds.
 
-    A fraction of a millisecond counts as a whole one. Raises FormatError.
+    A fraction of a millisecond counts as a whole one. Raises FormatError, also beyond `max_ms`.
     """
     if isinstance(given, float):
         if not math.isfinite(given):
@@ -48,8 +48,8 @@ def parse_duration(given: object) -> int:
         raise FormatError("a duration is a text like 90s or a number of milliseconds", given)
     if duration_ms < 0:
         raise FormatError("a duration cannot be negative", given)
-    if duration_ms > DURATION_MAX_MS:
-        raise FormatError("a duration cannot be longer than 3650d", given)
+    if duration_ms > max_ms:
+        raise FormatError(f"a duration cannot be longer than {max_ms // DAY_MS}d", given)
     return duration_ms
 
 
@@ -59,7 +59,8 @@ def _duration_of_text(text: str) -> int:
     if plain := _PLAIN.fullmatch(text):
         whole, fraction, unit = plain.groups()
         return _ceiling(whole, fraction or "", _UNITS[unit or "ms"])
-    if (iso := _ISO.fullmatch(text)) and any(iso.groups()):
+    # ISO 8601 has both marks, and the comma first.
+    if (iso := _ISO.fullmatch(text.replace(",", "."))) and any(iso.groups()):
         return _duration_of_iso(text, iso.groups())
     if text.startswith("-"):
         raise FormatError("a duration cannot be negative", text)

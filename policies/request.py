@@ -123,7 +123,8 @@ def text_of(header: str, raw: Found) -> str:
 @lru_cache(DURATIONS_CACHED_MAX)
 def _cached_duration_of(header: str, raw: bytes) -> int:
     try:
-        return parse_duration(text_of(header, raw))
+        # What no policy allows is too far, for which its limit is the reason; what no calendar has is no duration.
+        return parse_duration(text_of(header, raw), TIME_MAX_MS)
     except FormatError as error:
         raise Refusal(BAD_HEADER, f"{header}: {error.problem}") from None
 

@@ -236,7 +236,7 @@ def _decide_delay(rule: Rule, facts: Facts, request: Request) -> Hold | Dead:
     if due_ms - timestamp_ms > rule.delay_max_ms:
         raise too_far(rule.label, rule.delay_max_ms)
     if 0 <= expires_ms < due_ms:
-        return Dead(EXPIRED, dead_letter, rule.label, 0, -1, message_id, timestamp_ms)
+        return Dead(EXPIRED, dead_letter, rule.label, 0, -1, message_id, timestamp_ms, fires_ms=due_ms)
     if rule.spread.max_ms:
         due_ms = _spread(rule, facts, request, due_ms, timestamp_ms + rule.delay_max_ms)
     # Hot: half the time of Hold(...), which is a Python function that does this.
@@ -248,8 +248,9 @@ def _decide_retry(rule: Rule, retry: Retry, facts: Facts, request: Request) -> H
     failed, first_failure_ms, error_class = read_failure(facts.controls, timestamp_ms)
     target, dead_letter = rule.topics_of(request.target)
 
-    def dead(reason: str) -> Dead:
-        return Dead(reason, dead_letter, rule.label, failed, first_failure_ms, request.id, timestamp_ms, target)
+    def dead(reason: str, fires_ms: int = -1) -> Dead:
+        told = dead_letter, rule.label, failed, first_failure_ms, request.id, timestamp_ms, target
+        return Dead(reason, *told, fires_ms)
 
     if failed > retry.attempts:
         return dead(ATTEMPTS_EXHAUSTED)
@@ -265,24 +266,17 @@ def _decide_retry(rule: Rule, retry: Retry, facts: Facts, request: Request) -> H
     if asked and due_ms - timestamp_ms > rule.delay_max_ms:
         raise too_far(rule.label, rule.delay_max_ms)
     if retry.timeout is not None and due_ms > first_failure_ms + retry.timeout:
-        return dead(TIMEOUT)
+        return dead(TIMEOUT, due_ms)
     if 0 <= request.expires_ms < due_ms:
-        return dead(EXPIRED)
+        return dead(EXPIRED, due_ms)
     if rule.spread.max_ms:
         too_far_ms = timestamp_ms + rule.delay_max_ms if asked else OFFSET_MAX
         timeout_ms = OFFSET_MAX if retry.timeout is None else first_failure_ms + retry.timeout
         due_ms = _spread(rule, facts, request, due_ms, min(too_far_ms, timeout_ms))
     return Hold(
-        due_ms,
-        target,
-        request.target_partition,
-        rule.label,
-        failed + 1,
-        first_failure_ms,
-        request.expires_ms,
-        dead_letter,
-        request.id,
-    )
+        due_ms, target, request.target_partition, rule.label, failed + 1, first_failure_ms, request.expires_ms,
+        dead_letter, request.id,
+    )  # fmt: skip
 
 
 def _spread(rule: Rule, facts: Facts, request: Request, due_ms: int, latest_ms: int) -> int:

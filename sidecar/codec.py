@@ -44,12 +44,14 @@ ERROR_LIMITS_BYTES: Final = {ERROR_CLASS: 1_024, ERROR_MESSAGE: 8_192}
 # What becomes of a reserved header on the way in, by name. A tickover-* name that isn't here is the user's own.
 CONTROL: Final = 1  # read by policies, gone from what is emitted
 _TRAILED_CONTROL: Final = 2  # read by policies, follows our own headers
-_COUNTED: Final = 3  # read by retry policies, which rewrite it
-_FIRST_MET: Final = 4
-_OWN: Final = 5  # replaced
+_NAME: Final = 3  # the same, last of all
+_COUNTED: Final = 4  # read by retry policies, which rewrite it
+_FIRST_MET: Final = 5
+_OWN: Final = 6  # replaced
 _KINDS: Final = {
     **dict.fromkeys(INSTRUCTIONS, CONTROL),
-    **dict.fromkeys(FAILURE | {ID}, _TRAILED_CONTROL),
+    **dict.fromkeys(FAILURE, _TRAILED_CONTROL),
+    ID: _NAME,
     **dict.fromkeys(COUNTED, _COUNTED),
     ORIGIN: _FIRST_MET,
     **dict.fromkeys(WRITTEN, _OWN),
@@ -87,7 +89,7 @@ def split(headers: Headers | None) -> Split:
         return _NOTHING
     user: Headers = []
     controls: dict[str, bytes | Repeated | None] = {}
-    trailer = counted = _NO_HEADERS
+    trailer = counted = ids = _NO_HEADERS
     origin = None
     size = 0
     for name, value in headers:
@@ -105,8 +107,12 @@ def split(headers: Headers | None) -> Split:
             controls[name] = value if name not in controls else REPEATED
             if kind == _COUNTED:
                 counted = [*counted, (intern(name), value)]
+            elif kind == _NAME:
+                ids = [*ids, (name, value)]
             else:
                 trailer = [*trailer, (intern(name), _cut(name, value))]
+    if ids:
+        trailer = [*trailer, *ids]
     return _new_tuple(Split, (user, controls, trailer, counted, origin, size))
 
 

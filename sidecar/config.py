@@ -7,7 +7,7 @@ or bytes. An attribute that holds a duration ends in `_ms`; the name that users 
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, SecretStr, ValidationError, model_validator
 
@@ -23,6 +23,7 @@ from sidecar.config_redis import EMBEDDED, RedisSettings
 from sidecar.config_sources import ConfigError, explain, gather, nest
 from sidecar.config_topics import AuditSettings, LedgerSettings, PoliciesSettings, QuarantineSettings
 from sidecar.config_values import (
+    AnyCase,
     Bytes,
     Client,
     Milliseconds,
@@ -101,10 +102,12 @@ class KafkaSettings(Section):
 class LogSettings(Section):
     """What is logged, to stderr. Payloads and header values never are."""
 
-    level: Literal["debug", "info", "warning", "error"] = Field(
+    level: Annotated[Literal["debug", "info", "warning", "error"], AnyCase] = Field(
         default="info", description="debug, info, warning or error"
     )
-    format: Literal["json", "text"] = Field(default="json", description="json: one object per line; text: for people")
+    format: Annotated[Literal["json", "text"], AnyCase] = Field(
+        default="json", description="json: one object per line; text: for people"
+    )
 
 
 class Settings(Section):
@@ -133,7 +136,8 @@ class Settings(Section):
         description="Longest span of the wheel, 1s to 10m",
     )
     start: Literal["earliest", "latest"] = Field(
-        default="earliest", description="Where a source without commit begins: earliest or latest"
+        default="earliest",
+        description="Where a source new to the group begins: earliest or latest; partitions added later: earliest",
     )
     tick_ms: int = Field(default=1, ge=1, le=10, description="Resolution of the wheel, milliseconds, 1 to 10")
     settle_interval_ms: int = Field(

@@ -84,6 +84,7 @@ def data_dir() -> Path:
         return Path(tempfile.gettempdir()) / "tickover"
 
 
+AnyCase: Final = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)  # log levels: `INFO`
 Milliseconds = Annotated[
     int,
     BeforeValidator(parse_duration, json_schema_input_type=str | int),

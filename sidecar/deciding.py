@@ -6,13 +6,26 @@ from typing import Final
 
 from policies.decision import TARGET_NOT_ALLOWED
 from policies.duration import TIME_MAX_MS
+from policies.request import ID_BYTES_MAX
 from policies.table import Act, Dead, Facts, Hold, PolicyTable, Quarantine, decide
-from sidecar.codec import Split, complete, headers_of, quarantine_headers, split
+from sidecar.codec import Controls, Split, complete, headers_of, quarantine_headers, split
 from sidecar.departure import dead
 from sidecar.lane import NOT_DECIDED, Lane
 from sidecar.ports import SourceRecord
 from sidecar.recall import Recall, Shape
-from sidecar.record import ID, NEVER_HELD, Arrival, Carried, Control, Departure, Headers, Held, Outcome, held_id
+from sidecar.record import (
+    ACTION,
+    ID,
+    NEVER_HELD,
+    Arrival,
+    Carried,
+    Control,
+    Departure,
+    Headers,
+    Held,
+    Outcome,
+    held_id,
+)
 from sidecar.recovery import table_version_at
 
 TOO_MANY_HEADERS: Final = "too_many_headers"
@@ -173,7 +186,8 @@ class Decider:
                 self._failed(decision.target, timestamp_ms)
             if decision.target in self._own_topics:
                 detail = "the target is one of tickover's own topics"
-                return self._quarantined(lane, record, offset, TARGET_NOT_ALLOWED, detail, headers)
+                departure = self._quarantined(lane, record, offset, TARGET_NOT_ALLOWED, detail, headers)
+                return departure._replace(id=decision.id)
             held = _held(record, offset, decision, parts)
             if held.target_partition >= self._partitions.get(held.target, -1):
                 return Arrival(held, headers or [])
@@ -187,7 +201,8 @@ class Decider:
         if isinstance(decision, Act):
             return Control(offset, *decision)
         assert isinstance(decision, Quarantine)
-        return self._quarantined(lane, record, offset, decision.reason, decision.detail, headers)
+        departure = self._quarantined(lane, record, offset, decision.reason, decision.detail, headers)
+        return departure._replace(id=_message_id(parts.controls))
 
     def _table_then(self, lane: Lane, offset: int, table: PolicyTable) -> PolicyTable:
         """The table that decided this record when it was read before a crash."""
@@ -208,6 +223,17 @@ class Decider:
             max(record.timestamp()[1], 0), offset, Outcome.QUARANTINED, reason, self._limits.quarantine,
             record.key(), record.value(), marked, "", 0, None,
         )  # fmt: skip
+
+
+def _message_id(controls: Controls) -> str | None:
+    """The id under which a quarantined record is looked up; the id of a control record is another one's."""
+    raw = controls.get(ID)
+    if ACTION in controls or not isinstance(raw, bytes) or not 0 < len(raw) <= ID_BYTES_MAX:
+        return None
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _redone(lane: Lane, held: Held) -> Held | None:
@@ -239,8 +265,10 @@ def _held(record: SourceRecord, offset: int, decision: Hold, parts: Split) -> He
 
 
 def _dead(lane: Lane, record: SourceRecord, offset: int, decision: Dead, parts: Split) -> Departure:
+    due_ms = decision.due_ms if decision.fires_ms < 0 else decision.fires_ms
     held = Held(
-        decision.due_ms, offset, decision.topic, -1, record.key(), record.value(), parts.user, decision.policy,
+        due_ms, offset, decision.topic, -1, record.key(), record.value(), parts.user, decision.policy,
         parts.origin, decision.attempt, decision.first_failure_ms, parts.trailer, -1, "", parts.size,
     )  # fmt: skip
-    return dead(lane, held, decision.topic, decision.reason)._replace(held_bytes=NEVER_HELD)
+    # Its letter says when it would have fired; the ledger, that it left as soon as it came.
+    return dead(lane, held, decision.topic, decision.reason)._replace(due_ms=decision.due_ms, held_bytes=NEVER_HELD)

@@ -12,10 +12,9 @@ REFERENCE_PART_MAX: Final = 64 * 1024  # a larger key, or larger headers, are le
 # Kafka's names of refusals, by what becomes of the record.
 TOO_LARGE: Final = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
 NO_TARGET: Final = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
+REFUSED_TOPIC: Final = "TOPIC_AUTHORIZATION_FAILED"  # to us, all of it, or to every client: Kafka's own topics
 # The topic is there, but not for this record: a compacted one takes none without a key, an ACL none from us.
-UNFIT: Final = frozenset(
-    {"INVALID_RECORD", "INVALID_TIMESTAMP", "POLICY_VIOLATION", "TOPIC_AUTHORIZATION_FAILED", "TOPIC_EXCEPTION"}
-)
+UNFIT: Final = frozenset({"INVALID_RECORD", "INVALID_TIMESTAMP", "POLICY_VIOLATION", REFUSED_TOPIC, "TOPIC_EXCEPTION"})
 # Perhaps only a neighbour in the batch is at fault: sent once more in a batch of its own.
 TRIED_ALONE: Final = TOO_LARGE | {"INVALID_RECORD", "INVALID_TIMESTAMP", "_INVALID_DIFFERENT_RECORD"}
 OF_RECORDS: Final = TRIED_ALONE | UNFIT | NO_TARGET  # a record is at fault, or the topic that it is for
@@ -48,6 +47,14 @@ def dead(lane: Lane, held: Held, topic: str, reason: str) -> Departure:
     )  # fmt: skip
 
 
+def given_up(lane: Lane, held: Held, reason: str) -> Departure:
+    """The departure of a held record to its dead letters. Its delivery is not made: the letter tells of the attempt
+    before, which failed, and the ledger of the one that was decided.
+    """
+    failed = held._replace(attempt=held.attempt - 1) if held.attempt else held
+    return dead(lane, failed, held.dead_letter, reason)._replace(attempt=held.attempt)
+
+
 def quarantined(topic: str, lane: Lane, parcel: Held | Departure, reason: str, detail: str) -> Departure:
     """The departure of a decided record to the quarantine topic."""
     source = lane.here + b"%d" % parcel.came_at
@@ -77,5 +84,5 @@ def by_reference(topic: str, lane: Lane, parcel: Held | Departure, detail: str) 
 def no_target(held: Held, partitions: int | None) -> str:
     """Why a record's target can't be emitted to."""
     if partitions is None:
-        return f"no topic {held.target}, or no permission to see it"
+        return f"no topic {held.target}, or no permission to see it or write to it"
     return f"topic {held.target} has {partitions} partitions, {held.target_partition} was asked for"

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from sidecar.batch import Batch
 from sidecar.codec import emission_headers, quarantine_headers
-from sidecar.departure import dead, no_target, quarantined
+from sidecar.departure import given_up, no_target, quarantined
 from sidecar.in_order import InOrder
 from sidecar.lane import Lane
 from sidecar.ready import Ready
@@ -191,7 +191,7 @@ class Emitter:
             self._arrive(lane, parcel, now_ms)
             return
         if 0 <= parcel.expires_ms < now_ms:
-            self._emit_departure(lane, dead(lane, parcel, parcel.dead_letter, "expired"), now_ms, alone)
+            self._emit_departure(lane, given_up(lane, parcel, "expired"), now_ms, alone)
             return
         count = self._targets.count_for(parcel, now_ms)
         if count is None and not self._targets.absent(parcel.target, now_ms):
@@ -239,7 +239,7 @@ class Emitter:
         topic = departure.topic
         known = topic in self._targets.partitions
         if not known and topic != self._quarantine and self._targets.absent(topic, now_ms):
-            detail = f"no dead-letter topic {topic}, or no permission to see it; the reason was {departure.reason}"
+            detail = f"no dead-letter topic {topic}, or no permission for it; the reason was {departure.reason}"
             no_place = quarantined(self._quarantine, lane, departure, "unknown_target", detail)
             self._emit_departure(lane, no_place, now_ms, alone)
         elif not known:
@@ -290,6 +290,7 @@ class Emitter:
             self.load.remove(self.in_order.drop(lane))
         self.returned.drop(lanes)
         self._targets.drop(lanes)
+        self.problem = ""  # what still waits for the quarantine topic says so again
 
     def _put_back(self, lane: Lane, records: list[Held]) -> None:
         """Records of an aborted transaction: due, and not handed over."""

@@ -144,9 +144,12 @@ class ExactlyOnce:
             self._closing = None
             name = next(name for name, output in self._outputs.items() if output is transaction.output)
             self._committer.submit(
-                lambda: finish(transaction, lambda: self._makers.successor(name)),
+                lambda: finish(transaction, partial(self._next_output, name)),
                 lambda ending: self._finished(transaction, name, ending),
             )
+
+    def _next_output(self, name: str, stuck: bool) -> TransactionalOutput:
+        return self._makers.successor(name) if stuck else self._makers.output(name)
 
     def unfinished(self, lanes: Iterable[Lane]) -> bool:
         """Something of these lanes is emitted or sealed and not yet a fact, or their offsets aren't committed."""

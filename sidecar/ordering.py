@@ -22,7 +22,7 @@ from policies.decision import ORDER_FULL
 from policies.model import Order as OrderPolicy
 from policies.table import PolicyTable
 from sidecar.chain import Tail
-from sidecar.departure import dead
+from sidecar.departure import given_up
 from sidecar.lane import Lane
 from sidecar.order import Key, Order
 from sidecar.overflow_scan import OverflowScan
@@ -173,7 +173,7 @@ class Ordering:
         if tail.due_ms > now_ms or key in order.chains:
             policy = self._orders[held.policy]
             if policy is not None and order.parked >= policy.parked_max and not again:
-                full = dead(lane, held, held.dead_letter, ORDER_FULL)
+                full = given_up(lane, held, ORDER_FULL)
                 return full if policy.when_full == "dead_letter" else None
             order.park(held.due_ms)
         return held

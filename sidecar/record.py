@@ -123,7 +123,7 @@ class Held(NamedTuple):
     """A record that was accepted and not yet settled, with the decision made for it.
 
     `headers` are the user's own, in order; what tickover adds is made at emission (`codec.py`).
-    `trailer` holds error headers and id as they came, which follow tickover's own headers.
+    `trailer` holds error headers and then the id as they came, which follow tickover's own headers.
     """
 
     due_ms: int

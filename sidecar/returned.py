@@ -80,6 +80,10 @@ class Returned:
             self._again(lane, parcel)
             return
         if name in way.UNFIT and topic != self._quarantine:
+            if self._transactional and name == way.REFUSED_TOPIC:  # each try spoils a transaction: apart from others
+                self._sick.add(topic)
+                self.one_by_one.add(topic)
+                self._targets.refused(topic)
             detail = f"refused by {topic}: {error.str()}"
             self.again.append((lane, quarantined(self._quarantine, lane, parcel, "unknown_target", detail)))
             return
@@ -152,11 +156,12 @@ class Returned:
         suspects: list[tuple[Lane, Held | Departure]] = [*generation.departures]
         suspects += [(lane, held) for lane, batch, _ in generation.batches for held in batch]
         generation.batches, generation.departures = [], []
-        self._alone_max = max(len(suspects) // 2, 1) if careful else ALONE_MAX
+        found = careful and (len(suspects) == 1 or cause.name() == way.REFUSED_TOPIC)  # all of these are for one topic
+        self._alone_max = max(len(suspects) // 2, 1) if careful and not found else ALONE_MAX
         for lane, parcel in suspects:
             if lane.dropped:
                 continue
-            if careful and len(suspects) == 1:
+            if found:
                 self.refuse(lane, parcel, cause, alone=True)
             else:
                 self._alone(lane, parcel)

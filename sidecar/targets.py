@@ -57,6 +57,11 @@ class Targets:
         """An emission was refused as if the topic were gone: ask again at the next record."""
         self.partitions.pop(topic, None)
 
+    def refused(self, topic: str) -> None:
+        """It takes nothing from us: for a while no record is tried, as if there were no such topic."""
+        self.forget(topic)
+        self._absent_ms[topic] = self._now_ms
+
     def suspend(self, topic: str) -> None:
         """It has partitions, and does not acknowledge: its records wait, longer each time."""
         until_ms, pause_ms = self._suspended.get(topic, (0, SUSPENDED_MS // 2))

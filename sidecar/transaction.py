@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sidecar.commit import CommitState, encode_metadata
+from sidecar.departure import GIVEN_UP, REFUSED_TOPIC
 from sidecar.generation import Generation, refusal
 from sidecar.lane import Lane
 from sidecar.ports import TransactionalOutput, TransactionalOutputs
@@ -27,6 +28,7 @@ NEVER_READY: Final = frozenset(
     {"TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED", "INVALID_TRANSACTION_TIMEOUT"}
 )
 INCOMPLETE: Final = "CONCURRENT_TRANSACTIONS"
+NOT_BEGUN: Final = "INVALID_TXN_STATE"  # before its commit was asked for: the brokers took none of its partitions
 ANSWER_S: Final = 5.0
 
 
@@ -170,7 +172,7 @@ def _begun(output: TransactionalOutput, makers: TransactionalOutputs, name: str)
     return output
 
 
-def finish(transaction: Transaction, successor: Callable[[], TransactionalOutput]) -> Ending:
+def finish(transaction: Transaction, successor: Callable[[bool], TransactionalOutput]) -> Ending:
     """Bring it to its end. Leaves its producer, or the `successor` of one that is stuck, in its next transaction."""
     output = transaction.output
     of_records = True
@@ -182,6 +184,7 @@ def finish(transaction: Transaction, successor: Callable[[], TransactionalOutput
             if not transaction.generation.failures:
                 _ask_for_failure(transaction)
         if transaction.failed or not _acknowledged(transaction):
+            _ask_for_refusal(transaction)
             return _abort(transaction, Aborted(None, of_records), successor)
         of_records = False
         if transaction.states:
@@ -241,6 +244,21 @@ def _ask_for_failure(transaction: Transaction) -> None:
     transaction.output.send_offsets({}, transaction.member, ANSWER_S)
 
 
+def _ask_for_refusal(transaction: Transaction) -> None:
+    """Raises that a topic is refused to us, if that is why the client has purged what was queued, of whatever topic."""
+    output, generation = transaction.output, transaction.generation
+    names = {failure.error.name() for failure in generation.failures}
+    if transaction.stuck or not names or names - GIVEN_UP:
+        return
+    nowhere = {lane.id: (state.low, "") for lane, state in transaction.states}  # it has failed, or is aborted next
+    try:
+        output.send_offsets(nowhere, transaction.member, ANSWER_S)
+    except output.refused as error:
+        if error.args[0].name() == REFUSED_TOPIC:
+            generation.failures = []
+            raise
+
+
 def _offsets(transaction: Transaction) -> dict[LaneId, tuple[int, str]]:
     """What to commit: each lane's state with the place of its own last block, which is known only now."""
     states = {lane.id: state for lane, state in transaction.states}
@@ -252,13 +270,19 @@ def _offsets(transaction: Transaction) -> dict[LaneId, tuple[int, str]]:
     return {lane: (state.low, encode_metadata(state)) for lane, state in states.items()}
 
 
-def _abort(transaction: Transaction, ending: Aborted, successor: Callable[[], TransactionalOutput]) -> Ending:
+def _abort(transaction: Transaction, ending: Aborted, successor: Callable[[bool], TransactionalOutput]) -> Ending:
     output, generation = transaction.output, transaction.generation
     refused = list(generation.failures)  # an abort reports everything that was under way as failed: that says nothing
     try:
-        output.abort(ANSWER_S)
+        try:
+            output.abort(ANSWER_S)
+        except output.refused as error:
+            if not ending.of_records or error.args[0].name() != NOT_BEGUN:
+                raise
+            output = successor(False)  # nothing to abort, and the client doesn't survive that answer
         if transaction.stuck:
-            output = successor()
+            output = successor(True)
+        if output is not transaction.output:
             output.init(ANSWER_S)
             ending = replace(ending, successor=output)
         output.begin()

@@ -27,7 +27,7 @@ dead_letter: {topic: ~no-such-dead-letters}
 name: conditional
 match: {topics: ["~conditional"], headers: {tenant: "gold"}}
 delay: {default: 1ms}
-target: {topic: ~strict-out}
+target: {topic: ~strict-out, allow: ["__*"]}
 """
 DELAY, DELIVER_AT, TARGET = "tickover-delay", "tickover-deliver-at", "tickover-target"
 PARTITION, EXPIRES, ID, ACTION = (

@@ -130,3 +130,26 @@ def test_a_target_made_later_is_found(site: Site) -> None:
         return bool(site.kafka.read_all(site.name(role)))
 
     wait_until(arrives, FOUND_S, lambda: "the new topic was never found")
+
+
+@pytest.mark.apart  # the reference broker keeps no topic to itself
+def test_a_topic_that_takes_nothing_from_us_spoils_no_other_s_transactions(site: Site, sidecar: Sidecar) -> None:
+    gold, internal = ("tenant", b"gold"), (TARGET, b"__consumer_offsets")
+    forbidden = [(None, b"forbidden %d" % n, [gold, internal]) for n in range(20)]
+    site.kafka.produce(site.name("conditional"), forbidden[:10])
+    reports = site.kafka.produce(site.name("conditional"), [(None, b"free %d" % n, [gold]) for n in range(10)])
+    site.kafka.produce(site.name("conditional"), forbidden[10:])
+    found: list[Message] = []
+
+    def all_found() -> bool:
+        messages = site.kafka.read_all(site.quarantine)
+        found[:] = [message for message in messages if (message.value() or b"").startswith(b"forbidden")]
+        return len(found) >= len(forbidden)
+
+    wait_until(all_found, FOUND_S, lambda: f"{len(found)} found {sidecar.last_words()}")
+    assert {message.value() for message in found} == {value for _, value, _ in forbidden}
+    assert {dict(headers_of(message))["tickover-reason"] for message in found} == {b"unknown_target"}
+    emitted = {message.value() for message in site.kafka.read_all(site.name("strict-out"))}
+    assert {report.value() for report in reports} <= emitted
+    unknown = [said for said in sidecar.messages("error") if "end is unknown" in said["message"]]
+    assert unknown == []

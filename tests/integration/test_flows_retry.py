@@ -222,7 +222,7 @@ def test_the_timeout_counts_from_the_first_failure(site: Site) -> None:
     assert flow.back(kept).headers() == flow.headers(kept, 1_000, 2, sent_ms - 8_500)
     dead = flow.back(given_up, "timeout-dlq")
     assert dead.headers() == [
-        *flow.headers(given_up, 0, 1, sent_ms - 9_500),
+        *flow.headers(given_up, 1_000, 1, sent_ms - 9_500),
         ("tickover-reason", b"timeout"),
         ("tickover-source", place(given_up)),
     ]

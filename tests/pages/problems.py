@@ -45,7 +45,7 @@ REASON: Final = re.compile(r"[a-z]+(_[a-z]+)*")
 # Call -> the arguments that hold type or reason, and words.
 RAISES: Final = {"Problem": (1, 2), "unprocessable": (0, 1), "JobRefused": (0, 1), "ScheduleRefused": (0, 1)}
 SETS_ASIDE: Final = {"Refusal", "Quarantine", "quarantined", "_quarantined"}
-GIVES_UP: Final = {"Dead", "dead"}
+GIVES_UP: Final = {"Dead", "dead", "given_up"}
 
 
 class Raised(NamedTuple):

@@ -68,7 +68,7 @@ def test_cancelled_with_its_receipt(api: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "header"), [({"delay": "2h"}, b"2h"), ({"delay": 1_500}, b"1500"), ({"deliver_at": NOW_MS}, None)]
+    ("body", "header"), [({"delay": "2h"}, b"2h"), ({"delay": 1_499.5}, b"1500"), ({"deliver_at": NOW_MS}, None)]
 )
 def test_rescheduled_with_its_receipt(api: World, body: dict[str, Any], header: bytes | None) -> None:
     hold(api, 8)

@@ -56,9 +56,22 @@ def test_metrics(api: World) -> None:
 def test_router_errors_are_problems(api: World) -> None:
     problem(api.call("GET", "/nothing"), 404, "not-found")
     problem(api.call("GET", "/v1/policies/"), 404, "not-found")
-    response = api.call("PATCH", "/v1/stats")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PATCH", "/v1/stats", "GET"),
+        ("POST", "/v1/policies", "GET"),
+        ("DELETE", "/v1/messages", "GET, POST"),
+        ("POST", "/v1/policies/reminders", "DELETE, GET, PUT"),
+        ("PUT", "/v1/messages/a", "DELETE, GET, PATCH"),
+    ],
+)
+def test_another_method_is_told_all_that_there_are(api: World, method: str, path: str, allowed: str) -> None:
+    response = api.call(method, path)
     problem(response, 405, "method-not-allowed")
-    assert response.headers["allow"] == "GET"
+    assert response.headers["allow"] == allowed
 
 
 @pytest.mark.parametrize("path", ["/v1/policies/%00", "/v1/policies/%ed%a0%80", "/%ff", "/v1/policies/..%2f"])
@@ -100,6 +113,9 @@ def test_description(api: World) -> None:
     assert post["security"] == [{}, {"token": []}]
     assert document["paths"]["/livez"]["get"]["security"] == [{}]
     assert set(post["responses"]) == {"202", "default"}
+    held = document["paths"]["/v1/messages/{id}"]
+    for action in (held["delete"], held["patch"], document["paths"]["/v1/messages/{id}/fire"]["post"]):
+        assert set(action["responses"]) == {"200", "202", "default"}
 
 
 def test_page_has_nothing_from_outside(api: World) -> None:

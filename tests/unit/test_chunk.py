@@ -36,6 +36,15 @@ def test_only_the_wanted_rows_come_back() -> None:
     assert ChunkCodec().unpack(blob, records[99].position, END) == []
 
 
+def test_of_places_alone_the_same_rows_come_back() -> None:
+    records = [held(offset, due_ms=1_000 + offset // 10, headers=[("h", b"v")]) for offset in range(100)]
+    ((_, blob),) = ChunkCodec().pack(records)
+    after, until = records[13].position, records[57].position
+    found = ChunkCodec(places_only=True).unpack(blob, after, until)
+    assert [one.position for one in found] == [one.position for one in records[14:58]]
+    assert all(one.value is None and not one.headers for one in found)
+
+
 def test_the_same_records_give_the_same_bytes() -> None:
     records = [held(offset, headers=[("h", b"%d" % offset)]) for offset in range(50)]
     copies = [Held(*record) for record in records]

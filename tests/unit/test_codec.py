@@ -31,10 +31,10 @@ def test_a_control_given_twice_or_as_null_is_told_apart() -> None:
 def test_marks_of_an_earlier_journey_are_replaced() -> None:
     """A retried record that comes back from a quarantine or a dead-letter topic."""
     came: Headers = [
-        ("mine", b"1"), ("tickover-due", b"1"), ("tickover-policy", b"old@1"), ("tickover-reason", b"x"),
-        ("tickover-source", b"t/0/1"), ("tickover-detail", b"d"), ("tickover-origin", b"first/0/9"),
-        ("tickover-attempt", b"2"), ("tickover-first-failure", b"3"), ("tickover-error-class", b"E"),
-        ("tickover-id", b"id"),
+        ("tickover-id", b"id"), ("mine", b"1"), ("tickover-due", b"1"), ("tickover-policy", b"old@1"),
+        ("tickover-reason", b"x"), ("tickover-source", b"t/0/1"), ("tickover-detail", b"d"),
+        ("tickover-origin", b"first/0/9"), ("tickover-attempt", b"2"), ("tickover-first-failure", b"3"),
+        ("tickover-error-class", b"E"),
     ]  # fmt: skip
     parts = split(came)
     held = Held(

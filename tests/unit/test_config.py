@@ -68,6 +68,8 @@ def test_the_file_can_be_named_by_the_environment(tmp_path: Path) -> None:
         ),
         ("TICKOVER_DATA_DIR", "/data", "data_dir", Path("/data")),
         ("TICKOVER_LOG__LEVEL", "debug", "log.level", "debug"),
+        ("TICKOVER_LOG__LEVEL", "WARNING", "log.level", "warning"),
+        ("TICKOVER_LOG__FORMAT", "Text", "log.format", "text"),
     ],
 )
 def test_forms_of_values(name: str, text: str, path: str, value: object) -> None:

@@ -1,14 +1,35 @@
 import pytest
 
+from policies.model import Policy, Versioned
+from policies.table import PolicyTable
+from sidecar.block import decode
 from sidecar.departure import EmissionError
+from sidecar.record import Headers, Outcome
 from tests.simulation.fake_kafka import VALUE_BYTES_MAX, FakeError, Refused
 from tests.simulation.workload import QUARANTINE
-from tests.unit.engine_bench import Bench
+from tests.unit.engine_bench import SOURCE, Bench
 
 
 @pytest.fixture(name="bench")
 def bench_fixture() -> Bench:
     return Bench()
+
+
+def retries() -> PolicyTable:
+    policy = Policy.model_validate(
+        {
+            "name": "retries",
+            "match": {"topics": [SOURCE]},
+            "retry": {"attempts": 5, "backoff": {"kind": "fixed", "delay": "1s"}},
+            "target": {"topic": "mail"},
+            "dead_letter": {"topic": "dead"},
+        }
+    )
+    return PolicyTable(1, {"retries": Versioned(policy, 1, "me", 0, "api")})
+
+
+def attempts_in_ledger(bench: Bench) -> list[int]:
+    return [attempt for record in bench.ledger for attempt in decode(record.value()).settled.attempts]
 
 
 def headers_in(bench: Bench, topic: str) -> dict[str, bytes | None]:
@@ -47,6 +68,20 @@ def test_what_expires_while_it_waits_is_a_dead_letter(bench: Bench) -> None:
     assert bench.values("mail") == []
 
 
+@pytest.mark.parametrize("failed", [1, 3])
+def test_a_retry_that_expires_while_it_waits_tells_of_the_attempt_that_failed(bench: Bench, failed: int) -> None:
+    bench.replica.engine.table = retries()
+    expires_ms = bench.clock.now_ms + 310
+    bench.send(b"v", 300, [("tickover-attempt", b"%d" % failed), ("tickover-expires-at", b"%d" % expires_ms)])
+    bench.run(100)
+    bench.clock.advance(1_000)
+    bench.wait_until(lambda: bench.values("dead"))
+    headers = headers_in(bench, "dead")
+    assert (headers["tickover-reason"], headers["tickover-attempt"]) == (b"expired", b"%d" % failed)
+    bench.wait_until(lambda: attempts_in_ledger(bench))
+    assert attempts_in_ledger(bench) == [failed + 1]  # as decided
+
+
 def test_a_missing_dead_letter_topic_makes_it_a_quarantined_one(bench: Bench) -> None:
     bench.broker.logs["dead"].clear()
     bench.send(b"v", 300, [("tickover-expires-at", b"%d" % (bench.clock.now_ms + 100))])
@@ -61,11 +96,43 @@ def test_a_missing_quarantine_topic_is_a_problem_that_passes(bench: Bench) -> No
     bench.send(b"v", headers=[("tickover-delay", b"never")])
     bench.run(1_000)
     assert QUARANTINE in bench.replica.emitter.problem
+    bench.replica.emitter.drop(set())
+    bench.run(6_000)
+    assert QUARANTINE in bench.replica.emitter.problem, "it is still waited for"
     bench.broker.create(QUARANTINE, 1)
     bench.wait_until(lambda: bench.values(QUARANTINE))
     bench.run(200)
     assert bench.replica.emitter.problem == ""
     assert bench.lane.low == 1
+
+
+def test_the_missing_quarantine_topic_is_no_problem_of_whom_the_record_has_left(bench: Bench) -> None:
+    bench.broker.logs[QUARANTINE].clear()
+    bench.send(b"v", headers=[("tickover-delay", b"never")])
+    bench.run(1_000)
+    assert bench.replica.emitter.problem
+    bench.replica.assignment.lost([bench.lane.id])
+    assert bench.replica.emitter.problem == ""
+
+
+@pytest.mark.parametrize(
+    ("headers", "ids"),
+    [
+        ([("tickover-id", b"a"), ("tickover-delay", b"never")], {0: "a"}),
+        ([("tickover-id", b"a"), ("tickover-delay", b"11d")], {0: "a"}),
+        ([("tickover-id", b"a"), ("tickover-id", b"b")], {}),
+        ([("tickover-id", b"\xff")], {}),
+        ([("tickover-id", b"")], {}),
+        ([("tickover-id", b"a" * 1_025)], {}),
+        ([("tickover-id", b"a"), ("tickover-action", b"dance")], {}),  # it is the id of whom it is meant for
+    ],
+)
+def test_the_ledger_has_the_id_of_what_is_quarantined_at_once(bench: Bench, headers: Headers, ids: object) -> None:
+    """By it the message is looked up."""
+    bench.send(b"v", headers=headers)
+    bench.wait_until(lambda: bench.ledger)
+    [settled] = [decode(record.value()).settled for record in bench.ledger]
+    assert (settled.outcomes, settled.ids) == ([Outcome.QUARANTINED], ids)
 
 
 @pytest.mark.parametrize("share", [1, 3])

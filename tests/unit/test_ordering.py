@@ -155,6 +155,7 @@ def test_at_the_limit_more_are_dead_lettered(bench: OrderBench) -> None:
     assert bench.values("mail") == [b"0", b"1", b"2"]
     assert bench.values("dead") == [b"3", b"4"]
     assert {dict(record.named or ())["tickover-reason"] for record in bench.records("dead")} == {b"order_full"}
+    assert {dict(record.named or ())["tickover-attempt"] for record in bench.records("dead")} == {b"1"}
 
 
 def test_a_record_handed_over_again_is_not_overtaken() -> None:

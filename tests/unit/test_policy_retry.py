@@ -32,23 +32,24 @@ def test_first_failure_is_kept_when_it_comes_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("controls", "reason"),
+    ("controls", "reason", "fires_ms"),
     [
-        ({"attempt": b"6"}, "attempts_exhausted"),
-        ({"attempt": b"2147483646"}, "attempts_exhausted"),
-        ({"error_class": b"app.ValidationError"}, "not_retryable"),
-        ({"first_failure": b"1699996400999"}, "timeout"),
-        ({"delay": b"3600001"}, "timeout"),
-        ({"deliver_at": b"1700003600001"}, "timeout"),
-        ({"expires_at": b"1700000000999"}, "expired"),
-        ({"attempt": b"6", "delay": b"500d"}, "attempts_exhausted"),
+        ({"attempt": b"6"}, "attempts_exhausted", -1),
+        ({"attempt": b"2147483646"}, "attempts_exhausted", -1),
+        ({"error_class": b"app.ValidationError"}, "not_retryable", -1),
+        ({"first_failure": b"1699996400999"}, "timeout", NOW_MS + 1_000),
+        ({"delay": b"3600001"}, "timeout", NOW_MS + 3_600_001),
+        ({"deliver_at": b"1700003600001"}, "timeout", 1_700_003_600_001),
+        ({"expires_at": b"1700000000999"}, "expired", NOW_MS + 1_000),
+        ({"attempt": b"6", "delay": b"500d"}, "attempts_exhausted", -1),
     ],
 )
-def test_a_retry_that_has_no_future_is_dead(controls: dict[str, Control], reason: str) -> None:
+def test_a_retry_that_has_no_future_is_dead(controls: dict[str, Control], reason: str, fires_ms: int) -> None:
     dead = retried(**controls)
     assert isinstance(dead, Dead)
     attempt = int(controls.get("attempt", b"1"))  # type: ignore[arg-type]
     assert (dead.reason, dead.topic, dead.attempt, dead.due_ms) == (reason, "orders-dlq", attempt, NOW_MS)
+    assert dead.fires_ms == fires_ms
 
 
 @pytest.mark.parametrize(

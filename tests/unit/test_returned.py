@@ -7,13 +7,14 @@ from sidecar.in_order import InOrder
 from sidecar.lane import Lane
 from sidecar.record import Departure, Held, LaneId, Position
 from sidecar.returned import Returned
-from sidecar.targets import Parcel, Targets
+from sidecar.targets import ANSWER_AGE_MAX_MS, Parcel, Targets
 from sidecar.wheel import Load, Wheel
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_transactions import TransactionError
 
 LANE = Lane(LaneId("in", 0), 0, Wheel(0, 1), Position(0, 0), ledger_start=0)
 TOO_LARGE = TransactionError("MSG_SIZE_TOO_LARGE", aborts=True)
+REFUSED = TransactionError("TOPIC_AUTHORIZATION_FAILED", aborts=True)
 SLOW = TransactionError("_PURGE_INFLIGHT")
 
 
@@ -151,3 +152,21 @@ class _Message:
 
     def value(self) -> bytes:
         return self._value
+
+
+def test_a_topic_that_is_refused_to_us_is_judged_as_a_whole_and_tried_apart_for_a_while() -> None:
+    bench = Bench()
+    forbidden, others = [held(offset, "forbidden") for offset in range(3)], [held(offset) for offset in range(3, 6)]
+    bench.returned.suspect(bench.generation([*forbidden, *others]), REFUSED, careful=False)
+    assert bench.attempt() == forbidden
+    bench.returned.suspect(bench.generation(forbidden), REFUSED, careful=True)
+    departures = [parcel for _, parcel in bench.returned.again if isinstance(parcel, Departure)]
+    assert [(parcel.offset, parcel.reason, parcel.topic) for parcel in departures] == [
+        (offset, "unknown_target", "quarantine") for offset in range(3)
+    ]
+    assert bench.targets.absent("forbidden", ANSWER_AGE_MAX_MS - 1)
+    assert not bench.targets.absent("forbidden", ANSWER_AGE_MAX_MS)
+    assert bench.returned.one_by_one == {"forbidden"}
+    assert bench.attempt() == others
+    bench.returned.passed_alone(bench.generation(forbidden))
+    assert bench.returned.one_by_one == set()

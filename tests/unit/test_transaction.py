@@ -94,7 +94,7 @@ def transaction(producer: Producer) -> Transaction:
 def finish(made: Transaction, successor: Producer | None = None) -> Ending:
     """With a successor only where one is due."""
 
-    def take() -> Any:
+    def take(stuck: bool) -> Any:
         assert successor is not None, "the producer is fine"
         return successor
 
@@ -176,6 +176,45 @@ def test_without_a_successor_nobody_knows() -> None:
 def test_a_transaction_that_failed_while_it_was_flushed_says_of_what() -> None:
     denied = TransactionError("TOPIC_AUTHORIZATION_FAILED", aborts=True)
     assert finish(transaction(Producer(left=(3,), ask=denied))) == Aborted(denied, of_records=True)
+
+
+DENIED = TransactionError("TOPIC_AUTHORIZATION_FAILED", aborts=True)
+NOT_BEGUN = TransactionError("INVALID_TXN_STATE", dies=True)
+
+
+def purged(producer: Producer) -> tuple[Producer, Transaction]:
+    """One whose records the client has purged by itself."""
+    made = transaction(producer)
+    made.generation.report(TransactionError("_PURGE_QUEUE"), None)
+    return producer, made
+
+
+def test_one_that_the_client_purged_is_asked_whether_a_topic_is_refused() -> None:
+    producer, made = purged(Producer(offsets=DENIED))
+    assert finish(made) == Aborted(DENIED, of_records=True)
+    assert producer.calls == ["flush", "offsets", "abort", "begin"]
+    assert made.generation.failures == []
+
+
+@pytest.mark.parametrize("producer", [Producer(), Producer(offsets=ABORT)], ids=["nothing", "something else"])
+def test_if_it_is_something_else_the_purged_records_are_given_up(producer: Producer) -> None:
+    _, made = purged(producer)
+    assert finish(made) == Aborted(None, of_records=True)
+    assert [failure.error.name() for failure in made.generation.failures] == ["_PURGE_QUEUE"]
+    assert "commit" not in producer.calls
+
+
+def test_one_of_which_the_brokers_took_nothing_is_aborted_and_the_producer_made_anew() -> None:
+    _, made = purged(Producer(offsets=DENIED, abort=NOT_BEGUN))
+    successor = Producer()
+    assert finish(made, successor) == Aborted(DENIED, of_records=True, successor=successor)  # type: ignore[arg-type]
+    assert successor.calls == ["init", "begin"]
+    assert not made.stuck
+
+
+def test_after_a_commit_was_asked_for_the_same_answer_may_mean_that_it_was_made() -> None:
+    producer = Producer(commit=ABORT, abort=NOT_BEGUN)
+    assert finish(transaction(producer), Producer()) == Broken("INVALID_TXN_STATE")
 
 
 def test_one_that_takes_nothing_more_is_asked_why() -> None:
