@@ -4,7 +4,7 @@ One line of JSON of about 200 bytes; the client refuses more than 4,095 characte
 version:
 
     {"tickover":1,"watermark":[due_ms,offset],"acknowledged":A,"block":E,"recovery":..,"rebuild":..,
-     "overflow_held":..,"topic_id":"..","leader_epoch":..,"rebuild_due":..}
+     "overflow_held":..,"topic_id":"..","leader_epoch":..,"rebuild_due":..,"partitions":..}
 
 L is the committed offset itself.
 """
@@ -29,7 +29,7 @@ class CommitState:
     """A lane at a commit: L, W, A, E and the pointers into the ledger partition where its blocks are.
 
     `block_offset` is the ledger offset of this commit's own last block. `topic_id` and `leader_epoch` are the
-    source's: a commit of another topic of the same name is not ours to go on from.
+    source's: a commit of another topic of the same name is not ours to go on from. `partitions`: see `Start`.
     """
 
     low: int
@@ -42,6 +42,7 @@ class CommitState:
     topic_id: str
     leader_epoch: int
     rebuild_due_ms: int = _INT64_MAX  # latest due time of what the rebuild pointer pins, -1 when that is nothing
+    partitions: int = 0
 
 
 def encode_metadata(state: CommitState) -> str:
@@ -58,6 +59,7 @@ def encode_metadata(state: CommitState) -> str:
             "topic_id": state.topic_id,
             "leader_epoch": state.leader_epoch,
             "rebuild_due": state.rebuild_due_ms,
+            "partitions": state.partitions,
         }
     )
     if len(text) > METADATA_BYTES_MAX:
@@ -97,6 +99,7 @@ def decode_metadata(offset: int, text: str) -> CommitState | None:
             topic_id=_text(fields["topic_id"]),
             leader_epoch=_integer(fields["leader_epoch"]),
             rebuild_due_ms=_integer(fields["rebuild_due"]),
+            partitions=_integer(fields.get("partitions", 0)),  # earlier versions had none
         )
     except (KeyError, TypeError, ValueError) as error:
         raise LedgerFormatError(f"commit metadata with a field missing or wrong: {error!r}") from error

@@ -5,9 +5,9 @@ process's transaction is open and its offsets can't be known, and the engine mus
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -23,8 +23,20 @@ log = logging.getLogger(__name__)
 COMMITTED_TIMEOUT_S: Final = 3.0  # an open transaction hides them: asked again, and problems are shown meanwhile
 
 
+class _Topic(NamedTuple):
+    """What `Start` says of a topic."""
+
+    id: str
+    partitions: int
+
+
+_UNKNOWN: Final = _Topic("", 0)
+
+
 class KafkaStarts:
-    """With `start_latest`, a source without a commit begins at its end instead of its beginning."""
+    """With `start_latest`, a source that is new to the group begins at its end instead of its beginning. Partitions
+    added to it later begin at their beginning all the same: what is sent before they are noticed would be lost.
+    """
 
     def __init__(self, client: Mapping[str, str], group: str, start_latest: bool) -> None:
         self._start_latest = start_latest
@@ -47,29 +59,48 @@ class KafkaStarts:
     def _known(self, lanes: Sequence[LaneId]) -> dict[LaneId, Start]:
         if self._consumer is None:
             self._consumer, self._admin = Consumer(self._settings), AdminClient(self._client)
-        topic_ids = _answered("topics", lambda: self._topic_ids({lane.topic for lane in lanes}))
-        wanted = [TopicPartition(lane.topic, lane.partition) for lane in lanes]
-        # Of an open transaction nobody hears but that it takes long.
-        commits = _answered(
-            "commits (a transaction that stays open hides them: `tickover doctor` finds it)",
-            lambda: self._consumer.committed(wanted, timeout=COMMITTED_TIMEOUT_S),
-        )
+        topics = _answered("topics", lambda: self._topics({lane.topic for lane in lanes}))
+        commits = self._committed(lanes)
+        new = {one.topic for one in commits if one.error is None and one.offset == OFFSET_INVALID}
+        when_new = self._partitions_when_new(new, topics) if self._start_latest else {}
         starts: dict[LaneId, Start] = {}
         for committed in commits:
             lane = LaneId(committed.topic, committed.partition)
             if committed.error is not None:
                 log.warning("no answer about a commit", extra={"lane": str(lane), "error": str(committed.error)})
                 continue
-            topic_id = topic_ids.get(lane.topic, "")
-            if (start := _answered("a log", partial(self._start, committed, topic_id))) is not None:
+            topic = topics.get(lane.topic, _UNKNOWN)
+            if lane.topic in when_new:
+                topic = topic._replace(partitions=when_new[lane.topic])
+            if (start := _answered("a log", partial(self._start, committed, topic))) is not None:
                 starts[lane] = start
         return starts
+
+    def _committed(self, lanes: Iterable[LaneId]) -> list[TopicPartition]:
+        wanted = [TopicPartition(lane.topic, lane.partition) for lane in lanes]
+        # Of an open transaction nobody hears but that it takes long.
+        commits: list[TopicPartition] = _answered(
+            "commits (a transaction that stays open hides them: `tickover doctor` finds it)",
+            lambda: self._consumer.committed(wanted, timeout=COMMITTED_TIMEOUT_S),
+        )
+        return commits
+
+    def _partitions_when_new(self, names: set[str], topics: Mapping[str, _Topic]) -> dict[str, int]:
+        """How many partitions these topics had when they were new to the group, as the commits of others have it."""
+        lanes = [LaneId(name, n) for name in names for n in range(topics.get(name, _UNKNOWN).partitions)]
+        counts: dict[str, int] = {}
+        for committed in self._committed(lanes) if lanes else ():
+            state = decode_metadata(committed.offset, committed.metadata or "") if committed.error is None else None
+            if state is not None and state.partitions:
+                counts[committed.topic] = min(state.partitions, counts.get(committed.topic, state.partitions))
+        return counts
 
     def close(self) -> None:
         """Let go of the clients. Not by the consumer's own close, which waits for brokers that are away."""
         self._consumer = self._admin = None
 
-    def _start(self, committed: TopicPartition, topic_id: str) -> Start | None:
+    def _start(self, committed: TopicPartition, topic: _Topic) -> Start | None:
+        topic_id = topic.id
         state = decode_metadata(committed.offset, committed.metadata or "")
         known_id = state.topic_id if state is not None else ""
         place = {"topic": committed.topic, "partition": committed.partition}
@@ -82,34 +113,37 @@ class KafkaStarts:
             )  # a new partition is known from now on
             return None
         if committed.offset == OFFSET_INVALID:
-            return Start(end if self._start_latest else first, "", topic_id)
+            added = committed.partition >= topic.partitions > 0
+            return Start(end if self._start_latest and not added else first, "", *topic)
         if committed.offset > end or (known_id and topic_id and known_id != topic_id):
             log.error(
                 "this topic was deleted and created again, or lost records: its old commit is not used",
                 extra={**place, "committed": committed.offset},
             )
-            return Start(first, "", topic_id)
+            return Start(first, "", *topic)
         offset = max(committed.offset, first)
         if offset > committed.offset:
             log.error(
                 "the source's retention took records that were open here",
                 extra={**place, "from": committed.offset, "count": offset - committed.offset},
             )
-        return Start(offset, committed.metadata or "", topic_id or known_id)
+        partitions = (state.partitions if state is not None else 0) or topic.partitions
+        return Start(offset, committed.metadata or "", topic_id or known_id, partitions)
 
-    def _topic_ids(self, topics: set[str]) -> dict[str, str]:
-        """Kafka's ids of topics; a broker that has none to give (before 2.8, or the mock) gives an empty answer."""
+    def _topics(self, topics: set[str]) -> dict[str, _Topic]:
+        """Their ids and sizes; a broker that has no ids to give (before 2.8, or the mock) gives an empty answer."""
         cluster = self._admin.list_topics(next(iter(topics)), timeout=ANSWER_TIMEOUT_S)
         if cluster.controller_id not in cluster.brokers:
             return {}  # the mock: it has no controller, and the client would wait for one until the time is up
         answers = self._admin.describe_topics(TopicCollection(sorted(topics)), request_timeout=ANSWER_TIMEOUT_S)
-        ids: dict[str, str] = {}
+        found: dict[str, _Topic] = {}
         for topic, answer in answers.items():
             try:
-                ids[topic] = str(answer.result(ANSWER_TIMEOUT_S + 1).topic_id)  # the request's own limit comes first
+                described = answer.result(ANSWER_TIMEOUT_S + 1)  # the request's own limit comes first
+                found[topic] = _Topic(str(described.topic_id), len(described.partitions))
             except (KafkaException, TimeoutError) as error:
                 log.warning("no answer about a topic", extra={"topic": topic, "error": str(error)})
-        return ids
+        return found
 
 
 def _answered(what: str, ask: Callable[[], Any]) -> Any:

@@ -75,6 +75,7 @@ class Lane:
     committed_watermark: Position = NOWHERE  # W as far as a commit has it: the overflow may be tidied up to here
     tidy_asked: bool = False
     loss: Loss | None = None  # Redis lacks something: no puts, no promotion until it is rebuilt
+    source_partitions: int = 0  # how many the source had when it was new to the group; 0: not known
     intake_held: bool = False  # intake of this lane waits for its rebuild
     topic_id: str = ""  # Kafka's id of the source: a topic created anew under the same name is another one
     accepted: int = 0

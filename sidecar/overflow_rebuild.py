@@ -37,6 +37,7 @@ class RedisRebuild:
         self._link = Link(client)
         self._group = group
         self._overflow = RedisOverflow(client, group)  # its codec and its read-ahead are this thread's own
+        self._places = RedisOverflow(client, group, places_only=True)
 
     def place(self, lane: LaneId) -> int:
         """See `RebuildStore.place`."""
@@ -70,6 +71,10 @@ class RedisRebuild:
     def read(self, lane: LaneId, after: Position, records_max: int, acknowledged: int) -> Promotion:
         """See `RebuildStore.read`."""
         return self._overflow.promote(lane, after, END, records_max, acknowledged)
+
+    def places(self, lane: LaneId, after: Position, records_max: int, acknowledged: int) -> Promotion:
+        """See `RebuildStore.places`."""
+        return self._places.promote(lane, after, END, records_max, acknowledged)
 
 
 def _slot(keys: LaneKeys, member: bytes, level: Level) -> str:

@@ -42,12 +42,14 @@ _size = attrgetter("size")
 
 
 class RedisOverflow:
-    """The overflow of all lanes of one consumer group. For one thread at a time."""
+    """The overflow of all lanes of one consumer group. For one thread at a time. With `places_only`, of records that
+    are read only due times and offsets are there.
+    """
 
-    def __init__(self, client: Client, group: str) -> None:
+    def __init__(self, client: Client, group: str, places_only: bool = False) -> None:
         self._link = Link(client)
         self.group = group
-        self._codec = ChunkCodec()
+        self._codec = ChunkCodec(places_only=places_only)
         self._read_aheads: OrderedDict[LaneId, ReadAhead] = OrderedDict()
         self._sweep = Sweep()
 

@@ -123,10 +123,13 @@ class OverflowWorker:
         if not self._full or job.writes:
             if self.problem:
                 log.info("the overflow is back")
-            self.problem = ""
-            self._full = False
-            self._retry_ms = RETRY_FIRST_MS
+            self._forget_problem()
         job.done(result)
+
+    def _forget_problem(self) -> None:
+        self.problem = ""
+        self._full = False
+        self._retry_ms = RETRY_FIRST_MS
 
     def _note_problem(self, problem: str) -> None:
         if not self.problem:
@@ -273,6 +276,8 @@ class OverflowWorker:
             return
         asked = [(lane, lane.acknowledged) for lane in lanes if lane.overflow_used and lane.loss is None]
         self._check_at_ms = self._now_ms + CHECK_MS
+        if self.problem and (self._full or not asked) and not any(lane.changes for lane in lanes):
+            self._forget_problem()  # with the partitions that had it: nobody waits for Redis any more
         if not asked:
             return
         self._checking = True

@@ -28,12 +28,14 @@ class SourceRecord(Protocol):
 class Start(NamedTuple):
     """Where a lane begins: its committed offset and metadata, cut to what the source still has.
 
-    `metadata` is empty where nothing was committed.
+    `metadata` is empty where nothing was committed. `partitions`: how many the source had when it was new to the group;
+    0: not known.
     """
 
     offset: int
     metadata: str
     topic_id: str
+    partitions: int = 0
 
 
 class Starts(Protocol):

@@ -18,7 +18,7 @@ it runs in a thread of its own, driven by `rebuild_worker.py`.
 """
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Final, NamedTuple
@@ -59,7 +59,8 @@ class Sources(NamedTuple):
 class _Bunch:
     """Entries taken from the ledger and not yet written."""
 
-    blocks: list[tuple[int, list[Held], list[Struck]]] = field(default_factory=list)
+    # Number, entries, the offsets under which their records came, strikes.
+    blocks: list[tuple[int, list[Held], list[int], list[Struck]]] = field(default_factory=list)
     records: int = 0  # and strikes
 
     def is_full(self) -> bool:
@@ -157,9 +158,12 @@ class LaneRebuild:
         if not self._ended:
             self._collect()
         bunch, plan = self._bunch, self.plan
-        offsets = sorted({entry.came_at for _, entries, _ in bunch.blocks for entry in entries})
+        wanted = [offset for _, _, came_at, _ in bunch.blocks for offset in came_at]
+        offsets = sorted(set(wanted))
         found = self._sources.source.fetch(plan.lane, offsets) if offsets else {}
-        redos, gone = self._redos(bunch, found)
+        # Let go of each as soon as it is used: freed later, out of memory that has gone cold, it costs as much again.
+        take = found.pop if len(offsets) == len(wanted) else found.get
+        redos, gone = self._redos(bunch, take)
         if self._ended:
             redos.append(Redo(redos[-1].last if redos else self._hw, plan.acknowledged, ()))
         self._store.redo(plan.lane, redos, now_ms)
@@ -209,20 +213,22 @@ class LaneRebuild:
         # Copies of blocks that are there may have been struck out by one that isn't.
         struck = struck_out(block.settled) if block.number > self._hw else []
         if block.number > self._hw and (held or struck):
-            self._bunch.blocks.append((block.number, held, struck))
+            self._bunch.blocks.append((block.number, held, [entry.came_at for entry in held], struck))
             self._bunch.records += len(held) + len(struck)
 
-    def _redos(self, bunch: _Bunch, found: Mapping[int, SourceRecord]) -> tuple[list[Redo], list[tuple[int, int]]]:
+    def _redos(
+        self, bunch: _Bunch, take: Callable[[int, None], SourceRecord | None]
+    ) -> tuple[list[Redo], list[tuple[int, int]]]:
         """The bunch with its payloads, as few scripts as the limits allow; and places whose records are gone."""
         redos: list[Redo] = []
         gone: list[tuple[int, int]] = []
         records: list[Held] = []
         strikes: list[Struck] = []
         before, last, size = self._hw, self._hw, 0
-        for number, entries, struck in bunch.blocks:
+        for number, entries, came_at, struck in bunch.blocks:
             fresh = []
-            for entry in entries:
-                record = found.get(entry.came_at)
+            for entry, offset in zip(entries, came_at, strict=True):
+                record = take(offset, None)
                 if record is None:
                     gone.append(entry[:2])
                 else:
@@ -245,8 +251,8 @@ class LaneRebuild:
     def _read_back(self, now_ms: int) -> int:
         """Count what Redis has now."""
         plan, settled = self.plan, self._settled
-        page = self._store.read(plan.lane, self._read_to, READ_BACK_RECORDS_MAX, plan.acknowledged)
-        self._there.add([held[:2] for held in page.records if held.offset not in settled], plan)
+        page = self._store.places(plan.lane, self._read_to, READ_BACK_RECORDS_MAX, plan.acknowledged)
+        self._there.add([place for place in map(_place, page.records) if place[1] not in settled], plan)
         self._read_to = page.cursor
         if page.cursor.offset == OFFSET_MAX:
             self._reconcile()

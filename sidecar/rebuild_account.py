@@ -1,7 +1,7 @@
 """What a rebuild is told, what it counts, and what comes of it. `rebuild.py` does it."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -30,8 +30,9 @@ class SourceUnavailable(Exception):
 class SourceLog(Protocol):
     """Reading a source by offset, beside the group."""
 
-    def fetch(self, lane: LaneId, offsets: Sequence[int]) -> Mapping[int, SourceRecord]:
-        """The records at these ascending offsets; those that the source has no more are left out.
+    def fetch(self, lane: LaneId, offsets: Sequence[int]) -> dict[int, SourceRecord]:
+        """The records at these ascending offsets, for the caller to keep; those that the source has no more are left
+        out.
 
         Raises SourceUnavailable.
         """
@@ -54,6 +55,9 @@ class RebuildStore(Protocol):
 
     def read(self, lane: LaneId, after: Position, records_max: int, acknowledged: int) -> Promotion:
         """Records with position > after, as `Overflow.promote`; the last promotion's cursor ends in OFFSET_MAX."""
+
+    def places(self, lane: LaneId, after: Position, records_max: int, acknowledged: int) -> Promotion:
+        """As `read`, but of the records only due times and offsets are there: half the cost."""
 
 
 @dataclass(frozen=True, slots=True)

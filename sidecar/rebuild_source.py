@@ -14,6 +14,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from sidecar.kafka import ANSWER_TIMEOUT_S, client_log, is_fatal
+from sidecar.ports import SourceRecord
 from sidecar.rebuild_account import SourceUnavailable
 from sidecar.record import LaneId
 
@@ -47,9 +48,9 @@ class KafkaSourceLog:
         self._end = -1  # of the log, when it was reached
         self._ahead: deque[Message] = deque()  # read, and beyond what was wanted
 
-    def fetch(self, lane: LaneId, offsets: Sequence[int]) -> dict[int, Message]:
+    def fetch(self, lane: LaneId, offsets: Sequence[int]) -> dict[int, SourceRecord]:
         """See `SourceLog.fetch`."""
-        found: dict[int, Message] = {}
+        found: dict[int, SourceRecord] = {}
         try:
             for first, last in _runs(offsets):
                 self._go_to(lane, first)
@@ -85,7 +86,7 @@ class KafkaSourceLog:
         consumer.assign([TopicPartition(*lane, self._position)])
         self._lane = lane
 
-    def _read(self, wanted: frozenset[int], last: int, found: dict[int, Message]) -> None:
+    def _read(self, wanted: frozenset[int], last: int, found: dict[int, SourceRecord]) -> None:
         """Read up to `last`, or to the end of the log."""
         ahead = self._ahead
         deadline_s = time.monotonic() + ANSWER_TIMEOUT_S

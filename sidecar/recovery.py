@@ -11,7 +11,9 @@ What each part of the ledger says (design: the ledger):
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Final
 
 from sidecar.block import Block, Entries
 from sidecar.change import ChangeBlock, Loss
@@ -19,9 +21,12 @@ from sidecar.commit import CommitState
 from sidecar.lane import NEVER, NOT_DECIDED, NOWHERE, Lane
 from sidecar.ports import Start
 from sidecar.rebuild_account import note_loss
-from sidecar.record import Held, LaneId, Position, Struck
+from sidecar.record import Headers, Held, LaneId, Position, Struck
 from sidecar.sealing import mark_of, struck_out
 from sidecar.wheel import Wheel
+
+_NO_HEADERS: Final[Headers] = []
+_held_of: Final[Callable[[Iterable[Any]], Held]] = partial(tuple.__new__, Held)
 
 
 class Replay:
@@ -31,6 +36,7 @@ class Replay:
         self.id = lane
         self.low = start.offset
         self._topic_id = start.topic_id
+        self._partitions = start.partitions
         self._settled_below = start.offset
         self.hw = hw
         self.watermark = commit.watermark if commit else NOWHERE
@@ -88,7 +94,7 @@ class Replay:
             overflow_held=self.overflow_held, overflow_sealed=self.overflow_held, block_offset=self.block_offset,
             overflow_used=self.hw > 0,
         )  # fmt: skip
-        lane.topic_id = self._topic_id
+        lane.topic_id, lane.source_partitions = self._topic_id, self._partitions
         if loss is not None:
             note_loss(lane, loss.hw, loss.detail)
         lane.skip = {offset: place for offset, place in self._settled_ahead.items() if place > self.watermark}
@@ -173,41 +179,18 @@ class Replay:
             lane.written(mark_of(block, ledger_offset), max(block.entries.dues_ms, default=-1))
 
 
-def decided(entries: Entries) -> Sequence[Held]:
+def decided(entries: Entries) -> list[Held]:
     """The entries of a change block as held records without their payload, which is in the source topic."""
-    sources = entries.sources
-    return [
-        Held(
-            due,
-            offset,
-            target,
-            partition,
-            None,
-            None,
-            [],
-            policy,
-            None,
-            attempt,
-            first,
-            [],
-            expires,
-            dead_letter,
-            0,
-            sources.get(offset, -1),
-        )
-        for offset, due, target, partition, policy, attempt, first, expires, dead_letter in zip(
-            entries.offsets,
-            entries.dues_ms,
-            entries.targets,
-            entries.target_partitions,
-            entries.policies,
-            entries.attempts,
-            entries.first_failures_ms,
-            entries.expires_ms,
-            entries.dead_letters,
-            strict=True,
-        )
-    ]
+    count = len(entries.offsets)
+    nothing, no_headers, sources = [None] * count, [_NO_HEADERS] * count, [-1] * count
+    if entries.sources:
+        sources = [entries.sources.get(offset, -1) for offset in entries.offsets]
+    columns = (
+        entries.dues_ms, entries.offsets, entries.targets, entries.target_partitions, nothing, nothing, no_headers,
+        entries.policies, nothing, entries.attempts, entries.first_failures_ms, no_headers, entries.expires_ms,
+        entries.dead_letters, [0] * count, sources,
+    )  # fmt: skip
+    return list(map(_held_of, zip(*columns, strict=True)))
 
 
 def table_version_at(runs: Sequence[tuple[int, int]], offset: int) -> int:

@@ -279,4 +279,5 @@ def commit_state(lane: Lane, overflow_held: int) -> CommitState:
         overflow_held=overflow_held,
         topic_id=lane.topic_id,
         leader_epoch=-1,
+        partitions=lane.source_partitions,
     )

@@ -68,11 +68,14 @@ class Sources:
         self.partitions = partitions
 
     def _without_compacted(self, topics: list[str]) -> list[str]:
-        """A compacted source is refused: compaction could remove a record that is held, and nobody would know."""
-        unknown = [topic for topic in topics if topic not in self._compacted]
-        for topic, config in self._configs(unknown).items():
-            self._compacted[topic] = "compact" in config.get("cleanup.policy", "")
-            if self._compacted[topic]:
+        """A compacted source is refused, until it isn't any more: compaction could remove a record that is held, and
+        nobody would know.
+        """
+        self._compacted = {topic: self._compacted[topic] for topic in topics if topic in self._compacted}
+        asked = [topic for topic in topics if self._compacted.get(topic, True)]
+        for topic, config in self._configs(asked).items():
+            told, self._compacted[topic] = self._compacted.get(topic), "compact" in config.get("cleanup.policy", "")
+            if self._compacted[topic] and not told:
                 log.error(
                     "not consumed: a compacted topic can't be a source; use cleanup.policy=delete",
                     extra={"topic": topic},

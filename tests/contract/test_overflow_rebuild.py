@@ -48,6 +48,9 @@ def read_all(store: RedisRebuild, acknowledged: int) -> list[int]:
     place = START
     while place.offset != (1 << 63) - 1:
         page = store.read(LANE, place, 700, acknowledged)
+        places = store.places(LANE, place, 700, acknowledged)
+        assert [record[:2] for record in places.records] == [record[:2] for record in page.records]
+        assert places.cursor == page.cursor
         offsets += [record.offset for record in page.records]
         place = page.cursor
     return offsets

@@ -97,6 +97,21 @@ def test_partitions_added_to_a_target_are_used(site: Site, sidecar: Sidecar) -> 
     assert sidecar.stop() == 0
 
 
+def test_a_source_begun_at_its_end_loses_nothing_of_partitions_that_are_added_later(site: Site, guarantee: str) -> None:
+    source = site.name("in")
+    send(site, 3, "old")
+    sidecar = site.sidecar("late", GUARANTEE=guarantee, START="latest", INSTANCE_ID="").start()
+    send(site, 1, "new")
+    assert values(site.kafka.read(site.name("out"), 1)) == [b"new 0"]
+    assert sidecar.stop() == 0
+    site.kafka.admin.create_partitions([NewPartitions(source, 3)])[source].result(SOON_S)
+    wait_until(lambda: len(site.kafka.admin.list_topics(source, timeout=SOON_S).topics[source].partitions) == 3, SOON_S)
+    site.kafka.produce(source, [(b"key", b"added", [], 0, 2)])
+    sidecar.start()
+    assert sorted(values(site.kafka.read(site.name("out"), 2))) == [b"added", b"new 0"]
+    assert sidecar.stop() == 0
+
+
 def test_offsets_reset_by_an_operator_repeat_nothing(site: Site, sidecar: Sidecar, guarantee: str) -> None:
     send(site, 50, "first")
     send(site, 5, "far", ("tickover-delay", b"4s"))

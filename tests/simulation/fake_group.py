@@ -42,7 +42,7 @@ class Group:
     def rebalance(self) -> None:
         """Deal the partitions out anew; most stay where they are."""
         for lane in self.lanes:
-            stays = self.owner[lane] in self.members and self.rng.random() < 0.5
+            stays = self.owner[lane] in self.members and self.rng.random() < 0.5 and self.wanted[lane] in self.members
             if self.members and not stays:
                 self.wanted[lane] = self.rng.choice(self.members)
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from zlib import crc32
 
 from sidecar.ledger import LedgerRecord, LedgerUnavailable
-from sidecar.ports import DeliveryReport
+from sidecar.ports import DeliveryReport, SourceRecord
 from sidecar.record import Headers, LaneId
 from tests.simulation.fake_time import VirtualClock
 
@@ -275,6 +275,11 @@ class FakeOutput:
                 sending.report(error, stored or sending.record)
         return served
 
+    def unheard_of(self) -> list[FakeRecord]:
+        """Refused, or nowhere, without the client's having been told yet."""
+        answers = [answer for queue in self._answers.values() for answer in queue]
+        return [sending.record for sending, stored in answers if stored is None or isinstance(stored, Nowhere)]
+
     def crash(self) -> None:
         """The process is gone: of each partition's records under way a prefix arrives, and nobody hears of it."""
         for queue in self._sending.values():
@@ -337,7 +342,7 @@ class FakeSourceLog:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    def fetch(self, lane: LaneId, offsets: Sequence[int]) -> dict[int, FakeRecord]:
+    def fetch(self, lane: LaneId, offsets: Sequence[int]) -> dict[int, SourceRecord]:
         """See `SourceLog.fetch`."""
         assert list(offsets) == sorted(offsets)
         wanted = set(offsets)

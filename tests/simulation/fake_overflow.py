@@ -127,6 +127,8 @@ class FakeOverflow:
         """See `RebuildStore.read`."""
         return self.promote(lane, after, Position(OFFSET_MAX, OFFSET_MAX), records_max, acknowledged)
 
+    places = read
+
     def _add(self, lane: LaneId, fresh: Sequence[Held], struck: Iterable[Struck]) -> None:
         """One copy of each offset, as readers see it."""
         self.struck[lane].update(copy.position.offset for copy in struck)

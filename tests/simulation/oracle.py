@@ -64,6 +64,14 @@ class Oracle:
                 if self.emitted[place]:
                     self.excused[place] += 1
 
+    def may_repeat(self, records: Iterable[FakeRecord]) -> None:
+        """Refused before their partition was lost: read and emitted again meanwhile, they can't be told from the copies
+        that were refused.
+        """
+        for record in records:
+            if SERIAL in dict(record.named or ()):
+                self.excused[self._place_of(record)] += 1
+
     # --- emissions ------------------------------------------------------------------------------------------------
 
     def _emission(self, record: FakeRecord) -> None:

@@ -27,7 +27,7 @@ from sidecar.tally import Tally
 from sidecar.targets import Targets
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_group import FakeIntake, FakeStarts, Group
-from tests.simulation.fake_kafka import Broker, FakeLedgerLog, FakeOutput, FakeSourceLog, Fate
+from tests.simulation.fake_kafka import Broker, FakeLedgerLog, FakeOutput, FakeRecord, FakeSourceLog, Fate, Nowhere
 from tests.simulation.fake_overflow import FakeOverflow
 from tests.simulation.fake_time import FakeTime
 from tests.simulation.fake_transactions import Coordinator, FakeTransactions
@@ -189,6 +189,16 @@ class Replica:
     def deliver_all(self) -> None:
         for output in (self.output, self.lone_output):
             output.deliver(1 << 60)
+
+    def refused(self) -> list[FakeRecord]:
+        """Records that were refused, or are nowhere, and that the engine has not seen to yet."""
+        assert isinstance(self.settlement, AtLeastOnce)
+        generations = [self.settlement.open, *self.settlement._closed]
+        heard = [failure.message for generation in generations for failure in generation.failures]
+        return [
+            message.record if isinstance(message, Nowhere) else message
+            for message in (*heard, *self.output.unheard_of())
+        ]
 
     def crash(self) -> None:
         """The process is gone, whatever it was doing; its worker may just have done a little more."""

@@ -156,6 +156,7 @@ class World:
         replica = self.rng.choice(self.replicas)
         if self.coordinator is None:
             replica.deliver_all()
+            self.oracle.may_repeat(replica.refused())
             for executor in replica.executors:
                 executor.run()
         lanes = [lane for lane in self.group.lanes if self.group.owner[lane] is replica.intake]

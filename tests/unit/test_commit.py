@@ -1,6 +1,7 @@
 """Commit metadata: read back as written, ignored when somebody else's, refused when newer or damaged."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -23,8 +24,11 @@ STATES = st.builds(
     topic_id=st.text(max_size=30),
     leader_epoch=INT64,
     rebuild_due_ms=INT64,
+    partitions=INT64,
 )
-STATE = CommitState(5, Position(1_763_720_000_000, 7), 8, 9, 10, 11, 12, "vL4xXyz0Q0mJp1n5cQmRrA", 3, 1_763_730_000_000)
+STATE = CommitState(
+    5, Position(1_763_720_000_000, 7), 8, 9, 10, 11, 12, "vL4xXyz0Q0mJp1n5cQmRrA", 3, 1_763_730_000_000, 6
+)
 TEXT = encode_metadata(STATE)
 
 
@@ -39,7 +43,8 @@ def test_any_state_comes_back_as_it_was_and_fits_a_commit(state):
 def test_the_text_is_the_documented_one():
     assert TEXT == (
         '{"tickover":1,"watermark":[1763720000000,7],"acknowledged":8,"block":9,"recovery":10,"rebuild":11,'
-        '"overflow_held":12,"topic_id":"vL4xXyz0Q0mJp1n5cQmRrA","leader_epoch":3,"rebuild_due":1763730000000}'
+        '"overflow_held":12,"topic_id":"vL4xXyz0Q0mJp1n5cQmRrA","leader_epoch":3,"rebuild_due":1763730000000,'
+        '"partitions":6}'
     )
 
 
@@ -53,12 +58,17 @@ def test_a_newer_version_stops_the_reader():
         decode_metadata(5, TEXT.replace(":1,", ":2,", 1))
 
 
+def test_earlier_versions_did_not_say_how_many_partitions_a_source_had() -> None:
+    assert decode_metadata(5, TEXT.replace(',"partitions":6', "")) == replace(STATE, partitions=0)
+
+
 @pytest.mark.parametrize("field", json.loads(TEXT))
 @pytest.mark.parametrize("wrong", [None, 1.5, True, [1], {"1": 1}, 1 << 63, [1, "2"], [1, 2, 3]])
 def test_a_wrong_field_is_refused(field, wrong):
     fields = json.loads(TEXT)
     missing = {name: value for name, value in fields.items() if name != field} if field != "tickover" else fields
-    for damaged in (fields | {field: wrong}, missing | {"tickover": wrong} if field == "tickover" else missing):
+    left_out = [] if field == "partitions" else [missing | {"tickover": wrong} if field == "tickover" else missing]
+    for damaged in (fields | {field: wrong}, *left_out):
         with pytest.raises(LedgerFormatError):
             decode_metadata(5, json.dumps(damaged, separators=(",", ":")))
 

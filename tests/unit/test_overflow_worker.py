@@ -5,7 +5,7 @@ import pytest
 from sidecar.change import ChangeBlock
 from sidecar.lane import NEVER, Lane
 from sidecar.overflow import NewerOverflowFormat, OverflowFull, OverflowLoss, OverflowUnavailable
-from sidecar.overflow_worker import JOBS_MAX, RETRY_FIRST_MS, RETRY_MAX_MS, OverflowWorker
+from sidecar.overflow_worker import CHECK_MS, JOBS_MAX, RETRY_FIRST_MS, RETRY_MAX_MS, OverflowWorker
 from sidecar.record import OFFSET_MAX, Held, LaneId, Position, Struck
 from sidecar.wheel import Wheel
 from sidecar.withdrawal import Place, take_out
@@ -106,6 +106,18 @@ def test_an_overflow_that_is_away_is_asked_ever_more_rarely_and_is_used_again(be
     bench.step(NOW_MS + 3_500)
     assert bench.worker.problem == ""
     assert lane.in_care(1)
+
+
+@pytest.mark.parametrize("error", [OverflowUnavailable("down"), OverflowFull("no memory")])
+def test_a_problem_goes_with_the_partitions_that_had_it(bench: Bench, error: Exception) -> None:
+    bench.lanes[0].changes.append(change(1, held(1, 90_000)))
+    bench.error = error
+    for now_ms in range(NOW_MS, NOW_MS + 3 * CHECK_MS, 10):
+        bench.step(now_ms)
+        assert bench.worker.problem == str(error)
+    bench.lanes = []
+    bench.step(NOW_MS + 5 * CHECK_MS)
+    assert bench.worker.problem == ""
 
 
 def test_a_full_overflow_is_waited_for_and_loss_is_not(bench: Bench) -> None:

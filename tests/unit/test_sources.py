@@ -97,6 +97,20 @@ def test_a_compacted_topic_is_refused(caplog: pytest.LogCaptureFixture) -> None:
         looking.look()
     assert cluster.subscribed == [["orders-retry"]]
     assert [record.__dict__["topic"] for record in caplog.records] == ["reminders"], "said once"
+    cluster.settings["reminders"]["cleanup.policy"] = "delete"
+    looking.look()
+    assert cluster.subscribed[-1] == ["orders-retry", "reminders"], "the advice was followed"
+
+
+def test_a_topic_created_again_is_asked_anew_whether_it_is_compacted() -> None:
+    cluster = Cluster("reminders")
+    looking = sources(cluster, table(DELAY))
+    looking.look()
+    gone = cluster.settings.pop("reminders")
+    looking.look()
+    cluster.settings["reminders"] = gone | {"cleanup.policy": "compact"}
+    looking.look()
+    assert cluster.subscribed == [["reminders"], []]
 
 
 def test_brokers_that_are_away_are_a_problem_that_passes() -> None:
