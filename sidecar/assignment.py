@@ -76,6 +76,7 @@ class Assignment:
 
     def lost(self, lanes: Sequence[LaneId]) -> None:
         """Another member has these partitions already: write nothing more about them."""
+        self.joined = False
         self.rebalances += 1
         self._let_go(self._take_out(lanes))
         log.warning("partitions lost", extra={"partitions": [str(lane) for lane in lanes]})
@@ -98,6 +99,7 @@ class Assignment:
         job = self._jobs[0]
         if not job.lanes:
             del self._jobs[0]
+            self.problem = ""  # its partitions are another member's
             return
         if isinstance(error := job.future.exception(), OverflowUnavailable | LedgerUnavailable):
             if self.problem != str(error) or now_ms >= self._told_ms + REMIND_MS:

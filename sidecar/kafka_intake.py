@@ -1,7 +1,9 @@
 """The group's consumer as the engine's port, and what its errors mean."""
 
 import logging
-from collections.abc import Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from confluent_kafka import (
@@ -13,6 +15,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from sidecar.ending import in_background
 from sidecar.kafka import ANSWER_TIMEOUT_S, OnProblem, error_callback, is_fatal
 from sidecar.ports import GroupEvents
 from sidecar.record import LaneId
@@ -20,6 +23,11 @@ from sidecar.record import LaneId
 log = logging.getLogger(__name__)
 
 UNREAD: Final = 0  # where a partition is assigned, paused: a number, because for any other word the brokers are asked
+_OnRebalance = Callable[[Consumer, list[TopicPartition]], None]
+
+OWN_FENCE_S: Final = 60.0  # after its session was lost, a static member that is fenced has fenced itself
+REJOIN_S: Final = 60.0  # how long a consumer that lost its session has for being back in its group
+REJOIN_MAX_S: Final = 600.0  # the same after many in vain
 
 
 class SourceChangedError(Exception):
@@ -34,29 +42,51 @@ class SourceChangedError(Exception):
 
 
 class KafkaIntake:
-    """The group's consumer as the engine's port."""
+    """The group's consumer as the engine's port.
+
+    Another consumer takes its place when the client can't get back into the group after its session was lost:
+
+    * A static member (`group.instance.id`) then asks to join without saying who it was. To the coordinator that is
+      another process of the same name. It fences the former one, and where an answer to that is under way, the client
+      takes it for its own. Fenced without a session lost before: another process has the name, and this one ends.
+    * The client may wait for nothing, silently and for ever (seen where brokers restart one after the other).
+    """
 
     def __init__(self, settings: Mapping[str, Any], on_problem: OnProblem) -> None:
         self.events: GroupEvents
         self._paused: set[LaneId] = set()
         self._unread: set[LaneId] = set()  # assigned, and where they begin isn't known yet
-        self._consumer = Consumer({**settings, "error_cb": error_callback(on_problem), "on_commit": self._on_commit})
+        self._topics: Sequence[str] = ()
+        self._lost_at_s = -OWN_FENCE_S
+        self._patience_s = REJOIN_S
+        self._anew_at_s = math.inf  # when it must be back in its group
+        self._settings = {**settings, "error_cb": error_callback(on_problem), "on_commit": self._on_commit}
+        self._consumer = Consumer(self._settings)
 
     def subscribe(self, topics: Sequence[str]) -> None:
         """Consume these topics; callable again when the sources change."""
+        self._topics = topics
         if not topics:
             self._consumer.unsubscribe()
             self.events.assigned([])  # nothing to wait for: all there is to consume is consumed
             return
-        self._consumer.subscribe(
-            list(topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
-        )
+        assign, revoke, lost = map(self._from_current, (self._on_assign, self._on_revoke, self._on_lost))
+        self._consumer.subscribe(list(topics), on_assign=assign, on_revoke=revoke, on_lost=lost)
 
     def take(self, count: int) -> list[Message]:
         """At most `count` records, without waiting. Group events come from within."""
-        messages = self._consumer.consume(count, 0)
-        if any(message.error() is not None for message in messages):
-            messages = [message for message in messages if not self._is_error(message)]
+        try:
+            messages = self._consumer.consume(count, 0)
+            if any(message.error() is not None for message in messages):
+                messages = [message for message in messages if not self._is_error(message)]
+        except KafkaException as error:
+            if not is_fatal(error.args[0]) or time.monotonic() - self._lost_at_s > OWN_FENCE_S:
+                raise
+            self._join_anew(f"fenced by its own return: {error.args[0].str()}")
+            self._lost_at_s = -OWN_FENCE_S  # who fences us next is somebody else
+            return []
+        if time.monotonic() > self._anew_at_s:
+            self._join_anew("not back in its group in time")
         return messages
 
     def pause(self, lanes: Sequence[LaneId]) -> None:
@@ -109,6 +139,25 @@ class KafkaIntake:
         """Leave the group."""
         self._consumer.close()
 
+    def _join_anew(self, reason: str) -> None:
+        log.warning("another consumer takes the place of one that is of no use any more", extra={"reason": reason})
+        former = self._consumer
+        self._on_lost(former, former.assignment())
+        self._patience_s = min(2 * self._patience_s, REJOIN_MAX_S)  # brokers may be away for long
+        self._consumer = Consumer(self._settings)
+        self.subscribe(self._topics)
+        in_background(former.close)  # that may wait for brokers
+
+    def _from_current(self, take: _OnRebalance) -> _OnRebalance:
+        """What a former consumer says at its end, in a thread of its own, is no news."""
+        current = self._consumer
+
+        def take_from_current(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+            if current is self._consumer:
+                take(consumer, partitions)
+
+        return take_from_current
+
     # --- rebalances, on the engine's thread, within `take` --------------------------------------------------------
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
@@ -116,6 +165,7 @@ class KafkaIntake:
 
         What is raised in a callback comes out of `consume` or `close`: it ends the engine.
         """
+        self._anew_at_s, self._patience_s = math.inf, REJOIN_S
         lanes = [LaneId(part.topic, part.partition) for part in partitions]
         self._unread.update(lanes)
         consumer.incremental_assign([TopicPartition(lane.topic, lane.partition, UNREAD) for lane in lanes])
@@ -129,6 +179,8 @@ class KafkaIntake:
         consumer.incremental_unassign(partitions)
 
     def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._lost_at_s = time.monotonic()
+        self._anew_at_s = self._lost_at_s + self._patience_s
         lanes = [LaneId(part.topic, part.partition) for part in partitions]
         self.events.lost(lanes)
         self._forget(lanes)

@@ -110,7 +110,7 @@ class Stats:
     clock_skew_ms: int = 0  # how far this clock is ahead of the broker's
     kafka_problem: str = ""  # "" when all is well, else what is wrong, for /readyz
     overflow_problem: str = ""
-    joined: bool = False  # the group has given this process its share at least once
+    joined: bool = False  # the group has given this process its share
 
     @property
     def problems(self) -> tuple[str, ...]:

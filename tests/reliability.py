@@ -2,7 +2,7 @@
 
 With `--junit` the results of a test run are recorded first: in docs/reliability/tests.json, for the test files of
 `EXPERIMENTS`. Soak and mutants record themselves with their own `--record`. What was found is written by hand, in
-docs/reliability/found.yaml.
+docs/reliability/found.yaml, and so is the long run of the simulation, in simulation.json.
 """
 
 import argparse
@@ -143,6 +143,7 @@ def page() -> str:
         head,
         "## Promised\n\n" + PROMISES,
         "## Tried\n\n" + _tried(),
+        "## Simulation\n\n" + _simulation(),
         "## Soak\n\n" + _soak(),
         "## Mutants\n\n" + _mutants(),
         "## Found and mended\n\n" + _found(),
@@ -169,6 +170,24 @@ def _tried() -> str:
             name = Path(experiment.file).stem
             said.append("\n".join([f"`{name}` says:\n", "```", *entry["said"], "```\n"]))
     return "\n".join(lines) + "\n\n" + "\n".join(said)
+
+
+def _simulation() -> str:
+    record = _load("simulation.json")
+    if not record:
+        return "Not recorded yet.\n"
+    first, seeds, failed = record["first"], record["seeds"], record["failed"]
+    head = (
+        f"Seeds {first} to {first + seeds - 1} of each guarantee: {2 * seeds:,} runs, in pieces of {record['piece']} "
+        f"while the code went on. {len(failed)} failed when they were run first; each was mended and passes now. "
+        f"Again: `TICKOVER_TEST_SIM_FIRST={first} TICKOVER_TEST_SIM_SEEDS={seeds} make sim`.\n"
+    )
+    lines = [
+        head,
+        "| seed | guarantee | at fault |", "|---|---|---|",
+        *(f"| {one['seed']} | `{one['guarantee']}` | {one['fault']} |" for one in failed),
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
 
 
 def _soak() -> str:

@@ -5,6 +5,7 @@ clients in the test's process may hold the interpreter's lock while they wait fo
 comes next.
 """
 
+import asyncio
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,8 @@ from purgatory.errors import ApiError, Errors
 from sidecar.__main__ import main
 from tests.services.kafka_servers import ReferenceServer
 
-CALLS: Final = (ApiKey.END_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.HEARTBEAT)  # whose answer is one error code
+CALLS: Final = (ApiKey.END_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.HEARTBEAT, ApiKey.JOIN_GROUP)  # answer: error_code
+SILENCE: Final = Errors.NETWORK_EXCEPTION  # no broker answers with it: wanted, there is no answer at all
 _CHECK: Final = handle_produce._check
 
 
@@ -83,6 +85,8 @@ def _handler(errand: Errand, key: ApiKey) -> Any:
 
     async def handle(broker: Broker, request: Request) -> Mapping[str, Any] | None:
         error = errand.take(key.name)
+        if error is SILENCE:
+            await asyncio.Event().wait()
         return await do(broker, request) if error is Errors.NONE else {"error_code": error}
 
     return handle

@@ -1,6 +1,7 @@
-"""A recovery that waits says so, and goes on saying it."""
+"""A recovery that waits says so, and goes on saying it; until nobody needs it."""
 
 import logging
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 from unittest.mock import Mock
@@ -14,6 +15,7 @@ from sidecar.record import LaneId
 from sidecar.recovery_reader import RecoveryJob
 
 START_MS = 1_000_000
+LANE = LaneId("source", 0)
 
 
 def failing(lanes: set[LaneId], now_ms: int) -> RecoveryJob:
@@ -23,13 +25,30 @@ def failing(lanes: set[LaneId], now_ms: int) -> RecoveryJob:
     return RecoveryJob(set(lanes), now_ms, future)
 
 
-def test_a_recovery_that_waits_is_told_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.fixture
+def assignment() -> Assignment:
+    """With one partition, whose recovery fails each time."""
     settlement, recovery = Mock(broken=False, ready=True), Mock(submit=failing)
     assignment = Assignment(Mock(), Mock(), settlement, (Mock(), recovery), lambda: START_MS)
-    assignment.assigned([LaneId("source", 0)])
+    assignment.assigned([LANE])
+    return assignment
+
+
+def test_a_recovery_that_waits_is_told_once_a_minute(assignment: Assignment, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         for now_ms in range(START_MS, START_MS + 2 * REMIND_MS + 1, RETRY_MS):
             assignment.step(now_ms)
     told: list[Any] = [record for record in caplog.records if record.message == "recovery waits"]
     assert [record.waited_s for record in told] == [0, REMIND_MS // 1_000, 2 * REMIND_MS // 1_000]
     assert assignment.problem == "no answer"
+
+
+@pytest.mark.parametrize("leave", [Assignment.revoked, Assignment.lost])
+def test_a_recovery_that_nobody_needs_any_more_is_no_problem(
+    assignment: Assignment, leave: Callable[[Assignment, list[LaneId]], None]
+) -> None:
+    assignment.step(START_MS)
+    assert assignment.problem
+    leave(assignment, [LANE])
+    assignment.step(START_MS + RETRY_MS)
+    assert (assignment.problem, assignment.recovering) == ("", 0)

@@ -1,0 +1,89 @@
+"""A consumer that lost its session and can't get back into its group is replaced; on a reference broker told to err."""
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from broker.api_keys import ApiKey
+from purgatory.errors import Errors
+from sidecar import kafka_intake
+from sidecar.kafka import consumer_settings
+from sidecar.kafka_intake import KafkaIntake
+from tests.services.errant_broker import SILENCE, ErrantServer
+from tests.services.fixtures import own_broker
+from tests.services.kafka import Kafka
+from tests.services.site import Site
+from tests.services.waiting import wait_until
+
+pytestmark = pytest.mark.integration
+
+POLICIES = """
+name: return
+match: {topics: ["~in"]}
+delay: {default: 10ms, max: 1h}
+target: {topic: "~out"}
+"""
+SOON_S = 120.0
+numbers = count(1)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ErrantServer]:
+    with own_broker(ErrantServer(tmp_path)) as server:
+        yield server
+
+
+def give(server: ErrantServer, key: ApiKey, error: Errors) -> None:
+    """Return when this error was answered."""
+    number = next(numbers)
+    server.errand.want(number, key.name, error)
+    wait_until(lambda: server.errand.given == number, SOON_S, lambda: "the error was not given")
+
+
+def test_a_static_member_that_fenced_itself_goes_on_and_one_that_another_fenced_ends(
+    server: ErrantServer, redis_url: str, tmp_path: Path
+) -> None:
+    """Its session is lost; it joins, and is then told that its name is another's."""
+    site = Site(Kafka(server), redis_url, tmp_path)
+    site.policies(POLICIES)
+    site.topic("in")
+    out = site.target("out")
+    sidecar = site.sidecar("one").start()
+    try:
+        give(server, ApiKey.HEARTBEAT, Errors.UNKNOWN_MEMBER_ID)
+        give(server, ApiKey.HEARTBEAT, Errors.FENCED_INSTANCE_ID)
+        site.send(site.name("in"))
+        site.kafka.read(out, 1, SOON_S)
+        assert any("fenced by its own return" in message.get("reason", "") for message in sidecar.messages("warning"))
+        give(server, ApiKey.HEARTBEAT, Errors.FENCED_INSTANCE_ID)
+        assert sidecar.wait_until_ended() == 1
+        assert "fenced" in sidecar.messages("critical")[-1]["error"]
+        assert len(site.kafka.read_all(out)) == 1
+    finally:
+        site.close()
+
+
+def test_a_consumer_that_waits_for_nothing_is_replaced(server: ErrantServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody answers its joining, which the client would wait for during minutes."""
+    monkeypatch.setattr(kafka_intake, "REJOIN_S", 3.0)
+    kafka = Kafka(server)
+    group = kafka.topic("return")
+    client = {"bootstrap.servers": kafka.bootstrap, "log_level": "0"}
+    intake = KafkaIntake(consumer_settings(client, group, "one"), lambda _: None)
+    intake.events = events = Mock()
+
+    def turned_until(event: str) -> Callable[[], bool]:
+        return lambda: intake.take(1) == [] and [call[0] for call in events.method_calls[-1:]] == [event]
+
+    try:
+        intake.subscribe([group])
+        wait_until(turned_until("assigned"), SOON_S, lambda: str(events.method_calls))
+        give(server, ApiKey.HEARTBEAT, Errors.UNKNOWN_MEMBER_ID)  # it joins when it was told that it lost all: below
+        server.errand.want(next(numbers), ApiKey.JOIN_GROUP.name, SILENCE)
+        wait_until(turned_until("lost"), SOON_S, lambda: str(events.method_calls))
+        wait_until(turned_until("assigned"), SOON_S, lambda: str(events.method_calls))
+    finally:
+        intake.close()
