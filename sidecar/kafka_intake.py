@@ -73,6 +73,14 @@ class KafkaIntake:
         assign, revoke, lost = map(self._from_current, (self._on_assign, self._on_revoke, self._on_lost))
         self._consumer.subscribe(list(topics), on_assign=assign, on_revoke=revoke, on_lost=lost)
 
+    def rejoin(self, member_id: str) -> bool:
+        """Leave the group and join it again, if this is who we are in it: so it deals out its partitions anew."""
+        if self._consumer.memberid() != member_id:
+            return False
+        self._consumer.unsubscribe()
+        self.subscribe(self._topics)
+        return True
+
     def take(self, count: int) -> list[Message]:
         """At most `count` records, without waiting. Group events come from within."""
         try:

@@ -264,19 +264,18 @@ class Process:
         def survey() -> None:
             engine.submit(lambda _: publisher.survey()).result(ANSWER_S)
 
-        housekeeping = Housekeeping(
-            {
-                "sources": Interval(sources.look, 2),
-                "survey": Interval(survey, 5),
-                "schedules": Interval(firing.step, 1),
-                "overflow": Interval(lambda: engine.submit(Engine.tidy).result(ANSWER_S), 10),
-                "redis-state": Interval(lambda: recorder.set_redis(*overflow.state()), 10),
-                "retention": Interval(
-                    lambda: recorder.set_short_retentions(sources.check_retention()), 600, at_once=True
-                ),
-                "memory": Interval(self._collect_garbage, 30),
-            }
-        )
+        jobs = {
+            "sources": Interval(sources.look, 2),
+            "survey": Interval(survey, 5),
+            "schedules": Interval(firing.step, 1),
+            "overflow": Interval(lambda: engine.submit(Engine.tidy).result(ANSWER_S), 10),
+            "redis-state": Interval(lambda: recorder.set_redis(*overflow.state()), 10),
+            "retention": Interval(lambda: recorder.set_short_retentions(sources.check_retention()), 600, at_once=True),
+            "memory": Interval(self._collect_garbage, 30),
+        }
+        if self.settings.instance_id:
+            jobs["unowned"] = Interval(sources.unowned.look, 10)
+        housekeeping = Housekeeping(jobs)
         housekeeping.start()
         self._stack.callback(housekeeping.stop)
 

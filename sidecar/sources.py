@@ -15,6 +15,7 @@ from sidecar.assembly import Machinery
 from sidecar.config import Settings
 from sidecar.retention import Short, ledger_retention_ms, longest_delay_ms, short_retentions
 from sidecar.topics import source_topics
+from sidecar.unowned import Unowned
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ class Sources:
         self._compacted: dict[str, bool] = {}
         self._ledger_kept_ms = 0  # as long as was asked for
         self.partitions: dict[str, int] = {}  # of each source, as last seen
+        self.unowned = Unowned(admin, settings.group, machinery, lambda: self.partitions)
 
     def look(self) -> None:
         """Subscribe to what is there now, if it differs from before."""

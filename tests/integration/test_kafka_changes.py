@@ -97,10 +97,14 @@ def test_partitions_added_to_a_target_are_used(site: Site, sidecar: Sidecar) -> 
     assert sidecar.stop() == 0
 
 
-def test_a_source_begun_at_its_end_loses_nothing_of_partitions_that_are_added_later(site: Site, guarantee: str) -> None:
+@pytest.mark.parametrize("instance_id", ["", "static"], ids=["dynamic", "static"])
+def test_a_source_begun_at_its_end_loses_nothing_of_partitions_that_are_added_later(
+    site: Site, guarantee: str, instance_id: str
+) -> None:
     source = site.name("in")
     send(site, 3, "old")
-    sidecar = site.sidecar("late", GUARANTEE=guarantee, START="latest", INSTANCE_ID="").start()
+    remembered = {"INSTANCE_ID": instance_id, "KAFKA__CLIENT__SESSION_TIMEOUT_MS": "45000"}  # however slow the machine
+    sidecar = site.sidecar("late", GUARANTEE=guarantee, START="latest", **remembered).start()
     send(site, 1, "new")
     assert values(site.kafka.read(site.name("out"), 1)) == [b"new 0"]
     assert sidecar.stop() == 0
