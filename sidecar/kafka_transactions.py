@@ -17,6 +17,7 @@ from sidecar.record import LaneId
 log = logging.getLogger(__name__)
 
 TRANSACTION_TIMEOUT_MS: Final = 10_000  # a process that died holds up its partitions' next owner no longer than this
+GIVE_UP_S: Final = 0.5  # the client's threads need a moment for reports of what was purged
 
 _DEFAULTS: Final = {"linger.ms": "1"}  # a commit waits for the last batch of its transaction
 _FIXED: Final = {
@@ -64,6 +65,12 @@ class KafkaTransactions:
     def purge(self) -> None:
         """See the port."""
         self._producer.purge(in_queue=True, in_flight=True, blocking=True)
+
+    def give_up(self) -> None:
+        """See the port."""
+        with suppress(KafkaException, SystemError):  # what it didn't survive is known
+            self._producer.purge(in_queue=True, in_flight=True, blocking=False)
+            self.flush(GIVE_UP_S)
 
     def send_offsets(self, offsets: Mapping[LaneId, tuple[int, str]], member: Any, seconds: float) -> None:
         """See the port."""

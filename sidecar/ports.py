@@ -125,6 +125,11 @@ class TransactionalOutput(Output, Protocol):
     def purge(self) -> None:
         """Give up what has no delivery report: it is reported as failed."""
 
+    def give_up(self) -> None:
+        """It is not used any more, and what has no delivery report never will have: a report on its way keeps the
+        producer alive. Raises nothing.
+        """
+
     def send_offsets(self, offsets: Mapping[LaneId, tuple[int, str]], member: Any, seconds: float) -> None: ...
     def commit(self, seconds: float) -> None: ...
     def abort(self, seconds: float) -> None: ...

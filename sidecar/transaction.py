@@ -134,11 +134,11 @@ Ending = Committed | Aborted | Broken
 def make_outputs(
     makers: TransactionalOutputs, former: dict[str, TransactionalOutput], wanted: Callable[[], bool]
 ) -> dict[str, TransactionalOutput] | str:
-    """Producers of all names, on the committer's thread. A problem that may pass is returned as text.
-
-    The former ones are let go of here: that waits for their threads. When this try is no longer `wanted`, it must not
-    fence off the producers of the next.
+    """Producers of all names, on the committer's thread; a problem that may pass is returned as text. The former ones
+    end here: that waits for their threads. If no longer `wanted`, it must not fence off the producers of the next try.
     """
+    for output in former.values():
+        output.give_up()
     former.clear()
     outputs: dict[str, TransactionalOutput] = {}
     for name in NAMES:

@@ -157,6 +157,10 @@ class FakeTransactions(FakeOutput):
                 self.under_way -= 1
                 sending.report(FakeError("_PURGE_INFLIGHT"), sending.record)
 
+    def give_up(self) -> None:
+        """See the port."""
+        self.purge()
+
     def send_offsets(self, offsets: Mapping[LaneId, tuple[int, str]], member: Any, seconds: float) -> None:
         self._fate.strike()
         self._check()

@@ -1,6 +1,7 @@
 """The engine's producers over confluent-kafka: how they tell of what they don't survive."""
 
 import logging
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from sidecar.generation import Generation
 from sidecar.kafka import raising_what_is_meant
 from sidecar.kafka_transactions import KafkaOutputs
 from tests.services.reference_broker import ReferenceBroker
@@ -100,3 +102,19 @@ def test_an_error_of_the_interpreter_that_is_not_the_client_s_stays_what_it_is()
 
     with pytest.raises(SystemError, match="something else"):
         raising_what_is_meant(serve)(0)
+
+
+def test_a_producer_whose_records_have_no_report_ends_with_its_last_use(broker: ReferenceBroker) -> None:
+    """The client holds the callbacks of its records, and through them itself: no collector sees that circle."""
+    output = KafkaOutputs({"bootstrap.servers": broker.bootstrap}, "group.0", lambda problem: None).output("a")
+    output.init(ANSWER_S)
+    output.begin()
+    broker.stop()
+    generation = Generation(output)
+    output.produce(TOPIC, b"value", None, -1, generation.report, None, 0, [])
+    gone = weakref.ref(output)
+
+    output.give_up()
+    del output, generation
+
+    assert gone() is None

@@ -1,6 +1,7 @@
 """How one transaction ends: committed, aborted with what was refused, or nobody knows."""
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,16 @@ from sidecar.commit import CommitState, decode_metadata
 from sidecar.generation import Generation
 from sidecar.lane import Lane
 from sidecar.record import LaneId, Position
-from sidecar.transaction import Aborted, Broken, Committed, Ending, SealedBlock, Transaction
+from sidecar.transaction import (
+    NAMES,
+    Aborted,
+    Broken,
+    Committed,
+    Ending,
+    SealedBlock,
+    Transaction,
+    make_outputs,
+)
 from sidecar.wheel import Wheel
 from tests.simulation.fake_kafka import Refused
 from tests.simulation.fake_transactions import TransactionError
@@ -59,6 +69,9 @@ class Producer:
     def purge(self) -> None:
         self._note("purge")
         self.purged.report(TransactionError("_PURGE_INFLIGHT"), None)
+
+    def give_up(self) -> None:
+        self._note("give up")
 
     def init(self, seconds: float) -> None:
         self._note("init")
@@ -301,3 +314,13 @@ def test_what_nobody_can_answer_for_is_broken(call: str, error: TransactionError
 
 def test_an_abort_that_fails_is_broken() -> None:
     assert finish(transaction(Producer(offsets=ABORT, abort=UNKNOWN))) == Broken("_TIMED_OUT")
+
+
+def test_former_producers_give_up_what_they_have_under_way_before_there_are_new_ones() -> None:
+    former = Producer()
+    made: Any = Producer()
+    producers: Any = {"a": former}
+    makers: Any = SimpleNamespace(output=lambda name: made if former.calls else pytest.fail("too early"))
+    assert make_outputs(makers, producers, lambda: True) == dict.fromkeys(NAMES, made)
+    assert former.calls == ["give up"]
+    assert producers == {}, "and nobody has them any more"
