@@ -29,7 +29,6 @@ The same records give the same bytes, so what is written twice is written to the
 import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from functools import partial
 from itertools import repeat
 from typing import Any, Final, NamedTuple
 
@@ -38,7 +37,7 @@ import zstandard
 
 from sidecar.column import ColumnReader, pack_numbers, pack_words
 from sidecar.frame import LedgerFormatError
-from sidecar.record import Headers, Held, Position
+from sidecar.record import NO_HEADERS, Headers, Held, Position, as_held
 
 RECORDS_MAX: Final = 512
 BYTES_MAX: Final = 256 * 1024  # uncompressed; a larger record has a chunk for itself
@@ -46,9 +45,7 @@ ZSTD_LEVEL: Final = 1  # measured: 3 gains 2 % and takes a third more time
 
 _HEAD: Final = struct.Struct("<II")
 _LENGTH: Final = struct.Struct("<I")
-_NO_HEADERS: Final[Headers] = []  # shared: whoever holds a record never changes its header lists
-_NOTHING_ELSE: Final = ("", -1, None, None, _NO_HEADERS, "", None, 0, -1, _NO_HEADERS, -1, "", 0, -1)
-_as_held: Final = partial(tuple.__new__, Held)  # skips the named tuple's own constructor: half the time
+_NOTHING_ELSE: Final = ("", -1, None, None, NO_HEADERS, "", None, 0, -1, NO_HEADERS, -1, "", 0, -1)
 
 ByteColumn = Sequence[bytes | None]
 
@@ -257,7 +254,7 @@ class _Rows:
 
     def _alike(self, shape: tuple[str, ...], count: int, start: int, stop: int) -> list[Headers]:
         if not shape:
-            return [_NO_HEADERS] * (stop - start)
+            return [NO_HEADERS] * (stop - start)
         columns = [self._pairs(name, count, start, stop) for name in shape]
         return list(map(list, zip(*columns, strict=True)))
 
@@ -276,7 +273,7 @@ def _unpack_columns(raw: bytes, after: Position, until: Position, places_only: b
         return []
     dues, offsets = dues[rows.start : rows.stop], offsets[rows.start : rows.stop]
     if places_only:
-        return list(map(_as_held, zip(dues, offsets, *map(repeat, _NOTHING_ELSE), strict=False)))
+        return list(map(as_held, zip(dues, offsets, *map(repeat, _NOTHING_ELSE), strict=False)))
     target_partitions, attempts, first_failures, expiries, sizes = (rows.numbers() for _ in range(5))
     targets, policies, dead_letters = rows.words(), rows.words(), rows.words()
     keys, values, origins = rows.values(), rows.values(), rows.values()
@@ -289,4 +286,4 @@ def _unpack_columns(raw: bytes, after: Position, until: Position, places_only: b
         dues, offsets, targets, target_partitions, keys, values, headers, policies, origins, attempts, first_failures,
         trailers, expiries, dead_letters, sizes, sources,
     )  # fmt: skip
-    return list(map(_as_held, zip(*columns, strict=True)))
+    return list(map(as_held, zip(*columns, strict=True)))

@@ -26,6 +26,7 @@ from sidecar.record import (
     FIRST_FAILURE,
     ID,
     INSTRUCTIONS,
+    NO_HEADERS,
     ORIGIN,
     POLICY,
     REASON,
@@ -61,7 +62,6 @@ _KINDS: Final = {
 # a method that was called often does not, and reading the list ends the process.
 headers_of: Final = methodcaller("headers")
 _new_tuple: Final = tuple.__new__  # half the time of a NamedTuple's own constructor, which is a Python function
-_NO_HEADERS: Final[Headers] = []
 
 
 class Split(NamedTuple):
@@ -75,7 +75,7 @@ class Split(NamedTuple):
     size: int  # of names and values; a name counts by its characters, which costs least
 
 
-_NOTHING: Final = Split(_NO_HEADERS, MappingProxyType({}), _NO_HEADERS, _NO_HEADERS, None, 0)
+_NOTHING: Final = Split(NO_HEADERS, MappingProxyType({}), NO_HEADERS, NO_HEADERS, None, 0)
 
 
 def kind_of(name: str) -> int | None:
@@ -89,7 +89,7 @@ def split(headers: Headers | None) -> Split:
         return _NOTHING
     user: Headers = []
     controls: dict[str, bytes | Repeated | None] = {}
-    trailer = counted = ids = _NO_HEADERS
+    trailer = counted = ids = NO_HEADERS
     origin = None
     size = 0
     for name, value in headers:

@@ -17,6 +17,7 @@ from sidecar.record import (
     ACTION,
     ID,
     NEVER_HELD,
+    NO_HEADERS,
     Arrival,
     Carried,
     Control,
@@ -33,7 +34,6 @@ TOO_MANY_HEADERS: Final = "too_many_headers"
 Named = Held | Arrival | Control | Carried  # has an id, or is a control record
 Parcel = Named | Departure
 
-_NO_HEADERS: Final[Headers] = []
 _new_tuple: Final = tuple.__new__  # half the time of a NamedTuple's own constructor, which is a Python function
 
 
@@ -118,7 +118,7 @@ class Decider:
                     user = list(zip(shape.user_names, shape.pick_user(values), strict=True))
                     fields = (
                         timestamp_ms + wait_ms, offset, target, target_partition, key, value, user, policy, None, 0,
-                        -1, _NO_HEADERS, -1, dead_letter, size, -1,
+                        -1, NO_HEADERS, -1, dead_letter, size, -1,
                     )  # fmt: skip
                     held.append(_new_tuple(Held, fields))
                     continue

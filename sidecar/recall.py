@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from policies.table import PolicyTable, depends_on_request_alone
 from sidecar.codec import CONTROL, Split, kind_of
-from sidecar.record import DELAY, TARGET, TARGET_PARTITION, Headers, Held
+from sidecar.record import DELAY, NO_HEADERS, TARGET, TARGET_PARTITION, Headers, Held
 
 SHAPES_MAX: Final = 256
 ANSWERS_MAX: Final = 16_384  # of one shape
@@ -24,7 +24,6 @@ NAME_CHARACTERS_MAX: Final = 1_024  # of all header names of a shape together
 VALUE_BYTES_MAX: Final = 512  # of all control headers together
 
 _REPEATABLE: Final = frozenset((DELAY, TARGET, TARGET_PARTITION))
-_NO_HEADERS: Final[Headers] = []
 _new_tuple: Final = tuple.__new__
 
 Names = tuple[str, ...]
@@ -60,7 +59,7 @@ class Shape:
         user: Headers = list(zip(self.user_names, self.pick_user(values), strict=True))
         controls = dict(zip(self._control_names, self.pick_controls(values), strict=True))
         size = self.name_size + sum(len(value) for value in values if value)
-        return _new_tuple(Split, (user, controls, _NO_HEADERS, _NO_HEADERS, None, size))
+        return _new_tuple(Split, (user, controls, NO_HEADERS, NO_HEADERS, None, size))
 
     def remember(self, asked: Values, timestamp_ms: int, held: Held) -> None:
         """Answer the next record that asks for this in the same way."""

@@ -1,13 +1,15 @@
 """The words every part of the sidecar shares: a held record, its place, and the ways it can leave."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
+from functools import partial
 from itertools import islice, zip_longest
 from operator import itemgetter
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 Headers = list[tuple[str, bytes | None]]
+NO_HEADERS: Final[Headers] = []  # shared: whoever holds a record never changes its header lists
 
 CONTROL_PREFIX: Final = "tickover-"
 DELIVER_AT: Final = "tickover-deliver-at"
@@ -153,6 +155,7 @@ class Held(NamedTuple):
         return Position(self.due_ms, self.offset)
 
 
+as_held: Final[Callable[[Iterable[Any]], Held]] = partial(tuple.__new__, Held)  # of all its fields: half the time
 # Whole columns are read with these: a third of the time of asking each record by name.
 place_of: Final = itemgetter(0, 1)
 due_of: Final = itemgetter(0)

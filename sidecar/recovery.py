@@ -11,9 +11,7 @@ What each part of the ledger says (design: the ledger):
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import Any, Final
+from collections.abc import Sequence
 
 from sidecar.block import Block, Entries
 from sidecar.change import ChangeBlock, Loss
@@ -21,12 +19,9 @@ from sidecar.commit import CommitState
 from sidecar.lane import NEVER, NOT_DECIDED, NOWHERE, Lane
 from sidecar.ports import Start
 from sidecar.rebuild_account import note_loss
-from sidecar.record import Headers, Held, LaneId, Position, Struck
+from sidecar.record import NO_HEADERS, Held, LaneId, Position, Struck, as_held
 from sidecar.sealing import mark_of, struck_out
 from sidecar.wheel import Wheel
-
-_NO_HEADERS: Final[Headers] = []
-_held_of: Final[Callable[[Iterable[Any]], Held]] = partial(tuple.__new__, Held)
 
 
 class Replay:
@@ -182,7 +177,7 @@ class Replay:
 def decided(entries: Entries) -> list[Held]:
     """The entries of a change block as held records without their payload, which is in the source topic."""
     count = len(entries.offsets)
-    nothing, no_headers, sources = [None] * count, [_NO_HEADERS] * count, [-1] * count
+    nothing, no_headers, sources = [None] * count, [NO_HEADERS] * count, [-1] * count
     if entries.sources:
         sources = [entries.sources.get(offset, -1) for offset in entries.offsets]
     columns = (
@@ -190,7 +185,7 @@ def decided(entries: Entries) -> list[Held]:
         entries.policies, nothing, entries.attempts, entries.first_failures_ms, no_headers, entries.expires_ms,
         entries.dead_letters, [0] * count, sources,
     )  # fmt: skip
-    return list(map(_held_of, zip(*columns, strict=True)))
+    return list(map(as_held, zip(*columns, strict=True)))
 
 
 def table_version_at(runs: Sequence[tuple[int, int]], offset: int) -> int:
