@@ -11,7 +11,7 @@ from typing import Final
 
 from sidecar.emission import Emitter
 from sidecar.lane import Lane
-from sidecar.ledger import LedgerUnavailable
+from sidecar.ledger import CommitsHidden, LedgerUnavailable
 from sidecar.overflow import OverflowUnavailable
 from sidecar.overflow_worker import OverflowWorker
 from sidecar.ports import Intake
@@ -25,6 +25,7 @@ DRAIN_MS: Final = 5_000  # how long a revoked partition's emissions are waited f
 POLL_S: Final = 0.005
 REMIND_MS: Final = 60_000  # a recovery that goes on waiting says so again
 RETRY_MS: Final = 500  # an overflow that is back is used again within a second
+SWEEP_MS: Final = 30_000  # by then Kafka has ended every open transaction of tickover's: a third of it is their timeout
 
 
 class Assignment:
@@ -45,6 +46,7 @@ class Assignment:
         self.recovery_s = 0.0
         self.problem = ""  # why a recovery waits
         self._told_ms = 0  # when the log was told
+        self._swept_ms = 0
         self._intake = intake
         self._emitter = emitter
         self._settlement = settlement
@@ -107,6 +109,8 @@ class Assignment:
                 waited_s = (now_ms - job.started_ms) // 1_000
                 about = {"partitions": len(job.lanes), "problem": self.problem, "waited_s": waited_s}
                 log.warning("recovery waits", extra=about)
+            if isinstance(error, CommitsHidden):
+                self._sweep(job, now_ms)
             self._recover_again(job, now_ms)
             return
         self.problem = ""
@@ -123,6 +127,14 @@ class Assignment:
             self._intake.begin({lane.id: lane.next for lane in fresh})
             if not self.paused:
                 self._intake.resume([lane.id for lane in fresh])
+
+    def _sweep(self, job: RecoveryJob, now_ms: int) -> None:
+        """What hides the commits may be a transaction of this process's own that the brokers never end."""
+        if now_ms < max(job.started_ms, self._swept_ms) + SWEEP_MS or self.lanes or not self._settlement.ready:
+            return  # with lanes, the next transactions end it
+        self._swept_ms = now_ms
+        log.warning("commits of the group stay hidden: ending what may hide them")
+        self._settlement.sweep()
 
     def _recover_again(self, job: RecoveryJob, now_ms: int) -> None:
         """Ledger, overflow or commits were away: what they have must be known before these partitions may go on."""

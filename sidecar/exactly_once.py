@@ -28,7 +28,9 @@ from sidecar.departure import OF_RECORDS, TRANSACTION_FAILED
 from sidecar.generation import NO_OUTPUT, Generation, Refusals
 from sidecar.lane import Lane
 from sidecar.ledger import LedgerError, LedgerTopic
+from sidecar.outputs import Sweep, make_outputs
 from sidecar.ports import Intake, Time, TransactionalOutput, TransactionalOutputs
+from sidecar.record import LaneId
 from sidecar.sealing import commit_state, has_news, probe_clock, record_block, restore_sealed, seal_of, take_sealed
 from sidecar.tally import Tally
 from sidecar.traces import Traces
@@ -41,7 +43,6 @@ from sidecar.transaction import (
     Transaction,
     cause_of,
     finish,
-    make_outputs,
 )
 
 log = logging.getLogger(__name__)
@@ -85,13 +86,21 @@ class ExactlyOnce:
 
     def prepare(self) -> None:
         """Make the producers anew. What former ones of the same ids have under way is over when they are ready."""
+        self._prepare(None)
+
+    def sweep(self) -> None:
+        """See the port. The new producers begin by it."""
+        self._prepare(Sweep(self._intake.member(), LaneId(self._ledger.name, 0)))
+
+    def _prepare(self, sweep: Sweep | None) -> None:
         self.broken = self.ready = False
         self.open = Generation(NO_OUTPUT)
         self._closing = None
         former, self._outputs = self._outputs, {}
         self._era = era = self._era + 1
         self._committer.renew()
-        self._committer.submit(lambda: make_outputs(self._makers, former, lambda: era == self._era), self._prepared)
+        make = partial(make_outputs, self._makers, former, lambda: era == self._era, sweep)
+        self._committer.submit(make, self._prepared)
 
     def _prepared(self, outputs: dict[str, TransactionalOutput] | str) -> None:
         if isinstance(outputs, str):

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from sidecar.commit import decode_metadata
 from sidecar.kafka import ANSWER_TIMEOUT_S, consumer_settings
-from sidecar.ledger import LedgerUnavailable
+from sidecar.ledger import CommitsHidden, LedgerUnavailable
 from sidecar.ports import Start
 from sidecar.record import LaneId
 
@@ -78,11 +78,14 @@ class KafkaStarts:
 
     def _committed(self, lanes: Iterable[LaneId]) -> list[TopicPartition]:
         wanted = [TopicPartition(lane.topic, lane.partition) for lane in lanes]
-        # Of an open transaction nobody hears but that it takes long.
-        commits: list[TopicPartition] = _answered(
-            "commits (a transaction that stays open hides them: `tickover doctor` finds it)",
-            lambda: self._consumer.committed(wanted, timeout=COMMITTED_TIMEOUT_S),
-        )
+        try:
+            commits: list[TopicPartition] = self._consumer.committed(wanted, timeout=COMMITTED_TIMEOUT_S)
+        except KafkaException as error:
+            problem = error.args[0]
+            if problem.code() != KafkaError._TIMED_OUT:
+                raise LedgerUnavailable(f"no answer about commits: {problem.str()}") from error
+            why = "a transaction that stays open hides them: `tickover doctor` finds it"
+            raise CommitsHidden(f"no answer about commits ({why}): {problem.str()}") from error
         return commits
 
     def _partitions_when_new(self, names: set[str], topics: Mapping[str, _Topic]) -> dict[str, int]:

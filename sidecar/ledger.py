@@ -22,6 +22,10 @@ class LedgerUnavailable(Exception):
     """The brokers don't answer for now: it passes."""
 
 
+class CommitsHidden(LedgerUnavailable):
+    """Nor do they say why not: a transaction that is open has commits of the group in it."""
+
+
 @dataclass(frozen=True, slots=True)
 class LedgerTopic:
     """Name and size of the ledger. The partition count is fixed at creation: a lane's blocks stay together."""

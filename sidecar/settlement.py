@@ -39,6 +39,9 @@ class Settlement(Protocol):
     def prepare(self) -> None:
         """Get ready, or ready again; `ready` says when."""
 
+    def sweep(self) -> None:
+        """Commits of the group stay hidden: end what may hide them there. For when there are no lanes."""
+
     def step(self, lanes: Iterable[Lane], now_ms: int) -> bool:
         """One settle interval; False when it can't be now: ask again soon."""
 
@@ -110,6 +113,9 @@ class AtLeastOnce:
 
     def prepare(self) -> None:
         """Nothing to prepare."""
+
+    def sweep(self) -> None:
+        """No transactions of ours: somebody else's hides them."""
 
     def stop(self) -> None:
         """No thread to let go of."""

@@ -16,18 +16,13 @@ from sidecar.commit import CommitState, encode_metadata
 from sidecar.departure import GIVEN_UP, REFUSED_TOPIC
 from sidecar.generation import Generation, refusal
 from sidecar.lane import Lane
-from sidecar.ports import TransactionalOutput, TransactionalOutputs
+from sidecar.ports import TransactionalOutput
 from sidecar.record import LaneId
 from sidecar.sealing import Seal
 
 FLUSH_S: Final = 5.0  # a target that takes longer to acknowledge must not hold up the others
 CAREFUL_FLUSH_S: Final = 3.0  # for few records of one target, which may be tried in vain many times
 PROBE_S: Final = 1.0
-NAMES: Final = ("a", "b", "alone")  # two take turns, one sends every record in a batch of its own
-NEVER_READY: Final = frozenset(
-    {"TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED", "INVALID_TRANSACTION_TIMEOUT"}
-)
-INCOMPLETE: Final = "CONCURRENT_TRANSACTIONS"
 NOT_BEGUN: Final = "INVALID_TXN_STATE"  # before its commit was asked for: the brokers took none of its partitions
 ANSWER_S: Final = 5.0
 
@@ -129,47 +124,6 @@ class Broken:
 
 
 Ending = Committed | Aborted | Broken
-
-
-def make_outputs(
-    makers: TransactionalOutputs, former: dict[str, TransactionalOutput], wanted: Callable[[], bool]
-) -> dict[str, TransactionalOutput] | str:
-    """Producers of all names, on the committer's thread; a problem that may pass is returned as text. The former ones
-    end here: that waits for their threads. If no longer `wanted`, it must not fence off the producers of the next try.
-    """
-    for output in former.values():
-        output.give_up()
-    former.clear()
-    outputs: dict[str, TransactionalOutput] = {}
-    for name in NAMES:
-        if not wanted():
-            return "given up for another try"
-        output = makers.output(name)
-        try:
-            outputs[name] = _begun(output, makers, name)
-        except output.refused as error:
-            if error.args[0].name() in NEVER_READY:
-                raise
-            return str(error.args[0].str())
-    return outputs
-
-
-def _begun(output: TransactionalOutput, makers: TransactionalOutputs, name: str) -> TransactionalOutput:
-    """It, or its successor, in its first transaction.
-
-    What went before may be decided and not complete (`Transaction.stuck`). If it is a commit, its offsets are unstable
-    until they are facts, and a recovery waits for them.
-    """
-    try:
-        output.init(ANSWER_S)
-    except output.refused as error:
-        if error.args[0].name() != INCOMPLETE:
-            raise
-        makers.let_go(output)
-        output = makers.successor(name)
-        output.init(ANSWER_S)
-    output.begin()
-    return output
 
 
 def finish(transaction: Transaction, successor: Callable[[bool], TransactionalOutput]) -> Ending:

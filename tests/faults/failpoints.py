@@ -73,9 +73,7 @@ POINTS: Final[dict[str, Point]] = {
     "before commit": before("sidecar.kafka_intake:KafkaIntake.commit", 60, guarantee=AT_LEAST_ONCE),
     "after commit": after("sidecar.kafka_intake:KafkaIntake.commit", 60, guarantee=AT_LEAST_ONCE),
     # settle in a transaction
-    "producers not yet initialised": before(
-        "sidecar.exactly_once:ExactlyOnce._make_outputs", 1, guarantee=EXACTLY_ONCE
-    ),
+    "producers not yet initialised": before("sidecar.outputs:make_outputs", 1, guarantee=EXACTLY_ONCE),
     "producers initialised": before("sidecar.exactly_once:ExactlyOnce._prepared", 1, guarantee=EXACTLY_ONCE),
     "block in the open transaction": after("sidecar.exactly_once:ExactlyOnce._write", 60, guarantee=EXACTLY_ONCE),
     "transaction handed over": before("sidecar.transaction:finish", 60, guarantee=EXACTLY_ONCE),

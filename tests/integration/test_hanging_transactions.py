@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from broker.api_keys import ApiKey
 from broker.records import Producer as RecordProducer
@@ -15,11 +15,21 @@ from tests.services.hanging_transactions import end_hanging_transactions
 from tests.services.kafka import ANSWER_TIMEOUT_S, Kafka
 from tests.services.kafka_servers import MavenServer
 from tests.services.raw_client import RawClient
+from tests.services.site import Site
 from tests.unit.log_world import batch
 
 pytestmark = [pytest.mark.integration, pytest.mark.apart]
 
 PRODUCE_VERSION = 9
+OFFSET_COMMIT_VERSION = 3
+HIDDEN_S = 3.0
+RECOVERY_S = 180.0  # half a minute of it is what an open transaction may take
+POLICIES = """
+name: hidden
+match: {topics: ["~in"]}
+delay: {default: 10ms, max: 1h}
+target: {topic: "~out", allow: ["~out"]}
+"""
 
 
 @pytest.fixture
@@ -64,3 +74,60 @@ def test_what_hangs_is_ended_as_its_coordinator_decided(trusting_kafka: Kafka) -
     assert values(kafka, topics["commits"]) == {b"known", b"hangs"}
     assert values(kafka, topics["aborts"]) == set()
     assert end_hanging_transactions(kafka) == []
+
+
+def hang_a_commit(client: RawClient, site: Site, transactional_id: str) -> None:
+    """A commit of the group in a transaction whose coordinator knows nothing of it: it is never ended."""
+    [told] = client.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, transactional_ids=[transactional_id]).transaction_states
+    assert told.error_code == Errors.NONE, transactional_id
+    place = {"partition_index": 0, "committed_offset": 0, "committed_leader_epoch": -1, "committed_metadata": ""}
+    answer = client.ask(
+        ApiKey.TXN_OFFSET_COMMIT,
+        OFFSET_COMMIT_VERSION,
+        transactional_id=transactional_id,
+        group_id=site.group,
+        producer_id=told.producer_id,
+        producer_epoch=told.producer_epoch,
+        generation_id=-1,
+        member_id="",
+        group_instance_id=None,
+        topics=[{"name": site.name("in"), "partitions": [place]}],
+    )
+    assert answer.topics[0].partitions[0].error_code == Errors.NONE
+
+
+def commits_are_hidden(site: Site) -> bool:
+    consumer = Consumer({"bootstrap.servers": site.kafka.bootstrap, "group.id": site.group})
+    try:
+        consumer.committed([TopicPartition(site.name("in"), 0)], timeout=HIDDEN_S)
+    except KafkaException as error:
+        return bool(error.args[0].code() == KafkaError._TIMED_OUT)
+    else:
+        return False
+    finally:
+        consumer.close()
+
+
+def test_a_recovery_ends_what_hides_the_commits_of_its_group(
+    trusting_kafka: Kafka, redis_url: str, tmp_path: Path
+) -> None:
+    site = Site(trusting_kafka, redis_url, tmp_path)
+    site.policies(POLICIES)
+    source, target = site.topic("in"), site.target("out")
+    sidecar = site.sidecar("one").start()
+    try:
+        site.send(source)
+        site.kafka.read(target, 1)
+        assert sidecar.stop() == 0
+        assert not commits_are_hidden(site)
+        with RawClient(site.kafka.bootstrap) as client:
+            hang_a_commit(client, site, f"tickover.{site.group}:one.a")
+        assert commits_are_hidden(site)
+        sidecar.start()
+        site.send(source)
+        site.kafka.read(target, 2, RECOVERY_S)
+        assert not commits_are_hidden(site)
+        assert sidecar.stop() == 0
+        assert len(site.kafka.read_all(target)) == 2
+    finally:
+        site.close()

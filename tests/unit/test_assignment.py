@@ -8,9 +8,9 @@ from unittest.mock import Mock
 
 import pytest
 
-from sidecar.assignment import REMIND_MS, RETRY_MS, Assignment
+from sidecar.assignment import REMIND_MS, RETRY_MS, SWEEP_MS, Assignment
 from sidecar.lane import Lane
-from sidecar.ledger import LedgerUnavailable
+from sidecar.ledger import CommitsHidden, LedgerUnavailable
 from sidecar.record import LaneId
 from sidecar.recovery_reader import RecoveryJob
 
@@ -52,3 +52,35 @@ def test_a_recovery_that_nobody_needs_any_more_is_no_problem(
     leave(assignment, [LANE])
     assignment.step(START_MS + RETRY_MS)
     assert (assignment.problem, assignment.recovering) == ("", 0)
+
+
+def swept(assignment: Assignment, problem: Exception, until_ms: int) -> list[int]:
+    """When producers were made anew while the recovery failed of this."""
+    times: list[int] = []
+
+    def failing_so(lanes: set[LaneId], now_ms: int) -> RecoveryJob:
+        job = failing(lanes, now_ms)
+        job.future = Future()
+        job.future.set_exception(problem)
+        return job
+
+    recovery: Any = assignment._recovery
+    settlement: Any = assignment._settlement
+    recovery.submit = failing_so
+    for now_ms in range(START_MS, until_ms, RETRY_MS):
+        settlement.sweep = lambda now_ms=now_ms: times.append(now_ms - START_MS)
+        assignment.step(now_ms)
+    return times
+
+
+def test_what_hides_commits_for_long_is_ended_again_and_again(assignment: Assignment) -> None:
+    assert swept(assignment, CommitsHidden("hidden"), START_MS + 3 * SWEEP_MS) == [SWEEP_MS, 2 * SWEEP_MS]
+
+
+def test_it_is_not_where_something_else_is_waited_for(assignment: Assignment) -> None:
+    assert swept(assignment, LedgerUnavailable("no answer"), START_MS + 3 * SWEEP_MS) == []
+
+
+def test_nor_while_there_are_lanes_whose_transactions_end_it(assignment: Assignment) -> None:
+    assignment.lanes["other", 0] = Mock()
+    assert swept(assignment, CommitsHidden("hidden"), START_MS + 3 * SWEEP_MS) == []

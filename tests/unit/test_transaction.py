@@ -1,7 +1,5 @@
 """How one transaction ends: committed, aborted with what was refused, or nobody knows."""
 
-from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,18 +10,16 @@ from sidecar.generation import Generation
 from sidecar.lane import Lane
 from sidecar.record import LaneId, Position
 from sidecar.transaction import (
-    NAMES,
     Aborted,
     Broken,
     Committed,
     Ending,
     SealedBlock,
     Transaction,
-    make_outputs,
 )
 from sidecar.wheel import Wheel
-from tests.simulation.fake_kafka import Refused
 from tests.simulation.fake_transactions import TransactionError
+from tests.unit.recording_producer import Producer
 
 LANE = LaneId("in", 0)
 STATE = CommitState(
@@ -43,52 +39,6 @@ class Message:
 
     def timestamp(self) -> tuple[int, int]:
         return 2, 5_000
-
-
-class Producer:
-    """Does what it is asked and notes it; `errors` are raised by the calls of these names, `left` by each flush."""
-
-    refused = Refused
-
-    def __init__(self, left: tuple[int, ...] = (), **errors: TransactionError) -> None:
-        self.calls: list[str] = []
-        self.offsets: dict[LaneId, tuple[int, str]] = {}
-        self.left = list(left)
-        self.errors = errors
-        self.purged = Generation(None)
-
-    def _note(self, call: str) -> None:
-        self.calls.append(call)
-        if call in self.errors:
-            raise Refused(self.errors[call])
-
-    def flush(self, seconds: float) -> int:
-        self._note("flush")
-        return self.left.pop(0) if self.left else 0
-
-    def purge(self) -> None:
-        self._note("purge")
-        self.purged.report(TransactionError("_PURGE_INFLIGHT"), None)
-
-    def give_up(self) -> None:
-        self._note("give up")
-
-    def init(self, seconds: float) -> None:
-        self._note("init")
-
-    def begin(self) -> None:
-        self._note("begin")
-
-    def send_offsets(self, offsets: Mapping[LaneId, tuple[int, str]], member: Any, seconds: float) -> None:
-        self._note("offsets" if offsets else "ask")
-        self.offsets = dict(offsets)
-
-    def commit(self, seconds: float) -> None:
-        self._note("commit")
-
-    def abort(self, seconds: float) -> None:
-        self._note("abort")
-        self.purged.report(TransactionError("_PURGE_QUEUE"), None)
 
 
 def transaction(producer: Producer) -> Transaction:
@@ -314,13 +264,3 @@ def test_what_nobody_can_answer_for_is_broken(call: str, error: TransactionError
 
 def test_an_abort_that_fails_is_broken() -> None:
     assert finish(transaction(Producer(offsets=ABORT, abort=UNKNOWN))) == Broken("_TIMED_OUT")
-
-
-def test_former_producers_give_up_what_they_have_under_way_before_there_are_new_ones() -> None:
-    former = Producer()
-    made: Any = Producer()
-    producers: Any = {"a": former}
-    makers: Any = SimpleNamespace(output=lambda name: made if former.calls else pytest.fail("too early"))
-    assert make_outputs(makers, producers, lambda: True) == dict.fromkeys(NAMES, made)
-    assert former.calls == ["give up"]
-    assert producers == {}, "and nobody has them any more"

@@ -1,0 +1,48 @@
+"""How the producers of transactions begin."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sidecar.outputs import NAMES, Sweep, make_outputs
+from sidecar.record import LaneId
+from tests.simulation.fake_transactions import TransactionError
+from tests.unit.recording_producer import Producer
+
+MEMBER = object()
+PLACE = LaneId("ledger", 0)
+SWEEP = Sweep(MEMBER, PLACE)
+REFUSED = TransactionError("ILLEGAL_GENERATION", aborts=True)
+
+
+def made_of(producer: Any, sweep: Sweep | None = None, **former: Any) -> dict[str, Any] | str:
+    makers: Any = SimpleNamespace(output=lambda name: producer)
+    return make_outputs(makers, former, lambda: True, sweep)
+
+
+def test_each_begins_a_transaction() -> None:
+    producer = Producer()
+    assert made_of(producer) == dict.fromkeys(NAMES, producer)
+    assert producer.calls == ["init", "begin"] * len(NAMES)
+
+
+def test_former_ones_give_up_what_they_have_under_way_before_there_are_new_ones() -> None:
+    former, made = Producer(), Producer()
+    producers: Any = {"a": former}
+    makers: Any = SimpleNamespace(output=lambda name: made if former.calls else pytest.fail("too early"))
+    make_outputs(makers, producers, lambda: True)
+    assert former.calls == ["give up"]
+    assert producers == {}, "and nobody has them any more"
+
+
+@pytest.mark.parametrize("errors", [{}, {"offsets": REFUSED}], ids=["taken", "refused"])
+def test_a_sweep_is_a_commit_that_each_aborts(errors: dict[str, TransactionError]) -> None:
+    producer = Producer((), **errors)
+    assert made_of(producer, SWEEP) == dict.fromkeys(NAMES, producer)
+    assert producer.calls == ["init", "begin", "offsets", "abort", "begin"] * len(NAMES)
+    assert producer.offsets == ({} if errors else {PLACE: (0, "")})
+
+
+def test_a_sweep_that_cannot_be_aborted_is_a_problem_that_may_pass() -> None:
+    assert made_of(Producer(abort=TransactionError("_TIMED_OUT")), SWEEP) == "_TIMED_OUT"
