@@ -130,11 +130,14 @@ class Assignment:
 
     def _sweep(self, job: RecoveryJob, now_ms: int) -> None:
         """What hides the commits may be a transaction of this process's own that the brokers never end."""
-        if now_ms < max(job.started_ms, self._swept_ms) + SWEEP_MS or self.lanes or not self._settlement.ready:
-            return  # with lanes, the next transactions end it
+        if now_ms < max(job.started_ms, self._swept_ms) + SWEEP_MS or not self._settlement.ready:
+            return
         self._swept_ms = now_ms
         log.warning("commits of the group stay hidden: ending what may hide them")
-        self._settlement.sweep()
+        for lane in self.lanes.values():
+            lane.uncommitted = True  # the next transaction ends it as well: if all is quiet, there is one now
+        if not self.lanes:
+            self._settlement.sweep()
 
     def _recover_again(self, job: RecoveryJob, now_ms: int) -> None:
         """Ledger, overflow or commits were away: what they have must be known before these partitions may go on."""

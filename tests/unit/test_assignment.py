@@ -81,6 +81,9 @@ def test_it_is_not_where_something_else_is_waited_for(assignment: Assignment) ->
     assert swept(assignment, LedgerUnavailable("no answer"), START_MS + 3 * SWEEP_MS) == []
 
 
-def test_nor_while_there_are_lanes_whose_transactions_end_it(assignment: Assignment) -> None:
-    assignment.lanes["other", 0] = Mock()
+def test_where_there_are_lanes_their_next_transaction_ends_it(assignment: Assignment) -> None:
+    lane = assignment.lanes["other", 0] = Mock(uncommitted=False)
+    assert swept(assignment, CommitsHidden("hidden"), START_MS + SWEEP_MS) == []
+    assert not lane.uncommitted
     assert swept(assignment, CommitsHidden("hidden"), START_MS + 3 * SWEEP_MS) == []
+    assert lane.uncommitted
