@@ -9,9 +9,15 @@ os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
 import pytest
 from hypothesis import HealthCheck, settings
 
+from sidecar.embedded import child
 from tests.services.fixtures import each_kafka, kafka, kafka_choice, kafka_place, mock_kafka
 
 __all__ = ["each_kafka", "kafka", "kafka_choice", "kafka_place", "mock_kafka"]
+
+# Workers don't know which ports the others were given, to listen on later: each has a part of them.
+_worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+child._PORTS = child._PORTS[_worker::_workers]  # type: ignore[misc]
 
 # How long one example takes says something about the machine and its other guests, not about the code; and that some
 # draws of a law about large blocks are too large to be kept says nothing at all.

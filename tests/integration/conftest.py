@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar import doctor, doctor_kafka, doctor_rights
+from sidecar import doctor, doctor_kafka, doctor_rights, doctor_transactions
 from sidecar.embedded.child import free_port
 from sidecar.embedded.valkey import EmbeddedValkey
 from tests.services.fixtures import CHOICE, KafkaChoice, missing
@@ -20,6 +20,7 @@ from tests.services.waiting import WAIT_S
 
 NewSite = Callable[[], Site]
 
+PATIENCE_S = 10.0
 GUARANTEES = ("at_least_once", "exactly_once")  # the strongest last
 SOAK = "TICKOVER_TEST_SOAK" in os.environ
 
@@ -50,6 +51,7 @@ def patient_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Kafka that is slow to answer is a finding of `doctor`, and none of a test on a busy machine."""
     for module in (doctor_kafka, doctor_rights):
         monkeypatch.setattr(module, "ASK_TIMEOUT_S", WAIT_S)
+    monkeypatch.setattr(doctor_transactions, "ASK_TIMEOUT_S", PATIENCE_S)  # what is hidden is waited for that long
     monkeypatch.setattr(doctor_kafka, "CONNECT_TIMEOUT_S", WAIT_S)
     monkeypatch.setattr(doctor_kafka, "READ_TIMEOUT_S", WAIT_S)
     monkeypatch.setattr(doctor, "DEADLINE_S", 2 * WAIT_S)

@@ -91,6 +91,6 @@ def test_the_pod_starts_and_its_probes_agree(image: str, kafka: Kafka, tmp_path:
                 said[0] = examiner.logs().decode()
             return (status, "brokers: 1 in cluster" in said[0], "policies: 1 in force" in said[0]) == (0, True, True)
 
-        wait_until(is_well, otherwise=lambda: said[0])
+        wait_until(is_well, START_S, lambda: said[0])
         container.stop(timeout=STOP_S)
         assert container.wait()["StatusCode"] == 0, last_words()

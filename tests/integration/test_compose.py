@@ -24,6 +24,7 @@ from tests.source import ROOT
 pytestmark = [pytest.mark.integration, pytest.mark.apart, pytest.mark.timeout(900)]
 
 FIRST_RETRY_S: Final = 300.0
+ANSWER_S: Final = 60.0
 COMMAND_S: Final = 400.0
 DOCUMENT: Final = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
 CHART: Final = "./charts/tickover/files"
@@ -103,19 +104,25 @@ def test_from_nothing_to_the_first_retried_order(compose: Compose) -> None:
 def asked(compose: Compose, what: str, **parameters: str) -> Any:
     """What Prometheus answers; nothing while it can't."""
     try:
-        answer = httpx.get(f"{compose.prometheus}/{what}", params=parameters, trust_env=False)
+        answer = httpx.get(f"{compose.prometheus}/{what}", params=parameters, timeout=ANSWER_S, trust_env=False)
     except httpx.TransportError:
+        return {}
+    if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:  # it starts
         return {}
     document = answer.json()
     assert document["status"] == "success", (parameters, document)
     return document["data"]
 
 
+def healths(compose: Compose) -> set[str]:
+    return {rule["health"] for group in asked(compose, "rules").get("groups", ()) for rule in group["rules"]}
+
+
 def test_prometheus_sees_what_the_dashboard_asks_for(compose: Compose) -> None:
     services = ("kafka", "valkey", "tickover", "producer", "consumer", "prometheus")
     compose("--profile", "observability", "up", "--detach", "--no-build", *services)
     wait_until(lambda: bool(asked(compose, "query", query="tickover_settled_total > 0").get("result")), FIRST_RETRY_S)
-    wait_until(lambda: {rule["health"] for rule in asked(compose, "rules")["groups"][0]["rules"]} == {"ok"})
+    wait_until(lambda: healths(compose) == {"ok"}, FIRST_RETRY_S, lambda: str(healths(compose)))
     for panel in DASHBOARD["panels"]:
         for target in panel["targets"]:
             query = target["expr"].replace("$instance", ".*").replace("$__rate_interval", "1m")
@@ -123,9 +130,9 @@ def test_prometheus_sees_what_the_dashboard_asks_for(compose: Compose) -> None:
             if any(series in query for series in FAULTS):
                 answer()
                 continue
-            wait_until(lambda answer=answer: bool(answer()["result"]), otherwise=lambda query=query: query)  # type: ignore[misc]
-    [instance] = asked(compose, "label/instance/values")
-    assert instance == "tickover:8230"
+            shows: Any = lambda answer=answer: bool(answer().get("result"))  # noqa: E731
+            wait_until(shows, FIRST_RETRY_S, lambda query=query: query)  # type: ignore[misc]
+    wait_until(lambda: asked(compose, "label/instance/values") == ["tickover:8230"])
 
 
 def test_the_whole_file_is_valid_with_every_profile_for_each_program(compose: Compose) -> None:

@@ -90,7 +90,7 @@ def started(*options: str) -> Iterator[Demo]:
 
 def test_ends_by_itself_with_nothing_lost() -> None:
     """On the reference broker, as everybody who tries tickover meets it."""
-    with started("--seconds", "8", "--rate", "40") as demo:
+    with started("--seconds", "16", "--rate", "40") as demo:
         demo.wait_for("Try in another terminal", SET_UP_S)
         demo.wait_for("fired [1-9]", SET_UP_S)
 

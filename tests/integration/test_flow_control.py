@@ -16,7 +16,7 @@ match: {topics: ["~reminders"]}
 delay: {default: 100ms}
 target: {topic: "~mail", rate: 40/s, burst: 4}
 """
-RECORDS = 400  # ten seconds of it: enough to be killed in between
+RECORDS = 800  # twenty seconds of it: enough to be killed in between
 PARTITIONS = 4
 ARRIVED_S = 200.0
 
@@ -40,7 +40,7 @@ def test_two_replicas_share_a_rate_and_a_kill_loses_and_repeats_nothing(new_site
 
     # Half of the partitions, half of the rate.
     wait_until(lambda: flow()["rate"] == 20.0 and flow()["waiting"] > 0, otherwise=lambda: str(first.stats()))
-    site.kafka.read(target, RECORDS // 8)
+    site.kafka.read(target, 50)
     second.kill()
     assert len(site.kafka.read_all(target)) < RECORDS, "nothing waited any more when it was killed"
     second.launch()
@@ -50,7 +50,8 @@ def test_two_replicas_share_a_rate_and_a_kill_loses_and_repeats_nothing(new_site
     assert sorted(message.value() or b"" for message in arrived) == sorted(b"%d" % number for number in range(RECORDS))
     times = sorted(message.timestamp()[1] for message in arrived)
     assert min(message.timestamp()[1] - due_of(message) for message in arrived) >= 0
-    # In any two seconds the rate, a burst of each replica, and one more of the replica that began anew.
+    # In any two seconds the rate, a burst of each replica, one more of the replica that began anew, and what a
+    # transaction gives back that was aborted at the rebalance: that has its tokens, and goes at once.
     most = max(sum(start <= time < start + 2_000 for time in times) for start in times)
-    assert most <= 2 * 40 + 3 * 4, f"{most} in two seconds"
+    assert most <= 2 * 40 + 3 * 4 + 40, f"{most} in two seconds"
     assert (first.stop(), second.stop()) == (0, 0)

@@ -16,6 +16,7 @@ from tests.services.kafka import ANSWER_TIMEOUT_S, Kafka
 from tests.services.kafka_servers import MavenServer
 from tests.services.raw_client import RawClient
 from tests.services.site import Site
+from tests.services.waiting import wait_until
 from tests.unit.log_world import batch
 
 pytestmark = [pytest.mark.integration, pytest.mark.apart]
@@ -119,14 +120,14 @@ def test_a_recovery_ends_what_hides_the_commits_of_its_group(
         site.send(source)
         site.kafka.read(target, 1)
         assert sidecar.stop() == 0
-        assert not commits_are_hidden(site)
+        wait_until(lambda: not commits_are_hidden(site), RECOVERY_S)
         with RawClient(site.kafka.bootstrap) as client:
             hang_a_commit(client, site, f"tickover.{site.group}:one.a")
         assert commits_are_hidden(site)
         sidecar.start()
         site.send(source)
         site.kafka.read(target, 2, RECOVERY_S)
-        assert not commits_are_hidden(site)
+        wait_until(lambda: not commits_are_hidden(site), RECOVERY_S)
         assert sidecar.stop() == 0
         assert len(site.kafka.read_all(target)) == 2
     finally:

@@ -34,7 +34,7 @@ DATA = {"/var/lib/tickover": "uid=10001,size=256m", "/tmp": "size=16m"}
 POLICY = """\
 name: {topic}-retry
 match: {{topics: ["{topic}-retry"]}}
-retry: {{attempts: 5, backoff: {{kind: fixed, delay: 10s}}}}
+retry: {{attempts: 5, backoff: {{kind: fixed, delay: 15s}}}}
 target: {{topic: {topic}, allow: ["{topic}"]}}
 """
 
@@ -159,7 +159,7 @@ def test_a_sidecar_is_killed_beside_its_consumer_and_nothing_is_lost_or_repeated
         assert "done" not in words(consumer)
         sidecar.start()
         assert consumer.wait(timeout=HEALTHY_S)["StatusCode"] == 0, words(consumer)
-        assert words(consumer) == (
+        assert consumer.logs(stderr=False).decode() == (  # where the broker is slow, the client says so on the other
             "order 1, attempt 1: the warehouse does not answer\n"
             "order 1, attempt 2: the warehouse does not answer\n"
             "order 1, attempt 3: done\n"

@@ -122,7 +122,13 @@ def test_offsets_reset_by_an_operator_repeat_nothing(site: Site, sidecar: Sideca
     site.kafka.read(site.name("out"), 50)
     assert sidecar.stop() == 0
     back = ConsumerGroupTopicPartitions(site.group, [TopicPartition(site.name("in"), 0, 0)])
-    site.kafka.admin.alter_consumer_group_offsets([back])[site.group].result(SOON_S)
+
+    def is_reset() -> bool:
+        """Refused while the session of the member that was stopped lasts: it is a static one."""
+        [place] = site.kafka.admin.alter_consumer_group_offsets([back])[site.group].result(SOON_S).topic_partitions
+        return place.error is None
+
+    wait_until(is_reset, SOON_S, lambda: "the offsets can't be reset")
     again = site.sidecar("one", GUARANTEE=guarantee).start()
     send(site, 5, "then")
     site.kafka.read(site.name("out"), 60)
@@ -231,7 +237,7 @@ def test_a_log_that_does_not_begin_at_zero_is_read_from_where_recovery_says(kafk
     [deleted] = kafka.admin.delete_records([TopicPartition(topic, 0, 10)]).values()
     deleted.result(SOON_S)
     problems: list[str] = []
-    client = {"bootstrap.servers": kafka.bootstrap, "log_level": "0"}
+    client = {"bootstrap.servers": kafka.bootstrap, "log_level": "0", "session.timeout.ms": "120000"}
     intake = KafkaIntake(consumer_settings(client, topic, ""), problems.append)
     intake._consumer = SlowToPause(intake._consumer)  # type: ignore[assignment]
     intake.events = events = Events()

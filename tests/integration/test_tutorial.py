@@ -83,7 +83,7 @@ def patient_delay() -> str:
     """The page's delay, or a longer one where a command takes longer than usual."""
     started_s = time.monotonic()
     subprocess.run([sys.executable, "-m", "sidecar", "--help"], cwd=ROOT, check=True, capture_output=True)
-    return f"--delay {max(5, int(COMMANDS_IN_DELAY * (time.monotonic() - started_s)))}s"
+    return f"--delay {max(15, int(COMMANDS_IN_DELAY * (time.monotonic() - started_s)))}s"
 
 
 def end_group(group: int) -> None:

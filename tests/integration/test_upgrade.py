@@ -6,7 +6,7 @@ import pytest
 
 from tests.integration.conftest import NewSite
 from tests.services import older_sidecar
-from tests.services.sidecar_process import Sidecar
+from tests.services.sidecar_process import START_S, Sidecar
 from tests.services.site import Site
 from tests.services.waiting import wait_until
 
@@ -94,7 +94,7 @@ def test_a_version_that_is_too_old_says_so_and_settles_nothing_until_the_newer_o
     site.policies(POLICIES)  # its file is as old as the program; the topic is not
     sidecar.module = OLDER
     sidecar.launch()
-    wait_until(lambda: "newer tickover: run the newer one" in sidecar.last_words(), otherwise=sidecar.last_words)
+    wait_until(lambda: "newer tickover: run the newer one" in sidecar.last_words(), START_S, sidecar.last_words)
     assert not sidecar.is_ready()
     sidecar.kill()
     assert site.kafka.read_all(site.name("mail")) == []

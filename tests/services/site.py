@@ -9,6 +9,7 @@ from confluent_kafka import Message
 from redis import Redis
 
 from sidecar.embedded.child import free_port
+from sidecar.overflow_layout import pattern_of_hw
 from tests.services.kafka import Headers, Kafka
 from tests.services.sidecar_process import Sidecar
 
@@ -77,6 +78,11 @@ class Site:
         """Produce one record to partition 0; returns its report."""
         [report] = self.kafka.produce(topic, [(key, value, headers, timestamp_ms, 0)])
         return report
+
+    def is_in_redis(self) -> bool:
+        """Whether anything was put there: what is on its way there counts as held in the overflow, too."""
+        with Redis.from_url(self.redis_url, protocol=2) as client:
+            return any(client.scan_iter(match=pattern_of_hw(self.group), count=1_000))
 
     def wipe_redis(self) -> None:
         """Redis forgets everything about this site, and about no other, at one instant."""
