@@ -44,8 +44,6 @@ class Assignment:
         self.paused = False
         self.rebalances = 0
         self.recovery_s = 0.0
-        self.problem = ""  # why a recovery waits
-        self._told_ms = 0  # when the log was told
         self._swept_ms = 0
         self._intake = intake
         self._emitter = emitter
@@ -96,37 +94,43 @@ class Assignment:
         if self._waiting and self._settlement.ready:
             self._jobs.append(self._recovery.submit(self._waiting, now_ms))
             self._waiting = set()
-        if not self._jobs or not self._jobs[0].future.done():
-            return
-        job = self._jobs[0]
-        if not job.lanes:
-            del self._jobs[0]
-            self.problem = ""  # its partitions are another member's
-            return
-        if isinstance(error := job.future.exception(), OverflowUnavailable | LedgerUnavailable):
-            if self.problem != str(error) or now_ms >= self._told_ms + REMIND_MS:
-                self.problem, self._told_ms = str(error), now_ms
-                waited_s = (now_ms - job.started_ms) // 1_000
-                about = {"partitions": len(job.lanes), "problem": self.problem, "waited_s": waited_s}
-                log.warning("recovery waits", extra=about)
+        for job in self._jobs:
+            if job.lanes and job.future.done():
+                self._take(job, now_ms)
+        if self._jobs:
+            self._jobs = [job for job in self._jobs if job.lanes]
+
+    def _take(self, job: RecoveryJob, now_ms: int) -> None:
+        """What has come of a recovery: lanes, or why it has to wait."""
+        error = job.future.exception()
+        if isinstance(error, OverflowUnavailable | LedgerUnavailable):
+            self._waits(job, str(error), now_ms)
             if isinstance(error, CommitsHidden):
                 self._sweep(job, now_ms)
-            self._recover_again(job, now_ms)
             return
-        self.problem = ""
         fresh = [lane for lane in job.future.result() if lane.id in job.lanes]
         job.lanes -= {lane.id for lane in fresh}
-        if job.lanes:
-            self._recover_again(job, now_ms)  # where these begin isn't known yet
-        else:
-            del self._jobs[0]
-        for lane in fresh:
-            self.lanes[lane.id] = lane
-        self.recovery_s = (now_ms - job.started_ms) / 1_000
         if fresh:
+            for lane in fresh:
+                self.lanes[lane.id] = lane
+            self.recovery_s = (now_ms - job.started_ms) / 1_000
             self._intake.begin({lane.id: lane.next for lane in fresh})
             if not self.paused:
                 self._intake.resume([lane.id for lane in fresh])
+        if job.lanes:
+            self._waits(job, f"where {min(job.lanes)} begins isn't known yet", now_ms)
+
+    def _waits(self, job: RecoveryJob, problem: str, now_ms: int) -> None:
+        """Ledger, overflow or commits were away: what they have must be known before these partitions may go on."""
+        if job.problem != problem or now_ms >= job.told_ms + REMIND_MS:
+            job.problem, job.told_ms = problem, now_ms
+            waited_s = (now_ms - job.started_ms) // 1_000
+            about = {"partitions": len(job.lanes), "problem": problem, "waited_s": waited_s}
+            log.warning("recovery waits", extra=about)
+        if job.retry_at_ms < 0:
+            job.retry_at_ms = now_ms + RETRY_MS
+        elif now_ms >= job.retry_at_ms:
+            self._recovery.again(job, now_ms)
 
     def _sweep(self, job: RecoveryJob, now_ms: int) -> None:
         """What hides the commits may be a transaction of this process's own that the brokers never end."""
@@ -139,18 +143,15 @@ class Assignment:
         if not self.lanes:
             self._settlement.sweep()
 
-    def _recover_again(self, job: RecoveryJob, now_ms: int) -> None:
-        """Ledger, overflow or commits were away: what they have must be known before these partitions may go on."""
-        if job.retry_at_ms < 0:
-            job.retry_at_ms = now_ms + RETRY_MS
-        elif now_ms >= job.retry_at_ms:
-            self._jobs[0] = self._recovery.submit(job.lanes, now_ms)
-            self._jobs[0].started_ms = job.started_ms
-
     @property
     def recovering(self) -> int:
         """Number of partitions whose recovery is under way."""
         return len(self._waiting) + sum(len(job.lanes) for job in self._jobs)
+
+    @property
+    def problem(self) -> str:
+        """Why a recovery waits; empty when none does."""
+        return next((job.problem for job in self._jobs if job.lanes and job.problem), "")
 
     def _start_over(self) -> None:
         """What Kafka has of our last transactions is unknown: let go of all lanes and recover them from it."""

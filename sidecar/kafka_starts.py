@@ -5,7 +5,10 @@ process's transaction is open and its offsets can't be known, and the engine mus
 """
 
 import logging
+import random
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -21,6 +24,7 @@ from sidecar.record import LaneId
 log = logging.getLogger(__name__)
 
 COMMITTED_TIMEOUT_S: Final = 3.0  # an open transaction hides them: asked again, and problems are shown meanwhile
+ONE_TIMEOUT_S: Final = 0.3  # of one partition alone: what nothing hides is answered at once
 
 
 class _Topic(NamedTuple):
@@ -60,7 +64,7 @@ class KafkaStarts:
         if self._consumer is None:
             self._consumer, self._admin = Consumer(self._settings), AdminClient(self._client)
         topics = _answered("topics", lambda: self._topics({lane.topic for lane in lanes}))
-        commits = self._committed(lanes)
+        commits = self._not_hidden(lanes)
         new = {one.topic for one in commits if one.error is None and one.offset == OFFSET_INVALID}
         when_new = self._partitions_when_new(new, topics) if self._start_latest else {}
         starts: dict[LaneId, Start] = {}
@@ -76,10 +80,31 @@ class KafkaStarts:
                 starts[lane] = start
         return starts
 
-    def _committed(self, lanes: Iterable[LaneId]) -> list[TopicPartition]:
+    def _not_hidden(self, lanes: Sequence[LaneId]) -> list[TopicPartition]:
+        """What can be known: Kafka answers nothing while it hides the commit of any partition that is asked about, so
+        then each is asked about alone, a few at a time, beginning elsewhere the next time.
+        """
+        try:
+            return self._committed(lanes)
+        except CommitsHidden:
+            if len(lanes) == 1:
+                raise
+            known: list[TopicPartition] = []
+            until_s = time.monotonic() + COMMITTED_TIMEOUT_S
+            for lane in random.sample(lanes, len(lanes)):
+                if time.monotonic() >= until_s:
+                    break
+                with suppress(CommitsHidden):
+                    known += self._committed([lane], ONE_TIMEOUT_S)
+            if not known:
+                raise
+            log.warning("commits of some partitions are hidden", extra={"hidden": len(lanes) - len(known)})
+            return known
+
+    def _committed(self, lanes: Iterable[LaneId], timeout_s: float = COMMITTED_TIMEOUT_S) -> list[TopicPartition]:
         wanted = [TopicPartition(lane.topic, lane.partition) for lane in lanes]
         try:
-            commits: list[TopicPartition] = self._consumer.committed(wanted, timeout=COMMITTED_TIMEOUT_S)
+            commits: list[TopicPartition] = self._consumer.committed(wanted, timeout=timeout_s)
         except KafkaException as error:
             problem = error.args[0]
             if problem.code() != KafkaError._TIMED_OUT:

@@ -24,10 +24,12 @@ log = logging.getLogger(__name__)
 class RecoveryJob:
     """The recovery of one assignment, under way."""
 
-    lanes: set[LaneId]
+    lanes: set[LaneId]  # not yet recovered
     started_ms: int
     future: Future[list[Lane]]
     retry_at_ms: int = -1  # when it failed for a reason that passes
+    problem: str = ""  # why it waits
+    told_ms: int = 0  # when the log was told
 
 
 class RecoveryWorker:
@@ -52,10 +54,15 @@ class RecoveryWorker:
     def submit(self, lanes: Iterable[LaneId], now_ms: int) -> RecoveryJob:
         """Begin; the future gives the lanes or raises what makes recovery impossible.
 
-        A lane whose start nobody knows for now is left out: it has to be submitted again.
+        A lane whose start nobody knows for now is left out: that takes `again`.
         """
         wanted = sorted(lanes)
         return RecoveryJob(set(wanted), now_ms, self._executor.submit(self.recover, wanted, now_ms))
+
+    def again(self, job: RecoveryJob, now_ms: int) -> None:
+        """Once more, for those of its lanes that aren't recovered yet."""
+        job.retry_at_ms = -1
+        job.future = self._executor.submit(self.recover, sorted(job.lanes), now_ms)
 
     def stop(self) -> None:
         """Give up what is queued. Twice is harmless."""

@@ -79,16 +79,21 @@ def test_what_hangs_is_ended_as_its_coordinator_decided(trusting_kafka: Kafka) -
 
 def hang_a_commit(client: RawClient, site: Site, transactional_id: str) -> None:
     """A commit of the group in a transaction whose coordinator knows nothing of it: it is never ended."""
-    [told] = client.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, transactional_ids=[transactional_id]).transaction_states
-    assert told.error_code == Errors.NONE, transactional_id
+
+    def told() -> Any:
+        [state] = client.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, transactional_ids=[transactional_id]).transaction_states
+        assert state.error_code == Errors.NONE, transactional_id
+        return state
+
+    wait_until(lambda: told().transaction_state.startswith("Complete"), ANSWER_TIMEOUT_S)  # its end would end this, too
     place = {"partition_index": 0, "committed_offset": 0, "committed_leader_epoch": -1, "committed_metadata": ""}
     answer = client.ask(
         ApiKey.TXN_OFFSET_COMMIT,
         OFFSET_COMMIT_VERSION,
         transactional_id=transactional_id,
         group_id=site.group,
-        producer_id=told.producer_id,
-        producer_epoch=told.producer_epoch,
+        producer_id=told().producer_id,
+        producer_epoch=told().producer_epoch,
         generation_id=-1,
         member_id="",
         group_instance_id=None,
@@ -97,10 +102,10 @@ def hang_a_commit(client: RawClient, site: Site, transactional_id: str) -> None:
     assert answer.topics[0].partitions[0].error_code == Errors.NONE
 
 
-def commits_are_hidden(site: Site) -> bool:
+def commits_are_hidden(site: Site, partitions: Sequence[int] = (0,)) -> bool:
     consumer = Consumer({"bootstrap.servers": site.kafka.bootstrap, "group.id": site.group})
     try:
-        consumer.committed([TopicPartition(site.name("in"), 0)], timeout=HIDDEN_S)
+        consumer.committed([TopicPartition(site.name("in"), partition) for partition in partitions], timeout=HIDDEN_S)
     except KafkaException as error:
         return bool(error.args[0].code() == KafkaError._TIMED_OUT)
     else:
@@ -132,3 +137,41 @@ def test_a_recovery_ends_what_hides_the_commits_of_its_group(
         assert len(site.kafka.read_all(target)) == 2
     finally:
         site.close()
+
+
+def test_what_a_strangers_transaction_hides_holds_up_its_own_partition_alone(
+    trusting_kafka: Kafka, redis_url: str, tmp_path: Path
+) -> None:
+    site = Site(trusting_kafka, redis_url, tmp_path)
+    site.policies(POLICIES)
+    source, target = site.topic("in", 4), site.target("out")
+    stranger = Producer({"bootstrap.servers": site.kafka.bootstrap, "transactional.id": "stranger"})
+    stranger.init_transactions(ANSWER_TIMEOUT_S)
+    abort_a_commit(stranger, site)  # an id that began none has no time of its beginning
+    with RawClient(site.kafka.bootstrap) as client:
+        hang_a_commit(client, site, "stranger")
+    sidecar = site.sidecar("one")
+    sidecar.launch()
+    try:
+        site.kafka.produce(source, [(None, b"%d" % n, (), 0, n) for n in range(4)])
+        assert {message.value() for message in site.kafka.read(target, 3)} == {b"1", b"2", b"3"}
+        assert commits_are_hidden(site, range(4))
+        assert not commits_are_hidden(site, range(1, 4))
+        wait_until(lambda: any("hides" in problem for problem in sidecar.stats()["problems"]), ANSWER_TIMEOUT_S)
+        abort_a_commit(stranger, site)
+        assert site.kafka.read(target, 4, RECOVERY_S)[-1].value() == b"0"
+        sidecar.wait_until_ready()
+        assert sidecar.stop() == 0
+        assert len(site.kafka.read_all(target)) == 4
+    finally:
+        site.close()
+
+
+def abort_a_commit(producer: Producer, site: Site) -> None:
+    """Of the same partition: it ends what the producer's id has left there."""
+    member = Consumer({"bootstrap.servers": site.kafka.bootstrap, "group.id": site.group})
+    producer.begin_transaction()
+    place = [TopicPartition(site.name("in"), 0, 0)]
+    producer.send_offsets_to_transaction(place, member.consumer_group_metadata(), ANSWER_TIMEOUT_S)
+    producer.abort_transaction(ANSWER_TIMEOUT_S)
+    member.close()

@@ -9,7 +9,6 @@ from unittest.mock import Mock
 import pytest
 
 from sidecar.assignment import REMIND_MS, RETRY_MS, SWEEP_MS, Assignment
-from sidecar.lane import Lane
 from sidecar.ledger import CommitsHidden, LedgerUnavailable
 from sidecar.record import LaneId
 from sidecar.recovery_reader import RecoveryJob
@@ -18,17 +17,30 @@ START_MS = 1_000_000
 LANE = LaneId("source", 0)
 
 
-def failing(lanes: set[LaneId], now_ms: int) -> RecoveryJob:
-    """A recovery to which nobody answers."""
-    future: Future[list[Lane]] = Future()
-    future.set_exception(LedgerUnavailable("no answer"))
-    return RecoveryJob(set(lanes), now_ms, future)
+class Unanswered:
+    """Recoveries that fail each time, of the same."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        self.asked: list[set[LaneId]] = []
+
+    def submit(self, lanes: set[LaneId], now_ms: int) -> RecoveryJob:
+        job = RecoveryJob(set(lanes), now_ms, Future())
+        self.again(job, now_ms)
+        return job
+
+    def again(self, job: RecoveryJob, _: int) -> None:
+        self.asked.append(set(job.lanes))
+        job.retry_at_ms = -1
+        job.future = Future()
+        job.future.set_exception(self.error)
 
 
 @pytest.fixture
 def assignment() -> Assignment:
     """With one partition, whose recovery fails each time."""
-    settlement, recovery = Mock(broken=False, ready=True), Mock(submit=failing)
+    settlement: Any = Mock(broken=False, ready=True)
+    recovery: Any = Unanswered(LedgerUnavailable("no answer"))
     assignment = Assignment(Mock(), Mock(), settlement, (Mock(), recovery), lambda: START_MS)
     assignment.assigned([LANE])
     return assignment
@@ -58,15 +70,9 @@ def swept(assignment: Assignment, problem: Exception, until_ms: int) -> list[int
     """When producers were made anew while the recovery failed of this."""
     times: list[int] = []
 
-    def failing_so(lanes: set[LaneId], now_ms: int) -> RecoveryJob:
-        job = failing(lanes, now_ms)
-        job.future = Future()
-        job.future.set_exception(problem)
-        return job
-
     recovery: Any = assignment._recovery
     settlement: Any = assignment._settlement
-    recovery.submit = failing_so
+    recovery.error = problem
     for now_ms in range(START_MS, until_ms, RETRY_MS):
         settlement.sweep = lambda now_ms=now_ms: times.append(now_ms - START_MS)
         assignment.step(now_ms)
@@ -87,3 +93,32 @@ def test_where_there_are_lanes_their_next_transaction_ends_it(assignment: Assign
     assert not lane.uncommitted
     assert swept(assignment, CommitsHidden("hidden"), START_MS + 3 * SWEEP_MS) == []
     assert lane.uncommitted
+
+
+def test_partitions_that_are_known_begin_while_others_are_waited_for(assignment: Assignment) -> None:
+    known, later = Mock(id=LaneId("source", 1), next=7), Mock(id=LaneId("source", 2), next=9)
+    recovery: Any = assignment._recovery
+    intake: Any = assignment._intake
+    assignment.step(START_MS)
+    assignment.assigned([known.id])
+    assignment.step(START_MS + 1)
+    one, other = assignment._jobs
+    assert (one.lanes, other.lanes) == ({LANE}, {known.id})
+    other.lanes.add(later.id)
+    other.future = Future()
+    other.future.set_result([known])
+    assignment.step(START_MS + 2)
+    assert list(assignment.lanes) == [known.id]
+    intake.begin.assert_called_once_with({known.id: 7})
+    assert (assignment.recovering, assignment.problem, other.problem) == (
+        2,
+        "no answer",
+        "where source/2 begins isn't known yet",
+    )
+    assignment.step(START_MS + 2 + RETRY_MS)
+    assert recovery.asked[-2:] == [{LANE}, {later.id}]
+    other.future = Future()
+    other.future.set_result([later])
+    assignment.step(START_MS + 3 + RETRY_MS)
+    assert list(assignment.lanes) == [known.id, later.id]
+    assert assignment._jobs == [one]
