@@ -39,7 +39,7 @@ class Bench:
 
     def ask(self, method: str, path: str = "", status: int = 202, asked: Sidecar | None = None, **body: Any) -> Any:
         options = {"json": body} if body else {}
-        response = (asked or self.sidecar).call(method, f"/v1/changes{path}", **options)
+        response = (asked or self.sidecar).answer(method, f"/v1/changes{path}", **options)
         assert response.status_code == status, response.text
         return response.json()
 

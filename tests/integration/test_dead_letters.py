@@ -40,7 +40,7 @@ def letters(sidecar: Sidecar, query: str) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
     cursor = ""
     while True:
-        response = sidecar.call("GET", f"/v1/dead-letters{query}{cursor}")
+        response = sidecar.answer("GET", f"/v1/dead-letters{query}{cursor}")
         assert response.status_code == 200, response.text
         page = response.json()
         items += page["items"]
@@ -62,7 +62,7 @@ def test_what_is_given_up_is_found_with_its_reason(site: Site, sidecar: Sidecar)
     assert letter["error"] == "order <n> is void"
     assert letter["source"] == letter["origin"] == place(report).decode()
     assert letter["payload"]["value"] == {"password": "***", "n": 1}
-    one = sidecar.call("GET", f"/v1/dead-letters/{letter['position']}").json()
+    one = sidecar.answer("GET", f"/v1/dead-letters/{letter['position']}").json()
     assert one == {name: value for name, value in letter.items() if name != "payload"}
 
 
@@ -79,14 +79,14 @@ def test_scans_pass_over_what_was_aborted_and_end(site: Site, sidecar: Sidecar) 
     place = f"/v1/dead-letters/groups?topic={topic}"
     # An end of a transaction is decided before its marks are in the partitions.
     wait_until(lambda: sidecar.call("GET", place).json().get("remaining") == 0, WAIT_S, sidecar.last_words)
-    response = sidecar.call("GET", place).json()
+    response = sidecar.answer("GET", place).json()
     assert [group["count"] for group in response["items"]] == [2] * 5
     assert (response["next"], response["remaining"]) == (None, 0)
     assert len(letters(sidecar, f"?topic={topic}&limit=3")) == 10
-    assert sidecar.call("GET", f"/v1/dead-letters/{topic}/0/7").status_code == 404  # aborted
+    assert sidecar.answer("GET", f"/v1/dead-letters/{topic}/0/7").status_code == 404  # aborted
 
 
 def test_no_other_topic_is_read(site: Site, sidecar: Sidecar) -> None:
     for topic in (site.name("orders"), "__consumer_offsets", f"{site.group}.policies"):
-        assert sidecar.call("GET", f"/v1/dead-letters?topic={topic}").status_code == 404
-        assert sidecar.call("GET", f"/v1/dead-letters/{topic}/0/0?payload=true").status_code == 404
+        assert sidecar.answer("GET", f"/v1/dead-letters?topic={topic}").status_code == 404
+        assert sidecar.answer("GET", f"/v1/dead-letters/{topic}/0/0?payload=true").status_code == 404

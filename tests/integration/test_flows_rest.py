@@ -38,7 +38,7 @@ def replicas(site: Site) -> tuple[Sidecar, Sidecar]:
 
 
 def put(sidecar: Sidecar, name: str, document: dict[str, Any], **conditions: str) -> str:
-    answer = sidecar.call("PUT", f"/v1/policies/{name}", json=document, headers=conditions)
+    answer = sidecar.answer("PUT", f"/v1/policies/{name}", json=document, headers=conditions)
     assert answer.is_success, answer.text
     return answer.headers["etag"]
 
@@ -105,7 +105,7 @@ def test_a_message_sent_by_rest_comes_out_when_due(site: Site, replicas: tuple[S
         "id": "order-1",
     }
     answers = [
-        replica.call("POST", "/v1/messages", json=body, headers={"Idempotency-Key": f"{site.group}-1"})
+        replica.answer("POST", "/v1/messages", json=body, headers={"Idempotency-Key": f"{site.group}-1"})
         for replica in (asked, other)
     ]
     assert [answer.status_code for answer in answers] == [202, 202], [answer.text for answer in answers]

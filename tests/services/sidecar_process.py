@@ -150,6 +150,18 @@ class Sidecar:
         """One request to its API."""
         return httpx.request(method, self.url + path, timeout=ANSWER_S, **options)
 
+    def answer(self, method: str, path: str, **options: Any) -> httpx.Response:
+        """As `call`, asked again while it says that what it needs doesn't answer for now, as a client would."""
+        answers = [self.call(method, path, **options)]
+
+        def told() -> bool:
+            if answers[-1].status_code == httpx.codes.SERVICE_UNAVAILABLE:
+                answers.append(self.call(method, path, **options))
+            return answers[-1].status_code != httpx.codes.SERVICE_UNAVAILABLE
+
+        wait_until(told, START_S, lambda: answers[-1].text)
+        return answers[-1]
+
     def stats(self) -> dict[str, Any]:
         """GET /v1/stats."""
         document: dict[str, Any] = self.call("GET", "/v1/stats").json()
