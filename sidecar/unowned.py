@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka.admin import AdminClient
-from kio.schema.consumer_protocol_assignment.v3.data import ConsumerProtocolAssignment
-from kio.serial import entity_reader
 
 from sidecar.assembly import Machinery
 from sidecar.record import LaneId
@@ -21,7 +19,6 @@ log = logging.getLogger(__name__)
 ANSWER_S: Final = 10.0
 STABLE: Final = "Stable"  # the coordinator's word for: every member has got its share
 VERSION_BYTES: Final = 2
-_read_assignment: Final[Any] = entity_reader(ConsumerProtocolAssignment)
 
 
 class Member(NamedTuple):
@@ -79,7 +76,11 @@ def members_of(admin: AdminClient, group: str) -> list[Member]:
 
 def _lanes_of(assignment: bytes) -> frozenset[LaneId]:
     """Of the bytes that the leader made; none, where it gave the member nothing."""
+    # Importing these takes 0.2 s, and few processes need them.
+    from kio.schema.consumer_protocol_assignment.v3.data import ConsumerProtocolAssignment
+    from kio.serial import entity_reader
+
     if not assignment:
         return frozenset()
-    told, _ = _read_assignment(assignment, VERSION_BYTES)
+    told, _ = entity_reader(ConsumerProtocolAssignment)(assignment, VERSION_BYTES)
     return frozenset(LaneId(one.topic, number) for one in told.assigned_partitions for number in one.partitions)
