@@ -218,11 +218,11 @@ class ExactlyOnce:
     def _write(self, transaction: Transaction, block: SealedBlock) -> None:
         """Produce one block; where the producer has no room, the committer does once it has."""
         output, lane = transaction.output, block.lane
-        block.send = partial(self._ledger.append, output, lane.id, encode(block.seal.block), block.report)
+        block.send = partial(self._ledger.append, lane=lane.id, block=encode(block.seal.block), report=block.report)
         if transaction.failed or any(not other.sent for other in transaction.blocks):
             return  # blocks stay in their order
         try:
-            block.send()
+            block.send(output)
             block.sent = True
         except BufferError:
             pass
@@ -283,6 +283,8 @@ class ExactlyOnce:
     def _aborted(self, transaction: Transaction, ending: Aborted) -> None:
         """As if it had never been: the lanes have their blocks to write again, the emitter its records to emit."""
         generation = transaction.generation
+        if ending.ledger_refused:
+            raise LedgerError(f"no right to write to the ledger topic {self._ledger.name}: `tickover doctor` says more")
         for block in reversed(transaction.blocks):
             if block.error is not None and block.error.name() in OF_RECORDS:
                 raise LedgerError(f"the ledger refused a block of {block.lane.id}: {block.error}")

@@ -41,7 +41,7 @@ class SealedBlock:
 
     __slots__ = ("_boot_ms", "error", "lane", "seal", "send", "sent", "sent_boot_ms", "written")
 
-    send: Callable[[], None]
+    send: Callable[[TransactionalOutput], None]
 
     def __init__(self, lane: Lane, seal: Seal, boot_ms: Callable[[], float]) -> None:
         self.lane = lane
@@ -114,6 +114,7 @@ class Aborted:
     cause: Any = None
     of_records: bool = False
     successor: TransactionalOutput | None = None  # of its producer, which can't be used any more
+    ledger_refused: bool = False  # it is the ledger that is at fault: nothing can be done without it
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,10 @@ def finish(transaction: Transaction, successor: Callable[[bool], TransactionalOu
         cause = error.args[0]
         if cause.fatal() or not cause.txn_requires_abort():
             return Broken(cause.str())
-        return _abort(transaction, Aborted(cause, of_records), successor)
+        ending = _abort(transaction, Aborted(cause, of_records), successor)
+        if cause.name() == REFUSED_TOPIC and isinstance(ending, Aborted):
+            return _try_ledger(transaction, ending)
+        return ending
     return Committed()
 
 
@@ -182,11 +186,11 @@ def _give_up(transaction: Transaction) -> None:
 def _send(block: SealedBlock, output: TransactionalOutput) -> bool:
     """Send a block that found no room before. False: what takes up the room is not acknowledged in time."""
     try:
-        block.send()
+        block.send(output)
     except BufferError:
         if output.flush(FLUSH_S):
             return False
-        block.send()  # the queue is empty: a BufferError now would be a block larger than all of it
+        block.send(output)  # the queue is empty: a BufferError now would be a block larger than all of it
     return True
 
 
@@ -202,15 +206,39 @@ def _ask_for_refusal(transaction: Transaction) -> None:
     """Raises that a topic is refused to us, if that is why the client has purged what was queued, of whatever topic."""
     output, generation = transaction.output, transaction.generation
     names = {failure.error.name() for failure in generation.failures}
+    names |= {block.error.name() for block in transaction.blocks if block.error is not None}
     if transaction.stuck or not names or names - GIVEN_UP:
         return
-    nowhere = {lane.id: (state.low, "") for lane, state in transaction.states}  # it has failed, or is aborted next
     try:
-        output.send_offsets(nowhere, transaction.member, ANSWER_S)
+        output.send_offsets(_nowhere(transaction), transaction.member, ANSWER_S)
     except output.refused as error:
         if error.args[0].name() == REFUSED_TOPIC:
             generation.failures = []
             raise
+
+
+def _nowhere(transaction: Transaction) -> dict[LaneId, tuple[int, str]]:
+    """Offsets to ask with, in a transaction that has failed, or is aborted next."""
+    return {lane.id: (state.low, "") for lane, state in transaction.states}
+
+
+def _try_ledger(transaction: Transaction, ending: Aborted) -> Ending:
+    """Some topic is refused to us, and Kafka doesn't say which. Whether it is the ledger shows by sending the blocks
+    alone, in a transaction that is aborted.
+    """
+    output = ending.successor or transaction.output
+    try:
+        for block in transaction.blocks:
+            block.send(output)
+        output.flush(FLUSH_S)
+        output.send_offsets(_nowhere(transaction), transaction.member, ANSWER_S)
+        output.abort(ANSWER_S)
+        output.begin()
+    except output.refused as error:
+        if error.args[0].name() == REFUSED_TOPIC:
+            return replace(ending, ledger_refused=True)
+        return Broken(error.args[0].str())
+    return ending
 
 
 def _offsets(transaction: Transaction) -> dict[LaneId, tuple[int, str]]:

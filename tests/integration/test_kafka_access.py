@@ -10,44 +10,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka.admin import AdminClient
 
-from policies.file import read_policies_file
 from policies.table import EMPTY_TABLE
 from policies.topic import ensure_topic
-from sidecar.access.kafka_rights import Operation, Right, kafka_rights
+from sidecar.access.kafka_rights import Operation, Right
 from sidecar.access.pattern import literal
-from sidecar.access.redis_rights import redis_rights
-from sidecar.config import Settings, load_settings
+from sidecar.config import load_settings
 from sidecar.doctor import examine
-from sidecar.doctor_rights import lacking
 from sidecar.finding import Finding, Severity
 from sidecar.own_topics import ensure_own_topics
 from tests.services.certificates import Authority
 from tests.services.fixtures import own_broker
+from tests.services.guarded import PASSWORD, REDIS_PASSWORD, USER, Guarded, scram, secret
 from tests.services.java_tools import JavaTools
 from tests.services.secure_kafka import SecureKafka, SecureServer, TokenServer
-from tests.services.secure_redis import SecureRedis, allow, refused
-from tests.services.sidecar_process import START_S, Sidecar
+from tests.services.secure_redis import SecureRedis
+from tests.services.sidecar_process import START_S
 from tests.services.site import Site, headers_of
 from tests.services.waiting import WAIT_S, wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.apart, pytest.mark.timeout(900)]
 
-USER, PASSWORD = "tickover", "password-7d1"
-SECRET, KEY_PASSWORD, REDIS_PASSWORD = "secret-9c4", "key-password-3e8", "redis-password-1f0"
+SECRET, KEY_PASSWORD = "secret-9c4", "key-password-3e8"
 CERTIFICATE, SERVICE = "User:CN=sidecar,O=tickover tests", "User:service"
 TOLD = ("topic", "group")  # Kafka doesn't say who may use which transactional ids
-POLICIES = """
-name: reminders
-match: {topics: ["~in"]}
-delay: {max: 1d}
-target: {allow: ["~out-*"]}
----
-name: orders
-match: {topics: ["~orders-retry"]}
-retry: {attempts: 1, backoff: {kind: fixed, delay: 10ms}}
-"""
 
 
 @pytest.fixture(scope="module")
@@ -82,63 +68,6 @@ def secure(server: SecureServer) -> SecureKafka:
 def kafka_tools(secure: SecureKafka, tmp_path_factory: pytest.TempPathFactory) -> JavaTools:
     """Kafka's own commands, as the super user."""
     return JavaTools(secure.bootstrap, tmp_path_factory.mktemp("java"))
-
-
-class Guarded:
-    """A site whose sidecars come as somebody who has just the rights that are printed for it, in Kafka and in Redis."""
-
-    def __init__(self, site: Site, kafka: SecureKafka, principal: str, login: dict[str, str]) -> None:
-        self.site = site
-        self.kafka = kafka
-        self.principal = principal
-        self.login = login
-        site.topic("in")
-        site.topic("orders-retry")
-        for role in ("out-a", "in-dlq", "orders", "orders-dlq"):
-            site.target(role)
-        site.policies(POLICIES)
-        self.redis_user = f"user-{site.group}"
-        allow(site.redis_url, self.redis_user, REDIS_PASSWORD, redis_rights(self.settings()))
-        self.login |= {"REDIS__USERNAME": self.redis_user, "REDIS__PASSWORD": REDIS_PASSWORD}
-        found = kafka_rights(self.settings(), read_policies_file(site.policies_file))
-        assert found.unresolved == []
-        self.rights = found.rights
-        kafka.allow(principal, self.rights)
-
-    def refused_by_redis(self) -> set[str]:
-        return refused(self.site.redis_url, self.redis_user)
-
-    def sidecar(self, name: str, **settings: str) -> Sidecar:
-        return self.site.sidecar(name, **{**self.login, **settings})
-
-    def settings(self) -> Settings:
-        return load_settings(None, {}, self.sidecar("settings").settings)
-
-    def lacking(self) -> list[Right]:
-        """What the principal itself finds missing."""
-        settings = self.settings()
-        client: Any = {**settings.kafka.client_properties(), "bootstrap.servers": settings.kafka.bootstrap_servers}
-        return lacking(AdminClient(client), self.rights, list(self.kafka.admin.list_topics(timeout=WAIT_S).topics))[0]
-
-    def send(self, delay: bytes, id: bytes) -> None:
-        target = self.site.name("out-a").encode()
-        headers = [("tickover-target", target), ("tickover-delay", delay), ("tickover-id", id)]
-        self.site.send(self.site.name("in"), headers, value=id)
-
-    def emitted(self, count: int) -> list[bytes]:
-        return sorted(message.value() or b"" for message in self.site.kafka.read(self.site.name("out-a"), count))
-
-
-def scram(server: SecureServer, authority: Authority, directory: Path) -> dict[str, str]:
-    """Settings as a user has them: the password in a file."""
-    return {
-        "KAFKA__BOOTSTRAP_SERVERS": server.scram,
-        "KAFKA__CLIENT__SECURITY_PROTOCOL": "SASL_SSL",
-        "KAFKA__CLIENT__SASL_MECHANISM": "SCRAM-SHA-512",
-        "KAFKA__CLIENT__SASL_USERNAME": USER,
-        "KAFKA__CLIENT__SASL_PASSWORD_FILE": secret(directory, "password", PASSWORD),
-        "KAFKA__CLIENT__SSL_CA_LOCATION": str(authority.certificate),
-    }
 
 
 @pytest.fixture
@@ -269,6 +198,35 @@ def test_each_missing_right_is_named_with_the_command_that_gives_it(
     wait_until(lambda: len(by_password.lacking()) == len(rights) - 1, otherwise=lambda: str(by_password.lacking()))
 
 
+@pytest.mark.parametrize("when", ["at its start", "later"])
+def test_without_the_right_to_write_to_its_ledger_it_ends_and_says_so_and_blames_no_record(
+    by_password: Guarded, secure: SecureKafka, each_guarantee: str, when: str
+) -> None:
+    site, sidecar = by_password.site, by_password.sidecar("one", GUARANTEE=each_guarantee)
+    ledger = [right._replace(operations=("Write",)) for right in by_password.rights if right.role == "ledger"]
+    ensure_own_topics(secure.admin, by_password.settings(), EMPTY_TABLE)
+    if when == "later":
+        sidecar.start()
+        by_password.send(b"10ms", b"first")
+        by_password.emitted(1)
+    secure.forbid(by_password.principal, ledger)
+    by_password.send(b"10ms", b"second")
+    if when != "later":
+        sidecar.launch()
+    assert sidecar.wait_until_ended(START_S) == 1
+    assert re.search("LedgerError: .*ledger", sidecar.messages("critical")[-1]["error"])
+    secure.allow(by_password.principal, ledger)
+    sidecar.start()
+
+    def arrived() -> list[bytes | None]:
+        return [message.value() for message in site.kafka.read_all(site.name("out-a"))]
+
+    wait_until(lambda: b"second" in arrived(), otherwise=sidecar.last_words)
+    assert sidecar.stop() == 0
+    assert each_guarantee == "at_least_once" or arrived().count(b"second") == 1
+    assert site.kafka.read_all(site.quarantine) == []
+
+
 def test_without_its_transactional_ids_it_ends_and_says_so(by_password: Guarded, secure: SecureKafka) -> None:
     secure.forbid(by_password.principal, [right for right in by_password.rights if right.role == "engine"])
     sidecar = by_password.sidecar("one")
@@ -283,12 +241,6 @@ def secure_redis(authority: Authority, tmp_path_factory: pytest.TempPathFactory)
     redis.server.start()
     yield redis
     redis.server.stop()
-
-
-def secret(directory: Path, name: str, value: str) -> str:
-    """A file that holds it."""
-    (directory / name).write_text(f"{value}\n")
-    return str(directory / name)
 
 
 def certificate(server: SecureServer, authority: Authority, directory: Path) -> dict[str, str]:

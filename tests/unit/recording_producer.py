@@ -10,11 +10,12 @@ from tests.simulation.fake_transactions import TransactionError
 
 
 class Producer:
-    """Does what it is asked and notes it; `errors` are raised by the calls of these names, `left` by each flush."""
+    """Does what it is asked and notes it; `errors` are raised by the calls of these names, each time or as often as
+    they are listed; `left` is what each flush leaves."""
 
     refused = Refused
 
-    def __init__(self, left: tuple[int, ...] = (), **errors: TransactionError) -> None:
+    def __init__(self, left: tuple[int, ...] = (), **errors: TransactionError | list[TransactionError | None]) -> None:
         self.calls: list[str] = []
         self.offsets: dict[LaneId, tuple[int, str]] = {}
         self.left = list(left)
@@ -23,8 +24,15 @@ class Producer:
 
     def _note(self, call: str) -> None:
         self.calls.append(call)
-        if call in self.errors:
-            raise Refused(self.errors[call])
+        error = self.errors.get(call)
+        if isinstance(error, list):
+            error = error.pop(0) if error else None
+        if error is not None:
+            raise Refused(error)
+
+    def send(self) -> None:
+        """A block."""
+        self._note("send")
 
     def flush(self, seconds: float) -> int:
         self._note("flush")
@@ -52,4 +60,5 @@ class Producer:
 
     def abort(self, seconds: float) -> None:
         self._note("abort")
-        self.purged.report(TransactionError("_PURGE_QUEUE"), None)
+        if self.calls.count("abort") == 1:  # afterwards nothing of it is under way
+            self.purged.report(TransactionError("_PURGE_QUEUE"), None)

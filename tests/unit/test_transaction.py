@@ -29,6 +29,9 @@ STATE = CommitState(
 ABORT = TransactionError("ILLEGAL_GENERATION", aborts=True)
 UNKNOWN = TransactionError("_TIMED_OUT")
 FENCED = TransactionError("_FENCED", dies=True)
+DENIED = TransactionError("TOPIC_AUTHORIZATION_FAILED", aborts=True)
+NOT_BEGUN = TransactionError("INVALID_TXN_STATE", dies=True)
+PROBE = ["send", "flush", "offsets", "abort", "begin"]  # whether it is the ledger
 
 
 class Message:
@@ -48,6 +51,7 @@ def transaction(producer: Producer) -> Transaction:
     producer.purged = made.generation
     block = SealedBlock(lane, None, lambda: 1.0)  # type: ignore[arg-type]
     block.sent = True
+    block.send = lambda output: output.send()  # type: ignore[attr-defined]
     block.report(None, Message())
     made.blocks.append(block)
     made.states.append((lane, STATE))
@@ -137,12 +141,7 @@ def test_without_a_successor_nobody_knows() -> None:
 
 
 def test_a_transaction_that_failed_while_it_was_flushed_says_of_what() -> None:
-    denied = TransactionError("TOPIC_AUTHORIZATION_FAILED", aborts=True)
-    assert finish(transaction(Producer(left=(3,), ask=denied))) == Aborted(denied, of_records=True)
-
-
-DENIED = TransactionError("TOPIC_AUTHORIZATION_FAILED", aborts=True)
-NOT_BEGUN = TransactionError("INVALID_TXN_STATE", dies=True)
+    assert finish(transaction(Producer(left=(3,), ask=DENIED))) == Aborted(DENIED, of_records=True)
 
 
 def purged(producer: Producer) -> tuple[Producer, Transaction]:
@@ -153,10 +152,25 @@ def purged(producer: Producer) -> tuple[Producer, Transaction]:
 
 
 def test_one_that_the_client_purged_is_asked_whether_a_topic_is_refused() -> None:
-    producer, made = purged(Producer(offsets=DENIED))
+    producer, made = purged(Producer(offsets=[DENIED]))
     assert finish(made) == Aborted(DENIED, of_records=True)
-    assert producer.calls == ["flush", "offsets", "abort", "begin"]
+    assert producer.calls == ["flush", "offsets", "abort", "begin", *PROBE]
     assert made.generation.failures == []
+
+
+@pytest.mark.parametrize("emitted", [True, False])
+def test_it_is_the_ledger_that_is_refused_if_its_blocks_alone_are(emitted: bool) -> None:
+    producer, made = purged(Producer(offsets=DENIED))
+    if not emitted:
+        made.generation.failures = []
+        made.blocks[0].report(TransactionError("_PURGE_QUEUE"), None)
+    assert finish(made) == Aborted(DENIED, of_records=True, ledger_refused=True)
+    assert producer.calls == ["flush", "offsets", "abort", "begin", "send", "flush", "offsets"]
+
+
+def test_a_producer_that_dies_while_the_ledger_is_tried_is_made_anew() -> None:
+    _, made = purged(Producer(offsets=[DENIED], abort=[None, FENCED]))
+    assert finish(made) == Broken("_FENCED")
 
 
 @pytest.mark.parametrize("producer", [Producer(), Producer(offsets=ABORT)], ids=["nothing", "something else"])
@@ -171,7 +185,7 @@ def test_one_of_which_the_brokers_took_nothing_is_aborted_and_the_producer_made_
     _, made = purged(Producer(offsets=DENIED, abort=NOT_BEGUN))
     successor = Producer()
     assert finish(made, successor) == Aborted(DENIED, of_records=True, successor=successor)  # type: ignore[arg-type]
-    assert successor.calls == ["init", "begin"]
+    assert successor.calls == ["init", "begin", *PROBE]
     assert not made.stuck
 
 
@@ -181,12 +195,11 @@ def test_after_a_commit_was_asked_for_the_same_answer_may_mean_that_it_was_made(
 
 
 def test_one_that_takes_nothing_more_is_asked_why() -> None:
-    denied = TransactionError("TOPIC_AUTHORIZATION_FAILED", aborts=True)
-    producer = Producer(ask=denied)
+    producer = Producer(ask=DENIED)
     made = transaction(producer)
     made.failed = True
-    assert finish(made) == Aborted(denied, of_records=True)
-    assert producer.calls == ["flush", "ask", "abort", "begin"]
+    assert finish(made) == Aborted(DENIED, of_records=True)
+    assert producer.calls == ["flush", "ask", "abort", "begin", *PROBE]
 
 
 def test_one_that_takes_nothing_more_names_the_record_if_it_can() -> None:
@@ -214,7 +227,7 @@ def test_a_block_without_room_is_sent_when_there_is_some() -> None:
     [block] = made.blocks
     block.sent, block.written = False, None
 
-    def send() -> None:
+    def send(_: Any) -> None:
         producer.calls.append("send")
         block.report(None, Message())
 
@@ -230,7 +243,7 @@ def test_blocks_that_find_no_room_beside_each_other_are_sent_one_after_the_other
     block.sent, block.written = False, None
     room = [False, True]
 
-    def send() -> None:
+    def send(_: Any) -> None:
         producer.calls.append("send")
         if not room.pop(0):
             raise BufferError("queue full")
@@ -247,7 +260,7 @@ def test_a_block_whose_way_is_blocked_is_given_up_with_the_transaction() -> None
     [block] = made.blocks
     block.sent = False
 
-    def send() -> None:
+    def send(_: Any) -> None:
         raise BufferError("queue full")
 
     block.send = send
