@@ -244,8 +244,10 @@ class Emitter:
             self._emit_departure(lane, no_place, now_ms, alone)
         elif not known:
             if self._targets.absent(topic, now_ms):
-                self.problem = f"the quarantine topic {topic} doesn't exist: create it, `tickover doctor` prints how"
+                self.problem = f"no quarantine topic {topic}, or no right to write to it: `tickover doctor` says how"
             self._targets.wait(topic, lane, departure)
+        elif topic in self.returned.one_by_one and not alone:
+            self.returned.waiting_alone.append((lane, departure))
         elif self._produce(lane, departure, topic, ANY_PARTITION, departure.headers, alone):
             self.problem = ""
             self.settlement.open.departures.append((lane, departure))

@@ -79,11 +79,15 @@ class Returned:
             self._targets.forget(topic)
             self._again(lane, parcel)
             return
+        if name == way.REFUSED_TOPIC and self._transactional:  # each try spoils a transaction: apart from others
+            self._sick.add(topic)
+            self.one_by_one.add(topic)
+            self._targets.refused(topic)
+        if name == way.REFUSED_TOPIC and topic == self._quarantine:
+            self._targets.refused(topic)
+            self._again(lane, parcel)  # it waits as if there were no such topic
+            return
         if name in way.UNFIT and topic != self._quarantine:
-            if self._transactional and name == way.REFUSED_TOPIC:  # each try spoils a transaction: apart from others
-                self._sick.add(topic)
-                self.one_by_one.add(topic)
-                self._targets.refused(topic)
             detail = f"refused by {topic}: {error.str()}"
             self.again.append((lane, quarantined(self._quarantine, lane, parcel, "unknown_target", detail)))
             return
@@ -186,6 +190,7 @@ class Returned:
             return  # all of them wait for their targets: nothing has passed
         waiting = {topic_of(parcel) for _, parcel in self.waiting_alone} | self.in_order.topics_alone()
         topics = {topic_of(held) for _, batch, _ in generation.batches for held in batch}
+        topics |= {topic_of(departure) for _, departure in generation.departures}
         recovered = topics & self._sick
         self._sick -= recovered
         self.one_by_one -= recovered

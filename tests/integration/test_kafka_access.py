@@ -227,6 +227,27 @@ def test_without_the_right_to_write_to_its_ledger_it_ends_and_says_so_and_blames
     assert site.kafka.read_all(site.quarantine) == []
 
 
+def test_what_the_quarantine_refuses_waits_and_holds_up_nothing_else(
+    by_password: Guarded, secure: SecureKafka, each_guarantee: str
+) -> None:
+    site, sidecar = by_password.site, by_password.sidecar("one", GUARANTEE=each_guarantee).start()
+    right = [right._replace(operations=("Write",)) for right in by_password.rights if right.role == "quarantine"]
+    secure.forbid(by_password.principal, right)
+    site.send(site.name("in"), [("tickover-delay", b"never")])
+
+    def told() -> bool:
+        return any(site.quarantine in problem for problem in sidecar.stats()["problems"])
+
+    wait_until(told, otherwise=sidecar.last_words)
+    by_password.send(b"10ms", b"fine")
+    assert by_password.emitted(1) == [b"fine"]
+    secure.allow(by_password.principal, right)
+    site.kafka.read(site.quarantine, 1)
+    wait_until(lambda: not told(), otherwise=sidecar.last_words)
+    assert sidecar.stop() == 0
+    assert len(site.kafka.read_all(site.quarantine)) == 1
+
+
 def test_without_its_transactional_ids_it_ends_and_says_so(by_password: Guarded, secure: SecureKafka) -> None:
     secure.forbid(by_password.principal, [right for right in by_password.rights if right.role == "engine"])
     sidecar = by_password.sidecar("one")

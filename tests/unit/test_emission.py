@@ -5,6 +5,7 @@ from policies.table import PolicyTable
 from sidecar.block import decode
 from sidecar.departure import EmissionError
 from sidecar.record import Headers, Outcome
+from sidecar.targets import ANSWER_AGE_MAX_MS
 from tests.simulation.fake_kafka import VALUE_BYTES_MAX, FakeError, Refused
 from tests.simulation.workload import QUARANTINE
 from tests.unit.engine_bench import SOURCE, Bench
@@ -173,6 +174,30 @@ def test_a_refusal_that_passes_is_tried_again(bench: Bench) -> None:
     bench.wait_until(lambda: bench.values("mail"))
     bench.run(200)
     assert bench.lane.low == 1
+
+
+def test_what_the_quarantine_refuses_waits_and_is_tried_again_while_others_go_on(bench: Bench) -> None:
+    produce, times_ms = bench.replica.output.produce, []
+
+    def refuse(topic: str, *record: object) -> None:
+        if topic == QUARANTINE:
+            times_ms.append(bench.clock.now_ms)
+            if len(times_ms) < 4:
+                raise Refused(FakeError("TOPIC_AUTHORIZATION_FAILED"))
+        produce(topic, *record)  # type: ignore[arg-type]
+
+    bench.replica.output.produce = refuse  # type: ignore[method-assign]
+    bench.send(b"bad", headers=[("tickover-delay", b"never")])
+    bench.wait_until(lambda: len(times_ms) == 2)
+    assert times_ms[1] - times_ms[0] >= ANSWER_AGE_MAX_MS
+    assert QUARANTINE in bench.replica.emitter.problem
+    bench.send(b"fine", 100)
+    bench.wait_until(lambda: bench.values("mail") == [b"fine"])
+    bench.wait_until(lambda: bench.values(QUARANTINE) == [b"bad"])
+    bench.run(200)
+    assert len(times_ms) == 4
+    assert (bench.replica.emitter.problem, bench.lane.low) == ("", 2)
+    assert not bench.replica.emitter.returned.one_by_one
 
 
 def test_any_other_refusal_ends_the_engine(bench: Bench) -> None:

@@ -5,7 +5,7 @@ from random import Random
 from sidecar.generation import NO_OUTPUT, Generation
 from sidecar.in_order import InOrder
 from sidecar.lane import Lane
-from sidecar.record import Departure, Held, LaneId, Position
+from sidecar.record import Departure, Held, LaneId, Outcome, Position
 from sidecar.returned import Returned
 from sidecar.targets import ANSWER_AGE_MAX_MS, Parcel, Targets
 from sidecar.wheel import Load, Wheel
@@ -169,4 +169,19 @@ def test_a_topic_that_is_refused_to_us_is_judged_as_a_whole_and_tried_apart_for_
     assert bench.returned.one_by_one == {"forbidden"}
     assert bench.attempt() == others
     bench.returned.passed_alone(bench.generation(forbidden))
+    assert bench.returned.one_by_one == set()
+
+
+def test_what_the_quarantine_refuses_is_tried_again_apart_from_others() -> None:
+    bench = Bench()
+    bad = Departure(0, 1, Outcome.QUARANTINED, "bad_header", "quarantine", None, b"1", [], "", 0, None)
+    generation = bench.generation([])
+    generation.departures = [(LANE, bad)]
+    bench.returned.suspect(generation, REFUSED, careful=True)
+    assert list(bench.returned.again) == [(LANE, bad)]
+    assert bench.targets.absent("quarantine", ANSWER_AGE_MAX_MS - 1)
+    assert bench.returned.one_by_one == {"quarantine"}
+    passed = bench.generation([])
+    passed.departures = [(LANE, bad)]
+    bench.returned.passed_alone(passed)
     assert bench.returned.one_by_one == set()
