@@ -283,8 +283,8 @@ class ExactlyOnce:
     def _aborted(self, transaction: Transaction, ending: Aborted) -> None:
         """As if it had never been: the lanes have their blocks to write again, the emitter its records to emit."""
         generation = transaction.generation
-        if ending.ledger_refused:
-            raise LedgerError(f"no right to write to the ledger topic {self._ledger.name}: `tickover doctor` says more")
+        if missing := ending.missing_right(self._ledger.name):
+            raise LedgerError(f"{missing}; `tickover doctor` says more")
         for block in reversed(transaction.blocks):
             if block.error is not None and block.error.name() in OF_RECORDS:
                 raise LedgerError(f"the ledger refused a block of {block.lane.id}: {block.error}")

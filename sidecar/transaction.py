@@ -116,6 +116,14 @@ class Aborted:
     successor: TransactionalOutput | None = None  # of its producer, which can't be used any more
     ledger_refused: bool = False  # it is the ledger that is at fault: nothing can be done without it
 
+    def missing_right(self, ledger: str) -> str:
+        """What nothing can go on without; empty if it isn't that."""
+        if self.ledger_refused:
+            return f"no right to write to the ledger topic {ledger}"
+        if not self.of_records and self.cause is not None and self.cause.name() == REFUSED_TOPIC:
+            return f"no right to read a source: {self.cause.str()}"  # all was taken, but for its offset
+        return ""
+
 
 @dataclass(frozen=True, slots=True)
 class Broken:
@@ -151,7 +159,7 @@ def finish(transaction: Transaction, successor: Callable[[bool], TransactionalOu
         if cause.fatal() or not cause.txn_requires_abort():
             return Broken(cause.str())
         ending = _abort(transaction, Aborted(cause, of_records), successor)
-        if cause.name() == REFUSED_TOPIC and isinstance(ending, Aborted):
+        if cause.name() == REFUSED_TOPIC and of_records and isinstance(ending, Aborted):
             return _try_ledger(transaction, ending)
         return ending
     return Committed()
@@ -229,9 +237,11 @@ def _try_ledger(transaction: Transaction, ending: Aborted) -> Ending:
     output = ending.successor or transaction.output
     try:
         for block in transaction.blocks:
+            block.written = None
             block.send(output)
         output.flush(FLUSH_S)
-        output.send_offsets(_nowhere(transaction), transaction.member, ANSWER_S)
+        if any(block.written is None for block in transaction.blocks):
+            output.send_offsets(_nowhere(transaction), transaction.member, ANSWER_S)
         output.abort(ANSWER_S)
         output.begin()
     except output.refused as error:

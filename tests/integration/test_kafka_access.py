@@ -227,6 +227,21 @@ def test_without_the_right_to_write_to_its_ledger_it_ends_and_says_so_and_blames
     assert site.kafka.read_all(site.quarantine) == []
 
 
+def test_without_the_right_to_read_a_source_it_ends_and_says_so(by_password: Guarded, secure: SecureKafka) -> None:
+    sidecar = by_password.sidecar("one").start()
+    source = [right for right in by_password.rights if right.pattern.name == by_password.site.name("in")]
+    by_password.send(b"2s", b"held")
+    wait_until(lambda: sidecar.stats()["topics"], otherwise=sidecar.last_words)
+    secure.forbid(by_password.principal, source)
+    assert sidecar.wait_until_ended(START_S) == 1
+    assert "no right to read a source" in sidecar.messages("critical")[-1]["error"]
+    secure.allow(by_password.principal, source)
+    sidecar.start()
+    assert by_password.emitted(1) == [b"held"]
+    assert sidecar.stop() == 0
+    assert by_password.site.kafka.read_all(by_password.site.quarantine) == []
+
+
 def test_what_the_quarantine_refuses_waits_and_holds_up_nothing_else(
     by_password: Guarded, secure: SecureKafka, each_guarantee: str
 ) -> None:

@@ -20,6 +20,7 @@ class Producer:
         self.offsets: dict[LaneId, tuple[int, str]] = {}
         self.left = list(left)
         self.errors = errors
+        self.takes_blocks = True
         self.purged = Generation(None)
 
     def _note(self, call: str) -> None:
@@ -29,10 +30,6 @@ class Producer:
             error = error.pop(0) if error else None
         if error is not None:
             raise Refused(error)
-
-    def send(self) -> None:
-        """A block."""
-        self._note("send")
 
     def flush(self, seconds: float) -> int:
         self._note("flush")

@@ -31,7 +31,7 @@ UNKNOWN = TransactionError("_TIMED_OUT")
 FENCED = TransactionError("_FENCED", dies=True)
 DENIED = TransactionError("TOPIC_AUTHORIZATION_FAILED", aborts=True)
 NOT_BEGUN = TransactionError("INVALID_TXN_STATE", dies=True)
-PROBE = ["send", "flush", "offsets", "abort", "begin"]  # whether it is the ledger
+PROBE = ["send", "flush", "abort", "begin"]  # whether it is the ledger
 
 
 class Message:
@@ -51,7 +51,13 @@ def transaction(producer: Producer) -> Transaction:
     producer.purged = made.generation
     block = SealedBlock(lane, None, lambda: 1.0)  # type: ignore[arg-type]
     block.sent = True
-    block.send = lambda output: output.send()  # type: ignore[attr-defined]
+
+    def send(output: Any) -> None:
+        output.calls.append("send")
+        if output.takes_blocks:
+            block.report(None, Message())
+
+    block.send = send
     block.report(None, Message())
     made.blocks.append(block)
     made.states.append((lane, STATE))
@@ -161,11 +167,20 @@ def test_one_that_the_client_purged_is_asked_whether_a_topic_is_refused() -> Non
 @pytest.mark.parametrize("emitted", [True, False])
 def test_it_is_the_ledger_that_is_refused_if_its_blocks_alone_are(emitted: bool) -> None:
     producer, made = purged(Producer(offsets=DENIED))
+    producer.takes_blocks = False
     if not emitted:
         made.generation.failures = []
         made.blocks[0].report(TransactionError("_PURGE_QUEUE"), None)
     assert finish(made) == Aborted(DENIED, of_records=True, ledger_refused=True)
     assert producer.calls == ["flush", "offsets", "abort", "begin", "send", "flush", "offsets"]
+
+
+def test_a_source_that_may_not_be_read_is_not_the_ledger_s_fault() -> None:
+    producer = Producer(offsets=[DENIED])
+    ending = finish(transaction(producer))
+    assert isinstance(ending, Aborted)
+    assert "read a source" in ending.missing_right("ledger")
+    assert producer.calls == ["flush", "offsets", "abort", "begin"]
 
 
 def test_a_producer_that_dies_while_the_ledger_is_tried_is_made_anew() -> None:
