@@ -20,7 +20,8 @@ TRIED_ALONE: Final = TOO_LARGE | {"INVALID_RECORD", "INVALID_TIMESTAMP", "_INVAL
 OF_RECORDS: Final = TRIED_ALONE | UNFIT | NO_TARGET  # a record is at fault, or the topic that it is for
 # The transaction was aborted while these were under way: their target was too slow, or is away.
 GIVEN_UP: Final = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT"})
-TRANSACTION_FAILED: Final = "_STATE"
+# Nothing more goes into this transaction. The client marks the second as fatal in its events, and not where it raises.
+TRANSACTION_FAILED: Final = frozenset({"_STATE", "_FATAL"})
 PASSING: Final = frozenset(
     {"_MSG_TIMED_OUT", "_TIMED_OUT", "_TRANSPORT", "REQUEST_TIMED_OUT"}
     | {"NOT_ENOUGH_REPLICAS", "NOT_ENOUGH_REPLICAS_AFTER_APPEND", "NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE"}

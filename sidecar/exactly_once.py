@@ -227,7 +227,7 @@ class ExactlyOnce:
         except BufferError:
             pass
         except output.refused as error:
-            if error.args[0].name() != TRANSACTION_FAILED and not error.args[0].fatal():
+            if error.args[0].name() not in TRANSACTION_FAILED:
                 raise LedgerError(f"the ledger refused a block of {lane.id}: {error.args[0].str()}") from error
             transaction.failed = True
 

@@ -69,7 +69,7 @@ class Returned:
     def refuse(self, lane: Lane, parcel: Held | Departure, error: Any, alone: bool) -> None:
         """What becomes of one refused record: emitted again, asked about again, or quarantined by reference."""
         name, topic = error.name(), topic_of(parcel)
-        if self._transactional and (name == way.TRANSACTION_FAILED or error.fatal()):
+        if self._transactional and name in way.TRANSACTION_FAILED:
             raise BufferError("the open transaction has failed: nothing more goes into it")
         if name in way.GIVEN_UP:
             self._give_up(topic)

@@ -119,6 +119,7 @@ class FakeTransactions(FakeOutput):
         self._name = name
         self._epoch = -1
         self._failed = False
+        self._fatal = False
         self._marks_wait = False
         self._trouble = trouble
 
@@ -140,7 +141,7 @@ class FakeTransactions(FakeOutput):
     def produce(self, *record: Any) -> None:
         """See `Output.produce`: after a failure nothing more is taken."""
         if self._failed:
-            raise self.refused(TransactionError("_STATE"))
+            raise self.refused(TransactionError("_FATAL" if self._fatal else "_STATE"))
         super().produce(*record)
 
     def flush(self, seconds: float) -> int:
@@ -218,7 +219,7 @@ class FakeTransactions(FakeOutput):
 
     def _append(self, topic: str, partition: int, record: FakeRecord) -> FakeRecord | None:
         if self._epoch != self._coordinator.epochs[self._name]:
-            self._failed = True
+            self._failed = self._fatal = True
             return None
         placed = self._broker.append(topic, partition, record, undecided=True)
         self._coordinator.transaction(self._name).records.append(placed)

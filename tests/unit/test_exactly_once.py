@@ -108,6 +108,19 @@ def test_what_is_not_acknowledged_by_itself_is_the_committer_s_to_find_out() -> 
     assert len(seen(bench)) == 1
 
 
+def test_a_producer_fenced_while_records_are_handed_to_it_is_replaced() -> None:
+    bench = Bench(trouble=str)
+    bench.run(500)
+    coordinator, fenced = bench.coordinator, settlement_of(bench).open.output
+    assert coordinator is not None
+    coordinator.epochs[fenced._name] += 1  # as the brokers do with a transaction that takes too long
+    fenced._failed = fenced._fatal = True
+    bench.send(b"value", 0)
+    bench.run(3_000)
+    assert settlement_of(bench).open.output is not fenced
+    assert len(seen(bench)) == 1
+
+
 def test_an_aborted_transaction_is_emitted_again() -> None:
     troubles: list[str] = []
     bench = Bench(trouble=once("", troubles))
