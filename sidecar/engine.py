@@ -124,7 +124,7 @@ class Engine:
         parts.actions.step(now_ms)
         for lane in lanes:
             parts.emitter.fire(lane, now_ms)
-        emitted = parts.emitter.emit(now_ms, EMIT_PER_TURN_MAX)
+        emitted = parts.emitter.emit(now_ms, min(EMIT_PER_TURN_MAX, parts.settlement.room))
         parts.settlement.poll(0)
         rested = now_ms - self._settled_ms >= self._settings.settle_interval_ms or now_ms < self._settled_ms
         if rested and parts.settlement.step(lanes, now_ms):

@@ -25,6 +25,7 @@ from typing import Final
 from sidecar.block import encode
 from sidecar.committer import Committer
 from sidecar.departure import OF_RECORDS, TRANSACTION_FAILED
+from sidecar.fitting import Fit
 from sidecar.generation import NO_OUTPUT, Generation, Refusals
 from sidecar.lane import Lane
 from sidecar.ledger import LedgerError, LedgerTopic
@@ -34,16 +35,7 @@ from sidecar.record import LaneId
 from sidecar.sealing import commit_state, has_news, probe_clock, record_block, restore_sealed, seal_of, take_sealed
 from sidecar.tally import Tally
 from sidecar.traces import Traces
-from sidecar.transaction import (
-    Aborted,
-    Broken,
-    Committed,
-    Ending,
-    SealedBlock,
-    Transaction,
-    cause_of,
-    finish,
-)
+from sidecar.transaction import Aborted, Broken, Committed, Ending, SealedBlock, Transaction, cause_of, finish
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +70,7 @@ class ExactlyOnce:
         self._committer = Committer(outputs.executor, time)
         self._closing: Transaction | None = None  # complete, and not yet acknowledged
         self._closing_until_s = 0.0
+        self._fit = Fit()
         self._careful = False  # the last transaction was
         self._era = 0  # counts `prepare`: what an earlier one left behind must not go on
         self._prepare_at_s = 0.0
@@ -113,6 +106,11 @@ class ExactlyOnce:
         self._outputs = outputs
         self.open = Generation(outputs["a"], None)
         self.ready = True
+
+    @property
+    def room(self) -> int:
+        """See `Settlement`."""
+        return self._fit.most - self.open.sent
 
     # --- one step -------------------------------------------------------------------------------------------------
 
@@ -242,6 +240,9 @@ class ExactlyOnce:
             self.broken = True  # another try
 
     def _finished(self, transaction: Transaction, name: str, ending: Ending) -> None:
+        if not transaction.careful:
+            at_once = isinstance(ending, Committed) and self.time.monotonic_s() <= self._closing_until_s
+            self._fit.learn(transaction.generation.sent, transaction.taken, at_once, self.time.monotonic_s())
         if isinstance(ending, Committed):
             self._committed(transaction)
         elif isinstance(ending, Aborted):
@@ -272,8 +273,7 @@ class ExactlyOnce:
             if lane.dropped:
                 continue
             record_block(lane, seal, written.offset, self.tally)
-            settled = seal.block.settled
-            if settled.offsets:  # else a block would be followed by a commit of nothing
+            if (settled := seal.block.settled).offsets:  # else a block would be followed by a commit of nothing
                 lane.settle(settled.offsets, settled.dues_ms)
         for lane, state in transaction.states:
             lane.committed_watermark = state.watermark

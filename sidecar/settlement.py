@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from sidecar.block import encode
 from sidecar.commit import encode_metadata
+from sidecar.fitting import MOST
 from sidecar.generation import Generation, Refusals, refusal
 from sidecar.lane import Lane
 from sidecar.ledger import LedgerError, LedgerTopic
@@ -35,6 +36,10 @@ class Settlement(Protocol):
     broken: bool  # nobody knows what became of the last interval: let go of the lanes, `prepare`, recover them
     problem: str
     traces: Traces | None  # where emissions that are facts are told of, if anybody asks
+
+    @property
+    def room(self) -> int:
+        """How many more records `open` should get."""
 
     def prepare(self) -> None:
         """Get ready, or ready again; `ready` says when."""
@@ -98,6 +103,7 @@ class AtLeastOnce:
         time: Time,
     ) -> None:
         self.open = Generation(*outputs)
+        self.room = MOST  # a generation that takes long holds up no other
         self.ready = True
         self.broken = False
         self.problem = ""

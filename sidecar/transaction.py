@@ -76,6 +76,7 @@ class Transaction:
     failed: bool = False
     stuck: bool = False
     careful: bool = False  # every record in a batch of its own
+    taken: int = 0  # of its records when the others were given up; 0 where none were
 
     @property
     def output(self) -> TransactionalOutput:
@@ -184,6 +185,7 @@ def _give_up(transaction: Transaction) -> None:
     """The reports of what is still under way say which records these are."""
     output, generation = transaction.output, transaction.generation
     transaction.stuck = True
+    transaction.taken = generation.acknowledged - len(generation.failures)
     answered = transaction.careful or generation.acknowledged or any(block.written for block in transaction.blocks)
     output.purge()
     output.flush(PROBE_S)

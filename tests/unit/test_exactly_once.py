@@ -6,6 +6,7 @@ import pytest
 
 from sidecar.committer import HUNG_MAX, JOB_MAX_S, HungClientError
 from sidecar.exactly_once import PATIENCE_S, ExactlyOnce
+from sidecar.fitting import GROW_S
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_kafka import FakeRecord
 from tests.unit.engine_bench import Bench
@@ -76,6 +77,23 @@ def test_too_many_calls_that_do_not_come_back_end_the_process() -> None:
         settlement.prepare()
     with pytest.raises(HungClientError):
         settlement.prepare()
+
+
+def test_a_transaction_gets_no_more_than_what_the_brokers_take_in_time() -> None:
+    bench = Bench(trouble=str)
+    settlement = settlement_of(bench)
+    settlement._fit.learn(20, taken=6, at_once=False, now_s=settlement.time.monotonic_s())
+    for _ in range(20):
+        bench.send(b"value", 0)
+    for _ in range(300):
+        bench.step()
+        assert settlement.open.sent <= 3
+    bench.run(int(GROW_S * 1_000))
+    assert len(seen(bench)) == 20
+    for _ in range(20):
+        bench.send(b"value", 0)
+    bench.run(1_000)
+    assert settlement._fit.most > 3, "all were acknowledged at once"
 
 
 def test_no_turn_waits_for_a_commit() -> None:

@@ -1,6 +1,7 @@
 """How one transaction ends: committed, aborted with what was refused, or nobody knows."""
 
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -91,6 +92,16 @@ def test_a_refused_record_aborts_and_is_named() -> None:
     assert finish(made) == Aborted(None, of_records=True)
     assert producer.calls == ["flush", "abort", "begin"]
     assert [failure.error.name() for failure in made.generation.failures] == ["MSG_SIZE_TOO_LARGE"]
+
+
+def test_what_was_acknowledged_before_the_others_were_given_up_is_known() -> None:
+    producer = Producer(left=(1, 1))
+    made = transaction(producer)
+    made.generation.report(None, Message())
+    made.generation.report(None, Message())
+    assert finish(made, Producer()) == Aborted(None, of_records=True, successor=ANY)
+    assert "purge" in producer.calls
+    assert made.taken == 2
 
 
 class Inferred(Message):
