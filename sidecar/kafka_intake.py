@@ -54,6 +54,7 @@ class KafkaIntake:
 
     def __init__(self, settings: Mapping[str, Any], on_problem: OnProblem) -> None:
         self.events: GroupEvents
+        self._assigned: set[LaneId] = set()  # as we were told: a client that is fenced knows of none, and tells nobody
         self._paused: set[LaneId] = set()
         self._unread: set[LaneId] = set()  # assigned, and where they begin isn't known yet
         self._topics: Sequence[str] = ()
@@ -150,7 +151,7 @@ class KafkaIntake:
     def _join_anew(self, reason: str) -> None:
         log.warning("another consumer takes the place of one that is of no use any more", extra={"reason": reason})
         former = self._consumer
-        self._on_lost(former, former.assignment())
+        self._lost(list(self._assigned))
         self._patience_s = min(2 * self._patience_s, REJOIN_MAX_S)  # brokers may be away for long
         self._consumer = Consumer(self._settings)
         self.subscribe(self._topics)
@@ -175,6 +176,7 @@ class KafkaIntake:
         """
         self._anew_at_s, self._patience_s = math.inf, REJOIN_S
         lanes = [LaneId(part.topic, part.partition) for part in partitions]
+        self._assigned.update(lanes)
         self._unread.update(lanes)
         consumer.incremental_assign([TopicPartition(lane.topic, lane.partition, UNREAD) for lane in lanes])
         self.pause(lanes)
@@ -187,14 +189,17 @@ class KafkaIntake:
         consumer.incremental_unassign(partitions)
 
     def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._lost_at_s = time.monotonic()
-        self._anew_at_s = self._lost_at_s + self._patience_s
-        lanes = [LaneId(part.topic, part.partition) for part in partitions]
-        self.events.lost(lanes)
-        self._forget(lanes)
+        self._lost([LaneId(part.topic, part.partition) for part in partitions])
         consumer.incremental_unassign(partitions)
 
+    def _lost(self, lanes: Sequence[LaneId]) -> None:
+        self._lost_at_s = time.monotonic()
+        self._anew_at_s = self._lost_at_s + self._patience_s
+        self.events.lost(lanes)
+        self._forget(lanes)
+
     def _forget(self, lanes: Sequence[LaneId]) -> None:
+        self._assigned.difference_update(lanes)
         self._paused.difference_update(lanes)
         self._unread.difference_update(lanes)
 

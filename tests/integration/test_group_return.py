@@ -1,8 +1,9 @@
 """A consumer that lost its session and can't get back into its group is replaced; on a reference broker told to err."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -12,6 +13,7 @@ from purgatory.errors import Errors
 from sidecar import kafka_intake
 from sidecar.kafka import consumer_settings
 from sidecar.kafka_intake import KafkaIntake
+from sidecar.record import LaneId
 from tests.services.errant_broker import SILENCE, ErrantServer
 from tests.services.fixtures import own_broker
 from tests.services.kafka import Kafka
@@ -67,24 +69,53 @@ def test_a_static_member_that_fenced_itself_goes_on_and_one_that_another_fenced_
         site.close()
 
 
-def test_a_consumer_that_waits_for_nothing_is_replaced(server: ErrantServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody answers its joining, which the client would wait for during minutes."""
-    monkeypatch.setattr(kafka_intake, "REJOIN_S", 3.0)
+@pytest.fixture
+def intake(server: ErrantServer) -> Iterator[KafkaIntake]:
+    """Of a static member, subscribed to a topic of one partition. Its group is called as the topic."""
     kafka = Kafka(server)
     group = kafka.topic("return")
     client = {"bootstrap.servers": kafka.bootstrap, "log_level": "0"}
     intake = KafkaIntake(consumer_settings(client, group, "one"), lambda _: None)
-    intake.events = events = Mock()
-
-    def turned_until(event: str) -> Callable[[], bool]:
-        return lambda: intake.take(1) == [] and [call[0] for call in events.method_calls[-1:]] == [event]
-
+    intake.events = Mock()
     try:
         intake.subscribe([group])
-        wait_until(turned_until("assigned"), SOON_S, lambda: str(events.method_calls))
-        give(server, ApiKey.HEARTBEAT, Errors.UNKNOWN_MEMBER_ID)  # it joins when it was told that it lost all: below
-        server.errand.want(next(numbers), ApiKey.JOIN_GROUP.name, SILENCE)
-        wait_until(turned_until("lost"), SOON_S, lambda: str(events.method_calls))
-        wait_until(turned_until("assigned"), SOON_S, lambda: str(events.method_calls))
+        yield intake
     finally:
         intake.close()
+
+
+def take_until(intake: KafkaIntake, event: str) -> list[LaneId]:
+    """The lanes of the next such event, which must come before any other."""
+    events: Any = intake.events
+    events.reset_mock()
+    wait_until(lambda: intake.take(1) == [] and bool(events.method_calls), SOON_S, lambda: f"never {event}")
+    [(name, (lanes,), _), *_] = events.method_calls
+    assert name == event
+    return list(lanes)
+
+
+def test_a_consumer_that_waits_for_nothing_is_replaced(
+    server: ErrantServer, intake: KafkaIntake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody answers its joining, which the client would wait for during minutes."""
+    monkeypatch.setattr(kafka_intake, "REJOIN_S", 3.0)
+    lanes = take_until(intake, "assigned")
+    give(server, ApiKey.HEARTBEAT, Errors.UNKNOWN_MEMBER_ID)  # it joins when it was told that it lost all: below
+    server.errand.want(next(numbers), ApiKey.JOIN_GROUP.name, SILENCE)
+    assert take_until(intake, "lost") == lanes
+    assert take_until(intake, "lost") == [], "that client is given up"
+    assert take_until(intake, "assigned") == lanes
+
+
+def test_a_consumer_that_is_fenced_after_its_return_has_lost_what_it_was_given_again(
+    server: ErrantServer, intake: KafkaIntake
+) -> None:
+    """The client has no assignment any more by then, and says nothing of it."""
+    lanes = take_until(intake, "assigned")
+    assert lanes
+    give(server, ApiKey.HEARTBEAT, Errors.UNKNOWN_MEMBER_ID)
+    assert take_until(intake, "lost") == lanes
+    assert take_until(intake, "assigned") == lanes
+    give(server, ApiKey.HEARTBEAT, Errors.FENCED_INSTANCE_ID)
+    assert take_until(intake, "lost") == lanes
+    assert take_until(intake, "assigned") == lanes
