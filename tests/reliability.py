@@ -91,7 +91,7 @@ EXPERIMENTS: Final = (
     ),
     Experiment(
         "tests/integration/test_soak.py",
-        "A minute of the soak: all processes killed, paused, a clock that steps, Redis wiped, the broker killed",
+        "A minute of the soak: processes killed, paused, a clock that steps, Redis wiped, the broker killed and frozen",
         ".venv/bin/pytest tests/integration/test_soak.py -s",
     ),
 )

@@ -14,12 +14,14 @@ from tests.faults.dying import REACHED_S, points
 from tests.faults.failpoints import EXACTLY_ONCE, POINTS
 from tests.faults.scene import Scene
 from tests.services.hanging_transactions import end_hanging_transactions
+from tests.services.kafka_servers import ChildServer
 from tests.services.sidecar_process import Sidecar
 from tests.services.waiting import wait_until
 
 SESSION_S: Final = 6.0  # the group's: who is silent for longer is given up
 FROZEN_S: Final = (4.0, 30.0)  # beyond the session
 SHORT_S: Final = (0.5, 3.0)
+HUNG_S: Final = (5.0, 15.0)  # around the session, and the transaction's timeout
 STORM_S: Final = 120.0
 STORM_STEP_S: Final = 2.0
 FULL_BYTES: Final = 1 << 20
@@ -228,6 +230,16 @@ def broker_and_sidecar_killed(scene: Scene) -> None:
     end_hanging_transactions(scene.servers.kafka)
 
 
+def broker_frozen(scene: Scene) -> None:
+    """It hangs, or the network does: sessions and transactions end by their timeouts, and nobody is told."""
+    broker = scene.servers.broker
+    assert isinstance(broker, ChildServer)
+    broker.freeze()
+    wait_for(between(scene, HUNG_S))
+    broker.thaw()
+    end_hanging_transactions(scene.servers.kafka)
+
+
 def one_broker_stopped(scene: Scene) -> None:
     """Its leaders and coordinators move to the others, and back when it has caught up."""
     node = scene.chance.choice(scene.servers.nodes)
@@ -293,6 +305,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "Redis slow": Fault(redis_slow),
     "broker restarted": Fault(broker_restarted, brokers=1),
     "broker killed": Fault(broker_killed, brokers=1),
+    "broker frozen": Fault(broker_frozen, brokers=1),
     "broker and sidecar killed": Fault(broker_and_sidecar_killed, brokers=1),
     "one broker of three stopped": Fault(one_broker_stopped, brokers=3),
     "one broker of three killed": Fault(one_broker_killed, brokers=3),

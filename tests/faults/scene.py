@@ -82,6 +82,7 @@ class Scene:
         self.clock = LyingClock(servers.directory)
         settings = {"GUARANTEE": guarantee, **SETTINGS}
         self.sidecars = [self.site.sidecar(f"p{number}", **settings) for number in range(processes)]
+        self.raised = 0  # processes that ended by themselves, and were started again
         self.governed = GovernedTraffic(self.site, self.sidecars, seed) if governed else None
 
     @contextmanager
@@ -126,6 +127,7 @@ class Scene:
             if sidecar.ended:
                 sidecar.wait_until_ended()
                 sidecar.launch()
+                self.raised += 1
 
     def wait_until_ready(self) -> None:
         """Until every process has recovered its partitions and all services answer."""

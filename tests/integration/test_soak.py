@@ -14,7 +14,7 @@ from tests.soak.__main__ import Row, table
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_800)]
 
-SHORT = ("kill -9 of all", "zombie", "clock steps", "Redis wiped", "broker killed")
+SHORT = ("kill -9 of all", "zombie", "clock steps", "Redis wiped", "broker killed", "broker frozen")
 FAULTS_MIN = 15
 
 
@@ -40,7 +40,7 @@ def test_one_fault_after_the_other(servers: Servers, guarantee: str) -> None:
                 faults[name].do(scene)
                 scene.wait_until_flowing()
         verdict, imbalance = scene.verdict()
-    print(f"\n{guarantee}: {verdict}")
+    print(f"\n{guarantee}: {verdict}; {scene.raised} processes ended by themselves")
     assert (verdict.lost, verdict.early, verdict.changed, imbalance) == (0, 0, 0, 0), "\n".join(verdict.faults)
     assert verdict.repeated == 0 or guarantee != EXACTLY_ONCE
 

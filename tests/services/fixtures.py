@@ -17,6 +17,7 @@ from sidecar.embedded.kafka import available
 from tests.services.kafka import Kafka
 from tests.services.kafka_cluster import ClusterServer
 from tests.services.kafka_servers import (
+    ChildServer,
     ContainerServer,
     KafkaCluster,
     KafkaServer,
@@ -87,7 +88,7 @@ def missing(service: str, reason: object) -> None:
     pytest.skip(f"{service} is missing: {reason}")
 
 
-def own_server(directory: Path) -> KafkaServer:
+def own_server(directory: Path) -> ChildServer:
     """A broker for one test or module."""
     return ReferenceServer(directory) if CHOICE == "reference" else MavenServer(directory)
 

@@ -1,6 +1,7 @@
 """The ways to a broker in a test run: a Docker container, a child process from Maven jars, the reference broker."""
 
 import os
+import signal
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -79,7 +80,7 @@ class KafkaCluster(KafkaServer, Protocol):
         """Let it go on."""
 
 
-class _ChildServer:
+class ChildServer:
     """A broker in a child process. Its data directory belongs to the test run, which deletes it."""
 
     def __init__(self, kafka: MavenKafka | ReferenceKafka) -> None:
@@ -90,15 +91,28 @@ class _ChildServer:
         self.stop = kafka.stop
         self.kill = self.remove = kafka.kill
 
+    def freeze(self) -> None:
+        """SIGSTOP: it takes connections, and answers nothing."""
+        self._signal(signal.SIGSTOP)
 
-class MavenServer(_ChildServer):
+    def thaw(self) -> None:
+        """SIGCONT."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, which: signal.Signals) -> None:
+        child = self._kafka._child
+        assert child is not None, "it isn't there"
+        os.kill(child.pid, which)
+
+
+class MavenServer(ChildServer):
     """A real broker from Maven jars; `properties` go over the defaults."""
 
     def __init__(self, data_dir: Path, properties: Mapping[str, str] = MappingProxyType({})) -> None:
         super().__init__(MavenKafka(data_dir, properties={**PROPERTIES, **properties}, java_options=JAVA_OPTIONS))
 
 
-class ReferenceServer(_ChildServer):
+class ReferenceServer(ChildServer):
     """`tickover broker`, or another program with its options."""
 
     def __init__(self, data_dir: Path, program: Sequence[str] = PROGRAM) -> None:
