@@ -98,6 +98,12 @@ class KafkaSettings(Section):
             raise ValueError("brokers are named by kafka.bootstrap_servers, not in kafka.client")
         return self
 
+    @model_validator(mode="after")
+    def _classic_group(self) -> Self:
+        if str(self.client.get("group.protocol", "classic")).lower() != "classic":
+            raise ValueError("only the classic group protocol is supported: leave group.protocol out of kafka.client")
+        return self
+
 
 class LogSettings(Section):
     """What is logged, to stderr. Payloads and header values never are."""
