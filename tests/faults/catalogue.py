@@ -4,7 +4,8 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -230,14 +231,35 @@ def broker_and_sidecar_killed(scene: Scene) -> None:
     end_hanging_transactions(scene.servers.kafka)
 
 
-def broker_frozen(scene: Scene) -> None:
-    """It hangs, or the network does: sessions and transactions end by their timeouts, and nobody is told."""
+@contextmanager
+def frozen(scene: Scene) -> Iterator[None]:
     broker = scene.servers.broker
     assert isinstance(broker, ChildServer)
     broker.freeze()
-    wait_for(between(scene, HUNG_S))
-    broker.thaw()
+    try:
+        yield
+        wait_for(between(scene, HUNG_S))
+    finally:
+        broker.thaw()
     end_hanging_transactions(scene.servers.kafka)
+
+
+def broker_frozen(scene: Scene) -> None:
+    """It hangs, or the network does: sessions and transactions end by their timeouts, and nobody is told."""
+    with frozen(scene):
+        pass
+
+
+def broker_frozen_and_kill(scene: Scene) -> None:
+    with frozen(scene):
+        wait_for(between(scene, SHORT_S))
+        kill(scene)
+
+
+def broker_frozen_and_redis_wiped(scene: Scene) -> None:
+    with frozen(scene):
+        wait_for(between(scene, SHORT_S))
+        redis_wiped(scene)
 
 
 def one_broker_stopped(scene: Scene) -> None:
@@ -306,6 +328,8 @@ FAULTS: Final[dict[str, Fault]] = {
     "broker restarted": Fault(broker_restarted, brokers=1),
     "broker killed": Fault(broker_killed, brokers=1),
     "broker frozen": Fault(broker_frozen, brokers=1),
+    "broker frozen, then kill -9": Fault(broker_frozen_and_kill, brokers=1),
+    "broker frozen, then Redis wiped": Fault(broker_frozen_and_redis_wiped, brokers=1),
     "broker and sidecar killed": Fault(broker_and_sidecar_killed, brokers=1),
     "one broker of three stopped": Fault(one_broker_stopped, brokers=3),
     "one broker of three killed": Fault(one_broker_killed, brokers=3),
