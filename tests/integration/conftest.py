@@ -10,7 +10,7 @@ import pytest
 from sidecar import doctor, doctor_kafka, doctor_rights, doctor_transactions
 from sidecar.embedded.child import free_port
 from sidecar.embedded.valkey import EmbeddedValkey
-from tests.services.fixtures import CHOICE, KafkaChoice, missing
+from tests.services.fixtures import CHOICE, KafkaChoice, missing, own_tools
 from tests.services.java_tools import JavaTools
 from tests.services.kafka import Kafka
 from tests.services.oracle import Traffic
@@ -108,11 +108,7 @@ def clients_kafka(kafka_choice: KafkaChoice) -> Kafka:
 @pytest.fixture(scope="session")
 def java_tools(clients_kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> JavaTools:
     """Kafka's own tools, against that broker."""
-    try:
-        return JavaTools(clients_kafka.bootstrap, tmp_path_factory.mktemp("java"))
-    except LookupError as error:
-        missing("Kafka's tools from maven", error)
-        raise
+    return own_tools(clients_kafka, tmp_path_factory.mktemp("java"))
 
 
 @pytest.fixture(params=GUARANTEES if SOAK else GUARANTEES[-1:])

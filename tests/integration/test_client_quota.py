@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import NewSite
-from tests.services.fixtures import missing
-from tests.services.java_tools import JavaTools
-from tests.services.kafka import Kafka
+from tests.services.fixtures import own_tools
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 
@@ -26,17 +24,9 @@ PARTITIONS = 4
 ARRIVED_S = 300.0  # without aborted transactions it takes 15
 
 
-@pytest.fixture
-def tools(kafka: Kafka, tmp_path: Path) -> JavaTools:
-    try:
-        return JavaTools(kafka.bootstrap, tmp_path)
-    except LookupError as error:
-        missing("Kafka's tools from maven", error)
-        raise
-
-
-def test_what_brokers_throttle_arrives_once_and_is_seldom_sent_again(new_site: NewSite, tools: JavaTools) -> None:
+def test_what_brokers_throttle_arrives_once_and_is_seldom_sent_again(new_site: NewSite, tmp_path: Path) -> None:
     site, chance = new_site(), random.Random(1)
+    tools = own_tools(site.kafka, tmp_path)
     source, target = site.topic("reminders", PARTITIONS), site.target("mail", PARTITIONS)
     site.policies(POLICIES)
     quota = ("--alter", "--entity-type", "clients", "--entity-name", CLIENT)

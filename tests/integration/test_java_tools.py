@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition
 
 from sidecar.embedded.reference import ReferenceKafka
 from tests.services.clients import consumer
-from tests.services.fixtures import missing
+from tests.services.fixtures import own_tools
 from tests.services.java_tools import JavaTools
 from tests.services.kafka import ANSWER_TIMEOUT_S, Kafka
 from tests.services.waiting import wait_until
@@ -128,12 +128,7 @@ def three_brokers(tmp_path: Path) -> Iterator[ReferenceKafka]:
 
 
 def test_replicas_move_and_a_leader_is_elected(three_brokers: ReferenceKafka, tmp_path: Path) -> None:
-    topic = "moved"
-    try:
-        tools = JavaTools(three_brokers.bootstrap, tmp_path)
-    except LookupError as error:
-        missing("Kafka's tools from maven", error)
-        raise
+    topic, tools = "moved", own_tools(three_brokers, tmp_path)
     tools.run("TopicCommand", "--create", "--topic", topic, "--replica-assignment", "1:2")
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": 0, "replicas": [3, 1]}]}))

@@ -20,7 +20,7 @@ from sidecar.doctor import examine
 from sidecar.finding import Finding, Severity
 from sidecar.own_topics import ensure_own_topics
 from tests.services.certificates import Authority
-from tests.services.fixtures import own_broker
+from tests.services.fixtures import own_broker, own_tools
 from tests.services.guarded import PASSWORD, REDIS_PASSWORD, USER, Guarded, scram, secret
 from tests.services.java_tools import JavaTools
 from tests.services.secure_kafka import SecureKafka, SecureServer, TokenServer
@@ -67,7 +67,7 @@ def secure(server: SecureServer) -> SecureKafka:
 @pytest.fixture(scope="module")
 def kafka_tools(secure: SecureKafka, tmp_path_factory: pytest.TempPathFactory) -> JavaTools:
     """Kafka's own commands, as the super user."""
-    return JavaTools(secure.bootstrap, tmp_path_factory.mktemp("java"))
+    return own_tools(secure, tmp_path_factory.mktemp("java"))
 
 
 @pytest.fixture

@@ -14,6 +14,8 @@ import pytest
 
 from sidecar.embedded.jars import KafkaUnavailable
 from sidecar.embedded.kafka import available
+from sidecar.embedded.reference import ReferenceKafka
+from tests.services.java_tools import JavaTools
 from tests.services.kafka import Kafka
 from tests.services.kafka_cluster import ClusterServer
 from tests.services.kafka_servers import (
@@ -111,6 +113,15 @@ def own_broker(server: Server) -> Iterator[Server]:
         yield server
     finally:
         server.remove()
+
+
+def own_tools(kafka: Kafka | ReferenceKafka, directory: Path) -> JavaTools:
+    """Kafka's own commands, against this broker."""
+    try:
+        return JavaTools(kafka.bootstrap, directory)
+    except LookupError as error:
+        missing("Kafka's tools from maven", error)
+        raise
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 """Three real brokers that are each other's controllers: leaders and coordinators move when one goes."""
 
-import os
 import signal
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +9,7 @@ from unittest.mock import patch
 
 from broker.settings import RACK_AWARE
 from sidecar.embedded.maven import MavenKafka
-from tests.services.kafka_servers import JAVA_OPTIONS, PROPERTIES
+from tests.services.kafka_servers import JAVA_OPTIONS, PROPERTIES, send_signal
 
 NODES = 3
 CLUSTER_ID = "5L6g3nShT-eMCtK--X86sw"
@@ -60,16 +59,11 @@ class ClusterServer:
 
     def pause(self, number: int) -> None:
         """SIGSTOP."""
-        self._signal(number, signal.SIGSTOP)
+        send_signal(self.nodes[number - 1], signal.SIGSTOP)
 
     def resume(self, number: int) -> None:
         """SIGCONT."""
-        self._signal(number, signal.SIGCONT)
-
-    def _signal(self, number: int, which: signal.Signals) -> None:
-        child = self.nodes[number - 1]._child
-        assert child is not None, f"broker {number} isn't there"
-        os.kill(child.pid, which)
+        send_signal(self.nodes[number - 1], signal.SIGCONT)
 
     def remove(self) -> None:
         """As `kill`: the directory belongs to the test run."""

@@ -93,16 +93,17 @@ class ChildServer:
 
     def freeze(self) -> None:
         """SIGSTOP: it takes connections, and answers nothing."""
-        self._signal(signal.SIGSTOP)
+        send_signal(self._kafka, signal.SIGSTOP)
 
     def thaw(self) -> None:
         """SIGCONT."""
-        self._signal(signal.SIGCONT)
+        send_signal(self._kafka, signal.SIGCONT)
 
-    def _signal(self, which: signal.Signals) -> None:
-        child = self._kafka._child
-        assert child is not None, "it isn't there"
-        os.kill(child.pid, which)
+
+def send_signal(kafka: MavenKafka | ReferenceKafka, which: signal.Signals) -> None:
+    """To a broker's process."""
+    assert kafka._child is not None, f"{kafka.bootstrap} isn't there"
+    os.kill(kafka._child.pid, which)
 
 
 class MavenServer(ChildServer):
