@@ -28,7 +28,8 @@ _FULL: Final = ("OOM ", "MISCONF ")
 _AWAY: Final = (
     "READONLY", "LOADING", "BUSY", "MASTERDOWN", "NOREPLICAS", "CLUSTERDOWN", "TRYAGAIN", "MOVED", "ASK ",
     "NOAUTH", "WRONGPASS", "NOPERM", "UNKILLABLE",
-    "user executing the script can't",  # run this command, access this key: NOPERM within a script
+    # NOPERM within a script: of Redis to 7.0, and of later ones and Valkey.
+    "user executing the script can't", "ACL failure in script",
 )  # fmt: skip
 
 Client = Any  # redis-py's own types for commands are unions of sync and async results: of no use to a checker

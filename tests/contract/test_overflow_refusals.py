@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from redis import Redis
@@ -21,13 +22,20 @@ from sidecar.overflow_redis import RedisOverflow, open_overflow
 from sidecar.overflow_worker import OverflowWorker
 from sidecar.record import Held, LaneId, Position
 from sidecar.wheel import Wheel
-from tests.contract.redis_servers import RedisServer, commands_called, is_ok, start_cluster, valkey_fixture
+from tests.contract.redis_servers import (
+    RedisServer,
+    commands_called,
+    is_ok,
+    redis_server_fixture,
+    start_cluster,
+    valkey_fixture,
+)
 from tests.services.fixtures import missing
 from tests.services.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
-__all__ = ["valkey_fixture"]
+__all__ = ["redis_server_fixture", "valkey_fixture"]
 
 HORIZON_MS = 4_000
 FAR_MS = 3_600_000
@@ -196,6 +204,22 @@ def test_a_server_that_has_become_a_replica(valkey: EmbeddedValkey, engine: Engi
         drains(engine)
         client.replicaof("NO", "ONE")
     engine.is_back()
+
+
+def test_a_right_that_is_missing_within_a_script(redis_server: RedisServer) -> None:
+    """NOPERM, in other words than outside: the script may be called, and something in it may not."""
+    group = uuid4().hex
+    rules = ("resetpass", f">{group}", "allkeys", "+@all")
+    redis_server.on_each_node(lambda node: node.execute_command("ACL", "SETUSER", group, "on", *rules))
+    engine = Engine(redis_server.url.replace("guest:guest@", f"{group}:{group}@"), group)
+    engine.hold()
+    redis_server.on_each_node(lambda node: node.execute_command("ACL", "SETUSER", group, "-zadd"))
+    engine.refused("refuses")
+    drains(engine)
+    redis_server.on_each_node(lambda node: node.execute_command("ACL", "SETUSER", group, "+zadd"))
+    engine.is_back()
+    engine.close()
+    redis_server.on_each_node(lambda node: node.execute_command("ACL", "DELUSER", group))
 
 
 class LoadingServer(socketserver.ThreadingTCPServer):
