@@ -19,6 +19,10 @@ class OverflowUnavailable(OverflowFailure):
     """Nobody answers, or not now. Retry."""
 
 
+class OverflowRefused(OverflowUnavailable):
+    """It answers, and does not do this: a replica, a right that is missing. Perhaps it does something else."""
+
+
 class OverflowFull(OverflowFailure):
     """It takes no more writes (memory or disk). Retry later; reading and settling go on."""
 

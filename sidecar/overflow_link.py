@@ -16,7 +16,7 @@ from redis.exceptions import NoScriptError, RedisClusterException, RedisError, R
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from sidecar.overflow import OverflowFull, OverflowUnavailable
+from sidecar.overflow import OverflowFull, OverflowRefused, OverflowUnavailable
 
 SOCKET_TIMEOUT_S: Final = 5.0
 RETRIES: Final = 2
@@ -99,7 +99,7 @@ def failures() -> Iterator[None]:
         if any(word in text for word in _FULL) or type(error).__name__ == "OutOfMemoryError":
             raise OverflowFull(f"Redis takes no more writes: {error}") from error
         if any(word in text for word in _AWAY) or type(error).__name__ in _AWAY_TYPES:
-            raise OverflowUnavailable(f"Redis refuses: {error}") from error
+            raise OverflowRefused(f"Redis refuses: {error}") from error
         raise
     except RedisError as error:
         raise OverflowUnavailable(f"Redis: {error}") from error

@@ -18,7 +18,15 @@ from typing import Any, Final
 
 from sidecar.change import ChangeBlock
 from sidecar.lane import Lane
-from sidecar.overflow import Change, Overflow, OverflowFull, OverflowLoss, OverflowUnavailable, Promotion
+from sidecar.overflow import (
+    Change,
+    Overflow,
+    OverflowFull,
+    OverflowLoss,
+    OverflowRefused,
+    OverflowUnavailable,
+    Promotion,
+)
 from sidecar.overflow_jobs import Applying, Job
 from sidecar.rebuild_account import note_loss
 from sidecar.record import OFFSET_MAX, Held, Position
@@ -60,7 +68,7 @@ class OverflowWorker:
         self._finding = 0
         self._coming = 0  # records that promotions under way may bring
         self._check_at_ms = 0
-        self._full = False
+        self._refuses_writes = False
         self._now_ms = 0
         self._retry_at_ms = 0
         self._retry_ms = RETRY_FIRST_MS
@@ -111,7 +119,8 @@ class OverflowWorker:
             result = job.future.result()
         except (OverflowUnavailable, OverflowFull) as error:
             job.undone()
-            self._full = isinstance(error, OverflowFull)
+            refused = isinstance(error, OverflowRefused) and job.writes
+            self._refuses_writes = refused or isinstance(error, OverflowFull)
             self._note_problem(str(error))
             return
         except OverflowLoss as error:
@@ -120,7 +129,7 @@ class OverflowWorker:
                 if lane.id == error.lane:
                     note_loss(lane, error.hw, str(error))
             return
-        if not self._full or job.writes:
+        if not self._refuses_writes or job.writes:
             if self.problem:
                 log.info("the overflow is back")
             self._forget_problem()
@@ -128,7 +137,7 @@ class OverflowWorker:
 
     def _forget_problem(self) -> None:
         self.problem = ""
-        self._full = False
+        self._refuses_writes = False
         self._retry_ms = RETRY_FIRST_MS
 
     def _note_problem(self, problem: str) -> None:
@@ -276,7 +285,7 @@ class OverflowWorker:
             return
         asked = [(lane, lane.acknowledged) for lane in lanes if lane.overflow_used and lane.loss is None]
         self._check_at_ms = self._now_ms + CHECK_MS
-        if self.problem and (self._full or not asked) and not any(lane.changes for lane in lanes):
+        if self.problem and (self._refuses_writes or not asked) and not any(lane.changes for lane in lanes):
             self._forget_problem()  # with the partitions that had it: nobody waits for Redis any more
         if not asked:
             return

@@ -130,6 +130,7 @@ def drains(engine: Engine) -> None:
     """What comes near is promoted although puts are refused."""
     engine.turn_until(lambda: len(engine.in_wheel) == BLOCK)
     assert engine.lane.changes
+    assert engine.worker.problem, "that something was read doesn't mean that all is well"
 
 
 def test_out_of_memory(valkey: EmbeddedValkey, engine: Engine) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from sidecar.change import ChangeBlock
 from sidecar.lane import NEVER, Lane
-from sidecar.overflow import NewerOverflowFormat, OverflowFull, OverflowLoss, OverflowUnavailable
+from sidecar.overflow import NewerOverflowFormat, OverflowFull, OverflowLoss, OverflowRefused, OverflowUnavailable
 from sidecar.overflow_worker import CHECK_MS, JOBS_MAX, RETRY_FIRST_MS, RETRY_MAX_MS, OverflowWorker
 from sidecar.record import OFFSET_MAX, Held, LaneId, Position, Struck
 from sidecar.wheel import Wheel
@@ -30,7 +30,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.error: Exception | None = None
-        self.full = False
+        self.refusal: Exception | None = None  # of writes alone
         self.calls: list[str] = []
         self.overflow = FakeOverflow(self._call)
         self.executor = StepExecutor()
@@ -49,8 +49,8 @@ class Bench:
             self.calls.append(method)
             if self.error is not None:
                 raise self.error
-            if self.full and method == "apply":
-                raise OverflowFull("no memory")
+            if self.refusal is not None and method == "apply":
+                raise self.refusal
 
     def _to_wheel(self, lane: Lane, records: list[Held]) -> None:
         self.in_wheel += [record.offset for record in records]
@@ -108,7 +108,9 @@ def test_an_overflow_that_is_away_is_asked_ever_more_rarely_and_is_used_again(be
     assert lane.in_care(1)
 
 
-@pytest.mark.parametrize("error", [OverflowUnavailable("down"), OverflowFull("no memory")])
+@pytest.mark.parametrize(
+    "error", [OverflowUnavailable("down"), OverflowRefused("read only"), OverflowFull("no memory")]
+)
 def test_a_problem_goes_with_the_partitions_that_had_it(bench: Bench, error: Exception) -> None:
     bench.lanes[0].changes.append(change(1, held(1, 90_000)))
     bench.error = error
@@ -131,18 +133,19 @@ def test_a_full_overflow_is_waited_for_and_loss_is_not(bench: Bench) -> None:
     assert bench.lanes[0].loss.hw == 0
 
 
-def test_a_full_overflow_is_a_problem_until_it_takes_something_however_much_is_read(bench: Bench) -> None:
+@pytest.mark.parametrize("refusal", [OverflowRefused("read only"), OverflowFull("no memory")])
+def test_refused_writes_are_a_problem_until_one_is_taken_however_much_is_read(bench: Bench, refusal: Exception) -> None:
     [lane] = bench.lanes
     lane.changes.append(change(1, held(1, 2_000)))
     bench.step()
     lane.changes.append(change(2, held(2, 90_000)))
-    full = bench.full = True
+    bench.refusal = refusal
     bench.step()
-    assert bench.worker.problem == "no memory", "though a promotion went well behind it"
+    assert bench.worker.problem == str(refusal), "though a promotion went well behind it"
     bench.step(NOW_MS + RETRY_FIRST_MS)
     assert bench.in_wheel == [1], "it is read from"
-    assert bench.worker.problem == "no memory"
-    bench.full = not full
+    assert bench.worker.problem == str(refusal)
+    bench.refusal = None
     bench.step(NOW_MS + 2_000)
     assert bench.worker.problem == ""
     assert lane.in_care(2)
