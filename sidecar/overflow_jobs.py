@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sidecar.lane import Lane
+from sidecar.overflow import OverflowFailure, OverflowFull, OverflowRefused
 
 
 @dataclass(slots=True)
@@ -17,6 +18,10 @@ class Job:
     done: Callable[[Any], None]
     undone: Callable[[], None]
     writes: bool
+
+    def refuses_writes(self, error: OverflowFailure) -> bool:
+        """Whether this failure is one of writing, while reading may go on."""
+        return isinstance(error, OverflowFull) or (self.writes and isinstance(error, OverflowRefused))
 
 
 @dataclass(slots=True)

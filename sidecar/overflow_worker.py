@@ -18,15 +18,7 @@ from typing import Any, Final
 
 from sidecar.change import ChangeBlock
 from sidecar.lane import Lane
-from sidecar.overflow import (
-    Change,
-    Overflow,
-    OverflowFull,
-    OverflowLoss,
-    OverflowRefused,
-    OverflowUnavailable,
-    Promotion,
-)
+from sidecar.overflow import Change, Overflow, OverflowFull, OverflowLoss, OverflowUnavailable, Promotion
 from sidecar.overflow_jobs import Applying, Job
 from sidecar.rebuild_account import note_loss
 from sidecar.record import OFFSET_MAX, Held, Position
@@ -119,8 +111,7 @@ class OverflowWorker:
             result = job.future.result()
         except (OverflowUnavailable, OverflowFull) as error:
             job.undone()
-            refused = isinstance(error, OverflowRefused) and job.writes
-            self._refuses_writes = refused or isinstance(error, OverflowFull)
+            self._refuses_writes = job.refuses_writes(error)
             self._note_problem(str(error))
             return
         except OverflowLoss as error:
