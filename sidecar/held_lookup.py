@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from sidecar.engine import Engine
 from sidecar.held_overflow import HeldOverflow
-from sidecar.held_query import OVERFLOW, WHEEL, Answer, Key, Query, after_in, key_of, row_of
+from sidecar.held_query import ALL, OVERFLOW, START, WHEEL, Answer, Key, Query, after_in, key_of, key_of_row, row_of
 from sidecar.held_view import LaneView, Viewer
 from sidecar.overflow_layout import FINE
 from sidecar.overflow_link import Client
@@ -93,6 +93,16 @@ class LocalLookUp:
             if len(rows) == limit or (tired and key > after):  # the next page begins further on, in any case
                 return Answer([view.lane for view in views], rows, last, {})
         return Answer([view.lane for view in views], rows, None, {})
+
+    def next_due_ms(self) -> int:
+        """Epoch ms at which the next of all records is due; -1 when nothing is held."""
+        after: Key | None = START
+        while after is not None:
+            answer = self.page(ALL, after, 1)
+            if answer.rows:
+                return key_of_row(answer.rows[0]).due_ms
+            after = answer.reach
+        return -1
 
     def find(self, id: str, query: Query) -> Answer:
         """The records with this id: all in memory, and the latest in the overflow of each lane."""

@@ -249,20 +249,23 @@ class Process:
         return firing
 
     def _start_look_up(self, overflow: RedisOverflow, sources: Sources) -> GroupLookUp:
-        group = self.settings.group
-        local = partial(LocalLookUp, self.engine.submit, self.machinery.viewer, overflow.client, group)
-        replicas = GroupLookUp(local, overflow.client, group, lambda: sources.partitions)
+        local = partial(self._look_up_here, overflow)
+        replicas = GroupLookUp(local, overflow.client, self.settings.group, lambda: sources.partitions)
         replicas.start()
         self._stack.callback(replicas.stop)
         return replicas
 
+    def _look_up_here(self, overflow: RedisOverflow) -> LocalLookUp:
+        return LocalLookUp(self.engine.submit, self.machinery.viewer, overflow.client, self.settings.group)
+
     def _start_housekeeping(
         self, sources: Sources, overflow: RedisOverflow, recorder: Recorder, firing: Firing
     ) -> None:
-        publisher, engine = self.machinery.publisher, self.engine
+        publisher, engine, here = self.machinery.publisher, self.engine, self._look_up_here(overflow)
 
         def survey() -> None:
             engine.submit(lambda _: publisher.survey()).result(ANSWER_S)
+            publisher.far_due_ms = here.next_due_ms() if publisher.near_due_ms < 0 else -1
 
         jobs = {
             "sources": Interval(sources.look, 2),

@@ -32,14 +32,15 @@ class Publisher:
         self._emitter = emitter
         self._assignment = assignment
         self._overflow = overflow
-        self._next_due_ms = -1
+        self.near_due_ms = -1  # when the next record in a wheel is due
+        self.far_due_ms = -1  # and, while no wheel has any, the next of all; set by housekeeping
         self._imbalance = 0
 
     def survey(self) -> int:
         """Count again what is held and when it is next due; returns the imbalance. Called by housekeeping, by mail."""
         lanes = self._assignment.lanes.values()
         dues = [due for lane in lanes if (due := lane.wheel.next_due_ms()) >= 0]
-        self._next_due_ms = min(dues, default=-1)
+        self.near_due_ms = min(dues, default=-1)
         recount = sum(lane.wheel.count - lane.wheel.recount() for lane in lanes)
         self._imbalance = sum(lane.imbalance for lane in lanes) + recount
         return self._imbalance
@@ -73,7 +74,7 @@ class Publisher:
             lateness=tally.lateness(),
             early=tally.early,
             oldest_overdue_ms=max(now_ms - oldest_ms, 0) if oldest_ms >= 0 else 0,
-            next_due_ms=self._next_due_ms,
+            next_due_ms=self.near_due_ms if self.near_due_ms >= 0 else self.far_due_ms,
             partitions_assigned=len(lanes),
             partitions_recovering=self._assignment.recovering,
             partitions_paused=len(lanes) if self._assignment.paused else 0,

@@ -96,7 +96,7 @@ class Stats:
     lateness: Lateness = Lateness()
     early: int = 0
     oldest_overdue_ms: int = 0  # how long the oldest due record has waited; 0 when none waits
-    next_due_ms: int = -1  # epoch ms of the next due record in the wheel; -1 when none
+    next_due_ms: int = -1  # epoch ms at which the next held record is due, as housekeeping saw it; -1 when none is
     partitions_assigned: int = 0
     partitions_recovering: int = 0
     partitions_paused: int = 0

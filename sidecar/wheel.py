@@ -87,8 +87,13 @@ class Wheel:
         return fired
 
     def next_due_ms(self) -> int:
-        """When the earliest bucket will fire, -1 when the wheel is empty. Looks at every bucket."""
-        return min(self.buckets, default=-1) * self.tick_ms if self.buckets else -1
+        """When the first bucket with something to fire will, -1 when the wheel is empty. Looks at every bucket."""
+        buckets, cancelled = self.buckets, self._cancelled
+        if not cancelled:
+            return min(buckets) * self.tick_ms if buckets else -1
+        firing = (tick for tick in sorted(buckets) if any(held.offset not in cancelled for held in buckets[tick]))
+        first = next(firing, None)
+        return -1 if first is None else first * self.tick_ms
 
     def recount(self) -> int:
         """Number of records by looking at every bucket, to be compared with `count`."""

@@ -168,14 +168,16 @@ def test_pages_that_end_for_their_work_lose_nothing_and_get_on(
     overflow: RedisOverflow, views: Views, local: LocalLookUp, monkeypatch: pytest.MonkeyPatch, enough: int
 ) -> None:
     monkeypatch.setattr(held_lookup, "LOOKED_AT_MAX", enough)
+    assert local.next_due_ms() == -1
     records = everything(200)
     hold(views, overflow, records)
+    assert local.next_due_ms() == places(records)[0].due_ms
     for query in QUERIES:
         assert walk(local, query, 500) == places(records, query), query
 
 
 def test_records_on_their_way_and_copies_that_do_not_count(
-    overflow: RedisOverflow, views: Views, local: LocalLookUp
+    overflow: RedisOverflow, views: Views, local: LocalLookUp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lane = LANES[0]
     far = [named(offset, HOUR_MS) for offset in range(6)]
@@ -192,6 +194,9 @@ def test_records_on_their_way_and_copies_that_do_not_count(
     views.views[lane] = views.views[lane]._replace(leaving=[named(11, 0)])
     assert [row["position"]["offset"] for row in local.find("id-11", Query()).rows] == [11]
     assert [row["position"]["offset"] for row in local.find("id-5", Query()).rows] == [5]
+    monkeypatch.setattr(held_lookup, "LOOKED_AT_MAX", 2)
+    views.add(lane, skip={record.offset: record.position for record in far[:3]})
+    assert local.next_due_ms() == far[3].due_ms
 
 
 def test_what_is_struck_out_is_nowhere(overflow: RedisOverflow, views: Views, local: LocalLookUp) -> None:

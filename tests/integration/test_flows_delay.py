@@ -1,5 +1,6 @@
 """Delayed records on a real Kafka: what comes out, byte for byte, where, and when."""
 
+import re
 from datetime import UTC, datetime
 
 import pytest
@@ -21,6 +22,7 @@ target: {topic: "~usual", allow: ["~mail-*", "~small?"]}
 """
 LATE_MS = 60_000  # lateness is measured by benchmarks; this only tells late from forgotten
 FAR = 20  # records
+MINUTE_MS = 60_000
 DELAY = "tickover-delay"
 TARGET = "tickover-target"
 
@@ -226,3 +228,27 @@ def test_far_records_wait_in_the_overflow(site: Site, sidecar: Sidecar) -> None:
     assert sorted(due_of(message) for message in messages) == sorted(dues_ms * FAR)
     assert all(due_of(message) == dues_ms[int(message.value() or b"") - 1] for message in messages)
     assert all(0 <= message.timestamp()[1] - due_of(message) < LATE_MS for message in messages)
+
+
+def test_what_is_due_next_is_told_wherever_it_is_held(new_site: NewSite) -> None:
+    site = new_site()
+    source = site.topic("delays")
+    site.target("usual")
+    site.policies(POLICIES)
+    sidecar = site.sidecar(HORIZON="10m").start()
+
+    def next_due_ms() -> int:
+        found = re.search(r"^tickover_next_due_timestamp_seconds (.+)$", sidecar.call("GET", "/metrics").text, re.M)
+        return round(float(found[1]) * 1_000) if found else -1
+
+    def wait_for(due_ms: int) -> None:
+        wait_until(lambda: next_due_ms() == due_ms, otherwise=lambda: f"{next_due_ms()}, not {due_ms}")
+
+    assert next_due_ms() == -1
+    in_overflow_ms, in_wheel_ms = now_ms() + 50 * MINUTE_MS, now_ms() + 9 * MINUTE_MS
+    for due_ms in (in_overflow_ms, in_wheel_ms):
+        site.send(source, [("tickover-deliver-at", b"%d" % due_ms), ("tickover-id", b"%d" % due_ms)])
+        wait_for(due_ms)
+    wait_until(lambda: sidecar.call("DELETE", f"/v1/messages/{in_wheel_ms}").is_success, otherwise=sidecar.last_words)
+    wait_for(in_overflow_ms)
+    assert sidecar.stop() == 0

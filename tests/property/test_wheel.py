@@ -63,11 +63,14 @@ def test_everything_fires_once_and_never_early(tick_ms: int, steps: list[tuple[s
     assert not wheel.buckets
 
 
-@given(TICKS_MS, st.lists(st.integers(-100, 5_000), min_size=1))
-def test_the_next_due_time_is_when_something_fires(tick_ms: int, delays_ms: list[int]) -> None:
+@given(TICKS_MS, st.lists(st.tuples(st.integers(-100, 5_000), st.booleans()), min_size=1))
+def test_the_next_due_time_is_when_something_fires(tick_ms: int, records: list[tuple[int, bool]]) -> None:
     wheel = Wheel(START_MS, tick_ms)
-    for offset, delay_ms in enumerate(delays_ms):
+    for offset, (delay_ms, is_cancelled) in enumerate(records):
         wheel.insert(held(offset, START_MS + delay_ms))
+        if is_cancelled:
+            wheel.cancel(offset)
     next_ms = wheel.next_due_ms()
+    assert (next_ms == -1) == (wheel.count == 0)
     assert not wheel.advance(next_ms - 1)
-    assert wheel.advance(next_ms)
+    assert bool(wheel.advance(next_ms)) == (next_ms != -1)
