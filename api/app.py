@@ -1,7 +1,7 @@
 """The REST API: `create_app(ports)`.
 
-A request passes, from outside in: safe headers -> unforeseen failures -> audit -> body limit -> route -> caller, rate
-and role -> strict JSON -> model -> the port that does the work. Whatever goes wrong is a problem document.
+A request passes, from outside in: HEAD as GET -> safe headers -> unforeseen failures -> audit -> body limit -> route ->
+caller, rate and role -> strict JSON -> model -> the port that does the work. Whatever goes wrong is a problem document.
 """
 
 from typing import Final
@@ -87,7 +87,24 @@ def create_app(ports: Ports) -> FastAPI:
     app.add_middleware(Audit, audit=app.state.audit, now_ms=ports.now_ms)
     app.add_middleware(problems.Failures)
     app.add_middleware(SafeHeaders)
+    app.add_middleware(Head)
     return app
+
+
+class Head:
+    """HEAD is GET without the body, for every path that has a GET."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_without_body(message: Message) -> None:
+            await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            await self.app({**scope, "method": "GET"}, receive, send_without_body)
+        else:
+            await self.app(scope, receive, send)
 
 
 class SafeHeaders:

@@ -12,8 +12,8 @@ from api.dependencies import GivenPorts, GivenTrail, JsonBody, Reader, Writer, j
 from api.held import missing_document, unavailable
 from api.jobs import accepted, age, told
 from api.openapi import body_of
-from api.pages import PAGE_DEFAULT, Cursor, Limit, decode, encode, page
-from api.problems import Problem, unprocessable
+from api.pages import PAGE_DEFAULT, Cursor, Limit, decode, encode, page, unknown_cursor
+from api.problems import Problem
 from policies.decision import RESCHEDULE
 from policies.duration import DURATION_MAX_MS, parse_duration
 from sidecar.changes.changes import NotAllAnswer, Wanted
@@ -148,7 +148,7 @@ def _place(cursor: str | None) -> Place:
         return Place(0, 0)
     match = PLACE.fullmatch(decode(cursor))
     if match is None:
-        raise unprocessable("invalid-cursor", "The cursor is not one that this API gave.")
+        raise unknown_cursor()
     return Place(*map(int, match.groups()))
 
 

@@ -12,9 +12,9 @@ from api.auth import Caller, Role
 from api.dependencies import GivenPorts, GivenTrail, Reader, json_response
 from api.gate import require
 from api.message import Topic
-from api.pages import PAGE_DEFAULT, Cursor, Limit, decode, encode
+from api.pages import PAGE_DEFAULT, Cursor, Limit, decode, encode, unknown_cursor
 from api.ports import Ports
-from api.problems import Problem, unprocessable
+from api.problems import Problem
 from sidecar.letters.browsing import Page, UnknownTopic
 from sidecar.letters.destination import destination
 from sidecar.letters.letter import Letter, place_of
@@ -104,7 +104,7 @@ def _start(cursor: str | None) -> Place | None:
         return None
     place = place_of(decode(cursor))
     if place is None:
-        raise unprocessable("invalid-cursor", "The cursor is not one that this API gave.")
+        raise unknown_cursor()
     return place
 
 

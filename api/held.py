@@ -5,8 +5,6 @@ Nothing here shows a payload or a key.
 """
 
 import asyncio
-import base64
-import binascii
 import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
@@ -16,7 +14,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from api.dependencies import GivenPorts, Reader, json_response
-from api.pages import PAGE_DEFAULT, Cursor, Limit
+from api.pages import PAGE_DEFAULT, Cursor, Limit, decode, encode, unknown_cursor
 from api.ports import Ports
 from api.problems import Problem, unprocessable
 from api.receipt import Entry, Settlement
@@ -104,7 +102,7 @@ async def list_messages(
         rows, following, missing = await ports.lookup.page(query, after, limit)
     except LookUpUnavailable as error:
         raise unavailable(error) from None
-    following_cursor = None if following is None else _cursor_of(following)
+    following_cursor = None if following is None else encode(json.dumps(following))
     return json_response({"items": rows, "next": following_cursor, **missing_document(missing)})
 
 
@@ -222,17 +220,11 @@ def missing_document(missing: Sequence[LaneId]) -> dict[str, Any]:
     }
 
 
-def _cursor_of(key: Key) -> str:
-    return base64.urlsafe_b64encode(json.dumps(key).encode()).decode().rstrip("=")
-
-
 def _key_of_cursor(cursor: str) -> Key:
     try:
-        due_ms, topic, partition, offset = json.loads(
-            base64.b64decode(cursor + "=" * (-len(cursor) % 4), "-_", validate=True)
-        )
+        due_ms, topic, partition, offset = json.loads(decode(cursor))
         if not isinstance(topic, str) or {type(due_ms), type(partition), type(offset)} != {int}:
             raise ValueError("not a place")
-    except (binascii.Error, ValueError, TypeError, RecursionError):
-        raise unprocessable("invalid-cursor", "The cursor is not one that this API gave.") from None
+    except (ValueError, TypeError, RecursionError):
+        raise unknown_cursor() from None
     return Key(due_ms, topic, partition, offset)

@@ -7,7 +7,7 @@ from typing import Annotated, Final, TypeVar
 
 from fastapi import Query
 
-from api.problems import unprocessable
+from api.problems import Problem, unprocessable
 
 PAGE_MAX: Final = 500
 PAGE_DEFAULT: Final = 100
@@ -37,6 +37,14 @@ def encode(key: str) -> str:
 def decode(cursor: str) -> str:
     """The key of a cursor. Raises `Problem`."""
     try:
-        return base64.b64decode(cursor + "=" * (-len(cursor) % 4), "-_", validate=True).decode()
+        key = base64.b64decode(cursor + "=" * (-len(cursor) % 4), "-_", validate=True).decode()
     except (binascii.Error, ValueError):
-        raise unprocessable("invalid-cursor", "The cursor is not one that this API gave.") from None
+        key = ""
+    if not key:
+        raise unknown_cursor()
+    return key
+
+
+def unknown_cursor() -> Problem:
+    """What a cursor gets that means nothing."""
+    return unprocessable("invalid-cursor", "The cursor is not one that this API gave.")

@@ -74,6 +74,17 @@ def test_another_method_is_told_all_that_there_are(api: World, method: str, path
     assert response.headers["allow"] == allowed
 
 
+def test_head_says_what_get_would(api: World) -> None:
+    for path in ("/livez", "/readyz", "/v1/stats", "/v1/policies", "/openapi.json", "/v1/nothing"):
+        got, head = api.call("GET", path), api.call("HEAD", path)
+        assert head.content == b""
+        assert head.status_code == got.status_code
+        assert {name: head.headers[name] for name in ("content-type", "content-length")} == {
+            name: got.headers[name] for name in ("content-type", "content-length")
+        }
+    problem(api.call("GET", "/v1/policies?cursor="), 422, "invalid-cursor")
+
+
 @pytest.mark.parametrize("path", ["/v1/policies/%00", "/v1/policies/%ed%a0%80", "/%ff", "/v1/policies/..%2f"])
 def test_odd_paths(api: World, path: str) -> None:
     assert api.call("GET", path).status_code == 404
