@@ -246,7 +246,11 @@ def _lateness(lateness: Lateness) -> Metric:
 def _state(stats: Stats) -> Iterable[Metric]:
     yield CounterMetricFamily(PREFIX + "early", "Records emitted before they were due", stats.early)
     yield CounterMetricFamily(PREFIX + "rebalances", "Changes of the partitions assigned", stats.rebalances)
-    yield _gauge("oldest_overdue_seconds", "Wait of the oldest due record", stats.oldest_overdue_ms / 1_000)
+    yield _gauge(
+        "oldest_overdue_seconds",
+        "Wait of the oldest due record; while Redis does not answer, of what may be due there",
+        stats.oldest_overdue_ms / 1_000,
+    )
     next_due = GaugeMetricFamily(PREFIX + "next_due_timestamp_seconds", "When the next held record is due")
     if stats.next_due_ms >= 0:  # without a next one, any number would be a time: the name stands alone
         next_due.add_metric([], stats.next_due_ms / 1_000)

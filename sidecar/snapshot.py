@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 from sidecar.assignment import Assignment
 from sidecar.emission import Emitter
+from sidecar.lane import NOWHERE
 from sidecar.overflow_worker import OverflowWorker
 from sidecar.ports import Time
 from sidecar.quotas import uses_of
@@ -51,10 +52,13 @@ class Publisher:
         wheel: Counter[str] = Counter()
         overflow: Counter[str] = Counter()
         parked: Counter[str] = Counter()
+        unseen_ms = now_ms  # what the overflow has may be due since then: a Redis that is away doesn't say
         for lane in lanes:
-            promoted = sum(window.unsettled for window in lane.windows)
+            far = lane.overflow_held - sum(window.unsettled for window in lane.windows)
+            if far and lane.cursor > NOWHERE:
+                unseen_ms = min(unseen_ms, lane.cursor.due_ms)
             wheel[lane.id.topic] += lane.wheel.count
-            overflow[lane.id.topic] += lane.overflow_held - promoted + lane.on_the_way
+            overflow[lane.id.topic] += far + lane.on_the_way
             parked[lane.id.topic] += lane.order.parked if lane.order is not None else 0
         gate, tally = self._emitter.gate, self._tally
         wheel.update(gate.by_topic())  # not `+=`: that would drop the topics of which nothing is held
@@ -73,7 +77,7 @@ class Publisher:
             quotas=MappingProxyType(uses_of(lanes)),
             lateness=tally.lateness(),
             early=tally.early,
-            oldest_overdue_ms=max(now_ms - oldest_ms, 0) if oldest_ms >= 0 else 0,
+            oldest_overdue_ms=max(now_ms - min(unseen_ms, oldest_ms if oldest_ms >= 0 else now_ms), 0),
             next_due_ms=self.near_due_ms if self.near_due_ms >= 0 else self.far_due_ms,
             partitions_assigned=len(lanes),
             partitions_recovering=self._assignment.recovering,

@@ -95,7 +95,7 @@ class Stats:
     quotas: Mapping[str, QuotaUse] = field(default_factory=lambda: MappingProxyType({}))  # by policy
     lateness: Lateness = Lateness()
     early: int = 0
-    oldest_overdue_ms: int = 0  # how long the oldest due record has waited; 0 when none waits
+    oldest_overdue_ms: int = 0  # how long the oldest due record has waited, or may have where Redis is away
     next_due_ms: int = -1  # epoch ms at which the next held record is due, as housekeeping saw it; -1 when none is
     partitions_assigned: int = 0
     partitions_recovering: int = 0

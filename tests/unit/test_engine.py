@@ -5,6 +5,7 @@ import pytest
 
 from sidecar.commit import decode_metadata
 from sidecar.mailbox import COMMANDS_MAX, COMMANDS_PER_TURN_MAX
+from sidecar.overflow import OverflowUnavailable
 from tests.simulation.fake_time import FakeTime
 from tests.unit.engine_bench import LANE, SOURCE, Bench, rulebook
 
@@ -44,6 +45,27 @@ def test_far_records_wait_in_the_overflow_and_come_back_in_order(bench: Bench) -
     bench.run(9_000)
     assert bench.values("mail") == [b"5000", b"7000", b"9000"]
     assert bench.replica.publisher.survey() == 0
+
+
+def test_what_an_overflow_that_is_away_may_have_due_shows_as_overdue(bench: Bench) -> None:
+    def away(method: str, after: bool) -> None:
+        raise OverflowUnavailable("down")
+
+    def overdue_ms() -> int:
+        return bench.replica.publisher.publish(bench.clock.now_ms).oldest_overdue_ms
+
+    bench.run(1_000)
+    assert overdue_ms() == 0
+    bench.send(b"far", 5_000)
+    bench.run(1_000)
+    well, bench.overflow.failing = bench.overflow.failing, away
+    bench.run(1_500)
+    assert overdue_ms() == 0, "within the horizon nothing is unknown"
+    bench.run(3_500)
+    assert 2_500 < overdue_ms() < 3_500
+    bench.overflow.failing = well
+    bench.run(1_000)
+    assert (bench.values("mail"), overdue_ms()) == ([b"far"], 0)
 
 
 def test_a_policy_applies_to_records_decided_after_it(bench: Bench) -> None:
