@@ -244,6 +244,7 @@ def _lateness(lateness: Lateness) -> Metric:
 
 
 def _state(stats: Stats) -> Iterable[Metric]:
+    yield _gauge("ready", "1 while /readyz says so", float(not stats.problems))
     yield CounterMetricFamily(PREFIX + "early", "Records emitted before they were due", stats.early)
     yield CounterMetricFamily(PREFIX + "rebalances", "Changes of the partitions assigned", stats.rebalances)
     yield _gauge(

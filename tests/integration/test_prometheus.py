@@ -46,7 +46,7 @@ KEPT: Final = ',topic="orders",retention="source"'
 BAD: Final = ',topic="orders",reason="bad_header"'
 SHORT: Final = ',topic="orders",setting="retention.ms"'
 SOUND: Final[dict[str, str]] = {
-    **always("build_info", 1), **always("early_total", 0), **always("ledger_imbalance", 0),
+    **always("build_info", 1), **always("ready", 1), **always("early_total", 0), **always("ledger_imbalance", 0),
     **always("lost_total", 3, KEPT), **always("oldest_overdue_seconds", 0.2), **lateness(600, 600, 600),
     **always("paused_partitions", 0), **always("rebuilding_partitions", 0), **always("redis_memory_ratio", 0.7),
     **always("redis_persistent", 1), **always("clock_skew_seconds", 0.1), **always("retention_short", 0, SHORT),
@@ -55,6 +55,7 @@ SOUND: Final[dict[str, str]] = {
 # Alert: what is different from a sound system then.
 FAULTS: Final[dict[str, dict[str, str]]] = {
     "TickoverAbsent": dict.fromkeys(SOUND, "_x60"),
+    "TickoverNotReady": always("ready", 0),
     "TickoverEarly": growing("early_total"),
     "TickoverImbalance": always("ledger_imbalance", -1),
     "TickoverLost": growing("lost_total", KEPT),

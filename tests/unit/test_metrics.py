@@ -20,6 +20,7 @@ NAMES = {
     "held",
     "lateness_seconds",
     "early_total",
+    "ready",
     "oldest_overdue_seconds",
     "next_due_timestamp_seconds",
     "ledger_imbalance",
@@ -119,7 +120,9 @@ def test_lateness_is_a_cumulative_histogram_in_seconds() -> None:
 
 def test_an_idle_process() -> None:
     found = samples(Stats())
-    assert found["early_total",] == 0
+    assert (found["early_total",], found["ready",]) == (0, 0)
+    assert samples(Stats(joined=True))["ready",] == 1
+    assert samples(Stats(joined=True, kafka_problem="away"))["ready",] == 0
     assert ("next_due_timestamp_seconds",) not in found
     assert b"# TYPE tickover_next_due_timestamp_seconds gauge" in Exposition(Stats, lambda: EMPTY_TABLE, Recorder())()
     assert found["redis_memory_ratio",] == 0

@@ -93,6 +93,7 @@ def test_what_has_to_be_watched_is() -> None:
     watched = {series.name for rule in RULES.values() for series in series_in(rule["expr"])}
     assert watched >= {
         "tickover_lateness_seconds_bucket",
+        "tickover_ready",
         "tickover_oldest_overdue_seconds",
         "tickover_ledger_imbalance",
         "tickover_redis_memory_ratio",
