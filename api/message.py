@@ -24,9 +24,10 @@ from policies.decision import Act, Control, Facts, Hold, Quarantine
 from policies.fields import is_topic
 from policies.glob import compile_globs
 from policies.model import Policy
+from policies.request import INT32_MAX
 from policies.table import PolicyTable, decide
 from sidecar.partitioner import partition_of
-from sidecar.record import CONTROL_PREFIX, DELAY, DELIVER_AT, ID, SPREAD, TARGET
+from sidecar.record import CONTROL_PREFIX, DELAY, DELIVER_AT, EXPIRES_AT, ID, SPREAD, TARGET, TARGET_PARTITION
 
 NAME_LENGTH_MAX: Final = 1_024
 ID_LENGTH_MAX: Final = 1_024
@@ -101,6 +102,12 @@ class NewMessage(BaseModel):
     spread: Milliseconds | str | None = Field(
         default=None, description="How much later it may be, as a duration; limited by the policy's spread_max"
     )
+    expires_at: Milliseconds | str | None = Field(
+        default=None, description="Not emitted after this time: epoch milliseconds, or RFC 3339 with a zone"
+    )
+    target_partition: Annotated[StrictInt, Field(ge=0, le=INT32_MAX)] | None = Field(
+        default=None, description="Partition of the target; left out: by the key"
+    )
     id: Annotated[str, AfterValidator(_printable), Field(min_length=1, max_length=ID_LENGTH_MAX)] | None = None
 
     @model_validator(mode="after")
@@ -168,7 +175,9 @@ def _controls(message: NewMessage, message_id: str) -> dict[str, bytes]:
         DELIVER_AT: message.deliver_at,
         DELAY: message.delay,
         SPREAD: message.spread,
+        EXPIRES_AT: message.expires_at,
         TARGET: message.target,
+        TARGET_PARTITION: message.target_partition,
         ID: message_id,
     }
     return {name: str(value).encode() for name, value in given.items() if value is not None}

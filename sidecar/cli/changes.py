@@ -17,9 +17,9 @@ from sidecar.cli.held import (
     PolicyOption,
     TargetOption,
     TopicOption,
-    time_checked,
 )
 from sidecar.cli.jobs import Kind, NoWait, add_common, finish, given
+from sidecar.cli.messages import time_checked
 from sidecar.cli.output import Form, OutputOption, output_before, say, show, utc_text
 
 COLUMNS: Final = ("id", "outcome", "state", "due", "place", "control")

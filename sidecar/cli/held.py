@@ -8,10 +8,8 @@ from urllib.parse import quote
 import httpx
 import typer
 
-from policies.duration import parse_time
-from policies.errors import FormatError
 from sidecar.cli.connection import Sidecar, TokenOption, UrlOption, connect
-from sidecar.cli.failure import Failure, Status
+from sidecar.cli.messages import time_checked
 from sidecar.cli.output import Form, OutputOption, say, show, utc_text
 
 PAGE_LIMIT = 500
@@ -125,16 +123,6 @@ class _Pages:
             yield from items
             if not cursor or left <= 0:
                 return
-
-
-def time_checked(option: str, text: str | None) -> str | None:
-    """Checked here, so that a slip of the finger needs no sidecar to be found."""
-    if text is not None:
-        try:
-            parse_time(text)
-        except FormatError as error:
-            raise Failure(f"{option}: {error}", Status.USAGE) from None
-    return text
 
 
 def _summary(item: Mapping[str, Any]) -> dict[str, Any]:

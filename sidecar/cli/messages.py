@@ -32,6 +32,12 @@ def send(
     delay: Annotated[str | None, typer.Option(help="How long to wait: 250ms, 90s, 15m, 2h, 3d or PT90S.")] = None,
     deliver_at: Annotated[str | None, typer.Option(help="When: RFC 3339 with zone, or epoch milliseconds.")] = None,
     spread: Annotated[str | None, typer.Option(help="How much later it may be, so that herds move apart.")] = None,
+    expires_at: Annotated[
+        str | None, typer.Option(help="Not after: RFC 3339 with zone, or epoch milliseconds.")
+    ] = None,
+    target_partition: Annotated[
+        int | None, typer.Option(min=0, help="Partition of the target; else by the key.")
+    ] = None,
     message_id: Annotated[str | None, typer.Option("--id", help="Your id of the message.")] = None,
     idempotency_key: Annotated[
         str | None, typer.Option(help="Sending again with this key, within 24 h, sends nothing twice.")
@@ -44,7 +50,10 @@ def send(
     if value is not None and value_file is not None:
         raise Failure("give --value or --value-file, not both", Status.USAGE)
     body: dict[str, Any] = {"target": target, "headers": [read_header(text) for text in header or ()]}
-    optional = {"source": source, "key": key, "id": message_id, "spread": spread, **time_given(delay, deliver_at)}
+    optional = {
+        "source": source, "key": key, "id": message_id, "spread": spread, "target_partition": target_partition,
+        "expires_at": time_checked("--expires-at", expires_at), **time_given(delay, deliver_at),
+    }  # fmt: skip
     body |= {name: given for name, given in optional.items() if given is not None}
     body["value"] = value if value_file is None else _content(value_file)
     headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
@@ -64,16 +73,25 @@ def time_given(delay: str | None, deliver_at: str | None) -> dict[str, str]:
     """At most one of both, checked here so that a slip of the finger needs no sidecar to be found."""
     if delay is not None and deliver_at is not None:
         raise Failure("give --delay or --deliver-at, not both", Status.USAGE)
+    if deliver_at is not None:
+        return {"deliver_at": str(time_checked("--deliver-at", deliver_at))}
+    if delay is None:
+        return {}
     try:
-        if delay is not None:
-            parse_duration(delay)
-            return {"delay": delay}
-        if deliver_at is not None:
-            parse_time(deliver_at)
-            return {"deliver_at": deliver_at}
+        parse_duration(delay)
     except FormatError as error:
-        raise Failure(f"{'--delay' if delay is not None else '--deliver-at'}: {error}", Status.USAGE) from None
-    return {}
+        raise Failure(f"--delay: {error}", Status.USAGE) from None
+    return {"delay": delay}
+
+
+def time_checked(option: str, text: str | None) -> str | None:
+    """Checked here, so that a slip of the finger needs no sidecar to be found."""
+    if text is not None:
+        try:
+            parse_time(text)
+        except FormatError as error:
+            raise Failure(f"{option}: {error}", Status.USAGE) from None
+    return text
 
 
 def _content(file: str) -> str | dict[str, str]:

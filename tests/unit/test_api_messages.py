@@ -46,6 +46,18 @@ def test_deliver_at(api: World) -> None:
     assert api.message(target="push", deliver_at="2027-01-15T08:00:01Z").json()["due"] == NOW_MS + 1_000
 
 
+def test_what_else_headers_can_say(api: World) -> None:
+    assert api.message(target="push", expires_at=NOW_MS + 901_000, target_partition=3).status_code == 202
+    assert api.sender.sent[0].headers[:3] == [
+        ("tickover-expires-at", b"%d" % (NOW_MS + 901_000)),
+        ("tickover-target", b"push"),
+        ("tickover-target-partition", b"3"),
+    ]
+    refused = api.message(target="push", delay="2s", expires_at="2027-01-15T08:00:01Z")
+    assert (refused.status_code, refused.json()["reason"]) == (422, "expired")
+    assert len(api.sender.sent) == 1
+
+
 @pytest.mark.parametrize(
     ("when", "due_ms"),
     [
@@ -124,6 +136,9 @@ def test_headers_as_object(api: World) -> None:
         ({"delay": 10**30}, "bad-header"),
         ({"delay": True}, "invalid-body"),
         ({"deliver_at": "2027-01-01T00:00:00"}, "bad-header"),
+        ({"expires_at": "tomorrow"}, "bad-header"),
+        ({"target_partition": -1}, "invalid-body"),
+        ({"target_partition": "1"}, "invalid-body"),
         ({"delay": "401d"}, "too-far"),
         ({"target": "elsewhere"}, "no-source"),
         ({"target": "elsewhere", "source": "reminders"}, "target-not-allowed"),

@@ -192,6 +192,14 @@ def test_values_of_a_message(tickover: Terminal, arguments: list[str], stdin: by
     assert tickover.there.sender.sent[0].value == value
 
 
+def test_a_message_that_expires(tickover: Terminal) -> None:
+    tickover.there.add(REMINDERS)
+    when = "2030-01-01T00:00:00Z"
+    tickover.data("messages", "send", "--target", "push", "--expires-at", when, "--target-partition", "2")
+    headers = dict(tickover.there.sender.sent[0].headers)
+    assert (headers["tickover-expires-at"], headers["tickover-target-partition"]) == (when.encode(), b"2")
+
+
 def test_the_same_idempotency_key_sends_once(tickover: Terminal) -> None:
     tickover.there.add(REMINDERS)
     arguments = ["messages", "send", "--target", "push", "--idempotency-key", "once"]
@@ -205,6 +213,7 @@ def test_the_same_idempotency_key_sends_once(tickover: Terminal) -> None:
         (["--delay", "1s", "--deliver-at", "2030-01-01T00:00:00Z"], "not both"),
         (["--delay", "soon"], "--delay: not a duration"),
         (["--deliver-at", "2030-01-01T00:00:00"], "needs its zone"),
+        (["--expires-at", "soon"], "--expires-at: not a time"),
         (["--value", "a", "--value-file", "b"], "not both"),
         (["--value-file", "/does/not/exist"], "No such file"),
         (["--header", "novalue"], "name=value"),
