@@ -86,8 +86,8 @@ class Emitter:
     # --- handed over ----------------------------------------------------------------------------------------------
 
     def emit(self, now_ms: int, budget: int) -> int:
-        """Hand at most `budget` records to the producer; returns how many. A full queue ends it early."""
-        returned = self.returned
+        """See to at most `budget` records; hand over what the settlement has room for. A full queue ends it early."""
+        returned, settlement = self.returned, self.settlement
         returned.again.extend(self._targets.step(now_ms))
         sent = 0
         if not self._is_full:
@@ -95,15 +95,15 @@ class Emitter:
                 self._let_go(lane, records)
         self._is_full = False
         try:
-            while returned.again and sent < budget:
+            while sent < budget and returned.next_fits(settlement.room):
                 self._emit_one(*returned.again[0], now_ms)
                 returned.again.popleft()
                 sent += 1
-            if returned.alone and self.settlement.open.lone_output is not None:
+            if returned.alone and settlement.open.lone_output is not None:
                 returned.emit_alone(now_ms)
             self._kinds.rotate()
             for emit in self._kinds:
-                sent += emit(now_ms, budget - sent)
+                sent += emit(now_ms, min(budget - sent, settlement.room))
         except BufferError:
             self._is_full = True  # what is left stays ready, and polling makes room
         return sent
@@ -272,7 +272,7 @@ class Emitter:
     @property
     def backlog(self) -> int:
         """Records that are due or leaving and not handed over."""
-        return self._ready.count + self.in_order.count + self.returned.count + self._targets.count
+        return self._ready.count + self.in_order.count + self.returned.count
 
     def due_of(self, lane: Lane) -> Sequence[tuple[Sequence[Held], int]]:
         """Runs of this lane's records that are due, and the index from which on they are not handed over."""

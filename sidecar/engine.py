@@ -116,7 +116,7 @@ class Engine:
         lanes = self._lanes.values()
         parts.ordering.step(lanes, self.table, now_ms)
         parts.quotas.step(lanes, self.table, now_ms)
-        room = self._settings.wheel_records_max // 2 - parts.emitter.load.records
+        room = self._settings.wheel_records_max // 2 - parts.emitter.load.records - parts.emitter.returned.count
         parts.overflow.step(
             lanes, now_ms, room if parts.emitter.load.bytes < self._settings.wheel_bytes_max // 2 else 0
         )
@@ -124,7 +124,7 @@ class Engine:
         parts.actions.step(now_ms)
         for lane in lanes:
             parts.emitter.fire(lane, now_ms)
-        emitted = parts.emitter.emit(now_ms, min(EMIT_PER_TURN_MAX, parts.settlement.room))
+        emitted = parts.emitter.emit(now_ms, EMIT_PER_TURN_MAX)
         parts.settlement.poll(0)
         rested = now_ms - self._settled_ms >= self._settings.settle_interval_ms or now_ms < self._settled_ms
         if rested and parts.settlement.step(lanes, now_ms):
@@ -235,7 +235,7 @@ class Engine:
             pending += waiting if lane.loss is None else 0
         pending += parts.actions.count + parts.ordering.count
         share = max(
-            load.records / settings.wheel_records_max,
+            (load.records + parts.emitter.returned.count) / settings.wheel_records_max,
             load.bytes / settings.wheel_bytes_max,
             pending / OVERFLOW_PENDING_MAX,
         )

@@ -8,6 +8,7 @@ from typing import Final
 
 MOST: Final = 1_000_000  # what the client's queue takes
 GROW_S: Final = 5.0  # a quota lets some through at once after a rest: that is no sign of its end
+GROW_SLOWLY_S: Final = 30.0  # where brokers take their time for whatever they get
 
 
 class Fit:
@@ -15,15 +16,17 @@ class Fit:
 
     def __init__(self) -> None:
         self.most = MOST
-        self._since_s = 0.0
+        self._changed_s = self._slow_s = 0.0
 
     def learn(self, sent: int, taken: int, at_once: bool, now_s: float) -> None:
-        """From a transaction with so many records. `taken`: acknowledged when the others were given up, 0 if none were,
-        or none was acknowledged, which tells of targets and not of size. `at_once`: there was time for more.
+        """From a transaction with so many records. `taken`: acknowledged when the others were given up, 0 where that
+        says nothing of its size. `at_once`: there was time for more.
         """
         if taken:
-            self.most, self._since_s = max(taken // 2, 1), now_s
-        elif not at_once:
-            self._since_s = now_s
-        elif sent >= self.most and now_s - self._since_s >= GROW_S:
-            self.most, self._since_s = min(2 * self.most, MOST), now_s
+            self.most, self._changed_s = max(taken // 2, 1), now_s
+            return
+        if sent >= self.most and not at_once:
+            self._slow_s = now_s
+        fits = now_s - max(self._changed_s, self._slow_s) >= GROW_S
+        if fits or now_s - self._changed_s >= GROW_SLOWLY_S:
+            self.most, self._changed_s = min(2 * self.most, MOST), now_s

@@ -1,5 +1,6 @@
 """A generation: the records handed to the producer within one settle interval, until Kafka has answered for all."""
 
+from collections import Counter
 from typing import Any, Final, NamedTuple, Protocol
 
 from sidecar.lane import Lane
@@ -102,6 +103,14 @@ class Generation:
     def complete(self) -> bool:
         """Every record has its report."""
         return self.acknowledged == self.sent
+
+    @property
+    def taken_in_part(self) -> bool:
+        """Whether a topic took some of its records and not others. Asked when all have their reports."""
+        missed = Counter(failure.message.topic() for failure in self.failures)
+        sent = Counter(held.target for _, batch, _ in self.batches for held in batch)
+        sent.update(departure.topic for _, departure in self.departures)
+        return any(count < sent[topic] for topic, count in missed.items())
 
 
 class Refusals(Protocol):

@@ -70,6 +70,7 @@ class Returned:
         """What becomes of one refused record: emitted again, asked about again, or quarantined by reference."""
         name, topic = error.name(), topic_of(parcel)
         if self._transactional and name in way.TRANSACTION_FAILED:
+            lane.touched = True  # one with nothing in it would never end, and nobody would ask its producer
             raise BufferError("the open transaction has failed: nothing more goes into it")
         if name in way.GIVEN_UP:
             self._give_up(topic)
@@ -131,6 +132,10 @@ class Returned:
         self.one_by_one.add(topic)
         self._targets.suspend(topic)
 
+    def next_fits(self, room: int) -> bool:
+        """Whether there is a next record, and room for it: one that only asks for its target needs none."""
+        return bool(self.again) and (room > 0 or isinstance(self.again[0][1], Arrival))
+
     @property
     def alone(self) -> bool:
         """Records wait to be sent one by one."""
@@ -160,7 +165,8 @@ class Returned:
         suspects: list[tuple[Lane, Held | Departure]] = [*generation.departures]
         suspects += [(lane, held) for lane, batch, _ in generation.batches for held in batch]
         generation.batches, generation.departures = [], []
-        found = careful and (len(suspects) == 1 or cause.name() == way.REFUSED_TOPIC)  # all of these are for one topic
+        one_topic = len({topic_of(parcel) for _, parcel in suspects}) == 1  # not where one of them has expired
+        found = careful and (len(suspects) == 1 or (one_topic and cause.name() == way.REFUSED_TOPIC))
         self._alone_max = max(len(suspects) // 2, 1) if careful and not found else ALONE_MAX
         for lane, parcel in suspects:
             if lane.dropped:
@@ -228,8 +234,8 @@ class Returned:
 
     @property
     def count(self) -> int:
-        """How many records wait here."""
-        return len(self.again) + len(self.waiting_alone)
+        """How many records wait here, or for what the cluster knows of their targets: no wheel has them."""
+        return len(self.again) + len(self.waiting_alone) + self._targets.count
 
     def drop(self, lanes: set[Lane]) -> None:
         """Forget the records of lanes that were revoked."""

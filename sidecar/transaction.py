@@ -185,10 +185,12 @@ def _give_up(transaction: Transaction) -> None:
     """The reports of what is still under way say which records these are."""
     output, generation = transaction.output, transaction.generation
     transaction.stuck = True
-    transaction.taken = generation.acknowledged - len(generation.failures)
+    taken = generation.acknowledged - len(generation.failures)
     answered = transaction.careful or generation.acknowledged or any(block.written for block in transaction.blocks)
     output.purge()
     output.flush(PROBE_S)
+    if generation.taken_in_part:  # else topics that don't answer, or the ledger, are what takes too long
+        transaction.taken = taken
     if not answered:
         generation.failures = []  # not even the ledger: it is the producer that is stuck, not all topics
 

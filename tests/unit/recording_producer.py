@@ -8,6 +8,15 @@ from sidecar.record import LaneId
 from tests.simulation.fake_kafka import Refused
 from tests.simulation.fake_transactions import TransactionError
 
+PURGED = "mail"  # the topic of the record that a purge takes out of the queue
+
+
+class Purged:
+    """Its message."""
+
+    def topic(self) -> str:
+        return PURGED
+
 
 class Producer:
     """Does what it is asked and notes it; `errors` are raised by the calls of these names, each time or as often as
@@ -37,7 +46,7 @@ class Producer:
 
     def purge(self) -> None:
         self._note("purge")
-        self.purged.report(TransactionError("_PURGE_INFLIGHT"), None)
+        self.purged.report(TransactionError("_PURGE_INFLIGHT"), Purged())
 
     def give_up(self) -> None:
         self._note("give up")

@@ -126,17 +126,51 @@ def test_what_is_not_acknowledged_by_itself_is_the_committer_s_to_find_out() -> 
     assert len(seen(bench)) == 1
 
 
-def test_a_producer_fenced_while_records_are_handed_to_it_is_replaced() -> None:
+@pytest.mark.parametrize("delay_ms", [0, 1_500], ids=["just read", "of an idle process"])
+def test_a_producer_fenced_while_records_are_handed_to_it_is_replaced(delay_ms: int) -> None:
     bench = Bench(trouble=str)
+    if delay_ms:
+        bench.send(b"value", delay_ms)
     bench.run(500)
     coordinator, fenced = bench.coordinator, settlement_of(bench).open.output
     assert coordinator is not None
     coordinator.epochs[fenced._name] += 1  # as the brokers do with a transaction that takes too long
     fenced._failed = fenced._fatal = True
-    bench.send(b"value", 0)
-    bench.run(3_000)
+    if not delay_ms:
+        bench.send(b"value", 0)
+    bench.run(4_000)
     assert settlement_of(bench).open.output is not fenced
     assert len(seen(bench)) == 1
+
+
+def test_what_waits_for_a_dead_target_takes_no_other_s_room() -> None:
+    bench = Bench(trouble=str, wheel_records_max=100_000)
+    bench.run(1_000)
+    fit = settlement_of(bench)._fit
+    fit.most, fit.learn = 5, lambda *_: None  # type: ignore[method-assign]
+    bench.broker.short.add("other")
+    for turn in range(2_000):
+        for _ in range(10):
+            bench.send(b"dead", 0, [("tickover-target", b"other")])
+        if turn % 8 == 0:
+            bench.send(b"well", 0)
+        bench.step(5)
+    assert len(seen(bench)) > 100
+
+
+def test_what_waits_for_a_dead_target_counts_as_held_in_memory() -> None:
+    bench = Bench(trouble=str, wheel_records_max=100)
+    bench.broker.short.add("mail")
+    for _ in range(2_000):
+        bench.send(b"value", 12_000)
+        bench.step(5)
+    for _ in range(600):
+        bench.step(50)
+        assert bench.replica.emitter.backlog + bench.replica.emitter.load.records <= 500
+    bench.broker.short.clear()
+    bench.wait_until(lambda: len(seen(bench)) == 2_000, limit_ms=180_000)
+    bench.run(1_000)
+    assert bench.lane.imbalance == 0
 
 
 def test_an_aborted_transaction_is_emitted_again() -> None:

@@ -1,6 +1,6 @@
 """How many records a transaction may have."""
 
-from sidecar.fitting import GROW_S, MOST, Fit
+from sidecar.fitting import GROW_S, GROW_SLOWLY_S, MOST, Fit
 
 
 def test_after_too_many_it_is_half_of_what_was_acknowledged() -> None:
@@ -11,7 +11,7 @@ def test_after_too_many_it_is_half_of_what_was_acknowledged() -> None:
     assert fit.most == 1
 
 
-def test_it_grows_when_all_of_several_seconds_was_acknowledged_at_once() -> None:
+def test_it_grows_after_seconds_in_which_nothing_was_too_much() -> None:
     fit = Fit()
     fit.learn(40, 20, at_once=False, now_s=100.0)
     fit.learn(10, 0, at_once=True, now_s=101.0)
@@ -19,11 +19,19 @@ def test_it_grows_when_all_of_several_seconds_was_acknowledged_at_once() -> None
     fit.learn(10, 0, at_once=False, now_s=103.0)
     fit.learn(10, 0, at_once=True, now_s=100.0 + GROW_S)
     assert fit.most == 10, "one of them took its time"
-    fit.learn(9, 0, at_once=True, now_s=103.0 + GROW_S)
-    assert fit.most == 10, "no more was needed"
-    fit.learn(10, 0, at_once=True, now_s=103.0 + GROW_S)
-    assert fit.most == 20
+    fit.learn(9, 0, at_once=False, now_s=103.0 + GROW_S)
+    assert fit.most == 20, "whether or not more was needed"
     fit.learn(20, 0, at_once=True, now_s=104.0 + GROW_S)
+    assert fit.most == 20
+
+
+def test_it_grows_slowly_where_brokers_take_their_time_for_anything() -> None:
+    fit = Fit()
+    fit.learn(40, 20, at_once=False, now_s=100.0)
+    for second in range(1, int(GROW_SLOWLY_S)):
+        fit.learn(10, 0, at_once=False, now_s=100.0 + second)
+        assert fit.most == 10
+    fit.learn(10, 0, at_once=False, now_s=100.0 + GROW_SLOWLY_S)
     assert fit.most == 20
 
 

@@ -2,6 +2,7 @@
 
 from random import Random
 
+from sidecar.departure import dead
 from sidecar.generation import NO_OUTPUT, Generation
 from sidecar.in_order import InOrder
 from sidecar.lane import Lane
@@ -185,3 +186,13 @@ def test_what_the_quarantine_refuses_is_tried_again_apart_from_others() -> None:
     passed.departures = [(LANE, bad)]
     bench.returned.passed_alone(passed)
     assert bench.returned.one_by_one == set()
+
+
+def test_where_one_of_a_target_s_records_has_expired_no_topic_is_judged_for_all() -> None:
+    bench = Bench()
+    records = [held(1), held(2)]
+    generation = bench.generation(records)
+    generation.departures = [(LANE, dead(LANE, held(3), "letters", "expired"))]
+    bench.returned.suspect(generation, REFUSED, careful=True)
+    assert not bench.returned.again, "which of both topics refuses isn't known"
+    assert len(bench.returned.waiting_alone) == 3

@@ -9,7 +9,7 @@ from sidecar import transaction as settlement
 from sidecar.commit import CommitState, decode_metadata
 from sidecar.generation import Generation
 from sidecar.lane import Lane
-from sidecar.record import LaneId, Position
+from sidecar.record import Held, LaneId, Position
 from sidecar.transaction import (
     Aborted,
     Broken,
@@ -20,7 +20,7 @@ from sidecar.transaction import (
 )
 from sidecar.wheel import Wheel
 from tests.simulation.fake_transactions import TransactionError
-from tests.unit.recording_producer import Producer
+from tests.unit.recording_producer import PURGED, Producer
 
 LANE = LaneId("in", 0)
 STATE = CommitState(
@@ -94,14 +94,18 @@ def test_a_refused_record_aborts_and_is_named() -> None:
     assert [failure.error.name() for failure in made.generation.failures] == ["MSG_SIZE_TOO_LARGE"]
 
 
-def test_what_was_acknowledged_before_the_others_were_given_up_is_known() -> None:
+@pytest.mark.parametrize(("targets", "taken"), [((PURGED, PURGED, "other"), 2), ((PURGED, "other", "other"), 0)])
+def test_what_was_acknowledged_tells_of_size_where_a_topic_took_a_part(targets: tuple[str, ...], taken: int) -> None:
     producer = Producer(left=(1, 1))
     made = transaction(producer)
     made.generation.report(None, Message())
     made.generation.report(None, Message())
+    records = [Held(0, offset, target, -1, None, None, [], "p@1", None, 0, -1, [], -1, "", 0)
+               for offset, target in enumerate(targets)]  # fmt: skip
+    made.generation.batches.append((made.blocks[0].lane, records, 0))
     assert finish(made, Producer()) == Aborted(None, of_records=True, successor=ANY)
     assert "purge" in producer.calls
-    assert made.taken == 2
+    assert made.taken == taken
 
 
 class Inferred(Message):
