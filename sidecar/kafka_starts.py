@@ -66,18 +66,24 @@ class KafkaStarts:
         topics = _answered("topics", lambda: self._topics({lane.topic for lane in lanes}))
         commits = self._not_hidden(lanes)
         new = {one.topic for one in commits if one.error is None and one.offset == OFFSET_INVALID}
-        when_new = self._partitions_when_new(new, topics) if self._start_latest else {}
+        when_new, hidden = self._partitions_when_new(new, topics) if self._start_latest else ({}, set())
         starts: dict[LaneId, Start] = {}
         for committed in commits:
             lane = LaneId(committed.topic, committed.partition)
             if committed.error is not None:
                 log.warning("no answer about a commit", extra={"lane": str(lane), "error": str(committed.error)})
                 continue
+            if lane.topic in hidden and committed.offset == OFFSET_INVALID:
+                continue  # added, or of a new topic: nobody knows yet
             topic = topics.get(lane.topic, _UNKNOWN)
             if lane.topic in when_new:
                 topic = topic._replace(partitions=when_new[lane.topic])
             if (start := _answered("a log", partial(self._start, committed, topic))) is not None:
                 starts[lane] = start
+        if hidden and not starts:
+            raise CommitsHidden(
+                f"no answer about commits of {min(hidden)}: which of its partitions are new isn't known"
+            )
         return starts
 
     def _not_hidden(self, lanes: Sequence[LaneId]) -> list[TopicPartition]:
@@ -113,15 +119,24 @@ class KafkaStarts:
             raise CommitsHidden(f"no answer about commits ({why}): {problem.str()}") from error
         return commits
 
-    def _partitions_when_new(self, names: set[str], topics: Mapping[str, _Topic]) -> dict[str, int]:
-        """How many partitions these topics had when they were new to the group, as the commits of others have it."""
-        lanes = [LaneId(name, n) for name in names for n in range(topics.get(name, _UNKNOWN).partitions)]
+    def _partitions_when_new(self, names: set[str], topics: Mapping[str, _Topic]) -> tuple[dict[str, int], set[str]]:
+        """How many partitions these topics had when they were new to the group, as the commits of others have it; and
+        the topics of which some commits are hidden: a count without these may be too high.
+        """
         counts: dict[str, int] = {}
-        for committed in self._committed(lanes) if lanes else ():
-            state = decode_metadata(committed.offset, committed.metadata or "") if committed.error is None else None
-            if state is not None and state.partitions:
-                counts[committed.topic] = min(state.partitions, counts.get(committed.topic, state.partitions))
-        return counts
+        hidden: set[str] = set()
+        for name in names:
+            lanes = [LaneId(name, n) for n in range(topics.get(name, _UNKNOWN).partitions)]
+            try:
+                commits = self._committed(lanes) if lanes else []
+            except CommitsHidden:
+                hidden.add(name)
+                continue
+            for one in commits:
+                state = decode_metadata(one.offset, one.metadata or "") if one.error is None else None
+                if state is not None and state.partitions:
+                    counts[name] = min(state.partitions, counts.get(name, state.partitions))
+        return counts, hidden
 
     def close(self) -> None:
         """Let go of the clients. Not by the consumer's own close, which waits for brokers that are away."""

@@ -1,0 +1,64 @@
+"""Where partitions begin while Kafka hides a commit of one of them."""
+
+from dataclasses import dataclass, field
+
+import pytest
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
+
+from sidecar.commit import CommitState, encode_metadata
+from sidecar.kafka_starts import KafkaStarts, _Topic
+from sidecar.ledger import CommitsHidden
+from sidecar.record import LaneId, Position
+
+BEGUN_WITH, NOW = 12, 13  # partitions
+LANES = [LaneId("in", partition) for partition in range(NOW)]
+COMMITTED = encode_metadata(
+    CommitState(
+        low=5, watermark=Position(1, 2), acknowledged=3, block_offset=4, recovery_pointer=4, overflow_held=0,
+        rebuild_pointer=4, topic_id="id", leader_epoch=-1, partitions=BEGUN_WITH,
+    )
+)  # fmt: skip
+
+
+@dataclass
+class Consumer:
+    """Each partition that the group began with has a commit; nothing is said of any of them beside a hidden one."""
+
+    hidden: set[int] = field(default_factory=set)
+
+    def committed(self, wanted: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        if self.hidden & {one.partition for one in wanted}:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        return [
+            TopicPartition(
+                "in", one.partition, *((5, COMMITTED) if one.partition < BEGUN_WITH else (OFFSET_INVALID, ""))
+            )
+            for one in wanted
+        ]
+
+    def get_watermark_offsets(self, _: TopicPartition, **__: object) -> tuple[int, int]:
+        return 0, 100
+
+
+def starts_of(consumer: Consumer, start_latest: bool) -> KafkaStarts:
+    made = KafkaStarts({"bootstrap.servers": "127.0.0.1:1"}, "g", start_latest)
+    made._consumer, made._admin = consumer, object()
+    made._topics = lambda topics: {"in": _Topic("id", NOW)}  # type: ignore[method-assign]
+    return made
+
+
+@pytest.mark.parametrize("start_latest", [False, True])
+def test_only_those_wait_that_need_what_is_hidden(start_latest: bool) -> None:
+    starts = starts_of(Consumer({3}), start_latest).starts(LANES)
+    waiting = {3, 12} if start_latest else {3}  # whether 12 is new, or was added, the hidden one may know
+    assert {lane.partition for lane in starts} == set(range(NOW)) - waiting
+    assert {start.offset for lane, start in starts.items() if lane.partition < BEGUN_WITH} == {5}
+
+
+def test_a_partition_that_waits_for_another_s_hidden_commit_says_so() -> None:
+    with pytest.raises(CommitsHidden):
+        starts_of(Consumer({3}), start_latest=True).starts(LANES[12:])
+
+
+def test_with_nothing_hidden_an_added_partition_begins_at_its_beginning() -> None:
+    assert starts_of(Consumer(), start_latest=True).starts(LANES)[LANES[12]].offset == 0
