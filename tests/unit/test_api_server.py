@@ -30,7 +30,10 @@ def test_serves_from_its_own_thread() -> None:
                 problem(response, 413, "body-too-large")
                 response = client.post("/v1/messages", content=b" " * (3 << 20))
                 problem(response, 413, "body-too-large")
+                head = client.head("/readyz")
+                assert (head.status_code, head.content) == (200, b"")
                 assert client.get("/readyz").status_code == 200
+                assert head.headers["content-length"] == client.get("/readyz").headers["content-length"]
                 assert "server" not in response.headers
         finally:
             server.stop()
