@@ -42,7 +42,7 @@ class KafkaTransactions:
 
     def __init__(self, settings: Mapping[str, Any], on_problem: OnProblem) -> None:
         def report(error: KafkaError) -> None:
-            """A producer that is of no use any more shows at its next call; the engine goes on with another."""
+            """A producer that is of no use any more shows at its next call, after which the engine takes another."""
             if error.code() == KafkaError._ALL_BROKERS_DOWN:
                 on_problem("all brokers are down")
             log.warning("kafka client", extra={"error": str(error)})

@@ -142,7 +142,7 @@ class Returned:
         return bool(self.waiting_alone)
 
     def emit_alone(self, now_ms: int) -> None:
-        """Hand records to the producer that sends them one by one: those of one topic, so that it alone is judged."""
+        """Hand records to the producer that sends them one by one: those for one topic at a time."""
         topic = topic_of(self.waiting_alone[0][1])
         others: list[tuple[Lane, Held | Departure]] = []
         sent, most = 0, min(self._alone_max, self._alone_fits)

@@ -53,7 +53,7 @@ class SealedBlock:
         self._boot_ms = boot_ms
 
     def report(self, error: Any, message: Any) -> None:
-        """Delivery report, on the committer's thread: only notes what it says."""
+        """Delivery report, on the engine's thread or the committer's: only notes what it says."""
         self.error = refusal(error, message)
         if self.error is None:
             self.written = Written(message.offset(), message.timestamp()[1], self._boot_ms())
