@@ -8,7 +8,7 @@ from typing import Final
 
 MOST: Final = 1_000_000  # what the client's queue takes
 GROW_S: Final = 5.0  # a quota lets some through at once after a rest: that is no sign of its end
-GROW_SLOWLY_S: Final = 30.0  # where brokers take their time for whatever they get
+GROW_SLOWLY_S: Final = 30.0  # where brokers take their time for anything, or little is due
 
 
 class Fit:
@@ -23,10 +23,11 @@ class Fit:
         says nothing of its size. `at_once`: there was time for more.
         """
         if taken:
-            self.most, self._changed_s = max(taken // 2, 1), now_s
+            self.most, self._changed_s = max(min(taken // 2, self.most), 1), now_s
             return
-        if sent >= self.most and not at_once:
+        if not at_once:
             self._slow_s = now_s
-        fits = now_s - max(self._changed_s, self._slow_s) >= GROW_S
-        if fits or now_s - self._changed_s >= GROW_SLOWLY_S:
+        if sent >= self.most and now_s - max(self._changed_s, self._slow_s) >= GROW_S:
             self.most, self._changed_s = min(2 * self.most, MOST), now_s
+        elif now_s - self._changed_s >= GROW_SLOWLY_S:  # by less than what would be too much for certain
+            self.most, self._changed_s = min(self.most + (self.most + 1) // 2, MOST), now_s

@@ -25,6 +25,7 @@ CAREFUL_FLUSH_S: Final = 3.0  # for few records of one target, which may be trie
 PROBE_S: Final = 1.0
 NOT_BEGUN: Final = "INVALID_TXN_STATE"  # before its commit was asked for: the brokers took none of its partitions
 ANSWER_S: Final = 5.0
+TAKEN_MIN: Final = 200  # a ledger that is away makes no transaction smaller than for half of this
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,9 @@ def _give_up(transaction: Transaction) -> None:
     answered = transaction.careful or generation.acknowledged or any(block.written for block in transaction.blocks)
     output.purge()
     output.flush(PROBE_S)
-    if generation.taken_in_part:  # else topics that don't answer, or the ledger, are what takes too long
+    if not generation.failures:  # it is the ledger's blocks, which come last: too much, or a ledger that is away
+        transaction.taken = max(taken, TAKEN_MIN)
+    elif generation.taken_in_part:  # else topics that don't answer are what takes too long
         transaction.taken = taken
     if not answered:
         generation.failures = []  # not even the ledger: it is the producer that is stuck, not all topics

@@ -1,5 +1,7 @@
 """How many records a transaction may have."""
 
+import pytest
+
 from sidecar.fitting import GROW_S, GROW_SLOWLY_S, MOST, Fit
 
 
@@ -11,7 +13,7 @@ def test_after_too_many_it_is_half_of_what_was_acknowledged() -> None:
     assert fit.most == 1
 
 
-def test_it_grows_after_seconds_in_which_nothing_was_too_much() -> None:
+def test_it_grows_when_all_of_several_seconds_was_acknowledged_at_once() -> None:
     fit = Fit()
     fit.learn(40, 20, at_once=False, now_s=100.0)
     fit.learn(10, 0, at_once=True, now_s=101.0)
@@ -19,20 +21,23 @@ def test_it_grows_after_seconds_in_which_nothing_was_too_much() -> None:
     fit.learn(10, 0, at_once=False, now_s=103.0)
     fit.learn(10, 0, at_once=True, now_s=100.0 + GROW_S)
     assert fit.most == 10, "one of them took its time"
-    fit.learn(9, 0, at_once=False, now_s=103.0 + GROW_S)
-    assert fit.most == 20, "whether or not more was needed"
+    fit.learn(9, 0, at_once=True, now_s=103.0 + GROW_S)
+    assert fit.most == 10, "no more was needed"
+    fit.learn(10, 0, at_once=True, now_s=103.0 + GROW_S)
+    assert fit.most == 20
     fit.learn(20, 0, at_once=True, now_s=104.0 + GROW_S)
     assert fit.most == 20
 
 
-def test_it_grows_slowly_where_brokers_take_their_time_for_anything() -> None:
+@pytest.mark.parametrize(("sent", "at_once"), [(10, False), (9, True)], ids=["slow", "not full"])
+def test_it_grows_slowly_where_brokers_take_their_time_or_little_is_due(sent: int, at_once: bool) -> None:
     fit = Fit()
     fit.learn(40, 20, at_once=False, now_s=100.0)
     for second in range(1, int(GROW_SLOWLY_S)):
-        fit.learn(10, 0, at_once=False, now_s=100.0 + second)
+        fit.learn(sent, 0, at_once=at_once, now_s=100.0 + second)
         assert fit.most == 10
-    fit.learn(10, 0, at_once=False, now_s=100.0 + GROW_SLOWLY_S)
-    assert fit.most == 20
+    fit.learn(sent, 0, at_once=at_once, now_s=100.0 + GROW_SLOWLY_S)
+    assert fit.most == 15
 
 
 def test_what_nobody_acknowledged_tells_nothing_of_size() -> None:
