@@ -25,7 +25,7 @@ CAREFUL_FLUSH_S: Final = 3.0  # for few records of one target, which may be trie
 PROBE_S: Final = 1.0
 NOT_BEGUN: Final = "INVALID_TXN_STATE"  # before its commit was asked for: the brokers took none of its partitions
 ANSWER_S: Final = 5.0
-TAKEN_MIN: Final = 200  # a ledger that is away makes no transaction smaller than for half of this
+TAKEN_MIN: Final = 200  # with fewer records it isn't these that were too much for the ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ def _give_up(transaction: Transaction) -> None:
     output.purge()
     output.flush(PROBE_S)
     if not generation.failures:  # it is the ledger's blocks, which come last: too much, or a ledger that is away
-        transaction.taken = max(taken, TAKEN_MIN)
+        transaction.taken = taken if taken >= TAKEN_MIN else 0
     elif generation.taken_in_part:  # else topics that don't answer are what takes too long
         transaction.taken = taken
     if not answered:

@@ -11,6 +11,7 @@ from sidecar.generation import Generation
 from sidecar.lane import Lane
 from sidecar.record import Held, LaneId, Position
 from sidecar.transaction import (
+    TAKEN_MIN,
     Aborted,
     Broken,
     Committed,
@@ -105,6 +106,17 @@ def test_what_was_acknowledged_tells_of_size_where_a_topic_took_a_part(targets: 
     made.generation.batches.append((made.blocks[0].lane, records, 0))
     assert finish(made, Producer()) == Aborted(None, of_records=True, successor=ANY)
     assert "purge" in producer.calls
+    assert made.taken == taken
+
+
+@pytest.mark.parametrize(("records", "taken"), [(3, 0), (TAKEN_MIN, TAKEN_MIN)])
+def test_blocks_alone_that_are_missing_tell_of_size_where_there_were_many_records(records: int, taken: int) -> None:
+    producer = Producer(left=(1, 1))
+    made = transaction(producer)
+    producer.purged = Generation(None)  # a block is what the purge takes
+    for _ in range(records):
+        made.generation.report(None, Message())
+    assert finish(made, Producer()) == Aborted(None, of_records=True, successor=ANY)
     assert made.taken == taken
 
 
