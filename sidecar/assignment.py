@@ -119,6 +119,7 @@ class Assignment:
                 self._intake.resume([lane.id for lane in fresh])
         if job.lanes:
             self._waits(job, f"where {min(job.lanes)} begins isn't known yet", now_ms)
+            self._sweep(job, now_ms)  # without a leader, or its commit is hidden
 
     def _waits(self, job: RecoveryJob, problem: str, now_ms: int) -> None:
         """Ledger, overflow or commits were away: what they have must be known before these partitions may go on."""
@@ -137,11 +138,8 @@ class Assignment:
         if now_ms < max(job.started_ms, self._swept_ms) + SWEEP_MS or not self._settlement.ready:
             return
         self._swept_ms = now_ms
-        log.warning("commits of the group stay hidden: ending what may hide them")
-        for lane in self.lanes.values():
-            lane.uncommitted = True  # the next transaction ends it as well: if all is quiet, there is one now
-        if not self.lanes:
-            self._settlement.sweep()
+        log.warning("where partitions begin stays unknown: ending what may hide the group's commits")
+        self._settlement.sweep(self.lanes.values())
 
     @property
     def recovering(self) -> int:

@@ -22,20 +22,20 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
-from sidecar.block import encode
 from sidecar.committer import Committer
-from sidecar.departure import OF_RECORDS, TRANSACTION_FAILED
+from sidecar.departure import OF_RECORDS
+from sidecar.filling import Filling
 from sidecar.fitting import Fit
 from sidecar.generation import NO_OUTPUT, Generation, Refusals
 from sidecar.lane import Lane
 from sidecar.ledger import LedgerError, LedgerTopic
-from sidecar.outputs import Sweep, make_outputs
+from sidecar.outputs import Sweep, make_outputs, swept
 from sidecar.ports import Intake, Time, TransactionalOutput, TransactionalOutputs
 from sidecar.record import LaneId
-from sidecar.sealing import commit_state, has_news, probe_clock, record_block, restore_sealed, seal_of, take_sealed
+from sidecar.sealing import probe_clock, record_block, restore_sealed
 from sidecar.tally import Tally
 from sidecar.traces import Traces
-from sidecar.transaction import Aborted, Broken, Committed, Ending, SealedBlock, Transaction, cause_of, finish
+from sidecar.transaction import Aborted, Broken, Committed, Ending, Transaction, cause_of, finish
 
 log = logging.getLogger(__name__)
 
@@ -67,11 +67,13 @@ class ExactlyOnce:
         self._ledger = ledger
         self._refusals = refusals
         self._outputs: dict[str, TransactionalOutput] = {}
+        self._filling = Filling(ledger, time)
         self._committer = Committer(outputs.executor, time)
         self._closing: Transaction | None = None  # complete, and not yet acknowledged
         self._closing_until_s = 0.0
         self._fit = Fit()
         self._careful = False  # the last transaction was
+        self._alone_sweeps = False  # the third producer, next
         self._era = 0  # counts `prepare`: what an earlier one left behind must not go on
         self._prepare_at_s = 0.0
 
@@ -81,9 +83,16 @@ class ExactlyOnce:
         """Make the producers anew. What former ones of the same ids have under way is over when they are ready."""
         self._prepare(None)
 
-    def sweep(self) -> None:
-        """See the port. The new producers begin by it."""
-        self._prepare(Sweep(self._intake.member(), LaneId(self._ledger.name, 0)))
+    def sweep(self, lanes: Iterable[Lane]) -> None:
+        """See the port. Where there are lanes, the two that take turns end it by their next commits."""
+        self._alone_sweeps = False
+        for lane in lanes:
+            lane.uncommitted = self._alone_sweeps = True  # if all is quiet, there is a commit now
+        if not self._alone_sweeps:
+            self._prepare(self._sweep())
+
+    def _sweep(self) -> Sweep:
+        return Sweep(self._intake.member(), LaneId(self._ledger.name, 0))
 
     def _prepare(self, sweep: Sweep | None) -> None:
         self.broken = self.ready = False
@@ -122,10 +131,14 @@ class ExactlyOnce:
         self._take_result()
         if not self.ready or self._committer.busy or self._closing is not None:
             return False
+        if self._alone_sweeps:
+            self._alone_sweeps = False
+            self._committer.submit(partial(swept, self._outputs["alone"], self._sweep()), self._swept)
+            return False
         probe_clock(lanes, self.time)
         careful = self._careful = self._refusals.alone and not self._careful  # turn by turn: neither waits for ever
         transaction = self._emit_alone(now_ms) if careful else Transaction(self.open, self._intake.member())
-        self._fill(transaction, lanes, now_ms)
+        self._filling.fill(transaction, lanes, now_ms)
         if transaction.empty:
             return True
         if not careful:
@@ -188,47 +201,6 @@ class ExactlyOnce:
         transaction.careful = True
         return transaction
 
-    def _fill(self, transaction: Transaction, lanes: Iterable[Lane], now_ms: int) -> None:
-        """Blocks and offsets of every lane that has something to say."""
-        generation = transaction.generation
-        owners = [lane for lane, _, _ in generation.batches] + [lane for lane, _ in generation.departures]
-        if any(lane.dropped for lane in owners):  # its next owner reads it again
-            transaction.doomed = True
-            return
-        generation.give_to_lanes()
-        for lane in lanes:
-            if not lane.dropped:
-                self._seal_all(transaction, lane, now_ms)
-
-    def _seal_all(self, transaction: Transaction, lane: Lane, now_ms: int) -> None:
-        while has_news(lane):
-            seal = seal_of(lane, now_ms, self._ledger.group)
-            block = SealedBlock(lane, seal, self.time.boot_ms)
-            self._write(transaction, block)
-            transaction.blocks.append(block)
-            lane.uncommitted = True
-            take_sealed(lane, seal)
-        if lane.uncommitted:
-            lane.uncommitted = False
-            lane.advance_low()
-            transaction.states.append((lane, commit_state(lane, lane.overflow_sealed)))
-
-    def _write(self, transaction: Transaction, block: SealedBlock) -> None:
-        """Produce one block; where the producer has no room, the committer does once it has."""
-        output, lane = transaction.output, block.lane
-        block.send = partial(self._ledger.append, lane=lane.id, block=encode(block.seal.block), report=block.report)
-        if transaction.failed or any(not other.sent for other in transaction.blocks):
-            return  # blocks stay in their order
-        try:
-            block.send(output)
-            block.sent = True
-        except BufferError:
-            pass
-        except output.refused as error:
-            if error.args[0].name() not in TRANSACTION_FAILED:
-                raise LedgerError(f"the ledger refused a block of {lane.id}: {error.args[0].str()}") from error
-            transaction.failed = True
-
     # --- results --------------------------------------------------------------------------------------------------
 
     def _take_result(self) -> None:
@@ -262,6 +234,10 @@ class ExactlyOnce:
         self.ready = False
         self.open = Generation(NO_OUTPUT)
         self._closing = None
+
+    def _swept(self, problem: str) -> None:
+        if problem:
+            self._break(problem)
 
     def _committed(self, transaction: Transaction) -> None:
         if self.traces is not None:

@@ -73,8 +73,21 @@ def _begun(
         output.init(ANSWER_S)
     output.begin()
     if sweep is not None:
-        with suppress(output.refused):  # the abort says whether that matters
-            output.send_offsets({sweep.place: (0, "")}, sweep.member, ANSWER_S)
-        output.abort(ANSWER_S)
-        output.begin()
+        _end_hidden(output, sweep)
     return output
+
+
+def swept(output: TransactionalOutput, sweep: Sweep) -> str:
+    """One producer's sweep, whose open transaction is empty, on the committer's thread. Text: it is of no use now."""
+    try:
+        _end_hidden(output, sweep)
+    except output.refused as error:
+        return str(error.args[0].str())
+    return ""
+
+
+def _end_hidden(output: TransactionalOutput, sweep: Sweep) -> None:
+    with suppress(output.refused):  # the abort says whether that matters
+        output.send_offsets({sweep.place: (0, "")}, sweep.member, ANSWER_S)
+    output.abort(ANSWER_S)
+    output.begin()

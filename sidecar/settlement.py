@@ -44,8 +44,8 @@ class Settlement(Protocol):
     def prepare(self) -> None:
         """Get ready, or ready again; `ready` says when."""
 
-    def sweep(self) -> None:
-        """Commits of the group stay hidden: end what may hide them there. For when there are no lanes."""
+    def sweep(self, lanes: Iterable[Lane]) -> None:
+        """Commits of the group stay hidden: end what may hide them there. `lanes`: all there are."""
 
     def step(self, lanes: Iterable[Lane], now_ms: int) -> bool:
         """One settle interval; False when it can't be now: ask again soon."""
@@ -120,7 +120,7 @@ class AtLeastOnce:
     def prepare(self) -> None:
         """Nothing to prepare."""
 
-    def sweep(self) -> None:
+    def sweep(self, lanes: Iterable[Lane]) -> None:
         """No transactions of ours: somebody else's hides them."""
 
     def stop(self) -> None:

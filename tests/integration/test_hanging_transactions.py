@@ -114,20 +114,26 @@ def commits_are_hidden(site: Site, partitions: Sequence[int] = (0,)) -> bool:
         consumer.close()
 
 
+@pytest.mark.parametrize(("producer", "partitions"), [("a", 1), ("alone", 2)])
 def test_a_recovery_ends_what_hides_the_commits_of_its_group(
-    trusting_kafka: Kafka, redis_url: str, tmp_path: Path
+    trusting_kafka: Kafka, redis_url: str, tmp_path: Path, producer: str, partitions: int
 ) -> None:
     site = Site(trusting_kafka, redis_url, tmp_path)
     site.policies(POLICIES)
-    source, target = site.topic("in"), site.target("out")
+    source, target = site.topic("in", partitions), site.target("out")
     sidecar = site.sidecar("one").start()
     try:
         site.send(source)
         site.kafka.read(target, 1)
         assert sidecar.stop() == 0
         wait_until(lambda: not commits_are_hidden(site), RECOVERY_S)
+        transactional_id = f"tickover.{site.group}:one.{producer}"
+        if producer == "alone":  # it has had no transaction so far
+            former = Producer({"bootstrap.servers": site.kafka.bootstrap, "transactional.id": transactional_id})
+            former.init_transactions(ANSWER_TIMEOUT_S)
+            abort_a_commit(former, site)
         with RawClient(site.kafka.bootstrap) as client:
-            hang_a_commit(client, site, f"tickover.{site.group}:one.a")
+            hang_a_commit(client, site, transactional_id)
         assert commits_are_hidden(site)
         sidecar.start()
         site.send(source)

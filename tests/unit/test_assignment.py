@@ -74,7 +74,7 @@ def swept(assignment: Assignment, problem: Exception, until_ms: int) -> list[int
     settlement: Any = assignment._settlement
     recovery.error = problem
     for now_ms in range(START_MS, until_ms, RETRY_MS):
-        settlement.sweep = lambda now_ms=now_ms: times.append(now_ms - START_MS)
+        settlement.sweep = lambda lanes, now_ms=now_ms: times.append(now_ms - START_MS)
         assignment.step(now_ms)
     return times
 
@@ -87,12 +87,17 @@ def test_it_is_not_where_something_else_is_waited_for(assignment: Assignment) ->
     assert swept(assignment, LedgerUnavailable("no answer"), START_MS + 3 * SWEEP_MS) == []
 
 
-def test_where_there_are_lanes_their_next_transaction_ends_it(assignment: Assignment) -> None:
-    lane = assignment.lanes["other", 0] = Mock(uncommitted=False)
-    assert swept(assignment, CommitsHidden("hidden"), START_MS + SWEEP_MS) == []
-    assert not lane.uncommitted
-    assert swept(assignment, CommitsHidden("hidden"), START_MS + 3 * SWEEP_MS) == []
-    assert lane.uncommitted
+def test_it_may_hide_one_partition_of_a_recovery_only(assignment: Assignment) -> None:
+    recovery: Any = assignment._recovery
+
+    def leave_out(job: RecoveryJob, _: int) -> None:
+        job.retry_at_ms = -1
+        job.future = Future()
+        job.future.set_result([])
+
+    recovery.again = leave_out
+    assert swept(assignment, LedgerUnavailable("once"), START_MS + SWEEP_MS + 1) == [SWEEP_MS]
+    assert assignment.problem == f"where {LANE} begins isn't known yet"
 
 
 def test_partitions_that_are_known_begin_while_others_are_waited_for(assignment: Assignment) -> None:

@@ -1,6 +1,7 @@
 """Settlement by transactions, one fault at a time. All of them together: the simulation."""
 
 from collections.abc import Callable
+from unittest.mock import Mock
 
 import pytest
 
@@ -94,6 +95,38 @@ def test_a_transaction_gets_no_more_than_what_the_brokers_take_in_time() -> None
         bench.send(b"value", 0)
     bench.run(1_000)
     assert settlement._fit.most > 3, "all were acknowledged at once"
+
+
+def test_with_lanes_a_sweep_is_a_commit_of_the_next_and_an_aborted_one_of_the_producer_for_single_records() -> None:
+    bench = Bench(trouble=str)
+    settlement, alone = settlement_of(bench), Mock(wraps=settlement_of(bench)._outputs["alone"])
+    settlement._outputs["alone"] = alone
+    bench.send(b"value")
+    bench.run(1_500)
+    assert bench.coordinator is not None
+    commits = bench.coordinator.committed
+    settlement.sweep(bench.replica.assignment.lanes.values())
+    bench.run(1_500)
+    assert [call[0] for call in alone.method_calls if call[0] != "poll"] == ["send_offsets", "abort", "begin"]
+    assert bench.coordinator.committed == commits + 1
+    bench.send(b"value")
+    bench.run(1_500)
+    assert len(seen(bench)) == 2
+
+
+def test_a_sweep_that_fails_lets_everything_start_over() -> None:
+    bench = Bench(trouble=str)
+    settlement = settlement_of(bench)
+    bench.run(500)
+    assert bench.coordinator is not None
+    alone, era = settlement._outputs["alone"], settlement._era
+    bench.coordinator.epochs[alone._name] += 1  # type: ignore[attr-defined]
+    settlement.sweep(bench.replica.assignment.lanes.values())
+    bench.run(1_500)
+    assert settlement._era == era + 1
+    bench.send(b"value")
+    bench.run(1_500)
+    assert len(seen(bench)) == 1
 
 
 def test_no_turn_waits_for_a_commit() -> None:
