@@ -41,9 +41,14 @@ class WheelSettings(Section):
     """How much may be held in memory. At a limit the cursor stops and intake goes on into the overflow."""
 
     records_max: int = Field(
-        default=500_000, ge=1_000, le=50_000_000, description="Records in the wheel, 1,000 to 50,000,000"
+        default=500_000,
+        ge=1_000,
+        le=50_000_000,
+        description="Records in the wheel or on their way out, 1,000 to 50,000,000",
     )
-    bytes_max: Bytes = Field(default=512 << 20, ge=1 << 20, le=1 << 40, description="Bytes in the wheel, 1MiB to 1TiB")
+    bytes_max: Bytes = Field(
+        default=512 << 20, ge=1 << 20, le=1 << 40, description="Bytes of these records, 1MiB to 1TiB"
+    )
 
 
 class IntakeSettings(Section):

@@ -16,12 +16,13 @@ from sidecar.codec import emission_headers, quarantine_headers
 from sidecar.departure import given_up, no_target, quarantined
 from sidecar.in_order import InOrder
 from sidecar.lane import Lane
+from sidecar.parcels import Parcel, earliest
 from sidecar.ready import Ready
 from sidecar.record import DUE, ORIGIN, POLICY, Arrival, Departure, Headers, Held, due_of
 from sidecar.returned import Returned
 from sidecar.settlement import Settlement
 from sidecar.tally import Tally
-from sidecar.targets import Parcel, Targets
+from sidecar.targets import Targets
 from sidecar.wheel import Load
 
 _trailer: Final = itemgetter(Held._fields.index("trailer"))
@@ -50,7 +51,7 @@ class Emitter:
         self.returned.put_back = self._put_back
         self.in_order = InOrder(self.load, self._goes_at_once, self._hand_over)
         self.returned.in_order = self.in_order
-        self._kinds = deque((self.in_order.emit, self._emit_ready))  # each goes first in its turn, lest one take all
+        self._kinds = deque((self._emit_in_order, self._emit_ready))  # each goes first in its turn, lest one take all
 
     # --- due ------------------------------------------------------------------------------------------------------
 
@@ -81,7 +82,7 @@ class Emitter:
 
     def leave(self, lane: Lane, parcel: Departure | Arrival) -> None:
         """A record that leaves at once, or that is held when the cluster has said that its target exists."""
-        self.returned.again.append((lane, parcel))
+        self.returned.again.append(lane, parcel)
 
     # --- handed over ----------------------------------------------------------------------------------------------
 
@@ -96,23 +97,26 @@ class Emitter:
         self._is_full = False
         try:
             while sent < budget and returned.next_fits(settlement.room):
-                self._emit_one(*returned.again[0], now_ms)
+                self._emit_one(*returned.again.first, now_ms)
                 returned.again.popleft()
                 sent += 1
             if returned.alone and settlement.open.lone_output is not None:
                 returned.emit_alone(now_ms)
             self._kinds.rotate()
             for emit in self._kinds:
-                sent += emit(now_ms, min(budget - sent, settlement.room))
+                sent += emit(now_ms, budget - sent)
         except BufferError:
             self._is_full = True  # what is left stays ready, and polling makes room
         return sent
 
+    def _emit_in_order(self, now_ms: int, budget: int) -> int:
+        return self.in_order.emit(now_ms, min(budget, self.settlement.room))
+
     def _emit_ready(self, now_ms: int, budget: int) -> int:
         batches, sent = self._ready.batches, 0
-        while batches and sent < budget:
+        while batches and sent < budget and (room := self.settlement.room) > 0:
             batch = batches[0]
-            sent += self._emit_batch(batch, now_ms, budget - sent)
+            sent += self._emit_batch(batch, now_ms, min(budget - sent, room))
             if batch.start == len(batch.records):
                 batches.popleft()
         return sent
@@ -121,14 +125,12 @@ class Emitter:
         """The hot path: one call per record, no allocation beside the headers. Raises BufferError when full."""
         lane = batch.lane
         chunk = batch.records[batch.start : batch.start + budget]
-        generation = self.settlement.open
-        output = generation.output
+        generation, output = self.settlement.open, self.settlement.open.output
         produce, report, refused = output.produce, generation.report, output.refused
         one_by_one = self.returned.one_by_one
         partitions, here = self._targets.partitions, lane.here.decode()
         passed: list[int] = []  # places in the chunk of records that left another way
-        taken = 0
-        due_before, due = -1, ("", "")
+        taken, due_before, due = 0, -1, ("", "")
         policy_before, label = "", ("", "")
         try:
             for held in chunk:
@@ -174,10 +176,9 @@ class Emitter:
             del taken[place]
         if not taken:
             return
-        generation = self.settlement.open
-        generation.sent += len(taken)
-        generation.batches.append((batch.lane, taken, now_ms))
-        for due_ms, count in Counter(map(due_of, taken)).items():
+        dues_ms = Counter(map(due_of, taken))
+        self.settlement.open.took(batch.lane, taken, now_ms, min(dues_ms))
+        for due_ms, count in dues_ms.items():
             self._tally.handed_over(now_ms - due_ms, count)
 
     def _emit_one(self, lane: Lane, parcel: Parcel, now_ms: int, alone: bool = False) -> None:
@@ -201,16 +202,16 @@ class Emitter:
             no_place = quarantined(self._quarantine, lane, parcel, "unknown_target", detail)
             self._emit_departure(lane, no_place, now_ms, alone)
         elif parcel.target in self.returned.one_by_one and not alone:
-            self.returned.waiting_alone.append((lane, parcel))
+            self.returned.waiting_alone.append(lane, parcel)
         elif self._produce(
             lane, parcel, parcel.target, parcel.target_partition, emission_headers(parcel, lane.here), alone
         ):
-            self.settlement.open.batches.append((lane, [parcel], now_ms))
+            self.settlement.open.took(lane, [parcel], now_ms, parcel.due_ms)
             self._tally.handed_over(now_ms - parcel.due_ms, 1)
 
     def _hand_over(self, lane: Lane, held: Held, now_ms: int, alone: bool) -> None:
         if alone:
-            self.returned.waiting_alone.append((lane, held))
+            self.returned.waiting_alone.append(lane, held)
         elif self.gate.active and not self.gate.sift(lane, [held]):
             self.load.add((held,))  # it waits at the gate, held as before
         else:
@@ -247,10 +248,10 @@ class Emitter:
                 self.problem = f"no quarantine topic {topic}, or no right to write to it: `tickover doctor` says how"
             self._targets.wait(topic, lane, departure)
         elif topic in self.returned.one_by_one and not alone:
-            self.returned.waiting_alone.append((lane, departure))
+            self.returned.waiting_alone.append(lane, departure)
         elif self._produce(lane, departure, topic, ANY_PARTITION, departure.headers, alone):
             self.problem = ""
-            self.settlement.open.departures.append((lane, departure))
+            self.settlement.open.took_departure(lane, departure)
 
     def _produce(
         self, lane: Lane, parcel: Held | Departure, topic: str, partition: int, headers: Headers, alone: bool
@@ -264,7 +265,6 @@ class Emitter:
         except output.refused as error:
             self.returned.refuse(lane, parcel, error.args[0], alone)
             return False
-        generation.sent += 1
         return True
 
     # --- for the engine -------------------------------------------------------------------------------------------
@@ -279,9 +279,9 @@ class Emitter:
         return [*self._ready.due_of(lane), (self.in_order.due_of(lane), 0)]
 
     def oldest_due_ms(self) -> int:
-        """Due time of the record that has waited longest, -1 when none waits."""
-        oldest = (self._ready.oldest_due_ms(), self.in_order.oldest_due_ms())
-        return min((due_ms for due_ms in oldest if due_ms >= 0), default=-1)
+        """Due time of the record that has waited longest for being emitted as a fact, -1 when none waits."""
+        waiting = (queue.oldest_due_ms() for queue in (self._ready, self.in_order, self.returned))
+        return earliest([*waiting, *(generation.oldest_due_ms for generation in self.settlement.in_flight)])
 
     def drop(self, lanes: set[Lane]) -> None:
         """Forget what belongs to lanes that were revoked: whoever has them next reads it again."""

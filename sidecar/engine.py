@@ -116,10 +116,9 @@ class Engine:
         lanes = self._lanes.values()
         parts.ordering.step(lanes, self.table, now_ms)
         parts.quotas.step(lanes, self.table, now_ms)
-        room = self._settings.wheel_records_max // 2 - parts.emitter.load.records - parts.emitter.returned.count
-        parts.overflow.step(
-            lanes, now_ms, room if parts.emitter.load.bytes < self._settings.wheel_bytes_max // 2 else 0
-        )
+        records_held, bytes_held = self._in_memory()
+        room = self._settings.wheel_records_max // 2 - records_held
+        parts.overflow.step(lanes, now_ms, room if bytes_held < self._settings.wheel_bytes_max // 2 else 0)
         parts.rebuild.step(lanes, now_ms)
         parts.actions.step(now_ms)
         for lane in lanes:
@@ -225,7 +224,8 @@ class Engine:
 
     def _press(self) -> None:
         """Pause intake at a limit, resume it well below: what isn't read is safe in Kafka."""
-        settings, parts, load = self._settings, self._parts, self._parts.emitter.load
+        settings, parts = self._settings, self._parts
+        records_held, bytes_held = self._in_memory()
         pending = 0
         for lane in self._lanes.values():
             waiting = lane.on_the_way
@@ -235,14 +235,24 @@ class Engine:
             pending += waiting if lane.loss is None else 0
         pending += parts.actions.count + parts.ordering.count
         share = max(
-            (load.records + parts.emitter.returned.count) / settings.wheel_records_max,
-            load.bytes / settings.wheel_bytes_max,
+            records_held / settings.wheel_records_max,
+            bytes_held / settings.wheel_bytes_max,
             pending / OVERFLOW_PENDING_MAX,
         )
         if share >= 1.0:
             self._parts.assignment.pause()
         elif share < RELEASE_SHARE:
             self._parts.assignment.release()
+
+    def _in_memory(self) -> tuple[int, int]:
+        """Records and bytes in the wheels, and of those that have left them and aren't emitted for good."""
+        load, returned, in_flight = (
+            self._parts.emitter.load,
+            self._parts.emitter.returned,
+            self._parts.settlement.in_flight,
+        )
+        records = load.records + returned.count + sum(generation.sent for generation in in_flight)
+        return records, load.bytes + returned.bytes + sum(generation.bytes for generation in in_flight)
 
     # --- mailbox --------------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ Readers with isolation.level=read_committed see every record once.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final
 
@@ -70,6 +70,7 @@ class ExactlyOnce:
         self._filling = Filling(ledger, time)
         self._committer = Committer(outputs.executor, time)
         self._closing: Transaction | None = None  # complete, and not yet acknowledged
+        self._ending: Generation | None = None  # of the transaction that is closing or with the committer
         self._closing_until_s = 0.0
         self._fit = Fit()
         self._careful = False  # the last transaction was
@@ -97,7 +98,7 @@ class ExactlyOnce:
     def _prepare(self, sweep: Sweep | None) -> None:
         self.broken = self.ready = False
         self.open = Generation(NO_OUTPUT)
-        self._closing = None
+        self._closing = self._ending = None
         former, self._outputs = self._outputs, {}
         self._era = era = self._era + 1
         self._committer.renew()
@@ -121,6 +122,11 @@ class ExactlyOnce:
         """See `Settlement`."""
         return self._fit.most - self.open.sent
 
+    @property
+    def in_flight(self) -> Sequence[Generation]:
+        """See `Settlement`."""
+        return (self.open,) if self._ending is None else (self._ending, self.open)
+
     # --- one step -------------------------------------------------------------------------------------------------
 
     def step(self, lanes: Iterable[Lane], now_ms: int) -> bool:
@@ -143,7 +149,7 @@ class ExactlyOnce:
             return True
         if not careful:
             self.open = Generation(self._outputs["b" if self.open.output is self._outputs["a"] else "a"], None)
-        self._closing = transaction
+        self._closing, self._ending = transaction, transaction.generation
         self._closing_until_s = self.time.monotonic_s() + PATIENCE_S
         self.poll(0)
         return True
@@ -212,6 +218,7 @@ class ExactlyOnce:
             self.broken = True  # another try
 
     def _finished(self, transaction: Transaction, name: str, ending: Ending) -> None:
+        self._ending = None
         if not transaction.careful:
             at_once = isinstance(ending, Committed) and self.time.monotonic_s() <= self._closing_until_s
             self._fit.learn(transaction.generation.sent, transaction.taken, at_once, self.time.monotonic_s())
@@ -233,7 +240,7 @@ class ExactlyOnce:
         self.broken = True
         self.ready = False
         self.open = Generation(NO_OUTPUT)
-        self._closing = None
+        self._closing = self._ending = None
 
     def _swept(self, problem: str) -> None:
         if problem:

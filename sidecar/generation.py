@@ -1,10 +1,14 @@
 """A generation: the records handed to the producer within one settle interval, until Kafka has answered for all."""
 
 from collections import Counter
+from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol
 
 from sidecar.lane import Lane
+from sidecar.parcels import size_of
 from sidecar.record import Departure, Held
+
+_size: Final = itemgetter(Held._fields.index("size"))
 
 
 class Failure(NamedTuple):
@@ -66,10 +70,13 @@ class Generation:
     """Records handed to the producer within one interval, and how many of them Kafka has acknowledged.
 
     `output` is the producer they go to; `lone_output`, where there is one, sends every record in a batch of its own.
-    `batches`: records of one lane with the time at which they were handed over, epoch milliseconds.
+    `batches`: records of one lane with the time at which they were handed over, epoch milliseconds. `bytes`: of all in
+    it; `oldest_due_ms`: the earliest due time of what is emitted, -1 without any.
     """
 
-    __slots__ = ("acknowledged", "batches", "departures", "failures", "lone_output", "output", "sent")
+    __slots__ = (
+        "acknowledged", "batches", "bytes", "departures", "failures", "lone_output", "oldest_due_ms", "output", "sent",
+    )  # fmt: skip
 
     def __init__(self, output: Any, lone_output: Any = None) -> None:
         self.output = output
@@ -79,6 +86,22 @@ class Generation:
         self.batches: list[tuple[Lane, list[Held], int]] = []
         self.departures: list[tuple[Lane, Departure]] = []
         self.failures: list[Failure] = []
+        self.bytes = 0
+        self.oldest_due_ms = -1
+
+    def took(self, lane: Lane, records: list[Held], now_ms: int, first_due_ms: int) -> None:
+        """Its producer has taken these. `first_due_ms`: the earliest due time among them."""
+        self.sent += len(records)
+        self.batches.append((lane, records, now_ms))
+        self.bytes += sum(map(_size, records))
+        if self.oldest_due_ms < 0 or first_due_ms < self.oldest_due_ms:
+            self.oldest_due_ms = first_due_ms
+
+    def took_departure(self, lane: Lane, departure: Departure) -> None:
+        """The same of one record that leaves another way."""
+        self.sent += 1
+        self.departures.append((lane, departure))
+        self.bytes += size_of(departure)
 
     def report(self, error: Any, message: Any) -> None:
         """Delivery report of any record of this generation: one shared bound method, as it runs once a record."""

@@ -6,7 +6,6 @@ refused, of a batch ----> one by one ----> taken
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable
 from itertools import chain
 from typing import Any, Final
@@ -17,8 +16,9 @@ from sidecar.failures import take_failed
 from sidecar.generation import Generation
 from sidecar.in_order import InOrder
 from sidecar.lane import Lane
+from sidecar.parcels import Parcel, Parcels, earliest
 from sidecar.record import Arrival, Departure, Held
-from sidecar.targets import Parcel, Targets
+from sidecar.targets import Targets
 
 log = logging.getLogger(__name__)
 
@@ -26,9 +26,11 @@ ALONE_MAX: Final = 500  # records sent one by one at a time, where the brokers a
 ROOM_MAX: Final = 1_000  # of one target in one turn
 
 
-def topic_of(parcel: Held | Departure) -> str:
+def topic_of(parcel: Parcel) -> str:
     """Where a record is to go."""
-    return parcel.topic if isinstance(parcel, Departure) else parcel.target
+    if isinstance(parcel, Departure):
+        return parcel.topic
+    return (parcel.held if isinstance(parcel, Arrival) else parcel).target
 
 
 class Returned:
@@ -39,8 +41,8 @@ class Returned:
     in_order: InOrder
 
     def __init__(self, targets: Targets, quarantine: str, transactional: bool) -> None:
-        self.again: deque[tuple[Lane, Parcel]] = deque()
-        self.waiting_alone: deque[tuple[Lane, Held | Departure]] = deque()  # each to be sent in a batch of its own
+        self.again = Parcels()
+        self.waiting_alone = Parcels()  # each to be sent in a batch of its own
         self.one_by_one: set[str] = set()  # topics that take less than a batch: their records are always sent alone
         self._alone_max = ALONE_MAX  # halved while one of several spoils a transaction and nobody says which
         self._alone_fits = ALONE_MAX  # so many were acknowledged in time lately: slow brokers need a request for each
@@ -83,14 +85,14 @@ class Returned:
         if name == way.REFUSED_TOPIC and self._transactional:  # each try spoils a transaction: apart from others
             self._sick.add(topic)
             self.one_by_one.add(topic)
+        if name == way.REFUSED_TOPIC and (self._transactional or topic == self._quarantine):
             self._targets.refused(topic)
         if name == way.REFUSED_TOPIC and topic == self._quarantine:
-            self._targets.refused(topic)
             self._again(lane, parcel)  # it waits as if there were no such topic
             return
         if name in way.UNFIT and topic != self._quarantine:
             detail = f"refused by {topic}: {error.str()}"
-            self.again.append((lane, quarantined(self._quarantine, lane, parcel, "unknown_target", detail)))
+            self.again.append(lane, quarantined(self._quarantine, lane, parcel, "unknown_target", detail))
             return
         if error.fatal() or name not in way.TOO_LARGE | way.PASSING:
             raise EmissionError(f"the producer refused a record of {lane.id}: {error.str()}")
@@ -104,15 +106,15 @@ class Returned:
         if isinstance(parcel, Departure) and parcel.value is None and parcel.key is None:
             raise EmissionError(f"not even a reference to {lane.id}/{parcel.offset} can be quarantined: {error.str()}")
         detail = f"too large to be produced: {error.str()}"
-        self.again.append((lane, way.by_reference(self._quarantine, lane, parcel, detail)))
+        self.again.append(lane, way.by_reference(self._quarantine, lane, parcel, detail))
 
     def _again(self, lane: Lane, parcel: Held | Departure) -> None:
         if not self.in_order.came_back(lane, parcel):
-            self.again.append((lane, parcel))
+            self.again.append(lane, parcel)
 
     def _alone(self, lane: Lane, parcel: Held | Departure) -> None:
         if not self.in_order.came_back(lane, parcel, alone=True):
-            self.waiting_alone.append((lane, parcel))
+            self.waiting_alone.append(lane, parcel)
 
     def given_up(self, generation: Generation) -> None:
         """See `Refusals`."""
@@ -134,7 +136,7 @@ class Returned:
 
     def next_fits(self, room: int) -> bool:
         """Whether there is a next record, and room for it: one that only asks for its target needs none."""
-        return bool(self.again) and (room > 0 or isinstance(self.again[0][1], Arrival))
+        return bool(self.again) and (room > 0 or isinstance(self.again.first[1], Arrival))
 
     @property
     def alone(self) -> bool:
@@ -143,12 +145,12 @@ class Returned:
 
     def emit_alone(self, now_ms: int) -> None:
         """Hand records to the producer that sends them one by one: those for one topic at a time."""
-        topic = topic_of(self.waiting_alone[0][1])
-        others: list[tuple[Lane, Held | Departure]] = []
+        topic = topic_of(self.waiting_alone.first[1])
+        others: list[tuple[Lane, Parcel]] = []
         sent, most = 0, min(self._alone_max, self._alone_fits)
         try:
             while self.waiting_alone and sent < most:
-                lane, parcel = self.waiting_alone[0]
+                lane, parcel = self.waiting_alone.first
                 if topic_of(parcel) == topic:
                     self.emit_one(lane, parcel, now_ms, True)
                     sent += 1
@@ -180,7 +182,7 @@ class Returned:
         """Emit all of an aborted generation again."""
         for lane, departure in generation.departures:
             if not (lane.dropped or lane.leaving):
-                (self.waiting_alone if careful else self.again).append((lane, departure))
+                (self.waiting_alone if careful else self.again).append(lane, departure)
         for lane, batch, _ in generation.batches:
             if lane.dropped or lane.leaving:
                 continue
@@ -211,9 +213,9 @@ class Returned:
     def _no_longer_alone(self, topics: set[str]) -> None:
         """What waits for these goes in batches again, which cost slow brokers far less."""
         if topics:
-            alone, self.waiting_alone = self.waiting_alone, deque()
+            alone, self.waiting_alone = self.waiting_alone, Parcels()
             for lane, parcel in alone:
-                (self.again if topic_of(parcel) in topics else self.waiting_alone).append((lane, parcel))
+                (self.again if topic_of(parcel) in topics else self.waiting_alone).append(lane, parcel)
 
     def goes_at_once(self, held: Held, now_ms: int) -> bool:
         """Whether a record would be handed over now, with others of its target."""
@@ -237,7 +239,16 @@ class Returned:
         """How many records wait here, or for what the cluster knows of their targets: no wheel has them."""
         return len(self.again) + len(self.waiting_alone) + self._targets.count
 
+    @property
+    def bytes(self) -> int:
+        """What these take."""
+        return self.again.bytes + self.waiting_alone.bytes + self._targets.bytes
+
+    def oldest_due_ms(self) -> int:
+        """Due time of the record that has waited longest, -1 when none that is due waits."""
+        queues = (self.again, self.waiting_alone, self._targets)
+        return earliest(queue.oldest_due_ms() for queue in queues)
+
     def drop(self, lanes: set[Lane]) -> None:
         """Forget the records of lanes that were revoked."""
-        self.again = deque(item for item in self.again if item[0] not in lanes)
-        self.waiting_alone = deque(item for item in self.waiting_alone if item[0] not in lanes)
+        self.again, self.waiting_alone = self.again.without(lanes), self.waiting_alone.without(lanes)

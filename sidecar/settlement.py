@@ -12,7 +12,7 @@
 A crash between 1 and 4 repeats what was emitted since the last block, and never loses a record.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from sidecar.block import encode
@@ -40,6 +40,10 @@ class Settlement(Protocol):
     @property
     def room(self) -> int:
         """How many more records `open` should get."""
+
+    @property
+    def in_flight(self) -> Sequence[Generation]:
+        """What was handed over and isn't a fact yet."""
 
     def prepare(self) -> None:
         """Get ready, or ready again; `ready` says when."""
@@ -116,6 +120,11 @@ class AtLeastOnce:
         self._ledger = ledger
         self._refusals = refusals
         self._closed: list[Generation] = []
+
+    @property
+    def in_flight(self) -> Sequence[Generation]:
+        """See the port."""
+        return self.open, *self._closed
 
     def prepare(self) -> None:
         """Nothing to prepare."""

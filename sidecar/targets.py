@@ -3,16 +3,15 @@
 A record for an unknown topic waits here until the cluster has answered; the answer never takes the engine's time.
 """
 
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Final
 
 from sidecar.lane import Lane
+from sidecar.parcels import Parcel, Parcels, earliest
 from sidecar.ports import NO_ANSWER
-from sidecar.record import Arrival, Departure, Held
+from sidecar.record import Held
 
-Parcel = Held | Departure | Arrival
 Ask = Callable[[str], int]  # topic -> its partitions; 0: there is no such topic, or we may not see it; or NO_ANSWER
 ANSWER_AGE_MAX_MS: Final = 5_000  # a "no such topic", or no such partition, is asked again after this time
 SUSPENDED_MS: Final = 5_000  # a topic that did not acknowledge is tried again after this time, then after twice it ...
@@ -21,10 +20,15 @@ ASK_AGAIN_MS: Final = 500  # brokers that are back are asked again within a seco
 
 
 class Targets:
-    """Partition counts of target topics. Owned by the engine's thread; only `ask` runs in another."""
+    """Partition counts of target topics. Owned by the engine's thread; only `ask` runs in another.
+
+    `partitions` has those that can be emitted to now; `known` also those that don't acknowledge for now: what is read
+    for them can be held.
+    """
 
     def __init__(self, ask: Ask, executor: Executor | None = None) -> None:
         self.partitions: dict[str, int] = {}
+        self.known: dict[str, int] = {}
         self._absent_ms: dict[str, int] = {}
         self._counted_ms: dict[str, int] = {}
         self._ask = ask
@@ -33,7 +37,7 @@ class Targets:
         self._suspended: dict[str, tuple[int, int]] = {}  # until when, and for how long
         self._now_ms = 0
         self._again_ms = 0  # not before: brokers did not answer
-        self._waiting: dict[str, deque[tuple[Lane, Parcel]]] = {}
+        self._waiting: dict[str, Parcels] = {}
 
     def count_for(self, held: Held, now_ms: int) -> int | None:
         """How many partitions this record's target has; None: not known, or it may have more by now than it had."""
@@ -51,11 +55,12 @@ class Targets:
 
     def wait(self, topic: str, lane: Lane, parcel: Parcel) -> None:
         """Keep one record until the cluster has said what it knows of its topic."""
-        self._waiting.setdefault(topic, deque()).append((lane, parcel))
+        self._waiting.setdefault(topic, Parcels()).append(lane, parcel)
 
     def forget(self, topic: str) -> None:
         """An emission was refused as if the topic were gone: ask again at the next record."""
         self.partitions.pop(topic, None)
+        self.known.pop(topic, None)
 
     def refused(self, topic: str) -> None:
         """It takes nothing from us: for a while no record is tried, as if there were no such topic."""
@@ -68,7 +73,7 @@ class Targets:
         if until_ms <= self._now_ms:
             pause_ms = min(pause_ms * 2, SUSPENDED_MAX_MS)
             self._suspended[topic] = (self._now_ms + pause_ms, pause_ms)
-        self.forget(topic)
+        self.partitions.pop(topic, None)
 
     def recovered(self, topic: str) -> None:
         """It acknowledges again."""
@@ -91,11 +96,11 @@ class Targets:
                 self._again_ms = now_ms + ASK_AGAIN_MS
                 continue
             if count:
-                self.partitions[topic] = count
+                self.partitions[topic] = self.known[topic] = count
                 self._counted_ms[topic] = now_ms
                 self._absent_ms.pop(topic, None)
             else:
-                self.partitions.pop(topic, None)
+                self.forget(topic)
                 self._absent_ms[topic] = now_ms
             answered += self._waiting.pop(topic)
         return answered
@@ -103,7 +108,7 @@ class Targets:
     def drop(self, lanes: set[Lane]) -> None:
         """Forget the records of lanes that were revoked."""
         for topic, waiting in self._waiting.items():
-            self._waiting[topic] = deque(item for item in waiting if item[0] not in lanes)
+            self._waiting[topic] = waiting.without(lanes)
 
     def has_waiting(self, topic: str) -> bool:
         """Whether a record waits for what the cluster knows of this topic."""
@@ -113,6 +118,15 @@ class Targets:
     def count(self) -> int:
         """How many records wait for an answer."""
         return sum(map(len, self._waiting.values()))
+
+    @property
+    def bytes(self) -> int:
+        """What these take."""
+        return sum(waiting.bytes for waiting in self._waiting.values())
+
+    def oldest_due_ms(self) -> int:
+        """Due time of the record that has waited longest, -1 when none that is due waits."""
+        return earliest(waiting.oldest_due_ms() for waiting in self._waiting.values())
 
     def stop(self) -> None:
         """End the asking thread. Twice is harmless."""

@@ -75,7 +75,7 @@ POINTS: Final[dict[str, Point]] = {
     # settle in a transaction
     "producers not yet initialised": before("sidecar.outputs:make_outputs", 1, guarantee=EXACTLY_ONCE),
     "producers initialised": before("sidecar.exactly_once:ExactlyOnce._prepared", 1, guarantee=EXACTLY_ONCE),
-    "block in the open transaction": after("sidecar.exactly_once:ExactlyOnce._write", 60, guarantee=EXACTLY_ONCE),
+    "block in the open transaction": after("sidecar.filling:Filling._write", 60, guarantee=EXACTLY_ONCE),
     "transaction handed over": before("sidecar.transaction:finish", 60, guarantee=EXACTLY_ONCE),
     "transaction acknowledged": after("sidecar.transaction:_acknowledged", 60, guarantee=EXACTLY_ONCE),
     "before offsets are sent": before(

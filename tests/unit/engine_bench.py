@@ -75,7 +75,8 @@ class Bench:
         )  # fmt: skip
         self.replica = self.new_replica()
         self.run(20)  # assigned, recovered, reading
-        self.replica.targets.partitions.update(dict.fromkeys(("mail", "other"), 1))  # asked about before
+        for known in (self.replica.targets.partitions, self.replica.targets.known):
+            known.update(dict.fromkeys(("mail", "other"), 1))  # asked about before
 
     def new_replica(self) -> Replica:
         replica = Replica(self.shared, self.shape, self.tables[max(self.tables)])

@@ -191,11 +191,12 @@ def test_what_waits_for_a_dead_target_takes_no_other_s_room() -> None:
     assert len(seen(bench)) > 100
 
 
-def test_what_waits_for_a_dead_target_counts_as_held_in_memory() -> None:
-    bench = Bench(trouble=str, wheel_records_max=100)
+@pytest.mark.parametrize(("records_max", "bulk"), [(100, b""), (100_000, bytes(10_000))], ids=["records", "bytes"])
+def test_what_waits_for_a_dead_target_counts_as_held_in_memory(records_max: int, bulk: bytes) -> None:
+    bench = Bench(trouble=str, wheel_records_max=records_max)
     bench.broker.short.add("mail")
     for _ in range(2_000):
-        bench.send(b"value", 12_000)
+        bench.send(b"value", 12_000, [("bulk", bulk)])
         bench.step(5)
     for _ in range(600):
         bench.step(50)
@@ -204,6 +205,26 @@ def test_what_waits_for_a_dead_target_counts_as_held_in_memory() -> None:
     bench.wait_until(lambda: len(seen(bench)) == 2_000, limit_ms=180_000)
     bench.run(1_000)
     assert bench.lane.imbalance == 0
+
+
+def test_what_is_due_for_a_dead_target_is_overdue_and_what_is_far_is_held() -> None:
+    bench = Bench(trouble=str)
+    bench.broker.short.add("mail")
+    bench.send(b"due", 0)
+    began_ms = bench.clock.now_ms
+    bench.run(1_000)
+    for _ in range(1_200):  # tried, given up, waiting, tried again
+        bench.step(50)
+        overdue_ms = bench.replica.publisher.publish(bench.clock.now_ms).oldest_overdue_ms
+        assert overdue_ms == bench.clock.now_ms - began_ms
+    bench.wait_until(lambda: bench.replica.targets.count == 1)
+    bench.send(b"far", 600_000)
+    bench.run(1_000)
+    assert (bench.replica.targets.count, bench.lane.overflow_held) == (1, 1)
+    bench.broker.short.clear()
+    bench.wait_until(lambda: len(seen(bench)) == 1, limit_ms=120_000)
+    bench.run(500)
+    assert bench.replica.publisher.publish(bench.clock.now_ms).oldest_overdue_ms == 0
 
 
 def test_an_aborted_transaction_is_emitted_again() -> None:

@@ -6,9 +6,10 @@ from sidecar.departure import dead
 from sidecar.generation import NO_OUTPUT, Generation
 from sidecar.in_order import InOrder
 from sidecar.lane import Lane
+from sidecar.parcels import Parcel
 from sidecar.record import Departure, Held, LaneId, Outcome, Position
 from sidecar.returned import Returned
-from sidecar.targets import ANSWER_AGE_MAX_MS, Parcel, Targets
+from sidecar.targets import ANSWER_AGE_MAX_MS, Targets
 from sidecar.wheel import Load, Wheel
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_transactions import TransactionError
@@ -111,7 +112,7 @@ def test_slow_brokers_get_as_many_one_by_one_as_they_acknowledge_in_time() -> No
         while bench.returned.again:
             lane, parcel = bench.returned.again.popleft()
             assert isinstance(parcel, Held)
-            bench.returned.waiting_alone.append((lane, parcel))
+            bench.returned.waiting_alone.append(lane, parcel)
     assert 0 < len(passed) <= in_time
     assert not bench.returned.alone
     assert not bench.returned.one_by_one

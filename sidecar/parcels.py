@@ -1,0 +1,75 @@
+"""Records that no wheel has: they wait for what the cluster knows of their targets, or came back. What they take counts
+against the wheel's limits.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from sidecar.codec import header_bytes
+from sidecar.lane import Lane
+from sidecar.record import Arrival, Departure, Held
+
+Parcel = Held | Departure | Arrival
+
+
+class Parcels:
+    """A queue of them that knows its size in bytes."""
+
+    __slots__ = ("_held", "_queue", "bytes")
+
+    def __init__(self, items: Iterable[tuple[Lane, Parcel]] = ()) -> None:
+        self._queue: deque[tuple[Lane, Parcel]] = deque()
+        self._held = 0
+        self.bytes = 0
+        self.extend(items)
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def __iter__(self) -> Iterator[tuple[Lane, Parcel]]:
+        return iter(self._queue)
+
+    @property
+    def first(self) -> tuple[Lane, Parcel]:
+        """The next one. Raises IndexError when there is none."""
+        return self._queue[0]
+
+    def append(self, lane: Lane, parcel: Parcel) -> None:
+        """One more, at the end."""
+        self._queue.append((lane, parcel))
+        self._held += isinstance(parcel, Held)
+        self.bytes += size_of(parcel)
+
+    def extend(self, items: Iterable[tuple[Lane, Parcel]]) -> None:
+        """More of them, at the end."""
+        for lane, parcel in items:
+            self.append(lane, parcel)
+
+    def popleft(self) -> tuple[Lane, Parcel]:
+        """Take the next one. Raises IndexError when there is none."""
+        item = self._queue.popleft()
+        self._held -= isinstance(item[1], Held)
+        self.bytes -= size_of(item[1])
+        return item
+
+    def oldest_due_ms(self) -> int:
+        """Due time of the first record that was held: most come in this order. -1 when there is none."""
+        if not self._held:
+            return -1
+        return next(parcel.due_ms for _, parcel in self._queue if isinstance(parcel, Held))
+
+    def without(self, lanes: set[Lane]) -> "Parcels":
+        """The same but for what belongs to these lanes."""
+        return Parcels(item for item in self._queue if item[0] not in lanes)
+
+
+def earliest(dues_ms: Iterable[int]) -> int:
+    """The earliest of these times, -1 where there is none; those that are -1 don't count."""
+    return min((due_ms for due_ms in dues_ms if due_ms >= 0), default=-1)
+
+
+def size_of(parcel: Parcel) -> int:
+    """Bytes of key, value and headers."""
+    if isinstance(parcel, Departure):
+        return len(parcel.key or b"") + len(parcel.value or b"") + header_bytes(parcel.headers)
+    return (parcel.held if isinstance(parcel, Arrival) else parcel).size

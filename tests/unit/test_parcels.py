@@ -1,0 +1,43 @@
+"""Queues of records that no wheel has, and what they take."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.departure import dead
+from sidecar.lane import Lane
+from sidecar.parcels import Parcels, size_of
+from sidecar.record import Arrival, Held, LaneId, Position
+from sidecar.wheel import Wheel
+
+LANES = [Lane(LaneId("in", number), 0, Wheel(0, 1), Position(0, 0), ledger_start=0) for number in range(2)]
+
+
+def held(offset: int) -> Held:
+    headers: list[tuple[str, bytes | None]] = [("name", b"four"), ("null", None)]
+    return Held(0, offset, "mail", -1, None, bytes(offset), headers, "p@1", None, 0, -1, [], -1, "", offset + 12)
+
+
+def test_a_parcel_takes_its_key_value_and_headers_however_it_leaves() -> None:
+    record = held(1_000)
+    assert size_of(record) == size_of(Arrival(record, [])) == 1_012
+    departure = dead(LANES[0], record, "dead", "expired")
+    assert size_of(departure) == 1_000 + sum(len(name) + len(value or b"") for name, value in departure.headers)
+
+
+@given(st.lists(st.one_of(st.integers(0, 100), st.sampled_from(["pop", "drop"]))))
+def test_a_queue_knows_what_all_in_it_take(steps: list[int | str]) -> None:
+    queue = Parcels()
+    model: list[tuple[Lane, Held]] = []
+    for step in steps:
+        if step == "drop":
+            queue, model = queue.without({LANES[0]}), [item for item in model if item[0] is not LANES[0]]
+        elif step == "pop":
+            if model:
+                assert queue.first == model[0]
+                assert queue.popleft() == model.pop(0)
+        else:
+            assert isinstance(step, int)
+            model.append((LANES[step % 2], held(step)))
+            queue.append(*model[-1])
+        assert list(queue) == model
+        assert (len(queue), queue.bytes) == (len(model), sum(record.size for _, record in model))
