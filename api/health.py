@@ -48,7 +48,7 @@ async def stats(caller: Reader, ports: GivenPorts) -> Response:
 
 
 def stats_document(stats: Stats) -> dict[str, Any]:
-    """`Stats` as plain data; `next_due` is epoch milliseconds."""
+    """`Stats` as plain data; `next_due` is epoch milliseconds, `suspended` are targets that don't acknowledge."""
     return {
         "replica": stats.replica,
         "topics": {topic: _counts(counts) for topic, counts in sorted(stats.topics.items())},
@@ -59,6 +59,7 @@ def stats_document(stats: Stats) -> dict[str, Any]:
             "max": stats.lateness.max_ms,
         },
         "targets": {target: _flow(flow) for target, flow in sorted(stats.targets.items())},
+        "suspended": list(stats.suspended),
         "quotas": {policy: asdict(use) for policy, use in sorted(stats.quotas.items())},
         "early": stats.early,
         "oldest_overdue_ms": stats.oldest_overdue_ms,

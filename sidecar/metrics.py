@@ -218,7 +218,12 @@ def _targets(stats: Stats) -> Iterable[Metric]:
     for target, flow in sorted(stats.targets.items()):
         if flow.breaker:
             breakers.add_metric([target], BREAKER_STATES.index(flow.breaker))
-    return waiting, breakers
+    suspended = GaugeMetricFamily(
+        PREFIX + "target_suspended", "1 while a target does not acknowledge: its records wait", labels=["target"]
+    )
+    for target in stats.suspended:
+        suspended.add_metric([target], 1)
+    return waiting, breakers, suspended
 
 
 def _quotas(stats: Stats) -> Metric:

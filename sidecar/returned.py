@@ -249,6 +249,10 @@ class Returned:
         queues = (self.again, self.waiting_alone, self._targets)
         return earliest(queue.oldest_due_ms() for queue in queues)
 
+    def suspended(self, now_ms: int) -> list[str]:
+        """See `Targets.suspended`."""
+        return self._targets.suspended(now_ms)
+
     def drop(self, lanes: set[Lane]) -> None:
         """Forget the records of lanes that were revoked."""
         self.again, self.waiting_alone = self.again.without(lanes), self.waiting_alone.without(lanes)

@@ -92,6 +92,7 @@ class Stats:
     dead_reasons: Mapping[tuple[str, str], int] = field(default_factory=lambda: MappingProxyType({}))
     quarantine_reasons: Mapping[tuple[str, str], int] = field(default_factory=lambda: MappingProxyType({}))
     targets: Mapping[str, TargetFlow] = field(default_factory=lambda: MappingProxyType({}))  # of limited ones
+    suspended: tuple[str, ...] = ()  # targets that don't acknowledge
     quotas: Mapping[str, QuotaUse] = field(default_factory=lambda: MappingProxyType({}))  # by policy
     lateness: Lateness = Lateness()
     early: int = 0

@@ -3,6 +3,7 @@
 A record for an unknown topic waits here until the cluster has answered; the answer never takes the engine's time.
 """
 
+import logging
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Final
@@ -12,10 +13,13 @@ from sidecar.parcels import Parcel, Parcels, earliest
 from sidecar.ports import NO_ANSWER
 from sidecar.record import Held
 
+log = logging.getLogger(__name__)
+
 Ask = Callable[[str], int]  # topic -> its partitions; 0: there is no such topic, or we may not see it; or NO_ANSWER
 ANSWER_AGE_MAX_MS: Final = 5_000  # a "no such topic", or no such partition, is asked again after this time
 SUSPENDED_MS: Final = 5_000  # a topic that did not acknowledge is tried again after this time, then after twice it ...
 SUSPENDED_MAX_MS: Final = 60_000
+TRY_MAX_MS: Final = 30_000  # after it: by then it acknowledged, was suspended again, or nothing waits for it any more
 ASK_AGAIN_MS: Final = 500  # brokers that are back are asked again within a second
 
 
@@ -73,11 +77,18 @@ class Targets:
         if until_ms <= self._now_ms:
             pause_ms = min(pause_ms * 2, SUSPENDED_MAX_MS)
             self._suspended[topic] = (self._now_ms + pause_ms, pause_ms)
+            about = {"topic": topic, "wait_s": pause_ms // 1_000}
+            log.warning("a target does not acknowledge: its records wait, others go on", extra=about)
         self.partitions.pop(topic, None)
 
     def recovered(self, topic: str) -> None:
         """It acknowledges again."""
-        self._suspended.pop(topic, None)
+        if self._suspended.pop(topic, None) is not None:
+            log.info("a target acknowledges again", extra={"topic": topic})
+
+    def suspended(self, now_ms: int) -> list[str]:
+        """Topics that don't acknowledge, by name: their records wait, or are tried just now."""
+        return sorted(topic for topic, (until_ms, _) in self._suspended.items() if now_ms < until_ms + TRY_MAX_MS)
 
     def step(self, now_ms: int) -> list[tuple[Lane, Parcel]]:
         """Records whose question was answered. Each is emitted again, which now finds the answer."""

@@ -217,6 +217,7 @@ def test_what_is_due_for_a_dead_target_is_overdue_and_what_is_far_is_held() -> N
         bench.step(50)
         overdue_ms = bench.replica.publisher.publish(bench.clock.now_ms).oldest_overdue_ms
         assert overdue_ms == bench.clock.now_ms - began_ms
+    assert bench.replica.publisher.publish(bench.clock.now_ms).suspended == ("mail",)
     bench.wait_until(lambda: bench.replica.targets.count == 1)
     bench.send(b"far", 600_000)
     bench.run(1_000)
@@ -224,7 +225,8 @@ def test_what_is_due_for_a_dead_target_is_overdue_and_what_is_far_is_held() -> N
     bench.broker.short.clear()
     bench.wait_until(lambda: len(seen(bench)) == 1, limit_ms=120_000)
     bench.run(500)
-    assert bench.replica.publisher.publish(bench.clock.now_ms).oldest_overdue_ms == 0
+    stats = bench.replica.publisher.publish(bench.clock.now_ms)
+    assert (stats.oldest_overdue_ms, stats.suspended) == (0, ())
 
 
 def test_an_aborted_transaction_is_emitted_again() -> None:

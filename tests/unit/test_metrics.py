@@ -59,6 +59,7 @@ STATS = Stats(
     quarantine_reasons={("a", "loop"): 4},
     lateness=Lateness(counts=(1, 2) + (0,) * (len(LATENESS_BOUNDS_MS) - 2) + (4,), sum_ms=2_500.0),
     early=1,
+    suspended=("mail",),
     oldest_overdue_ms=1_500,
     next_due_ms=2_000,
     rebalances=3,
@@ -100,6 +101,7 @@ def test_values() -> None:
     assert (found["held", "wheel"], found["held", "overflow"]) == (60, 50)
     assert found["early_total",] == 1
     assert found["oldest_overdue_seconds",] == 1.5
+    assert found["target_suspended", "mail"] == 1
     assert found["next_due_timestamp_seconds",] == 2
     assert found["ledger_imbalance",] == 9
     assert found["rebalances_total",] == 3

@@ -3,7 +3,7 @@ import pytest
 from sidecar.lane import Lane
 from sidecar.ports import NO_ANSWER
 from sidecar.record import Held, LaneId, Position
-from sidecar.targets import ANSWER_AGE_MAX_MS, ASK_AGAIN_MS, Targets
+from sidecar.targets import ANSWER_AGE_MAX_MS, ASK_AGAIN_MS, TRY_MAX_MS, Targets
 from sidecar.wheel import Wheel
 from tests.simulation.fake_executor import StepExecutor
 
@@ -121,7 +121,10 @@ def test_a_topic_that_does_not_acknowledge_is_tried_again_after_a_while_that_gro
             now_ms += 100
         waits.append(round((now_ms - started_ms) / 1_000))
     assert waits == [5, 10, 20, 40, 60, 60]
+    assert cluster.targets.suspended(now_ms + TRY_MAX_MS - 1) == ["mail"]
+    assert cluster.targets.suspended(now_ms + TRY_MAX_MS) == [], "nothing waits for it any more"
     cluster.targets.recovered("mail")
+    assert cluster.targets.suspended(now_ms) == []
     cluster.targets.suspend("mail")
     cluster.targets.wait("mail", LANE, held(1))
     assert cluster.settle(now_ms + 4_900) == []
