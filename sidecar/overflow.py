@@ -53,7 +53,7 @@ class Change(NamedTuple):
 
 
 class Redo(NamedTuple):
-    """What is still held of the change blocks `before` + 1 to `last`, to be written again. As large as one Change."""
+    """What is still held of the change blocks `before` + 1 to `last`, to be written again: of one block, as a rule."""
 
     before: int
     last: int

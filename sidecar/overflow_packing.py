@@ -5,13 +5,13 @@ fewer overlap where a promotion reads, and slots with few records of each block 
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from operator import gt, itemgetter
-from typing import Final
+from typing import Final, TypeVar
 
 from sidecar.chunk import ChunkCodec
-from sidecar.overflow import Change
+from sidecar.overflow import Change, Redo
 from sidecar.overflow_layout import COARSE, DUE_MAX_MS, FINE, Header, Level, header_of
 from sidecar.record import Held, due_of, place_of
 
@@ -22,31 +22,32 @@ BATCH_SLOTS_MAX: Final = 256
 CASCADE_AHEAD_MS: Final = COARSE.slot_ms
 
 _offset = itemgetter(1)
+_Block = TypeVar("_Block", Change, Redo)
 
 
-def batched(changes: Sequence[Change]) -> list[list[Change]]:
-    """Runs of consecutive blocks of one lane, each small enough for one script."""
-    batches: list[list[Change]] = []
+def batched(blocks: Sequence[_Block], follows: Callable[[_Block, _Block], bool]) -> list[list[_Block]]:
+    """Runs of blocks that follow each other, each small enough for one script."""
+    batches: list[list[_Block]] = []
     count = size = 0
     slots: set[int] = set()
-    for change in changes:
-        records = change.records
+    for block in blocks:
+        records = block.records
         fresh = {held.due_ms // COARSE.slot_ms for held in records}
         fresh_size = sum(held.size for held in records)
         last = batches[-1][-1] if batches else None
         if (
             last is not None
-            and (last.lane, last.number + 1) == (change.lane, change.number)
-            and count + len(records) + len(change.struck) <= BATCH_RECORDS_MAX
+            and follows(last, block)
+            and count + len(records) + len(block.struck) <= BATCH_RECORDS_MAX
             and size + fresh_size <= BATCH_BYTES_MAX
             and len(slots | fresh) <= BATCH_SLOTS_MAX
         ):
-            batches[-1].append(change)
+            batches[-1].append(block)
         else:
-            batches.append([change])
+            batches.append([block])
             count = size = 0
             slots = set()
-        count += len(records) + len(change.struck)
+        count += len(records) + len(block.struck)
         size += fresh_size
         slots |= fresh
     return batches

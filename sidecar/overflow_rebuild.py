@@ -8,6 +8,7 @@ So a rebuild may end at any instruction, and whoever comes next goes on from hw.
 """
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Final
 
 from sidecar.overflow import OverflowLoss, Promotion, Redo
@@ -21,6 +22,7 @@ from sidecar.overflow_layout import (
     read_header,
 )
 from sidecar.overflow_link import Client, Link
+from sidecar.overflow_packing import batched
 from sidecar.overflow_redis import RedisOverflow
 from sidecar.overflow_scripts import CLEAR, CLEAR_ALL, LIST, REDO
 from sidecar.record import OFFSET_MAX, LaneId, Position
@@ -60,13 +62,16 @@ class RedisRebuild:
 
     def redo(self, lane: LaneId, redos: Sequence[Redo], now_ms: int) -> None:
         """See `RebuildStore.redo`."""
+        batches = batched(redos, lambda former, redo: former.last == redo.before)
         calls = []
-        for redo in redos:
-            keys, rest = self._overflow.write_arguments(lane, redo.records, redo.struck, now_ms)
-            calls.append((REDO, keys, [redo.before, redo.last, *rest]))
-        for redo, hw in zip(redos, self._link.run_all(calls) if calls else (), strict=True):
-            if hw < redo.before:
-                raise OverflowLoss(lane, max(hw, 0), f"blocks up to {redo.before} were there, and now up to {hw}")
+        for batch in batches:
+            records = list(chain.from_iterable(redo.records for redo in batch))
+            struck = list(chain.from_iterable(redo.struck for redo in batch))
+            keys, rest = self._overflow.write_arguments(lane, records, struck, now_ms)
+            calls.append((REDO, keys, [batch[0].before, batch[-1].last, *rest]))
+        for (first, *_), hw in zip(batches, self._link.run_all(calls) if calls else (), strict=True):
+            if hw < first.before:
+                raise OverflowLoss(lane, max(hw, 0), f"blocks up to {first.before} were there, and now up to {hw}")
 
     def read(self, lane: LaneId, after: Position, records_max: int, acknowledged: int) -> Promotion:
         """See `RebuildStore.read`."""

@@ -84,7 +84,7 @@ class RedisOverflow:
             return
         waiting = list(changes)
         while waiting:
-            batches = batched(waiting)
+            batches = batched(waiting, _follows)
             replies = self._link.run_all([self._apply_call(batch, now_ms) for batch in batches])
             waiting = []
             for batch, hw in zip(batches, replies, strict=True):
@@ -237,6 +237,10 @@ class RedisOverflow:
         self._link.do(lambda client: client.zremrangebyscore(reader.keys.struck, "-inf", f"({due_ms}"))
         self._sweep.step(self._link, reader.keys, lane, settled)
         return removed + cascade(self._link, self._codec, reader, settled, now_ms)
+
+
+def _follows(before: Change, change: Change) -> bool:
+    return (before.lane, before.number + 1) == (change.lane, change.number)
 
 
 def _worth_reading(headers: Sequence[Header], reach: Position, slot_end: Position, records_enough: int) -> Position:

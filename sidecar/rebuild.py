@@ -36,11 +36,9 @@ from sidecar.sealing import struck_out
 
 log = logging.getLogger(__name__)
 
-BUNCH_RECORDS_MAX: Final = 4_096  # of one step
+BUNCH_RECORDS_MAX: Final = 16_384  # of one step: so many fill chunks, which a few of each slot don't
 BUNCH_BLOCKS_MAX: Final = 128  # each of at most 1 MB: what a step may take in memory
 LEDGER_RECORDS_PER_STEP_MAX: Final = 5_000  # of a step that finds nothing to write
-REDO_RECORDS_MAX: Final = 2_000  # of one script, as of one change block
-REDO_BYTES_MAX: Final = 1 << 20
 READ_BACK_RECORDS_MAX: Final = 32_768
 
 _place: Final = itemgetter(0, 1)
@@ -219,12 +217,10 @@ class LaneRebuild:
     def _redos(
         self, bunch: _Bunch, take: Callable[[int, None], SourceRecord | None]
     ) -> tuple[list[Redo], list[tuple[int, int]]]:
-        """The bunch with its payloads, as few scripts as the limits allow; and places whose records are gone."""
+        """The bunch with its payloads; and places whose records are gone."""
         redos: list[Redo] = []
         gone: list[tuple[int, int]] = []
-        records: list[Held] = []
-        strikes: list[Struck] = []
-        before, last, size = self._hw, self._hw, 0
+        before = self._hw
         for number, entries, came_at, struck in bunch.blocks:
             fresh = []
             for entry, offset in zip(entries, came_at, strict=True):
@@ -233,17 +229,8 @@ class LaneRebuild:
                     gone.append(entry[:2])
                 else:
                     fresh.append(complete(entry, record, split(headers_of(record))))
-            fresh_bytes = sum(held.size for held in fresh)
-            many = len(records) + len(fresh) + len(strikes) + len(struck) > REDO_RECORDS_MAX
-            if last > before and (many or size + fresh_bytes > REDO_BYTES_MAX):
-                redos.append(Redo(before, last, records, strikes))
-                before, records, strikes, size = last, [], [], 0
-            records += fresh
-            strikes += struck
-            size += fresh_bytes
-            last = max(last, number)
-        if last > before:
-            redos.append(Redo(before, last, records, strikes))
+            redos.append(Redo(before, number, fresh, struck))
+            before = number
         return redos, gone
 
     # --- accounts -------------------------------------------------------------------------------------------------

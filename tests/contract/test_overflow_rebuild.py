@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from sidecar import overflow_packing
 from sidecar.embedded.valkey import EmbeddedValkey
 from sidecar.overflow import Change, OverflowFull, OverflowLoss, Redo
 from sidecar.overflow_layout import COARSE, FINE, LaneKeys
@@ -108,6 +109,22 @@ def test_a_lane_is_cleared_page_by_page_and_begun_again(
     assert left in ([], [keys.hw.encode()])
     store.redo(LANE, [Redo(0, 2, spread)], NOW_MS)
     assert sorted(read_all(store, 2)) == list(range(1_200))
+
+
+@pytest.mark.parametrize("records_max", [1, 250, 10_000])
+def test_blocks_are_written_as_many_together_as_one_script_may(
+    store: RedisRebuild, monkeypatch: pytest.MonkeyPatch, records_max: int
+) -> None:
+    monkeypatch.setattr(overflow_packing, "BATCH_RECORDS_MAX", records_max)
+    store.reset(LANE, begin=True)
+    store.redo(LANE, [redo(0, 1), redo(1, 2)], NOW_MS)
+    blocks = [redo(number, number + 1) for number in range(5)]
+    for _ in range(2):  # some are there already, then all
+        store.redo(LANE, [*blocks, Redo(5, 7, ())], NOW_MS)
+        assert store.place(LANE) == 7
+        assert sorted(read_all(store, 7)) == list(range(500))
+    with pytest.raises(OverflowLoss):
+        store.redo(LANE, [redo(8, 9)], NOW_MS)
 
 
 def test_a_lane_that_somebody_else_has_begun_is_not_cleared_further(

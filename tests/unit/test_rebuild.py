@@ -200,10 +200,7 @@ def test_what_the_ledger_has_no_more_is_counted_and_named(bench: Bench, caplog: 
     assert bench.lane.overflow_held == 0
 
 
-def test_a_lane_taken_away_is_rebuilt_by_its_next_owner_from_where_the_first_came_to(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("sidecar.rebuild.REDO_RECORDS_MAX", 10)
+def test_a_lane_taken_away_is_rebuilt_by_its_next_owner_from_where_the_first_came_to(bench: Bench) -> None:
     half = 0
 
     def fail(method: str, after: bool) -> None:
