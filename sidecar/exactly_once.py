@@ -33,6 +33,7 @@ from sidecar.outputs import Sweep, make_outputs, swept
 from sidecar.ports import Intake, Time, TransactionalOutput, TransactionalOutputs
 from sidecar.record import LaneId
 from sidecar.sealing import probe_clock, record_block, restore_sealed
+from sidecar.settlement import silence_of
 from sidecar.tally import Tally
 from sidecar.traces import Traces
 from sidecar.transaction import Aborted, Broken, Committed, Ending, Transaction, cause_of, finish
@@ -41,6 +42,7 @@ log = logging.getLogger(__name__)
 
 PATIENCE_S: Final = 1.0  # without all reports by then, the committer finds out why
 RETRY_S: Final = 0.5
+SILENCES_MIN: Final = 2  # in a row: one may be what the brokers had too much of
 
 
 class ExactlyOnce:
@@ -75,6 +77,7 @@ class ExactlyOnce:
         self._fit = Fit()
         self._careful = False  # the last transaction was
         self._alone_sweeps = False  # the third producer, next
+        self._silences = 0  # transactions in a row whose blocks the ledger didn't acknowledge
         self._era = 0  # counts `prepare`: what an earlier one left behind must not go on
         self._prepare_at_s = 0.0
 
@@ -247,6 +250,8 @@ class ExactlyOnce:
             self._break(problem)
 
     def _committed(self, transaction: Transaction) -> None:
+        self.problem = ""
+        self._silences = 0
         if self.traces is not None:
             self.traces.put(transaction.generation, self.time.now_ms())
         for block in transaction.blocks:
@@ -272,6 +277,10 @@ class ExactlyOnce:
             if block.error is not None and block.error.name() in OF_RECORDS:
                 raise LedgerError(f"the ledger refused a block of {block.lane.id}: {block.error}")
             restore_sealed(block.lane, block.seal)
+        silent = transaction.stuck and any(block.sent and block.written is None for block in transaction.blocks)
+        self._silences = self._silences + 1 if silent else 0
+        if self._silences >= SILENCES_MIN:
+            self.problem = silence_of(self._ledger)
         for lane, _ in transaction.states:
             lane.uncommitted = True
         if not transaction.doomed:

@@ -13,7 +13,8 @@ A crash between 1 and 4 repeats what was emitted since the last block, and never
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from math import inf
+from typing import Any, Final, Protocol
 
 from sidecar.block import encode
 from sidecar.commit import encode_metadata
@@ -26,6 +27,8 @@ from sidecar.record import LaneId
 from sidecar.sealing import Seal, commit_state, has_news, probe_clock, record_block, seal_of, take_sealed
 from sidecar.tally import Tally
 from sidecar.traces import Traces
+
+SILENCE_MS: Final = 5_000  # a ledger that takes longer is a problem
 
 
 class Settlement(Protocol):
@@ -65,6 +68,11 @@ class Settlement(Protocol):
         """Let go of threads. Twice is harmless."""
 
 
+def silence_of(ledger: LedgerTopic) -> str:
+    """The problem of a ledger that doesn't acknowledge."""
+    return f"the ledger topic {ledger.name} does not acknowledge: nothing is settled until it does"
+
+
 class BlockReport:
     """One block on its way to the ledger; its delivery report makes its content a fact."""
 
@@ -83,6 +91,7 @@ class BlockReport:
             self.owner.failure = LedgerError(f"the ledger refused a block of {self.lane.id}: {error.str()}")
             return
         self.owner.time.observe(self.sent_boot_ms, message.timestamp()[1], self.owner.time.boot_ms())
+        self.owner.waiting.pop(self, None)
         lane, seal = self.lane, self.seal
         lane.blocks_in_flight -= 1
         if lane.dropped:
@@ -115,6 +124,7 @@ class AtLeastOnce:
         self.tally = tally
         self.time = time
         self.failure: LedgerError | None = None
+        self.waiting: dict[BlockReport, None] = {}  # blocks in the order in which they were sent
         self._outputs = outputs
         self._intake = intake
         self._ledger = ledger
@@ -143,6 +153,8 @@ class AtLeastOnce:
             self._closed.append(self.open)
             self.open = Generation(*self._outputs)
         self._collect()
+        sent_boot_ms = next((report.sent_boot_ms for report in self.waiting), inf)
+        self.problem = silence_of(self._ledger) if self.time.boot_ms() - sent_boot_ms > SILENCE_MS else ""
         probe_clock(lanes, self.time)
         for lane in lanes:
             if not self._seal_all(lane, now_ms):
@@ -204,5 +216,6 @@ class AtLeastOnce:
         seal = seal_of(lane, now_ms, self._ledger.group)
         report = BlockReport(self, lane, seal)
         self._ledger.append(self._outputs[0], lane.id, encode(seal.block), report.report)
+        self.waiting[report] = None
         lane.blocks_in_flight += 1
         take_sealed(lane, seal)

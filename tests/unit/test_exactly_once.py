@@ -10,6 +10,7 @@ from sidecar.exactly_once import PATIENCE_S, ExactlyOnce
 from sidecar.fitting import GROW_S
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_kafka import FakeRecord
+from tests.simulation.replica import LEDGER
 from tests.unit.engine_bench import Bench
 
 
@@ -227,6 +228,26 @@ def test_what_is_due_for_a_dead_target_is_overdue_and_what_is_far_is_held() -> N
     bench.run(500)
     stats = bench.replica.publisher.publish(bench.clock.now_ms)
     assert (stats.oldest_overdue_ms, stats.suspended) == (0, ())
+
+
+@pytest.mark.parametrize("trouble", [str, None], ids=["exactly once", "at least once"])
+def test_a_ledger_that_does_not_acknowledge_is_named_until_it_does(trouble: Callable[[], str] | None) -> None:
+    bench = Bench(trouble=trouble)
+    bench.run(1_000)
+
+    def problems() -> tuple[str, ...]:
+        return bench.replica.publisher.publish(bench.clock.now_ms).problems
+
+    bench.broker.short.add(LEDGER.name)
+    bench.send(b"value", 0)
+    bench.wait_until(problems)
+    for _ in range(400):
+        bench.step(50)
+        assert [problem for problem in problems() if LEDGER.name in problem]
+    bench.broker.short.clear()
+    bench.wait_until(lambda: not problems())
+    bench.run(1_000)
+    assert (len(seen(bench)), bench.lane.imbalance) == (1, 0)
 
 
 def test_an_aborted_transaction_is_emitted_again() -> None:
