@@ -162,7 +162,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         TRANSACTIONS,
     ),
     "a lost partition's transaction is committed": Mutant(
-        "exactly_once.py",
+        "filling.py",
         "            transaction.doomed = True\n            return\n",
         "            pass\n",
         TRANSACTIONS,
