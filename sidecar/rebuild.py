@@ -239,7 +239,8 @@ class LaneRebuild:
         """Count what Redis has now."""
         plan, settled = self.plan, self._settled
         page = self._store.places(plan.lane, self._read_to, READ_BACK_RECORDS_MAX, plan.acknowledged)
-        self._there.add([place for place in map(_place, page.records) if place[1] not in settled], plan)
+        places = list(map(_place, page.records))
+        self._there.add([place for place in places if place[1] not in settled] if settled else places, plan)
         self._read_to = page.cursor
         if page.cursor.offset == OFFSET_MAX:
             self._reconcile()

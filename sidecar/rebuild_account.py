@@ -89,7 +89,10 @@ class Account:
         """Count these (due, offset)."""
         cursor, skip = plan.cursor, plan.skip
         self.records += len(places)
-        self.beyond += sum(place > cursor and place[1] not in skip for place in places)
+        if skip or min(places, default=cursor) <= cursor:
+            self.beyond += sum(place > cursor and place[1] not in skip for place in places)
+        else:
+            self.beyond += len(places)
         self.digest = (self.digest + sum(map(hash, places))) & DIGEST_MASK  # of integers: the same in each process
 
     def agrees(self, other: "Account") -> bool:
