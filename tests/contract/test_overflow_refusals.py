@@ -292,10 +292,10 @@ def test_a_slot_that_moves_to_another_node_of_the_cluster(cluster: RedisServer) 
         for _ in range(20):
             engine.turn()
     assert moved > 1
+    engine.turn_until(lambda: "asking" in commands_called(cluster))  # a right that nothing else needs
     for client in (target, source, *clients):
         client.execute_command("CLUSTER SETSLOT", slot, "NODE", ids[target])
     engine.is_back()
-    assert "asking" in commands_called(cluster)  # a right that nothing else needs
     assert int(target.get(key) or 0) == engine.lane.number
     engine.turn_until(lambda: len(engine.in_wheel) >= BLOCK)
     for client in clients:
