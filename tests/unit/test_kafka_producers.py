@@ -3,7 +3,7 @@
 import logging
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -63,7 +63,8 @@ def test_who_is_fenced_off_says_so_whatever_reports_come_with_it(
     produce(1)
     assert fenced.flush(ANSWER_S) == 0
     other.init(ANSWER_S)
-    produce(500)
+    with suppress(KafkaException):  # on a busy machine the client may know before it has them all
+        produce(500)
 
     with pytest.raises(KafkaException, match="fenced by newer producer") as raised:
         serve_for_ever(call)
