@@ -11,6 +11,7 @@ reports := reports
 # Tests of processes and services, and Spark: after the others, which compute all the time and would slow them.
 waiting := tests/integration tests/pipeline
 pytest := $(venv)/bin/pytest
+classes := build/kafka-classes.jsa
 
 # Where this is set, every start of pytest compiles all tests anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -53,7 +54,7 @@ run: setup ## Start everything on this machine with a live demo
 	@$(venv)/bin/tickover demo
 
 .PHONY: test
-test: system-packages setup setup-pipeline check docker ## Run every check and every test, those on real Kafka and Redis included
+test: system-packages setup setup-pipeline check docker $(classes) ## Run every check and every test, those on real Kafka and Redis included
 	@mkdir -p $(reports) && rm -f $(reports)/*.xml
 	@status=0; \
 	export TICKOVER_TEST_SIM_SEEDS=$${TICKOVER_TEST_SIM_SEEDS:-250}; \
@@ -68,7 +69,7 @@ test-fast: setup ## Run the quick ones of the tests that need no service, with f
 		$(pytest) -m "not integration and not slow" --hypothesis-profile=fast -n 2 --dist loadfile
 
 .PHONY: integration
-integration: system-packages setup setup-pipeline docker ## Run only the tests that need Kafka, Redis or Docker
+integration: system-packages setup setup-pipeline docker $(classes) ## Run only the tests that need Kafka, Redis or Docker
 	@$(pytest) -m integration
 
 .PHONY: integration-reference
@@ -161,6 +162,10 @@ system-packages: ## Install the Debian packages that the tests use (as root; els
 docker:
 	@{ tests/services/dockerd start && PYTHON=$(venv)/bin/python tests/images/build; } \
 		|| echo "tests in containers are left out" >&2
+
+$(classes): sidecar/embedded/pom.xml | setup
+	@echo "making an archive of Kafka's classes, for quicker brokers"
+	@$(venv)/bin/python -m tests.services.class_archive || echo "brokers take longer to start" >&2
 
 .PHONY: release
 release: setup ## Make a release but for publishing it: build, install, run, audit, licences, chart, into reports/release

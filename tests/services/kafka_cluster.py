@@ -9,7 +9,8 @@ from unittest.mock import patch
 
 from broker.settings import RACK_AWARE
 from sidecar.embedded.maven import MavenKafka
-from tests.services.kafka_servers import JAVA_OPTIONS, PROPERTIES, send_signal
+from tests.services.class_archive import JAVA_OPTIONS
+from tests.services.kafka_servers import PROPERTIES, send_signal
 
 NODES = 3
 CLUSTER_ID = "5L6g3nShT-eMCtK--X86sw"

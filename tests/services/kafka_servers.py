@@ -17,6 +17,7 @@ from testcontainers.core.container import DockerContainer
 from sidecar.embedded.child import free_port
 from sidecar.embedded.maven import MavenKafka
 from sidecar.embedded.reference import PROGRAM, ReferenceKafka
+from tests.services.class_archive import JAVA_OPTIONS
 from tests.services.waiting import wait_until
 
 DOCKER = {"timeout": 300}  # of the engine's client: containers start slowly on a busy machine
@@ -27,8 +28,6 @@ STOP_TIMEOUT_S = 60
 
 # Short session timeouts let tests see a member's death soon; the group's own default stays the client's.
 PROPERTIES = {"group.min.session.timeout.ms": "1000"}
-# A broker lives for a minute or two here: to compile its code well takes longer than it saves.
-JAVA_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 _DOCKER_SOCKET = "/var/run/docker.sock"
 _CONTAINER_PORT = 9092

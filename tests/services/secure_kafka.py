@@ -31,8 +31,9 @@ from sidecar.access.kafka_rights import Right
 from sidecar.embedded.child import free_port
 from sidecar.embedded.maven import _LOG4J, MavenKafka
 from tests.services.certificates import Authority
+from tests.services.class_archive import JAVA_OPTIONS
 from tests.services.kafka import ANSWER_TIMEOUT_S, Kafka
-from tests.services.kafka_servers import JAVA_OPTIONS, PROPERTIES
+from tests.services.kafka_servers import PROPERTIES
 from tests.unit.oidc_world import AUDIENCE, RSA_KEY, claims, jwk, signed
 
 LOGIN = "org.apache.kafka.common.security"
