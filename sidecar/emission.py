@@ -89,7 +89,7 @@ class Emitter:
     def emit(self, now_ms: int, budget: int) -> int:
         """See to at most `budget` records; hand over what the settlement has room for. A full queue ends it early."""
         returned, settlement = self.returned, self.settlement
-        returned.again.extend(self._targets.step(now_ms))
+        returned.again.take_all(self._targets.step(now_ms))
         sent = 0
         if not self._is_full:
             for lane, records in self.gate.let_through(now_ms, returned.room_of):
@@ -196,7 +196,7 @@ class Emitter:
             return
         count = self._targets.count_for(parcel, now_ms)
         if count is None and not self._targets.absent(parcel.target, now_ms):
-            self._targets.wait(parcel.target, lane, parcel)
+            self._targets.wait(lane, parcel)
         elif count is None or parcel.target_partition >= count:
             detail = no_target(parcel, count)
             no_place = quarantined(self._quarantine, lane, parcel, "unknown_target", detail)
@@ -225,7 +225,7 @@ class Emitter:
         held = arrival.held
         count = self._targets.count_for(held, now_ms)
         if count is None and not self._targets.absent(held.target, now_ms):
-            self._targets.wait(held.target, lane, arrival)
+            self._targets.wait(lane, arrival)
         elif count is None or held.target_partition >= count:
             detail = no_target(held, count)
             headers = quarantine_headers(arrival.headers, lane.here + b"%d" % held.offset, "unknown_target", detail)
@@ -246,7 +246,7 @@ class Emitter:
         elif not known:
             if self._targets.absent(topic, now_ms):
                 self.problem = f"no quarantine topic {topic}, or no right to write to it: `tickover doctor` says how"
-            self._targets.wait(topic, lane, departure)
+            self._targets.wait(lane, departure)
         elif topic in self.returned.one_by_one and not alone:
             self.returned.waiting_alone.append(lane, departure)
         elif self._produce(lane, departure, topic, ANY_PARTITION, departure.headers, alone):

@@ -3,7 +3,7 @@ against the wheel's limits.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from sidecar.codec import header_bytes
 from sidecar.lane import Lane
@@ -45,6 +45,12 @@ class Parcels:
         for lane, parcel in items:
             self.append(lane, parcel)
 
+    def take_all(self, others: "Parcels") -> None:
+        """All of another queue, at the end. That one is of no use afterwards."""
+        self._queue.extend(others._queue)
+        self._held += others._held
+        self.bytes += others.bytes
+
     def popleft(self) -> tuple[Lane, Parcel]:
         """Take the next one. Raises IndexError when there is none."""
         item = self._queue.popleft()
@@ -61,6 +67,64 @@ class Parcels:
     def without(self, lanes: set[Lane]) -> "Parcels":
         """The same but for what belongs to these lanes."""
         return Parcels(item for item in self._queue if item[0] not in lanes)
+
+
+class ByTopic:
+    """A queue for each topic they are to go to, none of them empty."""
+
+    __slots__ = ("_queues",)
+
+    def __init__(self) -> None:
+        self._queues: dict[str, Parcels] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._queues.values()))
+
+    def __bool__(self) -> bool:
+        return bool(self._queues)
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._queues
+
+    @property
+    def topics(self) -> Collection[str]:
+        """Those that have a queue, the one that is next first."""
+        return self._queues.keys()
+
+    def append(self, lane: Lane, parcel: Parcel) -> None:
+        """One more, at the end of its topic's queue."""
+        self._queues.setdefault(topic_of(parcel), Parcels()).append(lane, parcel)
+
+    def pop(self, topic: str) -> Parcels:
+        """All of one topic's, out of here."""
+        return self._queues.pop(topic, None) or Parcels()
+
+    def put_back(self, topic: str, queue: Parcels) -> None:
+        """These before what came for this topic meanwhile. The other topics are next."""
+        queue.take_all(self.pop(topic))
+        if queue:
+            self._queues[topic] = queue
+
+    def drop(self, lanes: set[Lane]) -> None:
+        """Forget what belongs to these lanes."""
+        queues = {topic: queue.without(lanes) for topic, queue in self._queues.items()}
+        self._queues = {topic: queue for topic, queue in queues.items() if queue}
+
+    @property
+    def bytes(self) -> int:
+        """Of all of them."""
+        return sum(queue.bytes for queue in self._queues.values())
+
+    def oldest_due_ms(self) -> int:
+        """Due time of the record that was held and has waited longest, -1 when there is none."""
+        return earliest(queue.oldest_due_ms() for queue in self._queues.values())
+
+
+def topic_of(parcel: Parcel) -> str:
+    """Where a record is to go."""
+    if isinstance(parcel, Departure):
+        return parcel.topic
+    return (parcel.held if isinstance(parcel, Arrival) else parcel).target
 
 
 def earliest(dues_ms: Iterable[int]) -> int:

@@ -7,7 +7,6 @@ refused, of a batch ----> one by one ----> taken
 
 import logging
 from collections.abc import Callable
-from itertools import chain
 from typing import Any, Final
 
 from sidecar import departure as way
@@ -16,7 +15,7 @@ from sidecar.failures import take_failed
 from sidecar.generation import Generation
 from sidecar.in_order import InOrder
 from sidecar.lane import Lane
-from sidecar.parcels import Parcel, Parcels, earliest
+from sidecar.parcels import ByTopic, Parcel, Parcels, earliest, topic_of
 from sidecar.record import Arrival, Departure, Held
 from sidecar.targets import Targets
 
@@ -24,13 +23,6 @@ log = logging.getLogger(__name__)
 
 ALONE_MAX: Final = 500  # records sent one by one at a time, where the brokers acknowledge as many in time
 ROOM_MAX: Final = 1_000  # of one target in one turn
-
-
-def topic_of(parcel: Parcel) -> str:
-    """Where a record is to go."""
-    if isinstance(parcel, Departure):
-        return parcel.topic
-    return (parcel.held if isinstance(parcel, Arrival) else parcel).target
 
 
 class Returned:
@@ -42,9 +34,9 @@ class Returned:
 
     def __init__(self, targets: Targets, quarantine: str, transactional: bool) -> None:
         self.again = Parcels()
-        self.waiting_alone = Parcels()  # each to be sent in a batch of its own
+        self.waiting_alone = ByTopic()  # each to be sent in a batch of its own
         self.one_by_one: set[str] = set()  # topics that take less than a batch: their records are always sent alone
-        self._alone_max = ALONE_MAX  # halved while one of several spoils a transaction and nobody says which
+        self._alone_max: dict[str, int] = {}  # by topic, halved while one of several spoils a transaction, unnamed
         self._alone_fits = ALONE_MAX  # so many were acknowledged in time lately: slow brokers need a request for each
         self._sick: set[str] = set()  # topics that did not acknowledge: tried apart from others until they do
         self._refused_for_size: set[str] = set()  # topics that refused a batch and, so far, no single record
@@ -145,38 +137,39 @@ class Returned:
 
     def emit_alone(self, now_ms: int) -> None:
         """Hand records to the producer that sends them one by one: those for one topic at a time."""
-        topic = topic_of(self.waiting_alone.first[1])
-        others: list[tuple[Lane, Parcel]] = []
-        sent, most = 0, min(self._alone_max, self._alone_fits)
+        topic = next(iter(self.waiting_alone.topics))
+        queue = self.waiting_alone.pop(topic)
+        most = min(self._alone_max.get(topic, ALONE_MAX), self._alone_fits, len(queue))
         try:
-            while self.waiting_alone and sent < most:
-                lane, parcel = self.waiting_alone.first
-                if topic_of(parcel) == topic:
-                    self.emit_one(lane, parcel, now_ms, True)
-                    sent += 1
-                else:
-                    others.append((lane, parcel))
-                self.waiting_alone.popleft()
+            for _ in range(most):
+                self.emit_one(*queue.first, now_ms, True)
+                queue.popleft()
         except BufferError:
             pass  # the rest of them later
         finally:
-            self.waiting_alone.extend(others)
+            self.waiting_alone.put_back(topic, queue)
 
     def suspect(self, generation: Generation, cause: Any, careful: bool) -> None:
-        """Nobody says which record spoilt a transaction. One by one, and one topic at a time, it is found."""
+        """Nobody says which record spoilt a transaction. By halves, and one topic at a time, it is found: these come
+        before what arrives meanwhile, else a half would never get smaller.
+        """
         suspects: list[tuple[Lane, Held | Departure]] = [*generation.departures]
         suspects += [(lane, held) for lane, batch, _ in generation.batches for held in batch]
         generation.batches, generation.departures = [], []
-        one_topic = len({topic_of(parcel) for _, parcel in suspects}) == 1  # not where one of them has expired
-        found = careful and (len(suspects) == 1 or (one_topic and cause.name() == way.REFUSED_TOPIC))
-        self._alone_max = max(len(suspects) // 2, 1) if careful and not found else ALONE_MAX
+        topics = {topic_of(parcel) for _, parcel in suspects}  # several where one of them has expired
+        found = careful and (len(suspects) == 1 or (len(topics) == 1 and cause.name() == way.REFUSED_TOPIC))
+        most = max(len(suspects) // 2, 1) if careful and not found else ALONE_MAX
+        self._alone_max.update(dict.fromkeys(topics, most))
+        back = ByTopic()
         for lane, parcel in suspects:
             if lane.dropped:
                 continue
             if found:
                 self.refuse(lane, parcel, cause, alone=True)
-            else:
-                self._alone(lane, parcel)
+            elif not self.in_order.came_back(lane, parcel, alone=True):
+                back.append(lane, parcel)
+        for topic in [*back.topics]:
+            self.waiting_alone.put_back(topic, back.pop(topic))
 
     def take_back(self, generation: Generation, careful: bool) -> None:
         """Emit all of an aborted generation again."""
@@ -196,7 +189,7 @@ class Returned:
         """A topic that refuses batches and takes their records one by one gets them so from now on."""
         if not (generation.batches or generation.departures):
             return  # all of them wait for their targets: nothing has passed
-        waiting = {topic_of(parcel) for _, parcel in self.waiting_alone} | self.in_order.topics_alone()
+        waiting = {*self.waiting_alone.topics, *self.in_order.topics_alone()}
         topics = {topic_of(held) for _, batch, _ in generation.batches for held in batch}
         topics |= {topic_of(departure) for _, departure in generation.departures}
         recovered = topics & self._sick
@@ -207,15 +200,14 @@ class Returned:
         self._no_longer_alone(recovered - self._refused_for_size)
         self.one_by_one |= (topics & self._refused_for_size) - waiting
         self._refused_for_size -= topics - waiting
-        self._alone_max = ALONE_MAX
+        for topic in topics:
+            self._alone_max.pop(topic, None)
         self._alone_fits = min(2 * self._alone_fits, ALONE_MAX)
 
     def _no_longer_alone(self, topics: set[str]) -> None:
         """What waits for these goes in batches again, which cost slow brokers far less."""
-        if topics:
-            alone, self.waiting_alone = self.waiting_alone, Parcels()
-            for lane, parcel in alone:
-                (self.again if topic_of(parcel) in topics else self.waiting_alone).append(lane, parcel)
+        for topic in sorted(topics):
+            self.again.take_all(self.waiting_alone.pop(topic))
 
     def goes_at_once(self, held: Held, now_ms: int) -> bool:
         """Whether a record would be handed over now, with others of its target."""
@@ -231,8 +223,10 @@ class Returned:
         """
         if topic in self._targets.partitions and topic not in self._sick:
             return ROOM_MAX
-        waiting = (parcel for _, parcel in chain(self.waiting_alone, self.again) if not isinstance(parcel, Arrival))
-        return 0 if self._targets.has_waiting(topic) or topic in map(topic_of, waiting) else 1
+        if self._targets.has_waiting(topic) or topic in self.waiting_alone:
+            return 0
+        returned = (parcel for _, parcel in self.again if not isinstance(parcel, Arrival))
+        return 0 if topic in map(topic_of, returned) else 1
 
     @property
     def count(self) -> int:
@@ -255,4 +249,5 @@ class Returned:
 
     def drop(self, lanes: set[Lane]) -> None:
         """Forget the records of lanes that were revoked."""
-        self.again, self.waiting_alone = self.again.without(lanes), self.waiting_alone.without(lanes)
+        self.again = self.again.without(lanes)
+        self.waiting_alone.drop(lanes)

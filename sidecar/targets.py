@@ -9,7 +9,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Final
 
 from sidecar.lane import Lane
-from sidecar.parcels import Parcel, Parcels, earliest
+from sidecar.parcels import ByTopic, Parcel, Parcels
 from sidecar.ports import NO_ANSWER
 from sidecar.record import Held
 
@@ -41,7 +41,7 @@ class Targets:
         self._suspended: dict[str, tuple[int, int]] = {}  # until when, and for how long
         self._now_ms = 0
         self._again_ms = 0  # not before: brokers did not answer
-        self._waiting: dict[str, Parcels] = {}
+        self._waiting = ByTopic()
 
     def count_for(self, held: Held, now_ms: int) -> int | None:
         """How many partitions this record's target has; None: not known, or it may have more by now than it had."""
@@ -57,9 +57,9 @@ class Targets:
         """True when the cluster said a moment ago that there is no such topic."""
         return now_ms - self._absent_ms.get(topic, -ANSWER_AGE_MAX_MS) < ANSWER_AGE_MAX_MS
 
-    def wait(self, topic: str, lane: Lane, parcel: Parcel) -> None:
+    def wait(self, lane: Lane, parcel: Parcel) -> None:
         """Keep one record until the cluster has said what it knows of its topic."""
-        self._waiting.setdefault(topic, Parcels()).append(lane, parcel)
+        self._waiting.append(lane, parcel)
 
     def forget(self, topic: str) -> None:
         """An emission was refused as if the topic were gone: ask again at the next record."""
@@ -90,17 +90,15 @@ class Targets:
         """Topics that don't acknowledge, by name: their records wait, or are tried just now."""
         return sorted(topic for topic, (until_ms, _) in self._suspended.items() if now_ms < until_ms + TRY_MAX_MS)
 
-    def step(self, now_ms: int) -> list[tuple[Lane, Parcel]]:
+    def step(self, now_ms: int) -> Parcels:
         """Records whose question was answered. Each is emitted again, which now finds the answer."""
         self._now_ms = now_ms
-        if not self._waiting:
-            return []
-        for topic in self._waiting:
+        answered = Parcels()
+        for topic in self._waiting.topics:
             if now_ms < self._suspended.get(topic, (0, 0))[0]:
                 continue
             if topic not in self._asking and now_ms >= self._again_ms and not self.absent(topic, now_ms):
                 self._asking[topic] = self._executor.submit(self._ask, topic)
-        answered: list[tuple[Lane, Parcel]] = []
         for topic in [topic for topic, future in self._asking.items() if future.done()]:
             count = self._asking.pop(topic).result()
             if count == NO_ANSWER:
@@ -113,31 +111,30 @@ class Targets:
             else:
                 self.forget(topic)
                 self._absent_ms[topic] = now_ms
-            answered += self._waiting.pop(topic)
+            answered.take_all(self._waiting.pop(topic))
         return answered
 
     def drop(self, lanes: set[Lane]) -> None:
         """Forget the records of lanes that were revoked."""
-        for topic, waiting in self._waiting.items():
-            self._waiting[topic] = waiting.without(lanes)
+        self._waiting.drop(lanes)
 
     def has_waiting(self, topic: str) -> bool:
         """Whether a record waits for what the cluster knows of this topic."""
-        return bool(self._waiting.get(topic))
+        return topic in self._waiting
 
     @property
     def count(self) -> int:
         """How many records wait for an answer."""
-        return sum(map(len, self._waiting.values()))
+        return len(self._waiting)
 
     @property
     def bytes(self) -> int:
         """What these take."""
-        return sum(waiting.bytes for waiting in self._waiting.values())
+        return self._waiting.bytes
 
     def oldest_due_ms(self) -> int:
         """Due time of the record that has waited longest, -1 when none that is due waits."""
-        return earliest(waiting.oldest_due_ms() for waiting in self._waiting.values())
+        return self._waiting.oldest_due_ms()
 
     def stop(self) -> None:
         """End the asking thread. Twice is harmless."""

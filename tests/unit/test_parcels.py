@@ -5,16 +5,16 @@ from hypothesis import strategies as st
 
 from sidecar.departure import dead
 from sidecar.lane import Lane
-from sidecar.parcels import Parcels, size_of
+from sidecar.parcels import ByTopic, Parcels, size_of, topic_of
 from sidecar.record import Arrival, Held, LaneId, Position
 from sidecar.wheel import Wheel
 
 LANES = [Lane(LaneId("in", number), 0, Wheel(0, 1), Position(0, 0), ledger_start=0) for number in range(2)]
 
 
-def held(offset: int) -> Held:
+def held(offset: int, target: str = "mail") -> Held:
     headers: list[tuple[str, bytes | None]] = [("name", b"four"), ("null", None)]
-    return Held(0, offset, "mail", -1, None, bytes(offset), headers, "p@1", None, 0, -1, [], -1, "", offset + 12)
+    return Held(0, offset, target, -1, None, bytes(offset), headers, "p@1", None, 0, -1, [], -1, "", offset + 12)
 
 
 def test_a_parcel_takes_its_key_value_and_headers_however_it_leaves() -> None:
@@ -41,3 +41,30 @@ def test_a_queue_knows_what_all_in_it_take(steps: list[int | str]) -> None:
             queue.append(*model[-1])
         assert list(queue) == model
         assert (len(queue), queue.bytes) == (len(model), sum(record.size for _, record in model))
+
+
+@given(st.lists(st.tuples(st.integers(0, 100), st.sampled_from(["mail", "push", "serve mail", "serve push", "drop"]))))
+def test_topics_have_queues_of_their_own_and_take_turns(steps: list[tuple[int, str]]) -> None:
+    queues = ByTopic()
+    model: dict[str, list[tuple[Lane, Held]]] = {}
+    for number, step in steps:
+        if step == "drop":
+            queues.drop({LANES[0]})
+            kept = {topic: [item for item in items if item[0] is not LANES[0]] for topic, items in model.items()}
+            model = {topic: items for topic, items in kept.items() if items}
+        elif step.startswith("serve"):
+            topic = step.split()[1]
+            queue, items = queues.pop(topic), model.pop(topic, [])
+            assert list(queue) == items
+            late = (LANES[0], held(number, topic))
+            queues.append(*late)
+            queues.put_back(topic, queue)
+            model[topic] = [*items, late]
+        else:
+            queues.append(LANES[number % 2], held(number, step))
+            model.setdefault(step, []).append((LANES[number % 2], held(number, step)))
+        records = [record for items in model.values() for _, record in items]
+        assert list(queues.topics) == list(model)
+        assert (len(queues), queues.bytes) == (len(records), sum(record.size for record in records))
+        assert all(topic in queues for topic in map(topic_of, records))
+        assert bool(queues) == bool(records)

@@ -120,6 +120,28 @@ def test_slow_brokers_get_as_many_one_by_one_as_they_acknowledge_in_time() -> No
     assert sorted([*in_batches, *(one.offset for one in passed)]) == list(range(600))
 
 
+def test_the_one_at_fault_is_found_while_more_keeps_coming_for_its_target_and_for_others() -> None:
+    bench = Bench()
+    poison = held(0)
+    bench.returned.suspect(bench.generation([poison, *map(held, range(1, 400))]), TOO_LARGE, careful=False)
+    numbers = iter(range(400, 1_000_000))
+    for _ in range(60):
+        for target in ("mail", "other"):
+            for _ in range(300):
+                bench.returned.waiting_alone.append(LANE, held(next(numbers), target))
+        sent = bench.attempt()
+        assert len({one.target for one in sent}) == 1
+        if poison not in sent:
+            bench.returned.passed_alone(bench.generation(sent))
+        else:
+            bench.returned.suspect(bench.generation(sent), TOO_LARGE, careful=True)
+            if sent == [poison]:
+                break
+    [(_, departure)] = bench.returned.again
+    assert isinstance(departure, Departure)
+    assert (departure.offset, departure.reason) == (0, "too_large")
+
+
 def test_what_only_the_transaction_was_at_fault_for_is_tried_again() -> None:
     bench = Bench()
     generation = bench.generation([held(1)])

@@ -44,7 +44,7 @@ def cluster_fixture() -> Cluster:
 def test_many_records_one_question(cluster: Cluster) -> None:
     cluster.topics["mail"] = 3
     for offset in range(5):
-        cluster.targets.wait("mail", LANE, held(offset))
+        cluster.targets.wait(LANE, held(offset))
     assert cluster.targets.count == 5
     assert cluster.settle(NOW_MS) == [0, 1, 2, 3, 4]
     assert cluster.asked == ["mail"]
@@ -53,11 +53,11 @@ def test_many_records_one_question(cluster: Cluster) -> None:
 
 
 def test_no_is_believed_for_a_while(cluster: Cluster) -> None:
-    cluster.targets.wait("mail", LANE, held(1))
+    cluster.targets.wait(LANE, held(1))
     assert cluster.settle(NOW_MS) == [1]
     assert cluster.targets.absent("mail", NOW_MS + ANSWER_AGE_MAX_MS - 1)
     assert not cluster.targets.absent("mail", NOW_MS + ANSWER_AGE_MAX_MS)
-    cluster.targets.wait("mail", LANE, held(2))
+    cluster.targets.wait(LANE, held(2))
     assert cluster.settle(NOW_MS + 1) == []
     cluster.topics["mail"] = 1
     assert cluster.settle(NOW_MS + ANSWER_AGE_MAX_MS) == [2]
@@ -66,7 +66,7 @@ def test_no_is_believed_for_a_while(cluster: Cluster) -> None:
 
 def test_no_answer_is_no_no(cluster: Cluster) -> None:
     cluster.topics["mail"] = NO_ANSWER
-    cluster.targets.wait("mail", LANE, held(1))
+    cluster.targets.wait(LANE, held(1))
     assert cluster.settle(NOW_MS) == []
     assert not cluster.targets.absent("mail", NOW_MS)
     assert cluster.settle(NOW_MS + 1) == []
@@ -80,15 +80,15 @@ def test_a_topic_that_seems_gone_is_asked_about_again(cluster: Cluster) -> None:
     cluster.targets.forget("mail")
     assert "mail" not in cluster.targets.partitions
     cluster.topics["mail"] = 4
-    cluster.targets.wait("mail", LANE, held(1))
+    cluster.targets.wait(LANE, held(1))
     assert cluster.settle(NOW_MS) == [1]
     assert cluster.targets.partitions["mail"] == 4
 
 
 def test_revoked_lanes_take_their_records_with_them(cluster: Cluster) -> None:
     cluster.topics["mail"] = 1
-    cluster.targets.wait("mail", LANE, held(1))
-    cluster.targets.wait("mail", OTHER, held(2))
+    cluster.targets.wait(LANE, held(1))
+    cluster.targets.wait(OTHER, held(2))
     cluster.targets.drop({LANE})
     assert cluster.settle(NOW_MS) == [2]
     cluster.targets.stop()
@@ -98,13 +98,13 @@ def test_revoked_lanes_take_their_records_with_them(cluster: Cluster) -> None:
 def test_a_partition_that_was_not_there_is_asked_about_again(cluster: Cluster) -> None:
     wanted = held(1)._replace(target_partition=2)
     cluster.topics["mail"] = 1
-    cluster.targets.wait("mail", LANE, wanted)
+    cluster.targets.wait(LANE, wanted)
     assert cluster.settle(NOW_MS) == [1]
     assert cluster.targets.count_for(wanted, NOW_MS + ANSWER_AGE_MAX_MS - 1) == 1, "believed for a while"
     assert cluster.targets.count_for(held(2), NOW_MS + ANSWER_AGE_MAX_MS) == 1, "who asks for none has no question"
     assert cluster.targets.count_for(wanted, NOW_MS + ANSWER_AGE_MAX_MS) is None
     cluster.topics["mail"] = 3
-    cluster.targets.wait("mail", LANE, wanted)
+    cluster.targets.wait(LANE, wanted)
     assert cluster.settle(NOW_MS + ANSWER_AGE_MAX_MS) == [1]
     assert cluster.targets.count_for(wanted, NOW_MS + ANSWER_AGE_MAX_MS) == 3
 
@@ -115,7 +115,7 @@ def test_a_topic_that_does_not_acknowledge_is_tried_again_after_a_while_that_gro
     for _ in range(6):
         cluster.targets.step(now_ms)
         cluster.targets.suspend("mail")
-        cluster.targets.wait("mail", LANE, held(1))
+        cluster.targets.wait(LANE, held(1))
         started_ms = now_ms
         while not cluster.settle(now_ms):
             now_ms += 100
@@ -126,6 +126,6 @@ def test_a_topic_that_does_not_acknowledge_is_tried_again_after_a_while_that_gro
     cluster.targets.recovered("mail")
     assert cluster.targets.suspended(now_ms) == []
     cluster.targets.suspend("mail")
-    cluster.targets.wait("mail", LANE, held(1))
+    cluster.targets.wait(LANE, held(1))
     assert cluster.settle(now_ms + 4_900) == []
     assert cluster.settle(now_ms + 5_000) == [1]
