@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -96,6 +97,7 @@ class PolicyReader:
                 problem = "no answer"
             except KafkaException as error:
                 bounds, problem = None, str(error.args[0])
+                self._look_again(consumer)
             if bounds is not None:
                 return bounds
             if self._stopping.wait(POLL_S) or time.monotonic() > deadline_s:
@@ -160,6 +162,12 @@ class PolicyReader:
                 self._trouble = ""
         except KafkaException as error:
             self._trouble = str(error.args[0])
+            self._look_again(consumer)
+
+    def _look_again(self, consumer: Consumer) -> None:
+        """The client may believe for minutes what a broker that had just started said of the topic."""
+        with suppress(KafkaException):
+            consumer.list_topics(self._topic.topic, timeout=ASK_TIMEOUT_S)
 
     def _note_error(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN or error.fatal():

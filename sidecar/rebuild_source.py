@@ -56,7 +56,7 @@ class KafkaSourceLog:
                 self._go_to(lane, first)
                 self._read(frozenset(offsets), last, found)
         except KafkaException as error:
-            self._lane = None
+            self._lane = self._consumer = None  # it may believe for minutes what a starting broker said of a topic
             raise SourceUnavailable(f"no answer about {lane}: {error.args[0].str()}") from error
         return found
 

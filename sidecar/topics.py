@@ -156,6 +156,9 @@ class KafkaLedgerLog:
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART and self._is_gone():
                 raise LedgerError(f"the ledger topic {self._topic} is gone: it was deleted") from error
+            self._consumer = (
+                None  # it may believe for minutes what a starting broker said: the next try is with another
+            )
             raise LedgerUnavailable(f"no answer about {self._topic}/{partition}: {error.args[0].str()}") from error
         return low, high
 

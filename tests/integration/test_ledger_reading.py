@@ -1,13 +1,20 @@
 """A recovery reads the ledger while other processes write to it."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import NewPartitions
 
+from policies.reader import PolicyReader
 from sidecar.ledger import LedgerUnavailable
+from sidecar.rebuild_account import SourceUnavailable
+from sidecar.rebuild_source import KafkaSourceLog
+from sidecar.record import LaneId
 from sidecar.topics import KafkaLedgerLog
 from tests.services.clients import producer
 from tests.services.kafka import ANSWER_TIMEOUT_S, Kafka
@@ -16,6 +23,7 @@ from tests.services.waiting import wait_until
 pytestmark = pytest.mark.integration
 
 PAUSE_S = 0.002
+SOON_S = 60.0  # far less than the client believes what it was told
 
 
 @contextmanager
@@ -76,3 +84,47 @@ def test_a_transaction_that_stays_open_is_named(kafka: Kafka, monkeypatch: pytes
         assert [record.offset for record in log.read({1: 0}, {1: 1})] == [0, 1]
     finally:
         log.close()
+
+
+def test_what_was_not_there_a_moment_ago_is_found(kafka: Kafka) -> None:
+    """A broker that has just started says little at first, and the client goes on believing it for minutes."""
+    topic = kafka.topic("late", 1)
+    lane = LaneId(topic, 1)
+    kafka.produce(topic, [(b"key", b"first", (), 0, 0)])
+    ledger = KafkaLedgerLog({"bootstrap.servers": kafka.bootstrap}, topic)
+    source = KafkaSourceLog({"bootstrap.servers": kafka.bootstrap}, topic)
+    try:
+        assert ledger.bounds(0)[1] == 1
+        assert source.fetch(LaneId(topic, 0), [0])[0].value() == b"first"
+        with pytest.raises(LedgerUnavailable, match="Unknown partition"):
+            ledger.bounds(1)
+        with pytest.raises(SourceUnavailable, match="Unknown partition"):
+            source.fetch(lane, [0])
+        kafka.admin.create_partitions([NewPartitions(topic, 2)])[topic].result(ANSWER_TIMEOUT_S)
+        kafka.produce(topic, [(b"key", b"late", (), 0, 1)])
+        wait_until(lambda: given(lambda: ledger.bounds(1)) == (0, 1), SOON_S, lambda: "the ledger stays unknown")
+        wait_until(lambda: bool(given(lambda: source.fetch(lane, [0]))), SOON_S, lambda: "the source stays unknown")
+    finally:
+        source.close()
+        ledger.close()
+
+
+def test_policies_that_were_not_there_a_moment_ago_are_found(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = kafka.topic("policies", 1)
+    monkeypatch.setattr("policies.reader.PARTITION", 1)
+    reader = PolicyReader({"bootstrap.servers": kafka.bootstrap}, topic, lambda _: None)
+    with ThreadPoolExecutor() as executor:
+        started = executor.submit(reader.start, SOON_S)
+        with pytest.raises(TimeoutError):
+            started.result(1)
+        kafka.admin.create_partitions([NewPartitions(topic, 2)])[topic].result(ANSWER_TIMEOUT_S)
+        started.result()
+    reader.stop()
+
+
+def given(ask: Callable[[], Any]) -> Any:
+    """Its answer, if there is one by now."""
+    try:
+        return ask()
+    except (LedgerUnavailable, SourceUnavailable):
+        return None
