@@ -46,9 +46,6 @@ _PROPERTIES = {
     # A broker stopped for a while must not lose what it holds for us the moment it is back.
     "log.retention.ms": "-1",
     "offsets.retention.minutes": "5256000",
-    # One node: nobody takes over, so a node that was killed need not wait long to be let in again.
-    "broker.session.timeout.ms": "3000",
-    "broker.heartbeat.interval.ms": "500",
     "num.network.threads": "2",
     "num.io.threads": "4",
 }

@@ -19,6 +19,7 @@ from tests.services.java_tools import JavaTools
 from tests.services.kafka import Kafka
 from tests.services.kafka_cluster import ClusterServer
 from tests.services.kafka_servers import (
+    SHARED,
     ChildServer,
     ContainerServer,
     KafkaCluster,
@@ -80,7 +81,7 @@ class KafkaChoice:
         reason = available()
         if reason is not None:
             raise LookupError(reason)
-        return MavenServer(self._data_dir)
+        return MavenServer(self._data_dir, SHARED)
 
 
 def missing(service: str, reason: object) -> None:
