@@ -125,20 +125,18 @@ class Actions:
             if isinstance(item, Carried):
                 waiting.unfetched.append(item)
                 return
-            found = lane.ids.get(message_id)
-            in_memory = found is not None
-            if found is None and elsewhere is _ASK and lane.overflow_used:
+            here = lane.ids.get(message_id)
+            if here is None and elsewhere is _ASK and lane.overflow_used:
                 waiting.unasked.append(message_id)
                 return
-            if found is None and isinstance(elsewhere, Held):
-                found = elsewhere
             queue.popleft()
+            found = _last_before(item, here, elsewhere)
+            in_memory = found is here
             if isinstance(item, Control) and found is not None and item.if_offset not in (-1, found.offset):
                 _apply(lane, item, -1)  # another one than was meant: it stays where it is
                 continue
-            elsewhere = None  # from here on, who is held with this id is in memory
-            if found is not None and found.offset >= item.offset:
-                found = None  # itself, read again
+            if not (isinstance(elsewhere, Held) and elsewhere.offset > item.offset):
+                elsewhere = None  # from here on, who is held with this id is in memory
             if isinstance(item, Control):
                 self._obey(lane, item, found, in_memory)
             else:
@@ -250,6 +248,12 @@ class Actions:
             "retention.bytes of the topic",
             extra={"lane": str(lane.id), "offset": item.held.came_at},
         )
+
+
+def _last_before(item: Held | Control, *held: Any) -> Held | None:
+    """Who of these is meant by this one: the last to come, or to be moved, before it."""
+    before = [one for one in held if isinstance(one, Held) and one.offset < item.offset]
+    return max(before, key=lambda one: one.offset, default=None)
 
 
 def _id_of(item: Named) -> str:

@@ -192,7 +192,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "if False:",
     ),
     "an action acts on what came after it": Mutant(
-        "actions.py", "if found is not None and found.offset >= item.offset:", "if False:"
+        "actions.py", "isinstance(one, Held) and one.offset < item.offset]", "isinstance(one, Held)]"
     ),
     "another key replaces too": Mutant(
         "actions.py", "if found is not None and found.key == item.key:", "if found is not None:"

@@ -261,6 +261,20 @@ def test_an_action_on_one_offset_hits_no_other_and_is_harmless_when_repeated(ben
     at_rest(bench)
 
 
+def test_of_two_that_share_an_id_the_later_one_is_hit_first_when_the_other_is_read_again() -> None:
+    """By contract there are no two. With other keys they may be, and neither is missed for the other's sake."""
+    bench = Bench(trouble=str)
+    near = bench.send(b"near", 2_000, [("tickover-id", b"x")], key=b"a")
+    bench.run(100)
+    far = bench.send(b"far", 60_000, [("tickover-id", b"x")], key=b"b")
+    bench.wait_until(lambda: bench.lane.overflow_held == 1)
+    cancels = [act(bench, b"cancel"), act(bench, b"cancel")]
+    bench.restart()
+    found = wait_settled(bench, near, far, *cancels)
+    assert [found[control] for control in cancels] == [(Outcome.APPLIED, far), (Outcome.APPLIED, near)]
+    at_rest(bench)
+
+
 def test_both_times_given_the_absolute_one_wins(bench: Bench) -> None:
     held = in_overflow(bench)
     due_ms = bench.clock.now_ms + 700
