@@ -72,7 +72,7 @@ class Lane:
     dropped: bool = False  # gone: nothing about it may be written any more
     touched: bool = False  # something for a block
     uncommitted: bool = False  # something for an offset commit
-    committed_watermark: Position = NOWHERE  # W as far as a commit has it: the overflow may be tidied up to here
+    committed_watermark: Position = NOWHERE  # W as a recovery would find it: up to here the overflow needs nothing
     tidy_asked: bool = False
     loss: Loss | None = None  # Redis lacks something: no puts, no promotion until it is rebuilt
     source_partitions: int = 0  # how many the source had when it was new to the group; 0: not known
@@ -292,8 +292,8 @@ class Lane:
         return self.ledger_start
 
     def rebuild_pointer(self) -> int:
-        """First ledger offset with an overflow entry that is still ahead of W."""
-        rebuilds, due_ms = self.rebuilds, self.watermark.due_ms
+        """First ledger offset with an overflow entry that is still ahead of W, as a recovery would find it."""
+        rebuilds, due_ms = self.rebuilds, self.committed_watermark.due_ms
         while rebuilds and rebuilds[0][1] < due_ms:
             rebuilds.popleft()
         return rebuilds[0][0] if rebuilds else self.recovery_pointer()

@@ -184,7 +184,7 @@ def plan_of(lane: Lane, loss: Loss) -> Plan:
         topic_id=lane.topic_id,
         hw=loss.hw,
         acknowledged=lane.acknowledged,
-        watermark=lane.watermark,
+        watermark=lane.committed_watermark,  # from there on the lane's next owner expects all that was put
         cursor=lane.cursor,
         skip=frozenset(lane.skip),
         held=lane.overflow_held - _promoted(lane) - sum(map(lane.in_care, lane.struck)),

@@ -89,6 +89,7 @@ class Replay:
             overflow_held=self.overflow_held, overflow_sealed=self.overflow_held, block_offset=self.block_offset,
             overflow_used=self.hw > 0,
         )  # fmt: skip
+        lane.committed_watermark = self.watermark
         lane.topic_id, lane.source_partitions = self._topic_id, self._partitions
         if loss is not None:
             note_loss(lane, loss.hw, loss.detail)

@@ -125,4 +125,6 @@ def test_only_the_rebuild_pointer_waits_for_a_far_entry(lane: Lane) -> None:
     assert lane.recovery_pointer() == 9
     assert lane.rebuild_pointer() == 7
     lane.cursor = Position(400 * 86_400_001, 0)
+    assert lane.rebuild_pointer() == 7, "a recovery doesn't know yet that W has passed it"
+    lane.committed_watermark = lane.watermark
     assert lane.rebuild_pointer() == 9

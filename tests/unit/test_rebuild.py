@@ -220,3 +220,30 @@ def test_a_lane_taken_away_is_rebuilt_by_its_next_owner_from_where_the_first_cam
     assert 0 < bench.replica.tally.rebuilt[SOURCE] < COUNT
     bench.wait_until(lambda: len(bench.values("mail")) == COUNT)
     assert fired(bench) == all_of(COUNT)
+
+
+def test_what_w_has_passed_and_no_commit_says_so_is_put_back_for_the_lane_s_next_owner() -> None:
+    troubles = {"now": ""}
+    bench = Bench(trouble=lambda: troubles["now"])
+
+    def down(method: str, after: bool) -> None:
+        if method == "apply":
+            raise OverflowUnavailable("down")
+
+    bench.overflow.failing = down
+    due_ms = bench.clock.now_ms + 3_000
+    offset = bench.send(b"overtaken", 3_000)
+    bench.wait_until(lambda: offset in bench.lane.skip)  # in the wheel, and on its way all the same
+    bench.overflow.failing = FakeOverflow().failing
+    bench.wait_until(lambda: bench.overflow.records[LANE])
+    troubles["now"] = "abort"  # nothing is committed any more
+    bench.wait_until(lambda: bench.lane.watermark.due_ms > due_ms)
+    assert bench.clock.now_ms < due_ms
+    assert bench.lane.committed_watermark.due_ms < due_ms
+    bench.overflow.wipe()
+    wait_until_rebuilt(bench)
+    troubles["now"] = ""
+    bench.restart()
+    bench.wait_until(lambda: bench.values("mail") == [b"overtaken"])
+    bench.run(1_000)
+    assert bench.replica.publisher.survey() == 0
