@@ -121,7 +121,7 @@ def build(
     publisher = Publisher(replica_name(settings), tally, emitter, assignment, worker, time)
     problem.publisher = publisher
     limits = HeaderLimits(settings.intake.headers_max, settings.intake.header_bytes_max, settings.quarantine.topic)
-    decider = Decider(limits, targets.known, policies.table_at, settings.own_topics, emitter.gate.failed)
+    decider = Decider(limits, targets.partitions, policies.table_at, settings.own_topics, emitter.gate.failed)
     quotas = Quotas(rebuild, settings.quarantine.topic)
     parts = Parts(
         intake, emitter, settlement, decider, worker, rebuild, actions, ordering, quotas, assignment, publisher, tally

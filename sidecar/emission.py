@@ -26,7 +26,6 @@ from sidecar.targets import Targets
 from sidecar.wheel import Load
 
 _trailer: Final = itemgetter(Held._fields.index("trailer"))
-ANY_PARTITION: Final = -1
 NOW: Final = 0  # the producer's word for "timestamp: when it is sent"
 
 
@@ -51,7 +50,8 @@ class Emitter:
         self.returned.put_back = self._put_back
         self.in_order = InOrder(self.load, self._goes_at_once, self._hand_over)
         self.returned.in_order = self.in_order
-        self._kinds = deque((self._emit_in_order, self._emit_ready))  # each goes first in its turn, lest one take all
+        # Each goes first in its turn, lest one take all.
+        self._kinds = deque((self._emit_again, self._emit_in_order, self._emit_ready))
 
     # --- due ------------------------------------------------------------------------------------------------------
 
@@ -96,17 +96,22 @@ class Emitter:
                 self._let_go(lane, records)
         self._is_full = False
         try:
-            while sent < budget and returned.next_fits(settlement.room):
-                self._emit_one(*returned.again.first, now_ms)
-                returned.again.popleft()
-                sent += 1
             if returned.alone and settlement.open.lone_output is not None:
                 returned.emit_alone(now_ms)
-            self._kinds.rotate()
+            if settlement.room > 0:
+                self._kinds.rotate()
             for emit in self._kinds:
                 sent += emit(now_ms, budget - sent)
         except BufferError:
             self._is_full = True  # what is left stays ready, and polling makes room
+        return sent
+
+    def _emit_again(self, now_ms: int, budget: int) -> int:
+        returned, sent = self.returned, 0
+        while sent < budget and returned.next_fits(self.settlement.room):
+            self._emit_one(*returned.again.first, now_ms)
+            returned.again.popleft()
+            sent += 1
         return sent
 
     def _emit_in_order(self, now_ms: int, budget: int) -> int:
@@ -201,17 +206,13 @@ class Emitter:
             detail = no_target(parcel, count)
             no_place = quarantined(self._quarantine, lane, parcel, "unknown_target", detail)
             self._emit_departure(lane, no_place, now_ms, alone)
-        elif parcel.target in self.returned.one_by_one and not alone:
-            self.returned.waiting_alone.append(lane, parcel)
-        elif self._produce(
-            lane, parcel, parcel.target, parcel.target_partition, emission_headers(parcel, lane.here), alone
-        ):
+        elif self._produce(lane, parcel, parcel.target, emission_headers(parcel, lane.here), alone):
             self.settlement.open.took(lane, [parcel], now_ms, parcel.due_ms)
             self._tally.handed_over(now_ms - parcel.due_ms, 1)
 
     def _hand_over(self, lane: Lane, held: Held, now_ms: int, alone: bool) -> None:
         if alone:
-            self.returned.waiting_alone.append(lane, held)
+            self.returned.waiting_alone.append(held.target, lane, held)
         elif self.gate.active and not self.gate.sift(lane, [held]):
             self.load.add((held,))  # it waits at the gate, held as before
         else:
@@ -247,16 +248,15 @@ class Emitter:
             if self._targets.absent(topic, now_ms):
                 self.problem = f"no quarantine topic {topic}, or no right to write to it: `tickover doctor` says how"
             self._targets.wait(lane, departure)
-        elif topic in self.returned.one_by_one and not alone:
-            self.returned.waiting_alone.append(lane, departure)
-        elif self._produce(lane, departure, topic, ANY_PARTITION, departure.headers, alone):
+        elif self._produce(lane, departure, topic, departure.headers, alone):
             self.problem = ""
             self.settlement.open.took_departure(lane, departure)
 
-    def _produce(
-        self, lane: Lane, parcel: Held | Departure, topic: str, partition: int, headers: Headers, alone: bool
-    ) -> bool:
-        """Hand one record over; False when the producer refuses it and it leaves by the quarantine instead."""
+    def _produce(self, lane: Lane, parcel: Held | Departure, topic: str, headers: Headers, alone: bool) -> bool:
+        """Hand one record over; False when it has to wait, or the producer refuses it and it leaves another way."""
+        partition = self.returned.partition_for(lane, parcel, alone)
+        if partition is None:
+            return False
         generation = self.settlement.open
         output = generation.lone_output if alone else generation.output
         report = generation.report_alone if alone else generation.report

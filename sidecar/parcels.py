@@ -3,13 +3,15 @@ against the wheel's limits.
 """
 
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator
+from typing import Generic, TypeVar
 
 from sidecar.codec import header_bytes
 from sidecar.lane import Lane
 from sidecar.record import Arrival, Departure, Held
 
 Parcel = Held | Departure | Arrival
+K = TypeVar("K", bound=Hashable)
 
 
 class Parcels:
@@ -21,7 +23,8 @@ class Parcels:
         self._queue: deque[tuple[Lane, Parcel]] = deque()
         self._held = 0
         self.bytes = 0
-        self.extend(items)
+        for lane, parcel in items:
+            self.append(lane, parcel)
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -39,11 +42,6 @@ class Parcels:
         self._queue.append((lane, parcel))
         self._held += isinstance(parcel, Held)
         self.bytes += size_of(parcel)
-
-    def extend(self, items: Iterable[tuple[Lane, Parcel]]) -> None:
-        """More of them, at the end."""
-        for lane, parcel in items:
-            self.append(lane, parcel)
 
     def take_all(self, others: "Parcels") -> None:
         """All of another queue, at the end. That one is of no use afterwards."""
@@ -69,13 +67,13 @@ class Parcels:
         return Parcels(item for item in self._queue if item[0] not in lanes)
 
 
-class ByTopic:
-    """A queue for each topic they are to go to, none of them empty."""
+class Queues(Generic[K]):
+    """A queue for each of those they are to go to, none of them empty."""
 
     __slots__ = ("_queues",)
 
     def __init__(self) -> None:
-        self._queues: dict[str, Parcels] = {}
+        self._queues: dict[K, Parcels] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))
@@ -83,32 +81,32 @@ class ByTopic:
     def __bool__(self) -> bool:
         return bool(self._queues)
 
-    def __contains__(self, topic: str) -> bool:
-        return topic in self._queues
+    def __contains__(self, name: K) -> bool:
+        return name in self._queues
 
     @property
-    def topics(self) -> Collection[str]:
+    def names(self) -> Collection[K]:
         """Those that have a queue, the one that is next first."""
         return self._queues.keys()
 
-    def append(self, lane: Lane, parcel: Parcel) -> None:
-        """One more, at the end of its topic's queue."""
-        self._queues.setdefault(topic_of(parcel), Parcels()).append(lane, parcel)
+    def append(self, name: K, lane: Lane, parcel: Parcel) -> None:
+        """One more, at the end of its queue."""
+        self._queues.setdefault(name, Parcels()).append(lane, parcel)
 
-    def pop(self, topic: str) -> Parcels:
-        """All of one topic's, out of here."""
-        return self._queues.pop(topic, None) or Parcels()
+    def pop(self, name: K) -> Parcels:
+        """All of one queue, out of here."""
+        return self._queues.pop(name, None) or Parcels()
 
-    def put_back(self, topic: str, queue: Parcels) -> None:
-        """These before what came for this topic meanwhile. The other topics are next."""
-        queue.take_all(self.pop(topic))
+    def put_back(self, name: K, queue: Parcels) -> None:
+        """These before what came for the same meanwhile. The others are next."""
+        queue.take_all(self.pop(name))
         if queue:
-            self._queues[topic] = queue
+            self._queues[name] = queue
 
     def drop(self, lanes: set[Lane]) -> None:
         """Forget what belongs to these lanes."""
-        queues = {topic: queue.without(lanes) for topic, queue in self._queues.items()}
-        self._queues = {topic: queue for topic, queue in queues.items() if queue}
+        queues = {name: queue.without(lanes) for name, queue in self._queues.items()}
+        self._queues = {name: queue for name, queue in queues.items() if queue}
 
     @property
     def bytes(self) -> int:

@@ -15,7 +15,7 @@ from sidecar.failures import take_failed
 from sidecar.generation import Generation
 from sidecar.in_order import InOrder
 from sidecar.lane import Lane
-from sidecar.parcels import ByTopic, Parcel, Parcels, earliest, topic_of
+from sidecar.parcels import Parcel, Parcels, Queues, earliest, topic_of
 from sidecar.record import Arrival, Departure, Held
 from sidecar.targets import Targets
 
@@ -34,19 +34,24 @@ class Returned:
 
     def __init__(self, targets: Targets, quarantine: str, transactional: bool) -> None:
         self.again = Parcels()
-        self.waiting_alone = ByTopic()  # each to be sent in a batch of its own
-        self.one_by_one: set[str] = set()  # topics that take less than a batch: their records are always sent alone
+        self.waiting_alone: Queues[str] = Queues()  # by topic, each to be sent in a batch of its own
+        self._lone: set[str] = set()  # topics that take less than a batch: their records are always sent alone
         self._alone_max: dict[str, int] = {}  # by topic, halved while one of several spoils a transaction, unnamed
         self._alone_fits = ALONE_MAX  # so many were acknowledged in time lately: slow brokers need a request for each
-        self._sick: set[str] = set()  # topics that did not acknowledge: tried apart from others until they do
+        self._sick: set[str] = set()  # topics that were refused to us: tried apart from others until they aren't
         self._refused_for_size: set[str] = set()  # topics that refused a batch and, so far, no single record
         self._targets = targets
         self._transactional = transactional
         self._quarantine = quarantine
 
+    @property
+    def one_by_one(self) -> set[str]:
+        """Topics whose records aren't simply handed over: `partition_for` says what becomes of each."""
+        return self._lone.union(self._sick, self._targets.suspended_topics)
+
     def refused(self, generation: Generation) -> None:
         """Take the records that Kafka refused out of a complete generation, and see to each by its error."""
-        self._learn_what_fits(generation)
+        self.given_up(generation)
         for failure, found in take_failed(generation):
             name = failure.error.name()
             for lane, parcel in found:
@@ -67,7 +72,6 @@ class Returned:
             lane.touched = True  # one with nothing in it would never end, and nobody would ask its producer
             raise BufferError("the open transaction has failed: nothing more goes into it")
         if name in way.GIVEN_UP:
-            self._give_up(topic)
             self._again(lane, parcel)
             return
         if name in way.NO_TARGET:
@@ -76,7 +80,6 @@ class Returned:
             return
         if name == way.REFUSED_TOPIC and self._transactional:  # each try spoils a transaction: apart from others
             self._sick.add(topic)
-            self.one_by_one.add(topic)
         if name == way.REFUSED_TOPIC and (self._transactional or topic == self._quarantine):
             self._targets.refused(topic)
         if name == way.REFUSED_TOPIC and topic == self._quarantine:
@@ -106,25 +109,31 @@ class Returned:
 
     def _alone(self, lane: Lane, parcel: Held | Departure) -> None:
         if not self.in_order.came_back(lane, parcel, alone=True):
-            self.waiting_alone.append(lane, parcel)
+            self.waiting_alone.append(topic_of(parcel), lane, parcel)
 
     def given_up(self, generation: Generation) -> None:
         """See `Refusals`."""
-        self._learn_what_fits(generation)
-        for failure in generation.failures:
-            if failure.error.name() in way.GIVEN_UP:
-                self._give_up(failure.message.topic())
+        given_up = [failure for failure in generation.failures if failure.error.name() in way.GIVEN_UP]
+        if any(failure.alone for failure in given_up):  # fewer are tried next, else never any pass
+            self._alone_fits = max((generation.acknowledged - len(generation.failures)) // 2, 1)
+        partitions: dict[str, set[int]] = {}
+        for failure in given_up:
+            partitions.setdefault(failure.message.topic(), set()).add(failure.message.partition())
+        for topic, those in partitions.items():
+            self._targets.suspend(topic, those)
 
-    def _learn_what_fits(self, generation: Generation) -> None:
-        """Of records sent one by one some were not acknowledged in time: fewer are tried next, else never any pass."""
-        failures = generation.failures
-        if any(failure.alone and failure.error.name() in way.GIVEN_UP for failure in failures):
-            self._alone_fits = max((generation.acknowledged - len(failures)) // 2, 1)
-
-    def _give_up(self, topic: str) -> None:
-        self._sick.add(topic)
-        self.one_by_one.add(topic)
-        self._targets.suspend(topic)
+    def partition_for(self, lane: Lane, parcel: Held | Departure, alone: bool) -> int | None:
+        """The partition to hand a record to, -1 for the client's choice. None: it waits, to be sent alone or until its
+        partition acknowledges.
+        """
+        place = self._targets.place_of(parcel)
+        if self._targets.holds_up(place, lane, parcel):
+            return None
+        is_lone = place.topic in self._lone or place.topic in self._sick
+        if not alone and (is_lone or self._targets.is_suspended(place)):
+            self.waiting_alone.append(place.topic, lane, parcel)
+            return None
+        return place.partition if parcel.key is None else self._targets.asked_partition(parcel)
 
     def next_fits(self, room: int) -> bool:
         """Whether there is a next record, and room for it: one that only asks for its target needs none."""
@@ -137,7 +146,7 @@ class Returned:
 
     def emit_alone(self, now_ms: int) -> None:
         """Hand records to the producer that sends them one by one: those for one topic at a time."""
-        topic = next(iter(self.waiting_alone.topics))
+        topic = next(iter(self.waiting_alone.names))
         queue = self.waiting_alone.pop(topic)
         most = min(self._alone_max.get(topic, ALONE_MAX), self._alone_fits, len(queue))
         try:
@@ -160,22 +169,26 @@ class Returned:
         found = careful and (len(suspects) == 1 or (len(topics) == 1 and cause.name() == way.REFUSED_TOPIC))
         most = max(len(suspects) // 2, 1) if careful and not found else ALONE_MAX
         self._alone_max.update(dict.fromkeys(topics, most))
-        back = ByTopic()
+        back: Queues[str] = Queues()
         for lane, parcel in suspects:
             if lane.dropped:
                 continue
             if found:
                 self.refuse(lane, parcel, cause, alone=True)
             elif not self.in_order.came_back(lane, parcel, alone=True):
-                back.append(lane, parcel)
-        for topic in [*back.topics]:
+                back.append(topic_of(parcel), lane, parcel)
+        for topic in [*back.names]:
             self.waiting_alone.put_back(topic, back.pop(topic))
 
     def take_back(self, generation: Generation, careful: bool) -> None:
         """Emit all of an aborted generation again."""
         for lane, departure in generation.departures:
-            if not (lane.dropped or lane.leaving):
-                (self.waiting_alone if careful else self.again).append(lane, departure)
+            if lane.dropped or lane.leaving:
+                continue
+            if careful:
+                self._alone(lane, departure)
+            else:
+                self.again.append(lane, departure)
         for lane, batch, _ in generation.batches:
             if lane.dropped or lane.leaving:
                 continue
@@ -189,16 +202,15 @@ class Returned:
         """A topic that refuses batches and takes their records one by one gets them so from now on."""
         if not (generation.batches or generation.departures):
             return  # all of them wait for their targets: nothing has passed
-        waiting = {*self.waiting_alone.topics, *self.in_order.topics_alone()}
-        topics = {topic_of(held) for _, batch, _ in generation.batches for held in batch}
-        topics |= {topic_of(departure) for _, departure in generation.departures}
-        recovered = topics & self._sick
-        self._sick -= recovered
-        self.one_by_one -= recovered
-        for topic in recovered:
-            self._targets.recovered(topic)
-        self._no_longer_alone(recovered - self._refused_for_size)
-        self.one_by_one |= (topics & self._refused_for_size) - waiting
+        waiting = {*self.waiting_alone.names, *self.in_order.topics_alone()}
+        passed: list[Held | Departure] = [departure for _, departure in generation.departures]
+        passed += [held for _, batch, _ in generation.batches for held in batch]
+        places = set(map(self._targets.place_of, passed))
+        topics = {place.topic for place in places}
+        recovered = self._targets.acknowledged(places) | (topics & self._sick)
+        self._sick -= topics
+        self._lone |= (topics & self._refused_for_size) - waiting
+        self._no_longer_alone(recovered - self._refused_for_size - self._lone)
         self._refused_for_size -= topics - waiting
         for topic in topics:
             self._alone_max.pop(topic, None)
@@ -221,7 +233,8 @@ class Returned:
         """How many more records to let through to a target: one, to try, if it is unknown or didn't acknowledge, else
         they would pile up and go at once when it is back.
         """
-        if topic in self._targets.partitions and topic not in self._sick:
+        is_sick = topic in self._sick or topic in self._targets.suspended_topics
+        if topic in self._targets.partitions and not is_sick:
             return ROOM_MAX
         if self._targets.has_waiting(topic) or topic in self.waiting_alone:
             return 0
@@ -244,8 +257,9 @@ class Returned:
         return earliest(queue.oldest_due_ms() for queue in queues)
 
     def suspended(self, now_ms: int) -> list[str]:
-        """See `Targets.suspended`."""
-        return self._targets.suspended(now_ms)
+        """Topics that don't acknowledge, by name: their records wait, or are tried just now."""
+        tried = set(self.waiting_alone.names).intersection(self._targets.suspended_topics)
+        return sorted(self._targets.suspended(now_ms) | tried)
 
     def drop(self, lanes: set[Lane]) -> None:
         """Forget the records of lanes that were revoked."""

@@ -1,47 +1,42 @@
 """Which topics can be emitted to: asked once, remembered, and asked again when an emission says otherwise.
 
-A record for an unknown topic waits here until the cluster has answered; the answer never takes the engine's time.
+A record for an unknown topic waits here until the cluster has answered, which never takes the engine's time; one for a
+partition that doesn't acknowledge, until that is tried again.
 """
 
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Final
 
 from sidecar.lane import Lane
-from sidecar.parcels import ByTopic, Parcel, Parcels
+from sidecar.parcels import Parcel, Parcels, Queues, earliest, topic_of
 from sidecar.ports import NO_ANSWER
-from sidecar.record import Held
-
-log = logging.getLogger(__name__)
+from sidecar.record import Departure, Held
+from sidecar.suspensions import ANY_PARTITION, Place, Suspensions
 
 Ask = Callable[[str], int]  # topic -> its partitions; 0: there is no such topic, or we may not see it; or NO_ANSWER
 ANSWER_AGE_MAX_MS: Final = 5_000  # a "no such topic", or no such partition, is asked again after this time
-SUSPENDED_MS: Final = 5_000  # a topic that did not acknowledge is tried again after this time, then after twice it ...
-SUSPENDED_MAX_MS: Final = 60_000
-TRY_MAX_MS: Final = 30_000  # after it: by then it acknowledged, was suspended again, or nothing waits for it any more
 ASK_AGAIN_MS: Final = 500  # brokers that are back are asked again within a second
 
 
 class Targets:
-    """Partition counts of target topics. Owned by the engine's thread; only `ask` runs in another.
-
-    `partitions` has those that can be emitted to now; `known` also those that don't acknowledge for now: what is read
-    for them can be held.
+    """Partition counts of target topics, and which of these acknowledge. Owned by the engine's thread; only `ask` runs
+    in another.
     """
 
     def __init__(self, ask: Ask, executor: Executor | None = None) -> None:
         self.partitions: dict[str, int] = {}
-        self.known: dict[str, int] = {}
         self._absent_ms: dict[str, int] = {}
         self._counted_ms: dict[str, int] = {}
         self._ask = ask
         self._executor = executor or ThreadPoolExecutor(1, "targets")
         self._asking: dict[str, Future[int]] = {}
-        self._suspended: dict[str, tuple[int, int]] = {}  # until when, and for how long
+        self._unanswered: set[str] = set()
+        self._suspensions = Suspensions()
         self._now_ms = 0
         self._again_ms = 0  # not before: brokers did not answer
-        self._waiting = ByTopic()
+        self._waiting: Queues[str] = Queues()  # for an answer
+        self._held_up: Queues[Place] = Queues()  # until their partition acknowledges
 
     def count_for(self, held: Held, now_ms: int) -> int | None:
         """How many partitions this record's target has; None: not known, or it may have more by now than it had."""
@@ -59,82 +54,124 @@ class Targets:
 
     def wait(self, lane: Lane, parcel: Parcel) -> None:
         """Keep one record until the cluster has said what it knows of its topic."""
-        self._waiting.append(lane, parcel)
+        self._waiting.append(topic_of(parcel), lane, parcel)
 
     def forget(self, topic: str) -> None:
         """An emission was refused as if the topic were gone: ask again at the next record."""
         self.partitions.pop(topic, None)
-        self.known.pop(topic, None)
 
     def refused(self, topic: str) -> None:
         """It takes nothing from us: for a while no record is tried, as if there were no such topic."""
         self.forget(topic)
         self._absent_ms[topic] = self._now_ms
 
-    def suspend(self, topic: str) -> None:
-        """It has partitions, and does not acknowledge: its records wait, longer each time."""
-        until_ms, pause_ms = self._suspended.get(topic, (0, SUSPENDED_MS // 2))
-        if until_ms <= self._now_ms:
-            pause_ms = min(pause_ms * 2, SUSPENDED_MAX_MS)
-            self._suspended[topic] = (self._now_ms + pause_ms, pause_ms)
-            about = {"topic": topic, "wait_s": pause_ms // 1_000}
-            log.warning("a target does not acknowledge: its records wait, others go on", extra=about)
-        self.partitions.pop(topic, None)
+    # --- those that don't acknowledge -------------------------------------------------------------------------------
 
-    def recovered(self, topic: str) -> None:
-        """It acknowledges again."""
-        if self._suspended.pop(topic, None) is not None:
-            log.info("a target acknowledges again", extra={"topic": topic})
+    def place_of(self, parcel: Held | Departure) -> Place:
+        """Where a record is to go: in the partition that it asks for, else where the client sends it. In a topic of
+        which some partition doesn't acknowledge, that is known here.
+        """
+        topic, asked = topic_of(parcel), self.asked_partition(parcel)
+        count = self.partitions.get(topic)
+        if asked != ANY_PARTITION or count is None or topic not in self._suspensions.topics:
+            return Place(topic, asked)
+        return self._suspensions.place_of(topic, parcel, count)
 
-    def suspended(self, now_ms: int) -> list[str]:
-        """Topics that don't acknowledge, by name: their records wait, or are tried just now."""
-        return sorted(topic for topic, (until_ms, _) in self._suspended.items() if now_ms < until_ms + TRY_MAX_MS)
+    @staticmethod
+    def asked_partition(parcel: Held | Departure) -> int:
+        """The one that a record asks for, -1: the client chooses by the key."""
+        return parcel.target_partition if isinstance(parcel, Held) else ANY_PARTITION
+
+    def suspend(self, topic: str, partitions: Iterable[int]) -> None:
+        """These don't acknowledge: what is for them waits, longer each time. One that isn't known stands for all."""
+        known = set(partitions)
+        if ANY_PARTITION in known:
+            known = set(range(self.partitions.get(topic, 1)))
+        if topic in self.partitions:  # it may have grown
+            self.partitions[topic] = max(self.partitions[topic], *(partition + 1 for partition in known))
+        self._suspensions.suspend(topic, known, self._now_ms)
+
+    def acknowledged(self, places: Iterable[Place]) -> set[str]:
+        """What was tried there is taken; returns the topics of which that is news."""
+        partitions: dict[str, set[int]] = {}
+        for place in places:
+            partitions.setdefault(place.topic, set()).add(place.partition)
+        told = self._suspensions.acknowledged
+        return {topic for topic, those in partitions.items() if told(topic, those, self._now_ms)}
+
+    def is_suspended(self, place: Place) -> bool:
+        """It did not acknowledge, and is to be tried apart from others."""
+        return place in self._suspensions
+
+    def holds_up(self, place: Place, lane: Lane, parcel: Parcel) -> bool:
+        """Keep a record whose partition isn't to be tried now; False: it may go."""
+        if not self._suspensions.waits(place):
+            return False
+        self._held_up.append(place, lane, parcel)
+        return True
+
+    @property
+    def suspended_topics(self) -> Iterable[str]:
+        """Those of which some partition did not acknowledge."""
+        return self._suspensions.topics
+
+    def suspended(self, now_ms: int) -> set[str]:
+        """Topics whose records wait, or are tried just now: nobody acknowledges, or answers."""
+        unanswered = self._unanswered.intersection(self._waiting.names)
+        return self._suspensions.suspended(now_ms).union(unanswered, (place.topic for place in self._held_up.names))
+
+    # --- for the emitter --------------------------------------------------------------------------------------------
 
     def step(self, now_ms: int) -> Parcels:
-        """Records whose question was answered. Each is emitted again, which now finds the answer."""
+        """Records whose question was answered, or whose partition may be tried. Each is emitted again."""
         self._now_ms = now_ms
-        answered = Parcels()
-        for topic in self._waiting.topics:
-            if now_ms < self._suspended.get(topic, (0, 0))[0]:
-                continue
+        released = Parcels()
+        for place in [*self._held_up.names]:
+            if self._suspensions.lets_through(place, now_ms):
+                released.take_all(self._held_up.pop(place))
+        for topic in self._waiting.names:
             if topic not in self._asking and now_ms >= self._again_ms and not self.absent(topic, now_ms):
                 self._asking[topic] = self._executor.submit(self._ask, topic)
         for topic in [topic for topic, future in self._asking.items() if future.done()]:
             count = self._asking.pop(topic).result()
             if count == NO_ANSWER:
                 self._again_ms = now_ms + ASK_AGAIN_MS
+                self._unanswered.add(topic)
                 continue
+            self._unanswered.discard(topic)
             if count:
-                self.partitions[topic] = self.known[topic] = count
+                self.partitions[topic] = count
                 self._counted_ms[topic] = now_ms
                 self._absent_ms.pop(topic, None)
             else:
                 self.forget(topic)
+                self._suspensions.forget(topic)
                 self._absent_ms[topic] = now_ms
-            answered.take_all(self._waiting.pop(topic))
-        return answered
+            released.take_all(self._waiting.pop(topic))
+        return released
 
     def drop(self, lanes: set[Lane]) -> None:
         """Forget the records of lanes that were revoked."""
         self._waiting.drop(lanes)
+        self._held_up.drop(lanes)
 
     def has_waiting(self, topic: str) -> bool:
-        """Whether a record waits for what the cluster knows of this topic."""
-        return topic in self._waiting
+        """Whether a record waits here for this topic."""
+        return topic in self._waiting or any(place.topic == topic for place in self._held_up.names)
 
     @property
     def count(self) -> int:
-        """How many records wait for an answer."""
-        return len(self._waiting)
+        """How many records wait here."""
+        return len(self._waiting) + len(self._held_up)
 
     @property
     def bytes(self) -> int:
         """What these take."""
-        return self._waiting.bytes
+        return self._waiting.bytes + self._held_up.bytes
 
     def oldest_due_ms(self) -> int:
         """Due time of the record that has waited longest, -1 when none that is due waits."""
-        return self._waiting.oldest_due_ms()
+        return earliest((self._waiting.oldest_due_ms(), self._held_up.oldest_due_ms()))
 
     def stop(self) -> None:
         """End the asking thread. Twice is harmless."""

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
-from zlib import crc32
 
 from sidecar.ledger import LedgerRecord, LedgerUnavailable
+from sidecar.partitioner import partition_of
 from sidecar.ports import DeliveryReport, SourceRecord
 from sidecar.record import Headers, LaneId
 from tests.simulation.fake_time import VirtualClock
@@ -139,7 +139,8 @@ class Broker:
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock
         self.logs: dict[str, list[Log]] = {}
-        self.short: set[str] = set()  # topics with too few replicas in sync: nothing is written to them
+        # Topics, or partitions of them, with too few replicas in sync: nothing is written to them.
+        self.short: set[str | tuple[str, int]] = set()
         self.listeners: list[Callable[[FakeRecord], None]] = []
 
     def create(self, topic: str, partitions: int) -> None:
@@ -235,7 +236,7 @@ class FakeOutput:
         if not count or partition >= count:
             raise Refused(FakeError("_UNKNOWN_TOPIC" if not count else "_UNKNOWN_PARTITION"))
         if partition < 0:
-            partition = crc32(key or b"") % count
+            partition = partition_of(key or b"", count)
         now_ms = self._broker.clock.now_ms
         place, named = (topic, partition, -1), as_read(headers)
         record = FakeRecord(place, (LOG_APPEND_TIME, 0), (key, value), named, self._broker.clock.turn_ms)
@@ -246,14 +247,14 @@ class FakeOutput:
     def deliver(self, until_ms: int) -> None:
         """What has arrived by now is in the log, or refused."""
         for place, queue in self._sending.items():
-            while queue and queue[0].arrives_ms <= until_ms and self._takes(place[0]):
+            while queue and queue[0].arrives_ms <= until_ms and self._takes(place):
                 sending = queue.popleft()
                 stored = Nowhere(sending.record) if self._is_nowhere(sending.record) else self._store(sending.record)
                 self._answers[place].append((sending, stored))
 
-    def _takes(self, topic: str) -> bool:
-        """Records for this topic are answered for now; else the client tries again by itself."""
-        return topic not in self._broker.short
+    def _takes(self, place: tuple[str, int]) -> bool:
+        """Records for this partition are answered for now; else the client tries again by itself."""
+        return self._broker.short.isdisjoint((place, place[0]))
 
     def poll(self, seconds: float) -> int:
         """See `Output.poll`. Waiting lets time pass for everybody."""

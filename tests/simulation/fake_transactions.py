@@ -134,9 +134,10 @@ class FakeTransactions(FakeOutput):
     def begin(self) -> None:
         self._failed = self._marks_wait = False
 
-    def _takes(self, topic: str) -> bool:
-        self._marks_wait |= topic in self._broker.short  # the partition is in the transaction before its records are
-        return super()._takes(topic) and self._coordinator.usable(self._name)
+    def _takes(self, place: tuple[str, int]) -> bool:
+        takes = super()._takes(place)
+        self._marks_wait |= not takes  # the partition is in the transaction before its records are
+        return takes and self._coordinator.usable(self._name)
 
     def produce(self, *record: Any) -> None:
         """See `Output.produce`: after a failure nothing more is taken."""

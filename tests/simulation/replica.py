@@ -149,7 +149,7 @@ class Replica:
                 self.settlement,
                 Decider(
                     HeaderLimits(30, 64_000, QUARANTINE),
-                    targets.known,
+                    targets.partitions,
                     shared.table_at,
                     failed=self.emitter.gate.failed,
                 ),

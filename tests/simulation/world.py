@@ -208,7 +208,7 @@ class World:
             trouble=rng.choice((0.0, 0.0, 0.02, 0.2)),
         )
         if self.coordinator is not None:  # at_least_once may repeat what a target has not acknowledged at a rebalance
-            self.broker.short = set(rng.choice(((), (), ("orders",), ("mail-a",))))
+            self.broker.short = set(rng.choice(((), (), ("orders",), ("mail-a",), (("orders", 0),))))
 
     def calm(self) -> None:
         """All is well from now on."""

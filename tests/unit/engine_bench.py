@@ -75,8 +75,7 @@ class Bench:
         )  # fmt: skip
         self.replica = self.new_replica()
         self.run(20)  # assigned, recovered, reading
-        for known in (self.replica.targets.partitions, self.replica.targets.known):
-            known.update(dict.fromkeys(("mail", "other"), 1))  # asked about before
+        self.replica.targets.partitions.update(dict.fromkeys(("mail", "other"), 1))  # asked about before
 
     def new_replica(self) -> Replica:
         replica = Replica(self.shared, self.shape, self.tables[max(self.tables)])
@@ -89,13 +88,19 @@ class Bench:
         self.replica.crash()
         self.replica = self.new_replica()
 
-    def send(self, value: bytes | None, delay_ms: int | None = None, headers: Headers | None = None) -> int:
+    def send(
+        self,
+        value: bytes | None,
+        delay_ms: int | None = None,
+        headers: Headers | None = None,
+        key: bytes | None = b"k",
+    ) -> int:
         """A record with this delay; returns its offset."""
         named = list(headers or [])
         if delay_ms is not None:
             named.append(("tickover-delay", b"%d" % delay_ms))
         stamp = (CREATE_TIME, self.clock.now_ms)
-        return self.broker.append(SOURCE, 0, FakeRecord((SOURCE, 0, -1), stamp, (b"k", value), named)).offset()
+        return self.broker.append(SOURCE, 0, FakeRecord((SOURCE, 0, -1), stamp, (key, value), named)).offset()
 
     def step(self, ms: int = 1) -> None:
         self.clock.advance(ms)

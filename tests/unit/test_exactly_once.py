@@ -8,6 +8,7 @@ import pytest
 from sidecar.committer import HUNG_MAX, JOB_MAX_S, HungClientError
 from sidecar.exactly_once import PATIENCE_S, ExactlyOnce
 from sidecar.fitting import GROW_S
+from sidecar.partitioner import partition_of
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_kafka import FakeRecord
 from tests.simulation.replica import LEDGER
@@ -190,6 +191,57 @@ def test_what_waits_for_a_dead_target_takes_no_other_s_room() -> None:
             bench.send(b"well", 0)
         bench.step(5)
     assert len(seen(bench)) > 100
+
+
+def test_of_a_target_with_a_dead_partition_only_what_is_for_that_one_waits() -> None:
+    """Nobody else's transactions are aborted for it, but one at each try, which come ever more seldom."""
+    bench = Bench(trouble=str)
+    bench.broker.create("other", 4)
+    bench.replica.targets.partitions["other"] = 4
+    bench.run(1_000)
+    bench.broker.short.add(("other", 2))
+    keys = [None if number % 3 == 0 else b"%d" % number for number in range(4_000)]
+    for number, key in enumerate(keys):
+        bench.send(b"%d" % number, 0, [("tickover-target", b"other")], key)
+        bench.step(10)
+    bench.run(2_000)
+    dead = {number for number, key in enumerate(keys) if key is not None and partition_of(key, 4) == 2}
+    assert arrived(bench, "other") == set(range(len(keys))) - dead
+    assert bench.coordinator is not None
+    assert 3 <= bench.coordinator.aborted <= 8
+    assert bench.replica.targets.count + len(bench.replica.emitter.returned.waiting_alone) == len(dead)
+    bench.broker.short.clear()
+    bench.wait_until(lambda: arrived(bench, "other") == set(range(len(keys))), limit_ms=70_000)
+    bench.run(1_000)
+    assert (bench.lane.imbalance, bench.replica.emitter.returned.one_by_one) == (0, set())
+
+
+def arrived(bench: Bench, topic: str) -> set[int]:
+    """The numbers that readers of committed records see, each of them once."""
+    logs = bench.broker.logs[topic]
+    found = [record for log in logs for record in log.records if record.offset() not in log.undecided]
+    numbers = [int(record.value() or b"") for record in found]
+    assert len(numbers) == len(set(numbers))
+    return set(numbers)
+
+
+def test_what_has_waited_for_a_target_that_is_back_takes_turns_with_what_is_due() -> None:
+    bench = Bench(trouble=str, wheel_records_max=100_000)
+    bench.run(1_000)
+    fit = settlement_of(bench)._fit
+    fit.most, fit.learn = 20, lambda *_: None  # type: ignore[method-assign]
+    bench.broker.short.add("other")
+    for _ in range(3_000):
+        bench.send(b"dead", 0, [("tickover-target", b"other")])
+    bench.wait_until(lambda: bench.replica.targets.count > 2_900)
+    bench.broker.short.clear()
+    bench.wait_until(lambda: len(bench.replica.emitter.returned.again) > 2_000)
+    for number in range(50):
+        bench.send(b"%d" % number, 0)
+        bench.step(20)
+    bench.run(500)
+    assert len(seen(bench)) == 50
+    assert len(bench.replica.emitter.returned.again) > 1_000
 
 
 @pytest.mark.parametrize(("records_max", "bulk"), [(100, b""), (100_000, bytes(10_000))], ids=["records", "bytes"])

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from sidecar.departure import dead
 from sidecar.lane import Lane
-from sidecar.parcels import ByTopic, Parcels, size_of, topic_of
+from sidecar.parcels import Parcels, Queues, size_of, topic_of
 from sidecar.record import Arrival, Held, LaneId, Position
 from sidecar.wheel import Wheel
 
@@ -44,8 +44,8 @@ def test_a_queue_knows_what_all_in_it_take(steps: list[int | str]) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.sampled_from(["mail", "push", "serve mail", "serve push", "drop"]))))
-def test_topics_have_queues_of_their_own_and_take_turns(steps: list[tuple[int, str]]) -> None:
-    queues = ByTopic()
+def test_each_has_a_queue_of_its_own_and_they_take_turns(steps: list[tuple[int, str]]) -> None:
+    queues: Queues[str] = Queues()
     model: dict[str, list[tuple[Lane, Held]]] = {}
     for number, step in steps:
         if step == "drop":
@@ -57,14 +57,14 @@ def test_topics_have_queues_of_their_own_and_take_turns(steps: list[tuple[int, s
             queue, items = queues.pop(topic), model.pop(topic, [])
             assert list(queue) == items
             late = (LANES[0], held(number, topic))
-            queues.append(*late)
+            queues.append(topic, *late)
             queues.put_back(topic, queue)
             model[topic] = [*items, late]
         else:
-            queues.append(LANES[number % 2], held(number, step))
+            queues.append(step, LANES[number % 2], held(number, step))
             model.setdefault(step, []).append((LANES[number % 2], held(number, step)))
         records = [record for items in model.values() for _, record in items]
-        assert list(queues.topics) == list(model)
+        assert list(queues.names) == list(model)
         assert (len(queues), queues.bytes) == (len(records), sum(record.size for record in records))
         assert all(topic in queues for topic in map(topic_of, records))
         assert bool(queues) == bool(records)

@@ -7,6 +7,7 @@ from sidecar.generation import NO_OUTPUT, Generation
 from sidecar.in_order import InOrder
 from sidecar.lane import Lane
 from sidecar.parcels import Parcel
+from sidecar.partitioner import partition_of
 from sidecar.record import Departure, Held, LaneId, Outcome, Position
 from sidecar.returned import Returned
 from sidecar.targets import ANSWER_AGE_MAX_MS, Targets
@@ -29,6 +30,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.targets = Targets(lambda _: 1, StepExecutor())
+        self.targets.partitions.update(mail=1, slow=1)
         self.returned = Returned(self.targets, "quarantine", transactional=True)
         self.returned.emit_one = self._emit_one
         self.returned.put_back = lambda lane, records: None
@@ -87,6 +89,25 @@ def test_a_target_that_does_not_acknowledge_is_tried_apart_from_others_until_it_
     assert bench.returned.one_by_one == set()
 
 
+def test_the_client_places_what_has_a_key_and_what_has_none_goes_where_it_is_acknowledged() -> None:
+    bench = Bench()
+    bench.targets.partitions["mail"] = 2
+    plain, keyed = held(1), [held(2)._replace(key=b"%d" % number) for number in range(2)]
+    assert sorted(partition_of(one.key or b"", 3) for one in keyed) == [0, 2]
+    ask = [*keyed, plain, plain._replace(target_partition=2), plain._replace(target_partition=0)]
+    assert [bench.returned.partition_for(LANE, one, False) for one in ask] == [-1, -1, -1, 2, 0]
+    generation = bench.generation([held(3)])
+    generation.report(SLOW, _Message("mail", b"3", 2))  # it has grown
+    bench.returned.refused(generation)
+    waits = [None if partition_of(one.key or b"", 3) == 2 else -1 for one in keyed]
+    assert [bench.returned.partition_for(LANE, one, False) for one in ask] == [*waits, 1, None, 0]
+    assert bench.targets.count == 2
+    generation = bench.generation([held(3)])
+    generation.report(SLOW, _Message("mail", b"3", -1))  # nobody knows which: all of them
+    bench.returned.refused(generation)
+    assert [bench.returned.partition_for(LANE, one, False) for one in ask] == [None] * 5
+
+
 def test_slow_brokers_get_as_many_one_by_one_as_they_acknowledge_in_time() -> None:
     """A request for each takes them longer than a batch of thousands: of too many none would ever pass. Once some have,
     the others may go in batches.
@@ -112,7 +133,7 @@ def test_slow_brokers_get_as_many_one_by_one_as_they_acknowledge_in_time() -> No
         while bench.returned.again:
             lane, parcel = bench.returned.again.popleft()
             assert isinstance(parcel, Held)
-            bench.returned.waiting_alone.append(lane, parcel)
+            bench.returned.waiting_alone.append(parcel.target, lane, parcel)
     assert 0 < len(passed) <= in_time
     assert not bench.returned.alone
     assert not bench.returned.one_by_one
@@ -128,7 +149,7 @@ def test_the_one_at_fault_is_found_while_more_keeps_coming_for_its_target_and_fo
     for _ in range(60):
         for target in ("mail", "other"):
             for _ in range(300):
-                bench.returned.waiting_alone.append(LANE, held(next(numbers), target))
+                bench.returned.waiting_alone.append(target, LANE, held(next(numbers), target))
         sent = bench.attempt()
         assert len({one.target for one in sent}) == 1
         if poison not in sent:
@@ -162,11 +183,14 @@ def test_records_of_a_lane_that_leaves_are_not_taken_back() -> None:
 class _Message:
     """What a delivery report carries."""
 
-    def __init__(self, topic: str, value: bytes) -> None:
-        self._topic, self._value = topic, value
+    def __init__(self, topic: str, value: bytes, partition: int = 0) -> None:
+        self._topic, self._value, self._partition = topic, value, partition
 
     def offset(self) -> int:
         return 7
+
+    def partition(self) -> int:
+        return self._partition
 
     def topic(self) -> str:
         return self._topic

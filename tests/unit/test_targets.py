@@ -3,7 +3,8 @@ import pytest
 from sidecar.lane import Lane
 from sidecar.ports import NO_ANSWER
 from sidecar.record import Held, LaneId, Position
-from sidecar.targets import ANSWER_AGE_MAX_MS, ASK_AGAIN_MS, TRY_MAX_MS, Targets
+from sidecar.suspensions import TRY_MAX_MS, Place
+from sidecar.targets import ANSWER_AGE_MAX_MS, ASK_AGAIN_MS, Targets
 from sidecar.wheel import Wheel
 from tests.simulation.fake_executor import StepExecutor
 
@@ -30,10 +31,11 @@ class Cluster:
         return self.topics.get(topic, 0)
 
     def settle(self, now_ms: int) -> list[int]:
-        """Ask what has to be asked; offsets of the records that have their answer."""
-        self.targets.step(now_ms)
+        """Ask what has to be asked; offsets of the records that have their answer, or may be tried."""
+        released = [*self.targets.step(now_ms)]
         self.executor.run()
-        return [parcel.offset if isinstance(parcel, Held) else -1 for _, parcel in self.targets.step(now_ms)]
+        released += self.targets.step(now_ms)
+        return [parcel.offset for _, parcel in released]
 
 
 @pytest.fixture(name="cluster")
@@ -109,23 +111,63 @@ def test_a_partition_that_was_not_there_is_asked_about_again(cluster: Cluster) -
     assert cluster.targets.count_for(wanted, NOW_MS + ANSWER_AGE_MAX_MS) == 3
 
 
-def test_a_topic_that_does_not_acknowledge_is_tried_again_after_a_while_that_grows(cluster: Cluster) -> None:
-    cluster.topics["mail"] = 3
-    now_ms, waits = NOW_MS, []
+def test_a_partition_that_does_not_acknowledge_is_tried_again_after_a_while_that_grows(cluster: Cluster) -> None:
+    cluster.targets.partitions["mail"] = 2
+    cluster.targets.step(NOW_MS)
+    place, well = Place("mail", 1), Place("mail", 0)
+    waits: list[int] = []
+    now_ms = NOW_MS
     for _ in range(6):
         cluster.targets.step(now_ms)
-        cluster.targets.suspend("mail")
-        cluster.targets.wait(LANE, held(1))
+        cluster.targets.suspend("mail", {1})
+        assert not cluster.targets.holds_up(well, LANE, held(1))
+        assert cluster.targets.holds_up(place, LANE, held(1))
         started_ms = now_ms
         while not cluster.settle(now_ms):
+            assert cluster.targets.suspended(now_ms) == {"mail"}
             now_ms += 100
-        waits.append(round((now_ms - started_ms) / 1_000))
-    assert waits == [5, 10, 20, 40, 60, 60]
-    assert cluster.targets.suspended(now_ms + TRY_MAX_MS - 1) == ["mail"]
-    assert cluster.targets.suspended(now_ms + TRY_MAX_MS) == [], "nothing waits for it any more"
-    cluster.targets.recovered("mail")
-    assert cluster.targets.suspended(now_ms) == []
-    cluster.targets.suspend("mail")
-    cluster.targets.wait(LANE, held(1))
+        waits.append(now_ms - started_ms)
+        assert not cluster.targets.holds_up(place, LANE, held(1))
+    assert waits == [5_000, 10_000, 20_000, 40_000, 60_000, 60_000]
+    assert cluster.targets.acknowledged([well]) == set()
+    assert cluster.targets.acknowledged([place, well]) == {"mail"}
+    assert cluster.targets.suspended(now_ms) == set()
+    assert cluster.targets.place_of(held(1)) == Place("mail", -1)
+    cluster.targets.suspend("mail", {1})
+    assert cluster.targets.holds_up(place, LANE, held(1))
     assert cluster.settle(now_ms + 4_900) == []
     assert cluster.settle(now_ms + 5_000) == [1]
+
+
+def test_of_a_topic_s_partitions_one_is_tried_at_a_time_and_when_it_is_well_the_next_at_once(cluster: Cluster) -> None:
+    cluster.targets.partitions["mail"] = 3
+    cluster.targets.step(NOW_MS)
+    cluster.targets.suspend("mail", {-1})  # some that nobody knows
+    for number in range(3):
+        assert cluster.targets.holds_up(Place("mail", number), LANE, held(number))
+    now_ms = NOW_MS + 5_000
+    assert cluster.settle(now_ms) == [0]
+    assert cluster.settle(now_ms) == []
+    assert cluster.targets.place_of(held(7)) == Place("mail", 0), "what has no key goes with what is tried"
+    cluster.targets.suspend("mail", {0})
+    assert cluster.targets.holds_up(Place("mail", 0), LANE, held(0))
+    assert cluster.settle(now_ms + 9_900) == []
+    now_ms += 10_000
+    assert cluster.settle(now_ms) == [1], "the one that was tried comes last"
+    assert cluster.targets.acknowledged([Place("mail", 1)]) == {"mail"}
+    assert cluster.targets.place_of(held(7)) == Place("mail", 1), "what has no key goes where it is acknowledged"
+    assert cluster.settle(now_ms) == [2]
+    assert cluster.settle(now_ms + TRY_MAX_MS - 1) == []
+    assert cluster.settle(now_ms + TRY_MAX_MS) == [0], "what became of 2 nobody says any more"
+
+
+def test_a_topic_without_an_answer_is_named_and_one_that_is_gone_is_forgotten(cluster: Cluster) -> None:
+    cluster.topics["mail"] = NO_ANSWER
+    cluster.targets.wait(LANE, held(1))
+    cluster.settle(NOW_MS)
+    assert cluster.targets.suspended(NOW_MS) == {"mail"}
+    cluster.targets.suspend("mail", {0})
+    cluster.topics["mail"] = 0
+    assert cluster.settle(NOW_MS + ASK_AGAIN_MS) == [1]
+    assert cluster.targets.suspended(NOW_MS + ASK_AGAIN_MS) == set()
+    assert not cluster.targets.is_suspended(Place("mail", 0))

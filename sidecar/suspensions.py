@@ -1,0 +1,109 @@
+"""Partitions of targets that don't acknowledge: what is for them waits, and is tried after a while, longer each time.
+
+    suspended --until--> tried, one of a topic's at a time --> acknowledged: the next one is tried at once
+        ^                             |
+        +-------- for longer ---------+
+
+The other partitions of such a topic get their records. Pure: time is an argument, epoch milliseconds.
+"""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from sidecar.partitioner import partition_of
+from sidecar.record import Departure, Held
+
+log = logging.getLogger(__name__)
+
+ANY_PARTITION: Final = -1  # the client chooses: by the key, where there is one
+SUSPENDED_MS: Final = 5_000  # what did not acknowledge is tried again after this time, then after twice it ...
+SUSPENDED_MAX_MS: Final = 60_000
+TRY_MAX_MS: Final = 30_000  # after it the next one: what was to be tried may be nobody's any more
+
+
+class Place(NamedTuple):
+    """A partition of a target."""
+
+    topic: str
+    partition: int
+
+
+@dataclass(slots=True)
+class _Topic:
+    until_ms: int = 0
+    pause_ms: int = SUSPENDED_MS // 2
+    partitions: set[int] = field(default_factory=set)
+    tried: int = ANY_PARTITION  # the one of them that is tried just now, as long as `try_until_ms`
+    try_until_ms: int = 0
+
+
+class Suspensions:
+    """Owned by `Targets`."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, _Topic] = {}
+
+    @property
+    def topics(self) -> Iterable[str]:
+        """Those of which some partition doesn't acknowledge."""
+        return self._topics.keys()
+
+    def __contains__(self, place: Place) -> bool:
+        return (topic := self._topics.get(place.topic)) is not None and place.partition in topic.partitions
+
+    def waits(self, place: Place) -> bool:
+        """It doesn't acknowledge, and isn't tried just now."""
+        return place in self and self._topics[place.topic].tried != place.partition
+
+    def suspend(self, name: str, partitions: Iterable[int], now_ms: int) -> None:
+        """These don't acknowledge."""
+        topic = self._topics.setdefault(name, _Topic())
+        topic.partitions.update(partitions)
+        topic.tried = ANY_PARTITION
+        if topic.until_ms <= now_ms:
+            topic.pause_ms = min(topic.pause_ms * 2, SUSPENDED_MAX_MS)
+            topic.until_ms = now_ms + topic.pause_ms
+            about = {"topic": name, "partitions": sorted(topic.partitions), "wait_s": topic.pause_ms // 1_000}
+            log.warning("a target does not acknowledge: its records wait, others go on", extra=about)
+
+    def acknowledged(self, name: str, partitions: Iterable[int], now_ms: int) -> bool:
+        """Of these some acknowledge again. False: nobody had doubted it."""
+        topic = self._topics.get(name)
+        if topic is None or topic.partitions.isdisjoint(partitions):
+            return False
+        topic.partitions.difference_update(partitions)
+        topic.tried, topic.until_ms = ANY_PARTITION, now_ms  # as good as over for the others
+        if not topic.partitions:
+            del self._topics[name]
+        log.info("a target acknowledges again", extra={"topic": name, "waiting": sorted(topic.partitions)})
+        return True
+
+    def forget(self, name: str) -> None:
+        """There is no such topic any more."""
+        self._topics.pop(name, None)
+
+    def lets_through(self, place: Place, now_ms: int) -> bool:
+        """Whether what waits for this partition may go now: it acknowledges, or is the one to be tried."""
+        if not self.waits(place):
+            return True
+        topic = self._topics[place.topic]
+        if now_ms < topic.until_ms or (topic.tried != ANY_PARTITION and now_ms < topic.try_until_ms):
+            return False
+        topic.tried, topic.try_until_ms = place.partition, now_ms + TRY_MAX_MS
+        return True
+
+    def place_of(self, name: str, parcel: Held | Departure, partitions: int) -> Place:
+        """Where a record is to go in a topic of so many partitions: what has no key goes where it is acknowledged."""
+        topic = self._topics[name]
+        if parcel.key is not None:
+            return Place(name, partition_of(parcel.key, partitions))
+        well = [partition for partition in range(partitions) if partition not in topic.partitions]
+        if well:
+            return Place(name, well[parcel.offset % len(well)])
+        return Place(name, topic.tried if topic.tried in topic.partitions else min(topic.partitions))
+
+    def suspended(self, now_ms: int) -> set[str]:
+        """Topics of which something may wait, or is tried just now."""
+        return {name for name, topic in self._topics.items() if now_ms < max(topic.until_ms, topic.try_until_ms)}
