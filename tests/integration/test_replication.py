@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import NewTopic
 
 from tests.services.fixtures import CHOICE, own_broker, own_cluster
 from tests.services.kafka import Kafka
@@ -41,20 +42,31 @@ def test_a_target_with_too_few_replicas_in_sync_holds_up_no_other(
     site.policies(POLICIES)
     source = site.topic("in")
     usual, strict = site.topic("out"), site.topic("strict", min_insync_replicas=3)
+    partly = site.name("partly")
+    replicas = NewTopic(partly, 3, replica_assignment=[[1, 2], [2, 3], [3, 1]], config={"min.insync.replicas": "2"})
+    site.kafka.admin.create_topics([replicas])[partly].result(ANSWER_S)
     sidecar = site.sidecar("one").start()
     try:
         send = site.kafka.produce
         send(source, [(b"key", b"usual %d" % number, (), 0, 0) for number in range(20)])
         assert len(site.kafka.read(usual, 20, ANSWER_S)) == 20
+        to_each = [[("tickover-target", partly.encode()), ("tickover-target-partition", b"%d" % n)] for n in range(3)]
+        send(source, [(b"key", b"%d" % n, headers, 0, 0) for n, headers in enumerate(to_each)])
+        assert len(site.kafka.read(partly, 3, ANSWER_S)) == 3
         cluster.nodes[2].stop()
         send(source, [(b"key", b"%d" % number, [("tickover-target", strict.encode())], 0, 0) for number in range(5)])
         send(source, [(b"key", b"then %d" % number, (), 0, 0) for number in range(20)])
         assert len(site.kafka.read(usual, 40, ANSWER_S)) == 40, "only one topic has too few replicas"
+        send(source, [(b"key", b"%d" % n, to_each[n % 3], 0, 0) for n in range(30)])
+        send(source, [(None, b"%d" % n, to_each[0][:1], 0, 0) for n in range(30, 40)])
+        assert len(site.kafka.read(partly, 3 + 10, ANSWER_S)) == 3 + 10, "a partition of it has enough"
         cluster.nodes[2].start()
         # They were under way in different transactions, each of which is tried again by itself: in no promised order.
         arrived = sorted(message.value() or b"" for message in site.kafka.read(strict, 5, RECOVERY_S))
         assert arrived == [b"%d" % number for number in range(5)]
+        assert len(site.kafka.read(partly, 43, RECOVERY_S)) == 43
         assert sidecar.stop() == 0
+        assert len(site.kafka.read_all(partly)) == 43
         assert len(site.kafka.read_all(strict)) == 5
         assert site.kafka.read_all(site.quarantine) == []
     finally:
