@@ -6,9 +6,10 @@ committed before the call returns, so that its next owner starts where this one 
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+from sidecar.commit import decode_metadata
 from sidecar.emission import Emitter
 from sidecar.lane import Lane
 from sidecar.ledger import CommitsHidden, LedgerUnavailable
@@ -80,6 +81,13 @@ class Assignment:
         self.rebalances += 1
         self._let_go(self._take_out(lanes))
         log.warning("partitions lost", extra={"partitions": [str(lane) for lane in lanes]})
+
+    def committed(self, commits: Mapping[LaneId, tuple[int, str]]) -> None:
+        """A recovery would find W there: the overflow may be tidied up to it."""
+        for lane_id, (offset, metadata) in commits.items():
+            lane, state = self.lanes.get(lane_id), decode_metadata(offset, metadata)
+            if lane is not None and state is not None and state.topic_id == lane.topic_id:
+                lane.committed_watermark = max(lane.committed_watermark, state.watermark)
 
     def leave(self) -> None:
         """Shutdown: settle and commit everything."""

@@ -236,11 +236,13 @@ class KafkaIntake:
         )
         self._read_from(LaneId(topic, partition), first)
 
-    @staticmethod
-    def _on_commit(error: KafkaError | None, places: list[TopicPartition]) -> None:
+    def _on_commit(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
         failed = {str(place.error) for place in places if place.error is not None}
         if error is not None or failed:
             log.warning("commit failed; the ledger makes up for it", extra={"error": str(error or sorted(failed))})
+        if error is None:
+            known = [place for place in places if place.error is None]
+            self.events.committed({LaneId(one.topic, one.partition): (one.offset, one.metadata or "") for one in known})
 
 
 def _partitions(lanes: Sequence[LaneId]) -> list[TopicPartition]:

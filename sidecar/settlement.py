@@ -183,7 +183,6 @@ class AtLeastOnce:
             if lane.uncommitted and not lane.dropped:
                 offsets[lane.id] = (lane.advance_low(), encode_metadata(commit_state(lane, lane.overflow_held)))
                 lane.uncommitted = False
-                lane.committed_watermark = lane.watermark
         if offsets:
             self._intake.commit(offsets, wait)
 

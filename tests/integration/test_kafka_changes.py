@@ -1,6 +1,6 @@
 """What operators do to topics, offsets and rights while records are held."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +220,7 @@ class Events:
 
     def __init__(self) -> None:
         self.lanes: list[LaneId] = []
+        self.commits: list[Mapping[LaneId, tuple[int, str]]] = []
 
     def assigned(self, lanes: Sequence[LaneId]) -> None:
         self.lanes += lanes
@@ -228,6 +229,9 @@ class Events:
         self.lanes = [lane for lane in self.lanes if lane not in lanes]
 
     lost = revoked
+
+    def committed(self, commits: Mapping[LaneId, tuple[int, str]]) -> None:
+        self.commits.append(commits)
 
 
 def test_a_log_that_does_not_begin_at_zero_is_read_from_where_recovery_says(kafka: Kafka) -> None:
@@ -260,5 +264,11 @@ def test_a_log_that_does_not_begin_at_zero_is_read_from_where_recovery_says(kafk
         intake.resume([LaneId(topic, 0)])
         turn_until(lambda: len(found) >= 8)
         assert found == [b"%d" % number for number in range(12, 20)]
+        commits = [{LaneId(topic, 0): (place, f"W {place}")} for place in (15, 20)]
+        intake.commit(commits[0], wait=False)
+        assert events.commits == []
+        turn_until(lambda: bool(events.commits))
+        intake.commit(commits[1], wait=True)
+        assert events.commits == commits
     finally:
         intake.close()

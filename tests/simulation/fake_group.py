@@ -157,13 +157,16 @@ class FakeIntake:
         if wait:
             self._arrive(1 << 60)
             self._apply(offsets)
+            self.events.committed(offsets)
         else:
             last_ms = self._commits[-1][0] if self._commits else 0
             self._commits.append((max(now_ms + self._delay_ms(), last_ms), dict(offsets)))
 
     def _arrive(self, until_ms: int) -> None:
         while self._commits and self._commits[0][0] <= until_ms:
-            self._apply(self._commits.pop(0)[1])
+            _, offsets = self._commits.pop(0)
+            self._apply(offsets)
+            self.events.committed({lane: one for lane, one in offsets.items() if self._group.owner[lane] is self})
 
     def _apply(self, offsets: Mapping[LaneId, tuple[int, str]]) -> None:
         for lane, (offset, metadata) in offsets.items():

@@ -6,6 +6,7 @@ import pytest
 from sidecar.commit import decode_metadata
 from sidecar.mailbox import COMMANDS_MAX, COMMANDS_PER_TURN_MAX
 from sidecar.overflow import OverflowUnavailable
+from tests.simulation.fake_overflow import FakeOverflow
 from tests.simulation.fake_time import FakeTime
 from tests.unit.engine_bench import LANE, SOURCE, Bench, rulebook
 
@@ -212,3 +213,29 @@ def test_stats_are_published(bench: Bench) -> None:
 
 def test_a_topic_of_which_nothing_is_held_is_published_too(bench: Bench) -> None:
     assert bench.replica.publisher.publish(bench.clock.now_ms).topics[SOURCE].accepted == 0
+
+
+def test_the_overflow_keeps_what_w_has_passed_until_the_group_has_the_commit_that_says_so() -> None:
+    bench = Bench()
+
+    def down(method: str, after: bool) -> None:
+        if method == "apply":
+            raise OverflowUnavailable("down")
+
+    bench.overflow.failing = down
+    due_ms = bench.clock.now_ms + 3_000
+    offset = bench.send(b"overtaken", 3_000)
+    bench.wait_until(lambda: offset in bench.lane.skip)  # in the wheel, and on its way all the same
+    bench.overflow.failing = FakeOverflow().failing
+    bench.wait_until(lambda: bench.overflow.records[LANE])
+    bench.replica.intake._arrive = lambda until_ms: None  # type: ignore[method-assign]
+    bench.wait_until(lambda: bench.lane.watermark.due_ms > due_ms)
+    bench.replica.worker.ask_to_tidy(bench.replica.lanes)
+    bench.run(200)
+    assert bench.clock.now_ms < due_ms
+    assert bench.lane.committed_watermark.due_ms < due_ms
+    bench.restart()
+    bench.wait_until(lambda: bench.values("mail") == [b"overtaken"])
+    bench.run(1_000)
+    assert bench.replica.publisher.survey() == 0
+    assert bench.lane.committed_watermark.due_ms > due_ms
