@@ -127,7 +127,6 @@ class Assignment:
                 self._intake.resume([lane.id for lane in fresh])
         if job.lanes:
             self._waits(job, f"where {min(job.lanes)} begins isn't known yet", now_ms)
-            self._sweep(job, now_ms)  # without a leader, or its commit is hidden
 
     def _waits(self, job: RecoveryJob, problem: str, now_ms: int) -> None:
         """Ledger, overflow or commits were away: what they have must be known before these partitions may go on."""

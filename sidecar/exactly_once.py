@@ -29,7 +29,7 @@ from sidecar.fitting import Fit
 from sidecar.generation import NO_OUTPUT, Generation, Refusals
 from sidecar.lane import Lane
 from sidecar.ledger import LedgerError, LedgerTopic
-from sidecar.outputs import Sweep, make_outputs, swept
+from sidecar.outputs import ALONE, RETRY_S, Remaker, Sweep, make_outputs
 from sidecar.ports import Intake, Time, TransactionalOutput, TransactionalOutputs
 from sidecar.record import LaneId
 from sidecar.sealing import probe_clock, record_block, restore_sealed
@@ -41,7 +41,6 @@ from sidecar.transaction import Aborted, Broken, Committed, Ending, Transaction,
 log = logging.getLogger(__name__)
 
 PATIENCE_S: Final = 1.0  # without all reports by then, the committer finds out why
-RETRY_S: Final = 0.5
 SILENCES_MIN: Final = 2  # in a row: one may be what the brokers had too much of
 
 
@@ -71,12 +70,12 @@ class ExactlyOnce:
         self._outputs: dict[str, TransactionalOutput] = {}
         self._filling = Filling(ledger, time)
         self._committer = Committer(outputs.executor, time)
+        self._remaker = Remaker(outputs, time)
         self._closing: Transaction | None = None  # complete, and not yet acknowledged
         self._ending: Generation | None = None  # of the transaction that is closing or with the committer
         self._closing_until_s = 0.0
         self._fit = Fit()
         self._careful = False  # the last transaction was
-        self._alone_sweeps = False  # the third producer, next
         self._silences = 0  # transactions in a row whose blocks the ledger didn't acknowledge
         self._era = 0  # counts `prepare`: what an earlier one left behind must not go on
         self._prepare_at_s = 0.0
@@ -89,10 +88,12 @@ class ExactlyOnce:
 
     def sweep(self, lanes: Iterable[Lane]) -> None:
         """See the port. Where there are lanes, the two that take turns end it by their next commits."""
-        self._alone_sweeps = False
+        held = False
         for lane in lanes:
-            lane.uncommitted = self._alone_sweeps = True  # if all is quiet, there is a commit now
-        if not self._alone_sweeps:
+            lane.uncommitted = held = True  # if all is quiet, there is a commit now
+        if held:
+            self._remaker.want()
+        else:
             self._prepare(self._sweep())
 
     def _sweep(self) -> Sweep:
@@ -104,6 +105,7 @@ class ExactlyOnce:
         self._closing = self._ending = None
         former, self._outputs = self._outputs, {}
         self._era = era = self._era + 1
+        self._remaker.give_up()
         self._committer.renew()
         make = partial(make_outputs, self._makers, former, lambda: era == self._era, sweep)
         self._committer.submit(make, self._prepared)
@@ -140,12 +142,10 @@ class ExactlyOnce:
         self._take_result()
         if not self.ready or self._committer.busy or self._closing is not None:
             return False
-        if self._alone_sweeps:
-            self._alone_sweeps = False
-            self._committer.submit(partial(swept, self._outputs["alone"], self._sweep()), self._swept)
-            return False
+        self._remaker.step(self._outputs, self._sweep)
         probe_clock(lanes, self.time)
-        careful = self._careful = self._refusals.alone and not self._careful  # turn by turn: neither waits for ever
+        alone = self._refusals.alone and ALONE in self._outputs
+        careful = self._careful = alone and not self._careful  # turn by turn: neither waits for ever
         transaction = self._emit_alone(now_ms) if careful else Transaction(self.open, self._intake.member())
         self._filling.fill(transaction, lanes, now_ms)
         if transaction.empty:
@@ -195,12 +195,13 @@ class ExactlyOnce:
         """Nothing to do: transactions carry the offsets."""
 
     def stop(self) -> None:
-        """Let the committer's thread end. Twice is harmless."""
+        """Let the threads end. Twice is harmless."""
+        self._remaker.stop()
         self._committer.stop()
 
     def _emit_alone(self, now_ms: int) -> Transaction:
         """A transaction of records that must be tried one by one, all for one target."""
-        usual, output = self.open, self._outputs["alone"]
+        usual, output = self.open, self._outputs[ALONE]
         self.open = Generation(output, output)
         try:
             self._refusals.emit_alone(now_ms)
@@ -244,10 +245,6 @@ class ExactlyOnce:
         self.ready = False
         self.open = Generation(NO_OUTPUT)
         self._closing = self._ending = None
-
-    def _swept(self, problem: str) -> None:
-        if problem:
-            self._break(problem)
 
     def _committed(self, transaction: Transaction) -> None:
         self.problem = ""

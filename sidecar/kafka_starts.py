@@ -52,7 +52,7 @@ class KafkaStarts:
     def starts(self, lanes: Sequence[LaneId]) -> dict[LaneId, Start]:
         """Those that are known; a partition without a leader or with an open transaction is left out: ask again.
 
-        Raises LedgerUnavailable when the brokers don't answer.
+        Raises LedgerUnavailable when the brokers don't answer, CommitsHidden when none is known and some are hidden.
         """
         try:
             return self._known(lanes)
@@ -64,7 +64,7 @@ class KafkaStarts:
         if self._consumer is None:
             self._consumer, self._admin = Consumer(self._settings), AdminClient(self._client)
         topics = _answered("topics", lambda: self._topics({lane.topic for lane in lanes}))
-        commits = self._not_hidden(lanes)
+        commits, unknown = self._not_hidden(lanes)
         new = {one.topic for one in commits if one.error is None and one.offset == OFFSET_INVALID}
         when_new, hidden = self._partitions_when_new(new, topics) if self._start_latest else ({}, set())
         starts: dict[LaneId, Start] = {}
@@ -84,15 +84,17 @@ class KafkaStarts:
             raise CommitsHidden(
                 f"no answer about commits of {min(hidden)}: which of its partitions are new isn't known"
             )
+        if unknown is not None and not starts:
+            raise unknown
         return starts
 
-    def _not_hidden(self, lanes: Sequence[LaneId]) -> list[TopicPartition]:
-        """What can be known: Kafka answers nothing while it hides the commit of any partition that is asked about, so
-        then each is asked about alone, a few at a time, beginning elsewhere the next time.
+    def _not_hidden(self, lanes: Sequence[LaneId]) -> tuple[list[TopicPartition], CommitsHidden | None]:
+        """What can be known, and why not all: Kafka answers nothing while it hides the commit of any partition that is
+        asked about, so then each is asked about alone, a few at a time, beginning elsewhere the next time.
         """
         try:
-            return self._committed(lanes)
-        except CommitsHidden:
+            return self._committed(lanes), None
+        except CommitsHidden as hidden:
             if len(lanes) == 1:
                 raise
             known: list[TopicPartition] = []
@@ -102,10 +104,8 @@ class KafkaStarts:
                     break
                 with suppress(CommitsHidden):
                     known += self._committed([lane], ONE_TIMEOUT_S)
-            if not known:
-                raise
             log.warning("commits of some partitions are hidden", extra={"hidden": len(lanes) - len(known)})
-            return known
+            return known, hidden
 
     def _committed(self, lanes: Iterable[LaneId], timeout_s: float = COMMITTED_TIMEOUT_S) -> list[TopicPartition]:
         wanted = [TopicPartition(lane.topic, lane.partition) for lane in lanes]

@@ -1,18 +1,26 @@
 """How the producers of transactions begin: what their predecessors of the same ids left is ended first."""
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from math import inf
 from typing import Any, Final, NamedTuple
 
-from sidecar.ports import TransactionalOutput, TransactionalOutputs
+from sidecar.committer import Committer
+from sidecar.ports import Time, TransactionalOutput, TransactionalOutputs
 from sidecar.record import LaneId
 
-NAMES: Final = ("a", "b", "alone")  # two take turns, one sends every record in a batch of its own
+log = logging.getLogger(__name__)
+
+ALONE: Final = "alone"  # sends every record in a batch of its own
+NAMES: Final = ("a", "b", ALONE)  # two take turns
 NEVER_READY: Final = frozenset(
     {"TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED", "INVALID_TRANSACTION_TIMEOUT"}
 )
 INCOMPLETE: Final = "CONCURRENT_TRANSACTIONS"
 ANSWER_S: Final = 5.0
+RETRY_S: Final = 0.5
 
 
 class Sweep(NamedTuple):
@@ -77,17 +85,58 @@ def _begun(
     return output
 
 
-def swept(output: TransactionalOutput, sweep: Sweep) -> str:
-    """One producer's sweep, whose open transaction is empty, on the committer's thread. Text: it is of no use now."""
-    try:
-        _end_hidden(output, sweep)
-    except output.refused as error:
-        return str(error.args[0].str())
-    return ""
-
-
 def _end_hidden(output: TransactionalOutput, sweep: Sweep) -> None:
     with suppress(output.refused):  # the abort says whether that matters
         output.send_offsets({sweep.place: (0, "")}, sweep.member, ANSWER_S)
     output.abort(ANSWER_S)
     output.begin()
+
+
+class Remaker:
+    """Makes the producer for single records anew, in a thread of its own: transactions of the other two go on.
+
+    Owned by the engine's thread. What must be tried one by one waits meanwhile, and nothing else does.
+    """
+
+    def __init__(self, makers: TransactionalOutputs, time: Time) -> None:
+        self._makers = makers
+        self._time = time
+        self._thread = Committer(makers.executor, time)
+        self._due_s = inf
+
+    def want(self) -> None:
+        """At the next step."""
+        self._due_s = self._time.monotonic_s()
+
+    def give_up(self) -> None:
+        """Nothing is wanted any more, nor what is under way."""
+        self._due_s = inf
+        self._thread.renew()
+
+    def stop(self) -> None:
+        """Let the thread end. Twice is harmless."""
+        self._thread.stop()
+
+    def step(self, outputs: dict[str, TransactionalOutput], sweep: Callable[[], Sweep]) -> None:
+        """Put it into `outputs` when it is ready. Not while a transaction of the former one is under way."""
+        self._thread.take()
+        if self._thread.late or self._time.monotonic_s() >= self._due_s:
+            self.give_up()
+            if (former := outputs.pop(ALONE, None)) is not None:
+                self._makers.let_go(former)
+            self._thread.submit(partial(_remade, self._makers, sweep()), partial(self._take, outputs))
+
+    def _take(self, outputs: dict[str, TransactionalOutput], made: TransactionalOutput | str) -> None:
+        if isinstance(made, str):
+            log.warning("no producer for single records for now", extra={"problem": made})
+            self._due_s = self._time.monotonic_s() + RETRY_S
+        else:
+            outputs[ALONE] = made
+
+
+def _remade(makers: TransactionalOutputs, sweep: Sweep) -> TransactionalOutput | str:
+    output = makers.output(ALONE)
+    try:
+        return _begun(output, makers, ALONE, sweep)
+    except output.refused as error:
+        return str(error.args[0].str())

@@ -1,7 +1,7 @@
 """Settlement by transactions, one fault at a time. All of them together: the simulation."""
 
 from collections.abc import Callable
-from unittest.mock import Mock
+from typing import Any
 
 import pytest
 
@@ -10,8 +10,10 @@ from sidecar.exactly_once import PATIENCE_S, ExactlyOnce
 from sidecar.fitting import GROW_S
 from sidecar.partitioner import partition_of
 from tests.simulation.fake_executor import StepExecutor
-from tests.simulation.fake_kafka import FakeRecord
+from tests.simulation.fake_kafka import VALUE_BYTES_MAX, FakeRecord
+from tests.simulation.fake_transactions import FakeTransactions, TransactionError
 from tests.simulation.replica import LEDGER
+from tests.simulation.workload import QUARANTINE
 from tests.unit.engine_bench import Bench
 
 
@@ -99,36 +101,64 @@ def test_a_transaction_gets_no_more_than_what_the_brokers_take_in_time() -> None
     assert settlement._fit.most > 3, "all were acknowledged at once"
 
 
-def test_with_lanes_a_sweep_is_a_commit_of_the_next_and_an_aborted_one_of_the_producer_for_single_records() -> None:
+def test_with_lanes_a_sweep_is_a_commit_of_the_next_and_the_producer_for_single_records_made_anew() -> None:
     bench = Bench(trouble=str)
-    settlement, alone = settlement_of(bench), Mock(wraps=settlement_of(bench)._outputs["alone"])
-    settlement._outputs["alone"] = alone
+    settlement = settlement_of(bench)
     bench.send(b"value")
     bench.run(1_500)
     assert bench.coordinator is not None
-    commits = bench.coordinator.committed
+    former, commits, aborts = settlement._outputs["alone"], bench.coordinator.committed, bench.coordinator.aborted
     settlement.sweep(bench.replica.assignment.lanes.values())
     bench.run(1_500)
-    assert [call[0] for call in alone.method_calls if call[0] != "poll"] == ["send_offsets", "abort", "begin"]
+    assert settlement._outputs["alone"] is not former
     assert bench.coordinator.committed == commits + 1
+    assert bench.coordinator.aborted == aborts + 1, "offsets of nothing were in it"
     bench.send(b"value")
     bench.run(1_500)
     assert len(seen(bench)) == 2
 
 
-def test_a_sweep_that_fails_lets_everything_start_over() -> None:
+def test_while_there_is_no_producer_for_single_records_only_these_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(trouble=str)
     settlement = settlement_of(bench)
     bench.run(500)
-    assert bench.coordinator is not None
-    alone, era = settlement._outputs["alone"], settlement._era
-    bench.coordinator.epochs[alone._name] += 1  # type: ignore[attr-defined]
+    init, away = FakeTransactions.init, True
+
+    def refuse(self: FakeTransactions, seconds: float) -> None:
+        if away and self.lone:
+            raise self.refused(TransactionError("_TIMED_OUT"))
+        init(self, seconds)
+
+    monkeypatch.setattr(FakeTransactions, "init", refuse)
+    era = settlement._era
     settlement.sweep(bench.replica.assignment.lanes.values())
+    bench.run(500)
+    assert "alone" not in settlement._outputs
+    bench.send(bytes(VALUE_BYTES_MAX + 1))
     bench.run(1_500)
-    assert settlement._era == era + 1
+    bench.send(b"fits")
+    bench.run(1_500)
+    [quarantine] = bench.broker.logs[QUARANTINE]
+    assert (len(seen(bench)), len(quarantine.records)) == (1, 0)
+    away = False
+    bench.run(1_500)
+    assert (len(seen(bench)), len(quarantine.records)) == (1, 1)
+    assert settlement._era == era, "the other two went on"
+
+
+def test_a_producer_for_single_records_whose_making_does_not_come_back_is_made_by_another_thread() -> None:
+    bench = Bench(trouble=str)
+    settlement = settlement_of(bench)
+    bench.run(500)
+    makers: Any = settlement._makers
+    usual, makers._executor = makers._executor, StepExecutor()  # its steps are never run
+    settlement.sweep(bench.replica.assignment.lanes.values())
+    bench.run(int(JOB_MAX_S * 1_000) - 500)
     bench.send(b"value")
-    bench.run(1_500)
+    makers._executor = usual
+    bench.run(2_500)
     assert len(seen(bench)) == 1
+    assert "alone" in settlement._outputs
 
 
 def test_no_turn_waits_for_a_commit() -> None:

@@ -25,6 +25,7 @@ class Consumer:
     """Each partition that the group began with has a commit; nothing is said of any of them beside a hidden one."""
 
     hidden: set[int] = field(default_factory=set)
+    leaderless: set[int] = field(default_factory=set)
 
     def committed(self, wanted: list[TopicPartition], timeout: float) -> list[TopicPartition]:
         if self.hidden & {one.partition for one in wanted}:
@@ -36,8 +37,13 @@ class Consumer:
             for one in wanted
         ]
 
-    def get_watermark_offsets(self, _: TopicPartition, **__: object) -> tuple[int, int]:
+    def get_watermark_offsets(self, one: TopicPartition, **__: object) -> tuple[int, int]:
+        if one.partition in self.leaderless:
+            raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
         return 0, 100
+
+    def list_topics(self, *_: object, **__: object) -> None:
+        pass
 
 
 def starts_of(consumer: Consumer, start_latest: bool) -> KafkaStarts:
@@ -62,3 +68,15 @@ def test_a_partition_that_waits_for_another_s_hidden_commit_says_so() -> None:
 
 def test_with_nothing_hidden_an_added_partition_begins_at_its_beginning() -> None:
     assert starts_of(Consumer(), start_latest=True).starts(LANES)[LANES[12]].offset == 0
+
+
+def test_those_that_wait_beside_hidden_ones_do_not_keep_it_from_being_said() -> None:
+    consumer = Consumer({3}, leaderless={2, 4})
+    known = starts_of(consumer, start_latest=False).starts(LANES)
+    assert {lane.partition for lane in known} == set(range(NOW)) - {2, 3, 4}
+    with pytest.raises(CommitsHidden):
+        starts_of(consumer, start_latest=False).starts(LANES[2:5])
+    consumer.hidden.clear()
+    starts = starts_of(consumer, start_latest=False)
+    assert starts.starts(LANES[2:5]).keys() == {LANES[3]}
+    assert starts.starts([LANES[2], LANES[4]]) == {}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.outputs import NAMES, Sweep, make_outputs, swept
+from sidecar.outputs import NAMES, Sweep, make_outputs
 from sidecar.record import LaneId
 from tests.simulation.fake_transactions import TransactionError
 from tests.unit.recording_producer import Producer
@@ -46,11 +46,3 @@ def test_a_sweep_is_a_commit_that_each_aborts(errors: dict[str, TransactionError
 
 def test_a_sweep_that_cannot_be_aborted_is_a_problem_that_may_pass() -> None:
     assert made_of(Producer(abort=TransactionError("_TIMED_OUT")), SWEEP) == "_TIMED_OUT"
-
-
-def test_one_in_its_transaction_sweeps_and_is_in_its_next() -> None:
-    producer: Any = Producer()
-    assert swept(producer, SWEEP) == ""
-    assert producer.calls == ["offsets", "abort", "begin"]
-    broken: Any = Producer(abort=TransactionError("_TIMED_OUT"))
-    assert swept(broken, SWEEP) == "_TIMED_OUT"
