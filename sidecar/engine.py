@@ -246,13 +246,12 @@ class Engine:
 
     def _in_memory(self) -> tuple[int, int]:
         """Records and bytes in the wheels, and of those that have left them and aren't emitted for good."""
-        load, returned, in_flight = (
-            self._parts.emitter.load,
-            self._parts.emitter.returned,
-            self._parts.settlement.in_flight,
-        )
-        records = load.records + returned.count + sum(generation.sent for generation in in_flight)
-        return records, load.bytes + returned.bytes + sum(generation.bytes for generation in in_flight)
+        load, returned, settlement = self._parts.emitter.load, self._parts.emitter.returned, self._parts.settlement
+        records, size = settlement.unwritten
+        for generation in settlement.in_flight:
+            records += generation.sent
+            size += generation.bytes
+        return records + load.records + returned.count, size + load.bytes + returned.bytes
 
     # --- mailbox --------------------------------------------------------------------------------------------------
 

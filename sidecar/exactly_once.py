@@ -132,6 +132,11 @@ class ExactlyOnce:
         """See `Settlement`."""
         return (self.open,) if self._ending is None else (self._ending, self.open)
 
+    @property
+    def unwritten(self) -> tuple[int, int]:
+        """See `Settlement`: their generations are in flight."""
+        return 0, 0
+
     # --- one step -------------------------------------------------------------------------------------------------
 
     def step(self, lanes: Iterable[Lane], now_ms: int) -> bool:

@@ -1,12 +1,14 @@
 """A generation: the records handed to the producer within one settle interval, until Kafka has answered for all."""
 
 from collections import Counter
+from collections.abc import Collection, Mapping
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol
 
 from sidecar.lane import Lane
-from sidecar.parcels import size_of
+from sidecar.parcels import size_of, topic_of
 from sidecar.record import Departure, Held
+from sidecar.suspensions import Place
 
 _size: Final = itemgetter(Held._fields.index("size"))
 
@@ -128,11 +130,20 @@ class Generation:
         return self.acknowledged == self.sent
 
     @property
+    def topics(self) -> set[str]:
+        """Where its records were to go."""
+        return set(map(topic_of, self.parcels()))
+
+    def parcels(self) -> list[Held | Departure]:
+        """All of its records."""
+        departures: list[Held | Departure] = [departure for _, departure in self.departures]
+        return departures + [held for _, batch, _ in self.batches for held in batch]
+
+    @property
     def taken_in_part(self) -> bool:
         """Whether a topic took some of its records and not others. Asked when all have their reports."""
         missed = Counter(failure.message.topic() for failure in self.failures)
-        sent = Counter(held.target for _, batch, _ in self.batches for held in batch)
-        sent.update(departure.topic for _, departure in self.departures)
+        sent = Counter(map(topic_of, self.parcels()))
         return any(count < sent[topic] for topic, count in missed.items())
 
 
@@ -160,3 +171,15 @@ class Refusals(Protocol):
 
     def passed_alone(self, generation: Generation) -> None:
         """Its records, sent one by one, were all taken."""
+
+    def watch(self, topics: Collection[str]) -> None:
+        """From now on the partition of each record for these topics, and for no others, is to be known here."""
+
+    def watched(self, generation: Generation) -> Mapping[Place, int]:
+        """How many of its records went to each partition of the topics that are watched."""
+
+    def silent(self, places: Collection[Place]) -> None:
+        """These don't acknowledge: nothing more is to be sent there until they are `answering`."""
+
+    def answering(self, places: Collection[Place]) -> None:
+        """They do again."""

@@ -6,7 +6,8 @@ refused, of a batch ----> one by one ----> taken
 """
 
 import logging
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from sidecar import departure as way
@@ -17,6 +18,7 @@ from sidecar.in_order import InOrder
 from sidecar.lane import Lane
 from sidecar.parcels import Parcel, Parcels, Queues, earliest, topic_of
 from sidecar.record import Arrival, Departure, Held
+from sidecar.suspensions import Place
 from sidecar.targets import Targets
 
 log = logging.getLogger(__name__)
@@ -47,7 +49,7 @@ class Returned:
     @property
     def one_by_one(self) -> set[str]:
         """Topics whose records aren't simply handed over: `partition_for` says what becomes of each."""
-        return self._lone.union(self._sick, self._targets.suspended_topics)
+        return self._lone.union(self._sick, self._targets.suspended_topics, self._targets.watched)
 
     def refused(self, generation: Generation) -> None:
         """Take the records that Kafka refused out of a complete generation, and see to each by its error."""
@@ -203,9 +205,7 @@ class Returned:
         if not (generation.batches or generation.departures):
             return  # all of them wait for their targets: nothing has passed
         waiting = {*self.waiting_alone.names, *self.in_order.topics_alone()}
-        passed: list[Held | Departure] = [departure for _, departure in generation.departures]
-        passed += [held for _, batch, _ in generation.batches for held in batch]
-        places = set(map(self._targets.place_of, passed))
+        places = set(map(self._targets.place_of, generation.parcels()))
         topics = {place.topic for place in places}
         recovered = self._targets.acknowledged(places) | (topics & self._sick)
         self._sick -= topics
@@ -215,6 +215,23 @@ class Returned:
         for topic in topics:
             self._alone_max.pop(topic, None)
         self._alone_fits = min(2 * self._alone_fits, ALONE_MAX)
+
+    def watch(self, topics: Collection[str]) -> None:
+        """See `Refusals`."""
+        self._targets.watched = frozenset(topics)
+
+    def watched(self, generation: Generation) -> Counter[Place]:
+        """See `Refusals`."""
+        watched = [parcel for parcel in generation.parcels() if topic_of(parcel) in self._targets.watched]
+        return Counter(map(self._targets.place_of, watched))
+
+    def silent(self, places: Collection[Place]) -> None:
+        """See `Refusals`."""
+        self._targets.await_answers(places)
+
+    def answering(self, places: Collection[Place]) -> None:
+        """See `Refusals`."""
+        self._targets.acknowledged(places)
 
     def _no_longer_alone(self, topics: set[str]) -> None:
         """What waits for these goes in batches again, which cost slow brokers far less."""

@@ -25,6 +25,7 @@ from sidecar.ledger import LedgerError, LedgerTopic
 from sidecar.ports import Intake, Output, Time
 from sidecar.record import LaneId
 from sidecar.sealing import Seal, commit_state, has_news, probe_clock, record_block, seal_of, take_sealed
+from sidecar.silence import InFlight
 from sidecar.tally import Tally
 from sidecar.traces import Traces
 
@@ -47,6 +48,10 @@ class Settlement(Protocol):
     @property
     def in_flight(self) -> Sequence[Generation]:
         """What was handed over and isn't a fact yet."""
+
+    @property
+    def unwritten(self) -> tuple[int, int]:
+        """Records that only blocks on their way to the ledger know of, and the bytes of these blocks."""
 
     def prepare(self) -> None:
         """Get ready, or ready again; `ready` says when."""
@@ -76,12 +81,14 @@ def silence_of(ledger: LedgerTopic) -> str:
 class BlockReport:
     """One block on its way to the ledger; its delivery report makes its content a fact."""
 
-    __slots__ = ("lane", "owner", "seal", "sent_boot_ms")
+    __slots__ = ("bytes", "lane", "owner", "records", "seal", "sent_boot_ms")
 
-    def __init__(self, owner: "AtLeastOnce", lane: Lane, seal: Seal) -> None:
+    def __init__(self, owner: "AtLeastOnce", lane: Lane, seal: Seal, size: int) -> None:
         self.owner = owner
         self.lane = lane
         self.seal = seal
+        self.records = seal.emitted + seal.departed
+        self.bytes = size
         self.sent_boot_ms = owner.time.boot_ms()
 
     def report(self, error: Any, message: Any) -> None:
@@ -91,7 +98,7 @@ class BlockReport:
             self.owner.failure = LedgerError(f"the ledger refused a block of {self.lane.id}: {error.str()}")
             return
         self.owner.time.observe(self.sent_boot_ms, message.timestamp()[1], self.owner.time.boot_ms())
-        self.owner.waiting.pop(self, None)
+        self.owner.acknowledged(self)
         lane, seal = self.lane, self.seal
         lane.blocks_in_flight -= 1
         if lane.dropped:
@@ -129,12 +136,18 @@ class AtLeastOnce:
         self._intake = intake
         self._ledger = ledger
         self._refusals = refusals
-        self._closed: list[Generation] = []
+        self._closed = InFlight(refusals)
+        self._unwritten = self._unwritten_bytes = 0
 
     @property
     def in_flight(self) -> Sequence[Generation]:
         """See the port."""
         return self.open, *self._closed
+
+    @property
+    def unwritten(self) -> tuple[int, int]:
+        """See the port."""
+        return self._unwritten, self._unwritten_bytes
 
     def prepare(self) -> None:
         """Nothing to prepare."""
@@ -149,9 +162,9 @@ class AtLeastOnce:
         """One settle interval."""
         if self.failure is not None:
             raise self.failure
-        if self.open.sent:
-            self._closed.append(self.open)
-            self.open = Generation(*self._outputs)
+        closing, self.open = self.open, self._closed.open(self._outputs)
+        if closing.sent:
+            self._closed.close(closing, self.time.monotonic_s())
         self._collect()
         sent_boot_ms = next((report.sent_boot_ms for report in self.waiting), inf)
         self.problem = silence_of(self._ledger) if self.time.boot_ms() - sent_boot_ms > SILENCE_MS else ""
@@ -186,21 +199,20 @@ class AtLeastOnce:
         if offsets:
             self._intake.commit(offsets, wait)
 
+    def acknowledged(self, report: BlockReport) -> None:
+        """The ledger has this block."""
+        del self.waiting[report]
+        self._unwritten -= report.records
+        self._unwritten_bytes -= report.bytes
+
     def _collect(self) -> None:
         """Give the records of acknowledged generations to their lanes."""
-        if not self._closed:
-            return
-        waiting: list[Generation] = []
-        for generation in self._closed:
-            if not generation.complete:
-                waiting.append(generation)
-                continue
+        for generation in self._closed.completed(self.time.monotonic_s()):
             if generation.failures:
                 self._refusals.refused(generation)
             if self.traces is not None:
                 self.traces.put(generation, self.time.now_ms())
             generation.give_to_lanes()
-        self._closed = waiting
 
     def _seal_all(self, lane: Lane, now_ms: int) -> bool:
         while has_news(lane):
@@ -213,8 +225,11 @@ class AtLeastOnce:
     def _seal(self, lane: Lane, now_ms: int) -> None:
         """Produce one block; the lane's lists lose what is in it only when the producer has taken it."""
         seal = seal_of(lane, now_ms, self._ledger.group)
-        report = BlockReport(self, lane, seal)
-        self._ledger.append(self._outputs[0], lane.id, encode(seal.block), report.report)
+        block = encode(seal.block)
+        report = BlockReport(self, lane, seal, len(block))
+        self._ledger.append(self._outputs[0], lane.id, block, report.report)
         self.waiting[report] = None
+        self._unwritten += report.records
+        self._unwritten_bytes += report.bytes
         lane.blocks_in_flight += 1
         take_sealed(lane, seal)

@@ -8,7 +8,7 @@ The other partitions of such a topic get their records. Pure: time is an argumen
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 ANY_PARTITION: Final = -1  # the client chooses: by the key, where there is one
 SUSPENDED_MS: Final = 5_000  # what did not acknowledge is tried again after this time, then after twice it ...
 SUSPENDED_MAX_MS: Final = 60_000
+FOR_EVER: Final = 1 << 62
 TRY_MAX_MS: Final = 30_000  # after it the next one: what was to be tried may be nobody's any more
 
 
@@ -37,6 +38,9 @@ class _Topic:
     partitions: set[int] = field(default_factory=set)
     tried: int = ANY_PARTITION  # the one of them that is tried just now, as long as `try_until_ms`
     try_until_ms: int = 0
+
+
+_WELL: Final = _Topic()
 
 
 class Suspensions:
@@ -68,13 +72,25 @@ class Suspensions:
             about = {"topic": name, "partitions": sorted(topic.partitions), "wait_s": topic.pause_ms // 1_000}
             log.warning("a target does not acknowledge: its records wait, others go on", extra=about)
 
+    def await_answers(self, name: str, partitions: Collection[int]) -> None:
+        """These don't acknowledge, and what is under way to them will say when they do: nothing more is tried."""
+        topic = self._topics.setdefault(name, _Topic())
+        topic.until_ms = FOR_EVER
+        if topic.partitions.issuperset(partitions):
+            return
+        topic.partitions.update(partitions)
+        about = {"topic": name, "partitions": sorted(topic.partitions)}
+        log.warning("a target does not acknowledge: its records wait, others go on", extra=about)
+
     def acknowledged(self, name: str, partitions: Iterable[int], now_ms: int) -> bool:
         """Of these some acknowledge again. False: nobody had doubted it."""
         topic = self._topics.get(name)
         if topic is None or topic.partitions.isdisjoint(partitions):
             return False
         topic.partitions.difference_update(partitions)
-        topic.tried, topic.until_ms = ANY_PARTITION, now_ms  # as good as over for the others
+        topic.tried = ANY_PARTITION
+        if topic.until_ms != FOR_EVER:
+            topic.until_ms = now_ms  # as good as over for the others
         if not topic.partitions:
             del self._topics[name]
         log.info("a target acknowledges again", extra={"topic": name, "waiting": sorted(topic.partitions)})
@@ -96,7 +112,7 @@ class Suspensions:
 
     def place_of(self, name: str, parcel: Held | Departure, partitions: int) -> Place:
         """Where a record is to go in a topic of so many partitions: what has no key goes where it is acknowledged."""
-        topic = self._topics[name]
+        topic = self._topics.get(name, _WELL)
         if parcel.key is not None:
             return Place(name, partition_of(parcel.key, partitions))
         well = [partition for partition in range(partitions) if partition not in topic.partitions]

@@ -4,7 +4,7 @@ A record for an unknown topic waits here until the cluster has answered, which n
 partition that doesn't acknowledge, until that is tried again.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Final
 
@@ -33,6 +33,7 @@ class Targets:
         self._asking: dict[str, Future[int]] = {}
         self._unanswered: set[str] = set()
         self._suspensions = Suspensions()
+        self.watched: Collection[str] = ()  # topics: where each record goes is known here
         self._now_ms = 0
         self._again_ms = 0  # not before: brokers did not answer
         self._waiting: Queues[str] = Queues()  # for an answer
@@ -68,12 +69,13 @@ class Targets:
     # --- those that don't acknowledge -------------------------------------------------------------------------------
 
     def place_of(self, parcel: Held | Departure) -> Place:
-        """Where a record is to go: in the partition that it asks for, else where the client sends it. In a topic of
-        which some partition doesn't acknowledge, that is known here.
+        """Where a record is to go: in the partition that it asks for, else where the client sends it. In a topic that
+        is watched, or of which some partition doesn't acknowledge, that is known here.
         """
         topic, asked = topic_of(parcel), self.asked_partition(parcel)
         count = self.partitions.get(topic)
-        if asked != ANY_PARTITION or count is None or topic not in self._suspensions.topics:
+        known = topic in self._suspensions.topics or topic in self.watched
+        if asked != ANY_PARTITION or count is None or not known:
             return Place(topic, asked)
         return self._suspensions.place_of(topic, parcel, count)
 
@@ -91,13 +93,15 @@ class Targets:
             self.partitions[topic] = max(self.partitions[topic], *(partition + 1 for partition in known))
         self._suspensions.suspend(topic, known, self._now_ms)
 
+    def await_answers(self, places: Collection[Place]) -> None:
+        """These don't acknowledge what they have got: what is for them waits until they do."""
+        for topic, partitions in by_topic(places).items():
+            self._suspensions.await_answers(topic, partitions)
+
     def acknowledged(self, places: Iterable[Place]) -> set[str]:
         """What was tried there is taken; returns the topics of which that is news."""
-        partitions: dict[str, set[int]] = {}
-        for place in places:
-            partitions.setdefault(place.topic, set()).add(place.partition)
         told = self._suspensions.acknowledged
-        return {topic for topic, those in partitions.items() if told(topic, those, self._now_ms)}
+        return {topic for topic, those in by_topic(places).items() if told(topic, those, self._now_ms)}
 
     def is_suspended(self, place: Place) -> bool:
         """It did not acknowledge, and is to be tried apart from others."""
@@ -176,3 +180,11 @@ class Targets:
     def stop(self) -> None:
         """End the asking thread. Twice is harmless."""
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+def by_topic(places: Iterable[Place]) -> dict[str, set[int]]:
+    """The partitions of each topic, topics by name."""
+    partitions: dict[str, set[int]] = {}
+    for place in sorted(places):
+        partitions.setdefault(place.topic, set()).add(place.partition)
+    return partitions

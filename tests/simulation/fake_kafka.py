@@ -71,6 +71,9 @@ class Nowhere(NamedTuple):
     def topic(self) -> str:
         return self.record.topic()
 
+    def partition(self) -> int:
+        return self.record.partition()
+
     def key(self) -> bytes | None:
         return self.record.key()
 

@@ -193,7 +193,7 @@ class Replica:
     def refused(self) -> list[FakeRecord]:
         """Records that were refused, or are nowhere, and that the engine has not seen to yet."""
         assert isinstance(self.settlement, AtLeastOnce)
-        generations = [self.settlement.open, *self.settlement._closed]
+        generations = [*self.settlement.in_flight]
         heard = [failure.message for generation in generations for failure in generation.failures]
         return [
             message.record if isinstance(message, Nowhere) else message

@@ -142,11 +142,14 @@ class World:
     def stop(self) -> None:
         """A replica ends as asked; another comes."""
         replica = self.rng.choice(self.replicas)
+        lanes = replica.lanes
         try:
             replica.stop()
         except Killed:
             self._bury(replica)
         else:
+            if self.broker.short:  # it has waited for some time
+                self.oracle.crashed(lane.id for lane in lanes)
             self.replicas.remove(replica)
             self._roots.append(replica.root)
             self.start()
@@ -155,6 +158,7 @@ class World:
         """The group gives up on a replica that is alive: it hears of it, joins again, and has to begin anew."""
         replica = self.rng.choice(self.replicas)
         if self.coordinator is None:
+            self.broker.short = set()
             replica.deliver_all()
             self.oracle.may_repeat(replica.refused())
             for executor in replica.executors:
@@ -207,7 +211,8 @@ class World:
             jobs_max=rng.choice((1, 2, 20)),
             trouble=rng.choice((0.0, 0.0, 0.02, 0.2)),
         )
-        if self.coordinator is not None:  # at_least_once may repeat what a target has not acknowledged at a rebalance
+        # Without transactions, what a target has not acknowledged at a rebalance may be repeated.
+        if self.coordinator is not None or len(self.replicas) == 1:
             self.broker.short = set(rng.choice(((), (), ("orders",), ("mail-a",), (("orders", 0),))))
 
     def calm(self) -> None:
@@ -269,6 +274,7 @@ class World:
                 seen["parked"] += lane.order.parked > 0
                 seen["waited for a place in the order"] += bool(lane.order.queue)
                 seen["one at a time by key"] += any(chain.single for chain in lane.order.chains.values())
+        seen["waiting for a partition"] += any(replica.targets.suspended_topics)
         seen["waiting at the gate"] += replica.emitter.gate.count > 0
         seen["waiting for the overflow to find"] += replica.actions.count > 0
 

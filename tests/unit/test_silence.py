@@ -1,0 +1,213 @@
+"""Targets that don't acknowledge, in `at_least_once`: what is for them waits, and all else is settled."""
+
+from collections.abc import Collection
+from random import Random
+
+import pytest
+
+from sidecar.generation import NO_OUTPUT
+from sidecar.lane import Lane
+from sidecar.partitioner import partition_of
+from sidecar.record import Headers, Held, LaneId, Position
+from sidecar.returned import Returned
+from sidecar.settlement import AtLeastOnce
+from sidecar.silence import SILENCE_S, InFlight, Watched
+from sidecar.suspensions import ANY_PARTITION, Place
+from sidecar.targets import Targets
+from sidecar.wheel import Wheel
+from tests.simulation.fake_executor import StepExecutor
+from tests.simulation.fake_kafka import FakeError, FakeRecord
+from tests.simulation.replica import LEDGER
+from tests.unit.engine_bench import Bench
+
+LANE = Lane(LaneId("in", 0), 0, Wheel(0, 1), Position(0, 0), ledger_start=0)
+OTHER: Headers = [("tickover-target", b"other")]
+FOUND_MS = 2 * SILENCE_S * 1_000 + 500  # a silence, and a watched one: by then nothing more is sent there
+INTERVALS_MAX = FOUND_MS / 50
+
+
+def held(offset: int, partition: int) -> Held:
+    return Held(0, offset, "other", partition, None, b"", [], "p@1", None, 0, -1, [], -1, "", 1)
+
+
+def bench_of(partitions: int, records_max: int = 100_000) -> Bench:
+    bench = Bench(wheel_records_max=records_max)
+    if partitions > 1:
+        bench.broker.create("other", partitions)
+        bench.replica.targets.partitions["other"] = partitions
+    bench.run(1_000)
+    return bench
+
+
+def in_flight(bench: Bench) -> int:
+    assert isinstance(bench.replica.settlement, AtLeastOnce)
+    return len(bench.replica.settlement._closed)
+
+
+def arrived(bench: Bench, topic: str) -> list[int]:
+    return sorted(int(record.value() or b"") for log in bench.broker.logs[topic] for record in log.records)
+
+
+def test_while_a_target_is_dead_the_records_of_others_are_settled() -> None:
+    bench = bench_of(partitions=1)
+    bench.broker.short.add("other")
+    for number in range(4_000):
+        bench.send(b"%d" % number, 0, OTHER if number % 2 else None)
+        bench.step(10)
+    assert arrived(bench, "mail") == list(range(0, 4_000, 2))
+    assert in_flight(bench) <= INTERVALS_MAX
+    sent = len(bench.broker.logs["other"][0].records) + bench.replica.output.under_way
+    assert bench.replica.targets.count == 2_000 - sent > 1_200
+    stats = bench.replica.publisher.publish(bench.clock.now_ms)
+    assert stats.suspended == ("other",)
+    assert stats.oldest_overdue_ms > 30_000
+    bench.broker.short.clear()
+    bench.run(1_000)
+    assert arrived(bench, "other") == list(range(1, 4_000, 2))
+    assert (in_flight(bench), bench.lane.imbalance, bench.lane.low) == (0, 0, 4_000)
+    bench.run(15_000)
+    assert (bench.replica.emitter.returned.one_by_one, bench.replica.targets.count) == (set(), 0)
+
+
+def test_a_crash_repeats_what_was_sent_until_the_dead_target_was_found_and_no_more() -> None:
+    bench = bench_of(partitions=1)
+    bench.broker.short.add("other")
+    for number in range(4_000):
+        bench.send(b"%d" % number, 0, OTHER if number % 2 else None)
+        bench.step(10)
+    bench.run(500)
+    bench.restart()
+    bench.broker.short.clear()
+    bench.run(20_000)
+    assert set(arrived(bench, "other")) == set(range(1, 4_000, 2))
+    repeated = len(arrived(bench, "mail")) - 2_000
+    assert 0 < repeated <= FOUND_MS / 20
+
+
+def test_of_a_target_with_a_dead_partition_only_what_is_for_that_one_waits() -> None:
+    bench = bench_of(partitions=4)
+    bench.broker.short.add(("other", 2))
+    keys = [None if number % 3 == 0 else b"%d" % number for number in range(4_000)]
+    for number, key in enumerate(keys):
+        bench.send(b"%d" % number, 0, OTHER, key)
+        bench.step(10)
+    bench.run(500)
+    found_by = FOUND_MS / 10
+    well = {n for n, key in enumerate(keys) if (key and partition_of(key, 4) != 2) or (key is None and n > found_by)}
+    assert well <= set(arrived(bench, "other"))
+    assert in_flight(bench) <= INTERVALS_MAX
+    bench.broker.short.clear()
+    bench.run(1_000)
+    assert arrived(bench, "other") == list(range(4_000))
+    assert (bench.lane.imbalance, bench.lane.low) == (0, 4_000)
+
+
+def test_of_two_dead_targets_one_comes_back_before_the_other() -> None:
+    bench = bench_of(partitions=1)
+    bench.broker.short = {"other", "mail"}
+    for number in range(3_000):
+        bench.send(b"%d" % number, 0, OTHER if number % 2 else None)
+        bench.step(10)
+    bench.broker.short = {"other"}
+    bench.run(1_000)
+    assert arrived(bench, "mail") == list(range(0, 3_000, 2))
+    assert arrived(bench, "other") == []
+    bench.broker.short = set()
+    bench.run(1_000)
+    assert arrived(bench, "other") == list(range(1, 3_000, 2))
+    assert (in_flight(bench), bench.lane.imbalance) == (0, 0)
+
+
+def test_one_record_now_and_then_is_enough_to_find_it_and_to_see_it_well_again() -> None:
+    bench = bench_of(partitions=1)
+    bench.broker.short.add("other")
+    for number in range(20):
+        bench.send(b"%d" % number, 0, OTHER)
+        bench.run(3_000)
+    assert in_flight(bench) <= 6
+    assert bench.replica.targets.count >= 14
+    bench.broker.short.clear()
+    bench.run(1_000)
+    assert arrived(bench, "other") == list(range(20))
+
+
+def test_what_dies_again_is_found_again() -> None:
+    bench = bench_of(partitions=1)
+    for _ in range(3):
+        before = in_flight(bench)
+        bench.broker.short = {"other"}
+        for number in range(2_500):
+            bench.send(b"%d" % number, 0, OTHER if number % 2 else None)
+            bench.step(10)
+        assert before == 0
+        assert in_flight(bench) <= INTERVALS_MAX
+        bench.broker.short = set()
+        bench.run(1_000)
+    assert len(arrived(bench, "other")) == len(arrived(bench, "mail")) == 3 * 1_250
+    assert bench.lane.imbalance == 0
+
+
+class Told(Returned):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        targets = Targets(lambda _: 1, StepExecutor())
+        targets.partitions["other"] = 4
+        super().__init__(targets, "quarantine", transactional=False)
+        self.told: list[tuple[str, set[Place]]] = []
+
+    def silent(self, places: Collection[Place]) -> None:
+        self.told.append(("silent", set(places)))
+
+    def answering(self, places: Collection[Place]) -> None:
+        self.told.append(("answering", set(places)))
+
+
+@pytest.mark.parametrize("partition", [2, ANY_PARTITION], ids=["taken", "deleted"])
+def test_who_answers_in_whatever_way_is_waited_for_no_longer(partition: int) -> None:
+    """The client names no partition in reports of a topic that was deleted."""
+    returned = Told()
+    flights = InFlight(returned)
+    returned.watch({"other"})
+    generation = Watched(NO_OUTPUT)
+    generation.took(LANE, [held(1, 2), held(2, 2), held(3, 3)], 0, 0)
+    flights.close(generation, 0.0)
+    generation.report(None, FakeRecord(("other", 3, 0), (0, 0), (None, b""), None))
+    assert flights.completed(SILENCE_S + 1) == []
+    generation.report(None, FakeRecord(("other", 2, 0), (0, 0), (None, b""), None))
+    assert flights.completed(SILENCE_S + 2) == []
+    dead = {Place("other", 2)}
+    assert returned.told == [("silent", dead)]
+    generation.report(FakeError("_UNKNOWN_TOPIC"), FakeRecord(("other", partition, 0), (0, 0), (None, b""), None))
+    assert flights.completed(SILENCE_S + 3) == [generation]
+    assert returned.told == [("silent", dead), ("answering", dead)]
+    assert len(flights) == 0
+
+
+@pytest.mark.parametrize(("records_max", "id_bytes"), [(300, 1), (100_000, 500)], ids=["records", "bytes"])
+def test_what_a_dead_ledger_has_not_acknowledged_counts_as_held(records_max: int, id_bytes: int) -> None:
+    bench = bench_of(partitions=1, records_max=records_max)
+    bench.broker.short.add(LEDGER.name)
+    for number in range(3_000):
+        named = b"%d-" % number + Random(number).randbytes(id_bytes).hex().encode()
+        bench.send(b"%d" % number, 0, [("tickover-id", named)])
+        bench.step(5)
+    assert bench.replica.assignment.paused
+    assert len(arrived(bench, "mail")) < 2_500
+    bench.broker.short.clear()
+    bench.run(2_000)
+    assert arrived(bench, "mail") == list(range(3_000))
+    assert (bench.lane.imbalance, bench.replica.settlement.unwritten) == (0, (0, 0))
+
+
+def test_a_target_that_is_slow_loses_nothing() -> None:
+    bench = bench_of(partitions=1)
+    bench.delay_ms = 7_000
+    for number in range(3_000):
+        bench.send(b"%d" % number, 0, OTHER if number % 2 else None)
+        bench.step(10)
+    bench.delay_ms = 1
+    bench.run(60_000)
+    assert arrived(bench, "other") == list(range(1, 3_000, 2))
+    assert arrived(bench, "mail") == list(range(0, 3_000, 2))
+    assert (in_flight(bench), bench.lane.imbalance, bench.replica.emitter.returned.one_by_one) == (0, 0, set())
