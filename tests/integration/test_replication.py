@@ -1,5 +1,6 @@
 """A cluster of three brokers that loses one."""
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from tests.services.kafka import Kafka
 from tests.services.kafka_servers import KafkaCluster
 from tests.services.reference_cluster import ReferenceClusterServer
 from tests.services.site import Site
+from tests.services.waiting import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -69,5 +71,48 @@ def test_a_target_with_too_few_replicas_in_sync_holds_up_no_other(
         assert len(site.kafka.read_all(partly)) == 43
         assert len(site.kafka.read_all(strict)) == 5
         assert site.kafka.read_all(site.quarantine) == []
+    finally:
+        site.close()
+
+
+@pytest.mark.timeout(900)
+def test_at_least_once_repeats_of_others_only_what_was_sent_until_it_was_found(
+    cluster: KafkaCluster, redis_url: str, tmp_path: Path
+) -> None:
+    site = Site(Kafka(cluster, replicas=3), redis_url, tmp_path)
+    site.policies(POLICIES)
+    source, usual, strict = site.topic("in"), site.topic("out"), site.topic("strict", min_insync_replicas=3)
+    sidecar = site.sidecar("one", GUARANTEE="at_least_once").start()
+
+    def send(numbers: range) -> None:
+        """The odd ones to the strict topic."""
+        to_strict = [("tickover-target", strict.encode())]
+        records = [(b"key", b"%d" % number, to_strict if number % 2 else (), 0, 0) for number in numbers]
+        site.kafka.produce(source, records)
+
+    def arrived() -> Counter[int]:
+        messages = site.kafka.read_all(usual) + site.kafka.read_all(strict)
+        return Counter(int(message.value() or b"") for message in messages)
+
+    def settled() -> int:
+        return int(sidecar.stats()["topics"][source]["emitted"])
+
+    try:
+        send(range(20))
+        wait_until(lambda: settled() == 20, ANSWER_S)
+        cluster.nodes[2].stop()
+        found = 20
+        while sidecar.stats()["suspended"] != [strict]:
+            send(range(found, found + 2))
+            found += 2
+        before = settled()
+        send(range(found, found + 40))
+        wait_until(lambda: settled() >= before + 20, ANSWER_S)
+        sidecar.kill()
+        cluster.nodes[2].start()
+        sidecar.start()
+        wait_until(lambda: arrived().keys() == set(range(found + 40)), RECOVERY_S)
+        assert sidecar.stop() == 0
+        assert {number for number, count in arrived().items() if count > 1} <= set(range(20, found))
     finally:
         site.close()
