@@ -51,7 +51,11 @@ class _Closed:
     suspended: set[Place] = field(default_factory=set)
 
     def missing(self, place: Place) -> bool:
-        """Some reports are. One of a topic that is gone names no partition: that answers for all of them."""
+        """Some reports are. One of a topic that is gone names no partition: that answers for all of them. Nor is any
+        missing when all are there: where the topic has grown unnoticed, records went to other partitions than expected.
+        """
+        if self.generation.complete:
+            return False
         answered = self.generation.answered if isinstance(self.generation, Watched) else Counter()
         return answered[place] < self.expected[place] and not answered[Place(place.topic, ANY_PARTITION)]
 

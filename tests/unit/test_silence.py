@@ -163,7 +163,7 @@ class Told(Returned):
         self.told.append(("answering", set(places)))
 
 
-@pytest.mark.parametrize("partition", [2, ANY_PARTITION], ids=["taken", "deleted"])
+@pytest.mark.parametrize("partition", [2, ANY_PARTITION, 7], ids=["taken", "deleted", "taken by one added"])
 def test_who_answers_in_whatever_way_is_waited_for_no_longer(partition: int) -> None:
     """The client names no partition in reports of a topic that was deleted."""
     returned = Told()
