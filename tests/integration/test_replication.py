@@ -47,6 +47,7 @@ def test_a_target_with_too_few_replicas_in_sync_holds_up_no_other(
     partly = site.name("partly")
     replicas = NewTopic(partly, 3, replica_assignment=[[1, 2], [2, 3], [3, 1]], config={"min.insync.replicas": "2"})
     site.kafka.admin.create_topics([replicas])[partly].result(ANSWER_S)
+    single = one_replica_each(site)
     sidecar = site.sidecar("one").start()
     try:
         send = site.kafka.produce
@@ -62,17 +63,29 @@ def test_a_target_with_too_few_replicas_in_sync_holds_up_no_other(
         send(source, [(b"key", b"%d" % n, to_each[n % 3], 0, 0) for n in range(30)])
         send(source, [(None, b"%d" % n, to_each[0][:1], 0, 0) for n in range(30, 40)])
         assert len(site.kafka.read(partly, 3 + 10, ANSWER_S)) == 3 + 10, "a partition of it has enough"
+        to_single = [[("tickover-target", single.encode()), ("tickover-target-partition", b"%d" % n)] for n in range(2)]
+        send(source, [(b"key", b"%d" % n, to_single[n % 2], 0, 0) for n in range(10)])
+        assert len(site.kafka.read(single, 5, ANSWER_S)) == 5, "one that nobody had asked about, without a leader"
         cluster.nodes[2].start()
         # They were under way in different transactions, each of which is tried again by itself: in no promised order.
         arrived = sorted(message.value() or b"" for message in site.kafka.read(strict, 5, RECOVERY_S))
         assert arrived == [b"%d" % number for number in range(5)]
         assert len(site.kafka.read(partly, 43, RECOVERY_S)) == 43
+        assert len(site.kafka.read(single, 10, RECOVERY_S)) == 10
         assert sidecar.stop() == 0
         assert len(site.kafka.read_all(partly)) == 43
         assert len(site.kafka.read_all(strict)) == 5
         assert site.kafka.read_all(site.quarantine) == []
     finally:
         site.close()
+
+
+def one_replica_each(site: Site) -> str:
+    """A topic whose second partition goes with the third broker."""
+    name = site.name("single")
+    replicas = NewTopic(name, 2, replica_assignment=[[1], [3]])
+    site.kafka.admin.create_topics([replicas])[name].result(ANSWER_S)
+    return name
 
 
 @pytest.mark.timeout(900)
@@ -82,17 +95,19 @@ def test_at_least_once_repeats_of_others_only_what_was_sent_until_it_was_found(
     site = Site(Kafka(cluster, replicas=3), redis_url, tmp_path)
     site.policies(POLICIES)
     source, usual, strict = site.topic("in"), site.topic("out"), site.topic("strict", min_insync_replicas=3)
+    single = one_replica_each(site)
     sidecar = site.sidecar("one", GUARANTEE="at_least_once").start()
 
     def send(numbers: range) -> None:
-        """The odd ones to the strict topic."""
+        """The odd ones where the third broker is needed."""
         to_strict = [("tickover-target", strict.encode())]
-        records = [(b"key", b"%d" % number, to_strict if number % 2 else (), 0, 0) for number in numbers]
-        site.kafka.produce(source, records)
+        to_single = [("tickover-target", single.encode()), ("tickover-target-partition", b"1")]
+        ways = ((), to_strict, (), to_single)
+        site.kafka.produce(source, [(b"key", b"%d" % number, ways[number % 4], 0, 0) for number in numbers])
 
     def arrived() -> Counter[int]:
-        messages = site.kafka.read_all(usual) + site.kafka.read_all(strict)
-        return Counter(int(message.value() or b"") for message in messages)
+        topics = (usual, strict, single)
+        return Counter(int(message.value() or b"") for topic in topics for message in site.kafka.read_all(topic))
 
     def settled() -> int:
         return int(sidecar.stats()["topics"][source]["emitted"])
@@ -102,9 +117,9 @@ def test_at_least_once_repeats_of_others_only_what_was_sent_until_it_was_found(
         wait_until(lambda: settled() == 20, ANSWER_S)
         cluster.nodes[2].stop()
         found = 20
-        while sidecar.stats()["suspended"] != [strict]:
-            send(range(found, found + 2))
-            found += 2
+        while sidecar.stats()["suspended"] != sorted([single, strict]):
+            send(range(found, found + 4))
+            found += 4
         before = settled()
         send(range(found, found + 40))
         wait_until(lambda: settled() >= before + 20, ANSWER_S)

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from broker.clients.assignor import PartitionRacks, Subscription, TopicPartition
+from tests.services.class_archive import QUICK
 from tests.services.maven_jars import broker_jars
 
 PROGRAM: Final = Path(__file__).with_name("java") / "ClientDecisions.java"
-JAVA_OPTIONS: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx512m", "-Dlog4j2.level=OFF")
+JAVA_OPTIONS: Final = (*QUICK, "-Xmx512m", "-Dlog4j2.level=OFF")
 END_S: Final = 200.0  # of what takes 3 s on an idle machine
 
 

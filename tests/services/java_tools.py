@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from tests.services.class_archive import QUICK
 from tests.services.maven_jars import broker_jars, fetch_test_jars
 
 POM = Path(__file__).with_name("kafka-tools.xml")
@@ -20,8 +21,7 @@ MAINS: Mapping[str, str] = {
     "ReassignPartitionsCommand": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
 }
 PACKAGE = "org.apache.kafka.tools"
-# A tool lives for a second or two: to compile its code well takes longer than it saves.
-JAVA_OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx256m")
+JAVA_OPTIONS = (*QUICK, "-Xshare:auto", "-Xmx256m")
 
 _LOG4J = """\
 status = error
