@@ -18,6 +18,7 @@ from sidecar.wheel import Wheel
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_kafka import FakeError, FakeRecord
 from tests.simulation.replica import LEDGER
+from tests.simulation.workload import QUARANTINE
 from tests.unit.engine_bench import Bench
 
 LANE = Lane(LaneId("in", 0), 0, Wheel(0, 1), Position(0, 0), ledger_start=0)
@@ -100,6 +101,36 @@ def test_of_a_target_with_a_dead_partition_only_what_is_for_that_one_waits() -> 
     bench.run(1_000)
     assert arrived(bench, "other") == list(range(4_000))
     assert (bench.lane.imbalance, bench.lane.low) == (0, 4_000)
+
+
+def test_when_all_that_is_silent_is_back_all_goes_on_at_once() -> None:
+    bench = bench_of(partitions=4)
+    bench.broker.short = {"other", "mail", LEDGER.name}
+    for number in range(3_000):
+        bench.send(b"%d" % number, 0, OTHER if number % 2 else None, b"%d" % number)
+        bench.step(10)
+    assert bench.replica.targets.count > 1_000
+    bench.broker.short = set()
+    bench.run(1_000)
+    assert arrived(bench, "mail") == list(range(0, 3_000, 2))
+    assert arrived(bench, "other") == list(range(1, 3_000, 2))
+    assert (in_flight(bench), bench.lane.imbalance) == (0, 0)
+
+
+@pytest.mark.parametrize("topic", ["dead", QUARANTINE])
+def test_a_topic_for_what_leaves_another_way_may_be_the_silent_one(topic: str) -> None:
+    bench = bench_of(partitions=1)
+    bench.broker.short.add(topic)
+    ways: dict[str, Headers] = {"dead": [("tickover-expires-at", b"1")], QUARANTINE: [("tickover-delay", b"no")]}
+    for number in range(3_000):
+        bench.send(b"%d" % number, None, ways[topic] if number % 2 else [("tickover-delay", b"0")])
+        bench.step(10)
+    assert arrived(bench, "mail") == list(range(0, 3_000, 2))
+    assert in_flight(bench) <= INTERVALS_MAX
+    bench.broker.short.clear()
+    bench.run(1_000)
+    assert arrived(bench, topic) == list(range(1, 3_000, 2))
+    assert (in_flight(bench), bench.lane.imbalance, bench.lane.low) == (0, 0, 3_000)
 
 
 def test_of_two_dead_targets_one_comes_back_before_the_other() -> None:
