@@ -131,7 +131,9 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "return table if version in (NOT_DECIDED, table.version) else self._table_at(version)",
         "return table",
     ),
-    "settled before all is acknowledged": Mutant("generation.py", "return self.acknowledged == self.sent", "return True"),
+    "settled before all is acknowledged": Mutant(
+        "generation.py", "return self.acknowledged == self.sent", "return True"
+    ),
     "the commit is one ahead": Mutant(
         "settlement.py", "offsets[lane.id] = (lane.advance_low(), ", "offsets[lane.id] = (lane.advance_low() + 1, "
     ),
