@@ -50,8 +50,7 @@ class Emitter:
         self.returned.put_back = self._put_back
         self.in_order = InOrder(self.load, self._goes_at_once, self._hand_over)
         self.returned.in_order = self.in_order
-        # Each goes first in its turn, lest one take all.
-        self._kinds = deque((self._emit_again, self._emit_in_order, self._emit_ready))
+        self._kinds = deque((self._emit_again, self._emit_in_order, self._emit_ready))  # each goes first in its turn
 
     # --- due ------------------------------------------------------------------------------------------------------
 
@@ -254,10 +253,10 @@ class Emitter:
 
     def _produce(self, lane: Lane, parcel: Held | Departure, topic: str, headers: Headers, alone: bool) -> bool:
         """Hand one record over; False when it has to wait, or the producer refuses it and it leaves another way."""
-        partition = self.returned.partition_for(lane, parcel, alone)
-        if partition is None:
+        place, generation = self.returned.place_for(lane, parcel, alone), self.settlement.open
+        if place is None:
             return False
-        generation = self.settlement.open
+        partition = place.partition if parcel.key is None else self._targets.asked_partition(parcel)
         output = generation.lone_output if alone else generation.output
         report = generation.report_alone if alone else generation.report
         try:
@@ -265,6 +264,7 @@ class Emitter:
         except output.refused as error:
             self.returned.refuse(lane, parcel, error.args[0], alone)
             return False
+        generation.handed_over(place)
         return True
 
     # --- for the engine -------------------------------------------------------------------------------------------

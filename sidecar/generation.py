@@ -1,7 +1,7 @@
 """A generation: the records handed to the producer within one settle interval, until Kafka has answered for all."""
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -105,6 +105,9 @@ class Generation:
         self.departures.append((lane, departure))
         self.bytes += size_of(departure)
 
+    def handed_over(self, place: Place) -> None:
+        """Its producer has taken one for this partition, of those that are handed over one by one."""
+
     def report(self, error: Any, message: Any) -> None:
         """Delivery report of any record of this generation: one shared bound method, as it runs once a record."""
         self.acknowledged += 1
@@ -174,9 +177,6 @@ class Refusals(Protocol):
 
     def watch(self, topics: Collection[str]) -> None:
         """From now on the partition of each record for these topics, and for no others, is to be known here."""
-
-    def watched(self, generation: Generation) -> Mapping[Place, int]:
-        """How many of its records went to each partition of the topics that are watched."""
 
     def silent(self, places: Collection[Place]) -> None:
         """These don't acknowledge: nothing more is to be sent there until they are `answering`."""

@@ -6,7 +6,6 @@ refused, of a batch ----> one by one ----> taken
 """
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
@@ -48,7 +47,7 @@ class Returned:
 
     @property
     def one_by_one(self) -> set[str]:
-        """Topics whose records aren't simply handed over: `partition_for` says what becomes of each."""
+        """Topics whose records aren't simply handed over: `place_for` says what becomes of each."""
         return self._lone.union(self._sick, self._targets.suspended_topics, self._targets.watched)
 
     def refused(self, generation: Generation) -> None:
@@ -124,9 +123,9 @@ class Returned:
         for topic, those in partitions.items():
             self._targets.suspend(topic, those)
 
-    def partition_for(self, lane: Lane, parcel: Held | Departure, alone: bool) -> int | None:
-        """The partition to hand a record to, -1 for the client's choice. None: it waits, to be sent alone or until its
-        partition acknowledges.
+    def place_for(self, lane: Lane, parcel: Held | Departure, alone: bool) -> Place | None:
+        """Where a record that may be handed over will be. None: it waits, to be sent alone or until its partition
+        acknowledges.
         """
         place = self._targets.place_of(parcel)
         if self._targets.holds_up(place, lane, parcel):
@@ -135,7 +134,7 @@ class Returned:
         if not alone and (is_lone or self._targets.is_suspended(place)):
             self.waiting_alone.append(place.topic, lane, parcel)
             return None
-        return place.partition if parcel.key is None else self._targets.asked_partition(parcel)
+        return place
 
     def next_fits(self, room: int) -> bool:
         """Whether there is a next record, and room for it: one that only asks for its target needs none."""
@@ -219,11 +218,6 @@ class Returned:
     def watch(self, topics: Collection[str]) -> None:
         """See `Refusals`."""
         self._targets.watched = frozenset(topics)
-
-    def watched(self, generation: Generation) -> Counter[Place]:
-        """See `Refusals`."""
-        watched = [parcel for parcel in generation.parcels() if topic_of(parcel) in self._targets.watched]
-        return Counter(map(self._targets.place_of, watched))
 
     def silent(self, places: Collection[Place]) -> None:
         """See `Refusals`."""

@@ -11,7 +11,7 @@ Without this, every generation with one record for such a partition would wait w
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -23,13 +23,20 @@ WATCH_S: Final = 2 * SILENCE_S  # from the first silence on: what was sent meanw
 
 
 class Watched(Generation):
-    """Counts its reports by partition, which costs a good deal more than counting."""
+    """Counts the records of some topics, and all reports, by partition: that costs a good deal more than counting."""
 
-    __slots__ = ("answered",)
+    __slots__ = ("answered", "expected", "watched")
 
-    def __init__(self, output: Any, lone_output: Any = None) -> None:
-        super().__init__(output, lone_output)
+    def __init__(self, outputs: tuple[Any, Any], watched: Collection[str]) -> None:
+        super().__init__(*outputs)
+        self.watched = watched
+        self.expected: Counter[Place] = Counter()
         self.answered: Counter[Place] = Counter()
+
+    def handed_over(self, place: Place) -> None:
+        """See `Generation`. Not known later: what has no key goes by what was well at that moment."""
+        if place.topic in self.watched:
+            self.expected[place] += 1
 
     def report(self, error: Any, message: Any) -> None:
         """See `Generation`."""
@@ -46,9 +53,14 @@ class Watched(Generation):
 class _Closed:
     generation: Generation
     closed_s: float
-    expected: Mapping[Place, int]  # of watched topics
     judged: bool = False
     suspended: set[Place] = field(default_factory=set)
+
+    @property
+    def counts(self) -> tuple[Counter[Place], Counter[Place]]:
+        """Records expected and answered by partition, as far as they were watched."""
+        watched = self.generation
+        return (watched.expected, watched.answered) if isinstance(watched, Watched) else (Counter(), Counter())
 
     def missing(self, place: Place) -> bool:
         """Some reports are. One of a topic that is gone names no partition: that answers for all of them. Nor is any
@@ -56,8 +68,8 @@ class _Closed:
         """
         if self.generation.complete:
             return False
-        answered = self.generation.answered if isinstance(self.generation, Watched) else Counter()
-        return answered[place] < self.expected[place] and not answered[Place(place.topic, ANY_PARTITION)]
+        expected, answered = self.counts
+        return answered[place] < expected[place] and not answered[Place(place.topic, ANY_PARTITION)]
 
 
 class InFlight:
@@ -77,12 +89,11 @@ class InFlight:
 
     def close(self, generation: Generation, now_s: float) -> None:
         """All of it is handed over."""
-        watched = self._refusals.watched(generation) if isinstance(generation, Watched) else {}
-        self._closed.append(_Closed(generation, now_s, watched))
+        self._closed.append(_Closed(generation, now_s))
 
     def open(self, outputs: tuple[Any, Any]) -> Generation:
         """The next one."""
-        return Watched(*outputs) if self._watched else Generation(*outputs)
+        return Watched(outputs, frozenset(self._watched)) if self._watched else Generation(*outputs)
 
     def completed(self, now_s: float) -> list[Generation]:
         """Take out those of which every record has its report; see to those that take too long."""
@@ -101,10 +112,11 @@ class InFlight:
 
     def _judge(self, closed: _Closed, now_s: float) -> None:
         closed.judged = True
-        closed.suspended = {place for place in closed.expected if closed.missing(place)}
+        expected, _ = closed.counts
+        closed.suspended = {place for place in expected if closed.missing(place)}
         if closed.suspended:
             self._refusals.silent(closed.suspended)
-        known = {place.topic for place in closed.expected}
+        known = {place.topic for place in expected}
         if unknown := closed.generation.topics - known:
             self._watched |= unknown
             self._watched_until_s = now_s + WATCH_S

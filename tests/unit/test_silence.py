@@ -103,6 +103,36 @@ def test_of_a_target_with_a_dead_partition_only_what_is_for_that_one_waits() -> 
     assert (bench.lane.imbalance, bench.lane.low) == (0, 4_000)
 
 
+def test_of_a_target_with_a_dead_partition_records_without_key_go_to_the_others() -> None:
+    bench = bench_of(partitions=4)
+    bench.broker.short.add(("other", 1))
+    for number in range(4_000):
+        bench.send(b"%d" % number, 0, OTHER, None)
+        bench.step(10)
+    bench.run(500)
+    assert bench.replica.targets._suspensions._topics["other"].partitions == {1}
+    assert set(range(2_000, 4_000)) <= set(arrived(bench, "other"))
+    bench.broker.short.clear()
+    bench.run(1_000)
+    assert arrived(bench, "other") == list(range(4_000))
+
+
+def test_in_a_target_that_has_grown_the_client_chooses_where_a_key_goes() -> None:
+    """All producers of a topic put a key into the same partition, whatever is known here of who doesn't acknowledge."""
+    bench = bench_of(partitions=4)
+    bench.replica.targets.partitions["other"] = 2
+    bench.broker.short.add(("other", 0))
+    for number in range(3_000):
+        bench.send(b"%d" % number, 0, OTHER, b"%d" % number)
+        bench.step(10)
+    assert bench.replica.targets.count > 100
+    bench.broker.short.clear()
+    bench.run(1_000)
+    assert arrived(bench, "other") == list(range(3_000))
+    for partition, log in enumerate(bench.broker.logs["other"]):
+        assert {partition_of(record.key() or b"", 4) for record in log.records} == {partition}
+
+
 def test_when_all_that_is_silent_is_back_all_goes_on_at_once() -> None:
     bench = bench_of(partitions=4)
     bench.broker.short = {"other", "mail", LEDGER.name}
@@ -199,9 +229,11 @@ def test_who_answers_in_whatever_way_is_waited_for_no_longer(partition: int) -> 
     """The client names no partition in reports of a topic that was deleted."""
     returned = Told()
     flights = InFlight(returned)
-    returned.watch({"other"})
-    generation = Watched(NO_OUTPUT)
-    generation.took(LANE, [held(1, 2), held(2, 2), held(3, 3)], 0, 0)
+    generation = Watched((NO_OUTPUT, None), {"other"})
+    records = [held(1, 2), held(2, 2), held(3, 3)]
+    for one in records:
+        generation.handed_over(Place("other", one.target_partition))
+    generation.took(LANE, records, 0, 0)
     flights.close(generation, 0.0)
     generation.report(None, FakeRecord(("other", 3, 0), (0, 0), (None, b""), None))
     assert flights.completed(SILENCE_S + 1) == []
