@@ -42,12 +42,13 @@ class Emitter:
         self._targets = targets
         self._tally = tally
         self._quarantine = quarantine
-        self._ready = Ready()
+        self._ready = Ready(self.load)
         self.gate = self._ready.gate
         self._is_full = False  # the producer took no more
         self.returned = Returned(targets, quarantine, transactional)
         self.returned.emit_one = self._emit_one
         self.returned.put_back = self._put_back
+        self.returned.waits_at_gate = self._ready.waits_at_gate
         self.in_order = InOrder(self.load, self._goes_at_once, self._hand_over)
         self.returned.in_order = self.in_order
         self._kinds = deque((self._emit_again, self._emit_in_order, self._emit_ready))  # each goes first in its turn
@@ -88,7 +89,7 @@ class Emitter:
     def emit(self, now_ms: int, budget: int) -> int:
         """See to at most `budget` records; hand over what the settlement has room for. A full queue ends it early."""
         returned, settlement = self.returned, self.settlement
-        returned.again.take_all(self._targets.step(now_ms))
+        returned.release(now_ms)
         sent = 0
         if not self._is_full:
             for lane, records in self.gate.let_through(now_ms, returned.room_of):
@@ -212,9 +213,7 @@ class Emitter:
     def _hand_over(self, lane: Lane, held: Held, now_ms: int, alone: bool) -> None:
         if alone:
             self.returned.waiting_alone.append(held.target, lane, held)
-        elif self.gate.active and not self.gate.sift(lane, [held]):
-            self.load.add((held,))  # it waits at the gate, held as before
-        else:
+        elif not self._ready.waits_at_gate(lane, held):
             self._emit_one(lane, held, now_ms)
 
     def _goes_at_once(self, held: Held, now_ms: int) -> bool:

@@ -93,6 +93,10 @@ class Queues(Generic[K]):
         """One more, at the end of its queue."""
         self._queues.setdefault(name, Parcels()).append(lane, parcel)
 
+    def first(self, name: K) -> tuple[Lane, Parcel]:
+        """The next one of a queue. Raises KeyError when there is none."""
+        return self._queues[name].first
+
     def pop(self, name: K) -> Parcels:
         """All of one queue, out of here."""
         return self._queues.pop(name, None) or Parcels()

@@ -7,14 +7,23 @@ from sidecar.batch import Batch
 from sidecar.flow.gate import Gate
 from sidecar.lane import Lane
 from sidecar.record import Held
+from sidecar.wheel import Load
 
 
 class Ready:
     """Batches in the order in which they are handed over."""
 
-    def __init__(self) -> None:
+    def __init__(self, load: Load) -> None:
         self.batches: deque[Batch] = deque()
         self.gate = Gate()
+        self._load = load
+
+    def waits_at_gate(self, lane: Lane, held: Held) -> bool:
+        """Keep a record there in its turn, held as before it fired; False: nothing limits its target."""
+        if not self.gate.active or self.gate.sift(lane, [held]):
+            return False
+        self._load.add((held,))
+        return True
 
     @property
     def count(self) -> int:

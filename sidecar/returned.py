@@ -27,10 +27,11 @@ ROOM_MAX: Final = 1_000  # of one target in one turn
 
 
 class Returned:
-    """Owned by the emitter, which sets `emit_one`, `put_back` and `in_order`. It is the settlement's `Refusals`."""
+    """Owned by the emitter, which sets what is declared here. It is the settlement's `Refusals`."""
 
     emit_one: Callable[[Lane, Parcel, int, bool], None]
     put_back: Callable[[Lane, list[Held]], None]
+    waits_at_gate: Callable[[Lane, Held], bool]
     in_order: InOrder
 
     def __init__(self, targets: Targets, quarantine: str, transactional: bool) -> None:
@@ -240,11 +241,20 @@ class Returned:
             and held.target not in self.one_by_one
         )
 
-    def room_of(self, topic: str) -> int:
-        """How many more records to let through to a target: one, to try, if it is unknown or didn't acknowledge, else
-        they would pile up and go at once when it is back.
+    def release(self, now_ms: int) -> None:
+        """Take what need not wait for its target any longer, and what it is tried with. What a limited one has again
+        waits for its turn, lest all that was for a partition goes at once when it is back.
         """
-        is_sick = topic in self._sick or topic in self._targets.suspended_topics
+        for lane, parcel in self._targets.step(now_ms):
+            if not (isinstance(parcel, Held) and self.waits_at_gate(lane, parcel)):
+                self.again.append(lane, parcel)
+        self.again.take_all(self._targets.trials())
+
+    def room_of(self, topic: str) -> int:
+        """How many more records to let through to a target: one, to try, if it is unknown or no partition of it
+        acknowledges.
+        """
+        is_sick = topic in self._sick or self._targets.is_silent(topic)
         if topic in self._targets.partitions and not is_sick:
             return ROOM_MAX
         if self._targets.has_waiting(topic) or topic in self.waiting_alone:

@@ -1,6 +1,6 @@
 """Partitions of targets that don't acknowledge: what is for them waits, and is tried after a while, longer each time.
 
-    suspended --until--> tried, one of a topic's at a time --> acknowledged: the next one is tried at once
+    suspended --until--> tried, one of a topic's at a time, with one record --> acknowledged: the next one at once
         ^                             |
         +-------- for longer ---------+
 
@@ -36,8 +36,13 @@ class _Topic:
     until_ms: int = 0
     pause_ms: int = SUSPENDED_MS // 2
     partitions: set[int] = field(default_factory=set)
-    tried: int = ANY_PARTITION  # the one of them that is tried just now, as long as `try_until_ms`
+    tried: int = ANY_PARTITION  # the one of them that is tried just now, as long as `try_until_ms` ...
+    trial: object = None  # ... with this record
     try_until_ms: int = 0
+
+    def no_trial(self) -> None:
+        """It is over."""
+        self.tried, self.trial = ANY_PARTITION, None
 
 
 _WELL: Final = _Topic()
@@ -57,15 +62,19 @@ class Suspensions:
     def __contains__(self, place: Place) -> bool:
         return (topic := self._topics.get(place.topic)) is not None and place.partition in topic.partitions
 
-    def waits(self, place: Place) -> bool:
-        """It doesn't acknowledge, and isn't tried just now."""
-        return place in self and self._topics[place.topic].tried != place.partition
+    def count(self, name: str) -> int:
+        """How many partitions of a topic don't acknowledge."""
+        return len(self._topics.get(name, _WELL).partitions)
+
+    def waits(self, place: Place, parcel: object) -> bool:
+        """It doesn't acknowledge, and isn't tried just now with this record."""
+        return place in self and self._topics[place.topic].trial is not parcel
 
     def suspend(self, name: str, partitions: Iterable[int], now_ms: int) -> None:
         """These don't acknowledge."""
         topic = self._topics.setdefault(name, _Topic())
         topic.partitions.update(partitions)
-        topic.tried = ANY_PARTITION
+        topic.no_trial()
         if topic.until_ms <= now_ms:
             topic.pause_ms = min(topic.pause_ms * 2, SUSPENDED_MAX_MS)
             topic.until_ms = now_ms + topic.pause_ms
@@ -88,7 +97,7 @@ class Suspensions:
         if topic is None or topic.partitions.isdisjoint(partitions):
             return False
         topic.partitions.difference_update(partitions)
-        topic.tried = ANY_PARTITION
+        topic.no_trial()
         if topic.until_ms != FOR_EVER:
             topic.until_ms = now_ms  # as good as over for the others
         if not topic.partitions:
@@ -100,14 +109,12 @@ class Suspensions:
         """There is no such topic any more."""
         self._topics.pop(name, None)
 
-    def lets_through(self, place: Place, now_ms: int) -> bool:
-        """Whether what waits for this partition may go now: it acknowledges, or is the one to be tried."""
-        if not self.waits(place):
-            return True
+    def tries(self, place: Place, parcel: object, now_ms: int) -> bool:
+        """Whether one that doesn't acknowledge is to be tried now, with this record."""
         topic = self._topics[place.topic]
-        if now_ms < topic.until_ms or (topic.tried != ANY_PARTITION and now_ms < topic.try_until_ms):
+        if now_ms < topic.until_ms or (topic.trial is not None and now_ms < topic.try_until_ms):
             return False
-        topic.tried, topic.try_until_ms = place.partition, now_ms + TRY_MAX_MS
+        topic.tried, topic.trial, topic.try_until_ms = place.partition, parcel, now_ms + TRY_MAX_MS
         return True
 
     def place_of(self, name: str, parcel: Held | Departure, partitions: int) -> Place:

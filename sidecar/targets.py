@@ -108,11 +108,15 @@ class Targets:
         return place in self._suspensions
 
     def holds_up(self, place: Place, lane: Lane, parcel: Parcel) -> bool:
-        """Keep a record whose partition isn't to be tried now; False: it may go."""
-        if not self._suspensions.waits(place):
+        """Keep a record whose partition isn't to be tried with it now; False: it may go."""
+        if not self._suspensions.waits(place, parcel):
             return False
         self._held_up.append(place, lane, parcel)
         return True
+
+    def is_silent(self, topic: str) -> bool:
+        """No partition acknowledges."""
+        return self._suspensions.count(topic) >= self.partitions.get(topic, 1)
 
     @property
     def suspended_topics(self) -> Iterable[str]:
@@ -127,12 +131,11 @@ class Targets:
     # --- for the emitter --------------------------------------------------------------------------------------------
 
     def step(self, now_ms: int) -> Parcels:
-        """Records whose question was answered, or whose partition may be tried. Each is emitted again."""
+        """Records whose question was answered, or whose partition acknowledges again. Each is emitted again."""
         self._now_ms = now_ms
         released = Parcels()
-        for place in [*self._held_up.names]:
-            if self._suspensions.lets_through(place, now_ms):
-                released.take_all(self._held_up.pop(place))
+        for place in [place for place in self._held_up.names if place not in self._suspensions]:
+            released.take_all(self._held_up.pop(place))
         for topic in self._waiting.names:
             if topic not in self._asking and now_ms >= self._again_ms and not self.absent(topic, now_ms):
                 self._asking[topic] = self._executor.submit(self._ask, topic)
@@ -153,6 +156,18 @@ class Targets:
                 self._absent_ms[topic] = now_ms
             released.take_all(self._waiting.pop(topic))
         return released
+
+    def trials(self) -> Parcels:
+        """Records with which partitions that don't acknowledge are to be tried now. After `step`."""
+        trials = Parcels()
+        for place in [place for place in self._held_up.names if place in self._suspensions]:
+            lane, parcel = self._held_up.first(place)
+            if self._suspensions.tries(place, parcel, self._now_ms):
+                queue = self._held_up.pop(place)
+                queue.popleft()
+                self._held_up.put_back(place, queue)  # the others come before it the next time
+                trials.append(lane, parcel)
+        return trials
 
     def drop(self, lanes: set[Lane]) -> None:
         """Forget the records of lanes that were revoked."""

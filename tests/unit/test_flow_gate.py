@@ -11,6 +11,7 @@ from policies.model import Policy, Versioned
 from policies.table import PolicyTable
 from sidecar.block import decode
 from sidecar.flow.gate import Gate
+from sidecar.partitioner import partition_of
 from sidecar.record import Outcome
 from tests.simulation.fake_kafka import FakeError, Refused
 from tests.unit.engine_bench import LANE, SOURCE, Bench
@@ -215,6 +216,41 @@ def test_a_target_that_does_not_acknowledge_is_tried_with_few_and_gets_no_rush_w
     bench.wait_until(lambda: len(bench.values("mail")) == 100, 200_000)
     at_rest(bench)
     assert sorted(bench.values("mail"), key=str) == sorted((b"%d" % number for number in range(100)), key=str)
+
+
+@GUARANTEES
+def test_of_a_limited_target_with_a_dead_partition_only_what_is_for_that_one_waits(trouble: Trouble) -> None:
+    """Nor does it cost the others much of their rate, and when it is back there is no rush."""
+    bench = Bench(trouble=trouble)
+    bench.broker.create("mail", 4)
+    bench.replica.targets.partitions["mail"] = 4
+    limit(bench, {**SLOW, "rate": "20/s"})
+    bench.broker.short = {("mail", 2)}
+    keys = [b"%d" % number for number in range(1_000)]
+    for key in keys:
+        bench.send(key, 200, key=key)
+        bench.step(100)
+    bench.run(10_000)
+    dead = {key for key in keys if partition_of(key, 4) == 2}
+    assert sorted(set(keys) - dead) == sorted(visible(bench, "mail"))
+    assert bench.replica.targets.count <= len(dead)
+    back_ms = bench.clock.now_ms
+    bench.broker.short = set()
+    bench.wait_until(lambda: len(visible(bench, "mail")) == len(keys), 200_000)
+    at_rest(bench)
+    assert sorted(visible(bench, "mail")) == sorted(keys)
+    assert all(len(times) == 1 for times in visible(bench, "mail").values())
+    late = [time for times in visible(bench, "mail").values() for time in times if time >= back_ms]
+    assert max(sum(1 for time in late if start <= time < start + 1_000) for start in late) <= 30
+
+
+def visible(bench: Bench, topic: str) -> dict[bytes, list[int]]:
+    """What readers of committed records see in all partitions, and when each was handed over."""
+    found: dict[bytes, list[int]] = {}
+    for log in bench.broker.logs[topic]:
+        for record in (record for record in log.records if record.offset() not in log.undecided):
+            found.setdefault(record.value() or b"", []).append(record.handed_over_ms)
+    return found
 
 
 def test_a_full_producer_gathers_no_rush() -> None:
