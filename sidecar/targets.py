@@ -16,6 +16,7 @@ from sidecar.suspensions import ANY_PARTITION, Place, Suspensions
 
 Ask = Callable[[str], int]  # topic -> its partitions; 0: there is no such topic, or we may not see it; or NO_ANSWER
 ANSWER_AGE_MAX_MS: Final = 5_000  # a "no such topic", or no such partition, is asked again after this time
+ABSENT_MAX: Final = 1_000  # topics remembered that there aren't; of more, old answers are forgotten
 ASK_AGAIN_MS: Final = 500  # brokers that are back are asked again within a second
 
 
@@ -64,6 +65,12 @@ class Targets:
     def refused(self, topic: str) -> None:
         """It takes nothing from us: for a while no record is tried, as if there were no such topic."""
         self.forget(topic)
+        self._no_longer(topic)
+
+    def _no_longer(self, topic: str) -> None:
+        """Remember that there is no such topic: records may name any number of them."""
+        if len(self._absent_ms) >= ABSENT_MAX:
+            self._absent_ms = {name: ms for name, ms in self._absent_ms.items() if self.absent(name, self._now_ms)}
         self._absent_ms[topic] = self._now_ms
 
     # --- those that don't acknowledge -------------------------------------------------------------------------------
@@ -153,7 +160,7 @@ class Targets:
             else:
                 self.forget(topic)
                 self._suspensions.forget(topic)
-                self._absent_ms[topic] = now_ms
+                self._no_longer(topic)
             released.take_all(self._waiting.pop(topic))
         return released
 

@@ -4,7 +4,7 @@ from sidecar.lane import Lane
 from sidecar.ports import NO_ANSWER
 from sidecar.record import Held, LaneId, Position
 from sidecar.suspensions import TRY_MAX_MS, Place
-from sidecar.targets import ANSWER_AGE_MAX_MS, ASK_AGAIN_MS, Targets
+from sidecar.targets import ABSENT_MAX, ANSWER_AGE_MAX_MS, ASK_AGAIN_MS, Targets
 from sidecar.wheel import Wheel
 from tests.simulation.fake_executor import StepExecutor
 
@@ -64,6 +64,19 @@ def test_no_is_believed_for_a_while(cluster: Cluster) -> None:
     cluster.topics["mail"] = 1
     assert cluster.settle(NOW_MS + ANSWER_AGE_MAX_MS) == [2]
     assert not cluster.targets.absent("mail", NOW_MS + ANSWER_AGE_MAX_MS)
+
+
+def test_what_records_name_that_is_not_there_is_not_remembered_for_ever(cluster: Cluster) -> None:
+    now_ms = NOW_MS
+    for offset in range(3 * ABSENT_MAX):
+        cluster.targets.wait(LANE, held(offset)._replace(target=f"no-{offset}"))
+        if offset % 100 == 0:
+            cluster.settle(now_ms)
+            now_ms += ANSWER_AGE_MAX_MS
+    assert len(cluster.targets._absent_ms) <= ABSENT_MAX + 100
+    cluster.targets.wait(LANE, held(1))
+    cluster.settle(now_ms)
+    assert cluster.targets.absent("mail", now_ms)
 
 
 def test_no_answer_is_no_no(cluster: Cluster) -> None:
