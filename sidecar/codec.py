@@ -43,14 +43,14 @@ Controls = Mapping[str, bytes | Repeated | None]
 
 ERROR_LIMITS_BYTES: Final = {ERROR_CLASS: 1_024, ERROR_MESSAGE: 8_192}
 # What becomes of a reserved header on the way in, by name. A tickover-* name that isn't here is the user's own.
-CONTROL: Final = 1  # read by policies, gone from what is emitted
+_CONTROL: Final = 1  # read by policies, gone from what is emitted
 _TRAILED_CONTROL: Final = 2  # read by policies, follows our own headers
 _NAME: Final = 3  # the same, last of all
 _COUNTED: Final = 4  # read by retry policies, which rewrite it
 _FIRST_MET: Final = 5
 _OWN: Final = 6  # replaced
 _KINDS: Final = {
-    **dict.fromkeys(INSTRUCTIONS, CONTROL),
+    **dict.fromkeys(INSTRUCTIONS, _CONTROL),
     **dict.fromkeys(FAILURE, _TRAILED_CONTROL),
     ID: _NAME,
     **dict.fromkeys(COUNTED, _COUNTED),
@@ -78,11 +78,6 @@ class Split(NamedTuple):
 _NOTHING: Final = Split(NO_HEADERS, MappingProxyType({}), NO_HEADERS, NO_HEADERS, None, 0)
 
 
-def kind_of(name: str) -> int | None:
-    """What becomes of a header of this name on the way in; None: it is the user's own."""
-    return _KINDS.get(name)
-
-
 def split(headers: Headers | None) -> Split:
     """Sort the headers of a consumed record. Names are interned: held records share them."""
     if not headers:
@@ -99,7 +94,7 @@ def split(headers: Headers | None) -> Split:
             size += len(value)
         if kind is None:
             user.append((intern(name), value))
-        elif kind == CONTROL:
+        elif kind == _CONTROL:
             controls[name] = value if name not in controls else REPEATED
         elif kind == _FIRST_MET:
             origin = value or origin

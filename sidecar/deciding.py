@@ -12,7 +12,7 @@ from sidecar.codec import Controls, Split, complete, headers_of, quarantine_head
 from sidecar.departure import dead
 from sidecar.lane import NOT_DECIDED, Lane
 from sidecar.ports import SourceRecord
-from sidecar.recall import Recall, Shape
+from sidecar.recall import Recall
 from sidecar.record import (
     ACTION,
     ID,
@@ -79,35 +79,34 @@ class Decider:
         named: list[Named] = []
         if not offsets:
             return held, others, named
-        shapes = self._recall.shapes(lane.id.topic, table)
-        known, partitions, bytes_max = shapes.known, self._partitions, self._limits.header_bytes_max
-        before_crash = offsets[0] < lane.recovered_until
-        if not before_crash:
+        remembered = self._recall.of(lane.id.topic, table)
+        forms, answers, own_names = remembered.forms, remembered.answers, remembered.own_names
+        partitions, bytes_max = self._partitions, self._limits.header_bytes_max
+        if offsets[0] < lane.recovered_until:
+            forms = {}  # read before a crash: another table may have decided it
+        else:
             lane.note_table(offsets[0], table.version)
         for record, offset in zip(records, offsets, strict=True):
             try:
-                headers: Headers | None = headers_of(record)  # once: a second call after an error gives garbage
+                headers: Headers = headers_of(record) or NO_HEADERS  # once: a second call after an error gives garbage
             except SystemError:  # the client's way of saying that a header's name is not UTF-8
                 detail = "a header name is not UTF-8; headers left out"
                 others.append(self._quarantined(lane, record, offset, "bad_header", detail))
                 continue
-            shape = None
-            values: tuple[bytes | None, ...] = ()
-            if headers and not before_crash:
-                names, values = zip(*headers, strict=True)
-                try:
-                    shape = known[names]
-                except KeyError:
-                    shape = shapes.learn(names)
-            if shape is not None and (answer := shape.answers.get(shape.pick_controls(values))) is not None:
-                wait_ms, target, target_partition, policy, dead_letter = answer
+            form = forms.get(len(headers))
+            if form is not None and (answer := answers.get(tuple(form.controls(headers)))) is not None:
+                wait_ms, target, target_partition, policy, dead_letter, size = answer
+                user: Headers = []
+                for name, content in form.user(headers):
+                    if (own_name := own_names.get(name)) is None:
+                        answer = None  # it may ask for something, too
+                        break
+                    size += len(own_name) + (len(content) if content else 0)
+                    user.append((own_name, content))
                 kind, timestamp_ms = record.timestamp()
-                try:
-                    size = shape.name_size + len(b"".join(values))  # type: ignore[arg-type]
-                except TypeError:  # one of them is null
-                    size = shape.name_size + sum(len(value) for value in values if value)
                 if (
-                    kind
+                    answer is not None
+                    and kind
                     and 0 <= timestamp_ms <= TIME_MAX_MS
                     and size <= bytes_max
                     and target_partition < partitions.get(target, -1)
@@ -115,14 +114,13 @@ class Decider:
                     key: bytes | None = record.key()
                     value: bytes | None = record.value()
                     size += len(key or b"") + len(value or b"")
-                    user = list(zip(shape.user_names, shape.pick_user(values), strict=True))
                     fields = (
                         timestamp_ms + wait_ms, offset, target, target_partition, key, value, user, policy, None, 0,
                         -1, NO_HEADERS, -1, dead_letter, size, -1,
                     )  # fmt: skip
                     held.append(_new_tuple(Held, fields))
                     continue
-            parcel = self._decide(lane, record, offset, table, headers, shape, values)
+            parcel = self._decide(lane, record, offset, table, headers)
             if parcel is None:
                 continue
             if isinstance(parcel, Departure):
@@ -147,25 +145,17 @@ class Decider:
         else:
             others.append(parcel)
 
-    # tidy: one record, and what is known of it already
     def _decide(
-        self,
-        lane: Lane,
-        record: SourceRecord,
-        offset: int,
-        table: PolicyTable,
-        headers: Headers | None,
-        shape: Shape | None,
-        values: tuple[bytes | None, ...],
+        self, lane: Lane, record: SourceRecord, offset: int, table: PolicyTable, headers: Headers
     ) -> Parcel | None:
         """A record to hold, one that leaves at once, one whose target must be asked for, a control record; None: the
         lane redoes it.
         """
         limits = self._limits
-        if headers is not None and len(headers) > limits.headers_max:
+        if len(headers) > limits.headers_max:
             detail = f"{len(headers)} headers, the limit is {limits.headers_max}"
             return self._quarantined(lane, record, offset, TOO_MANY_HEADERS, detail, headers)
-        parts = split(headers) if shape is None else shape.split(values)
+        parts = split(headers)
         if parts.size > limits.header_bytes_max:
             detail = f"{parts.size} bytes of headers, the limit is {limits.header_bytes_max}"
             return self._quarantined(lane, record, offset, TOO_MANY_HEADERS, detail, headers)
@@ -190,9 +180,9 @@ class Decider:
                 return departure._replace(id=decision.id)
             held = _held(record, offset, decision, parts)
             if held.target_partition >= self._partitions.get(held.target, -1):
-                return Arrival(held, headers or [])
-            if shape is not None:
-                shape.remember(shape.pick_controls(values), timestamp_ms, held)
+                return Arrival(held, headers)
+            if offset >= lane.recovered_until:
+                self._recall.of(topic, table).note(headers, parts, timestamp_ms, held)
             return held
         if isinstance(decision, Dead):
             if decision.attempt > 1 and offset >= lane.recovered_until:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from policies.model import Policy, Versioned
 from policies.table import PolicyTable
 from sidecar import recall
+from sidecar.codec import split
 from sidecar.deciding import Decider, HeaderLimits
 from sidecar.lane import Lane
 from sidecar.record import (
@@ -92,6 +93,19 @@ def decider() -> Decider:
     return Decider(LIMITS, PARTITIONS, lambda version: TABLES[version - 1])
 
 
+def counting(watched: Decider) -> list[Headers]:
+    """Headers of the records that are decided one by one from now on."""
+    decided: list[Headers] = []
+    decide = Decider._decide
+
+    def counted(one: Lane, record: Any, offset: int, now: PolicyTable, headers: Headers) -> Any:
+        decided.append(headers)
+        return decide(watched, one, record, offset, now, headers)
+
+    watched._decide = counted  # type: ignore[method-assign, assignment]
+    return decided
+
+
 def lane() -> Lane:
     return Lane(LaneId("reminders", 0), 0, Wheel(STAMP_MS), Position(0, 0), 0)
 
@@ -134,10 +148,33 @@ def test_the_second_of_a_kind_is_remembered_and_takes_its_own_time() -> None:
     records: Any = [Record(asked, (1, STAMP_MS)), Record(asked, (1, STAMP_MS + 1_234))]
     held, _, _ = remembering.decide_run(lane(), records, [0, 1], TABLES[0])
     assert [record.due_ms for record in held] == [STAMP_MS + 5_000, STAMP_MS + 6_234]
-    shapes = remembering._recall.shapes("reminders", TABLES[0])
-    (shape,) = shapes.known.values()
-    assert shape is not None
-    assert list(shape.answers) == [(b"5s", b"other")]
+    remembered = remembering._recall.of("reminders", TABLES[0])
+    assert list(remembered.answers) == [((DELAY, b"5s"), (TARGET, b"other"))]
+
+
+def test_what_stands_elsewhere_or_has_another_name_is_found_the_next_time() -> None:
+    remembering = decider()
+    kinds: list[Headers] = [
+        [("a", b"1"), (DELAY, b"5s"), (TARGET, b"other")],
+        [(DELAY, b"5s"), ("a", b"1"), (TARGET, b"other")],
+        [(DELAY, b"5s"), (TARGET, b"other"), ("b", None)],
+        [(DELAY, b"5s"), (TARGET, b"other")],
+    ]
+    for asked in kinds:
+        records: Any = [Record(asked, (1, STAMP_MS))] * 2
+        decided = counting(remembering)
+        first, second = remembering.decide_run(lane(), records, [0, 1], TABLES[0])[0]
+        assert second == first._replace(offset=1)
+        assert len(decided) == 1  # the first of them
+    assert len(remembering._recall.of("reminders", TABLES[0]).answers) == 1  # they all ask in the same words
+
+
+def test_a_topic_without_headers_is_remembered() -> None:
+    remembering, records = decider(), [Record([], (1, STAMP_MS)), Record([], (1, STAMP_MS))]
+    decided = counting(remembering)
+    held, _, _ = remembering.decide_run(lane(), records, [0, 1], TABLES[0])  # type: ignore[arg-type]
+    assert [record.due_ms for record in held] == [STAMP_MS + 1_000] * 2
+    assert len(decided) == 1
 
 
 def test_a_target_that_went_away_is_asked_about_again() -> None:
@@ -161,18 +198,19 @@ def test_no_policy_lets_a_record_into_an_own_topic() -> None:
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    shapes = recall.Shapes("reminders", TABLES[0])
-    for number in range(3 * recall.SHAPES_MAX):
-        shape = shapes.learn((f"name-{number}", DELAY))
-        assert shape is not None
-        assert len(shapes.known) <= recall.SHAPES_MAX
+    remembered = recall.Remembered("reminders", TABLES[0])
     held = Held(0, 0, "mail", -1, None, None, [], "p@1", None, 0, -1, [], -1, "dlq", 0)
-    assert shape is not None
+
+    def note(*headers: tuple[str, bytes | None]) -> None:
+        remembered.note([*headers], split([*headers]), 0, held)
+
     for number in range(recall.ANSWERS_MAX + 10):
-        shape.remember((b"%d" % number,), 0, held)
-        assert len(shape.answers) <= recall.ANSWERS_MAX
-    shape.answers.clear()
-    shape.remember((bytes(recall.VALUE_BYTES_MAX + 1),), 0, held)
-    assert not shape.answers
-    assert shapes.learn(("n" * (recall.NAME_CHARACTERS_MAX + 1),)) is None
-    assert shapes.learn(("n",) * (recall.HEADERS_MAX + 1)) is None
+        note((f"name-{number}", b""), (DELAY, b"%d" % number))
+        assert len(remembered.answers) <= recall.ANSWERS_MAX
+        assert len(remembered.own_names) <= recall.NAMES_MAX
+    remembered.answers.clear()
+    note((DELAY, bytes(recall.BYTES_MAX)))
+    note(("n" * recall.BYTES_MAX, b""), (DELAY, b"5s"))
+    note(*[("n", b"")] * recall.HEADERS_MAX, (DELAY, b"5s"))
+    assert not remembered.answers
+    assert len(remembered.forms) == 1
