@@ -6,7 +6,7 @@ due -> ready -> produce -> open generation (settlement.py)
          +- expired: dead letter      +- no such topic: quarantine      +- too large: quarantine by reference
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, Final
@@ -181,10 +181,9 @@ class Emitter:
             del taken[place]
         if not taken:
             return
-        dues_ms = Counter(map(due_of, taken))
+        dues_ms = list(map(due_of, taken))
         self.settlement.open.took(batch.lane, taken, now_ms, min(dues_ms))
-        for due_ms, count in dues_ms.items():
-            self._tally.handed_over(now_ms - due_ms, count)
+        self._tally.handed_over(now_ms, dues_ms)
 
     def _emit_one(self, lane: Lane, parcel: Parcel, now_ms: int, alone: bool = False) -> None:
         """Any record, with all that can be wrong with it. Raises BufferError when the producer is full."""
@@ -208,7 +207,7 @@ class Emitter:
             self._emit_departure(lane, no_place, now_ms, alone)
         elif self._produce(lane, parcel, parcel.target, emission_headers(parcel, lane.here), alone):
             self.settlement.open.took(lane, [parcel], now_ms, parcel.due_ms)
-            self._tally.handed_over(now_ms - parcel.due_ms, 1)
+            self._tally.handed_over(now_ms, (parcel.due_ms,))
 
     def _hand_over(self, lane: Lane, held: Held, now_ms: int, alone: bool) -> None:
         if alone:

@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
@@ -41,17 +41,21 @@ class Tally:
                 if offset in reasons:
                     self.reasons[topic, outcome, reasons[offset]] += 1
 
-    def handed_over(self, late_ms: int, count: int) -> None:
-        """`count` records went to the producer `late_ms` after they were due."""
-        if late_ms < 0:
-            self.early += count
-            late_ms = 0
-        if late_ms < LATENESS_FINE_MS:
-            self.late[late_ms] += count
-        else:
-            self.very_late[lateness_bucket(late_ms)] += count
-        self.late_sum_ms += late_ms * count
-        self.late_max_ms = max(self.late_max_ms, late_ms)
+    def handed_over(self, now_ms: int, dues_ms: Sequence[int]) -> None:
+        """Records with these due times go to the producer now."""
+        late, latest_ms = self.late, now_ms - min(dues_ms)
+        self.late_sum_ms += now_ms * len(dues_ms) - sum(dues_ms)
+        self.late_max_ms = max(self.late_max_ms, latest_ms)
+        for due_ms, count in Counter(dues_ms).items():
+            late_ms = now_ms - due_ms
+            if 0 <= late_ms < LATENESS_FINE_MS:
+                late[late_ms] += count
+            elif late_ms > 0:
+                self.very_late[lateness_bucket(late_ms)] += count
+            else:
+                self.early += count
+                late[0] += count
+                self.late_sum_ms -= late_ms * count
 
     def lateness(self) -> Lateness:
         """The histogram in the bounds that are published."""
