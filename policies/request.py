@@ -26,6 +26,7 @@ from sidecar.record import (
 INT32_MAX: Final = (1 << 31) - 1
 ID_BYTES_MAX: Final = 1_024
 ERROR_CLASS_BYTES_MAX: Final = 1_024
+UTF8_BYTES_MAX: Final = 4  # of one character
 DURATIONS_CACHED_MAX: Final = 16_384
 DIGITS_MAX: Final = 32
 EPOCH_MS_DIGITS: Final = 13
@@ -103,11 +104,12 @@ def read_failure(controls: Mapping[str, Control], timestamp_ms: int) -> Failure:
     if FIRST_FAILURE in controls:
         first_failure_ms = number_of(FIRST_FAILURE, controls[FIRST_FAILURE], TIME_MAX_MS)
     if ERROR_CLASS in controls:
-        whole = text_of(ERROR_CLASS, controls[ERROR_CLASS]).encode()
-        error_class = whole[:ERROR_CLASS_BYTES_MAX].decode(errors="ignore")
+        error_class = text_of(ERROR_CLASS, controls[ERROR_CLASS])
+        if len(error_class) > ERROR_CLASS_BYTES_MAX // UTF8_BYTES_MAX:
+            error_class = error_class.encode()[:ERROR_CLASS_BYTES_MAX].decode(errors="ignore")
     if ERROR_MESSAGE in controls:
         text_of(ERROR_MESSAGE, controls[ERROR_MESSAGE])
-    return Failure(attempt, first_failure_ms, error_class)
+    return _new_tuple(Failure, (attempt, first_failure_ms, error_class))
 
 
 def text_of(header: str, raw: Found) -> str:
@@ -148,6 +150,8 @@ def _time_of(header: str, raw: Found) -> int:
 
 def number_of(header: str, raw: Found, number_max: int) -> int:
     """The header's whole number. Raises Refusal when it is none, or larger than the limit."""
+    if isinstance(raw, bytes) and len(raw) <= EPOCH_MS_DIGITS and raw.isdigit() and (number := int(raw)) <= number_max:
+        return number  # hot: a retry has two of them
     text = text_of(header, raw)
     if not (text.isascii() and text.isdigit()):
         raise Refusal(BAD_HEADER, f"{header}: not a whole number of 0 or more")

@@ -273,10 +273,11 @@ def _decide_retry(rule: Rule, retry: Retry, facts: Facts, request: Request) -> H
         too_far_ms = timestamp_ms + rule.delay_max_ms if asked else OFFSET_MAX
         timeout_ms = OFFSET_MAX if retry.timeout is None else first_failure_ms + retry.timeout
         due_ms = _spread(rule, facts, request, due_ms, min(too_far_ms, timeout_ms))
-    return Hold(
+    fields = (
         due_ms, target, request.target_partition, rule.label, failed + 1, first_failure_ms, request.expires_ms,
         dead_letter, request.id,
     )  # fmt: skip
+    return _new_tuple(Hold, fields)  # as above
 
 
 def _spread(rule: Rule, facts: Facts, request: Request, due_ms: int, latest_ms: int) -> int:
