@@ -38,6 +38,7 @@ def main() -> None:
 
 
 def show_throughput(bench: Bench, count: int, rounds: int) -> None:
+    run_wheel(bench, "warm-up", count)  # as in `benchmarks.throughput`
     rows = []
     for number in range(rounds):
         base = 0.0
