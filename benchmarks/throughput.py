@@ -6,8 +6,8 @@ Wheel: the source is filled beforehand with records whose delays, counted from t
 are spread over 5 s: more falls due each second than it can fire.
 Overflow: a horizon of 1 s, and all due after the last has been read, so that every record goes through Redis. Filling
 and draining are measured apart; the rate of both together is that of one record after the other.
-Before anything is measured some records go through the wheel: a young broker compiles its code, on the same cores, while
-the sidecar works, and would have done so when the baseline's turn comes.
+Before anything is measured some records go through the wheel: a young broker compiles its code, on the same cores,
+while the sidecar works, and would be done with it when the baseline's turn comes.
 """
 
 import argparse
