@@ -61,5 +61,6 @@ def hash_of(identity: tuple[str, int, int], purpose: bytes = b"") -> int:
     """64 bits, the same in every process and version; for another purpose (at most 16 bytes) others. A topic name has
     no slash: identities stay apart.
     """
-    text = "{}/{}/{}".format(*identity)
-    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, person=purpose).digest(), "big")
+    topic, partition, offset = identity
+    text = f"{topic}/{partition}/{offset}".encode("utf-8", "surrogatepass")
+    return int.from_bytes(blake2b(text, digest_size=8, person=purpose).digest(), "big")

@@ -248,14 +248,11 @@ def _decide_retry(rule: Rule, retry: Retry, facts: Facts, request: Request) -> H
     failed, first_failure_ms, error_class = read_failure(facts.controls, timestamp_ms)
     target, dead_letter = rule.topics_of(request.target)
 
-    def dead(reason: str, fires_ms: int = -1) -> Dead:
-        told = dead_letter, rule.label, failed, first_failure_ms, request.id, timestamp_ms, target
-        return Dead(reason, *told, fires_ms)
-
+    if_dead = dead_letter, rule.label, failed, first_failure_ms, request.id, timestamp_ms, target
     if failed > retry.attempts:
-        return dead(ATTEMPTS_EXHAUSTED)
+        return Dead(ATTEMPTS_EXHAUSTED, *if_dead)
     if not _is_retryable(rule, retry, error_class):
-        return dead(NOT_RETRYABLE)
+        return Dead(NOT_RETRYABLE, *if_dead)
     if request.deliver_at_ms >= 0:
         due_ms = request.deliver_at_ms
     elif request.delay_ms >= 0:
@@ -266,9 +263,9 @@ def _decide_retry(rule: Rule, retry: Retry, facts: Facts, request: Request) -> H
     if asked and due_ms - timestamp_ms > rule.delay_max_ms:
         raise too_far(rule.label, rule.delay_max_ms)
     if retry.timeout is not None and due_ms > first_failure_ms + retry.timeout:
-        return dead(TIMEOUT, due_ms)
+        return Dead(TIMEOUT, *if_dead, due_ms)
     if 0 <= request.expires_ms < due_ms:
-        return dead(EXPIRED, due_ms)
+        return Dead(EXPIRED, *if_dead, due_ms)
     if rule.spread.max_ms:
         too_far_ms = timestamp_ms + rule.delay_max_ms if asked else OFFSET_MAX
         timeout_ms = OFFSET_MAX if retry.timeout is None else first_failure_ms + retry.timeout

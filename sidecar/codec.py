@@ -42,6 +42,7 @@ from sidecar.record import (
 Controls = Mapping[str, bytes | Repeated | None]
 
 ERROR_LIMITS_BYTES: Final = {ERROR_CLASS: 1_024, ERROR_MESSAGE: 8_192}
+UNCUT_BYTES: Final = min(ERROR_LIMITS_BYTES.values())
 # What becomes of a reserved header on the way in, by name. A tickover-* name that isn't here is the user's own.
 _CONTROL: Final = 1  # read by policies, gone from what is emitted
 _TRAILED_CONTROL: Final = 2  # read by policies, follows our own headers
@@ -84,7 +85,9 @@ def split(headers: Headers | None) -> Split:
         return _NOTHING
     user: Headers = []
     controls: dict[str, bytes | Repeated | None] = {}
-    trailer = counted = ids = NO_HEADERS
+    trailer: Headers = []
+    counted: Headers = []
+    ids: Headers = []
     origin = None
     size = 0
     for name, value in headers:
@@ -101,14 +104,14 @@ def split(headers: Headers | None) -> Split:
         elif kind != _OWN:
             controls[name] = value if name not in controls else REPEATED
             if kind == _COUNTED:
-                counted = [*counted, (intern(name), value)]
+                counted.append((intern(name), value))
             elif kind == _NAME:
-                ids = [*ids, (name, value)]
+                ids.append((name, value))
             else:
-                trailer = [*trailer, (intern(name), _cut(name, value))]
-    if ids:
-        trailer = [*trailer, *ids]
-    return _new_tuple(Split, (user, controls, trailer, counted, origin, size))
+                trailer.append((intern(name), value if not value or len(value) <= UNCUT_BYTES else _cut(name, value)))
+    trailer += ids
+    # A held record keeps its trailer, and most have none: they share one.
+    return _new_tuple(Split, (user, controls, trailer or NO_HEADERS, counted, origin, size))
 
 
 def complete(entry: Held, record: SourceRecord, parts: Split) -> Held:
@@ -132,9 +135,9 @@ def complete(entry: Held, record: SourceRecord, parts: Split) -> Held:
     return _new_tuple(Held, fields)
 
 
-def _cut(name: str, value: bytes | None) -> bytes | None:
-    limit = ERROR_LIMITS_BYTES.get(name)
-    if limit is None or value is None or len(value) <= limit:
+def _cut(name: str, value: bytes) -> bytes:
+    limit = ERROR_LIMITS_BYTES[name]
+    if len(value) <= limit:
         return value
     cut = value[:limit]
     try:
