@@ -11,6 +11,7 @@ What is remembered is bounded in number and size, whatever is sent, and forgotte
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
+from sys import intern
 from typing import Any, Final, NamedTuple
 
 from policies.table import PolicyTable, depends_on_request_alone
@@ -20,7 +21,7 @@ from sidecar.record import DELAY, TARGET, TARGET_PARTITION, Headers, Held
 ANSWERS_MAX: Final = 16_384  # of one topic
 NAMES_MAX: Final = 1_024  # of headers of the user's
 HEADERS_MAX: Final = 32
-BYTES_MAX: Final = 4_096  # of all headers of a record together
+BYTES_MAX: Final = 1_024  # of a record's control headers and the names of its others together
 
 _REPEATABLE: Final = frozenset((DELAY, TARGET, TARGET_PARTITION))
 
@@ -67,12 +68,15 @@ class Remembered:
         if not self._is_repeatable or not _REPEATABLE.issuperset(controls):
             return
         # Others: headers that tickover itself writes, those that only a retry has, and control headers given twice.
-        if len(user) + len(controls) < len(headers) or len(headers) > HEADERS_MAX or parts.size > BYTES_MAX:
+        if len(user) + len(controls) < len(headers) or len(headers) > HEADERS_MAX:
             return
         places = [name in controls for name, _ in headers]
-        form = self.forms[len(headers)] = Form(_picker(places, True), _picker(places, False))
-        wording = tuple(form.controls(headers))
+        form = Form(_picker(places, True), _picker(places, False))
+        wording = tuple((intern(name), value) for name, value in form.controls(headers))
         size = sum(len(name) + len(value or b"") for name, value in wording)
+        if size + sum(len(name) for name, _ in user) > BYTES_MAX:
+            return
+        self.forms[len(headers)] = form
         if len(self.answers) >= ANSWERS_MAX:
             self.answers.clear()
         if len(self.own_names) + len(user) > NAMES_MAX:

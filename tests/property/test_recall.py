@@ -214,3 +214,5 @@ def test_what_is_remembered_is_bounded() -> None:
     note(*[("n", b"")] * recall.HEADERS_MAX, (DELAY, b"5s"))
     assert not remembered.answers
     assert len(remembered.forms) == 1
+    note(("a", bytes(2 * recall.BYTES_MAX)), (DELAY, b"5s"))  # a token, say: its value is not kept
+    assert len(remembered.answers) == 1
