@@ -8,8 +8,7 @@ venv := .venv
 ready := $(venv)/.ready
 ready-pipeline := $(venv)/.ready-pipeline
 reports := reports
-# Tests of processes and services, and Spark: after the others, which compute all the time and would slow them. They
-# wait most of the time: three at once take half as long as two.
+# Tests of processes and services, and Spark: after the others, which compute all the time and would slow them.
 waiting := tests/integration tests/pipeline
 pytest := $(venv)/bin/pytest
 classes := build/kafka-classes.jsa
@@ -60,7 +59,7 @@ test: system-packages setup setup-pipeline check docker $(classes) ## Run every 
 	@status=0; \
 	export TICKOVER_TEST_SIM_SEEDS=$${TICKOVER_TEST_SIM_SEEDS:-250}; \
 	$(pytest) $(waiting:%=--ignore=%) -n 2 --dist loadfile --durations=15 --junitxml=$(reports)/fast.xml || status=$$?; \
-	$(pytest) $(waiting) -n 3 --dist loadfile --durations=40 --junitxml=$(reports)/integration.xml || status=$$?; \
+	$(pytest) $(waiting) -n 2 --dist loadfile --durations=40 --junitxml=$(reports)/integration.xml || status=$$?; \
 	$(venv)/bin/python -m tests.gate $(reports)/fast.xml $(reports)/integration.xml || status=1; \
 	exit $$status
 

@@ -209,7 +209,8 @@ class Assignment:
         deadline_ms = self._clock() + DRAIN_MS
         everything: Iterable[Lane] = [*self.lanes.values(), *leaving]
         while (now_ms := self._clock()) < deadline_ms and self._settlement.ready:
-            self._settlement.poll(POLL_S)
+            if not self._settlement.hasten(quiet=True):
+                self._settlement.poll(POLL_S)
             self._settlement.step(everything, now_ms)
             self._overflow.apply(leaving, now_ms)
             applying = any(change.ready for lane in leaving if lane.loss is None for change in lane.changes)

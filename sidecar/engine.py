@@ -28,6 +28,7 @@ from sidecar.quotas import Quotas
 from sidecar.reading import Read
 from sidecar.rebuild_worker import RebuildWorker
 from sidecar.record import Held
+from sidecar.rhythm import Rhythm
 from sidecar.settlement import Settlement
 from sidecar.snapshot import Publisher
 from sidecar.stats import Stats
@@ -90,11 +91,11 @@ class Engine:
         self._parts = parts
         self._decider = parts.decider
         self._lanes = parts.assignment.lanes
+        self._rhythm = Rhythm(parts.settlement, settings.settle_interval_ms)
         self._mailbox = Mailbox()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._now_ms = 0
-        self._settled_ms = 0
         self._pressed_ms = 0
         self._published_ms = 0
         parts.emitter.settlement = parts.settlement
@@ -125,9 +126,7 @@ class Engine:
             parts.emitter.fire(lane, now_ms)
         emitted = parts.emitter.emit(now_ms, EMIT_PER_TURN_MAX)
         parts.settlement.poll(0)
-        rested = now_ms - self._settled_ms >= self._settings.settle_interval_ms or now_ms < self._settled_ms
-        if rested and parts.settlement.step(lanes, now_ms):
-            self._settled_ms = now_ms
+        self._rhythm.step(lanes, now_ms)
         if now_ms - self._pressed_ms >= PRESS_INTERVAL_MS or now_ms < self._pressed_ms:
             self._pressed_ms = now_ms
             parts.emitter.gate.follow(self.table, lanes, now_ms)
@@ -282,7 +281,8 @@ class Engine:
     def _run(self, time: Time, pace: Callable[[float], None]) -> None:
         try:
             while not self._stopping.is_set():
-                if not self.turn(time.now_ms()):
+                done = self.turn(time.now_ms())
+                if not self._rhythm.hasten(done) and not done:
                     pace(self._idle_s())
             self._parts.assignment.leave()
             self._parts.intake.close()

@@ -4,11 +4,11 @@
                                     | serves reports |                                |
     committer                                        | offsets, commit |
 
-1. The engine emits into the open generation, which is a transaction of one of two producers that take turns.
+1. The engine emits into the open generation, which is a transaction of one of two producers that take turns. Half an
+   interval on, it writes a block ahead for each partition of the ledger: what is new to a transaction takes longest.
 2. Each interval, when the committer has nothing to do, every lane seals its blocks into it. When the brokers have
-   acknowledged all of it, the committer gets it. A busy committer only makes the next one longer: no turn of the engine
-   waits for a commit. Reports are served here, not there: each needs the interpreter's lock, which two threads would
-   hand to and fro once a record.
+   acknowledged all of it, the committer gets it. A busy committer only makes the next one longer: no turn waits for a
+   commit. Reports are served here, as each needs the interpreter's lock, which two threads would hand to and fro.
 3. Committed: done marks are set, change blocks go to the overflow. Aborted: all of it is emitted again. Broken (the
    brokers or the client leave us in the dark): new producers under the same transactional ids end whatever was
    under way, then every lane is recovered from what Kafka has.
@@ -18,25 +18,26 @@ Readers with isolation.level=read_committed see every record once.
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from sidecar.committer import Committer
 from sidecar.departure import OF_RECORDS
 from sidecar.filling import Filling
+from sidecar.finishing import finish
 from sidecar.fitting import Fit
 from sidecar.generation import NO_OUTPUT, Generation, Refusals
 from sidecar.lane import Lane
-from sidecar.ledger import LedgerError, LedgerTopic
-from sidecar.outputs import ALONE, RETRY_S, Remaker, Sweep, make_outputs
+from sidecar.ledger import LedgerTopic
+from sidecar.outputs import ALONE, RETRY_S, Remaker, Sweep, make_outputs, next_output
 from sidecar.ports import Intake, Time, TransactionalOutput, TransactionalOutputs
 from sidecar.record import LaneId
-from sidecar.sealing import probe_clock, record_block, restore_sealed
+from sidecar.sealing import probe_clock
 from sidecar.settlement import silence_of
 from sidecar.tally import Tally
 from sidecar.traces import Traces
-from sidecar.transaction import Aborted, Broken, Committed, Ending, Transaction, cause_of, finish
+from sidecar.transaction import Aborted, Broken, Committed, Ending, Transaction, begun, cause_of
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +57,6 @@ class ExactlyOnce:
         tally: Tally,
         time: Time,
     ) -> None:
-        self.open = Generation(NO_OUTPUT)
         self.ready = False
         self.broken = True  # until there are producers, and after something nobody can answer for
         self.problem = ""
@@ -71,6 +71,7 @@ class ExactlyOnce:
         self._filling = Filling(ledger, time)
         self._committer = Committer(outputs.executor, time)
         self._remaker = Remaker(outputs, time)
+        self._next = begun(NO_OUTPUT, 0.0)  # what is open, with the blocks that are in it already
         self._closing: Transaction | None = None  # complete, and not yet acknowledged
         self._ending: Generation | None = None  # of the transaction that is closing or with the committer
         self._closing_until_s = 0.0
@@ -101,8 +102,7 @@ class ExactlyOnce:
 
     def _prepare(self, sweep: Sweep | None) -> None:
         self.broken = self.ready = False
-        self.open = Generation(NO_OUTPUT)
-        self._closing = self._ending = None
+        self._start(NO_OUTPUT)
         former, self._outputs = self._outputs, {}
         self._era = era = self._era + 1
         self._remaker.give_up()
@@ -119,8 +119,18 @@ class ExactlyOnce:
             return
         self.problem = ""
         self._outputs = outputs
-        self.open = Generation(outputs["a"], None)
+        self._start(outputs["a"])
         self.ready = True
+
+    def _start(self, output: Any) -> None:
+        """Nothing is under way; emissions go into a transaction of this producer."""
+        self._closing = self._ending = None
+        self._next = begun(output, self.time.monotonic_s())
+
+    @property
+    def open(self) -> Generation:
+        """See `Settlement`."""
+        return self._next.generation
 
     @property
     def room(self) -> int:
@@ -140,33 +150,54 @@ class ExactlyOnce:
     # --- one step -------------------------------------------------------------------------------------------------
 
     def step(self, lanes: Iterable[Lane], now_ms: int) -> bool:
-        """Take in what the committer has done; hand over what is open when it has nothing to do.
-
-        False: it is busy, ask again soon.
-        """
+        """See `Settlement`: takes in what the committer has done, hands over what is open when it has nothing to do."""
         self._take_result()
         if not self.ready or self._committer.busy or self._closing is not None:
             return False
         self._remaker.step(self._outputs, self._sweep)
         probe_clock(lanes, self.time)
         alone = self._refusals.alone and ALONE in self._outputs
-        careful = self._careful = alone and not self._careful  # turn by turn: neither waits for ever
-        transaction = self._emit_alone(now_ms) if careful else Transaction(self.open, self._intake.member())
+        # Turn by turn: neither waits for ever. Blocks that were written ahead go first.
+        careful = self._careful = alone and not self._careful and not self._next.blocks
+        transaction = self._emit_alone(now_ms) if careful else self._next
+        transaction.member = self._intake.member()
         self._filling.fill(transaction, lanes, now_ms)
         if transaction.empty:
             return True
         if not careful:
-            self.open = Generation(self._outputs["b" if self.open.output is self._outputs["a"] else "a"], None)
+            other = self._outputs["b" if self.open.output is self._outputs["a"] else "a"]
+            self._next = begun(other, self.time.monotonic_s())
         self._closing, self._ending = transaction, transaction.generation
         self._closing_until_s = self.time.monotonic_s() + PATIENCE_S
         self.poll(0)
         return True
 
+    def write_ahead(self, lanes: Iterable[Lane], now_ms: int) -> bool:
+        """See `Settlement`. Blocks stay in their order: nothing before is undecided, no careful transaction between."""
+        self._take_result()
+        if self._ending is not None:
+            return False
+        if self.ready and self.open.sent and not self._refusals.alone:
+            self._filling.write_ahead(self._next, lanes, now_ms)
+        return True
+
+    def hasten(self, quiet: bool) -> bool:
+        """See `Settlement`."""
+        now_s, closing = self.time.monotonic_s(), self._closing
+        if not (closing.waits_for_reports if closing else quiet and self.ready and self._next.lingers(now_s)):
+            return False
+        self._serve(partial((closing or self._next).push, now_s))
+        return True
+
     def poll(self, seconds: float) -> None:
-        """Serve delivery reports; what is acknowledged, or won't be by itself, goes to the committer."""
+        """Serve delivery reports."""
+        self._serve(partial(self.open.output.poll, seconds))
+
+    def _serve(self, reports: Callable[[], Any]) -> None:
+        """What is acknowledged, or won't be by itself, goes to the committer."""
         transaction = self._closing
         try:
-            self.open.output.poll(seconds)
+            reports()
             if transaction is not None:
                 transaction.output.poll(0)
         except self.open.output.refused as error:  # raised for an error that a producer doesn't survive
@@ -178,12 +209,9 @@ class ExactlyOnce:
             self._closing = None
             name = next(name for name, output in self._outputs.items() if output is transaction.output)
             self._committer.submit(
-                lambda: finish(transaction, partial(self._next_output, name)),
+                lambda: finish(transaction, partial(next_output, self._makers, name)),
                 lambda ending: self._finished(transaction, name, ending),
             )
-
-    def _next_output(self, name: str, stuck: bool) -> TransactionalOutput:
-        return self._makers.successor(name) if stuck else self._makers.output(name)
 
     def unfinished(self, lanes: Iterable[Lane]) -> bool:
         """Something of these lanes is emitted or sealed and not yet a fact, or their offsets aren't committed."""
@@ -206,14 +234,12 @@ class ExactlyOnce:
 
     def _emit_alone(self, now_ms: int) -> Transaction:
         """A transaction of records that must be tried one by one, all for one target."""
-        usual, output = self.open, self._outputs[ALONE]
-        self.open = Generation(output, output)
+        usual, output = self._next, self._outputs[ALONE]
+        transaction = self._next = Transaction(Generation(output, output), careful=True)
         try:
             self._refusals.emit_alone(now_ms)
-            transaction = Transaction(self.open, self._intake.member())
         finally:
-            self.open = usual
-        transaction.careful = True
+            self._next = usual
         return transaction
 
     # --- results --------------------------------------------------------------------------------------------------
@@ -246,45 +272,25 @@ class ExactlyOnce:
     def _break(self, reason: str) -> None:
         log.error("a transaction's end is unknown: starting over from what Kafka has", extra={"problem": reason})
         self.problem = reason
-        self.broken = True
-        self.ready = False
-        self.open = Generation(NO_OUTPUT)
-        self._closing = self._ending = None
+        self.broken, self.ready = True, False
+        self._start(NO_OUTPUT)
 
     def _committed(self, transaction: Transaction) -> None:
-        self.problem = ""
-        self._silences = 0
+        self.problem, self._silences = "", 0
         if self.traces is not None:
             self.traces.put(transaction.generation, self.time.now_ms())
-        for block in transaction.blocks:
-            lane, seal, written = block.lane, block.seal, block.written
-            assert written is not None
-            self.time.observe(block.sent_boot_ms, written.broker_ms, written.acknowledged_boot_ms)
-            if lane.dropped:
-                continue
-            record_block(lane, seal, written.offset, self.tally)
-            if (settled := seal.block.settled).offsets:  # else a block would be followed by a commit of nothing
-                lane.settle(settled.offsets, settled.dues_ms)
-        for lane, state in transaction.states:
-            lane.committed_watermark = state.watermark
+        self._filling.became_fact(transaction, self.tally)
         if transaction.careful:
             self._refusals.passed_alone(transaction.generation)
 
     def _aborted(self, transaction: Transaction, ending: Aborted) -> None:
         """As if it had never been: the lanes have their blocks to write again, the emitter its records to emit."""
         generation = transaction.generation
-        if missing := ending.missing_right(self._ledger.name):
-            raise LedgerError(f"{missing}; `tickover doctor` says more")
-        for block in reversed(transaction.blocks):
-            if block.error is not None and block.error.name() in OF_RECORDS:
-                raise LedgerError(f"the ledger refused a block of {block.lane.id}: {block.error}")
-            restore_sealed(block.lane, block.seal)
+        self._filling.take_back(transaction, ending)
         silent = transaction.stuck and any(block.sent and block.written is None for block in transaction.blocks)
         self._silences = self._silences + 1 if silent else 0
         if self._silences >= SILENCES_MIN:
             self.problem = silence_of(self._ledger)
-        for lane, _ in transaction.states:
-            lane.uncommitted = True
         if not transaction.doomed:
             log.warning("a transaction was aborted", extra={"cause": cause_of(transaction, ending)})
         if generation.failures:

@@ -1,15 +1,19 @@
-"""What a transaction carries besides its emissions: the ledger blocks and source offsets of all lanes with news."""
+"""What a transaction carries besides its emissions: the ledger blocks and source offsets of all lanes with news.
+
+And what becomes of them: facts, or news again.
+"""
 
 from collections.abc import Iterable
 from functools import partial
 
 from sidecar.block import encode
-from sidecar.departure import TRANSACTION_FAILED
+from sidecar.departure import OF_RECORDS, TRANSACTION_FAILED
 from sidecar.lane import Lane
 from sidecar.ledger import LedgerError, LedgerTopic
 from sidecar.ports import Time
-from sidecar.sealing import commit_state, has_news, seal_of, take_sealed
-from sidecar.transaction import SealedBlock, Transaction
+from sidecar.sealing import commit_state, has_news, record_block, restore_sealed, seal_of, take_sealed
+from sidecar.tally import Tally
+from sidecar.transaction import Aborted, SealedBlock, Transaction
 
 
 class Filling:
@@ -19,10 +23,21 @@ class Filling:
         self._ledger = ledger
         self._time = time
 
+    def write_ahead(self, transaction: Transaction, lanes: Iterable[Lane], now_ms: int) -> None:
+        """A block, an empty one if need be, for each partition of the ledger that will get some: so it joins the
+        transaction ahead of its end. The first record for a partition waits until the coordinator knows of it.
+        """
+        emitting, joined = set(transaction.generation.owners), set[int]()
+        for lane in lanes:
+            partition = self._ledger.partition_of(lane.id)
+            if not lane.dropped and partition not in joined and (lane in emitting or has_news(lane)):
+                joined.add(partition)
+                self._seal(transaction, lane, now_ms)
+
     def fill(self, transaction: Transaction, lanes: Iterable[Lane], now_ms: int) -> None:
         """Blocks and offsets of every lane that has something to say."""
         generation = transaction.generation
-        owners = [lane for lane, _, _ in generation.batches] + [lane for lane, _ in generation.departures]
+        owners = generation.owners + [block.lane for block in transaction.blocks]
         if any(lane.dropped for lane in owners):  # its next owner reads it again
             transaction.doomed = True
             return
@@ -31,18 +46,46 @@ class Filling:
             if not lane.dropped:
                 self._seal_all(transaction, lane, now_ms)
 
+    def became_fact(self, transaction: Transaction, tally: Tally) -> None:
+        """It is committed: what its blocks say is done, unless somebody else has the lane now."""
+        for block in transaction.blocks:
+            lane, seal, written = block.lane, block.seal, block.written
+            assert written is not None
+            self._time.observe(block.sent_boot_ms, written.broker_ms, written.acknowledged_boot_ms)
+            if lane.dropped:
+                continue
+            record_block(lane, seal, written.offset, tally)
+            if (settled := seal.block.settled).offsets:  # else a block would be followed by a commit of nothing
+                lane.settle(settled.offsets, settled.dues_ms)
+        for lane, state in transaction.states:
+            lane.committed_watermark = state.watermark
+
+    def take_back(self, transaction: Transaction, ending: Aborted) -> None:
+        """It is aborted: the lanes have their blocks to write again. Raises LedgerError where that's of no use."""
+        if missing := ending.missing_right(self._ledger.name):
+            raise LedgerError(f"{missing}; `tickover doctor` says more")
+        for block in reversed(transaction.blocks):
+            if block.error is not None and block.error.name() in OF_RECORDS:
+                raise LedgerError(f"the ledger refused a block of {block.lane.id}: {block.error}")
+            restore_sealed(block.lane, block.seal)
+        for lane, _ in transaction.states:
+            lane.uncommitted = True
+
     def _seal_all(self, transaction: Transaction, lane: Lane, now_ms: int) -> None:
         while has_news(lane):
-            seal = seal_of(lane, now_ms, self._ledger.group)
-            block = SealedBlock(lane, seal, self._time.boot_ms)
-            self._write(transaction, block)
-            transaction.blocks.append(block)
-            lane.uncommitted = True
-            take_sealed(lane, seal)
+            self._seal(transaction, lane, now_ms)
         if lane.uncommitted:
             lane.uncommitted = False
             lane.advance_low()
             transaction.states.append((lane, commit_state(lane, lane.overflow_sealed)))
+
+    def _seal(self, transaction: Transaction, lane: Lane, now_ms: int) -> None:
+        seal = seal_of(lane, now_ms, self._ledger.group)
+        block = SealedBlock(lane, seal, self._time.boot_ms)
+        self._write(transaction, block)
+        transaction.blocks.append(block)
+        lane.uncommitted = True
+        take_sealed(lane, seal)
 
     def _write(self, transaction: Transaction, block: SealedBlock) -> None:
         """Produce one block; where the producer has no room, the committer does once it has."""

@@ -128,6 +128,11 @@ class Generation:
             lane.departed.append(departure)
 
     @property
+    def owners(self) -> list[Lane]:
+        """Whose records they are, a lane as often as it comes."""
+        return [lane for lane, _, _ in self.batches] + [lane for lane, _ in self.departures]
+
+    @property
     def complete(self) -> bool:
         """Every record has its report."""
         return self.acknowledged == self.sent

@@ -19,7 +19,9 @@ log = logging.getLogger(__name__)
 TRANSACTION_TIMEOUT_MS: Final = 10_000  # a process that died holds up its partitions' next owner no longer than this
 GIVE_UP_S: Final = 0.5  # the client's threads need a moment for reports of what was purged
 
-_DEFAULTS: Final = {"linger.ms": "1"}  # a commit waits for the last batch of its transaction
+# A record that has lingered behind a batch under way makes the client's thread wait in a busy loop: see docs/decisions,
+# 0039. So it's the engine that has the client send (`Transaction.push`).
+_DEFAULTS: Final = {"linger.ms": "1000"}
 _FIXED: Final = {
     "transaction.timeout.ms": str(TRANSACTION_TIMEOUT_MS),
     "message.timeout.ms": str(TRANSACTION_TIMEOUT_MS),  # may not be longer

@@ -63,6 +63,11 @@ def make_outputs(
     return outputs
 
 
+def next_output(makers: TransactionalOutputs, name: str, stuck: bool) -> TransactionalOutput:
+    """Who takes over from a producer that can't be used any more."""
+    return makers.successor(name) if stuck else makers.output(name)
+
+
 def _begun(
     output: TransactionalOutput, makers: TransactionalOutputs, name: str, sweep: Sweep | None
 ) -> TransactionalOutput:

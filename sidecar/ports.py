@@ -113,7 +113,7 @@ class Output(Protocol):
 class TransactionalOutput(Output, Protocol):
     """A producer that works in transactions. Calls raise `refused`, whose error has also `txn_requires_abort()`.
 
-    All but `produce`, `poll` and `begin` wait for the brokers: not for the engine's thread.
+    All but `produce`, `poll` and `begin` wait for the brokers: not for the engine's thread, but for a flush of 1 ms.
     """
 
     def init(self, seconds: float) -> None:

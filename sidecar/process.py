@@ -8,6 +8,7 @@
 import gc
 import logging
 import signal
+import sys
 import threading
 import time
 from concurrent.futures import wait
@@ -63,6 +64,7 @@ log = logging.getLogger(__name__)
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 WATCH_S: Final = 0.2
+SWITCH_S: Final = 0.0005  # how long the committer waits for a busy engine, after each of its calls of the client
 START_GRACE_S: Final = 3.0  # when asked to stop while starting: nothing is at stake yet
 EXIT_S: Final = 0.5  # kept back for the end itself
 ANSWER_S: Final = 10.0  # how long housekeeping waits for the engine
@@ -165,6 +167,7 @@ class Process:
         gc.collect()
         gc.freeze()
         gc.disable()  # see _collect_garbage
+        sys.setswitchinterval(SWITCH_S)
         self._progress(f"REST at http://{settings.api.host}:{self.server.port}")
 
     def stop(self) -> None:

@@ -35,11 +35,14 @@ SILENCE_MS: Final = 5_000  # a ledger that takes longer is a problem
 class Settlement(Protocol):
     """The strategy that makes emissions facts. The engine emits into `open` and calls `step` once a settle interval."""
 
-    open: Generation
     ready: bool  # lanes may be taken on
     broken: bool  # nobody knows what became of the last interval: let go of the lanes, `prepare`, recover them
     problem: str
     traces: Traces | None  # where emissions that are facts are told of, if anybody asks
+
+    @property
+    def open(self) -> Generation:
+        """Where records are emitted to."""
 
     @property
     def room(self) -> int:
@@ -62,8 +65,16 @@ class Settlement(Protocol):
     def step(self, lanes: Iterable[Lane], now_ms: int) -> bool:
         """One settle interval; False when it can't be now: ask again soon."""
 
+    def write_ahead(self, lanes: Iterable[Lane], now_ms: int) -> bool:
+        """Half an interval before a step: what will make it end sooner. False: not now, ask again soon."""
+
     def poll(self, seconds: float) -> None:
         """Serve delivery reports, for at most so long when there are none yet."""
+
+    def hasten(self, quiet: bool) -> bool:
+        """Bring on what the next facts wait for, which may take a millisecond: a `quiet` engine has that to spare.
+        False: nothing to do.
+        """
 
     def unfinished(self, lanes: Iterable[Lane]) -> bool: ...
 
@@ -175,11 +186,19 @@ class AtLeastOnce:
         self.commit(lanes, wait=False)
         return True
 
+    def write_ahead(self, lanes: Iterable[Lane], now_ms: int) -> bool:
+        """Readers have what is emitted before it is settled."""
+        return True
+
     def poll(self, seconds: float) -> None:
         """Serve the delivery reports of all generations: they share the producers."""
         output, lone_output = self._outputs
         output.poll(seconds)
         lone_output.poll(0)
+
+    def hasten(self, quiet: bool) -> bool:
+        """Readers have what is emitted before it is settled."""
+        return False
 
     def unfinished(self, lanes: Iterable[Lane]) -> bool:
         """Something of these lanes is emitted or sealed and not yet a fact."""

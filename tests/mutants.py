@@ -146,19 +146,19 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "        batch.start += len(taken) + (len(taken) < len(batch.records) - batch.start)\n",
     ),
     "a transaction goes without its offsets": Mutant(
-        "transaction.py", "        if transaction.states:\n", "        if False:\n", TRANSACTIONS
+        "finishing.py", "        if transaction.states:\n", "        if False:\n", TRANSACTIONS
     ),
     "a transaction is committed before all is acknowledged": Mutant(
-        "transaction.py",
+        "finishing.py",
         "return not generation.failures and not any(block.error for block in transaction.blocks)",
         "return True",
         TRANSACTIONS,
     ),
     "an unknown end is taken for a commit": Mutant(
-        "transaction.py", "            return Broken(cause.str())\n", "            return Committed()\n", TRANSACTIONS
+        "finishing.py", "            return Broken(cause.str())\n", "            return Committed()\n", TRANSACTIONS
     ),
     "an unknown end is taken for an abort": Mutant(
-        "transaction.py",
+        "finishing.py",
         "            return Broken(cause.str())\n",
         "            return Aborted(cause, of_records)\n",
         TRANSACTIONS,
@@ -169,8 +169,11 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "            pass\n",
         TRANSACTIONS,
     ),
+    "a block is written ahead of one that may have to be written again": Mutant(
+        "exactly_once.py", "        if self._ending is not None:\n            return False\n", "", TRANSACTIONS
+    ),
     "an aborted block is forgotten": Mutant(
-        "exactly_once.py", "            restore_sealed(block.lane, block.seal)\n", "            pass\n", TRANSACTIONS
+        "filling.py", "            restore_sealed(block.lane, block.seal)\n", "            pass\n", TRANSACTIONS
     ),
     "aborted records are forgotten": Mutant(
         "exactly_once.py",

@@ -76,15 +76,16 @@ POINTS: Final[dict[str, Point]] = {
     "producers not yet initialised": before("sidecar.outputs:make_outputs", 1, guarantee=EXACTLY_ONCE),
     "producers initialised": before("sidecar.exactly_once:ExactlyOnce._prepared", 1, guarantee=EXACTLY_ONCE),
     "block in the open transaction": after("sidecar.filling:Filling._write", 60, guarantee=EXACTLY_ONCE),
-    "transaction handed over": before("sidecar.transaction:finish", 60, guarantee=EXACTLY_ONCE),
-    "transaction acknowledged": after("sidecar.transaction:_acknowledged", 60, guarantee=EXACTLY_ONCE),
+    "block written ahead": after("sidecar.filling:Filling.write_ahead", 60, guarantee=EXACTLY_ONCE),
+    "transaction handed over": before("sidecar.finishing:finish", 60, guarantee=EXACTLY_ONCE),
+    "transaction acknowledged": after("sidecar.finishing:_acknowledged", 60, guarantee=EXACTLY_ONCE),
     "before offsets are sent": before(
         "sidecar.kafka_transactions:KafkaTransactions.send_offsets", 60, guarantee=EXACTLY_ONCE
     ),
     "offsets sent, not committed": after(
         "sidecar.kafka_transactions:KafkaTransactions.send_offsets", 60, guarantee=EXACTLY_ONCE
     ),
-    "committed, nobody knows": after("sidecar.transaction:finish", 60, guarantee=EXACTLY_ONCE),
+    "committed, nobody knows": after("sidecar.finishing:finish", 60, guarantee=EXACTLY_ONCE),
     "committed, not marked": before("sidecar.exactly_once:ExactlyOnce._committed", 60, guarantee=EXACTLY_ONCE),
     "committed and marked": after("sidecar.exactly_once:ExactlyOnce._committed", 60, guarantee=EXACTLY_ONCE),
     # Redis rebuilt

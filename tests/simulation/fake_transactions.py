@@ -10,6 +10,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from sidecar.record import LaneId
+from sidecar.transaction import PUSH_S
 from tests.simulation.fake_group import Group
 from tests.simulation.fake_kafka import Broker, FakeError, FakeOutput, FakeRecord, Fate
 
@@ -150,6 +151,8 @@ class FakeTransactions(FakeOutput):
         self._fate.strike()
         self.deliver(1 << 60)
         self._serve(1 << 60)
+        if self.under_way and seconds <= PUSH_S:  # the engine's thread waits in vain: time passes for everybody
+            self._broker.clock.advance(1)
         return self.under_way
 
     def purge(self) -> None:

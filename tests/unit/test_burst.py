@@ -7,6 +7,7 @@ import pytest
 
 from sidecar.generation import Generation
 from sidecar.record import Held
+from sidecar.settlement import AtLeastOnce
 from tests.unit.engine_bench import Bench
 
 RECORDS = 10_000_000
@@ -49,8 +50,9 @@ def test_no_turn_is_long(stall_ms: int) -> None:
     due_in_one_second(bench)
     output = Counter()
     settlement = bench.replica.settlement
+    assert isinstance(settlement, AtLeastOnce)
     settlement.open = Generation(output)
-    settlement._outputs = (output, output)  # type: ignore[attr-defined]
+    settlement._outputs = (output, output)  # type: ignore[assignment]
     bench.clock.now_ms += stall_ms
     gc.disable()  # as the process does
     try:

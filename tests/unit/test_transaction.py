@@ -5,13 +5,13 @@ from unittest.mock import ANY
 
 import pytest
 
-from sidecar import transaction as settlement
+from sidecar import finishing as settlement
 from sidecar.commit import CommitState, decode_metadata
+from sidecar.finishing import TAKEN_MIN
 from sidecar.generation import Generation
 from sidecar.lane import Lane
 from sidecar.record import Held, LaneId, Position
 from sidecar.transaction import (
-    TAKEN_MIN,
     Aborted,
     Broken,
     Committed,
