@@ -4,19 +4,21 @@
                                     [--only ...]
 
 Lateness is what a read_committed consumer in a process of its own sees: its clock minus due. All is on one machine, so
-there is one clock.
+there is one clock. Its baseline is `benchmarks.bare_transactions`. TMPDIR=/dev/shm: the broker's files are in memory.
 """
 
 import argparse
 from typing import Final
 
-from benchmarks.harness import SOURCE, Bench, BenchmarkError, Report
+from benchmarks.harness import SOURCE, Bench, BenchmarkError, Child, Report
 from benchmarks.lateness import AFTER_S, DELAY_MAX_MS, DELAY_MIN_MS, FIRST_MS
 from benchmarks.throughput import run_wheel
 
 MODES: Final = ("at_least_once", "exactly_once")
+READER_LOG: Final = "benchmarks.committed_reader.log"
 INTERVALS_MS: Final = (20, 50)
-WARM_UP_S: Final = 20
+WARM_UP_S: Final = 90  # until then the broker still compiles at that load
+BARE: Final = "bare transactions"
 
 
 def main() -> None:
@@ -62,7 +64,9 @@ def show_lateness(bench: Bench, rates: list[int], seconds: int) -> None:
     rows = []
     for rate in rates:
         rows.append(lateness_row(bench, rate, seconds, "at_least_once", 50))
-        rows += [lateness_row(bench, rate, seconds, "exactly_once", interval_ms) for interval_ms in INTERVALS_MS]
+        for interval_ms in INTERVALS_MS:
+            rows.append(bare_row(bench, rate, seconds, interval_ms))
+            rows.append(lateness_row(bench, rate, seconds, "exactly_once", interval_ms))
     caveats = (
         f"{seconds} s of load, 200-byte values, two user headers; the first second is left out",
         "on a broker that has run for a while: its transactions are compiled only once they are used",
@@ -77,17 +81,39 @@ def lateness_row(
     name, count = f"{prefix}{mode.replace('_', '-')}-{interval_ms}-{rate}", rate * seconds
     source, target = f"{SOURCE}-{name}", f"bench-target-{name}"
     bench.topics(source, target)
-    log = bench.path / "benchmarks.committed_reader.log"
-    log.unlink(missing_ok=True)
-    reader = bench.child("benchmarks.committed_reader", bench.kafka.bootstrap, target, str(count), str(FIRST_MS))
-    with reader, bench.sidecar(name, guarantee=mode, settle_interval_ms=str(interval_ms)) as sidecar:
+    read = bench.child("benchmarks.committed_reader", *reading(bench, target, count))
+    with read as reader, bench.sidecar(name, guarantee=mode, settle_interval_ms=str(interval_ms)) as sidecar:
         sidecar.wait_ready()
-        load = (bench.kafka.bootstrap, source, target, str(rate), str(seconds), str(DELAY_MIN_MS), str(DELAY_MAX_MS))
-        with bench.child("benchmarks.load", *load):
-            if reader.process.wait(seconds + AFTER_S):
-                raise BenchmarkError(f"the reader ended with {reader.process.returncode}: {log.read_text()[-500:]}")
+        load = (source, target, str(rate), str(seconds), str(DELAY_MIN_MS), str(DELAY_MAX_MS))
+        with bench.child("benchmarks.load", bench.kafka.bootstrap, *load):
+            seen = lateness_seen(bench, reader, seconds)
     bench.delete(source)
-    return (mode, f"{interval_ms} ms", f"{rate:,}", *log.read_text().split())
+    return (mode, f"{interval_ms} ms", f"{rate:,}", *seen)
+
+
+def bare_row(bench: Bench, rate: int, seconds: int, interval_ms: int) -> tuple[str, ...]:
+    """The baseline."""
+    target = f"bench-target-bare-{interval_ms}-{rate}"
+    bench.topics(target)
+    load = (target, str(rate), str(seconds), str(interval_ms))
+    read = bench.child("benchmarks.committed_reader", *reading(bench, target, rate * seconds))
+    with read as reader, bench.child("benchmarks.bare_transactions", bench.kafka.bootstrap, *load):
+        seen = lateness_seen(bench, reader, seconds)
+    return (BARE, f"{interval_ms} ms", f"{rate:,}", *seen)
+
+
+def reading(bench: Bench, target: str, count: int) -> tuple[str, ...]:
+    (bench.path / READER_LOG).unlink(missing_ok=True)
+    return bench.kafka.bootstrap, target, str(count), str(FIRST_MS)
+
+
+def lateness_seen(bench: Bench, reader: Child, seconds: int) -> list[str]:
+    """p50, p99, latest and how many came early, when all have come."""
+    status = reader.process.wait(seconds + AFTER_S)
+    said = (bench.path / READER_LOG).read_text()
+    if status:
+        raise BenchmarkError(f"the reader ended with {status}: {said[-500:]}")
+    return said.split()
 
 
 if __name__ == "__main__":

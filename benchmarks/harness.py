@@ -29,6 +29,7 @@ from sidecar.embedded.valkey import EmbeddedValkey
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PARTITIONS: Final = 4
+JAVA_OPTIONS: Final = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-XX:+AlwaysPreTouch")  # Kafka's own heap
 SOURCE: Final = "bench-source"
 START_S: Final = 60.0
 STOP_S: Final = 20.0
@@ -52,7 +53,7 @@ class Bench:
         gc.disable()  # millions of results, no cycles
         self._directory = tempfile.TemporaryDirectory(prefix="tickover-bench-")
         self.path = Path(self._directory.name)
-        self.kafka = MavenKafka(self.path / "kafka")
+        self.kafka = MavenKafka(self.path / "kafka", java_options=JAVA_OPTIONS)
         self.valkey = EmbeddedValkey(self.path / "valkey", free_port())
         self._closing = contextlib.ExitStack()
 

@@ -123,6 +123,7 @@ def run_overflow(bench: Bench, number: int, count: int) -> list[Result]:
         wait_until(lambda: bench.committed(group, source) >= count, TIMEOUT_S, "all records are in Redis")
         filled_s, cpu_filled_s = time.time(), sidecar.cpu_s()
         reader.wait_for(count, sidecar, TIMEOUT_S + fill_s)
+        wait_until(lambda: sidecar.count("emitted") >= count, TIMEOUT_S, "all are settled")
         cpu_us = sidecar.cpu_s() * 1e6 / count
         sidecar.stop()
         arrivals = reader.read(count)

@@ -18,6 +18,8 @@ VALUES: Final = 5_000  # distinct ones: enough that a batch doesn't compress to 
 POLL_EVERY: Final = 1_000
 READ_BATCH: Final = 10_000
 QUIET_S: Final = 30.0
+# An idempotent producer's thread takes a whole core while an acknowledgement is late: see docs/decisions/0039.
+NOT_IDEMPOTENT: Final = {"enable.idempotence": "false"}
 
 
 class Arrival(NamedTuple):
@@ -61,7 +63,7 @@ class Filler:
     """Produces requests; the record's timestamp is an argument, since a delay counts from it."""
 
     def __init__(self, bootstrap: str, source: str, target: str) -> None:
-        self._producer: Any = Producer(producer_settings({"bootstrap.servers": bootstrap}))
+        self._producer: Any = Producer({**producer_settings({"bootstrap.servers": bootstrap}), **NOT_IDEMPOTENT})
         self._source = source
         self._target = target
         self._values = values()
