@@ -12,8 +12,8 @@ from tests.source import ROOT, Source, attributes_read, environment_names, pytho
 pytestmark = pytest.mark.slow  # `make check` runs them
 
 FUNCTION_LINES_MAX = 70
-FILE_LINES_MAX = 300
-TEST_FILE_LINES_MAX = 400  # tables of cases are long, and nobody has to hold them in mind at once
+FILE_LINES_MAX = 400
+TEST_FILE_LINES_MAX = 600  # tables of cases are long, and nobody has to hold them in mind at once
 PARAMETERS_MAX = 6
 
 EMPTY_NAMES = frozenset({"utils", "util", "common", "helpers", "helper", "manager", "managers", "core", "misc", "base"})
