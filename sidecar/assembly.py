@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from policies.table import PolicyTable
 from sidecar.actions import Actions
@@ -36,6 +37,7 @@ from sidecar.rebuild_account import RebuildStore
 from sidecar.rebuild_source import KafkaSourceLog
 from sidecar.rebuild_worker import RebuildWorker
 from sidecar.recovery_reader import RecoveryWorker
+from sidecar.retention import MARGIN_MS
 from sidecar.settlement import AtLeastOnce, Settlement
 from sidecar.slot import take_slot
 from sidecar.snapshot import Publisher
@@ -43,6 +45,8 @@ from sidecar.tally import Tally
 from sidecar.targets import Targets
 from sidecar.topics import KafkaLedgerLog
 from sidecar.traces import Traces
+
+STATE_REPEAT_MS: Final = 6 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +153,7 @@ def engine_settings(settings: Settings) -> EngineSettings:
         intake_batch=settings.intake.batch,
         wheel_records_max=settings.wheel.records_max,
         wheel_bytes_max=settings.wheel.bytes_max,
+        state_repeat_ms=min(STATE_REPEAT_MS, (settings.ledger.retention_ms or MARGIN_MS) // 4),
     )
 
 

@@ -125,7 +125,9 @@ class Assignment:
             self._intake.begin({lane.id: lane.next for lane in fresh})
             if not self.paused:
                 self._intake.resume([lane.id for lane in fresh])
-        if job.lanes:
+        if job.lanes and fresh:
+            self._recovery.again(job, now_ms)  # those that had to be waited for
+        elif job.lanes:
             self._waits(job, f"where {min(job.lanes)} begins isn't known yet", now_ms)
 
     def _waits(self, job: RecoveryJob, problem: str, now_ms: int) -> None:

@@ -3,10 +3,11 @@
 One line of JSON of about 200 bytes; the client refuses more than 4,095 characters. Its first key is our mark and
 version:
 
-    {"tickover":1,"watermark":[due_ms,offset],"acknowledged":A,"block":E,"recovery":..,"rebuild":..,
-     "overflow_held":..,"topic_id":"..","leader_epoch":..,"rebuild_due":..,"partitions":..}
+    {"tickover":2,"watermark":[due_ms,offset],"acknowledged":A,"block":E,"recovery":..,"rebuild":..,
+     "overflow_held":..,"topic_id":"..","leader_epoch":..,"rebuild_due":..,"partitions":..,
+     "ledger_id":"..","ledger_partitions":..}
 
-L is the committed offset itself.
+L is the committed offset itself. Version 1 had neither of the ledger's fields.
 """
 
 import json
@@ -19,7 +20,7 @@ from sidecar.record import Position
 METADATA_BYTES_MAX: Final = 4_095  # the broker takes 4,096, but librdkafka sends a NUL with them
 
 _MARK: Final = '{"tickover":'
-_VERSION: Final = 1
+_VERSION: Final = 2
 _INT64_MAX: Final = (1 << 63) - 1
 _encode_json: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
@@ -30,6 +31,8 @@ class CommitState:
 
     `block_offset` is the ledger offset of this commit's own last block. `topic_id` and `leader_epoch` are the
     source's: a commit of another topic of the same name is not ours to go on from. `partitions`: see `Start`.
+    `ledger_id` and `ledger_partitions` are Kafka's id and the size of the ledger that the places are in; "" and 0 where
+    they aren't known.
     """
 
     low: int
@@ -43,6 +46,8 @@ class CommitState:
     leader_epoch: int
     rebuild_due_ms: int = _INT64_MAX  # latest due time of what the rebuild pointer pins, -1 when that is nothing
     partitions: int = 0
+    ledger_id: str = ""
+    ledger_partitions: int = 0
 
 
 def encode_metadata(state: CommitState) -> str:
@@ -60,6 +65,8 @@ def encode_metadata(state: CommitState) -> str:
             "leader_epoch": state.leader_epoch,
             "rebuild_due": state.rebuild_due_ms,
             "partitions": state.partitions,
+            "ledger_id": state.ledger_id,
+            "ledger_partitions": state.ledger_partitions,
         }
     )
     if len(text) > METADATA_BYTES_MAX:
@@ -99,7 +106,9 @@ def decode_metadata(offset: int, text: str) -> CommitState | None:
             topic_id=_text(fields["topic_id"]),
             leader_epoch=_integer(fields["leader_epoch"]),
             rebuild_due_ms=_integer(fields["rebuild_due"]),
-            partitions=_integer(fields.get("partitions", 0)),  # earlier versions had none
+            partitions=_integer(fields.get("partitions", 0)),  # earlier programs wrote none
+            ledger_id=_text(fields["ledger_id"]) if version > 1 else "",
+            ledger_partitions=_integer(fields["ledger_partitions"]) if version > 1 else 0,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise LedgerFormatError(f"commit metadata with a field missing or wrong: {error!r}") from error

@@ -1,11 +1,11 @@
 """Settings of tickover's own topics."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, model_validator
 
-from sidecar.config_values import Milliseconds, Replicas, Section, Topic, TopicOrDefault
+from sidecar.config_values import AnyCase, Milliseconds, Replicas, Section, Topic, TopicOrDefault
 
 DAY_MS: Final = 86_400_000
 
@@ -24,6 +24,11 @@ class LedgerSettings(Section):
         default=None,
         alias="retention",
         description="At least 1h; empty: the longest delay.max of the policies + 7d",
+    )
+    when_lost: Annotated[Literal["refuse", "continue"], AnyCase] = Field(
+        default="refuse",
+        description="What to do where the ledger was cut, made anew, given more partitions, or has expired with its "
+        "commits. refuse: end with words; continue: go on from the commits, else where `start` says, and maybe repeat",
     )
 
     @model_validator(mode="before")

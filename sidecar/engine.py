@@ -59,6 +59,9 @@ class EngineSettings:
     intake_batch: int
     wheel_records_max: int
     wheel_bytes_max: int
+    state_repeat_ms: (
+        int  # a partition without news writes a block and a commit so often, before retention takes the last
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,7 @@ class Engine:
 
     def turn(self, now_ms: int) -> int:
         """One round of the journey; returns how much was done, 0 when there was nothing to do."""
-        parts = self._parts
+        parts, self._now_ms = self._parts, now_ms
         self._mailbox.answer(self)
         records = parts.intake.take(self._settings.intake_batch)
         if records:
@@ -140,7 +143,6 @@ class Engine:
 
     def _accept(self, records: Sequence[SourceRecord], now_ms: int) -> None:
         """Records come in runs of one partition: what depends on the lane is looked up once a run."""
-        self._now_ms = now_ms
         soon_ms = now_ms + self._parts.overflow.soon_ms
         places = zip(map(_topic_of, records), map(_partition_of, records), strict=True)
         start = 0
@@ -262,8 +264,10 @@ class Engine:
         return future
 
     def tidy(self) -> None:
-        """Clean the overflow up behind the watermark: a command for `submit`."""
+        """Clean the overflow up behind W, and repeat what the ledger would forget: a command for `submit`."""
         self._parts.overflow.ask_to_tidy(self._lanes.values())
+        for lane in self._lanes.values():
+            lane.repeat_state(self._now_ms, self._settings.state_repeat_ms)
 
     # --- life -----------------------------------------------------------------------------------------------------
 

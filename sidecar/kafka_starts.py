@@ -12,7 +12,15 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    OFFSET_INVALID,
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 
 from sidecar.commit import decode_metadata
@@ -20,6 +28,7 @@ from sidecar.kafka import ANSWER_TIMEOUT_S, consumer_settings
 from sidecar.ledger import CommitsHidden, LedgerUnavailable
 from sidecar.ports import Start
 from sidecar.record import LaneId
+from sidecar.topics import topic_id_of
 
 log = logging.getLogger(__name__)
 
@@ -34,9 +43,6 @@ class _Topic(NamedTuple):
     partitions: int
 
 
-_UNKNOWN: Final = _Topic("", 0)
-
-
 class KafkaStarts:
     """With `start_latest`, a source that is new to the group begins at its end instead of its beginning. Partitions
     added to it later begin at their beginning all the same: what is sent before they are noticed would be lost.
@@ -44,13 +50,15 @@ class KafkaStarts:
 
     def __init__(self, client: Mapping[str, str], group: str, start_latest: bool) -> None:
         self._start_latest = start_latest
+        self._group = group
         self._settings = {**consumer_settings(client, group, ""), "logger": log}  # asks for commits, never joins
         self._client: dict[str, Any] = dict(client)
         self._consumer: Any = None
         self._admin: Any = None
 
     def starts(self, lanes: Sequence[LaneId]) -> dict[LaneId, Start]:
-        """Those that are known; a partition without a leader or with an open transaction is left out: ask again.
+        """Those that are known. A partition without a leader, with an open transaction, or whose topic nobody describes
+        is left out: ask again.
 
         Raises LedgerUnavailable when the brokers don't answer, CommitsHidden when none is known and some are hidden.
         """
@@ -59,6 +67,17 @@ class KafkaStarts:
         except LedgerUnavailable:
             self.close()  # clients that saw brokers die may look for them in vain: the next try is with new ones
             raise
+
+    def has_commits(self) -> bool:
+        """See `Starts.has_commits`. Raises LedgerUnavailable when the brokers don't answer."""
+        admin = AdminClient(self._client)
+        request = [ConsumerGroupTopicPartitions(self._group)]
+        try:
+            answer = admin.list_consumer_group_offsets(request, request_timeout=ANSWER_TIMEOUT_S)[self._group]
+            commits = answer.result(ANSWER_TIMEOUT_S + 1).topic_partitions
+        except (KafkaException, TimeoutError) as error:
+            raise LedgerUnavailable(f"no answer about the commits of {self._group}: {error}") from error
+        return any(one.error is None and one.offset != OFFSET_INVALID for one in commits)
 
     def _known(self, lanes: Sequence[LaneId]) -> dict[LaneId, Start]:
         if self._consumer is None:
@@ -75,7 +94,9 @@ class KafkaStarts:
                 continue
             if lane.topic in hidden and committed.offset == OFFSET_INVALID:
                 continue  # added, or of a new topic: nobody knows yet
-            topic = topics.get(lane.topic, _UNKNOWN)
+            topic = topics.get(lane.topic)
+            if topic is None:
+                continue  # the commit may be about a former topic of this name: nobody knows yet
             if lane.topic in when_new:
                 topic = topic._replace(partitions=when_new[lane.topic])
             if (start := _answered("a log", partial(self._start, committed, topic))) is not None:
@@ -126,7 +147,7 @@ class KafkaStarts:
         counts: dict[str, int] = {}
         hidden: set[str] = set()
         for name in names:
-            lanes = [LaneId(name, n) for n in range(topics.get(name, _UNKNOWN).partitions)]
+            lanes = [LaneId(name, n) for n in range(topics[name].partitions)] if name in topics else []
             try:
                 commits = self._committed(lanes) if lanes else []
             except CommitsHidden:
@@ -157,13 +178,15 @@ class KafkaStarts:
             return None
         if committed.offset == OFFSET_INVALID:
             added = committed.partition >= topic.partitions > 0
-            return Start(end if self._start_latest and not added else first, "", *topic)
+            if self._start_latest and not added:
+                return Start(end, "", *topic, earliest=first)
+            return Start(first, "", *topic)
         if committed.offset > end or (known_id and topic_id and known_id != topic_id):
             log.error(
                 "this topic was deleted and created again, or lost records: its old commit is not used",
                 extra={**place, "committed": committed.offset},
             )
-            return Start(first, "", *topic)
+            return Start(first, "", *topic, made_anew=True)
         offset = max(committed.offset, first)
         if offset > committed.offset:
             log.error(
@@ -174,16 +197,19 @@ class KafkaStarts:
         return Start(offset, committed.metadata or "", topic_id or known_id, partitions)
 
     def _topics(self, topics: set[str]) -> dict[str, _Topic]:
-        """Their ids and sizes; a broker that has no ids to give (before 2.8, or the mock) gives an empty answer."""
+        """Their ids and sizes, of those that are answered for. An id is "" where brokers have none to give (before 2.8,
+        or the mock).
+        """
         cluster = self._admin.list_topics(next(iter(topics)), timeout=ANSWER_TIMEOUT_S)
-        if cluster.controller_id not in cluster.brokers:
-            return {}  # the mock: it has no controller, and the client would wait for one until the time is up
+        if cluster.controller_id not in cluster.brokers:  # the mock: the client would wait for a controller
+            answers = {name: self._admin.list_topics(name, timeout=ANSWER_TIMEOUT_S).topics[name] for name in topics}
+            return {name: _Topic("", len(answer.partitions)) for name, answer in answers.items()}
         answers = self._admin.describe_topics(TopicCollection(sorted(topics)), request_timeout=ANSWER_TIMEOUT_S)
         found: dict[str, _Topic] = {}
         for topic, answer in answers.items():
             try:
                 described = answer.result(ANSWER_TIMEOUT_S + 1)  # the request's own limit comes first
-                found[topic] = _Topic(str(described.topic_id), len(described.partitions))
+                found[topic] = _Topic(topic_id_of(described), len(described.partitions))
             except (KafkaException, TimeoutError) as error:
                 log.warning("no answer about a topic", extra={"topic": topic, "error": str(error)})
         return found

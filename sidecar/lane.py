@@ -65,6 +65,7 @@ class Lane:
     marks: deque[LedgerMark] = field(default_factory=deque)
     rebuilds: deque[tuple[int, int]] = field(default_factory=deque)  # (ledger offset, latest due of its entries)
     block_offset: int = -1  # E
+    block_ms: int = 0  # when the last block was written: retention counts from there
     settled: list[Held] = field(default_factory=list)  # emitted and acknowledged, not yet in a block
     departed: list[Departure] = field(default_factory=list)
     promised: Position | None = None  # how far a promotion under way will move the cursor
@@ -272,6 +273,11 @@ class Lane:
         return self.low
 
     # --- ledger -------------------------------------------------------------------------------------------------
+
+    def repeat_state(self, now_ms: int, interval_ms: int) -> None:
+        """Without news for so long, it says again where it is: blocks and commits expire."""
+        if now_ms - self.block_ms >= interval_ms:
+            self.touched = self.uncommitted = True
 
     def written(self, mark: LedgerMark, entries_latest_due_ms: int) -> None:
         """A block of this lane is in the ledger."""

@@ -5,13 +5,14 @@ The codec of what is written is `block.py`; what a recovery makes of it is `reco
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 from sidecar.block import lane_key, ledger_partition
 from sidecar.ports import DeliveryReport, Output
 from sidecar.record import Headers, LaneId
 
 NO_HEADERS: Final[Headers] = []
+WhenLost = Literal["refuse", "continue"]
 
 
 class LedgerError(Exception):
@@ -28,11 +29,17 @@ class CommitsHidden(LedgerUnavailable):
 
 @dataclass(frozen=True, slots=True)
 class LedgerTopic:
-    """Name and size of the ledger. The partition count is fixed at creation: a lane's blocks stay together."""
+    """Name, size and identity of the ledger. The partition count is fixed at creation: a lane's blocks stay together.
+
+    `when_lost` is the operator's choice for a partition whose blocks are gone: `refuse` ends the process; `continue`
+    goes on from the commit, and without one where the setting `start` says, and may repeat what was settled.
+    """
 
     name: str
     partitions: int
     group: str  # whose ledger it is
+    id: str = ""  # Kafka's id of the topic; "" where brokers have none
+    when_lost: WhenLost = "refuse"
 
     def partition_of(self, lane: LaneId) -> int:
         """The ledger partition that holds this lane's blocks."""
@@ -65,7 +72,12 @@ class LedgerLog(Protocol):
     """Reading the ledger. Blocking: a recovery calls it from its own thread."""
 
     def bounds(self, partition: int) -> tuple[int, int]:
-        """(first offset still there, next offset to be written)."""
+        """(first offset still there, offset at which readers of committed records end)."""
 
     def read(self, starts: Mapping[int, int], at_least: Mapping[int, int]) -> Iterator[LedgerRecord]:
-        """All records of these partitions from `starts` on, to the end as it is now and past `at_least`."""
+        """All committed records of these partitions from `starts` on, to their end as it is now and past `at_least`.
+
+        A partition that `at_least` doesn't name is read past all that is written to it by now, in open transactions
+        too: nobody knows how far its blocks go. Raises LedgerUnavailable while such a transaction stays open,
+        LedgerError when the ledger ends before `at_least`.
+        """

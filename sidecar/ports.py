@@ -29,13 +29,16 @@ class Start(NamedTuple):
     """Where a lane begins: its committed offset and metadata, cut to what the source still has.
 
     `metadata` is empty where nothing was committed. `partitions`: how many the source had when it was new to the group;
-    0: not known.
+    0: not known. `earliest`: the log's start, where nothing was committed and `offset` is the log's end by the setting
+    `start`; else -1. `made_anew`: the group's commit is about a former topic of this name, and isn't used.
     """
 
     offset: int
     metadata: str
     topic_id: str
     partitions: int = 0
+    earliest: int = -1
+    made_anew: bool = False
 
 
 class Starts(Protocol):
@@ -43,6 +46,9 @@ class Starts(Protocol):
 
     def starts(self, lanes: Sequence[LaneId]) -> Mapping[LaneId, Start]:
         """Those that are known; a lane left out is asked for again."""
+
+    def has_commits(self) -> bool:
+        """The group has a commit of some partition, of whatever topic."""
 
 
 class GroupEvents(Protocol):

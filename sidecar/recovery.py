@@ -7,7 +7,8 @@ What each part of the ledger says (design: the ledger):
   promotion meets its copy;
 * an entry whose change block Redis has (`number <= hw`) is in the overflow's care: done for Kafka;
 * an entry whose change block Redis hasn't is redone: its source offset is still open, so the record will be read
-  again, is held as it was decided, and the change block is applied when its records are complete.
+  again, is held as it was decided, and the change block is applied when its records are complete. Where its offset
+  lies below L it was acknowledged, whatever the blocks say: Redis has lost it.
 """
 
 from bisect import bisect_right
@@ -30,10 +31,12 @@ class Replay:
     def __init__(self, lane: LaneId, start: Start, commit: CommitState | None, hw: int) -> None:
         self.id = lane
         self.low = start.offset
+        self._earliest = start.earliest
         self._topic_id = start.topic_id
         self._partitions = start.partitions
         self._settled_below = start.offset
         self.hw = hw
+        self._trusted = False
         self.watermark = commit.watermark if commit else NOWHERE
         self.acknowledged = commit.acknowledged if commit else 0
         self.overflow_held = commit.overflow_held if commit else 0
@@ -48,13 +51,24 @@ class Replay:
         self._changes: list[tuple[int, Entries, list[Struck]]] = []
         self._carried: list[Held] = []  # under the offset of the control record that moved them
         self._runs: tuple[tuple[int, int], ...] = ()
+        self._written_ms = -1  # of the last block
+        self.read_to = -1  # L as the last block has it
+        self.met = False  # the ledger has blocks of this name, be it of an earlier topic
+
+    def trust_overflow(self) -> None:
+        """The ledger has lost blocks of this lane: what Redis has is the lane's own although no block says so."""
+        self._trusted = True
 
     def block(self, ledger_offset: int, block: Block) -> None:
         """The lane's next block. Those of an earlier topic of the same name say nothing about this one."""
+        self.met = True
         another = block.topic_id and self._topic_id and block.topic_id != self._topic_id
         if another or (self._blocks and ledger_offset <= self._blocks[-1][0]):
             return
+        if not self._blocks and self._earliest >= 0:  # it was read before: the ledger knows better than the setting
+            self.low = self._settled_below = max(min(self.low, block.low), self._earliest)
         self._blocks.append((ledger_offset, block))
+        self._written_ms, self.read_to = block.written_ms, block.low
         self.block_offset = max(self.block_offset, ledger_offset)
         self.watermark = max(self.watermark, block.watermark)
         self.acknowledged = max(self.acknowledged, block.acknowledged)
@@ -78,6 +92,8 @@ class Replay:
         loss = self._loss()
         if loss is not None:
             self.hw = self.acknowledged
+        elif self._trusted:
+            self.acknowledged = self._counted_to = self.hw
         below = self._settled_below - self.low
         self._done[:below] = b"\x01" * below
         overtaken = [
@@ -91,6 +107,7 @@ class Replay:
         )  # fmt: skip
         lane.committed_watermark = self.watermark
         lane.topic_id, lane.source_partitions = self._topic_id, self._partitions
+        lane.block_ms = self._written_ms if self._blocks else now_ms
         if loss is not None:
             note_loss(lane, loss.hw, loss.detail)
         lane.skip = {offset: place for offset, place in self._settled_ahead.items() if place > self.watermark}
@@ -110,15 +127,29 @@ class Replay:
 
     def _loss(self) -> Loss | None:
         """What Redis's number says about the ledger's: less than was acknowledged, or more than was ever written."""
+        self.acknowledged = max(self.acknowledged, self._acknowledged_by_low())
         written = max([self.acknowledged, *(number for number, _, _ in self._changes)])
         if self.hw < self.acknowledged:
             return Loss(self.hw, f"{self.acknowledged} change blocks were acknowledged, {self.hw} are there")
-        if self.hw > written:
+        if self.hw > written and not self._trusted:
             detail = (
                 f"{self.hw} change blocks are there, of a topic or cluster of the same name: the ledger has {written}"
             )
             return Loss(0, detail)
         return None
+
+    def _acknowledged_by_low(self) -> int:
+        """The highest change with an unsettled entry below L, 0 without: L passes an entry once Redis has it."""
+        return max(
+            (
+                number
+                for number, entries, _ in self._changes
+                if number > self.hw
+                for offset, due_ms in zip(entries.offsets, entries.dues_ms, strict=True)
+                if offset < self.low and offset not in self._settled_ahead and (due_ms, offset) > self.watermark
+            ),
+            default=0,
+        )
 
     def _mark_done(self, offset: int) -> None:
         index = offset - self.low

@@ -15,6 +15,7 @@ from sidecar.block import PROMOTED, STRUCK, Block, Entries, Settled
 from sidecar.change import ChangeBlock, LedgerMark
 from sidecar.commit import CommitState
 from sidecar.lane import NEVER, NOT_DECIDED, NOWHERE, Lane
+from sidecar.ledger import LedgerTopic
 from sidecar.ports import Time
 from sidecar.quota import Left
 from sidecar.record import NEVER_HELD, Departure, Held, Outcome, Position, Struck, held_id, place_of
@@ -118,6 +119,7 @@ def take_sealed(lane: Lane, seal: Seal) -> None:
     del lane.settled[: seal.emitted]
     del lane.departed[: seal.departed]
     lane.touched = False
+    lane.block_ms = seal.block.written_ms
     if seal.change is not None and not seal.change.sealed:
         seal.change.sealed = True
     elif seal.change is not None:
@@ -266,7 +268,7 @@ def _bounded(puts: list[Held]) -> list[Held]:
     return puts[: max(bisect_right(sizes, ENTRY_BYTES_PER_BLOCK_MAX), 1)]
 
 
-def commit_state(lane: Lane, overflow_held: int) -> CommitState:
+def commit_state(lane: Lane, overflow_held: int, ledger: LedgerTopic) -> CommitState:
     """What a recovery of this lane needs beside its offset. `overflow_held`: as of the commit's own last block."""
     return CommitState(
         low=lane.low,
@@ -280,4 +282,6 @@ def commit_state(lane: Lane, overflow_held: int) -> CommitState:
         topic_id=lane.topic_id,
         leader_epoch=-1,
         partitions=lane.source_partitions,
+        ledger_id=ledger.id,
+        ledger_partitions=ledger.partitions,
     )

@@ -213,7 +213,8 @@ class AtLeastOnce:
         offsets: dict[LaneId, tuple[int, str]] = {}
         for lane in lanes:
             if lane.uncommitted and not lane.dropped:
-                offsets[lane.id] = (lane.advance_low(), encode_metadata(commit_state(lane, lane.overflow_held)))
+                low, state = lane.advance_low(), commit_state(lane, lane.overflow_held, self._ledger)
+                offsets[lane.id] = (low, encode_metadata(state))
                 lane.uncommitted = False
         if offsets:
             self._intake.commit(offsets, wait)

@@ -2,11 +2,11 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, TopicDescription
 
 from policies.glob import compile_globs, is_exact
 from policies.model import Policy
@@ -24,6 +24,7 @@ PASSING: Final = frozenset(  # too few brokers may also be brokers that are not 
     {KafkaError.INVALID_REPLICATION_FACTOR, KafkaError.NOT_CONTROLLER, KafkaError.THROTTLING_QUOTA_EXCEEDED}
     | {KafkaError.REQUEST_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError._TRANSPORT}
 )
+NO_TOPIC_ID: Final = "A" * 22  # 16 zero bytes in base64
 READ_BATCH: Final = 500
 READ_WAIT_S: Final = 0.05  # a read returns at once only when it is full
 STALLED_READS_MAX: Final = 300  # reads in a row without a record, each READ_WAIT_S long: the ledger is cut short
@@ -110,6 +111,21 @@ def _partition_count(admin: AdminClient, name: str) -> int:
     return 0 if topic.error is not None else len(topic.partitions)
 
 
+def topic_id(admin: AdminClient, name: str) -> str:
+    """Kafka's id of a topic; "" where brokers have none. Raises KafkaException when they don't answer."""
+    cluster = admin.list_topics(name, timeout=TIMEOUT_S)
+    if cluster.controller_id not in cluster.brokers:
+        return ""  # the mock: the client would wait for a controller
+    answer = admin.describe_topics(TopicCollection([name]), request_timeout=TIMEOUT_S)[name]
+    return topic_id_of(answer.result(TIMEOUT_S + 1))  # the request's own limit comes first
+
+
+def topic_id_of(described: TopicDescription) -> str:
+    """Kafka's id of a topic as text; "" where brokers have none, which the client shows as zero."""
+    text = str(described.topic_id)
+    return "" if text == NO_TOPIC_ID else text
+
+
 def source_topics(settings: Settings, policies: Sequence[Policy], existing: Iterable[str]) -> list[str]:
     """The existing topics that are consumed: what the settings name, else what the policies match.
 
@@ -162,14 +178,19 @@ class KafkaLedgerLog:
             raise LedgerUnavailable(f"no answer about {self._topic}/{partition}: {error.args[0].str()}") from error
         return low, high
 
-    def _goes_beyond(self, partition: int, offset: int) -> bool:
-        """True when the log has this offset, whether readers of committed records may see it yet or not."""
+    def _written_ends(self, partitions: Collection[int]) -> dict[int, int]:
+        """Where these partitions end, whether readers of committed records may see it yet or not."""
+        if not partitions:
+            return {}
         anyone = Consumer({**self._settings, "isolation.level": "read_uncommitted"})
         try:
-            place = TopicPartition(self._topic, partition)
-            return anyone.get_watermark_offsets(place, timeout=ANSWER_S, cached=False)[1] > offset
-        except KafkaException:
-            return True  # no answer is no proof
+            places = {partition: TopicPartition(self._topic, partition) for partition in partitions}
+            return {
+                partition: anyone.get_watermark_offsets(place, timeout=ANSWER_S, cached=False)[1]
+                for partition, place in places.items()
+            }
+        except KafkaException as error:
+            raise LedgerUnavailable(f"no answer about the end of {self._topic}: {error.args[0].str()}") from error
         finally:
             anyone.close()
 
@@ -182,12 +203,13 @@ class KafkaLedgerLog:
         return error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
 
     def read(self, starts: Mapping[int, int], at_least: Mapping[int, int]) -> Iterator[LedgerRecord]:
-        """All records from `starts` to the end of each partition as it is now, and past `at_least`.
+        """See `LedgerLog.read`.
 
         The end is asked for first: while others go on writing to a partition, no reader is ever told of an end.
         """
         consumer = self._open()
         ends = {partition: self.bounds(partition)[1] for partition in starts}
+        ends |= self._written_ends(starts.keys() - at_least.keys())
         consumer.assign([TopicPartition(self._topic, partition, start) for partition, start in starts.items()])
         position = dict(starts)
         stalled = 0
@@ -201,7 +223,8 @@ class KafkaLedgerLog:
                 stalled = stalled + 1 if not messages else 0
                 if stalled > STALLED_READS_MAX:
                     last = {partition: self.bounds(partition)[1] for partition in reading}
-                    if all(self._goes_beyond(partition, at_least.get(partition, -1)) for partition in reading):
+                    written = self._written_ends(reading)
+                    if all(written[partition] > at_least.get(partition, -1) for partition in reading):
                         raise LedgerUnavailable(
                             f"an open transaction holds back the readers of {self._topic} (by partition, since offset: "
                             f"{last}); when it stays, `tickover doctor` says how to end it"

@@ -79,6 +79,9 @@ def test_a_transaction_that_stays_open_is_named(kafka: Kafka, monkeypatch: pytes
             soon.setattr("sidecar.topics.STALLED_READS_MAX", 20)
             with pytest.raises(LedgerUnavailable, match=r"since offset: \{1: 1\}.*tickover doctor"):
                 list(log.read({1: 0}, {1: 1}))
+            with pytest.raises(LedgerUnavailable, match=r"since offset: \{1: 1\}"):
+                list(log.read({1: 0}, {}))  # nobody says how far: past all that is written
+            assert [record.offset for record in log.read({1: 0}, {1: 0})] == [0]
         writer.commit_transaction(ANSWER_TIMEOUT_S)
         wait_until(lambda: log.bounds(1)[1] > 1, otherwise=lambda: "the commit has no marker")
         assert [record.offset for record in log.read({1: 0}, {1: 1})] == [0, 1]

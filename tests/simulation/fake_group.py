@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
+from sidecar.commit import decode_metadata
 from sidecar.ports import GroupEvents, Start
 from sidecar.record import LaneId
 from tests.simulation.fake_kafka import Broker, FakeRecord, Fate
@@ -17,6 +18,7 @@ class Group:
     def __init__(self, broker: Broker, topics: Sequence[str], rng: Random) -> None:
         self.broker = broker
         self.rng = rng
+        self.topics = topics
         self.lanes = [
             LaneId(topic, partition) for topic in topics for partition in range(broker.partition_count(topic))
         ]
@@ -26,6 +28,9 @@ class Group:
         self.committed: dict[LaneId, tuple[int, str]] = {}
         self.on_commit: OnCommit | None = None
         self.unstable: Callable[[], set[LaneId]] = set  # their committed offset is part of an open transaction
+        self.starts_latest = False  # the setting `start`, for what the ledger knows: else what is sent first is skipped
+        self.seen: set[LaneId] = set()  # the ledger has a block of them
+        self.commits_lost = 0.0  # share of commits that the coordinator refuses
 
     def join(self, member: "FakeIntake") -> None:
         self.members.append(member)
@@ -45,6 +50,12 @@ class Group:
             stays = self.owner[lane] in self.members and self.rng.random() < 0.5 and self.wanted[lane] in self.members
             if self.members and not stays:
                 self.wanted[lane] = self.rng.choice(self.members)
+
+    def add(self, lane: LaneId) -> None:
+        """A partition was added to a source."""
+        self.lanes.append(lane)
+        self.owner[lane] = self.wanted[lane] = None
+        self.rebalance()
 
     def take_away(self, member: "FakeIntake") -> list[LaneId]:
         """Partitions that this member is to let go of."""
@@ -72,7 +83,24 @@ class FakeStarts:
         """See `Starts.starts`."""
         unstable = self._group.unstable()
         known = [lane for lane in lanes if lane not in unstable and self._group.rng.random() < 0.9]
-        return {lane: Start(*self._group.committed.get(lane, (0, "")), "id-" + lane.topic) for lane in known}
+        return {lane: self._start(lane) for lane in known}
+
+    def has_commits(self) -> bool:
+        """See `Starts.has_commits`."""
+        return bool(self._group.committed)
+
+    def _start(self, lane: LaneId) -> Start:
+        broker, committed = self._group.broker, self._group.committed.get(lane)
+        topic_id, log = broker.topic_id(lane.topic), broker.logs[lane.topic][lane.partition]
+        if committed is None:
+            if self._group.starts_latest and lane in self._group.seen:
+                return Start(log.end, "", topic_id, earliest=log.start)
+            return Start(log.start, "", topic_id)
+        offset, metadata = committed
+        state = decode_metadata(offset, metadata)
+        if state is not None and state.topic_id != topic_id:
+            return Start(log.start, "", topic_id, made_anew=True)
+        return Start(offset, metadata, topic_id)
 
 
 class FakeIntake:
@@ -165,6 +193,8 @@ class FakeIntake:
     def _arrive(self, until_ms: int) -> None:
         while self._commits and self._commits[0][0] <= until_ms:
             _, offsets = self._commits.pop(0)
+            if self._group.rng.random() < self._group.commits_lost:
+                continue
             self._apply(offsets)
             self.events.committed({lane: one for lane, one in offsets.items() if self._group.owner[lane] is self})
 

@@ -4,13 +4,13 @@ Order is kept within a partition and nowhere else. What a crash leaves of the re
 partition's, as with an idempotent producer.
 """
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
-from sidecar.ledger import LedgerRecord, LedgerUnavailable
+from sidecar.ledger import LedgerError, LedgerRecord, LedgerUnavailable
 from sidecar.partitioner import partition_of
 from sidecar.ports import DeliveryReport, SourceRecord
 from sidecar.record import Headers, LaneId
@@ -145,9 +145,18 @@ class Broker:
         # Topics, or partitions of them, with too few replicas in sync: nothing is written to them.
         self.short: set[str | tuple[str, int]] = set()
         self.listeners: list[Callable[[FakeRecord], None]] = []
+        self._created: Counter[str] = Counter()
 
     def create(self, topic: str, partitions: int) -> None:
+        """A topic, or another one of the same name."""
+        self._created[topic] += 1
         self.logs[topic] = [Log([]) for _ in range(partitions)]
+
+    def add_partition(self, topic: str) -> None:
+        self.logs[topic].append(Log([]))
+
+    def topic_id(self, topic: str) -> str:
+        return f"{topic}.{self._created[topic]}"
 
     def append(
         self, topic: str, partition: int, record: FakeRecord, gap: int = 0, undecided: bool = False
@@ -324,6 +333,7 @@ class FakeLedgerLog:
 
     def __init__(self, broker: Broker, topic: str) -> None:
         self._logs = broker.logs[topic]
+        self._waited_for: dict[int, int] = {}  # by partition: its end when a reader first had to wait
 
     def bounds(self, partition: int) -> tuple[int, int]:
         log = self._logs[partition]
@@ -332,9 +342,14 @@ class FakeLedgerLog:
     def read(self, starts: Mapping[int, int], at_least: Mapping[int, int]) -> Iterator[LedgerRecord]:
         for partition, start in starts.items():
             log = self._logs[partition]
-            assert at_least.get(partition, -1) < log.end, "a commit names a block that was never written"
-            if at_least.get(partition, -1) >= log.stable_end():
+            known = partition in at_least
+            until = at_least[partition] if known else self._waited_for.setdefault(partition, log.end) - 1
+            if until >= log.end:
+                raise LedgerError("the ledger was cut")
+            if until >= log.stable_end():
                 raise LedgerUnavailable("an open transaction is in the way")  # the real reader waits
+            if not known:
+                del self._waited_for[partition]
             for record in log.records:
                 if start <= record.offset() < log.stable_end():
                     yield LedgerRecord(partition, record.offset(), record.key() or b"", record.value() or b"")

@@ -15,6 +15,7 @@ from tests.simulation.fake_group import Group
 from tests.simulation.fake_kafka import Broker, FakeError, FakeOutput, FakeRecord, Fate
 
 TIMEOUT_MS = 10_000
+MARKS_SHARE = 0.3  # of those that are missing: how many come at a time
 
 
 class TransactionError(NamedTuple):
@@ -39,7 +40,7 @@ class TransactionError(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class OpenTransaction:
-    """What is written and not yet decided."""
+    """What is written and not yet decided; or committed, without the marks that tell the ledger's readers of it."""
 
     began_ms: int
     records: list[FakeRecord] = field(default_factory=list)
@@ -47,19 +48,27 @@ class OpenTransaction:
 
 
 class Coordinator:
-    """All transactional ids: who may write under each, and what is open."""
+    """All transactional ids: who may write under each, and what is open.
 
-    def __init__(self, broker: Broker, group: Group) -> None:
+    With `late_marks`, a commit's marks in the ledger and in the group's offsets come one by one, some time after it was
+    decided; at the latest before the next transaction of the same id begins.
+    """
+
+    def __init__(self, broker: Broker, group: Group, rng: Random, late_marks: bool) -> None:
         self.broker = broker
         self.group = group
         self.epochs: dict[str, int] = {}
         self.open: dict[str, OpenTransaction] = {}
+        self._rng = rng
+        self._late_marks = late_marks
+        self._completing: dict[str, OpenTransaction] = {}  # in the order of their commits
         self.stuck: set[str] = set()  # their last transaction is decided; a topic that is short lacks its mark
         self.committed = 0
         self.aborted = 0
         self.fenced = 0
         self.succeeded = 0  # ids that took the place of a stuck one
         broker.clock.passing.append(self._time_out)
+        broker.clock.passing.append(self._mark_some)
 
     def usable(self, name: str) -> bool:
         """Its last transaction is complete."""
@@ -69,10 +78,13 @@ class Coordinator:
 
     def init(self, name: str) -> int:
         self.end(name, commit=False)
+        self._complete(name)
         self.epochs[name] = self.epochs.get(name, -1) + 1
         return self.epochs[name]
 
     def transaction(self, name: str) -> OpenTransaction:
+        if name not in self.open:
+            self._complete(name)
         return self.open.setdefault(name, OpenTransaction(self.broker.clock.now_ms))
 
     def end(self, name: str, commit: bool) -> None:
@@ -82,23 +94,64 @@ class Coordinator:
             return
         self.committed += commit
         self.aborted += not commit
+        late = [record for record in transaction.records if commit and self._late_marks and _is_block(record)]
         for record in transaction.records:
-            self.broker.decide(record, commit)
+            if record not in late:
+                self.broker.decide(record, commit)
         if commit:
-            for record in sorted(transaction.records, key=lambda record: record.topic().endswith(".ledger")):
+            for record in sorted(transaction.records, key=_is_block):
                 self.broker.announce(record)
-            for lane, (offset, metadata) in transaction.offsets.items():
-                self.group.commit(lane, offset, metadata)
+            self._completing[name] = OpenTransaction(transaction.began_ms, late, transaction.offsets)
+            if not self._late_marks:
+                self._complete(name)
+
+    def _complete(self, name: str) -> None:
+        """All its marks are there."""
+        if (transaction := self._completing.get(name)) is not None:
+            for earlier in list(self._completing.values()):
+                self._mark_offsets(earlier)  # the group's log keeps the order in which offsets were written
+                if earlier is transaction:
+                    break
+            for record in transaction.records:
+                self.broker.decide(record, True)
+            del self._completing[name]
+
+    def _mark_offsets(self, transaction: OpenTransaction) -> None:
+        for lane, (offset, metadata) in transaction.offsets.items():
+            self.group.commit(lane, offset, metadata)
+        transaction.offsets = {}
+
+    def _mark_some(self) -> None:
+        behind = False  # offsets of an earlier one wait
+        for name, transaction in list(self._completing.items()):
+            if transaction.offsets and not behind and self._rng.random() < MARKS_SHARE:
+                self._mark_offsets(transaction)
+            behind = behind or bool(transaction.offsets)
+            for record in [one for one in transaction.records if self._rng.random() < MARKS_SHARE]:
+                self.broker.decide(record, True)
+                transaction.records.remove(record)
+            if not transaction.offsets and not transaction.records:
+                del self._completing[name]
 
     def unstable(self) -> set[LaneId]:
-        """Partitions whose committed offset is undecided."""
-        return {lane for transaction in self.open.values() for lane in transaction.offsets}
+        """Partitions whose committed offset is undecided, or not marked yet."""
+        pending = (*self.open.values(), *self._completing.values())
+        return {lane for transaction in pending for lane in transaction.offsets}
+
+    def complete_all(self) -> None:
+        """As after a long time."""
+        for name in list(self._completing):
+            self._complete(name)
 
     def _time_out(self) -> None:
         for name, transaction in list(self.open.items()):
             if self.broker.clock.now_ms - transaction.began_ms > TIMEOUT_MS:
                 self.end(name, commit=False)
                 self.epochs[name] += 1
+
+
+def _is_block(record: FakeRecord) -> bool:
+    return record.topic().endswith(".ledger")
 
 
 class FakeTransactions(FakeOutput):

@@ -33,6 +33,7 @@ from tests.simulation.fake_time import FakeTime
 from tests.simulation.fake_transactions import Coordinator, FakeTransactions
 from tests.simulation.workload import QUARANTINE
 
+STATE_REPEAT_MS = 20_000
 HASTENED = 0.2  # of all turns: those in which the engine would have time
 LEDGER = LedgerTopic("tickover.sim.ledger", 2, "sim")
 
@@ -143,7 +144,7 @@ class Replica:
         self.ordering = Ordering(self.worker, self.rebuild)
         self.publisher = Publisher("sim", tally, self.emitter, self.assignment, self.worker, time)
         self.engine = Engine(
-            EngineSettings(shape.settle_interval_ms, 50, shape.wheel_records_max, 1 << 20),
+            EngineSettings(shape.settle_interval_ms, 50, shape.wheel_records_max, 1 << 20, STATE_REPEAT_MS),
             Parts(
                 self.intake,
                 self.emitter,

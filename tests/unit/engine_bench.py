@@ -68,7 +68,7 @@ class Bench:
         rng = Unmoved(1)
         self.group = Group(self.broker, [SOURCE], rng)
         self.shape = Shape(2_000, 1, 50, wheel_records_max, queue_max, rebuild_rate)
-        self.coordinator = Coordinator(self.broker, self.group) if trouble is not None else None
+        self.coordinator = Coordinator(self.broker, self.group, rng, late_marks=False) if trouble is not None else None
         self.shared = Surroundings(
             self.broker, self.group, self.overflow, self.tables.__getitem__, lambda: self.delay_ms, rng,
             self.coordinator, trouble or str,

@@ -115,15 +115,19 @@ def test_partitions_that_are_known_begin_while_others_are_waited_for(assignment:
     assignment.step(START_MS + 2)
     assert list(assignment.lanes) == [known.id]
     intake.begin.assert_called_once_with({known.id: 7})
+    assert recovery.asked[-1] == {later.id}, "some are known: the others are asked for at once"
+    other.future = Future()
+    other.future.set_result([])
+    assignment.step(START_MS + 3)
     assert (assignment.recovering, assignment.problem, other.problem) == (
         2,
         "no answer",
         "where source/2 begins isn't known yet",
     )
-    assignment.step(START_MS + 2 + RETRY_MS)
+    assignment.step(START_MS + 3 + RETRY_MS)
     assert recovery.asked[-2:] == [{LANE}, {later.id}]
     other.future = Future()
     other.future.set_result([later])
-    assignment.step(START_MS + 3 + RETRY_MS)
+    assignment.step(START_MS + 4 + RETRY_MS)
     assert list(assignment.lanes) == [known.id, later.id]
     assert assignment._jobs == [one]

@@ -25,10 +25,13 @@ STATES = st.builds(
     leader_epoch=INT64,
     rebuild_due_ms=INT64,
     partitions=INT64,
+    ledger_id=st.text(max_size=30),
+    ledger_partitions=INT64,
 )
 STATE = CommitState(
-    5, Position(1_763_720_000_000, 7), 8, 9, 10, 11, 12, "vL4xXyz0Q0mJp1n5cQmRrA", 3, 1_763_730_000_000, 6
-)
+    5, Position(1_763_720_000_000, 7), 8, 9, 10, 11, 12, "vL4xXyz0Q0mJp1n5cQmRrA", 3, 1_763_730_000_000, 6,
+    "kB1aWq9PSlmT2yT3tJ0b4g", 8,
+)  # fmt: skip
 TEXT = encode_metadata(STATE)
 
 
@@ -42,10 +45,17 @@ def test_any_state_comes_back_as_it_was_and_fits_a_commit(state):
 
 def test_the_text_is_the_documented_one():
     assert TEXT == (
-        '{"tickover":1,"watermark":[1763720000000,7],"acknowledged":8,"block":9,"recovery":10,"rebuild":11,'
+        '{"tickover":2,"watermark":[1763720000000,7],"acknowledged":8,"block":9,"recovery":10,"rebuild":11,'
         '"overflow_held":12,"topic_id":"vL4xXyz0Q0mJp1n5cQmRrA","leader_epoch":3,"rebuild_due":1763730000000,'
-        '"partitions":6}'
+        '"partitions":6,"ledger_id":"kB1aWq9PSlmT2yT3tJ0b4g","ledger_partitions":8}'
     )
+
+
+VERSION_1 = TEXT[: TEXT.index(',"ledger_id"')].replace(":2,", ":1,", 1) + "}"
+
+
+def test_version_1_says_nothing_of_the_ledger() -> None:
+    assert decode_metadata(5, VERSION_1) == replace(STATE, ledger_id="", ledger_partitions=0)
 
 
 @pytest.mark.parametrize("text", ["", "metadata", "{}", '{"other":1}', "[" * 4096, "\ud800", " " + TEXT])
@@ -54,12 +64,14 @@ def test_what_others_committed_says_nothing(text):
 
 
 def test_a_newer_version_stops_the_reader():
-    with pytest.raises(NewerLedgerFormatError, match="version 2"):
-        decode_metadata(5, TEXT.replace(":1,", ":2,", 1))
+    with pytest.raises(NewerLedgerFormatError, match="version 3"):
+        decode_metadata(5, TEXT.replace(":2,", ":3,", 1))
 
 
 def test_earlier_versions_did_not_say_how_many_partitions_a_source_had() -> None:
-    assert decode_metadata(5, TEXT.replace(',"partitions":6', "")) == replace(STATE, partitions=0)
+    assert decode_metadata(5, VERSION_1.replace(',"partitions":6', "")) == replace(
+        STATE, partitions=0, ledger_id="", ledger_partitions=0
+    )
 
 
 @pytest.mark.parametrize("field", json.loads(TEXT))
@@ -74,7 +86,7 @@ def test_a_wrong_field_is_refused(field, wrong):
 
 
 @pytest.mark.parametrize(
-    "text", [TEXT[:-1], '{"tickover":', '{"tickover":' + "[" * 4000, TEXT.replace(":1,", ":0,", 1)]
+    "text", [TEXT[:-1], '{"tickover":', '{"tickover":' + "[" * 4000, TEXT.replace(":2,", ":0,", 1)]
 )
 def test_damaged_metadata_is_refused(text):
     with pytest.raises(LedgerFormatError) as refusal:

@@ -8,6 +8,7 @@ from sidecar.mailbox import COMMANDS_MAX, COMMANDS_PER_TURN_MAX
 from sidecar.overflow import OverflowUnavailable
 from tests.simulation.fake_overflow import FakeOverflow
 from tests.simulation.fake_time import FakeTime
+from tests.simulation.replica import STATE_REPEAT_MS
 from tests.unit.engine_bench import LANE, SOURCE, Bench, rulebook
 
 
@@ -239,3 +240,23 @@ def test_the_overflow_keeps_what_w_has_passed_until_the_group_has_the_commit_tha
     bench.run(1_000)
     assert bench.replica.publisher.survey() == 0
     assert bench.lane.committed_watermark.due_ms > due_ms
+
+
+def test_a_partition_without_news_repeats_its_state_before_it_expires(bench: Bench) -> None:
+    bench.send(b"one", 100)
+    bench.run(1_000)
+    blocks = len(bench.ledger)
+    bench.replica.engine.tidy()
+    bench.run(500)
+    assert len(bench.ledger) == blocks, "its last block is young"
+    bench.clock.advance(STATE_REPEAT_MS)
+    bench.step()
+    bench.replica.engine.tidy()
+    bench.run(500)
+    assert len(bench.ledger) == blocks + 1
+    state = decode_metadata(*bench.group.committed[LANE])
+    assert state is not None
+    assert (state.low, state.block_offset) == (1, bench.ledger[-1].offset())
+    bench.replica.engine.tidy()
+    bench.run(500)
+    assert len(bench.ledger) == blocks + 1

@@ -53,6 +53,30 @@ def starts_of(consumer: Consumer, start_latest: bool) -> KafkaStarts:
     return made
 
 
+class NothingCommitted(Consumer):
+    """All commits have expired, or the group was deleted."""
+
+    def committed(self, wanted: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+        return [TopicPartition("in", one.partition, OFFSET_INVALID, "") for one in wanted]
+
+
+def test_a_start_at_the_end_says_where_it_may_begin_at_the_earliest() -> None:
+    assert starts_of(NothingCommitted(), start_latest=True).starts(LANES)[LANES[3]][:1] == (100,)
+    assert starts_of(NothingCommitted(), start_latest=True).starts(LANES)[LANES[3]].earliest == 0
+    assert starts_of(NothingCommitted(), start_latest=False).starts(LANES)[LANES[3]].earliest == -1
+
+
+def test_a_commit_is_used_only_once_it_is_known_to_be_about_this_topic() -> None:
+    starts = starts_of(Consumer(), start_latest=False)
+    known = starts.starts(LANES[:1])[LANES[0]]
+    assert (known.offset, known.made_anew) == (5, False)
+    starts._topics = lambda topics: {"in": _Topic("another", NOW)}  # type: ignore[method-assign]
+    anew = starts.starts(LANES[:1])[LANES[0]]
+    assert (anew.offset, anew.metadata, anew.made_anew) == (0, "", True)
+    starts._topics = lambda topics: {}  # type: ignore[method-assign]
+    assert starts.starts(LANES) == {}, "nobody has said which topic it is: it waits"
+
+
 @pytest.mark.parametrize("start_latest", [False, True])
 def test_only_those_wait_that_need_what_is_hidden(start_latest: bool) -> None:
     starts = starts_of(Consumer({3}), start_latest).starts(LANES)

@@ -1,11 +1,15 @@
 """Recovery by hand-made blocks: each part of the ledger and what it means for the lane."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from sidecar.block import NO_ENTRIES, NOTHING_SETTLED, Block, Entries, Settled, encode
 from sidecar.commit import CommitState, encode_metadata
 from sidecar.lane import NOT_DECIDED, Lane
-from sidecar.ledger import LedgerRecord, LedgerTopic
+from sidecar.ledger import LedgerError, LedgerRecord, LedgerTopic
 from sidecar.overflow import Change
 from sidecar.ports import Start
 from sidecar.record import LaneId, Outcome, Position
@@ -17,6 +21,8 @@ from tests.simulation.fake_overflow import FakeOverflow
 
 LANE = LaneId("reminders", 3)
 LOW = 10
+LEDGER = LedgerTopic("ledger", 1, "g", "this one")
+GOING_ON = replace(LEDGER, when_lost="continue")
 RUNS = ((0, 1), (50, NOT_DECIDED))
 
 
@@ -54,8 +60,8 @@ def block(
 
 
 def commit(
-    low: int = 10, watermark: tuple[int, int] = (0, 0), acknowledged: int = 0, block_offset: int = -1, **more: int
-):
+    low: int = 10, watermark: tuple[int, int] = (0, 0), acknowledged: int = 0, block_offset: int = -1, **more: Any
+) -> CommitState:
     fields = {"recovery_pointer": 0, "rebuild_pointer": 0, "overflow_held": 0} | more
     return CommitState(low, Position(*watermark), acknowledged, block_offset, topic_id="", leader_epoch=-1, **fields)
 
@@ -152,6 +158,38 @@ def test_an_overflow_of_somebody_else_is_not_used() -> None:
     assert recovered([known], hw=1).loss is None
 
 
+def test_what_the_ledger_knows_wins_over_a_start_at_the_end() -> None:
+    replay = Replay(LANE, Start(100, "", "", earliest=0), None, 0)
+    replay.block(0, block(settled(12)))
+    lane = replay.lane(0, 1, 1)
+    assert [lane.is_open(offset) for offset in (11, 12, 99)] == [True, False, True]
+    new = Replay(LANE, Start(100, "", "", earliest=0), None, 0).lane(0, 1, 1)
+    assert new.low == 100
+    cut = Replay(LANE, Start(100, "", "", earliest=40), None, 0)
+    cut.block(0, block(settled(12)))
+    assert cut.lane(0, 1, 1).low == 40
+
+
+def test_an_entry_below_a_start_that_was_set_back_was_acknowledged_whatever_blocks_say() -> None:
+    """Redis came back as of change 1; L was beyond offset 23, so it had change 2."""
+    first = block(entries_part=entries((20, 5_000)), number=1)
+    second = block(entries_part=entries((23, 9_000)), number=2, acknowledged=1, watermark=(1, 1))
+
+    def begun_at(low: int, *more: Block) -> Lane:
+        replay = Replay(LANE, Start(low, "", ""), None, 1)
+        for place, one in enumerate([first, second, *more]):
+            replay.block(100 + place, one)
+        return replay.lane(0, 1, 200)
+
+    lost = begun_at(24)
+    assert lost.loss is not None
+    assert (lost.loss.hw, lost.acknowledged, lost.number) == (1, 2, 2)
+    assert begun_at(23).loss is None, "it is read again, and its change is redone"
+    gone = settled(23, due_ms=9_000, in_overflow=True)
+    assert begun_at(24, block(gone, watermark=(1, 1))).loss is None, "it has fired"
+    assert begun_at(24, block(watermark=(9_000, 23))).loss is None, "W has passed it"
+
+
 def test_runs_say_by_which_table_a_record_was_decided() -> None:
     runs = [(10, 4), (20, 5), (30, NOT_DECIDED)]
     assert [table_version_at(runs, offset) for offset in (9, 10, 19, 20, 29, 30)] == [0, 4, 4, 5, 5, 0]
@@ -167,14 +205,22 @@ class Log:
         self.blocks = blocks
         self.read_from: dict[int, int] = {}
 
+        self.read_past: list[dict[int, int]] = []
+        self.first = 0
+        self.keys: dict[int, bytes] = {}  # of blocks of other partitions
+
     def bounds(self, partition: int) -> tuple[int, int]:
-        return 0, len(self.blocks)
+        return self.first, len(self.blocks)
 
     def read(self, starts: Mapping[int, int], at_least: Mapping[int, int]) -> Iterator[LedgerRecord]:
         self.read_from = dict(starts)
+        self.read_past.append(dict(at_least))
         [(partition, start)] = starts.items()
-        for offset in range(start, len(self.blocks)):
-            yield LedgerRecord(partition, offset, b"reminders/3", encode(self.blocks[offset]))
+        if max(at_least.values(), default=-1) >= len(self.blocks):
+            raise LedgerError("the ledger ends before")
+        for offset in range(max(start, self.first), len(self.blocks)):
+            key = self.keys.get(offset, b"reminders/3")
+            yield LedgerRecord(partition, offset, key, encode(self.blocks[offset]))
 
 
 class Commits:
@@ -186,13 +232,23 @@ class Commits:
     def starts(self, lanes: Sequence[LaneId]) -> dict[LaneId, Start]:
         return {lane: self.known[lane] for lane in lanes if lane in self.known}
 
+    def has_commits(self) -> bool:
+        return any(start.metadata for start in self.known.values())
 
-def recover(log: Log, start: Start) -> Lane:
-    worker = RecoveryWorker(
-        Commits({LANE: start}), LedgerTopic("ledger", 1, "g"), log, FakeOverflow(), 1, StepExecutor()
-    )
-    [lane] = worker.recover([LANE], 0)
+
+def worker_of(log: Log, starts: dict[LaneId, Start], ledger: LedgerTopic = LEDGER, hw: int = 0) -> RecoveryWorker:
+    overflow = FakeOverflow()
+    overflow.hw[LANE] = hw
+    return RecoveryWorker(Commits(starts), ledger, log, overflow, 1, StepExecutor())
+
+
+def recover(log: Log, start: Start, ledger: LedgerTopic = LEDGER, hw: int = 0) -> Lane:
+    [lane] = worker_of(log, {LANE: start}, ledger, hw).recover([LANE], 0)
     return lane
+
+
+def committed(**more: Any) -> Start:
+    return Start(10, encode_metadata(commit(**more)), "id")
 
 
 def test_the_commits_own_block_is_always_read() -> None:
@@ -216,9 +272,78 @@ def test_the_overflow_is_asked_how_far_it_is() -> None:
     overflow.apply([Change(LANE, 1, [overflow_record(11, 90)])], 0)
     log = Log(block(entries_part=entries((11, 90)), number=1))
     commits = Commits({LANE: Start(10, "", "")})
-    worker = RecoveryWorker(commits, LedgerTopic("ledger", 1, "g"), log, overflow, 1, StepExecutor())
+    worker = RecoveryWorker(commits, LEDGER, log, overflow, 1, StepExecutor())
     job = worker.submit([LANE], 0)
     assert not job.future.done()
     worker._executor.step()  # type: ignore[attr-defined]
     [lane] = job.future.result(0)
     assert lane.in_care(11)
+
+
+def test_without_a_commit_the_ledger_is_read_past_all_that_is_written_by_now() -> None:
+    log = Log(block(settled(11)))
+    recover(log, Start(10, "", ""))
+    recover(log, committed(block_offset=0))
+    assert log.read_past == [{}, {0: 0}], "where a commit says how far its blocks go, nobody else is waited for"
+
+
+def test_those_with_a_commit_do_not_wait_for_those_without() -> None:
+    new = LaneId("reminders", 4)
+    log = Log(block(settled(11)))
+    worker = worker_of(log, {LANE: committed(block_offset=0), new: Start(0, "", "")})
+    assert [lane.id for lane in worker.recover([LANE, new], 0)] == [LANE]
+    assert [lane.id for lane in worker.recover([new], 0)] == [new]
+
+
+def strange(log: Log) -> Log:
+    log.keys = dict.fromkeys(range(len(log.blocks)), b"reminders/9")
+    return log
+
+
+@pytest.mark.parametrize(
+    ("log", "start", "words"),
+    [
+        (strange(Log(block(settled(11)), block(settled(12)))), committed(block_offset=1), "names ledger block 0/1"),
+        (Log(block(settled(11))), committed(block_offset=1), "ends before"),
+        (Log(block(settled(11))), committed(block_offset=0, ledger_id="former"), "was deleted and created again"),
+        (Log(block(settled(11))), committed(block_offset=0, ledger_partitions=4), "has 1 partitions and had 4"),
+    ],
+)
+def test_a_ledger_that_is_not_the_one_of_the_commit_is_refused_until_the_operator_says_to_go_on(
+    log: Log, start: Start, words: str
+) -> None:
+    with pytest.raises(LedgerError, match=words + r".*ledger\.when_lost=continue"):
+        recover(log, start, hw=3)
+    lane = recover(log, start, GOING_ON, hw=3)
+    assert lane.low == 10
+    assert lane.loss is None, "what Redis has isn't thrown away for it"
+    assert (lane.number, lane.acknowledged) == (3, 3)
+
+
+def test_the_ledger_of_the_commit_is_the_one_that_is_there() -> None:
+    log = Log(block(settled(11)))
+    assert recover(log, committed(block_offset=0, ledger_id="this one", ledger_partitions=1)).in_care(11)
+    assert recover(log, committed(block_offset=0)).in_care(11), "version 1 doesn't say"
+
+
+def test_without_any_state_on_a_ledger_that_lost_its_beginning_nothing_is_guessed() -> None:
+    log = strange(Log(block(), block()))
+    log.first = 1
+    new, other = Start(0, "", "id"), LaneId("reminders", 9)
+    with pytest.raises(LedgerError, match="nothing is left of reminders/3"):
+        recover(log, new)
+    assert recover(log, new, GOING_ON).low == 0
+    assert recover(log, new._replace(made_anew=True)).low == 0, "its commit is there, about a former topic"
+    [lane] = worker_of(log, {LANE: new, other: committed()}).recover([LANE], 0)
+    assert lane.low == 0, "the group has commits, and Redis knows nothing of this one: it is new"
+    with pytest.raises(LedgerError, match="nothing is left"):
+        worker_of(log, {LANE: new, other: committed()}, hw=2).recover([LANE], 0)
+
+
+def test_blocks_that_retention_took_are_counted_and_the_rest_is_read(caplog: pytest.LogCaptureFixture) -> None:
+    log = Log(block(), block(settled(11)), block(settled(12)))
+    log.first = 2
+    lane = recover(log, committed(block_offset=1, recovery_pointer=0))
+    assert [lane.is_open(offset) for offset in (11, 12)] == [True, False]
+    [said] = [record for record in caplog.records if "no longer has all blocks" in record.message]
+    assert said.missing == 2  # type: ignore[attr-defined]
