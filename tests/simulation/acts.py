@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from policies.table import REPEATED, Act, Facts, PolicyTable, decide
 from sidecar.block import Block
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Place = tuple[LaneId, int]
 
-CONTROLS = ("deliver-at", "delay", "target", "target-partition", "action", "expires-at", "spread")
+CONTROLS = ("deliver-at", "delay", "target", "target-partition", "action", "expires-at", "spread", "if-offset")
 REWRITTEN = ("origin", "due", "policy", "attempt", "first-failure", "error-class", "error-message", "id")
 WRITTEN = frozenset((Outcome.EMITTED, Outcome.DEAD, Outcome.QUARANTINED))  # a record of it is in some topic
 NOT_USERS = frozenset(f"tickover-{name}" for name in (*CONTROLS, *REWRITTEN, "reason", "source", "detail"))
@@ -37,6 +37,13 @@ class Acts:
         self._roots: dict[Place, Place] = {}  # of moved messages, by the offset they go by now
         self._carried_dues: dict[Place, int] = {}
         self._now: dict[Place, Place] = {}  # a message's root -> the offset it goes by now
+
+    def forget(self, lane: LaneId) -> None:
+        """The source was deleted."""
+        by_place: tuple[dict[Place, Any], ...] = (self.left, self.applied, self._roots, self._carried_dues, self._now)
+        for known in by_place:
+            for place in [place for place in known if place[0] == lane]:
+                del known[place]
 
     def root(self, place: Place) -> Place:
         """Where the message that goes by this offset came."""
@@ -103,6 +110,8 @@ class Acts:
     def _check_pair(self, hit: Place, by: Place) -> None:
         """Who acts came later, under the same id."""
         assert by[1] > hit[1]
+        wanted = _if_offset(self._oracle.sources[by])
+        assert wanted in (-1, hit[1]), f"{by} acted on {hit}, and was meant for offset {wanted}"
         sources = self._oracle.sources
         assert _id(sources[self.root(hit)]) == _id(sources[by]) != b""
 
@@ -120,6 +129,9 @@ class Acts:
             ]
             # By contract ids are unique among what is held. If not, the one is meant that came, or was moved, last.
             now = max((self._now.get(place, place) for place in earlier), default=None)
+            meant = _if_offset(self._oracle.sources[lane, offset])
+            if now is not None and meant not in (-1, now[1]):
+                continue  # the one that is held isn't the one that was meant
             if now in self._oracle.entries and now[1] < offset and now[1] in self._oracle.open[lane]:
                 assert self._oracle.entries[now][0] <= block.written_ms, f"{offset} of {lane} missed {now}"
 
@@ -142,6 +154,10 @@ def _id(record: FakeRecord) -> bytes:
 
 def _action(record: FakeRecord) -> bytes:
     return dict(record.named or ()).get("tickover-action") or b""
+
+
+def _if_offset(record: FakeRecord) -> int:
+    return int(dict(record.named or ()).get("tickover-if-offset") or b"-1")
 
 
 def facts_of(place: Place, source: FakeRecord) -> Facts:

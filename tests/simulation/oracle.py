@@ -6,6 +6,7 @@ contract and shares no code with the engine but the decision (`decide`) and the 
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from policies.table import Hold, PolicyTable, decide
 from sidecar.block import Block, decode
@@ -53,6 +54,20 @@ class Oracle:
             self._block(decode(record.value()))
         else:
             self._emission(record)
+
+    def forget(self, lane: LaneId) -> None:
+        """The source was deleted: what came from there must not be seen again, and its offsets begin anew."""
+        by_place: tuple[dict[Place, Any], ...] = (
+            self.sources, self.settled, self.emitted, self.excused, self.versions, self.entries, self.dues, self.said,
+        )  # fmt: skip
+        for known in by_place:
+            for place in [place for place in known if place[0] == lane]:
+                del known[place]
+        self.acts.forget(lane)
+        self.open.pop(lane, None)
+        self.numbers.pop(lane, None)
+        self._latest = {key: offset for key, offset in self._latest.items() if key[0] != lane}
+        self._serials = {serial: place for serial, place in self._serials.items() if place[0] != lane}
 
     def crashed(self, lanes: Iterable[LaneId]) -> None:
         """What was emitted and isn't settled in the ledger may be emitted once more, but for transactions."""
@@ -115,6 +130,7 @@ class Oracle:
         headers = dict(record.named or ())
         source = headers.get("tickover-source")
         if SERIAL in headers:
+            assert (headers[SERIAL] or b"") in self._serials, f"{source!r} is of a topic that was deleted"
             place = self._serials[headers[SERIAL] or b""]
             named = f"{place[0]}/{place[1]}".encode()
             assert source in (None, named), f"{place} says that it came from {source!r}"

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants import FAST, MUTANTS, Bench
+from tests.mutants import Bench
+from tests.mutations import FAST, MUTANTS
 from tests.source import ROOT
 
-MUTANTS_MIN = 12
+MUTANTS_MIN = 60
 SEEDS = 6
 
 

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from sidecar.record import Outcome
+from tests.simulation.interventions import EVENTS
 from tests.simulation.world import World
 
 SEEDS = int(os.environ.get("TICKOVER_TEST_SIM_SEEDS", "24"))
@@ -20,7 +21,7 @@ def run(seed: int, exactly_once: bool = False) -> World:
     """One run: users send, faults come and go, in the end all is well."""
     world = World(seed, exactly_once)
     rng = world.rng
-    for _ in range(rng.randint(1, 3)):
+    for _ in range(rng.choice((1, 2, 3, 3))):
         world.start()
     faults = [world.kill, world.kill, world.stop, world.expire, world.group.rebalance, world.change_policies]
     faults += [world.lose, world.lose, world.lose]
@@ -30,6 +31,8 @@ def run(seed: int, exactly_once: bool = False) -> World:
             world.send(rng.choice((1, 2, 5, 20)))
         if rng.random() < 0.05:
             rng.choice(faults)()
+        if rng.random() < 0.008:
+            rng.choice(EVENTS)(world)
         if rng.random() < 0.05:
             world.spread_policies()
         world.step(rng.choice((1, 3, 10, 50, 50, 200, 700)))

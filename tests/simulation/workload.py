@@ -76,6 +76,13 @@ class Workload:
         self._rng = rng
         self._span_ms = span_ms  # longest usual delay
         self._serial = 0
+        self._offsets: dict[tuple[str, int, bytes], int] = {}  # where an id was sent last
+
+    def sent(self, record: FakeRecord) -> None:
+        """A record is in its source."""
+        named = dict(record.named or ())
+        if (identity := named.get("tickover-id")) and "tickover-action" not in named:
+            self._offsets[record.topic(), record.partition(), identity] = record.offset()
 
     def record(self, topic: str, partition: int, now_ms: int) -> FakeRecord:
         rng = self._rng
@@ -90,6 +97,7 @@ class Workload:
         headers += self._delay(now_ms) if topic == DELAYED else self._failure(now_ms)
         if rng.random() < 0.35:
             headers, key = self._with_id(headers)
+            headers += self._if_offset(topic, partition, dict(headers))
         garbled = False
         if rng.random() < 0.06:
             stamp, value, garbled = self._spoil(headers, stamp, serial, value)
@@ -131,6 +139,14 @@ class Workload:
         if action == b"reschedule" and rng.random() < 0.95:
             controls.append(("tickover-delay", b"%dms" % rng.choice((0, 1_500, rng.randint(0, self._span_ms)))))
         return controls, key
+
+    def _if_offset(self, topic: str, partition: int, headers: dict[str, bytes | None]) -> Headers:
+        """Some control records mean one offset: that of the last with their id, or one beside it."""
+        rng = self._rng
+        if "tickover-action" not in headers or rng.random() < 0.6:
+            return []
+        offset = self._offsets.get((topic, partition, headers["tickover-id"] or b""), 0)
+        return [("tickover-if-offset", b"%d" % max(offset + rng.choice((0, 0, 0, 1, -1)), 0))]
 
     def _failure(self, now_ms: int) -> Headers:
         rng = self._rng

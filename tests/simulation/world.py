@@ -9,7 +9,7 @@ from policies.table import PolicyTable
 from sidecar.overflow import OverflowFull, OverflowUnavailable
 from sidecar.record import LaneId, Position
 from tests.simulation.fake_group import Group
-from tests.simulation.fake_kafka import Broker, Killed
+from tests.simulation.fake_kafka import Broker, FakeRecord, Killed
 from tests.simulation.fake_overflow import Copy, FakeOverflow
 from tests.simulation.fake_time import VirtualClock
 from tests.simulation.fake_transactions import Coordinator
@@ -57,6 +57,7 @@ class World:
         self.oracle = Oracle(self.overflow, self.tables.__getitem__, exactly_once)
         self.oracle.ordered = self.order is not None
         self.broker.listeners.append(self.oracle.appended)
+        self.broker.listeners.append(self._note_block)
         self.group = Group(self.broker, SOURCES, rng)
         self.group.on_commit = self.oracle.committed
         self.workload = Workload(rng, rng.choice((5_000, 30_000, 120_000)))
@@ -68,7 +69,8 @@ class World:
             queue_max=rng.choice((5, 50, 10_000)),
             rebuild_rate=rng.choice((0, 5, 200)),
         )
-        self.coordinator = Coordinator(self.broker, self.group) if exactly_once else None
+        self.group.starts_latest = rng.random() < 0.3
+        self.coordinator = Coordinator(self.broker, self.group, rng, rng.random() < 0.4) if exactly_once else None
         if self.coordinator is not None:
             self.group.unstable = self.coordinator.unstable
         self.shared = Surroundings(
@@ -106,6 +108,11 @@ class World:
             replica.deliver()
             replica.background(self.weather.jobs_max)
 
+    def _note_block(self, record: FakeRecord) -> None:
+        if record.topic() == LEDGER.name:
+            topic, partition = (record.key() or b"").decode().rsplit("/", 1)
+            self.group.seen.add(LaneId(topic, int(partition)))
+
     # --- what is done to it ---------------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -124,20 +131,30 @@ class World:
         for _ in range(count):
             lane = self.rng.choice(self.group.lanes)
             record = self.workload.record(lane.topic, lane.partition, self.clock.now_ms)
-            self.broker.append(lane.topic, lane.partition, record, gap=self.rng.choice((0, 0, 0, 0, 1, 3)))
+            gap = self.rng.choice((0, 0, 0, 0, 1, 3))
+            self.workload.sent(self.broker.append(lane.topic, lane.partition, record, gap))
 
     def kill(self) -> None:
         """A replica will be gone from one moment to the next, at one of its next calls to the outside."""
         self.rng.choice(self.replicas).fate.calls_left = self.rng.choice((0, 1, 2, 5, 20))
 
-    def _bury(self, replica: Replica) -> None:
+    def take_down(self, replica: Replica) -> None:
+        """It is gone at once, whatever it was doing."""
         self.replicas.remove(replica)
         self._roots.append(replica.root)
         lanes = [lane for lane in self.group.lanes if self.group.owner[lane] is replica.intake]
         replica.crash()
         self.oracle.crashed(lanes)
         self.seen["killed"] += 1
+
+    def _bury(self, replica: Replica) -> None:
+        self.take_down(replica)
         self.start()
+
+    def complete_transactions(self) -> None:
+        """What was committed has its marks everywhere."""
+        if self.coordinator is not None:
+            self.coordinator.complete_all()
 
     def stop(self) -> None:
         """A replica ends as asked; another comes."""
@@ -171,7 +188,7 @@ class World:
     def tidy(self) -> None:
         """Housekeeping comes by."""
         replica = self.rng.choice(self.replicas)
-        replica.worker.ask_to_tidy(replica.lanes)
+        replica.engine.tidy()
         replica.publisher.survey()
 
     def lose(self) -> None:
@@ -211,6 +228,7 @@ class World:
             jobs_max=rng.choice((1, 2, 20)),
             trouble=rng.choice((0.0, 0.0, 0.02, 0.2)),
         )
+        self.group.commits_lost = rng.choice((0.0, 0.0, 0.3))
         # Without transactions, what a target has not acknowledged at a rebalance may be repeated.
         if self.coordinator is not None or len(self.replicas) == 1:
             self.broker.short = set(rng.choice(((), (), ("orders",), ("mail-a",), (("orders", 0),))))
@@ -220,6 +238,7 @@ class World:
         for replica in self.replicas:
             replica.fate.calls_left = -1
         self.weather = Weather(delay_max_ms=5)
+        self.group.commits_lost = 0.0
         self.broker.short = set()
 
     # --- steps ----------------------------------------------------------------------------------------------------

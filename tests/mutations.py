@@ -1,0 +1,317 @@
+"""The mistakes that are put into the engine on purpose, one at a time: `tests/mutants.py` tries them."""
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """In a file of `sidecar/`, `old` (there once) becomes `new`. `tests`: pytest's -k, when only some could find it."""
+
+    file: str
+    old: str
+    new: str
+    tests: str = ""
+
+
+TRANSACTIONS: Final = "transactions"
+ORDER: Final = TRANSACTIONS  # without them a record that was refused may come late
+
+MUTANTS: Final[dict[str, Mutant]] = {
+    "the wheel rounds down": Mutant("wheel.py", "tick = -(-held[0] // tick_ms)", "tick = held[0] // tick_ms"),
+    "what the client only infers is a fact": Mutant(
+        "generation.py",
+        "        if error is not None or message.offset() is None:\n"
+        "            self.failures.append(Failure(refusal(error, message), message, alone=False))",
+        "        if error is not None:\n"
+        "            self.failures.append(Failure(refusal(error, message), message, alone=False))",
+    ),
+    "the wheel fires a tick early": Mutant(
+        "wheel.py", "reached = now_ms // self.tick_ms", "reached = -(-now_ms // self.tick_ms)"
+    ),
+    "W is C, whatever is unsettled": Mutant(
+        "lane.py", "reached = self.windows[0].start if self.windows else self.cursor", "reached = self.cursor"
+    ),
+    "an overtaken record is promoted too": Mutant(
+        "withdrawal.py",
+        "            lane.skip.update((held.offset, held.position) for held in late)\n",
+        "",
+    ),
+    "promotion passes nothing over": Mutant(
+        "lane.py", "if held.offset not in skip] if skip else list(records)", "] if skip else list(records)"
+    ),
+    "an overtaken record is done when Redis has it": Mutant(
+        "lane.py",
+        "if offset not in skip and index >= 0 and not done[index]:",
+        "if index >= 0 and not done[index]:",
+    ),
+    "a parked record keeps its own due time": Mutant(
+        "ordering.py", "if tail.due_ms > held.due_ms:", "if False:", ORDER
+    ),
+    "one that is read again passes one that is still in Redis": Mutant(
+        "ordering.py",
+        "        return tail if tail.ahead_of(lane.cursor) else None",
+        "        return None",
+        ORDER,
+    ),
+    "a record in order overtakes what Redis has": Mutant(
+        "withdrawal.py", "stay = lane.order.on_the_way if lane.order is not None else ()", "stay = ()", ORDER
+    ),
+    "what Redis has of a key is not looked for": Mutant(
+        "ordering.py", "            order.sought |= fresh", "            pass", ORDER
+    ),
+    "one that waits for its target is passed": Mutant("ordering.py", "if key in order.unplaced or", "if", ORDER),
+    "one that isn't read again yet is passed": Mutant(
+        "in_order.py", "if order.must_wait(key, held.offset, lane.next, lane.cursor):", "if False:", ORDER
+    ),
+    "what comes back loses its place": Mutant(
+        "in_order.py", "if lane.order is None or isinstance(parcel, Departure):", "if True:", ORDER
+    ),
+    "a quota forgets what is redone": Mutant(
+        "deciding.py", "        lane.quota.add(held)\n    return None", "        pass\n    return None"
+    ),
+    "what is moved counts twice": Mutant(
+        "quota.py", "            self._counted.add(carried.offset)", "            pass"
+    ),
+    "what is promoted isn't counted": Mutant(
+        "lane.py", "                self.quota.found(fresh)", "                pass"
+    ),
+    "the cursor passes what is only on its way": Mutant(
+        "lane.py",
+        "        for change in self.changes:\n            earliest = min(earliest, change.earliest)\n",
+        "",
+    ),
+    "Redis before the ledger": Mutant(
+        "change.py", "return self.committed and not self.missing", "return not self.missing"
+    ),
+    "done before Redis has acknowledged": Mutant(
+        "sealing.py",
+        "        lane.changes.append(seal.change)\n",
+        "        lane.changes.append(seal.change)\n"
+        "        for offset in seal.change.records:\n            lane.done[offset - lane.base] = 1\n"
+        "        lane.overflow_held += len(seal.change.records)\n",
+    ),
+    "the recovery pointer forgets L": Mutant("lane.py", "mark.offset_max >= low", "mark.offset_max > low + 5"),
+    "the recovery pointer forgets change blocks": Mutant("lane.py", "or mark.number > acknowledged ", ""),
+    "the recovery pointer is one too far": Mutant(
+        "lane.py", "                return mark.ledger_offset\n", "                return mark.ledger_offset + 1\n"
+    ),
+    "recovery redoes nothing": Mutant("recovery.py", "        self._redo(lane)\n", ""),
+    "recovery forgets what is settled ahead of W": Mutant(
+        "recovery.py",
+        "{offset: place for offset, place in self._settled_ahead.items() if place > self.watermark}",
+        "{}",
+    ),
+    "what has an entry is decided again": Mutant(
+        "deciding.py", "if (entry := lane.entries.pop(offset, None)) is not None:", "if False:"
+    ),
+    "what was read is decided by the table of now": Mutant(
+        "deciding.py",
+        "return table if version in (NOT_DECIDED, table.version) else self._table_at(version)",
+        "return table",
+    ),
+    "settled before all is acknowledged": Mutant(
+        "generation.py", "return self.acknowledged == self.sent", "return True"
+    ),
+    "the commit is one ahead": Mutant(
+        "settlement.py", "low, state = lane.advance_low(), ", "low, state = lane.advance_low() + 1, "
+    ),
+    "what was revoked isn't drained": Mutant("assignment.py", "settled = self._drain(leaving)", "settled = True"),
+    "what was lost is written on": Mutant("assignment.py", "            lane.dropped = True\n", "            pass\n"),
+    "an expired record is emitted": Mutant("emission.py", "if 0 <= parcel.expires_ms < now_ms:", "if False:"),
+    "a full producer drops a record": Mutant(
+        "emission.py",
+        "        batch.start += len(taken)\n",
+        "        batch.start += len(taken) + (len(taken) < len(batch.records) - batch.start)\n",
+    ),
+    "a transaction goes without its offsets": Mutant(
+        "finishing.py", "        if transaction.states:\n", "        if False:\n", TRANSACTIONS
+    ),
+    "a transaction is committed before all is acknowledged": Mutant(
+        "finishing.py",
+        "return not generation.failures and not any(block.error for block in transaction.blocks)",
+        "return True",
+        TRANSACTIONS,
+    ),
+    "an unknown end is taken for a commit": Mutant(
+        "finishing.py", "            return Broken(cause.str())\n", "            return Committed()\n", TRANSACTIONS
+    ),
+    "an unknown end is taken for an abort": Mutant(
+        "finishing.py",
+        "            return Broken(cause.str())\n",
+        "            return Aborted(cause, of_records)\n",
+        TRANSACTIONS,
+    ),
+    "a lost partition's transaction is committed": Mutant(
+        "filling.py",
+        "            transaction.doomed = True\n            return\n",
+        "            pass\n",
+        TRANSACTIONS,
+    ),
+    "a block is written ahead of one that may have to be written again": Mutant(
+        "exactly_once.py", "        if self._ending is not None:\n            return False\n", "", TRANSACTIONS
+    ),
+    "an aborted block is forgotten": Mutant(
+        "filling.py", "            restore_sealed(block.lane, block.seal)\n", "            pass\n", TRANSACTIONS
+    ),
+    "aborted records are forgotten": Mutant(
+        "exactly_once.py",
+        "        self._refusals.take_back(generation, transaction.careful)\n",
+        "        pass\n",
+        TRANSACTIONS,
+    ),
+    "a refused record is forgotten": Mutant("settlement.py", "if generation.failures:", "if False:"),
+    "a cancelled record of the wheel fires": Mutant(
+        "actions.py", "            self._emitter.withdraw(lane, held)\n", "            pass\n"
+    ),
+    "a struck record is promoted": Mutant(
+        "withdrawal.py", "        lane.skip[held.offset] = held.position\n        lane.struck", "        lane.struck"
+    ),
+    "a record that is about to go to the overflow goes there although it has left": Mutant(
+        "withdrawal.py", "    lane.puts = kept\n", ""
+    ),
+    "what the overflow finds is believed": Mutant(
+        "actions.py",
+        "if held is not None and (held.position <= lane.cursor or held.offset in lane.skip):",
+        "if False:",
+    ),
+    "an action acts on what came after it": Mutant(
+        "actions.py", "isinstance(one, Held) and one.offset < item.offset]", "isinstance(one, Held)]"
+    ),
+    "another key replaces too": Mutant(
+        "actions.py", "if found is not None and found.key == item.key:", "if found is not None:"
+    ),
+    "who has an id doesn't wait for its turn": Mutant(
+        "actions.py",
+        "            if queue is None:\n                waiting",
+        "            if True:\n                waiting",
+    ),
+    "recovery forgets what is carried": Mutant(
+        "recovery.py", "                lane.entries.setdefault(held.offset, held)\n", "                pass\n"
+    ),
+    "recovery forgets what is struck": Mutant("recovery.py", "                    struck=struck,\n", ""),
+    "a rebuild forgets what is struck": Mutant(
+        "rebuild.py", "struck_out(block.settled) if block.number > self._hw else []", "[]"
+    ),
+    "an aborted cancellation is forgotten": Mutant(
+        "sealing.py",
+        "    lane.departed[:0] = seal.silent  # the others are produced again\n",
+        "",
+        TRANSACTIONS,
+    ),
+    "a moved record takes its payload from its control record": Mutant(
+        "codec.py", 'size + len(key or b"") + len(value or b""), source,', "size, -1,"
+    ),
+    "struck records are counted as promoted": Mutant(
+        "lane.py", "                elif offset in struck:\n                    self.overflow_held -= 1\n", ""
+    ),
+    # --- recovery -----------------------------------------------------------------------------------------------
+    "recovery forgets what W has passed and the wheel held": Mutant(
+        "recovery.py",
+        "                overtaken.append(held)\n                continue\n",
+        "                continue\n",
+    ),
+    "recovery begins at the commit's own block": Mutant(
+        "recovery_reader.py",
+        "pointer = min(state.recovery_pointer, state.block_offset if state.block_offset >= 0 else end)",
+        "pointer = max(state.recovery_pointer, state.block_offset)",
+    ),
+    "a recovery that ends after its partition was revoked is taken in": Mutant(
+        "assignment.py",
+        "fresh = [lane for lane in job.future.result() if lane.id in job.lanes]",
+        "fresh = list(job.future.result())",
+    ),
+    "blocks say nothing about L": Mutant(
+        "recovery.py", "self._settled_below = max(self._settled_below, block.low)", "pass"
+    ),
+    "Redis may be ahead of the ledger": Mutant(
+        "recovery.py", "        if self.hw > written and not self._trusted:", "        if False:"
+    ),
+    "blocks of a former topic count": Mutant(
+        "recovery.py", "        if another or (self._blocks", "        if (self._blocks"
+    ),
+    "what recovery counts begins at the commit": Mutant(
+        "recovery.py",
+        "            self._counted_to = block.acknowledged",
+        "            self._counted_to = self.acknowledged",
+    ),
+    "without a commit the ledger is read to its stable end": Mutant(
+        "recovery_reader.py",
+        "            if one.state is not None:\n                untils[",
+        "            if True:\n                untils[",
+        TRANSACTIONS,
+    ),
+    "a commit's own block may be anybody's": Mutant(
+        "recovery_reader.py",
+        "        if one.own_block >= 0:\n            return (",
+        "        if False:\n            return (",
+    ),
+    "a partition of which nothing is left begins as a new one": Mutant(
+        "recovery_reader.py", "        if one.replay.hw == 0 and self._starts.has_commits():", "        if True:"
+    ),
+    "the setting `start` wins over the ledger": Mutant(
+        "recovery.py", "        if not self._blocks and self._earliest >= 0:", "        if False:"
+    ),
+    "an entry below L may be missing in Redis": Mutant(
+        "recovery.py", "        self.acknowledged = max(self.acknowledged, self._acknowledged_by_low())\n", ""
+    ),
+    # --- the overflow and its watermark ---------------------------------------------------------------------------
+    "W ignores what is struck": Mutant(
+        "lane.py", "        if self.struck:  # who has left ahead", "        if False:  # who has left ahead"
+    ),
+    "W counts as committed before it is": Mutant(
+        "filling.py",
+        "            transaction.states.append((lane, commit_state(lane, lane.overflow_sealed, self._ledger)))",
+        "            transaction.states.append((lane, commit_state(lane, lane.overflow_sealed, self._ledger)))\n"
+        "            lane.committed_watermark = lane.watermark",
+        TRANSACTIONS,
+    ),
+    "promotion goes on in a lane that lost something": Mutant(
+        "overflow_worker.py",
+        "            if lane.loss is not None:  # found meanwhile: the rebuild knows the cursor as it is\n"
+        "                lane.promised = None\n            elif not lane.leaving:",
+        "            if not lane.leaving:",
+    ),
+    "the rebuild pointer goes by W as it is now": Mutant(
+        "lane.py",
+        "due_ms = self.rebuilds, self.committed_watermark.due_ms",
+        "due_ms = self.rebuilds, self.watermark.due_ms",
+    ),
+    "a rebuild begins where a recovery does": Mutant(
+        "lane.py",
+        "        return rebuilds[0][0] if rebuilds else self.recovery_pointer()",
+        "        return self.recovery_pointer()",
+    ),
+    "what is struck in an aborted block stays struck": Mutant(
+        "sealing.py",
+        "        seal.change.struck = []  # these go with their records' settlement, in another change\n",
+        "",
+        TRANSACTIONS,
+    ),
+    "what is on its way is forgotten when W passes it": Mutant(
+        "withdrawal.py",
+        "if lane.in_care(offset) and not any(offset in change.records for change in lane.changes):",
+        "if True:",
+    ),
+    "a record is settled in the block that writes its change again": Mutant(
+        "sealing.py",
+        "    batch = [] if again or crowded else lane.settled[:SETTLED_PER_BLOCK_MAX]",
+        "    batch = [] if crowded else lane.settled[:SETTLED_PER_BLOCK_MAX]",
+        TRANSACTIONS,
+    ),
+    # --- letting go -----------------------------------------------------------------------------------------------
+    "a dropped lane's block still counts": Mutant(
+        "filling.py", "            if lane.dropped:\n                continue\n", "", TRANSACTIONS
+    ),
+    "what a revoked lane was about to put stays": Mutant("assignment.py", "            lane.puts = []\n", ""),
+    # --- actions --------------------------------------------------------------------------------------------------
+    "an action on one offset acts on whatever is held": Mutant(
+        "actions.py", "item.if_offset not in (-1, found.offset)", "False"
+    ),
+}
+FAST: Final = (
+    "W is C, whatever is unsettled",
+    "done before Redis has acknowledged",
+    "recovery redoes nothing",
+    "aborted records are forgotten",
+)

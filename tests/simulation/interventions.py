@@ -1,0 +1,200 @@
+"""What operators, retention and broken brokers do to a group: commits, ledger and sources change while it is down."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sidecar.block import decode, encode
+from sidecar.commit import CommitState, decode_metadata
+from sidecar.ledger import LedgerError, LedgerTopic, LedgerUnavailable
+from sidecar.overflow import OverflowUnavailable
+from sidecar.record import LaneId
+from sidecar.recovery_reader import RecoveryWorker
+from tests.simulation.fake_executor import StepExecutor
+from tests.simulation.fake_group import FakeStarts
+from tests.simulation.fake_kafka import LOG_APPEND_TIME, FakeLedgerLog, FakeRecord
+from tests.simulation.replica import LEDGER
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+SOON_MS = 6_500  # the dead are out of the group, and their transactions are still open
+LONG_MS = 30_000  # whatever was open has timed out
+PARTITIONS_MAX = 3
+TRIES_MAX = 50  # of a recovery whose commits aren't known for now
+
+
+@contextmanager
+def all_down(world: World, wait_ms: int) -> Iterator[None]:
+    """Every replica is killed; the same number starts again when this is done."""
+    count = len(world.replicas)
+    for replica in list(world.replicas):
+        world.take_down(replica)
+    world.clock.advance(wait_ms)
+    yield
+    for _ in range(count):
+        world.start()
+
+
+def lose_commits(world: World) -> None:
+    """Commits have expired, all or some; or the group was deleted."""
+    share = world.rng.choice((0.5, 1.0))
+    with all_down(world, world.rng.choice((SOON_MS, LONG_MS))):
+        for lane in list(world.group.committed):
+            if world.rng.random() < share:
+                del world.group.committed[lane]
+
+
+def set_commits_back(world: World) -> None:
+    """An operator sets offsets back, as soon as the group is empty or later."""
+    rng, committed = world.rng, world.group.committed
+    to_beginning = rng.random() < 0.5
+    with all_down(world, rng.choice((SOON_MS, LONG_MS))):
+        for lane, (offset, _) in list(committed.items()):
+            committed[lane] = (0 if to_beginning else rng.randint(0, offset), "")
+
+
+def trim_ledger(world: World) -> None:
+    """Retention takes all of the ledger that no commit needs."""
+    needed: dict[int, int] = {}
+    for lane in world.group.lanes:
+        partition, state = LEDGER.partition_of(lane), _state(world, lane)
+        place = 0
+        if state is not None and state.block_offset >= 0:
+            place = min(state.recovery_pointer, state.rebuild_pointer, state.block_offset)
+        needed[partition] = min(place, needed.get(partition, place))
+    for partition, place in needed.items():
+        log = world.broker.logs[LEDGER.name][partition]
+        until = min(place, log.stable_end())
+        if until > log.start:
+            world.broker.delete_before(LEDGER.name, partition, until)
+            world.seen["a ledger trimmed"] += 1
+
+
+def damage_ledger(world: World) -> None:
+    """The ledger is cut, or cut and grown again, or has more partitions: each recovery that needs it refuses to begin.
+
+    Then it is put back as it was.
+    """
+    with all_down(world, LONG_MS):
+        world.complete_transactions()
+        kind = world.rng.choice((_cut, _regrow, _add_partition, _lose_beginning))
+        kept = world.broker.logs[LEDGER.name]
+        world.broker.logs[LEDGER.name] = [copy(log) for log in kept]
+        ledger, hit = kind(world)
+        for lane in hit:
+            assert _is_refused(world, ledger, lane), f"{lane} is recovered from a ledger that has lost its blocks"
+            world.seen["a damaged ledger refused"] += 1
+        world.broker.logs[LEDGER.name] = kept
+
+
+def make_source_anew(world: World) -> None:
+    """A source is deleted and created again under its name."""
+    topic = world.rng.choice(world.group.topics)
+    with all_down(world, LONG_MS):
+        world.complete_transactions()
+        world.broker.create(topic, world.broker.partition_count(topic))
+        for lane in world.group.lanes:
+            if lane.topic == topic:
+                world.oracle.forget(lane)
+                world.group.seen.discard(lane)
+                world.overflow.lost_once.add(lane)  # what is there of the former one is cleared
+        world.seen["a source made anew"] += 1
+
+
+def add_partition(world: World) -> None:
+    """A source gets one more partition."""
+    topic = world.rng.choice(world.group.topics)
+    count = world.broker.partition_count(topic)
+    if count < PARTITIONS_MAX:
+        world.broker.add_partition(topic)
+        world.group.add(LaneId(topic, count))
+        for replica in world.replicas:
+            replica.emitter.gate.sources = {**replica.emitter.gate.sources, topic: count + 1}
+        world.seen["a partition added"] += 1
+
+
+EVENTS: tuple[Callable[[World], None], ...] = (
+    lose_commits, set_commits_back, trim_ledger, damage_ledger, make_source_anew, add_partition,
+)  # fmt: skip
+
+
+def _state(world: World, lane: LaneId) -> CommitState | None:
+    committed = world.group.committed.get(lane)
+    return decode_metadata(*committed) if committed is not None else None
+
+
+def _own_blocks(world: World) -> dict[int, dict[LaneId, int]]:
+    """By partition of the ledger: where the last block of each lane's commit is."""
+    places: dict[int, dict[LaneId, int]] = defaultdict(dict)
+    for lane in world.group.lanes:
+        state = _state(world, lane)
+        if state is not None and state.block_offset >= 0 and state.topic_id == world.broker.topic_id(lane.topic):
+            places[LEDGER.partition_of(lane)][lane] = state.block_offset
+    return places
+
+
+def _cut(world: World) -> tuple[LedgerTopic, list[LaneId]]:
+    """A partition loses its end, as in an unclean election."""
+    hit: list[LaneId] = []
+    for partition, places in _own_blocks(world).items():
+        log = world.broker.logs[LEDGER.name][partition]
+        log.end = world.rng.randint(log.start, log.end)
+        log.records = [record for record in log.records if record.offset() < log.end]
+        hit += [lane for lane, place in places.items() if place >= max(log.end, log.start)]
+    return LEDGER, hit
+
+
+def _regrow(world: World) -> tuple[LedgerTopic, list[LaneId]]:
+    """As `_cut`, and others have written beyond the former end since."""
+    _, hit = _cut(world)
+    for partition, log in enumerate(world.broker.logs[LEDGER.name]):
+        until = max((place for place in _own_blocks(world)[partition].values()), default=-1) + 2
+        value = next((record.value() for record in log.records), None)
+        while value is not None and log.end < until:
+            stranger = replace(decode(value), topic="stranger")
+            pair = (b"stranger/0", encode(stranger))
+            log.records.append(FakeRecord((LEDGER.name, partition, log.end), (LOG_APPEND_TIME, 0), pair, []))
+            log.end += 1
+    return LEDGER, hit
+
+
+def _add_partition(world: World) -> tuple[LedgerTopic, list[LaneId]]:
+    """The ledger has one more partition, so blocks are looked for elsewhere."""
+    world.broker.add_partition(LEDGER.name)
+    grown = replace(LEDGER, partitions=LEDGER.partitions + 1)
+    return grown, [lane for places in _own_blocks(world).values() for lane in places]
+
+
+def _lose_beginning(world: World) -> tuple[LedgerTopic, list[LaneId]]:
+    """A stop was so long that all commits have expired, and all blocks as well."""
+    kept, world.group.committed = world.group.committed, {}
+    try:
+        known = [lane for lane in world.group.lanes if lane in world.group.seen]
+        for log in world.broker.logs[LEDGER.name]:
+            log.records, log.start = [], log.end
+        for lane in known:
+            assert _is_refused(world, LEDGER, lane), f"{lane} begins as if it were new"
+    finally:
+        world.group.committed = kept
+    return LEDGER, []
+
+
+def _is_refused(world: World, ledger: LedgerTopic, lane: LaneId) -> bool:
+    worker = RecoveryWorker(
+        FakeStarts(world.group), ledger, FakeLedgerLog(world.broker, ledger.name), world.overflow, 1, StepExecutor()
+    )
+    for _ in range(TRIES_MAX):
+        try:
+            if worker.recover([lane], world.clock.now_ms):
+                return False
+        except LedgerError:
+            return True
+        except (LedgerUnavailable, OverflowUnavailable):
+            world.clock.advance(1_000)
+    return True  # nobody could be asked: nothing was recovered
