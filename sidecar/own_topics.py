@@ -15,7 +15,7 @@ from sidecar.topics import (
     audit_config,
     ensure_topic,
     ledger_config,
-    topic_id,
+    topic_ids,
 )
 
 
@@ -34,5 +34,5 @@ def ensure_own_topics(admin: AdminClient, settings: Settings, table: PolicyTable
             f"topic {settings.changes_topic} has {found} partition, and receipts need a second; add it by:\n"
             f"kafka-topics.sh --alter --topic {settings.changes_topic} --partitions {CHANGES_PARTITIONS}"
         )
-    ledger_id = topic_id(admin, settings.ledger_topic)
+    ledger_id = topic_ids(admin, [settings.ledger_topic]).get(settings.ledger_topic, "")
     return LedgerTopic(settings.ledger_topic, partitions, settings.group, ledger_id, ledger.when_lost)

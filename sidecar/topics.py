@@ -48,9 +48,10 @@ def ledger_config(retention_ms: int) -> dict[str, str]:
 QUARANTINE_CONFIG: Final = {"cleanup.policy": "delete", "retention.ms": "-1"}
 CHANGES_PARTITIONS: Final = 2  # plans and progress; receipts
 # Only the last word about a job counts, and after a month none.
+JOBS_KEPT_MS: Final = 30 * 86_400_000
 JOBS_CONFIG: Final = {
     "cleanup.policy": "compact,delete",
-    "retention.ms": str(30 * 86_400_000),
+    "retention.ms": str(JOBS_KEPT_MS),
     "segment.ms": str(86_400_000),
 }
 
@@ -111,13 +112,22 @@ def _partition_count(admin: AdminClient, name: str) -> int:
     return 0 if topic.error is not None else len(topic.partitions)
 
 
-def topic_id(admin: AdminClient, name: str) -> str:
-    """Kafka's id of a topic; "" where brokers have none. Raises KafkaException when they don't answer."""
-    cluster = admin.list_topics(name, timeout=TIMEOUT_S)
+def topic_ids(admin: AdminClient, names: Sequence[str]) -> dict[str, str]:
+    """Kafka's ids of topics; "" where brokers have none. Topics that aren't there are left out.
+
+    Raises KafkaException or TimeoutError when the brokers don't answer.
+    """
+    cluster = admin.list_topics(names[0], timeout=TIMEOUT_S)
     if cluster.controller_id not in cluster.brokers:
-        return ""  # the mock: the client would wait for a controller
-    answer = admin.describe_topics(TopicCollection([name]), request_timeout=TIMEOUT_S)[name]
-    return topic_id_of(answer.result(TIMEOUT_S + 1))  # the request's own limit comes first
+        return dict.fromkeys(names, "")  # the mock: the client would wait for a controller
+    ids: dict[str, str] = {}
+    for name, answer in admin.describe_topics(TopicCollection(list(names)), request_timeout=TIMEOUT_S).items():
+        try:
+            ids[name] = topic_id_of(answer.result(TIMEOUT_S + 1))  # the request's own limit comes first
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+    return ids
 
 
 def topic_id_of(described: TopicDescription) -> str:

@@ -103,6 +103,6 @@ def receipts_of(value: bytes | None) -> Receipts:
     """The receipts of a record; garbage has none."""
     try:
         found = json.loads(value or b"[]")
-    except ValueError:
+    except (ValueError, RecursionError):
         return []
     return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []

@@ -12,6 +12,7 @@ from typing import Final, Generic, Protocol
 
 from sidecar.jobs.job import AnyJob, PlanHead
 from sidecar.jobs.reader import LogUnavailable
+from sidecar.topics import JOBS_KEPT_MS
 
 LEASE_MS: Final = 15_000
 SUPERVISED_S: Final = 2.0
@@ -68,6 +69,7 @@ class Crew(Generic[AnyJob]):
         self._go_on = go_on
         self._legs: dict[str, threading.Thread] = {}
         self._ended_ms: dict[str, int] = {}  # by job: when a leg of this life ended
+        self._written_ms: dict[str, int] = {}  # by job: when its plan was written again
         self._changing = threading.Lock()
         self._stopping = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, name=f"{noun}s", daemon=True)
@@ -91,8 +93,10 @@ class Crew(Generic[AnyJob]):
     # --- what is asked for ----------------------------------------------------------------------------------------
 
     def all(self) -> list[AnyJob]:
-        """Every job, the newest first."""
-        return sorted(self.jobs.all().values(), key=lambda job: (-job.plan.created_ms, job.plan.id))
+        """The jobs of the last 30 days, and older ones that somebody works on; the newest first."""
+        since_ms = self.jobs.now_ms() - JOBS_KEPT_MS
+        kept = [job for job in self.jobs.all().values() if job.plan.created_ms >= since_ms or job.state.is_active]
+        return sorted(kept, key=lambda job: (-job.plan.created_ms, job.plan.id))
 
     def get(self, plan_id: str) -> AnyJob:
         """Another replica's job, too: what is not known is looked for up to the topic's end."""
@@ -106,7 +110,8 @@ class Crew(Generic[AnyJob]):
 
     def plan(self, plan: PlanHead) -> AnyJob:
         """Write a plan down and begin to count."""
-        if len(self.jobs.all()) >= PLANS_MAX:
+        self._refuse_when_busy()
+        if len(self.all()) >= PLANS_MAX:
             detail = f"There are {PLANS_MAX} {self.noun}s; the oldest go after 30 days."
             raise JobRefused(f"too-many-{self.noun}s", detail)
         self.jobs.write_plan(plan)
@@ -138,12 +143,15 @@ class Crew(Generic[AnyJob]):
         with self._changing:
             if plan_id in self._legs:
                 raise JobRefused(f"{self.noun}-active", f"The {self.noun} is being started already.")
-            if len(self._legs) >= LEGS_MAX:
-                raise JobRefused(f"{self.noun}s-busy", f"{LEGS_MAX} {self.noun}s are under way in this process.")
+            self._refuse_when_busy()
             thread = threading.Thread(target=self._work, args=(plan_id, work), name=self.noun, daemon=True)
             self._legs[plan_id] = thread
         thread.start()
         work.begun.wait(BEGIN_S)
+
+    def _refuse_when_busy(self) -> None:
+        if len(self._legs) >= LEGS_MAX:
+            raise JobRefused(f"{self.noun}s-busy", f"{LEGS_MAX} {self.noun}s are under way in this process.")
 
     def works_on(self, plan_id: str) -> bool:
         """Whether a thread of this process does."""
@@ -164,12 +172,26 @@ class Crew(Generic[AnyJob]):
 
     def _supervise(self) -> None:
         while not self._stopping.wait(SUPERVISED_S):
+            self._repeat_plans()
             for plan_id in self.abandoned():
                 log.info("going on with a %s that nobody works on", self.noun, extra={"plan": plan_id})
                 try:
                     self.begin(plan_id, self._go_on(plan_id))
                 except (JobRefused, LogUnavailable) as error:
                     log.warning("not now", extra={"plan": plan_id, "error": str(error)})
+
+    def _repeat_plans(self) -> None:
+        """Plans of what is under way for long are written again, before the topic forgets them."""
+        now_ms = self.jobs.now_ms()
+        for plan_id in list(self._legs):
+            job = self.jobs.get(plan_id)
+            if job is None or now_ms - self._written_ms.get(plan_id, job.plan.created_ms) < JOBS_KEPT_MS // 4:
+                continue
+            try:
+                self.jobs.write_plan(job.plan)
+                self._written_ms[plan_id] = now_ms
+            except LogUnavailable as error:
+                log.warning("a plan can't be written again now", extra={"plan": plan_id, "error": str(error)})
 
     def abandoned(self) -> list[str]:
         """Jobs whose lease has run out, and our own of a former life."""

@@ -25,7 +25,10 @@ Apply = Callable[[bytes, bytes], None]
 
 
 class TopicFollower:
-    """Reads in a thread of its own; `apply(key, value)` is called in it, with `changed` held. A null value is empty."""
+    """Reads in a thread of its own; `apply(key, value)` is called in it, with `changed` held. A null value is empty.
+
+    A record that `apply` fails of is passed over: whatever bytes somebody writes to the topic, the thread goes on.
+    """
 
     def __init__(self, client: Mapping[str, Any], topic: str, name: str, apply: Apply) -> None:
         self.changed = threading.Condition()
@@ -92,6 +95,13 @@ class TopicFollower:
             return
         with self.changed:
             if error is None:
-                self._apply(message.key() or b"", message.value() or b"")
+                self._take_in(message)
             self._read_up_to = max(self._read_up_to, message.offset() + (1 if error is None else 0))
             self.changed.notify_all()
+
+    def _take_in(self, message: Any) -> None:
+        try:
+            self._apply(message.key() or b"", message.value() or b"")
+        except Exception as error:
+            about = {"topic": self._topic, "offset": message.offset(), "error": type(error).__name__}
+            log.warning("a record can't be read, and is passed over", extra=about)

@@ -17,6 +17,7 @@ from sidecar.generation import refusal
 from sidecar.jobs.follower import PARTITION, TopicFollower
 from sidecar.jobs.job import AnyJob, Form, PlanHead
 from sidecar.jobs.reader import LogUnavailable
+from sidecar.topics import JOBS_KEPT_MS
 
 WRITE_S: Final = 15.0
 
@@ -102,6 +103,13 @@ class JobLog(Generic[AnyJob]):
             fresh = None
         if fresh is not None:
             self._jobs[plan_id] = fresh
+        if kind == "plan" and fresh is not None:
+            self._forget_before(fresh.plan.created_ms - JOBS_KEPT_MS)
+
+    def _forget_before(self, created_ms: int) -> None:
+        """The topic forgets after so long, too. What somebody works on is known for as long as that takes."""
+        jobs = self._jobs.items()
+        self._jobs = {id: job for id, job in jobs if job.plan.created_ms >= created_ms or job.state.is_active}
 
     def now_ms(self) -> int:
         """This machine's clock, by which leases are judged."""
@@ -111,6 +119,6 @@ class JobLog(Generic[AnyJob]):
 def _author(value: bytes) -> str:
     try:
         author = json.loads(value)["author"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return "?"
     return author if isinstance(author, str) else "?"

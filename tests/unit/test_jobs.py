@@ -1,0 +1,174 @@
+"""Jobs as a process sees them that lives for long, and whatever somebody writes to an internal topic."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from api.ledger_reader import LedgerReader
+from api.receipts import Receipts
+from policies.log import PolicyLog
+from sidecar.changes.plan import FORM as CHANGES
+from sidecar.jobs.crew import LEGS_MAX, PLANS_MAX, JobRefused
+from sidecar.jobs.follower import TopicFollower
+from sidecar.jobs.job import State
+from sidecar.jobs.job_log import JobLog
+from sidecar.letters.plan import FORM as REDRIVES
+from sidecar.letters.plan import Progress, Redrive
+from sidecar.schedules.schedule_book import ScheduleBook
+from sidecar.topics import JOBS_KEPT_MS
+from tests.unit.letter_world import MemoryLetterLog
+from tests.unit.redrive_world import MemoryRedrives
+from tests.unit.test_redrive_parts import encode, plan
+
+NOW_MS = 1_800_000_000_000
+DAY_MS = 86_400_000
+
+
+class Record:
+    """As the client gives it out."""
+
+    def __init__(self, offset: int, key: bytes, value: bytes) -> None:
+        self._offset, self._key, self._value = offset, key, value
+
+    def error(self) -> None:
+        return None
+
+    def offset(self) -> int:
+        return self._offset
+
+    def partition(self) -> int:
+        return 0
+
+    def key(self) -> bytes:
+        return self._key
+
+    def value(self) -> bytes:
+        return self._value
+
+
+def log_of_redrives() -> JobLog[Redrive]:
+    return JobLog({}, "tickover.g.redrives", REDRIVES)
+
+
+def write(log: JobLog[Redrive], id: str, created_ms: int, state: State) -> None:
+    log.take(Record(0, f"{id}/plan".encode(), encode(plan(id=id, created_ms=created_ms))))
+    log.take(Record(0, f"{id}/progress".encode(), encode(Progress(state=state))))
+
+
+def test_a_log_forgets_what_its_topic_forgets_but_what_somebody_works_on() -> None:
+    log = log_of_redrives()
+    old_ms = NOW_MS - JOBS_KEPT_MS - DAY_MS
+    write(log, "done", old_ms, State.DONE)
+    write(log, "running", old_ms, State.RUNNING)
+    write(log, "young", NOW_MS - DAY_MS, State.DONE)
+    write(log, "new", NOW_MS, State.PLANNED)
+    assert set(log.all()) == {"running", "young", "new"}
+
+
+def test_jobs_of_more_than_thirty_days_ago_are_not_listed_and_make_room() -> None:
+    world = MemoryRedrives(MemoryLetterLog())
+    crew, plans = world.redrives.crew, world.plans
+    for number in range(PLANS_MAX):
+        plans.write_plan(plan(id=f"p{number}", created_ms=plans.time_ms - 40 * DAY_MS))
+        plans.set(f"p{number}", state=State.DONE)
+    assert crew.all() == []
+    plans.set("p0", state=State.RUNNING)
+    assert [job.plan.id for job in crew.all()] == ["p0"]
+    crew.plan(plan(id="new", created_ms=plans.time_ms))
+    assert {job.plan.id for job in crew.all()} == {"p0", "new"}
+
+
+class Waiting:
+    """A leg that is under way until it is told to end."""
+
+    def __init__(self, end: threading.Event) -> None:
+        self.begun = threading.Event()
+        self.begun.set()
+        self._end = end
+
+    def run(self) -> None:
+        self._end.wait(30)
+
+
+def test_a_plan_that_was_refused_is_not_there() -> None:
+    world = MemoryRedrives(MemoryLetterLog())
+    crew, end = world.redrives.crew, threading.Event()
+    for number in range(LEGS_MAX):
+        crew.begin(f"busy{number}", Waiting(end))
+    try:
+        with pytest.raises(JobRefused) as refused:
+            crew.plan(plan(id="refused"))
+        assert refused.value.type == "redrives-busy"
+        assert world.plans.all() == {}
+    finally:
+        end.set()
+
+
+def test_the_plan_of_a_job_that_takes_long_is_written_again_before_its_topic_forgets_it() -> None:
+    world = MemoryRedrives(MemoryLetterLog())
+    crew, plans, end = world.redrives.crew, world.plans, threading.Event()
+    plans.write_plan(plan(id="long", created_ms=plans.time_ms))
+    written: list[str] = []
+    plans.write_plan = lambda one: written.append(one.id)  # type: ignore[assignment,return-value]
+    crew.begin("long", Waiting(end))
+    try:
+        crew._repeat_plans()
+        assert written == []
+        plans.time_ms += JOBS_KEPT_MS // 4
+        crew._repeat_plans()
+        crew._repeat_plans()
+        assert written == ["long"]
+    finally:
+        end.set()
+
+
+GARBAGE = (
+    b"",
+    b"\x00\xff",
+    b"null",
+    b"[" * 200_000,
+    b'{"a":' * 100_000,
+    b"\xed\xa0\x80",
+    b'{"schema_version": 1e999}',
+    b"9" * 5_000,
+)
+KEYS = (b"", b"p/plan", b"p/progress", b"p/abort", b"s/schedule", b"s/progress", b"\xff/plan", b"/" * 3)
+
+
+def followed(apply: Callable[[bytes, bytes], None]) -> Callable[[Record], object]:
+    return TopicFollower({}, "topic", "name", apply).take
+
+
+def policies() -> Callable[[Record], object]:
+    known = PolicyLog()
+    return lambda record: known.apply(record.offset(), record.value(), NOW_MS)
+
+
+READERS: dict[str, Callable[[], Callable[[Any], object]]] = {
+    "redrives": lambda: log_of_redrives().take,
+    "changes": lambda: JobLog({}, "tickover.g.changes", CHANGES).take,
+    "schedules": lambda: followed(ScheduleBook().apply),
+    "policies": policies,
+    "ledger": lambda: LedgerReader({}, "ledger", Receipts(1 << 20), 0)._take,
+}
+
+
+@pytest.mark.parametrize("topic", READERS)
+def test_whatever_is_written_to_an_internal_topic_its_reader_goes_on(topic: str) -> None:
+    take = READERS[topic]()
+    for key in KEYS:
+        for offset, value in enumerate(GARBAGE):
+            take(Record(offset, key, value))
+
+
+def test_after_garbage_the_next_record_is_taken_in() -> None:
+    log = log_of_redrives()
+    log.take(Record(0, b"p/plan", encode(plan())))
+    [name] = log.all()
+    log.take(Record(1, f"{name}/abort".encode(), b"[" * 200_000))
+    log.take(Record(2, f"{name}/progress".encode(), encode(Progress(state=State.DONE))))
+    job = log.get(name)
+    assert job is not None
+    assert job.progress.state is State.DONE
