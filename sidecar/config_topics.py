@@ -23,7 +23,7 @@ class LedgerSettings(Section):
     retention_ms: Annotated[Milliseconds | None, Field(ge=3_600_000)] = Field(
         default=None,
         alias="retention",
-        description="At least 1h; empty: the longest delay.max of the policies + 7d",
+        description="At least 1h; empty: as long as the policies may hold a record + 7d",
     )
     when_lost: Annotated[Literal["refuse", "continue"], AnyCase] = Field(
         default="refuse",

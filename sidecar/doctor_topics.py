@@ -6,6 +6,7 @@ from typing import Final
 from policies.duration import DAY_MS, format_duration
 from policies.glob import compile_globs, is_exact
 from policies.model import Policy
+from policies.spread import spread_of
 from policies.topic import TOPIC_SETTINGS
 from sidecar.config import Settings
 from sidecar.doctor_facts import Cluster, TopicFacts
@@ -48,12 +49,6 @@ def check_topics(cluster: Cluster, settings: Settings, policies: Sequence[Policy
             )
 
 
-def _span_ms(policy: Policy) -> int:
-    """The longest that the ledger may be asked about a record of this policy, over all its attempts."""
-    timeout_ms = policy.retry.timeout if policy.retry else None
-    return max(longest_hold_ms(policy), timeout_ms or 0)
-
-
 def matching(globs: Iterable[str], topics: Iterable[str]) -> list[str]:
     """The topics that one of the globs matches, sorted."""
     pattern = compile_globs(globs)
@@ -63,7 +58,7 @@ def matching(globs: Iterable[str], topics: Iterable[str]) -> list[str]:
 def _ledger(cluster: Cluster, settings: Settings, policies: Sequence[Policy]) -> Iterator[Finding]:
     name = settings.ledger_topic
     part = f"ledger {name}"
-    wanted_ms = settings.ledger.retention_ms or ledger_retention_ms(max(map(_span_ms, policies), default=0))
+    wanted_ms = settings.ledger.retention_ms or ledger_retention_ms(policies)
     facts = cluster.topics.get(name)
     if facts is None:
         ledger = settings.ledger
@@ -74,7 +69,9 @@ def _ledger(cluster: Cluster, settings: Settings, policies: Sequence[Policy]) ->
     retention_ms = facts.number("retention.ms")
     if retention_ms is not None and 0 <= retention_ms < wanted_ms:
         what = f"retention.ms is {format_duration(retention_ms)}, wanted is {format_duration(wanted_ms)}"
-        reason = " (the longest delay.max + 7d)" if settings.ledger.retention_ms is None else " (ledger.retention)"
+        reason = (
+            " (the longest hold of a policy + 7d)" if settings.ledger.retention_ms is None else " (ledger.retention)"
+        )
         fix = cluster.alter(name, f"retention.ms={wanted_ms}")
         problems.append(Finding(Severity.WARNING, part, what + reason, fix))
     if (facts.number("retention.bytes") or -1) > 0:
@@ -188,7 +185,7 @@ def _source(cluster: Cluster, name: str, policies: Sequence[Policy]) -> Iterator
     longest_ms = longest_hold_ms(longest)
     retention_ms = facts.number("retention.ms")
     if retention_ms is not None and 0 <= retention_ms < longest_ms:
-        setting = "delay.max" if longest.delay else "retry.backoff"
+        setting = _limit_of(longest)
         what = (
             f"retention.ms is {format_duration(retention_ms)}, below {setting} {format_duration(longest_ms)}"
             f" of policy {longest.name}: records held longer live in Redis only, which is then not expendable"
@@ -197,6 +194,16 @@ def _source(cluster: Cluster, name: str, policies: Sequence[Policy]) -> Iterator
     if (facts.number("retention.bytes") or -1) > 0:
         what = f"retention.bytes is {facts.number('retention.bytes')}: a burst could push held records out"
         yield Finding(Severity.WARNING, part, what, cluster.alter(name, "retention.bytes=-1"))
+
+
+def _limit_of(policy: Policy) -> str:
+    """What in the policy says how long it may hold a record."""
+    retry = policy.retry
+    if retry is None:
+        return "delay.max"
+    if retry.timeout is not None:
+        return "retry.timeout"
+    return "retry.backoff and spread" if spread_of(retry).max_ms else "retry.backoff"
 
 
 def _targets(cluster: Cluster, policies: Sequence[Policy]) -> Iterator[Finding]:

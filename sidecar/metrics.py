@@ -110,8 +110,8 @@ class Recorder:
     def set_short_retentions(self, short: Iterable[Short]) -> None:
         """Sources and ledger that keep their records for less than they may be held."""
         self._short_retention.clear()
-        for topic, setting, _ in short:
-            self._short_retention.labels(topic, setting).set(1)
+        for one in short:
+            self._short_retention.labels(one.topic, one.setting).set(1)
 
     def spans(self, outcome: str, count: int) -> None:
         """So many spans were exported, refused or dropped."""

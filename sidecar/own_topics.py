@@ -5,7 +5,7 @@ from confluent_kafka.admin import AdminClient
 from policies.table import PolicyTable
 from sidecar.config import Settings
 from sidecar.ledger import LedgerTopic
-from sidecar.retention import ledger_retention_ms, longest_delay_ms
+from sidecar.retention import ledger_retention_ms, policies_of
 from sidecar.topics import (
     CHANGES_PARTITIONS,
     JOBS_CONFIG,
@@ -22,7 +22,7 @@ from sidecar.topics import (
 def ensure_own_topics(admin: AdminClient, settings: Settings, table: PolicyTable) -> LedgerTopic:
     """Returns the ledger. Raises MissingTopicError with the way out."""
     ledger, replicas = settings.ledger, settings.ledger.replication_factor
-    config = ledger_config(ledger.retention_ms or ledger_retention_ms(longest_delay_ms(table)))
+    config = ledger_config(ledger.retention_ms or ledger_retention_ms(policies_of(table)))
     partitions = ensure_topic(admin, settings.ledger_topic, ledger.partitions, replicas, config)
     ensure_topic(admin, settings.quarantine.topic, 1, replicas, QUARANTINE_CONFIG)
     ensure_topic(admin, settings.audit_topic, 1, replicas, audit_config(settings.audit.retention_ms))

@@ -115,7 +115,7 @@ class RecoveryWorker:
         if pointer < first:
             log.error(
                 "the ledger no longer has all blocks that this partition needs: records settled in the missing ones "
-                "may fire again; raise the ledger's retention.ms above the longest delay",
+                "may fire again; raise the ledger's retention.ms above the longest hold",
                 extra={"topic": lane_id.topic, "partition": lane_id.partition, "missing": first - pointer},
             )
         replay = Replay(lane_id, start, state, self._overflow.watermark(lane_id))

@@ -1,45 +1,75 @@
-"""How long topics must keep their records, for what the policies may ask to hold."""
+"""How long topics must keep their records, for what the policies may ask to hold.
 
-from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple
+`longest_hold_ms` is the one place where the time is counted: topic creation, `doctor`, the raising of the ledger's
+retention and the warnings of a running process all go by it.
+"""
 
-from policies.model import ExponentialBackoff, FixedBackoff, Policy
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple, assert_never
+
+from policies.backoff import base_ms
+from policies.glob import compile_globs
+from policies.model import DELAY_MAX_DEFAULT_MS, ExponentialBackoff, FixedBackoff, ListBackoff, Policy, Retry
+from policies.spread import spread_of
 from policies.table import PolicyTable
 
-MARGIN_MS: Final = 7 * 86_400_000  # beyond the longest delay: the contract's 7 days
+MARGIN_MS: Final = 7 * 86_400_000  # beyond the longest hold: the contract's 7 days
 
 
-def longest_delay_ms(table: PolicyTable) -> int:
-    """The longest that any policy of the table may hold a record, 0 without policies."""
-    longest = 0
-    for versioned in table.policies.values():
-        policy = versioned.policy
-        if policy.delay is not None:
-            longest = max(longest, policy.delay.max)
-        elif policy.retry is not None:
-            longest = max(longest, policy.retry.timeout or 0)
-    return longest
+def policies_of(table: PolicyTable) -> list[Policy]:
+    """The policies of a table, without their versions."""
+    return [versioned.policy for versioned in table.policies.values()]
 
 
 def longest_hold_ms(policy: Policy) -> int:
-    """The longest that this policy may hold a record in one go."""
+    """The longest that the policy lets a record be held in one go, in milliseconds from the record's timestamp on.
+
+        delay                    `max`: a header, a spread and a control record end there, too
+        retry with a timeout     the timeout: a header may ask up to there, and up to 400 days
+        retry without a timeout  the longest back-off that an attempt can meet, and the spread
+
+    Jitter and `tickover-expires-at` only shorten. Order by key holds a record no longer than the one before it. What no
+    policy limits counts while it is held (`short_retentions`): a time that a record or a reschedule asks for in a retry
+    without a timeout, and what a removed policy held. A reschedule holds anew, by a block of its own in the ledger; but
+    the payload stays as old as it is.
+    """
     if policy.delay is not None:
         return policy.delay.max
-    backoff = policy.retry.backoff if policy.retry else None
-    match backoff:
-        case None:
-            return 0
+    retry = policy.retry
+    assert retry is not None, "a policy has one of them"
+    by_backoff_ms = _longest_backoff_ms(retry) + spread_of(retry).max_ms
+    if retry.timeout is None:
+        return by_backoff_ms
+    return min(retry.timeout, max(by_backoff_ms, DELAY_MAX_DEFAULT_MS))
+
+
+def _longest_backoff_ms(retry: Retry) -> int:
+    """Of the attempts that there may be: with three of them the fourth wait of a list is never met."""
+    match backoff := retry.backoff:
         case FixedBackoff():
             return backoff.delay
-        case ExponentialBackoff():
-            return backoff.max
+        case ExponentialBackoff():  # it never shrinks
+            return base_ms(backoff, max(retry.attempts, 1))
+        case ListBackoff():
+            return max(backoff.delays[: max(retry.attempts, 1)])
         case _:
-            return max(backoff.delays)
+            assert_never(backoff)
 
 
-def ledger_retention_ms(longest_ms: int) -> int:
+def longest_holds_ms(policies: Iterable[Policy], sources: Iterable[str]) -> dict[str, int]:
+    """The longest hold of any policy that may match a record of each of these topics; 0 where none does."""
+    holds_ms = dict.fromkeys(sources, 0)
+    for policy in policies:
+        pattern, hold_ms = compile_globs(policy.match.topics), longest_hold_ms(policy)
+        for topic in holds_ms:
+            if pattern is not None and pattern.match(topic):
+                holds_ms[topic] = max(holds_ms[topic], hold_ms)
+    return holds_ms
+
+
+def ledger_retention_ms(policies: Iterable[Policy]) -> int:
     """How long the ledger must keep its blocks."""
-    return longest_ms + MARGIN_MS
+    return max(map(longest_hold_ms, policies), default=0) + MARGIN_MS
 
 
 class Short(NamedTuple):
@@ -47,14 +77,19 @@ class Short(NamedTuple):
 
     topic: str
     setting: str
-    value: int
+    value: int | str
+    wanted_ms: int  # how long the records may be held
 
 
-def short_retentions(configs: Mapping[str, Mapping[str, str]], longest_ms: int) -> Iterator[Short]:
-    """Settings of sources and ledger that may take what is held. A limit of bytes may do so at any time."""
+def short_retentions(configs: Mapping[str, Mapping[str, str]], holds_ms: Mapping[str, int]) -> Iterator[Short]:
+    """Settings of sources and ledger that may take what is held, by how long the records of each topic may be.
+
+    A limit of bytes may do so at any time.
+    """
     for topic, config in sorted(configs.items()):
         retention_ms, retention_bytes = (int(config.get(name, -1)) for name in ("retention.ms", "retention.bytes"))
-        if 0 <= retention_ms < longest_ms:
-            yield Short(topic, "retention.ms", retention_ms)
-        if retention_bytes >= 0 and longest_ms:
-            yield Short(topic, "retention.bytes", retention_bytes)
+        wanted_ms = holds_ms[topic]
+        if 0 <= retention_ms < wanted_ms:
+            yield Short(topic, "retention.ms", retention_ms, wanted_ms)
+        if retention_bytes >= 0 and wanted_ms:
+            yield Short(topic, "retention.bytes", retention_bytes, wanted_ms)

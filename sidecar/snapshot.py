@@ -1,6 +1,7 @@
 """Making `Stats` of what the engine's parts know."""
 
 from collections import Counter
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from sidecar.assignment import Assignment
@@ -35,6 +36,7 @@ class Publisher:
         self._overflow = overflow
         self.near_due_ms = -1  # when the next record in a wheel is due
         self.far_due_ms = -1  # and, while no wheel has any, the next of all; set by housekeeping
+        self.held_for_ms: Mapping[str, int] = {}  # by topic: how long from now what the overflow has may be held
         self._imbalance = 0
 
     def survey(self) -> int:
@@ -42,6 +44,13 @@ class Publisher:
         lanes = self._assignment.lanes.values()
         dues = [due for lane in lanes if (due := lane.wheel.next_due_ms()) >= 0]
         self.near_due_ms = min(dues, default=-1)
+        now_ms = self._time.now_ms()
+        held_for_ms: dict[str, int] = {}
+        for lane in lanes:
+            if lane.overflow_held and lane.rebuilds:  # the last one is due last
+                topic, until_ms = lane.id.topic, lane.rebuilds[-1][1]
+                held_for_ms[topic] = max(until_ms - now_ms, held_for_ms.get(topic, 0))
+        self.held_for_ms = held_for_ms
         recount = sum(lane.wheel.count - lane.wheel.recount() for lane in lanes)
         self._imbalance = sum(lane.imbalance for lane in lanes) + recount
         return self._imbalance

@@ -4,17 +4,25 @@ Topics come and go and policies change, so housekeeping looks again every few se
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from policies.model import Policy
 from policies.table import PolicyTable
 from sidecar.assembly import Machinery
 from sidecar.config import Settings
-from sidecar.retention import Short, ledger_retention_ms, longest_delay_ms, short_retentions
-from sidecar.topics import source_topics
+from sidecar.retention import (
+    Short,
+    ledger_retention_ms,
+    longest_hold_ms,
+    longest_holds_ms,
+    policies_of,
+    short_retentions,
+)
+from sidecar.topics import PASSING, source_topics
 from sidecar.unowned import Unowned
 
 log = logging.getLogger(__name__)
@@ -38,6 +46,7 @@ class Sources:
         self._table = table
         self._subscribed: list[str] | None = None  # None: not looked yet
         self._compacted: dict[str, bool] = {}
+        self._unread: set[str] = set()  # topics whose settings can't be read: said once
         self._ledger_kept_ms = 0  # as long as was asked for
         self.partitions: dict[str, int] = {}  # of each source, as last seen
         self.unowned = Unowned(admin, settings.group, machinery, lambda: self.partitions)
@@ -50,9 +59,8 @@ class Sources:
             self._machinery.publisher.kafka_problem = f"no answer from Kafka: {error.args[0].str()}"
             raise
         self._machinery.publisher.kafka_problem = ""
-        table = self._table()
-        self._keep_ledger(table)
-        policies = [version.policy for version in table.policies.values()]
+        policies = policies_of(self._table())
+        self._keep_ledger(policies)
         found = self._without_compacted(source_topics(self._settings, policies, existing))
         self._count({topic: len(existing[topic].partitions) for topic in found})
         if found == self._subscribed:
@@ -84,54 +92,80 @@ class Sources:
                 )
         return [topic for topic in topics if not self._compacted.setdefault(topic, False)]
 
-    def _configs(self, topics: list[str]) -> dict[str, dict[str, str]]:
-        """The brokers' settings of each topic; topics whose settings can't be read are left out."""
+    def _configs(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
+        """The brokers' settings of each topic; empty where we may not see them. A topic of which nobody has said
+        anything is left out: it is to be asked about again.
+        """
         if not topics:
             return {}
         cluster = self._admin.list_topics(topics[0], timeout=ANSWER_S)
         if cluster.controller_id not in cluster.brokers:
-            return {}  # the mock has no controller: the client would wait for one until the time is up
+            return {topic: {} for topic in topics}  # the mock: the client would wait for a controller without end
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
         found: dict[str, dict[str, str]] = {}
         for resource, future in self._admin.describe_configs(resources, request_timeout=ANSWER_S).items():
+            topic = resource.name
             try:
-                found[resource.name] = {name: entry.value for name, entry in future.result(ANSWER_S + 1).items()}
+                found[topic] = {name: entry.value for name, entry in future.result(ANSWER_S + 1).items()}
             except (KafkaException, TimeoutError) as error:
-                log.warning("a topic's settings can't be read", extra={"topic": resource.name, "error": str(error)})
+                if code_of(error) == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    found[topic] = {}
+                if topic not in self._unread:
+                    log.warning("a topic's settings can't be read", extra={"topic": topic, "error": str(error)})
+                self._unread.add(topic)
+            else:
+                self._unread.discard(topic)
         return found
 
-    def _keep_ledger(self, table: PolicyTable) -> None:
+    def _keep_ledger(self, policies: Sequence[Policy]) -> None:
         """Let the ledger keep its blocks for as long as the policies ask for: there were others when it was made.
 
         Never for less than it does, and not where a setting says how long. Where it is refused, `check_retention`
-        goes on saying what is missing.
+        goes on saying what is missing; where nobody answers, the next look asks again.
         """
-        ledger, wanted_ms = self._settings.ledger_topic, ledger_retention_ms(longest_delay_ms(table))
+        ledger, wanted_ms = self._settings.ledger_topic, ledger_retention_ms(policies)
         if self._settings.ledger.retention_ms or wanted_ms <= self._ledger_kept_ms:
             return
-        self._ledger_kept_ms = wanted_ms
-        if not 0 <= int(self._configs([ledger]).get(ledger, {}).get("retention.ms", -1)) < wanted_ms:
+        config = self._configs([ledger]).get(ledger)
+        if config is None:
             return
+        if 0 <= int(config.get("retention.ms", -1)) < wanted_ms and not self._raise_retention(ledger, wanted_ms):
+            return
+        self._ledger_kept_ms = wanted_ms
+
+    def _raise_retention(self, ledger: str, wanted_ms: int) -> bool:
+        """Ask the brokers for it; False: they didn't answer, so it is to be asked for again."""
         entry = ConfigEntry("retention.ms", str(wanted_ms), incremental_operation=AlterConfigOpType.SET)
         change = ConfigResource(ResourceType.TOPIC, ledger, incremental_configs=[entry])
+        about = {"topic": ledger, "retention_ms": wanted_ms}
         try:
             self._admin.incremental_alter_configs([change], request_timeout=ANSWER_S)[change].result(ANSWER_S + 1)
         except (KafkaException, TimeoutError) as error:
-            extra = {"topic": ledger, "retention_ms": wanted_ms, "error": str(error)}
-            log.warning("the ledger's retention can't be raised to the longest delay and 7 days", extra=extra)
-        else:
-            log.info("the ledger's retention was raised", extra={"topic": ledger, "retention_ms": wanted_ms})
+            words = "the ledger's retention can't be raised to the longest hold and 7 days"
+            log.warning(words, extra={**about, "error": str(error)})
+            return code_of(error) not in PASSING
+        log.info("the ledger's retention was raised", extra=about)
+        return True
 
     def check_retention(self) -> list[Short]:
-        """Say which sources, and whether the ledger, keep records for less than they may be held."""
-        longest_ms = longest_delay_ms(self._table())
-        if not self._subscribed or not longest_ms:
+        """Say which sources, and whether the ledger, keep records for less than they may be held, or are held now."""
+        if not self._subscribed:
             return []
-        short = list(short_retentions(self._configs([*self._subscribed, self._settings.ledger_topic]), longest_ms))
-        for topic, setting, value in short:
+        ledger, policies = self._settings.ledger_topic, policies_of(self._table())
+        held_ms = self._machinery.publisher.held_for_ms
+        by_policy_ms = longest_holds_ms(policies, self._subscribed)
+        holds_ms = {topic: max(hold_ms, held_ms.get(topic, 0)) for topic, hold_ms in by_policy_ms.items()}
+        holds_ms[ledger] = max(*holds_ms.values(), *map(longest_hold_ms, policies), *held_ms.values())
+        short = list(short_retentions(self._configs(list(holds_ms)), holds_ms))
+        for topic, setting, value, wanted_ms in short:
             log.warning(
                 "a topic may lose records while they are held: what Redis loses then can't be put back; raise the "
-                "setting above the longest delay, bytes to -1",
-                extra={"topic": topic, "setting": setting, "value": value, "longest_ms": longest_ms},
+                "setting above the longest hold, bytes to -1",
+                extra={"topic": topic, "setting": setting, "value": value, "longest_ms": wanted_ms},
             )
         return short
+
+
+def code_of(error: KafkaException | TimeoutError) -> int:
+    """Kafka's number of what went wrong."""
+    return KafkaError._TIMED_OUT if isinstance(error, TimeoutError) else int(error.args[0].code())

@@ -65,6 +65,15 @@ def judge(
     return [finding for finding in findings if finding.severity is not Severity.OK]
 
 
+def test_a_back_off_without_a_timeout_is_counted_for_source_and_ledger() -> None:
+    patient = {"attempts": 3, "backoff": {"kind": "fixed", "delay": "60d"}, "spread": "1d"}
+    policy = Policy.model_validate({**RETRY.model_dump(), "retry": patient})
+    findings = check_topics(Cluster("k:9092", 3, HEALTHY, 1_000_000), Settings(), [REMINDERS, policy])
+    ledger, source = [finding.what for finding in findings if finding.severity is Severity.WARNING]
+    assert ledger == "retention.ms is 17d, wanted is 68d (the longest hold of a policy + 7d)"
+    assert source.startswith("retention.ms is 7d, below retry.backoff and spread 61d of policy orders-retry")
+
+
 def facts(name: str, **config: str) -> dict[str, TopicFacts | None]:
     before = HEALTHY[name]
     changed = {key.replace("_", "."): value for key, value in config.items()}
@@ -113,7 +122,7 @@ def test_topics_to_be_made_get_the_replicas_of_the_ledger() -> None:
         (
             facts("tickover.tickover.ledger", retention_ms="604800000"),
             Severity.WARNING,
-            "retention.ms is 7d, wanted is 17d (the longest delay.max + 7d)",
+            "retention.ms is 7d, wanted is 17d (the longest hold of a policy + 7d)",
             f"--add-config retention.ms={17 * DAY_MS}",
         ),
         (

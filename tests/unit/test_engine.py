@@ -49,6 +49,20 @@ def test_far_records_wait_in_the_overflow_and_come_back_in_order(bench: Bench) -
     assert bench.replica.publisher.survey() == 0
 
 
+def test_for_how_long_the_overflow_holds_its_last_record_is_known_until_it_holds_none(bench: Bench) -> None:
+    publisher = bench.replica.publisher
+    publisher.survey()
+    assert publisher.held_for_ms == {}
+    for delay_ms in (5_000, 9_000):
+        bench.send(b"far", delay_ms)
+    bench.run(1_000)
+    publisher.survey()
+    assert 7_500 <= publisher.held_for_ms[SOURCE] <= 8_000
+    bench.run(9_000)
+    publisher.survey()
+    assert publisher.held_for_ms == {}
+
+
 def test_what_an_overflow_that_is_away_may_have_due_shows_as_overdue(bench: Bench) -> None:
     def away(method: str, after: bool) -> None:
         raise OverflowUnavailable("down")

@@ -11,7 +11,7 @@ from policies.table import EMPTY_TABLE, PolicyTable
 from sidecar.config import Settings
 from sidecar.metrics import Recorder
 from sidecar.sources import Sources
-from tests.unit.policy_world import DAY_MS, DELAY, RETRY, table
+from tests.unit.policy_world import DAY_MS, DELAY, RETRY, retry_with, table
 
 
 class Cluster:
@@ -22,8 +22,9 @@ class Cluster:
         self.subscribed: list[list[str]] = []
         self.away = False
         self.refusal: int | None = None  # of changes
+        self.unreadable: dict[str, int] = {}  # topics of which the settings are asked for in vain, and why
         self.policies = EMPTY_TABLE
-        self.publisher = SimpleNamespace(kafka_problem="")
+        self.publisher = SimpleNamespace(kafka_problem="", held_for_ms={})
         self.intake = SimpleNamespace(subscribe=self.subscribed.append)
         self.engine = SimpleNamespace(submit=self.submit)
         self.gate = SimpleNamespace(sources={})
@@ -47,6 +48,9 @@ class Cluster:
         for resource in resources:
             defaults = {"cleanup.policy": "delete", "retention.ms": "-1"} | self.settings.get(resource.name, {})
             answers[resource] = Future[Any]()
+            if resource.name in self.unreadable:
+                answers[resource].set_exception(KafkaException(KafkaError(self.unreadable[resource.name])))
+                continue
             answers[resource].set_result({name: SimpleNamespace(value=value) for name, value in defaults.items()})
         return answers
 
@@ -125,6 +129,7 @@ def test_brokers_that_are_away_are_a_problem_that_passes() -> None:
     assert cluster.publisher.kafka_problem == ""
 
 
+HOUR_MS = 3_600_000
 LEDGER = "tickover.tickover.ledger"
 
 
@@ -147,6 +152,35 @@ def test_the_ledger_is_kept_for_as_long_as_policies_ask_for_later(before_ms: int
     cluster.policies = table(DELAY)
     looking.look()
     assert cluster.settings[LEDGER]["retention.ms"] == str(after_ms)
+
+
+PATIENT = retry_with(timeout=None, backoff={"kind": "list", "delays": ["1m", "60d"]})
+
+
+def test_the_ledger_is_kept_for_as_long_as_a_back_off_without_a_timeout_asks_for() -> None:
+    cluster = Cluster("orders-retry", LEDGER)
+    cluster.settings[LEDGER]["retention.ms"] = str(7 * DAY_MS)
+    looking = sources(cluster, table(RETRY))
+    looking.look()
+    cluster.policies = table(PATIENT)
+    looking.look()
+    assert cluster.settings[LEDGER]["retention.ms"] == str(67 * DAY_MS)
+
+
+@pytest.mark.parametrize("asked_in_vain", ["what it is", "to change it"])
+def test_brokers_that_do_not_answer_about_the_ledger_are_asked_again(asked_in_vain: str) -> None:
+    cluster = Cluster("orders-retry", LEDGER)
+    cluster.settings[LEDGER]["retention.ms"] = str(7 * DAY_MS)
+    if asked_in_vain == "what it is":
+        cluster.unreadable[LEDGER] = KafkaError.REQUEST_TIMED_OUT
+    else:
+        cluster.refusal = KafkaError.NOT_CONTROLLER
+    looking = sources(cluster, table(PATIENT))
+    looking.look()
+    assert cluster.settings[LEDGER]["retention.ms"] == str(7 * DAY_MS)
+    cluster.unreadable, cluster.refusal = {}, None
+    looking.look()
+    assert cluster.settings[LEDGER]["retention.ms"] == str(67 * DAY_MS)
 
 
 def test_a_ledger_that_may_not_be_changed_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -193,3 +227,38 @@ def test_a_topic_that_may_forget_what_is_held_is_named_in_log_and_metric(
     assert (f'tickover_retention_short{{setting="{setting}",topic="{topic}"}} 1.0' in text) == said
     recorder.set_short_retentions([])
     assert "tickover_retention_short{" not in generate_latest(recorder.registry).decode()
+
+
+def test_each_source_is_judged_by_the_policies_that_match_it_and_the_ledger_by_all() -> None:
+    cluster = Cluster("reminders", "orders-retry", LEDGER)
+    for topic in cluster.settings:
+        cluster.settings[topic]["retention.ms"] = str(60 * DAY_MS)
+    cluster.refusal = KafkaError.TOPIC_AUTHORIZATION_FAILED
+    looking = sources(cluster, table(DELAY, PATIENT))
+    looking.look()
+    assert [(one.topic, one.wanted_ms) for one in looking.check_retention()] == [
+        ("reminders", 400 * DAY_MS),
+        (LEDGER, 400 * DAY_MS),
+    ]
+    cluster.policies = table(PATIENT)
+    assert looking.check_retention() == []
+    cluster.settings["orders-retry"]["retention.ms"] = str(59 * DAY_MS)
+    assert [(one.topic, one.wanted_ms) for one in looking.check_retention()] == [("orders-retry", 60 * DAY_MS)]
+
+
+def test_what_is_held_for_longer_than_any_policy_says_is_told_of_while_it_is_held() -> None:
+    cluster = Cluster("orders-retry", LEDGER)
+    for topic in cluster.settings:
+        cluster.settings[topic]["retention.ms"] = str(7 * DAY_MS)
+    looking = sources(cluster, table(RETRY))
+    looking.look()
+    assert looking.check_retention() == []
+    cluster.publisher.held_for_ms = {"orders-retry": 30 * DAY_MS}
+    assert [(one.topic, one.wanted_ms) for one in looking.check_retention()] == [
+        ("orders-retry", 30 * DAY_MS),
+        (LEDGER, 30 * DAY_MS),
+    ]
+    looking.look()
+    assert cluster.settings[LEDGER]["retention.ms"] == str(7 * DAY_MS + HOUR_MS), (
+        "one message doesn't make the ledger grow"
+    )
