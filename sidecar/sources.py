@@ -61,8 +61,11 @@ class Sources:
         self._machinery.publisher.kafka_problem = ""
         policies = policies_of(self._table())
         self._keep_ledger(policies)
-        found = self._without_compacted(source_topics(self._settings, policies, existing))
-        self._count({topic: len(existing[topic].partitions) for topic in found})
+        # Brokers may list a topic before they know its partitions, or lose sight of them for a moment.
+        sizes = {name: len(topic.partitions) or self.partitions.get(name, 0) for name, topic in existing.items()}
+        known = [name for name, size in sizes.items() if size]
+        found = self._without_compacted(source_topics(self._settings, policies, known))
+        self._count({topic: sizes[topic] for topic in found})
         if found == self._subscribed:
             return
         log.info("sources", extra={"topics": found})

@@ -20,6 +20,7 @@ TIMEOUT_S: Final = 30.0
 ANSWER_S: Final = 10.0
 CREATE_FOR_S: Final = 10.0
 CREATE_AGAIN_S: Final = 0.5
+KNOWN_FOR_S: Final = 30.0  # how long brokers are asked for the size of a topic that exists
 PASSING: Final = frozenset(  # too few brokers may also be brokers that are not quite there yet
     {KafkaError.INVALID_REPLICATION_FACTOR, KafkaError.NOT_CONTROLLER, KafkaError.THROTTLING_QUOTA_EXCEEDED}
     | {KafkaError.REQUEST_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError._TRANSPORT}
@@ -31,7 +32,7 @@ STALLED_READS_MAX: Final = 300  # reads in a row without a record, each READ_WAI
 
 
 class MissingTopicError(Exception):
-    """A topic of tickover's own is missing and can't be created."""
+    """A topic of tickover's own is missing and can't be created, or the brokers don't tell its size."""
 
 
 def ledger_config(retention_ms: int) -> dict[str, str]:
@@ -95,7 +96,22 @@ def ensure_topic(
             f"topic {name} is missing and can't be created ({error.str()}); create it by:\n"
             f"kafka-topics.sh --create --topic {name} --partitions {partitions} {settings}"
         )
-    return _partition_count(admin, name) or partitions
+    return _known_partition_count(admin, name, pause)
+
+
+def _known_partition_count(admin: AdminClient, name: str, pause: Callable[[float], None]) -> int:
+    """The size of a topic that exists. Brokers that have just started may not know it yet: asked until one does.
+
+    Never guessed: a ledger's blocks would be written to, and looked for in, partitions where they aren't.
+    """
+    for _ in range(round(KNOWN_FOR_S / CREATE_AGAIN_S)):
+        if count := _partition_count(admin, name):
+            return count
+        pause(CREATE_AGAIN_S)
+    raise MissingTopicError(
+        f"topic {name} exists, but for {KNOWN_FOR_S:.0f} s no broker has said how many partitions it has; start again "
+        f"when they do:\nkafka-topics.sh --describe --topic {name}"
+    )
 
 
 def _create(admin: AdminClient, topic: NewTopic) -> KafkaError | None:

@@ -19,6 +19,7 @@ class Cluster:
 
     def __init__(self, *topics: str) -> None:
         self.settings: dict[str, dict[str, str]] = {topic: {} for topic in topics}
+        self.sizes: dict[str, int] = {}  # of topics that have more or fewer partitions than one
         self.subscribed: list[list[str]] = []
         self.away = False
         self.refusal: int | None = None  # of changes
@@ -38,7 +39,10 @@ class Cluster:
         if self.away:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
         return SimpleNamespace(
-            topics=dict.fromkeys(self.settings, SimpleNamespace(partitions={0: None})),
+            topics={
+                name: SimpleNamespace(partitions=dict.fromkeys(range(self.sizes.get(name, 1))))
+                for name in self.settings
+            },
             controller_id=1,
             brokers={1: None},
         )
@@ -84,6 +88,21 @@ def test_what_the_policies_match_is_consumed_as_far_as_it_exists() -> None:
     del cluster.settings["reminders"]
     looking.look()
     assert cluster.subscribed[-1] == ["orders-retry"]
+
+
+def test_a_topic_counts_once_the_brokers_know_its_partitions_and_as_they_last_knew_them() -> None:
+    cluster = Cluster("reminders", "orders-retry")
+    cluster.sizes = {"reminders": 4, "orders-retry": 0}
+    looking = sources(cluster, table(DELAY, RETRY))
+    looking.look()
+    assert (cluster.subscribed, looking.partitions) == ([["reminders"]], {"reminders": 4})
+    cluster.sizes = {"reminders": 0, "orders-retry": 2}
+    looking.look()
+    assert (cluster.subscribed[-1], looking.partitions) == (
+        ["orders-retry", "reminders"],
+        {"orders-retry": 2, "reminders": 4},
+    )
+    assert cluster.gate.sources == looking.partitions
 
 
 def test_settings_win_over_what_the_policies_match() -> None:

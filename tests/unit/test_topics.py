@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from policies.model import Policy
 from sidecar.config import Settings
-from sidecar.topics import CREATE_FOR_S, MissingTopicError, ensure_topic, ledger_config, source_topics
+from sidecar.topics import CREATE_FOR_S, KNOWN_FOR_S, MissingTopicError, ensure_topic, ledger_config, source_topics
 from tests.unit.policy_world import DELAY
 
 
@@ -79,8 +79,33 @@ def test_a_missing_topic_is_created_as_it_must_be() -> None:
     assert topic.config["retention.ms"] == "604800000"
 
 
-def test_somebody_else_was_faster() -> None:
-    assert ensure(Admin({}, KafkaError.TOPIC_ALREADY_EXISTS)) == 8
+class Lagging(Admin):
+    """Brokers that show a topic, which has 3 partitions, only when they were asked so often."""
+
+    def __init__(self, unseen: int, refusal: int | None = None) -> None:
+        super().__init__({"tickover.g.ledger": 3}, refusal)
+        self.unseen = unseen
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        self.unseen -= 1
+        return super().list_topics(topic, timeout) if self.unseen < 0 else Admin({}).list_topics(topic, timeout)
+
+
+@pytest.mark.parametrize(
+    ("refusal", "size"), [(KafkaError.TOPIC_ALREADY_EXISTS, 3), (None, 8)], ids=["somebody else", "we"]
+)
+def test_whoever_made_a_topic_its_size_is_what_the_brokers_say(refusal: int | None, size: int) -> None:
+    pauses: list[float] = []
+    admin = Lagging(4, refusal)
+    assert ensure(admin, pauses.append) == size
+    assert len(pauses) == 3, "before the first it was not made yet"
+
+
+def test_the_size_of_a_topic_that_exists_is_never_guessed() -> None:
+    pauses: list[float] = []
+    with pytest.raises(MissingTopicError, match=r"how many partitions[\s\S]*--describe --topic tickover.g.ledger"):
+        ensure(Lagging(10_000, KafkaError.TOPIC_ALREADY_EXISTS), pauses.append)
+    assert sum(pauses) == KNOWN_FOR_S
 
 
 def test_what_may_not_be_created_is_asked_for_with_the_command() -> None:
