@@ -170,6 +170,18 @@ class Engine:
             if lane.accept(offset):
                 fresh.append(offset)
         self._hold_run(lane, run[first : first + len(fresh)], fresh, near_ms)
+        if lane.vanished:
+            self._lose(lane)
+
+    def _lose(self, lane: Lane) -> None:
+        """The ledger says that these were held, and the source has them no more: it did not wait for Redis."""
+        vanished, lane.vanished = lane.vanished, []
+        self._parts.tally.lost[lane.id.topic, "source"] += len(vanished)
+        log.error(
+            "records that were held are lost: their source lost them before Redis had them; raise its retention.ms and "
+            "retention.bytes, and set cleanup.policy=delete",
+            extra={"lane": str(lane.id), "count": len(vanished), "first_offset": vanished[0]},
+        )
 
     def _hold_run(self, lane: Lane, run: Sequence[SourceRecord], offsets: Sequence[int], near_ms: int) -> None:
         """Decide and hold records that were not read before."""

@@ -82,6 +82,7 @@ class Lane:
     accepted: int = 0
     settled_count: int = 0
     held_at_start: int = 0
+    vanished: list[int] = field(default_factory=list)  # offsets of records that were held and are gone from the source
     lost: int = 0  # given up after a rebuild, since neither source nor ledger has them any more
     here: bytes = b""
 
@@ -130,6 +131,7 @@ class Lane:
     def _give_up(self, offset: int) -> None:
         """A record with an overflow entry that is gone from the source: its change block goes on without it."""
         del self.entries[offset]
+        self.vanished.append(offset)
         for change in self.changes:
             change.missing.discard(offset)
 

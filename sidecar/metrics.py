@@ -270,7 +270,7 @@ def _state(stats: Stats) -> Iterable[Metric]:
         rebuilt.add_metric([topic], count)
     lost = CounterMetricFamily(
         PREFIX + "lost",
-        "Records that no rebuild could put back, by whose retention took them",
+        "Held records that could not be put back, by whose retention took them",
         labels=["topic", "retention"],
     )
     for (topic, retention), count in sorted(stats.lost.items()):

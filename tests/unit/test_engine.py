@@ -1,3 +1,4 @@
+import logging
 import threading
 from queue import Full
 
@@ -152,6 +153,30 @@ def test_what_was_not_settled_before_a_crash_is_emitted_again(bench: Bench) -> N
     bench.restart()
     bench.run(500)
     assert bench.values("mail") == [b"one", b"one"], "settled by now"
+
+
+def test_a_held_record_that_its_source_lost_before_redis_had_it_is_counted_and_said(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    def away(method: str, after: bool) -> None:
+        raise OverflowUnavailable("down")
+
+    well, bench.overflow.failing = bench.overflow.failing, away
+    compacted = bench.send(b"compacted", 5_000)
+    bench.send(b"kept", 5_000)
+    bench.run(500)
+    bench.replica.crash()
+    log = bench.broker.logs[SOURCE][0]
+    log.records = [record for record in log.records if record.offset() != compacted]
+    bench.overflow.failing = well
+    bench.replica = bench.new_replica()
+    with caplog.at_level(logging.ERROR, "sidecar.engine"):
+        bench.wait_until(lambda: bench.values("mail"))
+    assert bench.values("mail") == [b"kept"]
+    assert bench.replica.tally.lost == {(SOURCE, "source"): 1}
+    [said] = [record.__dict__ for record in caplog.records if record.levelno == logging.ERROR]
+    assert (said["count"], said["first_offset"]) == (1, compacted)
+    assert bench.replica.publisher.survey() == 0
 
 
 # --- the mailbox ------------------------------------------------------------------------------------------------------
