@@ -26,12 +26,13 @@ async def live(ports: GivenPorts) -> Response:
 @router.get("/readyz", dependencies=[Prober])
 async def ready(ports: GivenPorts) -> Response:
     """200 when this process does its work, else 503 with what is wrong."""
-    problems = list(ports.stats().problems)
+    here = ports.stats()
+    problems = list(here.problems)
     if problems:
         raise Problem(503, "not-ready", "; ".join(problems), {"Retry-After": "1"}, problems=problems)
     # Without the policy topic records are decided by the last good table; only writes to policies have to wait.
     warnings = [] if ports.policies.healthy else [f"policies: {ports.policies.reason}"]
-    return json_response({"status": "ready", "warnings": warnings})
+    return json_response({"status": "ready", "warnings": [*warnings, *here.warnings]})
 
 
 @router.get("/metrics", response_class=Response, dependencies=[Scraper])

@@ -52,6 +52,8 @@ class Assignment:
         self._overflow, self._recovery = workers
         self._clock = clock
         self._waiting: set[LaneId] = set()  # assigned, their recovery not begun
+        self._refused: frozenset[str] = frozenset()  # sources that may not be consumed
+        self._turned_away: set[LaneId] = set()  # assigned since, of such a source
         self._jobs: list[RecoveryJob] = []
 
     # --- the consumer group's events ------------------------------------------------------------------------------
@@ -61,7 +63,15 @@ class Assignment:
         self.joined = True
         self.rebalances += 1
         log.info("partitions assigned", extra={"partitions": [str(lane) for lane in lanes]})
-        self._waiting.update(lanes)
+        self._turned_away.update(lane for lane in lanes if lane.topic in self._refused)
+        self._waiting.update(lane for lane in lanes if lane.topic not in self._refused)
+
+    def refuse(self, topics: frozenset[str]) -> None:
+        """Begin no partition of these sources from now on; what is here of them goes on. Those of others begin."""
+        self._refused = topics
+        welcome = {lane for lane in self._turned_away if lane.topic not in topics}
+        self._turned_away -= welcome
+        self._waiting |= welcome
 
     def revoked(self, lanes: Sequence[LaneId]) -> None:
         """Settle and commit what these partitions have in flight, then let go of them."""
@@ -156,6 +166,11 @@ class Assignment:
         return len(self._waiting) + sum(len(job.lanes) for job in self._jobs)
 
     @property
+    def turned_away(self) -> int:
+        """Number of partitions that don't begin since their source may not be consumed."""
+        return len(self._turned_away)
+
+    @property
     def problem(self) -> str:
         """Why a recovery waits; empty when none does."""
         return next((job.problem for job in self._jobs if job.lanes and job.problem), "")
@@ -195,6 +210,7 @@ class Assignment:
         """Stop intake and firing of these lanes: what they hold in memory is read again by their next owner."""
         gone = set(lane_ids)
         self._waiting -= gone
+        self._turned_away -= gone
         for job in self._jobs:
             job.lanes -= gone
         leaving = [self.lanes.pop(lane) for lane in lane_ids if lane in self.lanes]

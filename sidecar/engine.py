@@ -275,6 +275,10 @@ class Engine:
             self._mailbox.refuse()
         return future
 
+    def refuse(self, topics: frozenset[str]) -> None:
+        """Begin no more partitions of these sources, and those of all others: a command for `submit`."""
+        self._parts.assignment.refuse(topics)
+
     def tidy(self) -> None:
         """Clean the overflow up behind W, and repeat what the ledger would forget: a command for `submit`."""
         self._parts.overflow.ask_to_tidy(self._lanes.values())

@@ -73,7 +73,7 @@ def ledger_retention_ms(policies: Iterable[Policy]) -> int:
 
 
 class Short(NamedTuple):
-    """A topic that keeps its records for less than they may be held: Redis is then not expendable."""
+    """A setting by which a topic may lose records while they are held: Redis is then not expendable."""
 
     topic: str
     setting: str
@@ -84,7 +84,7 @@ class Short(NamedTuple):
 def short_retentions(configs: Mapping[str, Mapping[str, str]], holds_ms: Mapping[str, int]) -> Iterator[Short]:
     """Settings of sources and ledger that may take what is held, by how long the records of each topic may be.
 
-    A limit of bytes may do so at any time.
+    A limit of bytes, or compaction, may do so at any time.
     """
     for topic, config in sorted(configs.items()):
         retention_ms, retention_bytes = (int(config.get(name, -1)) for name in ("retention.ms", "retention.bytes"))
@@ -93,3 +93,5 @@ def short_retentions(configs: Mapping[str, Mapping[str, str]], holds_ms: Mapping
             yield Short(topic, "retention.ms", retention_ms, wanted_ms)
         if retention_bytes >= 0 and wanted_ms:
             yield Short(topic, "retention.bytes", retention_bytes, wanted_ms)
+        if "compact" in config.get("cleanup.policy", ""):
+            yield Short(topic, "cleanup.policy", config["cleanup.policy"], wanted_ms)

@@ -28,6 +28,7 @@ class Publisher:
         time: Time,
     ) -> None:
         self.kafka_problem = ""  # set by the clients' error callbacks
+        self.warnings: tuple[str, ...] = ()  # set by housekeeping
         self._time = time
         self._replica = replica
         self._tally = tally
@@ -106,5 +107,10 @@ class Publisher:
             clock_skew_ms=round(self._time.skew_ahead_ms),
             kafka_problem=self.kafka_problem or self._emitter.problem or self._emitter.settlement.problem,
             overflow_problem=self._overflow.problem or self._assignment.problem,
+            warnings=self._warnings(),
             joined=self._assignment.joined,
         )
+
+    def _warnings(self) -> tuple[str, ...]:
+        waiting = self._assignment.turned_away
+        return (*self.warnings, f"{waiting} partitions of compacted sources wait") if waiting else self.warnings

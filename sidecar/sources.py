@@ -4,7 +4,7 @@ Topics come and go and policies change, so housekeeping looks again every few se
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
@@ -28,6 +28,18 @@ from sidecar.unowned import Unowned
 log = logging.getLogger(__name__)
 
 ANSWER_S: Final = 10.0
+COMPACTION_LOOKS: Final = 5  # of two seconds each, until all are asked again whether they are compacted
+
+# What is said of a topic that is compacted, and what to do.
+REFUSED: Final = "not consumed: a compacted topic can't be a source; use cleanup.policy=delete"
+TURNED: Final = (
+    "this source has become compacted: what isn't read yet, is in memory when a process ends, or is lost by Redis may "
+    "be lost; use cleanup.policy=delete. Until then what was begun of it goes on, and no other partition begins"
+)
+COMPACTED_LEDGER: Final = (
+    "the ledger is compacted: what a recovery needs disappears, then records fire again or are lost; use "
+    "cleanup.policy=delete"
+)
 
 
 class Sources:
@@ -45,7 +57,9 @@ class Sources:
         self._machinery = machinery
         self._table = table
         self._subscribed: list[str] | None = None  # None: not looked yet
-        self._compacted: dict[str, bool] = {}
+        self._compacted: dict[str, bool] = {}  # as the brokers last said; False where we may not see it
+        self._refused: frozenset[str] = frozenset()  # as the engine was told
+        self._looks = 0
         self._unread: set[str] = set()  # topics whose settings can't be read: said once
         self._ledger_kept_ms = 0  # as long as was asked for
         self.partitions: dict[str, int] = {}  # of each source, as last seen
@@ -64,7 +78,7 @@ class Sources:
         # Brokers may list a topic before they know its partitions, or lose sight of them for a moment.
         sizes = {name: len(topic.partitions) or self.partitions.get(name, 0) for name, topic in existing.items()}
         known = [name for name, size in sizes.items() if size]
-        found = self._without_compacted(source_topics(self._settings, policies, known))
+        found = self._consumable(source_topics(self._settings, policies, known))
         self._count({topic: sizes[topic] for topic in found})
         if found == self._subscribed:
             return
@@ -80,20 +94,41 @@ class Sources:
             self._machinery.engine.submit(lambda _: setattr(gate, "sources", partitions)).result(ANSWER_S)
         self.partitions = partitions
 
-    def _without_compacted(self, topics: list[str]) -> list[str]:
+    def _consumable(self, topics: list[str]) -> list[str]:
         """A compacted source is refused, until it isn't any more: compaction could remove a record that is held, and
-        nobody would know.
+        nobody would know. One of which nobody has said whether it is waits.
+
+        One that becomes so while it is consumed is read on: what is read is in memory or Redis before it is compacted,
+        what isn't read is left to compaction. But none of its partitions begins any more: what was held in memory
+        would be read again, and what is missing taken for settled.
         """
-        self._compacted = {topic: self._compacted[topic] for topic in topics if topic in self._compacted}
-        asked = [topic for topic in topics if self._compacted.get(topic, True)]
-        for topic, config in self._configs(asked).items():
-            told, self._compacted[topic] = self._compacted.get(topic), "compact" in config.get("cleanup.policy", "")
-            if self._compacted[topic] and not told:
-                log.error(
-                    "not consumed: a compacted topic can't be a source; use cleanup.policy=delete",
-                    extra={"topic": topic},
-                )
-        return [topic for topic in topics if not self._compacted.setdefault(topic, False)]
+        ledger, begun, before = self._settings.ledger_topic, self._subscribed or [], self._compacted
+        watched = [*topics, ledger]
+        anew = self._looks % COMPACTION_LOOKS == 0
+        self._looks += 1
+        answers = self._configs([topic for topic in watched if anew or before.get(topic, True)])
+        told = {topic: "compact" in config.get("cleanup.policy", "") for topic, config in answers.items()}
+        self._compacted = {topic: before[topic] for topic in watched if topic in before} | told
+        words = {topic: TURNED if topic in begun else REFUSED for topic in topics} | {ledger: COMPACTED_LEDGER}
+        self._tell(before, words)
+        refused = frozenset(topic for topic in topics if self._compacted.get(topic))
+        if refused != self._refused:
+            self._machinery.engine.submit(lambda engine: engine.refuse(refused)).result(ANSWER_S)
+            self._refused = refused
+        if waiting := [topic for topic in topics if topic not in self._compacted and topic not in begun]:
+            self._machinery.publisher.kafka_problem = f"no answer from Kafka about the settings of {waiting[0]}"
+        return [topic for topic in topics if topic in begun or self._compacted.get(topic) is False]
+
+    def _tell(self, before: Mapping[str, bool], words: Mapping[str, str]) -> None:
+        """Log what has changed; `/readyz` shows what is."""
+        wrong = [topic for topic, compacted in self._compacted.items() if compacted]
+        for topic in wrong:
+            if not before.get(topic):
+                log.error(words[topic], extra={"topic": topic})
+        for topic, compacted in self._compacted.items():
+            if before.get(topic) and not compacted:
+                log.info("a topic is not compacted any more", extra={"topic": topic})
+        self._machinery.publisher.warnings = tuple(f"{topic}: {words[topic]}" for topic in wrong)
 
     def _configs(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
         """The brokers' settings of each topic; empty where we may not see them. A topic of which nobody has said
@@ -152,18 +187,19 @@ class Sources:
 
     def check_retention(self) -> list[Short]:
         """Say which sources, and whether the ledger, keep records for less than they may be held, or are held now."""
-        if not self._subscribed:
+        sources = sorted({*(self._subscribed or ()), *self._refused})
+        if not sources:
             return []
         ledger, policies = self._settings.ledger_topic, policies_of(self._table())
         held_ms = self._machinery.publisher.held_for_ms
-        by_policy_ms = longest_holds_ms(policies, self._subscribed)
+        by_policy_ms = longest_holds_ms(policies, sources)
         holds_ms = {topic: max(hold_ms, held_ms.get(topic, 0)) for topic, hold_ms in by_policy_ms.items()}
         holds_ms[ledger] = max(*holds_ms.values(), *map(longest_hold_ms, policies), *held_ms.values())
         short = list(short_retentions(self._configs(list(holds_ms)), holds_ms))
         for topic, setting, value, wanted_ms in short:
             log.warning(
-                "a topic may lose records while they are held: what Redis loses then can't be put back; raise the "
-                "setting above the longest hold, bytes to -1",
+                "a topic may lose records while they are held: what Redis loses then can't be put back; raise "
+                "retention.ms above the longest hold, set retention.bytes to -1, cleanup.policy to delete",
                 extra={"topic": topic, "setting": setting, "value": value, "longest_ms": wanted_ms},
             )
         return short

@@ -111,6 +111,7 @@ class Stats:
     clock_skew_ms: int = 0  # how far this clock is ahead of the broker's
     kafka_problem: str = ""  # "" when all is well, else what is wrong, for /readyz
     overflow_problem: str = ""
+    warnings: tuple[str, ...] = ()  # what is wrong though this process does its work, for /readyz
     joined: bool = False  # the group has given this process its share
 
     @property

@@ -10,6 +10,9 @@ from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
     AclPermissionType,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
     NewPartitions,
     ResourcePatternType,
     ResourceType,
@@ -151,6 +154,30 @@ def test_retention_that_overtakes_open_records_is_reported(site: Site, sidecar: 
     [error] = [words for words in again.messages("error") if "retention took" in words["message"]]
     assert error["count"] == 10
     assert again.stop() == 0
+
+
+def test_a_source_that_becomes_compacted_is_named_and_read_on_until_it_is_set_back(new_site: NewSite) -> None:
+    site = with_topics(new_site())
+    source, sidecar = site.name("in"), site.sidecar("one").start()
+    set_policy(site, source, "compact")
+
+    def warnings() -> str:
+        return " ".join(sidecar.call("GET", "/readyz").json()["warnings"])
+
+    wait_until(lambda: source in warnings(), SOON_S, sidecar.last_words)
+    assert "cleanup.policy=delete" in warnings()
+    assert [words["topic"] for words in sidecar.messages("error")] == [source]
+    send(site, 3, "read on")
+    assert len(site.kafka.read(site.name("out"), 3)) == 3
+    set_policy(site, source, "delete")
+    wait_until(lambda: not warnings(), SOON_S, sidecar.last_words)
+    assert sidecar.stop() == 0
+
+
+def set_policy(site: Site, topic: str, policy: str) -> None:
+    entry = ConfigEntry("cleanup.policy", policy, incremental_operation=AlterConfigOpType.SET)
+    change = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    site.kafka.admin.incremental_alter_configs([change])[change].result(SOON_S)
 
 
 def log_start(site: Site) -> int:

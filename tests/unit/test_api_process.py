@@ -33,6 +33,12 @@ def test_ready_when_nothing_is_wrong(api: World) -> None:
     assert document["problems"] == ["waiting for the consumer group", "brokers down"]
 
 
+def test_ready_with_words_about_what_may_be_lost(api: World) -> None:
+    api.change_stats(warnings=("reminders: has become compacted",))
+    answer = api.call("GET", "/readyz")
+    assert (answer.status_code, answer.json()["warnings"]) == (200, ["reminders: has become compacted"])
+
+
 def test_probes_ask_for_no_host(api: World) -> None:
     assert api.call("GET", "/livez", headers={"host": "10.1.2.3:8230"}).status_code == 200
 

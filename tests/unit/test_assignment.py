@@ -66,6 +66,25 @@ def test_a_recovery_that_nobody_needs_any_more_is_no_problem(
     assert (assignment.problem, assignment.recovering) == ("", 0)
 
 
+@pytest.mark.parametrize("leave", [Assignment.revoked, Assignment.lost])
+def test_a_partition_of_a_source_that_may_not_be_consumed_waits_until_it_may_or_is_gone(
+    assignment: Assignment, leave: Callable[[Assignment, list[LaneId]], None]
+) -> None:
+    recovery: Any = assignment._recovery
+    begun, late, gone = LANE, LaneId("source", 1), LaneId("source", 2)
+    assignment.step(START_MS)
+    assignment.refuse(frozenset({"source"}))
+    assignment.assigned([late, gone, LaneId("other", 0)])
+    leave(assignment, [gone])
+    assignment.step(START_MS + 1)
+    assert recovery.asked == [{begun}, {LaneId("other", 0)}], "what was begun goes on"
+    assert assignment.turned_away == 1
+    assignment.refuse(frozenset())
+    assignment.step(START_MS + 2)
+    assert recovery.asked[-1] == {late}
+    assert assignment.turned_away == 0
+
+
 def swept(assignment: Assignment, problem: Exception, until_ms: int) -> list[int]:
     """When producers were made anew while the recovery failed of this."""
     times: list[int] = []

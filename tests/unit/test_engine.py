@@ -179,6 +179,24 @@ def test_a_held_record_that_its_source_lost_before_redis_had_it_is_counted_and_s
     assert bench.replica.publisher.survey() == 0
 
 
+def test_a_source_that_may_not_be_consumed_any_more_goes_on_where_it_was_begun_and_nowhere_else(bench: Bench) -> None:
+    bench.replica.engine.submit(lambda engine: engine.refuse(frozenset({SOURCE})))
+    bench.send(b"read on", 100)
+    bench.wait_until(lambda: bench.values("mail"))
+    bench.group.wanted[LANE] = None
+    bench.run(100)
+    bench.send(b"waits", 100)
+    bench.group.wanted[LANE] = bench.replica.intake
+    bench.run(1_000)
+    stats = bench.replica.publisher.publish(bench.clock.now_ms)
+    assert bench.values("mail") == [b"read on"]
+    assert (stats.problems, stats.warnings) == ((), ("1 partitions of compacted sources wait",))
+    bench.replica.engine.submit(lambda engine: engine.refuse(frozenset()))
+    bench.run(1_000)
+    assert bench.values("mail") == [b"read on", b"waits"]
+    assert bench.replica.publisher.publish(bench.clock.now_ms).warnings == ()
+
+
 # --- the mailbox ------------------------------------------------------------------------------------------------------
 
 

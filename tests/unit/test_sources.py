@@ -10,7 +10,7 @@ from prometheus_client import generate_latest
 from policies.table import EMPTY_TABLE, PolicyTable
 from sidecar.config import Settings
 from sidecar.metrics import Recorder
-from sidecar.sources import Sources
+from sidecar.sources import COMPACTED_LEDGER, COMPACTION_LOOKS, REFUSED, Sources
 from tests.unit.policy_world import DAY_MS, DELAY, RETRY, retry_with, table
 
 
@@ -25,9 +25,10 @@ class Cluster:
         self.refusal: int | None = None  # of changes
         self.unreadable: dict[str, int] = {}  # topics of which the settings are asked for in vain, and why
         self.policies = EMPTY_TABLE
-        self.publisher = SimpleNamespace(kafka_problem="", held_for_ms={})
+        self.publisher = SimpleNamespace(kafka_problem="", held_for_ms={}, warnings=())
         self.intake = SimpleNamespace(subscribe=self.subscribed.append)
-        self.engine = SimpleNamespace(submit=self.submit)
+        self.refused: list[frozenset[str]] = []
+        self.engine = SimpleNamespace(submit=self.submit, refuse=self.refused.append)
         self.gate = SimpleNamespace(sources={})
 
     def submit(self, command: Any) -> Future[Any]:
@@ -281,3 +282,80 @@ def test_what_is_held_for_longer_than_any_policy_says_is_told_of_while_it_is_hel
     assert cluster.settings[LEDGER]["retention.ms"] == str(7 * DAY_MS + HOUR_MS), (
         "one message doesn't make the ledger grow"
     )
+
+
+def look_anew(looking: Sources) -> None:
+    """Until all are asked again whether they are compacted."""
+    for _ in range(COMPACTION_LOOKS):
+        looking.look()
+
+
+def test_a_source_that_becomes_compacted_is_read_on_where_it_was_begun_and_said_until_it_is_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = Cluster("reminders", "orders-retry", LEDGER)
+    looking = sources(cluster, table(DELAY, RETRY))
+    looking.look()
+    cluster.settings["reminders"]["cleanup.policy"] = "compact,delete"
+    with caplog.at_level(logging.ERROR, "sidecar.sources"):
+        look_anew(looking)
+        look_anew(looking)
+    assert cluster.subscribed == [["orders-retry", "reminders"]], "what isn't read is left to compaction"
+    assert cluster.refused == [frozenset({"reminders"})], "no further partition of it begins"
+    [said] = caplog.records
+    assert said.__dict__["topic"] == "reminders"
+    [warning] = cluster.publisher.warnings
+    assert warning.startswith("reminders: ")
+    assert "use cleanup.policy=delete" in warning
+    assert [one[:3] for one in looking.check_retention()] == [("reminders", "cleanup.policy", "compact,delete")]
+    cluster.settings["reminders"]["cleanup.policy"] = "delete"
+    looking.look()
+    assert (cluster.refused[-1], cluster.publisher.warnings) == (frozenset(), ())
+    assert looking.check_retention() == []
+
+
+def test_a_source_that_was_compacted_from_the_start_is_named_as_long_as_it_is() -> None:
+    cluster = Cluster("reminders", LEDGER)
+    cluster.settings["reminders"]["cleanup.policy"] = "compact"
+    looking = sources(cluster, table(DELAY))
+    looking.look()
+    looking.look()
+    assert cluster.publisher.warnings == (f"reminders: {REFUSED}",)
+    assert ("reminders", "cleanup.policy") in [one[:2] for one in looking.check_retention()]
+
+
+def test_a_ledger_that_is_compacted_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster("reminders", LEDGER)
+    looking = sources(cluster, table(DELAY))
+    looking.look()
+    cluster.settings[LEDGER]["cleanup.policy"] = "compact"
+    with caplog.at_level(logging.ERROR, "sidecar.sources"):
+        look_anew(looking)
+    assert [record.__dict__["topic"] for record in caplog.records] == [LEDGER]
+    assert cluster.publisher.warnings == (f"{LEDGER}: {COMPACTED_LEDGER}",)
+    assert (LEDGER, "cleanup.policy") in [one[:2] for one in looking.check_retention()]
+    assert cluster.subscribed == [["reminders"]]
+
+
+def test_a_source_waits_until_somebody_says_whether_it_is_compacted() -> None:
+    cluster = Cluster("reminders", "orders-retry")
+    cluster.unreadable["reminders"] = KafkaError.REQUEST_TIMED_OUT
+    looking = sources(cluster, table(DELAY, RETRY))
+    looking.look()
+    assert cluster.subscribed == [["orders-retry"]]
+    assert "reminders" in cluster.publisher.kafka_problem
+    cluster.unreadable = {"orders-retry": KafkaError.REQUEST_TIMED_OUT}
+    look_anew(looking)
+    assert cluster.subscribed[-1] == ["orders-retry", "reminders"], "what is consumed goes on"
+    assert cluster.publisher.kafka_problem == ""
+
+
+def test_a_source_whose_settings_may_not_be_seen_is_consumed(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster("reminders")
+    cluster.unreadable["reminders"] = KafkaError.TOPIC_AUTHORIZATION_FAILED
+    looking = sources(cluster, table(DELAY))
+    with caplog.at_level(logging.WARNING, "sidecar.sources"):
+        look_anew(looking)
+        look_anew(looking)
+    assert cluster.subscribed == [["reminders"]]
+    assert [record.__dict__["topic"] for record in caplog.records] == ["reminders"], "said once"
