@@ -102,6 +102,6 @@ class TopicFollower:
     def _take_in(self, message: Any) -> None:
         try:
             self._apply(message.key() or b"", message.value() or b"")
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next record must be read
             about = {"topic": self._topic, "offset": message.offset(), "error": type(error).__name__}
             log.warning("a record can't be read, and is passed over", extra=about)
