@@ -3,7 +3,7 @@
 import asyncio
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header
+from fastapi import APIRouter, Header, Query
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 from starlette.responses import Response
 
@@ -17,11 +17,13 @@ from api.problems import Problem, unprocessable
 from policies.errors import FileManaged, PolicyConflict, PolicyError, PolicyTooLarge, TooManyPolicies
 from policies.log import VERSION_MAX
 from policies.model import Policy, Removed, Versioned, policy_document, policy_schema
+from sidecar.held_query import LookUpUnavailable
 
 router = APIRouter(tags=["policies"])
 
 IfMatch = Annotated[str | None, Header(description='The ETag of what is replaced, like "3"')]
 IfNoneMatch = Annotated[str | None, Header(description="* to create")]
+Force = Annotated[bool, Query(description="Also where messages of a topic that is no source then are held")]
 
 
 class RollbackRequest(BaseModel):
@@ -67,8 +69,12 @@ async def put_policy(
     name: str,
     if_match: IfMatch = None,
     if_none_match: IfNoneMatch = None,
+    force: Force = False,
 ) -> Response:
-    """Create a policy (`If-None-Match: *`) or replace one (`If-Match`)."""
+    """Create a policy (`If-None-Match: *`) or replace one (`If-Match`).
+
+    Refused where a topic of which anything is held would be a source no more, unless `force` is given.
+    """
     if isinstance(body.value, dict):
         body = body._replace(value={"name": name, **body.value})
     policy = validated(Policy, body)
@@ -76,17 +82,25 @@ async def put_policy(
         raise unprocessable("name-differs", f"The body's name is not {name}.")
     _refuse_file_managed(ports, name)
     expected = expected_version(if_match, if_none_match, _current_version(ports, name))
+    await _refuse_what_would_be_left(ports, name, policy, force)
     written = await _put(ports, policy, expected, caller.name)
     return _shown(written, 200 if expected else 201)
 
 
 @router.delete("/v1/policies/{name}", status_code=204)
-async def delete_policy(caller: Admin, ports: GivenPorts, name: str, if_match: IfMatch = None) -> Response:
-    """Delete a policy. Records it has decided keep their decision; its versions can still be read."""
+async def delete_policy(
+    caller: Admin, ports: GivenPorts, name: str, if_match: IfMatch = None, force: Force = False
+) -> Response:
+    """Delete a policy. Records it has decided keep their decision; its versions can still be read.
+
+    Refused where a topic of which anything is held would be a source no more, unless `force` is given: then it is read
+    until all of that is settled, and what is new there goes to the quarantine.
+    """
     _current(ports, name)
     _refuse_file_managed(ports, name)
     expected = expected_version(if_match, None, _current_version(ports, name))
     _refuse_while_unhealthy(ports)
+    await _refuse_what_would_be_left(ports, name, None, force)
     try:
         await asyncio.to_thread(ports.policies.delete, name, expected, caller.name, "api")
     except PolicyError as error:
@@ -105,9 +119,9 @@ async def list_versions(
 
 @router.post("/v1/policies/{name}/rollback", openapi_extra=body_of(RollbackRequest))
 async def rollback_policy(
-    caller: Admin, body: JsonBody, ports: GivenPorts, name: str, if_match: IfMatch = None
+    caller: Admin, body: JsonBody, ports: GivenPorts, name: str, if_match: IfMatch = None, force: Force = False
 ) -> Response:
-    """Write a new version that is equal to an earlier one. `If-Match` is optional."""
+    """Write a new version that is equal to an earlier one. `If-Match` is optional; `force` as for `PUT`."""
     wanted = validated(RollbackRequest, body).version
     history = _history(ports, name)
     _refuse_file_managed(ports, name)
@@ -118,6 +132,7 @@ async def rollback_policy(
         raise unprocessable("version-is-deletion", f"Version {wanted} is a deletion; use DELETE.")
     current = _current_version(ports, name)
     expected = current if if_match is None else expected_version(if_match, None, current)
+    await _refuse_what_would_be_left(ports, name, found.policy, force)
     return _shown(await _put(ports, found.policy, expected, caller.name))
 
 
@@ -134,6 +149,29 @@ async def _put(ports: Ports, policy: Policy, expected: int, author: str) -> Vers
         return await asyncio.to_thread(ports.policies.put, policy, expected, author, "api")
     except PolicyError as error:
         raise _problem_of(error) from None
+
+
+async def _refuse_what_would_be_left(ports: Ports, name: str, policy: Policy | None, force: bool) -> None:
+    """Topics of which something is held, and that no policy would make a source with this one written or deleted."""
+    if force:
+        return
+    policies = {name: versioned.policy for name, versioned in ports.policies.table.policies.items()}
+    policies.pop(name, None)
+    after = [*policies.values(), *([] if policy is None else [policy])]
+    try:
+        left = await asyncio.to_thread(ports.sources.would_leave, after)
+    except LookUpUnavailable as error:
+        raise _unavailable(f"What would be left can't be asked for now ({error}); ?force=true doesn't ask.") from None
+    if left:
+        topics = {topic: {"held": one.held, "unsettled": one.unsettled} for topic, one in sorted(left.items())}
+        words = ", ".join(f"{topic} ({one.records} records)" for topic, one in sorted(left.items()))
+        raise Problem(
+            409,
+            "holds-messages",
+            f"No policy would make these topics a source, and messages of them are held: {words}. With ?force=true "
+            "they are read until these are settled, and what is new there goes to the quarantine.",
+            topics=topics,
+        )
 
 
 def _current(ports: Ports, name: str) -> Versioned:

@@ -1,6 +1,6 @@
 """What the API needs of the rest of the process: small interfaces, given to `create_app` in one `Ports`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -16,7 +16,7 @@ from sidecar.letters.redrives import Redrives
 from sidecar.schedules.owing import Limits as ScheduleLimits
 from sidecar.schedules.schedule import Entry, Schedule
 from sidecar.schedules.schedule_book import Known
-from sidecar.stats import Stats
+from sidecar.stats import Left, Stats
 
 
 class Policies(Protocol):
@@ -36,6 +36,22 @@ class Policies(Protocol):
     def delete(self, name: str, expected_version: int, author: str, managed_by: ManagedBy) -> Removed: ...
 
     def versions(self, name: str) -> Sequence[Versioned | Removed]: ...
+
+
+class Sources(Protocol):
+    """What the group consumes (`sidecar.sources.Sources`)."""
+
+    @property
+    def topics(self) -> Collection[str]:
+        """The sources, as last seen."""
+
+    def is_source(self, topic: str) -> bool:
+        """The topic is a source now, be it since a moment ago. Blocks, and raises LookUpUnavailable."""
+
+    def would_leave(self, policies: Sequence[Policy]) -> Mapping[str, Left]:
+        """Under these policies: the topics that would be sources no more, and what is held of each. Blocks, and raises
+        LookUpUnavailable.
+        """
 
 
 class Schedules(Protocol):
@@ -171,6 +187,7 @@ class Ports:
     gate: Gate
     now_ms: Callable[[], int]
     monotonic_s: Callable[[], float]
+    sources: Sources
     limits: Limits = Limits()
 
 

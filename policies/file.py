@@ -34,8 +34,13 @@ Item = TypeVar("Item", bound=Named)
 
 
 def read_policies_file(path: str | Path) -> tuple[Policy, ...]:
-    """The policies of the file, in its order. Raises PolicyFileError."""
-    return parse_policies(read_text(path), str(path))
+    """The policies of the file, in its order. Raises PolicyFileError, also for a file without any: a file that was
+    emptied by mistake must not delete all that it managed.
+    """
+    policies = parse_policies(read_text(path), str(path))
+    if not policies:
+        raise PolicyFileError(str(path), 0, 0, "no policy in it; to manage none by file, leave policies.file unset")
+    return policies
 
 
 def parse_policies(text: str, path: str = "policies") -> tuple[Policy, ...]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from policies.decision import TARGET_NOT_ALLOWED
+from policies.decision import NO_POLICY, TARGET_NOT_ALLOWED
 from policies.duration import TIME_MAX_MS
 from policies.request import ID_BYTES_MAX
 from policies.table import Act, Dead, Facts, Hold, PolicyTable, Quarantine, decide
@@ -66,6 +66,11 @@ class Decider:
         self._partitions = partitions
         self._table_at = table_at
         self._recall = Recall()
+        self._retired: frozenset[str] = frozenset()
+
+    def retire(self, topics: frozenset[str]) -> None:
+        """These are read only until what is held of them is settled: no policy decides what is new there."""
+        self._retired = topics
 
     def decide_run(
         self, lane: Lane, records: Sequence[SourceRecord], offsets: Sequence[int], table: PolicyTable
@@ -84,6 +89,8 @@ class Decider:
         partitions, bytes_max = self._partitions, self._limits.header_bytes_max
         if offsets[0] < lane.recovered_until:
             forms = {}  # read before a crash: another table may have decided it
+        elif lane.id.topic in self._retired:
+            forms = {}
         else:
             lane.note_table(offsets[0], table.version)
         for record, offset in zip(records, offsets, strict=True):
@@ -165,6 +172,10 @@ class Decider:
                     return Carried(entry, str(parts.controls[ID], "utf-8", "replace"))  # type: ignore[arg-type]
                 return _redone(lane, complete(entry, record, parts))
             table = self._table_then(lane, offset, table)
+        elif lane.id.topic in self._retired:
+            detail = "no policy makes this topic a source any more"
+            departure = self._quarantined(lane, record, offset, NO_POLICY, detail, headers)
+            return departure._replace(id=_message_id(parts.controls))
         else:
             lane.note_table(offset, table.version)
         topic, partition = lane.id

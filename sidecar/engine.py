@@ -285,6 +285,10 @@ class Engine:
         for lane in self._lanes.values():
             lane.repeat_state(self._now_ms, self._settings.state_repeat_ms)
 
+    def retire(self, topics: frozenset[str]) -> None:
+        """See `Decider.retire`: a command for `submit`."""
+        self._decider.retire(topics)
+
     # --- life -----------------------------------------------------------------------------------------------------
 
     def start(self, time: Time, pace: Callable[[float], None]) -> None:

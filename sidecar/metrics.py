@@ -4,7 +4,7 @@ Counts come from the engine's frozen `Stats`, so a scrape costs the engine nothi
 and housekeeping measure themselves they hand to a `Recorder`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from platform import python_version
 from typing import Final
@@ -22,7 +22,7 @@ from prometheus_client.registry import Collector
 from policies.table import PolicyTable
 from sidecar.record import Outcome
 from sidecar.retention import Short
-from sidecar.stats import LATENESS_BOUNDS_MS, Lateness, Stats, TopicCounts
+from sidecar.stats import LATENESS_BOUNDS_MS, Lateness, Left, Stats, TopicCounts
 from sidecar.tally import COUNTED
 
 PREFIX: Final = "tickover_"
@@ -56,6 +56,12 @@ class Recorder:
             PREFIX + "retention_short",
             "1 for each setting by which a topic may lose records while they are held",
             ["topic", "setting"],
+            registry=self.registry,
+        )
+        self._left = Gauge(
+            PREFIX + "left_records",
+            "Records that the group still has of a topic that no policy makes a source any more",
+            ["topic"],
             registry=self.registry,
         )
         self._occurrences = Counter(
@@ -112,6 +118,12 @@ class Recorder:
         self._short_retention.clear()
         for one in short:
             self._short_retention.labels(one.topic, one.setting).set(1)
+
+    def set_left(self, left: Mapping[str, Left]) -> None:
+        """Topics that are consumed only until the group has nothing of them."""
+        self._left.clear()
+        for topic, one in left.items():
+            self._left.labels(topic).set(one.records)
 
     def spans(self, outcome: str, count: int) -> None:
         """So many spans were exported, refused or dropped."""

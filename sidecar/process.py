@@ -44,6 +44,7 @@ from sidecar.held_group import GroupLookUp
 from sidecar.held_lookup import LocalLookUp
 from sidecar.housekeeping import Housekeeping, Interval
 from sidecar.kafka import client_log
+from sidecar.leftovers import Leftovers
 from sidecar.letters.assembly import governor_of, reading_of, redrives_of
 from sidecar.metrics import Exposition, Recorder
 from sidecar.overflow import OverflowFailure
@@ -159,7 +160,7 @@ class Process:
         engine.table = self.store.table
         engine.start(timekeeper, time.sleep)
         self._stack.callback(engine.stop, settings.shutdown_timeout_ms / 1_000)
-        sources = Sources(settings, admin, self.machinery, lambda: self.store.table)
+        sources = Sources(settings, admin, self.machinery, lambda: self.store.table, Leftovers(client, settings.group))
         sources.look()
         firing = self._start_api(client, overflow, (recorder, sources, gate))
         self._start_housekeeping(sources, overflow, recorder, firing)
@@ -238,6 +239,7 @@ class Process:
             gate=gate,
             now_ms=lambda: time.time_ns() // 1_000_000,
             monotonic_s=time.monotonic,
+            sources=sources,
             limits=Limits(headers=settings.intake.headers_max, header_bytes=settings.intake.header_bytes_max),
         )
         for part in (redrive_log, redrives.crew, change_log, changes.crew, schedules):
@@ -271,7 +273,7 @@ class Process:
             publisher.far_due_ms = here.next_due_ms() if publisher.near_due_ms < 0 else -1
 
         jobs = {
-            "sources": Interval(sources.look, 2),
+            "sources": Interval(partial(self._look_at_sources, sources, recorder), 2),
             "survey": Interval(survey, 5),
             "schedules": Interval(firing.step, 1),
             "overflow": Interval(lambda: engine.submit(Engine.tidy).result(ANSWER_S), 10),
@@ -284,6 +286,10 @@ class Process:
         housekeeping = Housekeeping(jobs)
         housekeeping.start()
         self._stack.callback(housekeeping.stop)
+
+    def _look_at_sources(self, sources: Sources, recorder: Recorder) -> None:
+        sources.look()
+        recorder.set_left(sources.left)
 
     def _collect_garbage(self) -> None:
         """Collect cycles (REST makes some, the engine none) only while little is held.

@@ -13,6 +13,7 @@ from policies.model import DELAY_MAX_DEFAULT_MS, ExponentialBackoff, FixedBackof
 from policies.spread import spread_of
 from policies.table import PolicyTable
 
+JOBS_KEPT_MS: Final = 30 * 86_400_000  # redrives and changes, since they were planned
 MARGIN_MS: Final = 7 * 86_400_000  # beyond the longest hold: the contract's 7 days
 
 

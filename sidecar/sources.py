@@ -14,6 +14,8 @@ from policies.model import Policy
 from policies.table import PolicyTable
 from sidecar.assembly import Machinery
 from sidecar.config import Settings
+from sidecar.held_query import LookUpUnavailable
+from sidecar.leftovers import Leftovers, in_words
 from sidecar.retention import (
     Short,
     ledger_retention_ms,
@@ -22,6 +24,7 @@ from sidecar.retention import (
     policies_of,
     short_retentions,
 )
+from sidecar.stats import Left
 from sidecar.topics import PASSING, source_topics
 from sidecar.unowned import Unowned
 
@@ -29,6 +32,7 @@ log = logging.getLogger(__name__)
 
 ANSWER_S: Final = 10.0
 COMPACTION_LOOKS: Final = 5  # of two seconds each, until all are asked again whether they are compacted
+LEFT_LOOKS: Final = 5  # the same, until it is asked again what is left of former sources
 
 # What is said of a topic that is compacted, and what to do.
 REFUSED: Final = "not consumed: a compacted topic can't be a source; use cleanup.policy=delete"
@@ -43,7 +47,9 @@ COMPACTED_LEDGER: Final = (
 
 
 class Sources:
-    """The subscription of one process. Used by one thread at a time: at start, then by housekeeping."""
+    """The subscription of one process. Used by one thread at a time: at start, then by housekeeping. REST asks
+    `is_source` and `would_leave` from threads of its own.
+    """
 
     def __init__(
         self,
@@ -51,15 +57,22 @@ class Sources:
         admin: AdminClient,
         machinery: Machinery,
         table: Callable[[], PolicyTable],
+        leftovers: Leftovers,
     ) -> None:
         self._settings = settings
         self._admin = admin
         self._machinery = machinery
         self._table = table
+        self._leftovers = leftovers
+        # What `sources` leaves out has a policy all the same: another replica may consume it.
+        self._all_sources = settings.model_copy(update={"sources": ()})
+        self.topics: frozenset[str] = frozenset()  # the sources, as last seen
+        self.left: dict[str, Left] = {}  # topics that are consumed only until they are empty
         self._subscribed: list[str] | None = None  # None: not looked yet
         self._compacted: dict[str, bool] = {}  # as the brokers last said; False where we may not see it
         self._refused: frozenset[str] = frozenset()  # as the engine was told
         self._looks = 0
+        self._warnings: list[str] = []  # of compacted topics
         self._unread: set[str] = set()  # topics whose settings can't be read: said once
         self._ledger_kept_ms = 0  # as long as was asked for
         self.partitions: dict[str, int] = {}  # of each source, as last seen
@@ -78,7 +91,10 @@ class Sources:
         # Brokers may list a topic before they know its partitions, or lose sight of them for a moment.
         sizes = {name: len(topic.partitions) or self.partitions.get(name, 0) for name, topic in existing.items()}
         known = [name for name, size in sizes.items() if size]
-        found = self._consumable(source_topics(self._settings, policies, known))
+        wanted = self._consumable(source_topics(self._settings, policies, known))
+        self._keep_left(wanted, known)
+        self._machinery.publisher.warnings = (*self._warnings, *in_words(self.left))
+        found = sorted({*wanted, *self.left})
         self._count({topic: sizes[topic] for topic in found})
         if found == self._subscribed:
             return
@@ -86,6 +102,42 @@ class Sources:
         intake = self._machinery.intake
         self._machinery.engine.submit(lambda _: intake.subscribe(found)).result(ANSWER_S)
         self._subscribed = found
+
+    def is_source(self, topic: str) -> bool:
+        """See `api.ports.Sources`."""
+        return topic in source_topics(self._settings, policies_of(self._table()), self._existing()) and not (
+            self._compacted.get(topic)
+        )
+
+    def would_leave(self, policies: Sequence[Policy]) -> dict[str, Left]:
+        """See `api.ports.Sources`."""
+        existing = self._existing()
+        now = set(source_topics(self._all_sources, policies_of(self._table()), existing))
+        gone = now.difference(source_topics(self._all_sources, policies, existing))
+        try:
+            return self._leftovers.of(gone) if gone else {}
+        except (KafkaException, TimeoutError) as error:
+            raise LookUpUnavailable(str(error)) from error
+
+    def _existing(self) -> list[str]:
+        try:
+            return list(self._admin.list_topics(timeout=ANSWER_S).topics)
+        except KafkaException as error:
+            raise LookUpUnavailable(error.args[0].str()) from error
+
+    def _keep_left(self, wanted: Sequence[str], existing: Sequence[str]) -> None:
+        """What isn't wanted any more is consumed until the group has nothing of it."""
+        topics = frozenset(wanted)
+        if topics == self.topics and self._looks % LEFT_LOOKS != 1:
+            return
+        with_policy = source_topics(self._all_sources, policies_of(self._table()), existing)
+        found = self._leftovers.beside({*topics, *with_policy, *self._settings.own_topics}, existing)
+        if found.keys() != self.left.keys():
+            retired = frozenset(found)
+            self._machinery.engine.submit(lambda engine: engine.retire(retired)).result(ANSWER_S)
+            for words in in_words({topic: one for topic, one in found.items() if topic not in self.left}):
+                log.warning("records without a policy", extra={"about": words})
+        self.topics, self.left = topics, found
 
     def _count(self, partitions: dict[str, int]) -> None:
         """The gate must know of how many partitions this process has a share."""
@@ -128,7 +180,7 @@ class Sources:
         for topic, compacted in self._compacted.items():
             if before.get(topic) and not compacted:
                 log.info("a topic is not compacted any more", extra={"topic": topic})
-        self._machinery.publisher.warnings = tuple(f"{topic}: {words[topic]}" for topic in wrong)
+        self._warnings = [f"{topic}: {words[topic]}" for topic in wrong]
 
     def _configs(self, topics: Sequence[str]) -> dict[str, dict[str, str]]:
         """The brokers' settings of each topic; empty where we may not see them. A topic of which nobody has said

@@ -83,6 +83,20 @@ class QuotaUse:
 
 
 @dataclass(frozen=True, slots=True)
+class Left:
+    """What the group has of a topic that isn't a source any more: records held in the overflow, and records from the
+    committed offset on.
+    """
+
+    held: int
+    unsettled: int
+
+    @property
+    def records(self) -> int:
+        return self.held + self.unsettled
+
+
+@dataclass(frozen=True, slots=True)
 class Stats:
     """A snapshot of the engine. Times are epoch milliseconds unless the name says otherwise."""
 

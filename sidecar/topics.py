@@ -13,6 +13,7 @@ from policies.model import Policy
 from policies.table import DEAD_LETTER_SUFFIX
 from sidecar.config import Settings
 from sidecar.ledger import LedgerError, LedgerRecord, LedgerUnavailable
+from sidecar.retention import JOBS_KEPT_MS
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,6 @@ def ledger_config(retention_ms: int) -> dict[str, str]:
 QUARANTINE_CONFIG: Final = {"cleanup.policy": "delete", "retention.ms": "-1"}
 CHANGES_PARTITIONS: Final = 2  # plans and progress; receipts
 # Only the last word about a job counts, and after a month none.
-JOBS_KEPT_MS: Final = 30 * 86_400_000
 JOBS_CONFIG: Final = {
     "cleanup.policy": "compact,delete",
     "retention.ms": str(JOBS_KEPT_MS),

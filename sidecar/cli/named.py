@@ -52,24 +52,26 @@ class Kind(Generic[Item]):
         except UnicodeDecodeError:
             raise Failure("stdin: not UTF-8") from None
 
-    def apply(self, sidecar: Sidecar, items: Iterable[Item], results: list[dict[str, str]]) -> None:
+    def apply(
+        self, sidecar: Sidecar, items: Iterable[Item], results: list[dict[str, str]], force: bool = False
+    ) -> None:
         """Create or replace each. `results` grows with what became of it, so that it is known when one is refused."""
         for item in items:
-            results.append({"name": item.name, "result": self._apply_one(sidecar, item)})
+            results.append({"name": item.name, "result": self._apply_one(sidecar, item, force)})
 
-    def _apply_one(self, sidecar: Sidecar, item: Item) -> str:
+    def _apply_one(self, sidecar: Sidecar, item: Item, force: bool) -> str:
         """Compare and set: replace exactly what was looked at, or create only what is not there."""
-        wanted = self.document(item)
+        wanted, path = self.document(item), self.path(item.name) + ("?force=true" if force else "")
         try:
             response = sidecar.call("GET", self.path(item.name))
         except Failure as failure:
             if failure.status is not Status.NOT_FOUND:
                 raise
-            sidecar.call("PUT", self.path(item.name), wanted, {"If-None-Match": "*"})
+            sidecar.call("PUT", path, wanted, {"If-None-Match": "*"})
             return "created"
         if self._written(read_object(response)) == wanted:
             return "unchanged"
-        sidecar.call("PUT", self.path(item.name), wanted, {"If-Match": response.headers.get("ETag", "")})
+        sidecar.call("PUT", path, wanted, {"If-Match": response.headers.get("ETag", "")})
         return "replaced"
 
     def _written(self, answer: dict[str, Any]) -> dict[str, Any] | None:
@@ -79,7 +81,8 @@ class Kind(Generic[Item]):
         except ValidationError:
             return None
 
-    def delete(self, sidecar: Sidecar, name: str) -> None:
+    def delete(self, sidecar: Sidecar, name: str, force: bool = False) -> None:
         """Delete the one that is there now, and no other."""
         etag = sidecar.call("GET", self.path(name)).headers.get("ETag", "")
-        sidecar.call("DELETE", self.path(name), headers={"If-Match": etag})
+        path = self.path(name) + ("?force=true" if force else "")
+        sidecar.call("DELETE", path, headers={"If-Match": etag})

@@ -17,6 +17,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show, chang
 app.callback()(output_before)
 
 Name = Annotated[str, typer.Argument(help="Name of the policy.")]
+Force = Annotated[bool, typer.Option("--force", help="Also where messages of a topic that is no source then are held.")]
 File = Annotated[str | None, typer.Option("--file", "-f", help="YAML file of policies (`---` between); - is stdin.")]
 
 
@@ -48,6 +49,7 @@ def apply(
     context: typer.Context,
     bare_file: BareFile = None,
     file: File = None,
+    force: Force = False,
     url: UrlOption = "",
     token: TokenOption = None,
     form: OutputOption = Form.TABLE,
@@ -57,7 +59,7 @@ def apply(
     results: list[dict[str, str]] = []
     try:
         with connect(context, url, token) as sidecar:
-            _KIND.apply(sidecar, policies, results)
+            _KIND.apply(sidecar, policies, results, force)
     finally:
         show(results, form)  # also when one is refused: those before it are applied
 
@@ -66,13 +68,14 @@ def apply(
 def delete(
     context: typer.Context,
     name: Name,
+    force: Force = False,
     url: UrlOption = "",
     token: TokenOption = None,
     form: OutputOption = Form.TABLE,
 ) -> None:
     """Delete a policy. Its versions stay in the history."""
     with connect(context, url, token) as sidecar:
-        _KIND.delete(sidecar, name)
+        _KIND.delete(sidecar, name, force)
     say(f"policy {name} deleted")
     _show_result({"name": name, "result": "deleted"}, form)
 
@@ -96,13 +99,15 @@ def rollback(
     context: typer.Context,
     name: Name,
     version: Annotated[int, typer.Argument(min=1, help="The version to return to.")],
+    force: Force = False,
     url: UrlOption = "",
     token: TokenOption = None,
     form: OutputOption = Form.TABLE,
 ) -> None:
     """Make a new version that equals an earlier one."""
     with connect(context, url, token) as sidecar:
-        answer = sidecar.call("POST", _KIND.path(name) + "/rollback", {"version": version})
+        path = _KIND.path(name) + "/rollback" + ("?force=true" if force else "")
+        answer = sidecar.call("POST", path, {"version": version})
     now = answer.headers.get("ETag", "").strip('"')
     say(f"policy {name} is as in version {version} again; this is version {now}")
     _show_result({"name": name, "result": "rolled back", "version": int(now), "policy": answer.json()}, form)

@@ -12,7 +12,7 @@ from typing import Final, Generic, Protocol
 
 from sidecar.jobs.job import AnyJob, PlanHead
 from sidecar.jobs.reader import LogUnavailable
-from sidecar.topics import JOBS_KEPT_MS
+from sidecar.retention import JOBS_KEPT_MS
 
 LEASE_MS: Final = 15_000
 SUPERVISED_S: Final = 2.0

@@ -17,7 +17,7 @@ from sidecar.generation import refusal
 from sidecar.jobs.follower import PARTITION, TopicFollower
 from sidecar.jobs.job import AnyJob, Form, PlanHead
 from sidecar.jobs.reader import LogUnavailable
-from sidecar.topics import JOBS_KEPT_MS
+from sidecar.retention import JOBS_KEPT_MS
 
 WRITE_S: Final = 15.0
 

@@ -32,7 +32,7 @@ from sidecar.schedules.assembly import limits_of, schedule_store_of
 from sidecar.stats import Stats
 from tests.services.kafka import Kafka
 from tests.services.waiting import WAIT_S, wait_until
-from tests.unit.api_world import MemoryHeld, MemoryIdempotency
+from tests.unit.api_world import MemoryHeld, MemoryIdempotency, MemorySources
 from tests.unit.change_world import MemoryGroup
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("patient_api")]
@@ -136,6 +136,7 @@ def replica(kafka: Kafka, policies_topic: str, client: Any) -> tuple[Server, lis
         lookup=LookUp(MemoryHeld()),
         metrics=Exposition(lambda: stats, lambda: store.table, Recorder()),
         gate=Gate(),
+        sources=MemorySources(),
         now_ms=lambda: time.time_ns() // 1_000_000,
         monotonic_s=time.monotonic,
     )

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -37,7 +37,7 @@ from sidecar.letters.masking import Masking
 from sidecar.letters.reading import Reading, Rules
 from sidecar.metrics import Exposition, Recorder
 from sidecar.record import LaneId
-from sidecar.stats import Stats
+from sidecar.stats import Left, Stats
 from tests.unit.change_world import MemoryChanges
 from tests.unit.letter_world import MemoryLetterLog
 from tests.unit.redrive_world import GOVERNOR, MemoryRedrives
@@ -113,6 +113,28 @@ class MemorySender:
 
     async def partition_count(self, topic: str) -> int | None:
         return self.topics.get(topic)
+
+
+class MemorySources:
+    """What is consumed: every topic, but for those that are `not_consumed`."""
+
+    topics: Collection[str] = ()
+
+    def __init__(self) -> None:
+        self.not_consumed: set[str] = set()
+        self.holding: dict[str, Left] = {}  # what is held of each topic
+        self.down = ""
+
+    def is_source(self, topic: str) -> bool:
+        if self.down:
+            raise LookUpUnavailable(self.down)
+        return topic not in self.not_consumed
+
+    def would_leave(self, policies: Sequence[Policy]) -> dict[str, Left]:
+        if self.down:
+            raise LookUpUnavailable(self.down)
+        matched = {topic for policy in policies for topic in policy.match.topics}
+        return {topic: left for topic, left in self.holding.items() if topic not in matched}
 
 
 class MemoryIdempotency:
@@ -201,6 +223,7 @@ class World:
     runner: asyncio.Runner = field(default_factory=asyncio.Runner)
     schedules: MemorySchedules = field(default_factory=MemorySchedules)
     recorder: Recorder = field(default_factory=Recorder)
+    sources: MemorySources = field(default_factory=MemorySources)
 
     def __post_init__(self) -> None:
         self.redriving = MemoryRedrives(self.letters)
@@ -227,6 +250,7 @@ class World:
                 now_ms=lambda: self.now_ms,
                 monotonic_s=lambda: self.monotonic_s,
                 limits=self.limits,
+                sources=self.sources,
             )
         )
 

@@ -170,6 +170,17 @@ def test_refused(api: World, body: dict[str, Any], type: str) -> None:
     assert api.sender.sent == []
 
 
+def test_what_nobody_consumes_is_not_accepted(api: World) -> None:
+    """It would never be emitted."""
+    api.sources.not_consumed = {"reminders"}
+    problem(api.message(target="push", value="hello"), 422, "not-a-source")
+    assert api.sender.sent == []
+    api.sources.down = "no answer"
+    assert problem(api.message(target="push"), 503, "kafka-unavailable")["detail"].endswith("no answer")
+    api.sources.topics = ["reminders"]
+    assert api.message(target="push").status_code == 202
+
+
 def test_as_many_headers_as_may_be(api: World) -> None:
     assert api.message(target="push", headers=[["a", "1"]] * 997, delay=1).status_code == 202
 

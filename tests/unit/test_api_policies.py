@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from policies.model import ManagedBy
+from sidecar.stats import Left
 from tests.unit.api_world import NOW_MS, REMINDERS, RETRY, World, problem, world
 
 
@@ -51,6 +52,36 @@ def test_create_read_replace_delete(api: World) -> None:
     problem(api.call("GET", "/v1/policies/reminders"), 404, "policy-not-found")
     problem(api.call("DELETE", "/v1/policies/reminders", headers={"if-match": '"2"'}), 404, "policy-not-found")
     assert put(api, REMINDERS, if_none_match="*").headers["etag"] == '"4"'
+
+
+def test_what_would_be_left_without_a_policy_is_said_and_wants_force(api: World) -> None:
+    api.add(REMINDERS)
+    api.sources.holding = {"reminders": Left(3, 2)}
+    renamed = {**REMINDERS, "match": {"topics": ["reminders-v2"]}}
+    for method, body in (("DELETE", None), ("PUT", renamed)):
+        refused = api.call(method, "/v1/policies/reminders", json=body, headers={"if-match": '"1"'})
+        told = problem(refused, 409, "holds-messages")
+        assert told["topics"]["reminders"] == {"held": 3, "unsettled": 2}
+        assert "reminders (5 records)" in told["detail"]
+    kept = {**REMINDERS, "delay": {"max": "1d"}}
+    assert put(api, kept, if_match='"1"').status_code == 200, "the topic stays a source"
+    forced = api.call("PUT", "/v1/policies/reminders?force=true", json=renamed, headers={"if-match": '"2"'})
+    assert forced.status_code == 200
+    back = api.call("POST", "/v1/policies/reminders/rollback", json={"version": 1})
+    assert back.status_code == 200, "the topic is a source again"
+    again = api.call("POST", "/v1/policies/reminders/rollback", json={"version": 3})
+    problem(again, 409, "holds-messages")
+    gone = api.call("DELETE", "/v1/policies/reminders?force=true", headers={"if-match": '"4"'})
+    assert gone.status_code == 204
+
+
+def test_what_would_be_left_can_not_be_asked_for_now(api: World) -> None:
+    api.add(REMINDERS)
+    api.sources.down = "no answer"
+    refused = api.call("DELETE", "/v1/policies/reminders", headers={"if-match": '"1"'})
+    assert "force=true" in problem(refused, 503, "policies-unavailable")["detail"]
+    forced = api.call("DELETE", "/v1/policies/reminders?force=true", headers={"if-match": '"1"'})
+    assert forced.status_code == 204
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from sidecar.overflow import OverflowUnavailable
 from tests.simulation.fake_overflow import FakeOverflow
 from tests.simulation.fake_time import FakeTime
 from tests.simulation.replica import STATE_REPEAT_MS
+from tests.simulation.workload import QUARANTINE
 from tests.unit.engine_bench import LANE, SOURCE, Bench, rulebook
 
 
@@ -317,3 +318,18 @@ def test_a_partition_without_news_repeats_its_state_before_it_expires(bench: Ben
     bench.replica.engine.tidy()
     bench.run(500)
     assert len(bench.ledger) == blocks + 1
+
+
+def test_of_a_topic_without_a_policy_what_is_held_is_emitted_and_what_is_new_is_quarantined(bench: Bench) -> None:
+    bench.send(b"held", 2_000)
+    bench.run(500)
+    bench.replica.engine.retire(frozenset({SOURCE}))
+    bench.send(b"new", 10)
+    bench.run(500)
+    [odd] = bench.records(QUARANTINE)
+    assert (odd.value(), dict(odd.headers() or ())["tickover-reason"]) == (b"new", b"no_policy")
+    bench.restart()
+    bench.replica.engine.retire(frozenset({SOURCE}))
+    bench.run(3_000)
+    assert bench.values("mail") == [b"held"]
+    assert bench.values(QUARANTINE) == [b"new"]

@@ -16,8 +16,8 @@ from sidecar.jobs.job import State
 from sidecar.jobs.job_log import JobLog
 from sidecar.letters.plan import FORM as REDRIVES
 from sidecar.letters.plan import Progress, Redrive
+from sidecar.retention import JOBS_KEPT_MS
 from sidecar.schedules.schedule_book import ScheduleBook
-from sidecar.topics import JOBS_KEPT_MS
 from tests.unit.letter_world import MemoryLetterLog
 from tests.unit.redrive_world import MemoryRedrives
 from tests.unit.test_redrive_parts import encode, plan

@@ -86,6 +86,15 @@ def test_a_file_is_read_with_or_without_a_byte_order_mark(tmp_path: Path) -> Non
     assert len(read_policies_file(path)) == 2
 
 
+@pytest.mark.parametrize("text", ["", "---\n", "# nothing\n", "---\n---\n"])
+def test_a_file_without_a_policy_is_refused(tmp_path: Path, text: str) -> None:
+    """It would delete all that the file managed."""
+    path = tmp_path / "policies.yaml"
+    path.write_text(text)
+    with pytest.raises(PolicyFileError, match=r"no policy in it.*leave policies\.file unset"):
+        read_policies_file(path)
+
+
 def test_a_file_that_is_missing_too_large_or_not_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PolicyFileError, match="No such file"):
         read_policies_file(tmp_path / "none.yaml")

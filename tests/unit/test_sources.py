@@ -1,4 +1,5 @@
 import logging
+from collections.abc import Collection
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -7,10 +8,13 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from prometheus_client import generate_latest
 
+from policies.model import Policy
 from policies.table import EMPTY_TABLE, PolicyTable
 from sidecar.config import Settings
+from sidecar.held_query import LookUpUnavailable
 from sidecar.metrics import Recorder
-from sidecar.sources import COMPACTED_LEDGER, COMPACTION_LOOKS, REFUSED, Sources
+from sidecar.sources import COMPACTED_LEDGER, COMPACTION_LOOKS, LEFT_LOOKS, REFUSED, Sources
+from sidecar.stats import Left
 from tests.unit.policy_world import DAY_MS, DELAY, RETRY, retry_with, table
 
 
@@ -28,7 +32,9 @@ class Cluster:
         self.publisher = SimpleNamespace(kafka_problem="", held_for_ms={}, warnings=())
         self.intake = SimpleNamespace(subscribe=self.subscribed.append)
         self.refused: list[frozenset[str]] = []
-        self.engine = SimpleNamespace(submit=self.submit, refuse=self.refused.append)
+        self.retired: list[frozenset[str]] = []
+        self.engine = SimpleNamespace(submit=self.submit, refuse=self.refused.append, retire=self.retired.append)
+        self.leftovers = MemoryLeftovers()
         self.gate = SimpleNamespace(sources={})
 
     def submit(self, command: Any) -> Future[Any]:
@@ -70,11 +76,25 @@ class Cluster:
         return {resource: answer}
 
 
+class MemoryLeftovers:
+    """What the group has of each topic."""
+
+    def __init__(self) -> None:
+        self.has: dict[str, Left] = {}
+
+    def of(self, topics: Collection[str]) -> dict[str, Left]:
+        return {topic: left for topic, left in self.has.items() if topic in topics and left.records}
+
+    def beside(self, known: Collection[str], existing: Collection[str]) -> dict[str, Left]:
+        return self.of([topic for topic in existing if topic not in known])
+
+
 def sources(cluster: Cluster, policies: PolicyTable = EMPTY_TABLE, **settings: Any) -> Sources:
     machinery: Any = cluster
     admin: Any = cluster
     cluster.policies = policies
-    return Sources(Settings(**settings), admin, machinery, lambda: cluster.policies)
+    leftovers: Any = cluster.leftovers
+    return Sources(Settings(**settings), admin, machinery, lambda: cluster.policies, leftovers)
 
 
 def test_what_the_policies_match_is_consumed_as_far_as_it_exists() -> None:
@@ -359,3 +379,63 @@ def test_a_source_whose_settings_may_not_be_seen_is_consumed(caplog: pytest.LogC
         look_anew(looking)
     assert cluster.subscribed == [["reminders"]]
     assert [record.__dict__["topic"] for record in caplog.records] == ["reminders"], "said once"
+
+
+def test_a_topic_without_a_policy_is_consumed_until_the_group_has_nothing_of_it() -> None:
+    cluster = Cluster("reminders", "orders-retry", "tickover.policies")
+    looking = sources(cluster, table(DELAY, RETRY))
+    looking.look()
+    cluster.leftovers.has = {"reminders": Left(3, 2), "orders-retry": Left(1, 0), "tickover.policies": Left(0, 9)}
+    cluster.policies = table(RETRY)
+    looking.look()
+    assert cluster.subscribed[-1] == ["orders-retry", "reminders"]
+    assert cluster.retired == [frozenset({"reminders"})]
+    assert looking.topics == {"orders-retry"}
+    [said] = cluster.publisher.warnings
+    assert said.startswith("reminders: no policy")
+    assert "5 records" in said
+    cluster.leftovers.has["reminders"] = Left(0, 0)
+    for _ in range(LEFT_LOOKS):
+        looking.look()
+    assert cluster.subscribed[-1] == ["orders-retry"]
+    assert cluster.retired[-1] == frozenset()
+    looking.look()
+    assert cluster.publisher.warnings == ()
+
+
+def test_what_the_setting_leaves_out_has_a_policy_and_is_another_replicas() -> None:
+    cluster = Cluster("reminders", "orders-retry")
+    cluster.leftovers.has = {"reminders": Left(3, 2)}
+    looking = sources(cluster, table(DELAY, RETRY), sources=("orders-retry",))
+    looking.look()
+    assert cluster.subscribed == [["orders-retry"]]
+    assert cluster.retired == []
+
+
+def test_what_would_be_left_is_what_only_the_policies_of_now_consume() -> None:
+    cluster = Cluster("reminders", "orders-retry")
+    looking = sources(cluster, table(DELAY, RETRY))
+    looking.look()
+    cluster.leftovers.has = {"reminders": Left(3, 0)}
+    assert looking.would_leave([Policy.model_validate(RETRY)]) == {"reminders": Left(3, 0)}
+    assert looking.would_leave([Policy.model_validate(DELAY)]) == {}
+    assert looking.is_source("reminders")
+    assert not looking.is_source("elsewhere")
+    cluster.away = True
+    with pytest.raises(LookUpUnavailable):
+        looking.would_leave([Policy.model_validate(RETRY)])
+    with pytest.raises(LookUpUnavailable):
+        looking.is_source("reminders")
+
+
+def test_a_topic_that_a_policy_names_for_dead_letters_is_no_source_any_more_and_is_emptied() -> None:
+    cluster = Cluster("orders-eu", "orders-retry")
+    glob = {**RETRY, "match": {"topics": ["orders-*"]}}
+    looking = sources(cluster, table(glob))
+    looking.look()
+    assert cluster.subscribed == [["orders-eu", "orders-retry"]]
+    cluster.leftovers.has = {"orders-eu": Left(1, 0)}
+    cluster.policies = table(glob, {**DELAY, "dead_letter": {"topic": "orders-eu"}})
+    looking.look()
+    assert cluster.subscribed[-1] == ["orders-eu", "orders-retry"]
+    assert cluster.retired == [frozenset({"orders-eu"})], "letters that come now are not delivered"

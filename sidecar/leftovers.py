@@ -1,0 +1,95 @@
+"""Topics that aren't sources any more, and of which the group still has something: held records, or records not read.
+
+A policy was deleted, or matches other topics now, or names the topic as its dead-letter topic. What is held keeps its
+decision, so such a topic is consumed until it is empty.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from confluent_kafka import OFFSET_INVALID, Consumer, ConsumerGroupTopicPartitions, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from sidecar.commit import CommitState, decode_metadata
+from sidecar.kafka import consumer_settings
+from sidecar.record import LaneId
+from sidecar.stats import Left
+from sidecar.topics import topic_ids
+
+ANSWER_S: Final = 10.0
+READ_S: Final = 5.0  # for the first record behind a commit, or the end
+
+
+class Leftovers:
+    """Asks the brokers; used by housekeeping and by REST, each call with clients of its own. All raise KafkaException,
+    or TimeoutError, when the brokers don't answer.
+    """
+
+    def __init__(self, client: Mapping[str, Any], group: str) -> None:
+        self._client = dict(client)
+        self._group = group
+
+    def beside(self, sources: Collection[str], existing: Collection[str]) -> dict[str, Left]:
+        """Of existing topics with commits of the group, without `sources`: those of which it has anything."""
+        commits = {lane: one for lane, one in self._commits().items() if lane.topic in existing}
+        return self._left({lane: one for lane, one in commits.items() if lane.topic not in sources})
+
+    def of(self, topics: Collection[str]) -> dict[str, Left]:
+        """Those of these topics of which the group has anything."""
+        return self._left({lane: one for lane, one in self._commits().items() if lane.topic in topics})
+
+    def _commits(self) -> dict[LaneId, CommitState]:
+        """The group's commits with a state of ours."""
+        admin = AdminClient(self._client)
+        request = [ConsumerGroupTopicPartitions(self._group)]
+        answer = admin.list_consumer_group_offsets(request, request_timeout=ANSWER_S)[self._group]
+        return dict(_states(answer.result(ANSWER_S + 1).topic_partitions))
+
+    def _left(self, commits: Mapping[LaneId, CommitState]) -> dict[str, Left]:
+        if not commits:
+            return {}
+        ids = topic_ids(AdminClient(self._client), sorted({lane.topic for lane in commits}))
+        left: dict[str, Left] = {}
+        consumer = Consumer(
+            {**consumer_settings(self._client, self._group, ""), "enable.partition.eof": "true"}
+            | {"auto.offset.reset": "earliest"}
+        )
+        try:
+            for lane, state in sorted(commits.items()):
+                if state.topic_id and ids.get(lane.topic, state.topic_id) != state.topic_id:
+                    continue  # the topic was deleted, and created again for something else
+                before = left.get(lane.topic, Left(0, 0))
+                unsettled = _unsettled(consumer, lane, state.low)
+                left[lane.topic] = Left(before.held + state.overflow_held, before.unsettled + unsettled)
+        finally:
+            consumer.close()
+        return {topic: one for topic, one in left.items() if one.records}
+
+
+def in_words(left: Mapping[str, Left]) -> list[str]:
+    """One sentence for each topic."""
+    return [
+        f"{topic}: no policy makes it a source any more; it is read until {one.records} records are settled"
+        for topic, one in sorted(left.items())
+    ]
+
+
+def _states(commits: Iterable[TopicPartition]) -> Iterable[tuple[LaneId, CommitState]]:
+    for one in commits:
+        if one.error is None and one.offset != OFFSET_INVALID:
+            state = decode_metadata(one.offset, one.metadata or "")
+            if state is not None:
+                yield LaneId(one.topic, one.partition), state
+
+
+def _unsettled(consumer: Consumer, lane: LaneId, low: int) -> int:
+    """Offsets from `low` to the log's end; 0 when none has a record: marks of transactions have offsets, too."""
+    place = TopicPartition(lane.topic, lane.partition, low)
+    _, end = consumer.get_watermark_offsets(place, timeout=ANSWER_S, cached=False)
+    if end <= low:
+        return 0
+    consumer.assign([place])
+    messages: Sequence[Any] = consumer.consume(1, READ_S)
+    consumer.unassign()
+    ended = any(one.error() is not None and one.error().code() == KafkaError._PARTITION_EOF for one in messages)
+    return 0 if ended else end - low
