@@ -244,7 +244,10 @@ class Engine:
             waiting = lane.on_the_way
             # A lane that is being rebuilt waits alone: its puts can't go, and the other lanes' can.
             lost = lane.loss is not None and waiting >= OVERFLOW_PENDING_LANE_MAX
-            parts.assignment.hold_back(lane, lost or parts.ordering.waits(lane))
+            if (crowded := lane.crowded_by_runs) and not lane.intake_held:
+                extra = {"lane": str(lane.id), "offset": lane.low, "changes": len(lane.runs)}
+                log.warning("intake waits: policies have changed too often while a record stays open", extra=extra)
+            parts.assignment.hold_back(lane, lost or parts.ordering.waits(lane) or crowded)
             pending += waiting if lane.loss is None else 0
         pending += parts.actions.count + parts.ordering.count
         share = max(

@@ -26,6 +26,7 @@ from sidecar.record import OFFSET_MAX, Departure, Held, LaneId, Position, Window
 from sidecar.wheel import Wheel
 
 TRIM_BYTES: Final = 1 << 16  # how many done bytes below L may stay before they are cut off
+RUNS_MAX: Final = 8_192  # of the policy table, above L: each block has them all
 NOT_DECIDED: Final = 0  # in a block's runs, in place of a table version: from here on nothing was read
 NOWHERE: Final = Position(-1, -1)
 NEVER: Final = Position(OFFSET_MAX, OFFSET_MAX)
@@ -77,7 +78,7 @@ class Lane:
     tidy_asked: bool = False
     loss: Loss | None = None  # Redis lacks something: no puts, no promotion until it is rebuilt
     source_partitions: int = 0  # how many the source had when it was new to the group; 0: not known
-    intake_held: bool = False  # intake of this lane waits for its rebuild
+    intake_held: bool = False  # intake of this lane waits: for its rebuild, its order, or L
     topic_id: str = ""  # Kafka's id of the source: a topic created anew under the same name is another one
     accepted: int = 0
     settled_count: int = 0
@@ -160,6 +161,14 @@ class Lane:
         """Records that this lane holds, counted from its marks: open offsets that were read, and the overflow's."""
         read_to = min(self.next - self.base, len(self.done))
         return self.done.count(0, self.low - self.base, read_to) + self.overflow_held
+
+    @property
+    def crowded_by_runs(self) -> bool:
+        """So many tables have decided what is open here that no other may: intake waits until L has passed some.
+
+        Not before all that was read before a crash is read again: L passes nothing of it until then.
+        """
+        return len(self.runs) >= RUNS_MAX and self.next >= self.recovered_until
 
     @property
     def on_the_way(self) -> int:

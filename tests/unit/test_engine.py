@@ -115,6 +115,27 @@ def test_intake_pauses_at_the_limit_and_goes_on_below_it() -> None:
     assert not bench.replica.assignment.paused
 
 
+@pytest.mark.parametrize("crash", [False, True])
+def test_intake_waits_while_too_many_tables_have_decided_what_is_open(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, crash: bool
+) -> None:
+    """Each block has them all."""
+    monkeypatch.setattr("sidecar.lane.RUNS_MAX", 3)
+    bench.send(b"open", 1_500)
+    bench.step()
+    for version in range(2, 8):
+        bench.tables[version] = bench.replica.engine.table = rulebook(version, "1s")
+        bench.send(b"%d" % version, 1_600)
+        bench.run(100)
+    assert (len(bench.lane.runs), bench.lane.next, bench.lane.intake_held) == (3, 3, True)
+    if crash:
+        bench.restart()
+    bench.wait_until(lambda: len(bench.values("mail")) == 7)
+    assert {*bench.values("mail")} == {b"open", *(b"%d" % version for version in range(2, 8))}
+    bench.run(200)
+    assert not bench.lane.intake_held
+
+
 def test_a_clean_end_commits_everything(bench: Bench) -> None:
     bench.send(b"one", 100)
     bench.send(b"far", 60_000)

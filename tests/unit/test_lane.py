@@ -3,7 +3,7 @@
 import pytest
 
 from sidecar.change import ChangeBlock, LedgerMark
-from sidecar.lane import NEVER, NOWHERE, Lane
+from sidecar.lane import NEVER, NOWHERE, RUNS_MAX, Lane
 from sidecar.order import Order
 from sidecar.record import Held, LaneId, Position
 from sidecar.wheel import Wheel
@@ -31,6 +31,15 @@ def lane_fixture() -> Lane:
 def test_an_acknowledged_change_takes_its_records_off_the_source(lane: Lane) -> None:
     lane.applied(change(1, held(0, 50), held(1, 60)))
     assert (lane.advance_low(), lane.overflow_held, lane.acknowledged, lane.imbalance) == (2, 2, 1, 0)
+
+
+def test_intake_waits_for_l_only_when_all_is_read_again_that_was_read_before_a_crash(lane: Lane) -> None:
+    """L passes nothing of it until then."""
+    lane.runs = [(number, number) for number in range(RUNS_MAX)]
+    lane.recovered_until = 11
+    assert not lane.crowded_by_runs
+    lane.accept(10)
+    assert lane.crowded_by_runs
 
 
 def test_an_overtaken_record_keeps_its_offset_open_and_its_copy_is_skipped(lane: Lane) -> None:
