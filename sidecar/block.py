@@ -57,10 +57,12 @@ __all__ = [
     "LedgerFormatError",
     "NewerLedgerFormatError",
     "Settled",
+    "body_of",
     "decode",
     "encode",
     "lane_key",
     "ledger_partition",
+    "pack_frame",
 ]
 
 _FIXED: Final = struct.Struct("<7qi11I")
@@ -100,6 +102,11 @@ def encode(block: Block) -> bytes:
     Raises ValueError for what could not be read back: columns of unequal length, offsets out of order,
     numbers over 64 bits, more than RECORDS_MAX records or 16 MiB unpacked. These are bugs of the caller.
     """
+    return pack_frame(body_of(block))
+
+
+def body_of(block: Block) -> bytes:
+    """The block before it is compressed, without its frame (`pack_frame`). Raises ValueError as `encode`."""
     try:
         body = b"".join((_fixed_part(block), *_head_columns(block), *_settled_columns(block.settled)))
         for entries in (block.entries, block.carried):
@@ -108,7 +115,7 @@ def encode(block: Block) -> bytes:
         body += _pack_sparse(block.settled.related, pack_numbers)
     except (struct.error, OverflowError) as error:
         raise ValueError(f"a number out of range: {error}") from error
-    return pack_frame(body)
+    return body
 
 
 def _fixed_part(block: Block) -> bytes:

@@ -33,6 +33,7 @@ from sidecar.config_values import (
 )
 
 EMBEDDED_JAVA: Final = "embedded-java"
+MESSAGE_BYTES_MIN: Final = 1_000_000  # what tickover writes to its own topics fits into it; librdkafka's default
 
 __all__ = ["ConfigError", "Settings", "load_settings"]
 
@@ -107,6 +108,14 @@ class KafkaSettings(Section):
     def _classic_group(self) -> Self:
         if str(self.client.get("group.protocol", "classic")).lower() != "classic":
             raise ValueError("only the classic group protocol is supported: leave group.protocol out of kafka.client")
+        return self
+
+    @model_validator(mode="after")
+    def _room_for_records(self) -> Self:
+        size = str(self.client.get("message.max.bytes", ""))
+        if size.isdigit() and int(size) < MESSAGE_BYTES_MIN:
+            what = "for the ledger and other topics of tickover's own; batches are limited by batch.size"
+            raise ValueError(f"message.max.bytes of kafka.client must be {MESSAGE_BYTES_MIN} or more, {what}")
         return self
 
 

@@ -6,7 +6,6 @@ And what becomes of them: facts, or news again.
 from collections.abc import Iterable
 from functools import partial
 
-from sidecar.block import encode
 from sidecar.departure import OF_RECORDS, TRANSACTION_FAILED
 from sidecar.lane import Lane
 from sidecar.ledger import LedgerError, LedgerTopic
@@ -66,7 +65,7 @@ class Filling:
             raise LedgerError(f"{missing}; `tickover doctor` says more")
         for block in reversed(transaction.blocks):
             if block.error is not None and block.error.name() in OF_RECORDS:
-                raise LedgerError(f"the ledger refused a block of {block.lane.id}: {block.error}")
+                raise self._ledger.refused(block.lane.id, block.error)
             restore_sealed(block.lane, block.seal)
         for lane, _ in transaction.states:
             lane.uncommitted = True
@@ -80,7 +79,7 @@ class Filling:
             transaction.states.append((lane, commit_state(lane, lane.overflow_sealed, self._ledger)))
 
     def _seal(self, transaction: Transaction, lane: Lane, now_ms: int) -> None:
-        seal = seal_of(lane, now_ms, self._ledger.group)
+        seal = seal_of(lane, now_ms, self._ledger)
         block = SealedBlock(lane, seal, self._time.boot_ms)
         self._write(transaction, block)
         transaction.blocks.append(block)
@@ -90,7 +89,7 @@ class Filling:
     def _write(self, transaction: Transaction, block: SealedBlock) -> None:
         """Produce one block; where the producer has no room, the committer does once it has."""
         output, lane = transaction.output, block.lane
-        block.send = partial(self._ledger.append, lane=lane.id, block=encode(block.seal.block), report=block.report)
+        block.send = partial(self._ledger.append, lane=lane.id, block=block.seal.value, report=block.report)
         if transaction.failed or any(not other.sent for other in transaction.blocks):
             return  # blocks stay in their order
         try:
@@ -100,5 +99,5 @@ class Filling:
             pass
         except output.refused as error:
             if error.args[0].name() not in TRANSACTION_FAILED:
-                raise LedgerError(f"the ledger refused a block of {lane.id}: {error.args[0].str()}") from error
+                raise self._ledger.refused(lane.id, error.args[0]) from error
             transaction.failed = True

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from sidecar.ledger import MESSAGE_BYTES_MAX
 from sidecar.ports import NO_ANSWER
 
 log = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ _CONSUMER_FIXED: Final = {
 _PRODUCER_DEFAULTS: Final = {
     "linger.ms": "5",
     "batch.size": "1000000",
-    "message.max.bytes": "1048588",  # what a broker takes by default: the client's own default is less
+    "message.max.bytes": str(MESSAGE_BYTES_MAX),  # the client's own default is less
     "queue.buffering.max.messages": "1000000",
     "queue.buffering.max.kbytes": "1048576",
     "compression.type": "lz4",

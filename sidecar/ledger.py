@@ -5,7 +5,7 @@ The codec of what is written is `block.py`; what a recovery makes of it is `reco
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from sidecar.block import lane_key, ledger_partition
 from sidecar.ports import DeliveryReport, Output
@@ -13,6 +13,11 @@ from sidecar.record import Headers, LaneId
 
 NO_HEADERS: Final[Headers] = []
 WhenLost = Literal["refuse", "continue"]
+MESSAGE_BYTES_MAX: Final = 1_048_588  # what brokers take by default, and what our producer sends
+BLOCK_BYTES_MAX: Final = 512 << 10
+"""Of a block before it is compressed. One that is written again may have 64 KiB more: the runs of policies since then
+(`lane.RUNS_MAX`, 8 bytes each). So each fits into what brokers take by default, whatever ids and topics users have.
+"""
 
 
 class LedgerError(Exception):
@@ -40,10 +45,18 @@ class LedgerTopic:
     group: str  # whose ledger it is
     id: str = ""  # Kafka's id of the topic; "" where brokers have none
     when_lost: WhenLost = "refuse"
+    block_bytes_max: int = BLOCK_BYTES_MAX
 
     def partition_of(self, lane: LaneId) -> int:
         """The ledger partition that holds this lane's blocks."""
         return ledger_partition(lane.topic, lane.partition, self.partitions)
+
+    def refused(self, lane: LaneId, error: Any) -> LedgerError:
+        """What to end with when the brokers, or the client, don't take a block of this lane."""
+        words = f"the ledger refused a block of {lane}: {error.str()}"
+        if error.name() == "MSG_SIZE_TOO_LARGE":
+            words += f"; set max.message.bytes of topic {self.name} to {MESSAGE_BYTES_MAX} or more"
+        return LedgerError(words)
 
     def append(self, output: Output, lane: LaneId, block: bytes, report: DeliveryReport) -> None:
         """Produce one encoded block. Raises BufferError when the producer's queue is full."""

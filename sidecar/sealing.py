@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate, compress
 from operator import attrgetter, itemgetter
-from typing import Final
+from typing import Any, Final, NamedTuple
 
-from sidecar.block import PROMOTED, STRUCK, Block, Entries, Settled
+from sidecar.block import PROMOTED, STRUCK, Block, Entries, Settled, body_of, pack_frame
 from sidecar.change import ChangeBlock, LedgerMark
 from sidecar.commit import CommitState
 from sidecar.lane import NEVER, NOT_DECIDED, NOWHERE, Lane
@@ -22,7 +22,7 @@ from sidecar.record import NEVER_HELD, Departure, Held, Outcome, Position, Struc
 from sidecar.tally import Tally
 
 SETTLED_PER_BLOCK_MAX: Final = 20_000
-SETTLED_WITH_IDS_MAX: Final = 500  # an id may have 1,024 bytes, and a block must fit into a Kafka record
+SETTLED_WITH_IDS_MAX: Final = 500  # an id may have 1,024 bytes: so many fit, as a rule, with all that is beside them
 ENTRIES_PER_BLOCK_MAX: Final = 2_000
 ENTRY_BYTES_PER_BLOCK_MAX: Final = 1 << 20
 
@@ -40,15 +40,30 @@ _trailer: Final = itemgetter(_FIELDS.index("trailer"))
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """A block, and how much of the lane's lists is in it."""
+    """A block, and how much of the lane's lists is in it. `value`: the block encoded."""
 
     block: Block
+    value: bytes
     change: ChangeBlock | None
     emitted: int
     departed: int
     promoted: int  # settled records that were in the overflow's care
     silent: list[Departure]  # of the departed, those that nothing is produced for
     left: Left  # what of its settled records policies with a quota held
+
+
+class _Rows(NamedTuple):
+    """What of a lane's lists goes into one block. `again`: the change block that is written again, whole."""
+
+    again: ChangeBlock | None
+    batch: list[Held]
+    departed: list[Departure]
+    puts: list[Held]
+
+    @property
+    def divisible(self) -> bool:
+        """A smaller block can be made of some of them."""
+        return self.again is None and max(len(self.batch), len(self.departed), len(self.puts)) > 1
 
 
 def unsealed(lane: Lane) -> ChangeBlock | None:
@@ -69,23 +84,53 @@ def probe_clock(lanes: Iterable[Lane], time: Time) -> None:
             break
 
 
-def seal_of(lane: Lane, now_ms: int, group: str) -> Seal:
-    """The lane's next block. The lane stays as it is until `take_sealed`; only the order of its puts may change."""
+def seal_of(lane: Lane, now_ms: int, ledger: LedgerTopic) -> Seal:
+    """The lane's next block, of as much as `ledger.block_bytes_max` allows.
+
+    The lane stays as it is until `take_sealed`; only the order of its puts may change.
+    """
+    lane.puts.sort(key=_offset_of_held)  # almost always sorted already: only what waited for its target isn't
+    halvings = 0
+    while True:
+        rows = _rows(lane, halvings)
+        block, change, promoted = _block(lane, rows, now_ms, ledger.group)
+        body = body_of(block)
+        excess = len(body) // ledger.block_bytes_max
+        if not excess or not rows.divisible:
+            break
+        halvings += excess.bit_length()
+    silent = [departure for departure in rows.departed if not departure.topic]
+    left = _left(rows.batch, rows.departed) if lane.quota is not None else []
+    return Seal(block, pack_frame(body), change, len(rows.batch), len(rows.departed), promoted, silent, left)
+
+
+def _rows(lane: Lane, halvings: int) -> _Rows:
+    """What the next block may say: of each list as much as a block may have, halved so often, but one at least."""
     again = unsealed(lane)
-    # A record that was moved must not be settled, or put, in a block before the one that says so.
-    crowded = len(lane.departed) > SETTLED_WITH_IDS_MAX
-    # A record of a change that is written again may have overtaken it: its entry stands before its settlement.
-    batch = [] if again or crowded else lane.settled[:SETTLED_PER_BLOCK_MAX]
+    if again:
+        # A record of a change that is written again may have overtaken it: its entry stands before its settlement.
+        return _Rows(again, [], [], list(again.records.values()))
+    departed = _halved(lane.departed[:SETTLED_WITH_IDS_MAX], halvings)
+    if len(departed) < len(lane.departed):
+        # A record that was moved must not be settled, or put, in a block before the one that says so.
+        return _Rows(None, [], departed, [])
+    batch = lane.settled[:SETTLED_PER_BLOCK_MAX]
     if any(map(_trailer, batch)):
         batch = batch[:SETTLED_WITH_IDS_MAX]
-    departed = [] if again else lane.departed[:SETTLED_WITH_IDS_MAX]
-    lane.puts.sort(key=_offset_of_held)  # almost always sorted already: only what waited for its target isn't
-    puts = list(again.records.values()) if again else [] if crowded else _bounded(lane.puts)
-    settled = settled_columns(lane, batch, departed)
+    return _Rows(None, _halved(batch, halvings), departed, _halved(_bounded(lane.puts), halvings))
+
+
+def _halved(rows: list[Any], halvings: int) -> list[Any]:
+    return rows[: max(len(rows) >> halvings, 1)] if halvings else rows
+
+
+def _block(lane: Lane, rows: _Rows, now_ms: int, group: str) -> tuple[Block, ChangeBlock | None, int]:
+    """These rows as a block, its change, and how many of its settled records were in the overflow's care."""
+    settled = settled_columns(lane, rows.batch, rows.departed)
     promoted = sum(map(lane.in_care, settled.offsets)) if any(settled.in_overflow) else 0
     struck = struck_out(settled) if lane.struck else []
-    change = again or (_change_block(lane.number + 1, puts, struck) if puts or struck else None)
-    carried = sorted((d.carried for d in departed if d.carried is not None), key=_offset_of_held)
+    change = rows.again or (_change_block(lane.number + 1, rows.puts, struck) if rows.puts or struck else None)
+    carried = sorted((d.carried for d in rows.departed if d.carried is not None), key=_offset_of_held)
     block = Block(
         group=group,
         topic=lane.id.topic,
@@ -99,12 +144,10 @@ def seal_of(lane: Lane, now_ms: int, group: str) -> Seal:
         runs=(*lane.runs, (max(lane.next, lane.recovered_until), NOT_DECIDED)),
         number=change.number if change else 0,
         settled=settled,
-        entries=entry_columns(puts),
+        entries=entry_columns(rows.puts),
         carried=entry_columns(carried),
     )
-    silent = [departure for departure in departed if not departure.topic]
-    left = _left(batch, departed) if lane.quota is not None else []
-    return Seal(block, change, len(batch), len(departed), promoted, silent, left)
+    return block, change, promoted
 
 
 def _left(batch: list[Held], departed: list[Departure]) -> Left:

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Sequence
 from math import inf
 from typing import Any, Final, Protocol
 
-from sidecar.block import encode
 from sidecar.commit import encode_metadata
 from sidecar.fitting import MOST
 from sidecar.generation import Generation, Refusals, refusal
@@ -94,19 +93,19 @@ class BlockReport:
 
     __slots__ = ("bytes", "lane", "owner", "records", "seal", "sent_boot_ms")
 
-    def __init__(self, owner: "AtLeastOnce", lane: Lane, seal: Seal, size: int) -> None:
+    def __init__(self, owner: "AtLeastOnce", lane: Lane, seal: Seal) -> None:
         self.owner = owner
         self.lane = lane
         self.seal = seal
         self.records = seal.emitted + seal.departed
-        self.bytes = size
+        self.bytes = len(seal.value)
         self.sent_boot_ms = owner.time.boot_ms()
 
     def report(self, error: Any, message: Any) -> None:
         """Delivery report of the block."""
         error = refusal(error, message)
         if error is not None:
-            self.owner.failure = LedgerError(f"the ledger refused a block of {self.lane.id}: {error.str()}")
+            self.owner.refused(self, error)
             return
         self.owner.time.observe(self.sent_boot_ms, message.timestamp()[1], self.owner.time.boot_ms())
         self.owner.acknowledged(self)
@@ -225,6 +224,10 @@ class AtLeastOnce:
         self._unwritten -= report.records
         self._unwritten_bytes -= report.bytes
 
+    def refused(self, report: BlockReport, error: Any) -> None:
+        """The ledger will never have this block: the next step raises that."""
+        self.failure = self._ledger.refused(report.lane.id, error)
+
     def _collect(self) -> None:
         """Give the records of acknowledged generations to their lanes."""
         for generation in self._closed.completed(self.time.monotonic_s()):
@@ -244,10 +247,9 @@ class AtLeastOnce:
 
     def _seal(self, lane: Lane, now_ms: int) -> None:
         """Produce one block; the lane's lists lose what is in it only when the producer has taken it."""
-        seal = seal_of(lane, now_ms, self._ledger.group)
-        block = encode(seal.block)
-        report = BlockReport(self, lane, seal, len(block))
-        self._ledger.append(self._outputs[0], lane.id, block, report.report)
+        seal = seal_of(lane, now_ms, self._ledger)
+        report = BlockReport(self, lane, seal)
+        self._ledger.append(self._outputs[0], lane.id, seal.value, report.report)
         self.waiting[report] = None
         self._unwritten += report.records
         self._unwritten_bytes += report.bytes

@@ -1,7 +1,9 @@
 """Cancel, reschedule, fire and replace on a real Kafka and Redis: in memory, in the overflow, and over crashes."""
 
+from base64 import urlsafe_b64encode
 from collections import Counter
 from itertools import count
+from random import randbytes
 
 import pytest
 from confluent_kafka import Message
@@ -25,6 +27,7 @@ WAIT_S = 120.0
 HORIZON = "2m"
 NEAR, FAR = b"100s", b"30m"  # in memory, and in Redis; too long for either to leave before it is acted on
 MESSAGES = 60
+LONG_IDS = 2_000
 UNDECIDED = (202, 503)  # a receipt or a look-up took too long: right, and no answer yet
 Rows = dict[int | None, tuple[Outcome, int | None]]
 ID, DELAY, ACTION = "tickover-id", "tickover-delay", "tickover-action"
@@ -249,4 +252,27 @@ def test_over_kills_and_a_wiped_redis_each_message_is_cancelled_or_emitted(new_s
             if number % 4 == 1:
                 assert due_ms == controls[number].timestamp()[1] + 5_000
     assert sidecar.stats()["ledger_imbalance"] == 0
+    assert sidecar.stop() == 0
+
+
+def test_ids_as_long_as_may_be_by_the_thousand_fit_into_a_ledger_as_brokers_make_it(new_site: NewSite) -> None:
+    """All of them are moved, and put to Redis, in one settle interval: blocks are as large as they can be."""
+    site = new_site()
+    site.kafka.create_topic(f"tickover.{site.group}.ledger", 1, message_timestamp_type="LogAppendTime")
+    site.topic("delays")
+    site.target("mail")
+    site.policies(POLICIES)
+    ids = [urlsafe_b64encode(randbytes(768)) for _ in range(LONG_IDS)]
+
+    def send_all(*more: tuple[str, bytes]) -> list[Message]:
+        return site.kafka.produce(site.name("delays"), [(b"key", b"", [(ID, one), *more], 0, 0) for one in ids])
+
+    held = send_all((DELAY, FAR))
+    moves = send_all((ACTION, b"reschedule"), (DELAY, FAR))
+    sidecar = site.sidecar(HORIZON=HORIZON, SETTLE_INTERVAL_MS="100", INTAKE__BATCH="10000").start()
+    wait_settled(site, sidecar, *held)
+    cancels = send_all((ACTION, b"cancel"))
+    found = wait_settled(site, sidecar, *moves, *cancels)
+    assert [found[report.offset()] for report in held] == [(Outcome.MOVED, report.offset()) for report in moves]
+    assert [found[report.offset()] for report in moves] == [(Outcome.CANCELLED, report.offset()) for report in cancels]
     assert sidecar.stop() == 0

@@ -194,6 +194,7 @@ def test_settings_of_redis_that_cannot_be_meant(redis: dict[str, str], says: str
         ("TICKOVER_REDIS__PASSWORD_FILE", "/does/not/exist", "No such file"),
         ("TICKOVER_KAFKA__CLIENT__BOOTSTRAP_SERVERS", "x", "kafka.bootstrap_servers"),
         ("TICKOVER_KAFKA__CLIENT__GROUP_PROTOCOL", "Consumer", "only the classic group protocol"),
+        ("TICKOVER_KAFKA__CLIENT__MESSAGE_MAX_BYTES", "999999", "must be 1000000 or more, for the ledger"),
         ("TICKOVER_LOG__FORMAT", "xml", "'json' or 'text'"),
     ],
 )

@@ -83,7 +83,7 @@ def test_a_refused_block_ends_the_engine(bench: Bench) -> None:
 
     bench.replica.output.produce = refuse_blocks  # type: ignore[method-assign]
     bench.send(b"v", 0)
-    with pytest.raises(LedgerError, match="refused"):
+    with pytest.raises(LedgerError, match=f"refused.* set max.message.bytes of topic {LEDGER.name} to 1048588"):
         bench.run(300)
 
 
