@@ -11,6 +11,7 @@ from policies.topic import TOPIC_SETTINGS
 from sidecar.config import Settings
 from sidecar.doctor_facts import Cluster, TopicFacts
 from sidecar.finding import Finding, Severity
+from sidecar.ledger import MESSAGE_BYTES_MAX
 from sidecar.retention import ledger_retention_ms, longest_hold_ms
 from sidecar.topics import (
     CHANGES_PARTITIONS,
@@ -79,16 +80,23 @@ def _ledger(cluster: Cluster, settings: Settings, policies: Sequence[Policy]) ->
         problems.append(
             Finding(Severity.WARNING, part, f"{what} is not expendable", cluster.alter(name, "retention.bytes=-1"))
         )
-    bytes_max, bytes_wanted = facts.number("max.message.bytes"), ledger_config(wanted_ms)["max.message.bytes"]
-    if bytes_max is not None and bytes_max < int(bytes_wanted):
-        what = f"max.message.bytes is {bytes_max}, wanted is {bytes_wanted}: a large block would be refused"
-        fix = cluster.alter(name, f"max.message.bytes={bytes_wanted}")
-        problems.append(Finding(Severity.WARNING, part, what, fix))
+    batch_bytes = int(settings.kafka.client_properties().get("batch.size", 0))
+    batch_bytes_max = min(batch_bytes, cluster.producer_bytes_max)  # several blocks may share a batch
+    problems += _too_small(cluster, name, part, max(batch_bytes_max, MESSAGE_BYTES_MAX))
     if facts.config.get("message.timestamp.type", "LogAppendTime") != "LogAppendTime":
         what = "message.timestamp.type is not LogAppendTime, so this clock cannot be compared with the broker's"
         fix = cluster.alter(name, "message.timestamp.type=LogAppendTime")
         problems.append(Finding(Severity.WARNING, part, what, fix))
     yield from problems or [Finding(Severity.OK, part, f"{facts.partitions} partitions, settings as wanted")]
+
+
+def _too_small(cluster: Cluster, name: str, part: str, bytes_wanted: int = MESSAGE_BYTES_MAX) -> Iterator[Finding]:
+    """What tickover writes to its own topics is bounded: all of it fits, where brokers take what they do by default."""
+    bytes_max = cluster.topics[name].number("max.message.bytes")
+    if bytes_max is not None and bytes_max < bytes_wanted:
+        what = f"max.message.bytes is {bytes_max}, wanted is {bytes_wanted}: a large record would be refused"
+        fix = cluster.alter(name, f"max.message.bytes={bytes_wanted}")
+        yield Finding(Severity.WARNING, part, what, fix)
 
 
 def _policy_topic(cluster: Cluster, settings: Settings) -> Iterator[Finding]:
@@ -104,6 +112,7 @@ def _policy_topic(cluster: Cluster, settings: Settings) -> Iterator[Finding]:
         what = f"{facts.partitions} partitions, of which only the first is used"
         fix = "write to it through tickover only, or name a new one with policies.topic"
         problems.append(Finding(Severity.WARNING, part, what, fix))
+    problems += _too_small(cluster, name, part)
     for setting in ("retention.ms", "retention.bytes"):
         if (facts.number(setting) or -1) != -1:
             what = f"{setting} is {facts.number(setting)}: in the end the policies would be lost"
@@ -125,6 +134,7 @@ def _kept(
         yield Finding(Severity.ERROR, part, what, cluster.alter(name, "cleanup.policy=compact"))
         return
     faults = [] if meant else [*_internal(cluster, name, part, facts), *_kept_too_shortly(cluster, name, part, config)]
+    faults += _too_small(cluster, name, part)
     if facts.partitions < partitions:
         fix = f"kafka-topics.sh --bootstrap-server {cluster.bootstrap} --alter --topic {name} --partitions {partitions}"
         faults.append(Finding(Severity.ERROR, part, f"has {facts.partitions} partition, wanted are {partitions}", fix))

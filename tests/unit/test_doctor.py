@@ -166,10 +166,19 @@ def test_topics_to_be_made_get_the_replicas_of_the_ledger() -> None:
             "retention.bytes=-1",
         ),
         (
-            facts("tickover.tickover.ledger", max_message_bytes="1048588"),
+            facts("tickover.tickover.ledger", max_message_bytes="1000000"),
             Severity.WARNING,
-            "max.message.bytes is 1048588, wanted is 10485760",
-            "--add-config max.message.bytes=10485760",
+            "max.message.bytes is 1000000, wanted is 1048588: a large record would be refused",
+            "--add-config max.message.bytes=1048588",
+        ),
+        *(
+            (
+                facts(name, max_message_bytes="500000"),
+                Severity.WARNING,
+                "max.message.bytes is 500000, wanted is 1048588",
+                f"--entity-name {name} --add-config max.message.bytes=1048588",
+            )
+            for name in ("tickover.policies", "tickover.quarantine", "tickover.tickover.changes")
         ),
         ({"tickover.policies": TopicFacts(3, 3, FOREVER)}, Severity.WARNING, "3 partitions", "policies.topic"),
         (
@@ -250,6 +259,14 @@ def test_larger_records_than_the_producer_sends() -> None:
     [finding] = judge({}, producer_bytes_max=500_000)[:1]
     assert "larger ones are quarantined by reference" in finding.what
     assert finding.fix == "TICKOVER_KAFKA__CLIENT__MESSAGE_MAX_BYTES=1048588"
+
+
+def test_a_ledger_that_takes_a_block_and_not_a_batch_of_them() -> None:
+    ledger = facts("tickover.tickover.ledger", max_message_bytes="1048588")
+    assert judge(ledger) == []
+    large = Settings.model_validate({"kafka": {"client": {"batch.size": "5000000", "message.max.bytes": "5000000"}}})
+    [finding] = judge(ledger, large, producer_bytes_max=5_000_000)
+    assert "max.message.bytes is 1048588, wanted is 5000000" in finding.what
 
 
 def test_sources_without_a_policy_and_internal_topics() -> None:
