@@ -205,6 +205,9 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "struck records are counted as promoted": Mutant(
         "lane.py", "                elif offset in struck:\n                    self.overflow_held -= 1\n", ""
     ),
+    "a block may be as large as it likes": Mutant(
+        "sealing.py", "        if not excess or not rows.divisible:\n", "        if True:\n"
+    ),
     # --- recovery -----------------------------------------------------------------------------------------------
     "recovery forgets what W has passed and the wheel held": Mutant(
         "recovery.py",

@@ -11,6 +11,7 @@ from random import Random
 from typing import NamedTuple
 
 from sidecar.ledger import LedgerError, LedgerRecord, LedgerUnavailable
+from sidecar.frame import unpack_frame
 from sidecar.partitioner import partition_of
 from sidecar.ports import DeliveryReport, SourceRecord
 from sidecar.record import Headers, LaneId
@@ -146,6 +147,7 @@ class Broker:
         self.short: set[str | tuple[str, int]] = set()
         self.listeners: list[Callable[[FakeRecord], None]] = []
         self._created: Counter[str] = Counter()
+        self.block_bytes_max = 1_000_000  # of a ledger block before it is compressed
 
     def create(self, topic: str, partitions: int) -> None:
         """A topic, or another one of the same name."""
@@ -242,8 +244,11 @@ class FakeOutput:
         if self.under_way >= self._queue_max:
             raise BufferError("queue full")
         count = self._broker.partition_count(topic)
-        size = 0 if self._is_ledger(topic) else len(value or b"")
-        if size > 2 * VALUE_BYTES_MAX:
+        if self._is_ledger(topic):
+            too_large = len(unpack_frame(value)[1]) > self._broker.block_bytes_max
+        else:
+            too_large = len(value or b"") > 2 * VALUE_BYTES_MAX
+        if too_large:
             raise Refused(FakeError("MSG_SIZE_TOO_LARGE"))
         if not count or partition >= count:
             raise Refused(FakeError("_UNKNOWN_TOPIC" if not count else "_UNKNOWN_PARTITION"))

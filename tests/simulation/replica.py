@@ -50,6 +50,7 @@ class Surroundings:
     rng: Random
     coordinator: Coordinator | None = None  # of transactions; without one: at least once
     trouble: Callable[[], str] = str
+    ledger: LedgerTopic = LEDGER
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +121,10 @@ class Replica:
         refusals = self.emitter.returned
         if transactional:
             producers = Producers(shared, root, shape.queue_max, self.fate, self.executors[4])
-            self.settlement = ExactlyOnce(producers, self.intake, LEDGER, refusals, tally, time)
+            self.settlement = ExactlyOnce(producers, self.intake, shared.ledger, refusals, tally, time)
         else:
             outputs = (self.output, self.lone_output)
-            self.settlement = AtLeastOnce(outputs, self.intake, LEDGER, refusals, tally, time)
+            self.settlement = AtLeastOnce(outputs, self.intake, shared.ledger, refusals, tally, time)
         self.emitter.settlement = self.settlement
         self.worker = OverflowWorker(shared.overflow, shape.horizon_ms, self.emitter.to_wheel, self.executors[1])
         recovery = RecoveryWorker(

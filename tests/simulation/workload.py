@@ -14,6 +14,7 @@ SOURCES = (DELAYED, RETRIED)
 TARGETS = ("mail-a", "mail-b", "orders", "orders-dlq", "reminders-dlq")
 QUARANTINE = "tickover.quarantine"
 SERIAL = "serial"
+LONG_ID_BYTES = 240  # of every other id
 ORDERS: Final[tuple[Any, ...]] = (
     None,
     "key",
@@ -131,7 +132,7 @@ class Workload:
         rng = self._rng
         number = rng.choice((rng.randint(0, 8), rng.randint(0, 8), self._serial))
         key = b"key%d" % rng.choice((number % 3, number % 3, rng.randint(0, 2)))
-        identity = ("tickover-id", b"id%d" % number)
+        identity = ("tickover-id", b"id%d" % number + b"long" * (number % 2 * LONG_ID_BYTES // 4))
         if rng.random() < 0.6:
             return [*headers, identity], key
         action = rng.choice((b"cancel", b"reschedule", b"reschedule", b"fire"))

@@ -1,7 +1,7 @@
 """A run: users, replicas, an overflow that comes and goes, crashes, rebalances; the seed decides everything."""
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
@@ -17,6 +17,8 @@ from tests.simulation.oracle import Oracle
 from tests.simulation.replica import LEDGER, Replica, Shape, Surroundings
 from tests.simulation.workload import ORDERS, QUARANTINE, SOURCES, TARGETS, Workload, rulebook
 
+BLOCK_BYTES_MAX = 2_000  # so small that a few long ids fill a block
+RUNS_BYTES_MAX = 500  # that a change which is written again may have more
 CALM_STEPS_MAX = 4_000
 QUOTAS: Final[tuple[dict[str, int] | None, ...]] = (None, {"records": 6}, {"bytes": 3_000}, {"records": 40})
 TIDY_STEPS = 10
@@ -47,6 +49,7 @@ class World:
         self._quota = QUOTAS[seed % len(QUOTAS)]
         self.tables: dict[int, PolicyTable] = {1: rulebook(1, self.order, self._limits, self._quota)}
         self.broker = Broker(self.clock)
+        self.broker.block_bytes_max = BLOCK_BYTES_MAX + RUNS_BYTES_MAX
         for topic in SOURCES:
             self.broker.create(topic, rng.randint(1, 2))
         for topic in TARGETS:
@@ -75,7 +78,7 @@ class World:
             self.group.unstable = self.coordinator.unstable
         self.shared = Surroundings(
             self.broker, self.group, self.overflow, self.tables.__getitem__, self._delay_ms, rng, self.coordinator,
-            self._trouble,
+            self._trouble, replace(LEDGER, block_bytes_max=BLOCK_BYTES_MAX),
         )  # fmt: skip
         self._roots: list[str] = []  # of replicas that are gone
         self._roots_used = 0
