@@ -25,7 +25,7 @@ from sidecar.record import LaneId
 
 PAGE_MAX: Final = 1_000
 PAGE_MIN: Final = 50  # while a replica hasn't answered in time, less and less is asked for
-PENDING_BYTES_MAX: Final = 256 << 10  # of messages in one batch, as they are written down
+PENDING_BYTES_MAX: Final = 256 << 10  # of messages in one batch, as they are written down: receipts have three times that
 HEARTBEAT_S: Final = 3.0
 PAUSE_S: Final = 0.02  # while the pace allows nothing
 AGAIN_S: Final = 0.5  # while not every partition can be asked
@@ -254,7 +254,7 @@ def _fitting(items: Sequence[Item]) -> int:
     """How many of them may be pending together: at least one."""
     size = 0
     for count, item in enumerate(items):
-        size += len(item.model_dump_json())
+        size += len(item.model_dump_json().encode())
         if size > PENDING_BYTES_MAX and count:
             return count
     return len(items)

@@ -1,6 +1,6 @@
 """Parts of changes: what Kafka's reports mean, receipts as they are kept, waiting for many lines of the ledger."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -8,14 +8,22 @@ from confluent_kafka import KafkaError
 
 from api.receipt import LedgerPlace
 from api.receipts import Receipts
+from policies.model import Policy, Versioned
+from policies.table import PolicyTable
 from sidecar.changes import receipt_log
+from sidecar.changes.changes import Wanted
 from sidecar.changes.controls import Courier
-from sidecar.changes.plan import Item
-from sidecar.changes.receipt_log import Place, ReceiptLog, batch, receipts_of
+from sidecar.changes.plan import Item, Selection, When
+from sidecar.changes.receipt_log import Batch, Place, ReceiptLog, batch, receipts_of
+from sidecar.changes.work import PENDING_BYTES_MAX
+from sidecar.config import MESSAGE_BYTES_MIN
 from sidecar.jobs.reader import LogUnavailable
-from sidecar.record import Outcome
+from sidecar.record import LaneId, Outcome
+from tests.unit.change_world import NOW_MS, MemoryChanges, MemoryJobs
 from tests.unit.test_receipts import block, settled
 
+MESSAGES = 900
+OVERHEAD = 8 << 10  # of a record and its batch
 ITEM = Item(id="a", topic="t", partition=2, offset=7, due_ms=5, target="mail", policy="p@1")
 
 
@@ -138,3 +146,31 @@ def test_lines_of_many_records_are_waited_for_together() -> None:
     assert line.outcome is Outcome.EMITTED
     receipts.end()
     assert receipts.outcomes(places[:1], 60.0) == [None]
+
+
+@pytest.mark.parametrize("topic", ["t", "t" * 249])
+@pytest.mark.parametrize("character", ["", "\x01", "é", "😀"])
+def test_progress_and_receipts_fit_into_a_record_whatever_ids_users_have(character: str, topic: str) -> None:
+    """As many in flight as settings allow."""
+    lane = LaneId(topic, 0)
+    everything = Policy.model_validate(
+        {"name": "p", "match": {"topics": ["*"]}, "delay": {}, "target": {"allow": ["*"]}}
+    )
+    table = PolicyTable(1, {"p": Versioned(everything, 1, "me", 0, "api")})
+    world = MemoryChanges(lambda: table, in_flight_max=5_000)
+    world.group.lanes, world.group.next = {lane: {}}, {lane: 0}
+    for number in range(MESSAGES):
+        id = f"{number:04}" + character * (1_020 // max(len(character.encode()), 1))
+        world.group.accept(lane, NOW_MS + number, id, target=topic if number % 2 else "m")
+    sizes: list[int] = []
+
+    def ship(plan_id: str, parcels: Sequence[Batch], progress: Any) -> None:
+        sizes.extend([len(progress.model_dump_json().encode()), *(len(parcel.value) for parcel in parcels)])
+        MemoryJobs.ship(world.jobs, plan_id, parcels, progress)
+
+    world.jobs.ship = ship  # type: ignore[method-assign]
+    plan = world.changes.plan(Wanted("cancel", Selection(), When(), 0, True, "me"))
+    world.changes.run(plan.plan.id, world.changes.get(plan.plan.id).token or "")
+    assert world.changes.get(plan.plan.id).progress.outcomes == {"cancelled": MESSAGES}
+    assert len(world.jobs.receipts()) == MESSAGES
+    assert PENDING_BYTES_MAX / 2 < max(sizes) < MESSAGE_BYTES_MIN - OVERHEAD
