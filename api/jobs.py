@@ -15,6 +15,7 @@ from sidecar.jobs.reader import LogUnavailable
 
 STATUSES: Final = {
     "redrive-not-found": 404,
+    "redrive-too-large": 422,
     "redrive-active": 409,
     "redrive-ended": 409,
     "nothing-to-redrive": 409,
@@ -22,6 +23,7 @@ STATUSES: Final = {
     "too-many-redrives": 409,
     "redrives-busy": 503,
     "change-not-found": 404,
+    "change-too-large": 422,
     "change-active": 409,
     "change-ended": 409,
     "nothing-to-change": 409,

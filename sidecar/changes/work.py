@@ -25,7 +25,7 @@ from sidecar.record import LaneId
 
 PAGE_MAX: Final = 1_000
 PAGE_MIN: Final = 50  # while a replica hasn't answered in time, less and less is asked for
-PENDING_BYTES_MAX: Final = 256 << 10  # of messages in one batch, as they are written down: receipts have three times that
+PENDING_BYTES_MAX: Final = 256 << 10  # of messages in one batch, as they are written down; of receipts it's thrice that
 HEARTBEAT_S: Final = 3.0
 PAUSE_S: Final = 0.02  # while the pace allows nothing
 AGAIN_S: Final = 0.5  # while not every partition can be asked

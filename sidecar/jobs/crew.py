@@ -20,6 +20,7 @@ LEGS_MAX: Final = 4
 BEGIN_S: Final = 20.0
 STOP_S: Final = 5.0
 PLANS_MAX: Final = 1_000
+PLAN_BYTES_MAX: Final = 512 << 10  # it names each partition, and the progress has up to three numbers of each
 
 log = logging.getLogger("tickover.jobs")
 
@@ -114,6 +115,10 @@ class Crew(Generic[AnyJob]):
         if len(self.all()) >= PLANS_MAX:
             detail = f"There are {PLANS_MAX} {self.noun}s; the oldest go after 30 days."
             raise JobRefused(f"too-many-{self.noun}s", detail)
+        size = len(plan.model_dump_json().encode())
+        if size > PLAN_BYTES_MAX:
+            detail = f"It names all its partitions in {size} bytes, and may have {PLAN_BYTES_MAX}: plan topic by topic."
+            raise JobRefused(f"{self.noun}-too-large", detail)
         self.jobs.write_plan(plan)
         self.begin(plan.id, self._go_on(plan.id))
         return self.get(plan.id)

@@ -54,7 +54,7 @@ class Legwork:
         self._here = here
         self._plan: Plan = redrive.plan
         self._progress: Progress = redrive.progress
-        self._sorting = Sorting(redrive.plan, here.versions, here.partitions(), here.own, here.loops_max)
+        self._sorting = Sorting(redrive, here.versions, here.partitions(), here.own, here.loops_max)
         self._waiting: deque[Letter] = deque()
         self._suspects = 0  # of the waiting ones: Kafka has refused some of them
         self._too_large: set[Place] = set()

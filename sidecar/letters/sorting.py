@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from sidecar.letters.destination import BY_REFERENCE, Versions, destination, is_internal, is_quarantined
 from sidecar.letters.letter import Letter, place_of
 from sidecar.letters.lineage import redriven_headers
-from sidecar.letters.plan import TARGETS_MAX, Plan
+from sidecar.letters.plan import TARGETS_MAX, Redrive
 from sidecar.record import SOURCE, Headers
 
 # Why a letter is passed over. What is not in the filter isn't counted.
@@ -44,19 +44,20 @@ class Sorting:
     """The rules of one plan.
 
     `partitions` are those of all topics as they were when this was made. `own` are tickover's own topics: whoever can
-    write dead letters writes their headers, and these must not lead there, nor to Kafka's internal topics.
+    write dead letters writes their headers, and these must not lead there, nor to Kafka's internal topics. The targets
+    of a plan's earlier attempts, which its progress names, count as this one's do.
     """
 
     def __init__(
-        self, plan: Plan, versions: Versions, partitions: Mapping[str, int], own: frozenset[str], loops_max: int
+        self, redrive: Redrive, versions: Versions, partitions: Mapping[str, int], own: frozenset[str], loops_max: int
     ) -> None:
-        self._plan = plan
+        self._plan = redrive.plan
         self._versions = versions
         self._partitions = partitions
         self._own = own
         self._loops_max = loops_max
         self._targets: dict[tuple[str, str, bool], str | None] = {}
-        self._seen: set[str] = set()
+        self._seen = {*redrive.progress.planned.targets, *redrive.progress.tally.targets}
 
     def gone(self, targets: Iterable[str]) -> list[str]:
         """Those of the planned targets that are no more."""

@@ -17,6 +17,7 @@ from sidecar.changes.plan import Item, Selection, When
 from sidecar.changes.receipt_log import Batch, Place, ReceiptLog, batch, receipts_of
 from sidecar.changes.work import PENDING_BYTES_MAX
 from sidecar.config import MESSAGE_BYTES_MIN
+from sidecar.jobs.crew import JobRefused
 from sidecar.jobs.reader import LogUnavailable
 from sidecar.record import LaneId, Outcome
 from tests.unit.change_world import NOW_MS, MemoryChanges, MemoryJobs
@@ -174,3 +175,15 @@ def test_progress_and_receipts_fit_into_a_record_whatever_ids_users_have(charact
     assert world.changes.get(plan.plan.id).progress.outcomes == {"cancelled": MESSAGES}
     assert len(world.jobs.receipts()) == MESSAGES
     assert PENDING_BYTES_MAX / 2 < max(sizes) < MESSAGE_BYTES_MIN - OVERHEAD
+
+
+def test_a_plan_about_more_partitions_than_a_record_can_name_is_refused() -> None:
+    """With what to do; Kafka would refuse it again and again."""
+    world = MemoryChanges()
+    world.group.next = {LaneId("t" * 249, partition): 10**12 for partition in range(2_000)}
+    with pytest.raises(JobRefused, match="may have 524288: plan topic by topic") as refused:
+        world.changes.plan(Wanted("cancel", Selection(), When(), 0, True, "me"))
+    assert refused.value.type == "change-too-large"
+    assert world.jobs.all() == {}
+    world.group.next = {LaneId("t" * 249, partition): 10**12 for partition in range(1_500)}
+    world.changes.plan(Wanted("cancel", Selection(), When(), 0, True, "me"))

@@ -1,11 +1,14 @@
 """The pure parts of a redrive: what is passed over and why, what the topic of redrives says, what a refusal means."""
 
 import json
+from itertools import count
 from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError
 
+from sidecar.config import MESSAGE_BYTES_MIN
+from sidecar.jobs.crew import PLAN_BYTES_MAX
 from sidecar.jobs.job import State, decoded
 from sidecar.jobs.job_log import JobLog
 from sidecar.jobs.shipment import Refused, ShipmentFailed, TakenOver, TargetRefused, _verdict
@@ -72,7 +75,7 @@ def letter(headers: Any, value: bytes | None = b"v") -> Letter:
 )
 def test_what_becomes_of_a_letter(one: Letter, target: str | None, expected: tuple[str, str]) -> None:
     sorting = Sorting(
-        plan(target=target),
+        Redrive(plan=plan(target=target)),
         lambda _: (),
         {"orders": 1, "elsewhere": 1, "orders-dlq": 1, **INNER},
         frozenset({"tickover.policies"}),
@@ -84,14 +87,44 @@ def test_what_becomes_of_a_letter(one: Letter, target: str | None, expected: tup
 
 def test_only_so_many_targets() -> None:
     topics = {f"t{n}": 1 for n in range(TARGETS_MAX + 1)}
-    sorting = Sorting(plan(), lambda _: (), topics, frozenset(), 3)
+    sorting = Sorting(Redrive(plan=plan()), lambda _: (), topics, frozenset(), 3)
     found = [sorting.target(letter(dead(policy=f"p{n}@1", source=f"t{n}-retry/0/1"))) for n in range(TARGETS_MAX + 1)]
     assert [why for _, why in found] == [""] * TARGETS_MAX + ["too_many_targets"]
     assert sorting.gone(["t0", "away"]) == ["away"]
 
 
+def test_the_targets_of_earlier_attempts_count_too() -> None:
+    """Else the progress, which names them all, would grow with each attempt."""
+    planned = Tally(targets={f"t{n}": 1 for n in range(TARGETS_MAX - 1)})
+    before = Redrive(plan=plan(), progress=Progress(planned=planned, tally=Tally(targets={"a": 1})))
+    topics = {**dict.fromkeys(planned.targets, 1), "a": 1, "b": 1}
+    sorting = Sorting(before, lambda _: (), topics, frozenset(), 3)
+    found = [sorting.target(letter(dead(source=f"{name}-retry/0/1"))) for name in ("t0", "b", "a")]
+    assert found == [("t0", ""), ("", "too_many_targets"), ("a", "")]
+
+
+def test_the_progress_of_the_largest_plan_fits_into_a_record() -> None:
+    """Of each partition it has three offsets; of its targets as many as may be, of each kind."""
+    for digits in (1, 10, 19):
+        spans: list[Span] = []
+        size = len(encode(plan(spans=())))
+        for partition in count():
+            span = Span(partition=partition, start=10 ** (digits - 1), end=10 ** (digits - 1))
+            size += len(span.model_dump_json()) + 1
+            if size > PLAN_BYTES_MAX:
+                break
+            spans.append(span)
+        offsets = {span.partition: 10 * span.end for span in spans}
+        tally = Tally(targets={f"{n:0249}": 10**12 for n in range(TARGETS_MAX)})
+        progress = Progress(
+            positions=offsets, watched=offsets, scanned=offsets, planned=tally, tally=tally,
+            reason="target gone: " + ", ".join(tally.targets), sample=("s" * 280,) * 10,
+        )  # fmt: skip
+        assert len(encode(progress)) < MESSAGE_BYTES_MIN - (8 << 10)
+
+
 def test_only_what_goes_back_to_its_source_keeps_its_control_headers() -> None:
-    sorting = Sorting(plan(), lambda _: (), {"orders": 1}, frozenset(), 3)
+    sorting = Sorting(Redrive(plan=plan()), lambda _: (), {"orders": 1}, frozenset(), 3)
     one = letter([("tickover-delay", b"5s"), *dead("no_policy", source="orders/0/1")])
     assert dict(sorting.parcel(one, "orders", "p/1").headers)["tickover-delay"] == b"5s"
     assert "tickover-delay" not in dict(sorting.parcel(one, "elsewhere", "p/1").headers)
