@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
-from sidecar.ledger import LedgerError, LedgerRecord, LedgerUnavailable
 from sidecar.frame import unpack_frame
+from sidecar.ledger import LedgerError, LedgerRecord, LedgerUnavailable
 from sidecar.partitioner import partition_of
 from sidecar.ports import DeliveryReport, SourceRecord
 from sidecar.record import Headers, LaneId
