@@ -9,15 +9,16 @@ kinds, told apart by their text:
     by time that passes         hour or minute begins with *. Times that are left out are left out, and what comes twice
                                 fires twice: every quarter of an hour stays every quarter of an hour.
 
-cronsim walks the first kind as local times without a zone; what they mean is decided here, so that expressions with
-seconds are treated as those without (cronsim itself fires them twice, or not at all). Zones come from the package
-tzdata and not from the machine, so that all replicas of one version count alike.
+cronsim walks both kinds as local times without a zone; what they mean is decided here. So expressions with seconds are
+treated as those without (cronsim itself fires them twice, or not at all), and clocks may change by any length (cronsim
+walks in whole hours: where a clock changes by half an hour, all that came later was half an hour off). Zones come from
+the package tzdata and not from the machine, so that all replicas of one version count alike.
 """
 
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -29,7 +30,10 @@ CRON_LENGTH_MAX: Final = 256
 CHECKED_FROM_MS: Final = 1_704_067_200_000  # 2024: always the same, so that what was valid once stays valid
 WINDOW_MS: Final = 60_000  # first length of a search backwards; doubled until enough is found
 _GAP_MAX: Final = timedelta(hours=25)  # no change of the clock leaves out more: Samoa left out a day
+_SECOND: Final = timedelta(seconds=1)
 _MINUTE: Final = timedelta(minutes=1)
+_DAY: Final = timedelta(days=1)
+_YEARS_KEPT_MAX: Final = 4_096  # of all zones: whose changes of the clock are remembered
 _TEXT: Final = re.compile(r"[0-9A-Za-z*/,#\- ]+")
 
 
@@ -105,8 +109,11 @@ def latest(cron: str, zone_name: str, after_ms: int, until_ms: int, count: int) 
 def _instants(cron: str, place: ZoneInfo, after: datetime) -> Iterator[datetime]:
     fields = cron.split()[-5:]
     if fields[0].startswith("*") or fields[1].startswith("*"):
-        yield from CronSim(cron, after.astimezone(place))
-        return
+        return _by_passing_time(cron, place, after + _SECOND)
+    return _by_the_wall(cron, place, after)
+
+
+def _by_the_wall(cron: str, place: ZoneInfo, after: datetime) -> Iterator[datetime]:
     local = after.astimezone(place)
     if (after - _GAP_MAX).astimezone(place).utcoffset() != local.utcoffset():
         local -= _GAP_MAX  # what a gap has moved behind `after` stands before it
@@ -115,3 +122,48 @@ def _instants(cron: str, place: ZoneInfo, after: datetime) -> Iterator[datetime]
         while instant != instant.astimezone(UTC).astimezone(place):
             instant += _MINUTE
         yield instant
+
+
+def _by_passing_time(cron: str, place: ZoneInfo, first: datetime) -> Iterator[datetime]:
+    """From `first` on. Between two changes of the clock local time passes evenly; at each the walk begins anew."""
+    begin: datetime | None = first
+    while begin is not None:
+        first, begin = begin, None
+        offset = first.astimezone(place).utcoffset() or timedelta()
+        for wall in CronSim(cron, (first + offset - _SECOND).replace(tzinfo=None)):
+            instant = wall.replace(tzinfo=UTC) - offset
+            if (begin := _change(place.key, first, instant)) is not None:
+                break
+            first = instant
+            yield instant
+
+
+def _change(zone_name: str, after: datetime, until: datetime) -> datetime | None:
+    """The first change of the zone's clock after one instant and not after another."""
+    for year in range(after.year, until.year + 1):
+        for change in _changes(zone_name, year):
+            if after < change <= until:
+                return change
+    return None
+
+
+@lru_cache(maxsize=_YEARS_KEPT_MAX)
+def _changes(zone_name: str, year: int) -> tuple[datetime, ...]:
+    """The first seconds of new distances from UTC, after the beginning of the year in UTC, the next one's included."""
+    place = zone(zone_name)
+    found = []
+    day = datetime(year, 1, 1, tzinfo=UTC)
+    while day.year == year:
+        low, high = day, day + _DAY
+        if _offset(place, low) != _offset(place, high):
+            while high - low > _SECOND:
+                middle = low + (high - low) // 2
+                middle = middle.replace(microsecond=0)
+                low, high = (middle, high) if _offset(place, middle) == _offset(place, low) else (low, middle)
+            found.append(high)
+        day += _DAY
+    return tuple(found)
+
+
+def _offset(place: ZoneInfo, instant: datetime) -> timedelta | None:
+    return instant.astimezone(place).utcoffset()
