@@ -2,9 +2,12 @@
 
 One partition, compacted; a record's key says what it is about, its value is JSON, and the last one of a key counts.
 
-    <name>/schedule    {"schema": 1, "version": 3, "author": "...", "time": ms, "since": ms, "source": "...",
+    <name>/schedule    {"schema": 1, "version": 3, "author": "...", "write": "...", "time": ms, "since": ms,
+                        "source": "...",
                         "schedule": {...} or null}     null: deleted. It stays, so that no version is ever used twice
     <name>/progress    {"schema": 1, "last": ms, "problem": "..."}
+
+`write` is unique: a writer knows its own record by it.
 
 A schedule is written in a transaction of whoever won the right to write (`schedule_store.py`), a progress in the one
 that writes the occurrences it speaks of (`firing.py`).
@@ -21,6 +24,7 @@ from sidecar.schedules.schedule import TIME_MAX_MS, Entry, Progress, Schedule, s
 SCHEMA: Final = 1
 SCHEDULES_MAX: Final = 1_000
 RECORD_BYTES_MAX: Final = 512 * 1024
+WRITES_MAX: Final = 1_000  # the last ones of which it is known whether they are in the topic
 
 _MODEL: Final = ConfigDict(frozen=True, extra="ignore", strict=True)
 _Time = Annotated[int, Field(ge=0, le=TIME_MAX_MS)]
@@ -35,6 +39,7 @@ class _Written(BaseModel):
     time: _Time
     since: _Time
     source: str
+    write: str = ""
 
 
 class _Schedule(BaseModel):
@@ -65,6 +70,7 @@ class ScheduleBook:
 
     def __init__(self) -> None:
         self._known: dict[str, Known] = {}
+        self._writes: dict[str, Known] = {}  # what each of the last writes has made of its name
 
     def apply(self, key: bytes, value: bytes) -> None:
         """Take in the next record. What isn't one of ours is passed over."""
@@ -72,12 +78,23 @@ class ScheduleBook:
         known = self._known.get(name, Known())
         try:
             if kind == "schedule":
-                self._known[name] = _with_schedule(known, name, value)
+                written = _Written.model_validate_json(value)
+                self._known[name] = known = _with_schedule(known, name, value, written)
+                self._remember(written.write, known)
             elif kind == "progress":
                 progress = _Progress.model_validate_json(value)
                 self._known[name] = known._replace(progress=Progress(progress.last, progress.problem))
         except ValidationError:
             return
+
+    def made_by(self, write: str) -> Known | None:
+        """What this write has made of its name; None: it isn't in the topic, or was there long ago."""
+        return self._writes.get(write)
+
+    def _remember(self, write: str, known: Known) -> None:
+        self._writes[write] = known
+        if len(self._writes) > WRITES_MAX:
+            del self._writes[next(iter(self._writes))]
 
     def get(self, name: str) -> Known:
         return self._known.get(name, Known())
@@ -87,8 +104,7 @@ class ScheduleBook:
         return {name: known for name, known in self._known.items() if known.entry is not None}
 
 
-def _with_schedule(known: Known, name: str, value: bytes) -> Known:
-    written = _Written.model_validate_json(value)
+def _with_schedule(known: Known, name: str, value: bytes, written: _Written) -> Known:
     try:
         schedule = _Schedule.model_validate_json(value).schedule
     except ValidationError:
@@ -101,12 +117,13 @@ def _with_schedule(known: Known, name: str, value: bytes) -> Known:
     return known._replace(version=written.version, entry=entry, legible=True)
 
 
-def schedule_record(name: str, entry: Entry, deleted: bool = False) -> tuple[bytes, bytes]:
+def schedule_record(name: str, entry: Entry, write: str, deleted: bool = False) -> tuple[bytes, bytes]:
     """Key and value of a version; `deleted`: the one that says there is no such schedule any more."""
     document = {
         "schema": SCHEMA,
         "version": entry.version,
         "author": entry.author,
+        "write": write,
         "time": entry.time_ms,
         "since": entry.since_ms,
         "source": entry.source,

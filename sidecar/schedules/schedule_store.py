@@ -4,10 +4,14 @@ Policies are compared by the order of their topic, which keeps every record; thi
 loser's record in a winner's stead. So whoever writes takes the pen first: a transactional producer, under an id that
 all replicas share. Kafka fences off whoever had it before, everything written until then is read, the versions are
 compared, and what is written after that is refused if somebody else has taken the pen meanwhile.
+
+Nobody may know how a write has ended: an answer is lost, a broker goes. To take the pen again decides it, one way or
+the other, and then the topic says whether it is there. Only if it isn't, it is written again.
 """
 
 import logging
 import threading
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
@@ -26,6 +30,8 @@ from sidecar.schedules.schedule_book import (
 )
 
 TRIES_MAX: Final = 5
+FAILURES_MAX: Final = 2  # the first one is looked into, and made up for
+UNKNOWN: Final = "; it may still take effect: look again"
 
 log = logging.getLogger("tickover.schedules")
 
@@ -102,7 +108,7 @@ class ScheduleStore:
             since_ms = former.since_ms if former is not None and goes_on else now_ms
             return Entry(schedule, source, known.version + 1, author, now_ms, since_ms)
 
-        return self._write(schedule.name, expected, entry_of, deleted=False)
+        return self._write(schedule.name, expected, entry_of)
 
     def delete(self, name: str, expected: int, author: str) -> None:
         """There is no such schedule any more. What was written ahead of its time still fires. Raises as `put`."""
@@ -113,26 +119,51 @@ class ScheduleStore:
 
         self._write(name, expected, entry_of, deleted=True)
 
-    def _write(self, name: str, expected: int, entry_of: Callable[[Known], Entry], deleted: bool) -> Entry:
+    def _write(self, name: str, expected: int, entry_of: Callable[[Known], Entry], deleted: bool = False) -> Entry:
+        write = uuid.uuid4().hex
+        tried: Entry | None = None  # of which nobody knows yet whether it is in the topic
+        failures = 0
         for _ in range(TRIES_MAX):
             pen = self._pen()
             try:
                 pen.init()
                 self.catch_up()
+                if tried is not None and (made := self._made_by(write)) is not None:
+                    return made.entry or tried
                 entry = self._checked(name, expected, entry_of)
-                key, value = schedule_record(name, entry, deleted)
+                key, value = schedule_record(name, entry, write, deleted)
                 if len(value) > RECORD_BYTES_MAX:
                     raise ScheduleRefused("schedule-too-large", f"A schedule may have {RECORD_BYTES_MAX} bytes.")
+                tried = entry
                 pen.write([], [Parcel(self.topic, key, value, partition=PARTITION)])
-                self.catch_up()
-                return entry
+                return self._read_back(name, write) or entry
             except TakenOver:
                 log.info("somebody else writes schedules: once more", extra={"schedule": name})
-            except (ShipmentFailed, Refused, TargetRefused) as error:
-                raise SchedulesUnavailable(f"{error}; it may still take effect: look again") from None
+            except (Refused, TargetRefused) as error:
+                raise SchedulesUnavailable(str(error)) from None
+            except (ShipmentFailed, SchedulesUnavailable) as error:
+                failures += 1
+                if tried is None:
+                    raise SchedulesUnavailable(str(error)) from None
+                if failures == FAILURES_MAX:
+                    raise SchedulesUnavailable(f"{error}{UNKNOWN}") from None
+                log.warning("a write of a schedule has no known end", extra={"schedule": name, "error": str(error)})
             finally:
                 pen.close()
-        raise SchedulesUnavailable("others keep writing schedules")
+        raise SchedulesUnavailable(f"others keep writing schedules{UNKNOWN}")
+
+    def _read_back(self, name: str, write: str) -> Entry | None:
+        """What was written, as everybody reads it. It is a fact, and stays one where it can't be read now."""
+        try:
+            self.catch_up()
+        except SchedulesUnavailable as error:
+            log.warning("a schedule is written and can't be read yet", extra={"schedule": name, "error": str(error)})
+        made = self._made_by(write)
+        return None if made is None else made.entry
+
+    def _made_by(self, write: str) -> Known | None:
+        with self._follower.changed:
+            return self._book.made_by(write)
 
     def _checked(self, name: str, expected: int, entry_of: Callable[[Known], Entry]) -> Entry:
         known = self.get(name)

@@ -24,8 +24,10 @@ class MemoryTopic:
         self.sent: list[Parcel] = []  # of all others
         self.epochs: dict[str, int] = {}
         self.failures: list[Exception] = []  # of the next shipments; nothing is written by those
+        self.lost_answers: list[Exception] = []  # of the next ones, which are written
         self.down: Exception | None = None
-        self.meanwhile: Callable[[], None] | None = None  # between taking a pen and writing with it
+        self.before: Callable[[], object] | None = None  # before a pen is taken
+        self.meanwhile: Callable[[], object] | None = None  # between taking a pen and writing with it
 
 
 class MemoryFollower:
@@ -59,6 +61,9 @@ class MemoryPen:
         self._epoch = -1
 
     def init(self) -> None:
+        if (before := self._topic.before) is not None:
+            self._topic.before = None
+            before()
         self._epoch = self._topic.epochs[self._id] = self._topic.epochs.get(self._id, 0) + 1
 
     def write(self, parcels: Sequence[Parcel], facts: Sequence[Parcel]) -> None:
@@ -72,6 +77,8 @@ class MemoryPen:
         assert all(fact.target == TOPIC for fact in facts)
         self._topic.sent += parcels
         self._topic.records += facts
+        if self._topic.lost_answers:
+            raise self._topic.lost_answers.pop(0)
 
     def close(self) -> None:
         self._epoch = -1

@@ -9,7 +9,7 @@ import yaml
 
 from sidecar.jobs.shipment import ShipmentFailed
 from sidecar.schedules.schedule import Progress
-from sidecar.schedules.schedule_store import progress_parcel
+from sidecar.schedules.schedule_store import FAILURES_MAX, progress_parcel
 from tests.unit.api_world import NOW_MS, REMINDERS, World, problem, world
 from tests.unit.schedule_world import TOPIC
 from tests.unit.test_cli_rest import Terminal
@@ -142,7 +142,7 @@ def test_a_source_that_is_missing_or_holds_for_too_short(api: World) -> None:
 
 
 def test_kafka_that_does_not_answer(api: World) -> None:
-    api.schedules.topic.failures.append(ShipmentFailed("no answer"))
+    api.schedules.topic.failures += [ShipmentFailed("no answer")] * FAILURES_MAX
     assert problem(put(api), 503, "schedules-unavailable")["detail"].endswith("look again.")
 
 

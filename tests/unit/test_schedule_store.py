@@ -5,10 +5,10 @@ import json
 import pytest
 
 from sidecar.jobs.reader import LogUnavailable
-from sidecar.jobs.shipment import Parcel, ShipmentFailed
+from sidecar.jobs.shipment import Parcel, ShipmentFailed, TakenOver
 from sidecar.schedules.errors import ScheduleConflict, ScheduleRefused, SchedulesUnavailable
 from sidecar.schedules.schedule_book import SCHEDULES_MAX, ScheduleBook
-from sidecar.schedules.schedule_store import TRIES_MAX
+from sidecar.schedules.schedule_store import FAILURES_MAX, TRIES_MAX
 from tests.unit.schedule_world import NOW_MS, TOPIC, MemorySchedules, schedule
 
 
@@ -78,6 +78,53 @@ def test_who_is_always_disturbed_gives_up(world: MemorySchedules) -> None:
     assert next(count) == TRIES_MAX
 
 
+@pytest.mark.parametrize("end", [ShipmentFailed("no answer"), TakenOver()])
+def test_a_write_of_which_nobody_heard_the_end_is_found_and_no_conflict(world: MemorySchedules, end: Exception) -> None:
+    world.topic.lost_answers.append(end)
+    assert world.store.put(schedule(), "reminders", 0, "me").version == 1
+    world.topic.lost_answers.append(end)
+    assert world.store.put(schedule(value="new"), "reminders", 1, "me").version == 2
+    world.topic.lost_answers.append(end)
+    world.store.delete("tick", 2, "me")
+    assert world.store.get("tick").version == 3
+    assert len(world.topic.records) == 3
+
+
+def test_a_write_of_which_nobody_heard_the_end_is_found_behind_what_others_wrote_since(world: MemorySchedules) -> None:
+    world.put()
+    other = world.replica()
+
+    def they_are_first_when_it_is_looked_for() -> None:
+        world.topic.before = lambda: other.put(schedule(value="theirs"), "reminders", 2, "they")
+
+    world.topic.meanwhile = they_are_first_when_it_is_looked_for
+    world.topic.lost_answers.append(ShipmentFailed("no answer"))
+    written = world.store.put(schedule(value="ours"), "reminders", 1, "me")
+    assert (written.version, written.schedule.value) == (2, "ours")
+    assert world.store.get("tick").version == 3
+
+
+def test_a_write_that_did_not_get_through_is_made_again(world: MemorySchedules) -> None:
+    world.topic.failures.append(ShipmentFailed("no answer"))
+    assert world.store.put(schedule(), "reminders", 0, "me").version == 1
+    world.topic.failures.append(ShipmentFailed("no answer"))
+    other = world.replica()
+    world.topic.meanwhile = lambda: other.put(schedule(value="theirs"), "reminders", 1, "they") and None
+    with pytest.raises(ScheduleConflict):  # it is known that it isn't there, and somebody else was first
+        world.put(1, value="ours")
+
+
+def test_what_is_written_and_cannot_be_read_yet_is_written(world: MemorySchedules) -> None:
+    def topic_goes_down() -> None:
+        world.topic.down = LogUnavailable("away")
+
+    world.topic.meanwhile = topic_goes_down
+    assert world.store.put(schedule(), "reminders", 0, "me").version == 1
+    world.topic.down = None
+    world.store.catch_up()
+    assert world.store.get("tick").version == 1
+
+
 def test_a_change_of_its_time_counts_from_now_and_no_other_change_does(world: MemorySchedules) -> None:
     world.put()
     world.now_ms += 1_000
@@ -138,7 +185,7 @@ def test_there_is_an_end_to_how_many_and_how_large(world: MemorySchedules) -> No
 
 
 def test_kafka_that_does_not_answer(world: MemorySchedules) -> None:
-    world.topic.failures.append(ShipmentFailed("no answer"))
+    world.topic.failures += [ShipmentFailed("no answer")] * FAILURES_MAX
     with pytest.raises(SchedulesUnavailable, match="may still take effect"):
         world.put()
     world.topic.down = LogUnavailable("away")
