@@ -138,6 +138,10 @@ def _kept(
     if facts.partitions < partitions:
         fix = f"kafka-topics.sh --bootstrap-server {cluster.bootstrap} --alter --topic {name} --partitions {partitions}"
         faults.append(Finding(Severity.ERROR, part, f"has {facts.partitions} partition, wanted are {partitions}", fix))
+    stamps = config.get("message.timestamp.type")
+    if stamps is not None and facts.config.get("message.timestamp.type", stamps) != stamps:
+        what = f"message.timestamp.type is not {stamps}, so what it has begins by the clock of whoever wrote it"
+        faults.append(Finding(Severity.WARNING, part, what, cluster.alter(name, f"message.timestamp.type={stamps}")))
     yield from faults or [Finding(Severity.OK, part, "exists")]
 
 

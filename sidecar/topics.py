@@ -56,8 +56,8 @@ JOBS_CONFIG: Final = {
     "segment.ms": str(86_400_000),
 }
 
-# Only the last word about a schedule counts, and it counts for ever.
-SCHEDULE_CONFIG: Final = {"cleanup.policy": "compact"}
+# Only the last word about a schedule counts, and it counts for ever. It begins when the broker has it.
+SCHEDULE_CONFIG: Final = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
 
 
 def audit_config(retention_ms: int) -> dict[str, str]:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, TopicPartition
 
 from sidecar.jobs.reader import ANSWER_S, PASSING, READER, LogUnavailable
 
@@ -21,11 +21,11 @@ _IDLE: Final = {"fetch.wait.max.ms": "100"}
 
 log = logging.getLogger("tickover.follower")
 
-Apply = Callable[[bytes, bytes], None]
+Apply = Callable[[bytes, bytes, int], None]  # key, value, and the broker's time of it in ms (0: not known)
 
 
 class TopicFollower:
-    """Reads in a thread of its own; `apply(key, value)` is called in it, with `changed` held. A null value is empty.
+    """Reads in a thread of its own; `apply` is called in it, with `changed` held. A null key or value is empty.
 
     A record that `apply` fails of is passed over: whatever bytes somebody writes to the topic, the thread goes on.
     """
@@ -101,7 +101,12 @@ class TopicFollower:
 
     def _take_in(self, message: Any) -> None:
         try:
-            self._apply(message.key() or b"", message.value() or b"")
+            self._apply(message.key() or b"", message.value() or b"", _appended_ms(message))
         except Exception as error:  # noqa: BLE001 - whatever it is, the next record must be read
             about = {"topic": self._topic, "offset": message.offset(), "error": type(error).__name__}
             log.warning("a record can't be read, and is passed over", extra=about)
+
+
+def _appended_ms(message: Any) -> int:
+    kind, stamp_ms = message.timestamp()
+    return stamp_ms if kind == TIMESTAMP_LOG_APPEND_TIME else 0

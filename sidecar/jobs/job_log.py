@@ -88,7 +88,7 @@ class JobLog(Generic[AnyJob]):
             raise LogUnavailable(f"{self.topic} can't be written: {''.join(problems) or 'no answer'}")
         self._follower.wait_for(offsets[0])
 
-    def _apply(self, key: bytes, value: bytes) -> None:
+    def _apply(self, key: bytes, value: bytes, _appended_ms: int) -> None:
         """Garbage, and what a newer version wrote, is passed over."""
         plan_id, _, kind = key.decode(errors="replace").rpartition("/")
         job = self._jobs.get(plan_id)

@@ -20,8 +20,8 @@ from sidecar.partitioner import partition_of
 from sidecar.record import DELIVER_AT, ID, TARGET
 from sidecar.schedules.errors import SchedulesUnavailable
 from sidecar.schedules.occurrences import occurrences
-from sidecar.schedules.owing import Limits, Owed, owed
-from sidecar.schedules.schedule import Entry, Progress, bytes_of, headers_of, occurrence_id
+from sidecar.schedules.owing import Limits, Owed, after_writing, owed
+from sidecar.schedules.schedule import Entry, Progress, bytes_of, headers_of, occurrence_id, standing
 from sidecar.schedules.schedule_book import Known
 from sidecar.schedules.schedule_store import Pen, progress_parcel
 
@@ -60,6 +60,7 @@ class Job(NamedTuple):
 
     entry: Entry
     owed: Owed
+    progress: Progress  # when that is written
     parcels: list[Parcel]
 
 
@@ -150,16 +151,15 @@ class Firing:
             entry = known.entry
             if entry is None or entry.schedule.paused or count >= BATCH_MAX:
                 continue
-            progress = self._progress.get(name, known.progress)
+            progress = standing(entry, self._progress.get(name, known.progress))
             if (problem := self._hindrance(entry, sources, now_ms)) != progress.problem:
                 problems[name] = progress._replace(problem=problem)
-            since_ms = max(progress.last_ms, entry.since_ms)
-            if problem or self._next_ms(entry, since_ms) > now_ms + self._limits.ahead_ms:
+            if problem or self._next_ms(entry, progress.last_ms) > now_ms + self._limits.ahead_ms:
                 continue
-            found = owed(entry.schedule, since_ms, now_ms, self._limits, BATCH_MAX - count)
-            if found.through_ms == since_ms:
+            found = owed(entry.schedule, progress, now_ms, self._limits, BATCH_MAX - count)
+            if found.through_ms == progress.last_ms:
                 continue
-            job = self._job(entry, found, sources)
+            job = self._job(entry, found, after_writing(progress, found, now_ms), sources)
             if name in self._suspects:
                 return [job], problems
             jobs.append(job)
@@ -184,7 +184,7 @@ class Firing:
             self._next[name] = entry.version, since_ms, next_ms
         return next_ms
 
-    def _job(self, entry: Entry, found: Owed, sources: Mapping[str, int]) -> Job:
+    def _job(self, entry: Entry, found: Owed, progress: Progress, sources: Mapping[str, int]) -> Job:
         schedule, source = entry.schedule, entry.source
         key, value, headers = bytes_of(schedule.key), bytes_of(schedule.value), headers_of(schedule)
         parcels = []
@@ -193,13 +193,13 @@ class Firing:
             controls = [(DELIVER_AT, b"%d" % at_ms), (TARGET, schedule.target.encode()), (ID, id)]
             partition = partition_of(id if key is None else key, sources[source])
             parcels.append(Parcel(source, key, value, [*headers, *controls], partition))
-        return Job(entry, found, parcels)
+        return Job(entry, found, progress, parcels)
 
     # --- writing it -----------------------------------------------------------------------------------------------
 
     def _ship(self, pen: Pen, jobs: list[Job], problems: Mapping[str, Progress]) -> None:
         """One transaction. What Kafka refuses is found by sending each schedule's alone."""
-        done = {job.entry.schedule.name: Progress(job.owed.through_ms) for job in jobs}
+        done = {job.entry.schedule.name: job.progress for job in jobs}
         wanted = {**problems, **done}
         facts = [progress_parcel(self._schedules.topic, name, progress) for name, progress in wanted.items()]
         try:

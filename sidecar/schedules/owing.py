@@ -5,14 +5,19 @@
       +-----------------+-------------------+------------------+--> time
 
 Late ones and those ahead are written as they are. What of the missed ones is made up for is the schedule's choice:
-none, the last, or all of them up to a limit.
+none, the last, or all of them up to a limit. No instant of a name is written twice: where a new count meets what an
+earlier one has written ahead, that stays the only message of its instant.
 """
 
 from itertools import islice, takewhile
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sidecar.schedules.occurrences import latest, occurrences
-from sidecar.schedules.schedule import Schedule
+from sidecar.schedules.schedule import Progress, Schedule
+
+REMEMBERED_MS: Final = (
+    60_000  # what was written stays known for so long after its time: longer than a change needs to show
+)
 
 
 class Limits(NamedTuple):
@@ -32,8 +37,9 @@ class Owed(NamedTuple):
     through_ms: int
 
 
-def owed(schedule: Schedule, since_ms: int, now_ms: int, limits: Limits, most: int) -> Owed:
-    """What is owed of the occurrences after `since_ms`; `most`: of those that were not missed, in one go."""
+def owed(schedule: Schedule, progress: Progress, now_ms: int, limits: Limits, most: int) -> Owed:
+    """What is owed behind a standing progress; `most`: of the occurrences that were not missed, in one go."""
+    since_ms = progress.last_ms
     if schedule.paused:
         return Owed((), 0, False, since_ms)
     grace_ms = now_ms - limits.grace_ms
@@ -41,9 +47,17 @@ def owed(schedule: Schedule, since_ms: int, now_ms: int, limits: Limits, most: i
     missed: list[int] = []
     if since_ms < grace_ms:  # one more than wanted tells whether there are more
         missed = latest(schedule.cron, schedule.time_zone, since_ms, grace_ms, wanted + 1)
-    made_up = missed[-wanted:] if wanted else []
+    kept = missed[-wanted:] if wanted else []
     coming = occurrences(schedule.cron, schedule.time_zone, max(since_ms, grace_ms))
     in_time = list(islice(takewhile(lambda at_ms: at_ms <= now_ms + limits.ahead_ms, coming), most))
-    due = (*made_up, *in_time)
     through_ms = max((since_ms, *missed[-1:], *in_time[-1:]))
-    return Owed(due, len(made_up), len(missed) > len(made_up), through_ms)
+    made_up = [at_ms for at_ms in kept if at_ms not in progress.ahead]
+    due = (*made_up, *(at_ms for at_ms in in_time if at_ms not in progress.ahead))
+    return Owed(due, len(made_up), len(missed) > len(kept), through_ms)
+
+
+def after_writing(progress: Progress, owed: Owed, now_ms: int) -> Progress:
+    """The progress that goes with what was owed."""
+    known = {*progress.ahead, *owed.due}
+    ahead = tuple(sorted(at_ms for at_ms in known if at_ms > now_ms - REMEMBERED_MS))
+    return Progress(owed.through_ms, began=progress.began, ahead=ahead)

@@ -144,6 +144,8 @@ class Entry(NamedTuple):
     author: str
     time_ms: int
     since_ms: int  # occurrences up to here are none of this version's
+    began: int = 0  # the version with which its count began; 0: written by a program that knew of no counts
+    rewound_ms: int = 0  # when its count began by going back; 0: it began at `since_ms`
 
 
 class Progress(NamedTuple):
@@ -151,3 +153,27 @@ class Progress(NamedTuple):
 
     last_ms: int = 0  # all occurrences up to here are written, or passed over for good
     problem: str = ""  # why nothing is written; empty: nothing is wrong
+    began: int | None = (
+        None  # the count it is about (`Entry.began`); None: said by a program that didn't know of counts
+    )
+    waiting_ms: int = 0  # since when occurrences wait for Kafka or their source: none is missed that came later
+    ahead: tuple[int, ...] = ()  # written ones that are to come, or came a moment ago; of earlier counts, too
+
+
+def is_about(progress: Progress, entry: Entry) -> bool:
+    """Whether it is about the count that this version goes on with.
+
+    A schedule that was deleted and made again, or has new times, or was set back, begins a new count. Programs that
+    knew of no counts took the later time, and so it is where one of them had a hand in it.
+    """
+    if progress.began is None:
+        return not entry.rewound_ms  # else it is what was gone back behind
+    return entry.began in (0, progress.began)
+
+
+def standing(entry: Entry, progress: Progress) -> Progress:
+    """How far this version has come: what was said of another count of its name is none of its."""
+    if is_about(progress, entry):
+        return progress._replace(last_ms=max(progress.last_ms, entry.since_ms), began=entry.began)
+    ahead = tuple(at_ms for at_ms in progress.ahead if at_ms > entry.rewound_ms)
+    return Progress(entry.since_ms, progress.problem, entry.began, 0, ahead)

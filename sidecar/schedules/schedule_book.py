@@ -2,12 +2,15 @@
 
 One partition, compacted; a record's key says what it is about, its value is JSON, and the last one of a key counts.
 
-    <name>/schedule    {"schema": 1, "version": 3, "author": "...", "write": "...", "time": ms, "since": ms,
-                        "source": "...",
+    <name>/schedule    {"schema": 1, "version": 3, "author": "...", "write": "...", "time": ms, "since": ms, "began": 2,
+                        "rewound": ms, "source": "...",
                         "schedule": {...} or null}     null: deleted. It stays, so that no version is ever used twice
-    <name>/progress    {"schema": 1, "last": ms, "problem": "..."}
+    <name>/progress    {"schema": 1, "last": ms, "problem": "...", "began": 2, "waiting": ms, "ahead": [ms, ...]}
 
-`write` is unique: a writer knows its own record by it.
+A version begins a count of occurrences, or goes on with one: `began` is the version that began it, and a progress says
+which count it is about. A count begins when its record was appended, by the broker's clock: then the writer's time for
+that doesn't count, where the topic has append times. That time is `since`, or `rewound` where a count begins by going
+back to `since`. `write` is unique: a writer knows its own record by it. `waiting`, `ahead`: see `Progress`.
 
 A schedule is written in a transaction of whoever won the right to write (`schedule_store.py`), a progress in the one
 that writes the occurrences it speaks of (`firing.py`).
@@ -39,6 +42,8 @@ class _Written(BaseModel):
     time: _Time
     since: _Time
     source: str
+    began: Annotated[int, Field(ge=0)] = 0
+    rewound: _Time = 0
     write: str = ""
 
 
@@ -54,6 +59,9 @@ class _Progress(BaseModel):
     model_config = _MODEL
     last: _Time
     problem: str = ""
+    began: Annotated[int, Field(ge=0)] | None = None
+    waiting: _Time = 0
+    ahead: tuple[_Time, ...] = ()
 
 
 class Known(NamedTuple):
@@ -72,18 +80,19 @@ class ScheduleBook:
         self._known: dict[str, Known] = {}
         self._writes: dict[str, Known] = {}  # what each of the last writes has made of its name
 
-    def apply(self, key: bytes, value: bytes) -> None:
-        """Take in the next record. What isn't one of ours is passed over."""
+    def apply(self, key: bytes, value: bytes, appended_ms: int) -> None:
+        """Take in the next record, and when the broker got it (0: not known). What isn't one of ours is passed over."""
         name, _, kind = key.decode(errors="replace").rpartition("/")
         known = self._known.get(name, Known())
         try:
             if kind == "schedule":
                 written = _Written.model_validate_json(value)
-                self._known[name] = known = _with_schedule(known, name, value, written)
+                self._known[name] = known = _with_schedule(known, name, value, _stamped(written, appended_ms))
                 self._remember(written.write, known)
             elif kind == "progress":
-                progress = _Progress.model_validate_json(value)
-                self._known[name] = known._replace(progress=Progress(progress.last, progress.problem))
+                said = _Progress.model_validate_json(value)
+                progress = Progress(said.last, said.problem, said.began, said.waiting, said.ahead)
+                self._known[name] = known._replace(progress=progress)
         except ValidationError:
             return
 
@@ -104,6 +113,13 @@ class ScheduleBook:
         return {name: known for name, known in self._known.items() if known.entry is not None}
 
 
+def _stamped(written: _Written, appended_ms: int) -> _Written:
+    """With the broker's time for when its count began."""
+    if not appended_ms or written.began != written.version:
+        return written
+    return written.model_copy(update={"rewound" if written.rewound else "since": appended_ms})
+
+
 def _with_schedule(known: Known, name: str, value: bytes, written: _Written) -> Known:
     try:
         schedule = _Schedule.model_validate_json(value).schedule
@@ -113,7 +129,8 @@ def _with_schedule(known: Known, name: str, value: bytes, written: _Written) -> 
         return known._replace(version=written.version, entry=None, legible=True)
     if schedule.name != name:
         return known
-    entry = Entry(schedule, written.source, written.version, written.author, written.time, written.since)
+    who, when = (written.source, written.version, written.author), (written.time, written.since)
+    entry = Entry(schedule, *who, *when, written.began, written.rewound)
     return known._replace(version=written.version, entry=entry, legible=True)
 
 
@@ -126,6 +143,8 @@ def schedule_record(name: str, entry: Entry, write: str, deleted: bool = False) 
         "write": write,
         "time": entry.time_ms,
         "since": entry.since_ms,
+        "began": entry.began,
+        "rewound": entry.rewound_ms,
         "source": entry.source,
         "schedule": None if deleted else schedule_document(entry.schedule),
     }
@@ -134,7 +153,13 @@ def schedule_record(name: str, entry: Entry, write: str, deleted: bool = False) 
 
 def progress_record(name: str, progress: Progress) -> tuple[bytes, bytes]:
     """Key and value of how far a schedule has come."""
-    document = {"schema": SCHEMA, "last": progress.last_ms, "problem": progress.problem}
+    document: dict[str, object] = {"schema": SCHEMA, "last": progress.last_ms, "problem": progress.problem}
+    if progress.began is not None:
+        document["began"] = progress.began
+    if progress.waiting_ms:
+        document["waiting"] = progress.waiting_ms
+    if progress.ahead:
+        document["ahead"] = progress.ahead
     return f"{name}/progress".encode(), _json(document)
 
 

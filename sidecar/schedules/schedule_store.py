@@ -19,7 +19,7 @@ from sidecar.jobs.follower import PARTITION, Apply
 from sidecar.jobs.reader import LogUnavailable
 from sidecar.jobs.shipment import Parcel, Refused, ShipmentFailed, TakenOver, TargetRefused
 from sidecar.schedules.errors import ScheduleConflict, ScheduleRefused, SchedulesUnavailable
-from sidecar.schedules.schedule import Entry, Progress, Schedule
+from sidecar.schedules.schedule import Entry, Progress, Schedule, standing
 from sidecar.schedules.schedule_book import (
     RECORD_BYTES_MAX,
     SCHEDULES_MAX,
@@ -103,12 +103,30 @@ class ScheduleStore:
             if known.entry is None and len(self.alive()) >= SCHEDULES_MAX:
                 detail = f"There are {SCHEDULES_MAX} schedules, as many as there can be; delete one first."
                 raise ScheduleRefused("too-many-schedules", detail)
-            now_ms, former = self._now_ms(), known.entry
-            goes_on = former is not None and former.schedule.times() == schedule.times()
-            since_ms = former.since_ms if former is not None and goes_on else now_ms
-            return Entry(schedule, source, known.version + 1, author, now_ms, since_ms)
+            now_ms, former, version = self._now_ms(), known.entry, known.version + 1
+            if former is not None and former.schedule.times() == schedule.times():
+                former = former._replace(version=version, author=author, time_ms=now_ms)
+                return former._replace(schedule=schedule, source=source)
+            return Entry(schedule, source, version, author, now_ms, now_ms, began=version)
 
         return self._write(schedule.name, expected, entry_of)
+
+    def rewind(self, name: str, to_ms: int, expected: int, author: str) -> Entry:
+        """Write a version that goes back: occurrences after `to_ms` are owed again, but for those that are still to
+        come and written already. Raises as `put`; ScheduleRefused also for a time that isn't back.
+        """
+
+        def entry_of(known: Known) -> Entry:
+            former = known.entry
+            assert former is not None  # it is at the version expected, which isn't 0
+            reached_ms = standing(former, known.progress).last_ms
+            if to_ms >= reached_ms:
+                detail = f"The schedule has come to {reached_ms} (epoch ms): a rewind goes back to a time before that."
+                raise ScheduleRefused("rewind-not-back", detail)
+            now_ms, version = self._now_ms(), known.version + 1
+            return Entry(former.schedule, former.source, version, author, now_ms, to_ms, version, now_ms)
+
+        return self._write(name, expected, entry_of)
 
     def delete(self, name: str, expected: int, author: str) -> None:
         """There is no such schedule any more. What was written ahead of its time still fires. Raises as `put`."""

@@ -21,6 +21,7 @@ class MemoryTopic:
 
     def __init__(self) -> None:
         self.records: list[Parcel] = []  # of the topic of schedules
+        self.appended_ms: dict[int, int] = {}  # when, by the broker's clock, as far as that is known
         self.sent: list[Parcel] = []  # of all others
         self.epochs: dict[str, int] = {}
         self.failures: list[Exception] = []  # of the next shipments; nothing is written by those
@@ -47,17 +48,18 @@ class MemoryFollower:
         if self._topic.down is not None:
             raise self._topic.down
         with self.changed:
-            for record in self._topic.records[self._read :]:
-                self._apply(record.key or b"", record.value or b"")
+            for offset, record in enumerate(self._topic.records[self._read :], self._read):
+                self._apply(record.key or b"", record.value or b"", self._topic.appended_ms.get(offset, 0))
             self._read = len(self._topic.records)
 
 
 class MemoryPen:
     """A transactional producer: whoever has taken it last may write."""
 
-    def __init__(self, topic: MemoryTopic, id: str) -> None:
+    def __init__(self, topic: MemoryTopic, id: str, broker_ms: Callable[[], int]) -> None:
         self._topic = topic
         self._id = id
+        self._broker_ms = broker_ms
         self._epoch = -1
 
     def init(self) -> None:
@@ -76,6 +78,8 @@ class MemoryPen:
             raise self._topic.failures.pop(0)
         assert all(fact.target == TOPIC for fact in facts)
         self._topic.sent += parcels
+        offsets = range(len(self._topic.records), len(self._topic.records) + len(facts))
+        self._topic.appended_ms |= dict.fromkeys(offsets, self._broker_ms())
         self._topic.records += facts
         if self._topic.lost_answers:
             raise self._topic.lost_answers.pop(0)
@@ -89,29 +93,43 @@ class MemorySchedules:
 
     def __init__(self) -> None:
         self.topic = MemoryTopic()
-        self.now_ms = NOW_MS
+        self.now_ms = NOW_MS  # the brokers' clock
+        self.host_ahead_ms = 0  # the clock of whoever is asked over REST
         self.sources: dict[str, int] = {"reminders": 12}
         self.owner = True
         self.written: list[tuple[str, int, int, bool]] = []
         self.store = self.replica()
+        self._firing: Firing | None = None
 
     def replica(self) -> ScheduleStore:
         return ScheduleStore(
             TOPIC,
             lambda apply: MemoryFollower(self.topic, apply),
-            lambda: MemoryPen(self.topic, "pen"),
-            lambda: self.now_ms,
+            lambda: self.pen("pen"),
+            lambda: self.now_ms + self.host_ahead_ms,
         )
+
+    def pen(self, id: str) -> MemoryPen:
+        return MemoryPen(self.topic, id, lambda: self.now_ms)
 
     def firing(self, store: ScheduleStore | None = None) -> Firing:
         here = Surroundings(
-            lambda: MemoryPen(self.topic, "firing"),
+            lambda: self.pen("firing"),
             lambda: self.owner,
             lambda: self.sources,
             lambda: self.now_ms,
             lambda *facts: self.written.append(facts),
         )
         return Firing(store or self.store, LIMITS, here)
+
+    def steps(self) -> None:
+        """Whoever writes what is owed does."""
+        self._firing = self._firing or self.firing()
+        self._firing.step()
+
+    def restart(self) -> None:
+        """Who writes from now on knows what is in the topic."""
+        self._firing = self.firing(self.replica())
 
     def put(self, expected: int = 0, **changes: Any) -> None:
         self.store.put(schedule(**changes), "reminders", expected, "me")

@@ -43,7 +43,9 @@ HEALTHY = {
     "tickover.tickover.audit": TopicFacts(1, 3, {"cleanup.policy": "delete"}),
     "tickover.tickover.redrives": TopicFacts(1, 3, {"cleanup.policy": "compact,delete"}),
     "tickover.tickover.changes": TopicFacts(2, 3, {"cleanup.policy": "compact,delete"}),
-    "tickover.tickover.schedules": TopicFacts(1, 3, {"cleanup.policy": "compact"}),
+    "tickover.tickover.schedules": TopicFacts(
+        1, 3, {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
+    ),
     "reminders": TopicFacts(12, 3, {**FOREVER, "max.message.bytes": "1048588"}),
     "orders-retry": TopicFacts(6, 3, {"retention.ms": "604800000", "max.message.bytes": "1048588"}),
     "orders": TopicFacts(6, 3, {"max.message.bytes": "1048588"}),
@@ -209,6 +211,12 @@ def test_topics_to_be_made_get_the_replicas_of_the_ledger() -> None:
         ({"reminders": None}, Severity.ERROR, "source reminders: does not exist", "--create --topic reminders"),
         ({"orders-retry": None}, Severity.WARNING, "source *-retry: no topic matches it", "correct the glob"),
         (facts("tickover.tickover.schedules", cleanup_policy="delete"), Severity.ERROR, "not compacted", "=compact"),
+        (
+            facts("tickover.tickover.schedules", message_timestamp_type="CreateTime"),
+            Severity.WARNING,
+            "by the clock of whoever wrote it",
+            "message.timestamp.type=LogAppendTime",
+        ),
         (facts("reminders", cleanup_policy="compact"), Severity.ERROR, "source reminders: is compacted", "delete"),
         (
             facts("reminders", retention_ms="604800000"),

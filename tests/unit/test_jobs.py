@@ -41,6 +41,9 @@ class Record:
     def partition(self) -> int:
         return 0
 
+    def timestamp(self) -> tuple[int, int]:
+        return 0, 0
+
     def key(self) -> bytes:
         return self._key
 
@@ -137,7 +140,7 @@ GARBAGE = (
 KEYS = (b"", b"p/plan", b"p/progress", b"p/abort", b"s/schedule", b"s/progress", b"\xff/plan", b"/" * 3)
 
 
-def followed(apply: Callable[[bytes, bytes], None]) -> Callable[[Record], object]:
+def followed(apply: Callable[[bytes, bytes, int], None]) -> Callable[[Record], object]:
     return TopicFollower({}, "topic", "name", apply).take
 
 

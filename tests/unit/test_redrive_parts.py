@@ -5,7 +5,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError
 
 from sidecar.config import MESSAGE_BYTES_MIN
 from sidecar.jobs.crew import PLAN_BYTES_MAX
@@ -166,6 +166,9 @@ class Record:
 
     def value(self) -> bytes | None:
         return self._value
+
+    def timestamp(self) -> tuple[int, int]:
+        return TIMESTAMP_LOG_APPEND_TIME, 1_800_000_000_000
 
 
 def test_garbage_in_the_topic_of_redrives_is_passed_over() -> None:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from sidecar.schedules.occurrences import occurrences
 from sidecar.schedules.owing import Limits, owed
-from sidecar.schedules.schedule import Schedule, headers_of, schedule_document
+from sidecar.schedules.schedule import Progress, Schedule, headers_of, schedule_document
 from tests.unit.schedule_world import LIMITS, NOW_MS, schedule
 
 MINUTE_MS = 60_000
@@ -19,7 +19,7 @@ MISSED = st.sampled_from(["skip", "once", "all"])
 
 def owes(since_ms: int, most: int = 1_000, **changes: Any) -> tuple[list[int], bool, int]:
     """Seconds from now, whether some were dropped, and how far it is settled, in seconds."""
-    found = owed(schedule(**changes), since_ms, NOW_MS, LIMITS, most)
+    found = owed(schedule(**changes), Progress(since_ms), NOW_MS, LIMITS, most)
     return (
         [(at_ms - NOW_MS) // 1_000 for at_ms in found.due],
         found.dropped,
@@ -76,7 +76,7 @@ def test_step_by_step_every_occurrence_is_written_once_or_passed_over(
     everything = list(takewhile(lambda at_ms: at_ms <= NOW_MS + 10_000, occurrences(cron, "UTC", since_ms)))
     written: list[int] = []
     through_ms, dropped = since_ms, False
-    while (found := owed(one, through_ms, NOW_MS, limits, most)).through_ms > through_ms:
+    while (found := owed(one, Progress(through_ms), NOW_MS, limits, most)).through_ms > through_ms:
         written += found.due
         through_ms, dropped = found.through_ms, dropped or found.dropped
     late = [at_ms for at_ms in everything if at_ms <= NOW_MS - MINUTE_MS]

@@ -18,7 +18,7 @@ from sidecar.partitioner import partition_of
 from sidecar.schedules import assembly
 from sidecar.schedules.errors import SchedulesUnavailable
 from sidecar.schedules.firing import AGAIN_MS
-from tests.unit.schedule_world import NOW_MS, MemoryPen, MemorySchedules
+from tests.unit.schedule_world import NOW_MS, MemorySchedules
 
 
 @pytest.fixture
@@ -182,16 +182,6 @@ def test_paused_deleted_and_changed_ones(world: MemorySchedules) -> None:
     assert seconds(world) == [5, 10, 25, 30, 42, 44, 46, 48, 50]
 
 
-def test_a_new_time_never_fires_what_the_old_one_has_fired(world: MemorySchedules) -> None:
-    world.put()
-    firing = world.firing()
-    firing.step()
-    world.put(1, cron="* * * * * *")
-    world.now_ms += 2_000
-    firing.step()
-    assert seconds(world) == [5, 10, 11, 12]
-
-
 def test_a_long_absence(world: MemorySchedules) -> None:
     for missed in ("skip", "once", "all"):
         world.put(name=missed, missed=missed, cron="*/30 * * * * *")
@@ -254,7 +244,7 @@ def test_a_step_of_the_wall_clock_leaves_no_occurrence_out(
         time=SimpleNamespace(now_ms=lambda: world.now_ms),
     )
     settings = Settings(group="g")
-    monkeypatch.setattr(assembly, "Shipping", lambda client, id, topic: MemoryPen(world.topic, id))
+    monkeypatch.setattr(assembly, "Shipping", lambda client, id, topic: world.pen(id))
     firing = assembly.firing_of(settings, {}, world.store, machinery, lambda: world.sources, Recorder())
     world.put()
     firing.step()

@@ -125,6 +125,29 @@ def test_what_is_written_and_cannot_be_read_yet_is_written(world: MemorySchedule
     assert world.store.get("tick").version == 1
 
 
+@pytest.mark.parametrize("ahead_ms", [3_600_000, -3_600_000])
+def test_a_schedule_begins_by_the_broker_s_clock(world: MemorySchedules, ahead_ms: int) -> None:
+    """Whatever the clock of whoever was asked to write it says."""
+    world.host_ahead_ms = ahead_ms
+    assert world.store.put(schedule(), "reminders", 0, "me").since_ms == NOW_MS
+    world.now_ms += 1_000
+    assert world.store.put(schedule(cron="* * * * *"), "reminders", 1, "me").since_ms == NOW_MS + 1_000
+    replica = world.replica()
+    replica.catch_up()
+    assert replica.get("tick") == world.store.get("tick")
+
+
+def test_without_append_times_it_begins_when_its_writer_says(world: MemorySchedules) -> None:
+    world.put()
+    world.topic.appended_ms.clear()
+    world.host_ahead_ms = 5_000
+    replica = world.replica()
+    replica.catch_up()
+    entry = replica.get("tick").entry
+    assert entry is not None
+    assert entry.since_ms == NOW_MS
+
+
 def test_a_change_of_its_time_counts_from_now_and_no_other_change_does(world: MemorySchedules) -> None:
     world.put()
     world.now_ms += 1_000
@@ -177,7 +200,7 @@ def test_there_is_an_end_to_how_many_and_how_large(world: MemorySchedules) -> No
     for number in range(SCHEDULES_MAX):
         value = (record.value or b"").replace(b'"tick"', b'"t%d"' % number)
         world.topic.records.append(Parcel(TOPIC, b"t%d/schedule" % number, value))
-        book.apply(b"t%d/schedule" % number, value)
+        book.apply(b"t%d/schedule" % number, value, 0)
     assert len(book.alive()) == SCHEDULES_MAX
     with pytest.raises(ScheduleRefused, match="as many as there can be"):
         world.put(name="one-too-many")
