@@ -37,6 +37,7 @@ _BODIES = (
     Policy,
     NewMessage,
     policies.RollbackRequest,
+    schedules.Rewind,
     explain.ExplainRequest,
     redrives.NewRedrive,
     redrives.CanaryRequest,

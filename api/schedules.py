@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from api.body import validated
@@ -18,9 +19,10 @@ from api.policies import IfMatch, IfNoneMatch
 from api.ports import Acknowledged, Ports, SenderUnavailable
 from api.preconditions import etag, expected_version, mismatch
 from api.problems import Problem, unprocessable
+from sidecar.changes.plan import Time
 from sidecar.schedules.errors import ScheduleConflict, ScheduleRefused, SchedulesUnavailable
 from sidecar.schedules.occurrences import occurrences, zone
-from sidecar.schedules.schedule import Entry, Schedule, occurrence_id, schedule_document
+from sidecar.schedules.schedule import Entry, Schedule, is_about, occurrence_id, schedule_document
 from sidecar.schedules.schedule_book import Known
 
 NEXT_DEFAULT: Final = 5
@@ -30,6 +32,13 @@ router = APIRouter(tags=["schedules"])
 
 Answer = TypeVar("Answer")
 Count = Annotated[int, Query(ge=1, le=NEXT_MAX, description="How many")]
+
+
+class Rewind(BaseModel):
+    """How far back a schedule goes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra={"examples": [{"to": 1800000000000}]})
+    to: Time = Field(description="Occurrences after this time are owed again: RFC 3339, or epoch milliseconds")
 
 
 @router.get("/v1/schedules")
@@ -93,6 +102,24 @@ async def put_schedule(
     return _shown(entry, 200 if expected else 201)
 
 
+@router.post("/v1/schedules/{name}/rewind", openapi_extra=body_of(Rewind))
+async def rewind_schedule(
+    caller: Admin, body: JsonBody, ports: GivenPorts, trail: GivenTrail, name: str, if_match: IfMatch = None
+) -> Response:
+    """Set back how far a schedule has come (`If-Match`): occurrences after that time are owed again.
+
+    They are written again, and may arrive a second time, but for those that are still to come and written already. What
+    is longer ago than `schedules.grace` counts as missed. The answer is the schedule, with its new version.
+    """
+    to_ms = validated(Rewind, body).to
+    trail.note(to=to_ms)
+    _current(ports, name)
+    expected = expected_version(if_match, None, _version(ports, name), "schedule")
+    entry = await _written(lambda: ports.schedules.rewind(name, to_ms, expected, caller.name))
+    trail.note(version=entry.version)
+    return _shown(entry)
+
+
 @router.delete("/v1/schedules/{name}", status_code=204)
 async def delete_schedule(caller: Admin, ports: GivenPorts, name: str, if_match: IfMatch = None) -> Response:
     """Delete a schedule. Occurrences that are written ahead of their time still fire; cancel them by their ids."""
@@ -129,7 +156,7 @@ def _told(known: Known, now_ms: int) -> dict[str, Any]:
         "version": entry.version,
         "state": "paused" if entry.schedule.paused else "failing" if problem else "active",
         "problem": problem or None,
-        "written_up_to": known.progress.last_ms or None,
+        "written_up_to": (known.progress.last_ms if is_about(known.progress, entry) else 0) or None,
         "next": next(_coming(entry.schedule, now_ms), None),
     }
 
@@ -175,7 +202,7 @@ async def _written(write: Callable[[], Answer]) -> Answer:
     except ScheduleConflict as error:
         raise mismatch("Somebody else changed the schedule first.", error.version) from None
     except ScheduleRefused as error:
-        status = 409 if error.type != "schedule-too-large" else 422
+        status = 422 if error.type in ("schedule-too-large", "rewind-not-back") else 409
         raise Problem(status, error.type, str(error)) from None
     except SchedulesUnavailable as error:
         detail = f"The topic of schedules can't be written at the moment: {error}."

@@ -83,6 +83,9 @@ class Kind(Generic[Item]):
 
     def delete(self, sidecar: Sidecar, name: str, force: bool = False) -> None:
         """Delete the one that is there now, and no other."""
-        etag = sidecar.call("GET", self.path(name)).headers.get("ETag", "")
         path = self.path(name) + ("?force=true" if force else "")
-        sidecar.call("DELETE", path, headers={"If-Match": etag})
+        sidecar.call("DELETE", path, headers=self.as_it_is(sidecar, name))
+
+    def as_it_is(self, sidecar: Sidecar, name: str) -> dict[str, str]:
+        """The header by which a write means the one that is there now."""
+        return {"If-Match": sidecar.call("GET", self.path(name)).headers.get("ETag", "")}

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from sidecar.cli.connection import TokenOption, UrlOption, connect
+from sidecar.cli.messages import time_checked
 from sidecar.cli.named import BareFile, Kind
 from sidecar.cli.output import Form, OutputOption, output_before, say, show, utc_text
 from sidecar.schedules.schedule import Schedule, schedule_document
@@ -66,6 +67,24 @@ def delete(
     say(f"schedule {name} deleted")
     if form is not Form.TABLE:
         show({"name": name, "result": "deleted"}, form)
+
+
+@app.command()
+def rewind(
+    context: typer.Context,
+    name: Name,
+    to: Annotated[str, typer.Option(help="Back to this time: RFC 3339 with zone, or epoch milliseconds.")],
+    url: UrlOption = "",
+    token: TokenOption = None,
+    form: OutputOption = Form.TABLE,
+) -> None:
+    """Set back how far a schedule has come. Occurrences after that time are written again, and may arrive again."""
+    body = {"to": time_checked("--to", to)}
+    with connect(context, url, token) as sidecar:
+        answer = sidecar.document("POST", f"{_KIND.path(name)}/rewind", body, _KIND.as_it_is(sidecar, name))
+    say(f"schedule {name} set back to {to}")
+    if form is not Form.TABLE:
+        show(answer, form)
 
 
 @app.command("next")

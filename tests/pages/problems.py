@@ -39,7 +39,7 @@ The header `tickover-reason` on a record in the quarantine topic, with `tickover
 
 """
 UNSTATED: Final = 422  # what `unprocessable` says, and jobs whose type has no status of its own
-STATUS_OF_SCHEDULES: Final = {"schedule-too-large": 422}
+STATUS_OF_SCHEDULES: Final = {"schedule-too-large": 422, "rewind-not-back": 422}
 OF_ROUTER: Final = {"not-found": 404, "method-not-allowed": 405}
 REASON: Final = re.compile(r"[a-z]+(_[a-z]+)*")
 # Call -> the arguments that hold type or reason, and words.

@@ -46,6 +46,7 @@ ROUTES = [
     ("GET", "/v1/schedules/x/next", Role.READ),
     ("PUT", "/v1/schedules/x", Role.ADMIN),
     ("DELETE", "/v1/schedules/x", Role.ADMIN),
+    ("POST", "/v1/schedules/x/rewind", Role.ADMIN),
     ("PUT", "/v1/policies/x", Role.ADMIN),
     ("DELETE", "/v1/policies/x", Role.ADMIN),
     ("POST", "/v1/policies/x/rollback", Role.ADMIN),

@@ -93,6 +93,32 @@ def test_the_list_says_how_far_each_has_come(api: World) -> None:
     assert [item["name"] for item in rest["items"]] == ["wrong"]
 
 
+def test_a_schedule_is_set_back(api: World) -> None:
+    put(api)
+    reached_ms = NOW_MS + 86_400_000  # by a clock that was far ahead
+    progress = progress_parcel(TOPIC, "report", Progress(reached_ms, began=1))
+    api.schedules.topic.records.append(progress)
+    api.schedules.store.catch_up()
+    rewind = "/v1/schedules/report/rewind"
+    body = {"to": "2027-01-15T08:00:00Z"}
+    problem(api.call("POST", rewind, json=body), 428, "precondition-required")
+    problem(api.call("POST", rewind, json=body, headers={"if-match": '"2"'}), 412, "precondition-failed")
+    head = {"if-match": '"1"'}
+    forward = problem(api.call("POST", rewind, json={"to": reached_ms}, headers=head), 422, "rewind-not-back")
+    assert str(reached_ms) in forward["detail"]
+    for bad in ({}, {"to": "soon"}, {"to": -1}, {"to": 1.5}, {"to": 1, "by": 2}):
+        problem(api.call("POST", rewind, json=bad, headers=head), 422, "invalid-body")
+    problem(api.call("POST", "/v1/schedules/none/rewind", json=body, headers=head), 404, "schedule-not-found")
+    done = api.call("POST", rewind, json=body, headers=head)
+    assert (done.status_code, done.headers["etag"], done.json()["cron"]) == (200, '"2"', REPORT["cron"])
+    [item] = api.call("GET", "/v1/schedules").json()["items"]
+    assert (item["version"], item["written_up_to"]) == (2, None)
+    entry = api.schedules.store.get("report").entry
+    assert entry is not None
+    assert entry.since_ms == NOW_MS
+    assert api.audited[-1]["notes"] == {"to": NOW_MS, "version": 2}
+
+
 def test_what_comes_next(api: World) -> None:
     put(api)
     items = api.call("GET", "/v1/schedules/report/next?n=2").json()["items"]
@@ -179,6 +205,16 @@ def test_the_command_line(api: World, tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(tickover.data("schedules", "next", "report", "-n", "3")) == 3
     assert "2027-01-18T08:00:00.000Z" in tickover("schedules", "next", "report").stdout
     assert "2027-01-18T08:00:00.000Z" in tickover("schedules", "list").stdout
+    topic, store = api.schedules.topic, api.schedules.store
+    topic.records.append(progress_parcel(TOPIC, "report", Progress(NOW_MS + 60_000)))
+    store.catch_up()
+    assert tickover("schedules", "rewind", "report", "--to", "2027-01-15T08:00:00Z").exit_code == 0
+    entry = store.get("report").entry
+    assert entry is not None
+    assert (entry.version, entry.since_ms) == (3, NOW_MS)
+    assert tickover("schedules", "rewind", "report", "--to", "2027-01-15T08:00:00Z").exit_code == 1
+    assert tickover("schedules", "rewind", "report", "--to", "today").exit_code == 2
+    assert tickover("schedules", "rewind", "none", "--to", "1").exit_code == 3
     assert tickover("schedules", "delete", "other").exit_code == 0
     assert tickover("schedules", "get", "other").exit_code == 3
     path.write_text(yaml.safe_dump_all([{**REPORT, "cron": "0 0 31 2 *"}]))

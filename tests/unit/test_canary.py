@@ -169,6 +169,7 @@ BODIES: list[tuple[str, str, dict[str, Any]]] = [
     ("PUT", "/v1/policies/orders-retry", RETRY),
     ("POST", "/v1/policies/explain", {"policy": REMINDERS, "record": RECORD}),
     ("POST", "/v1/policies/reminders/rollback", {"version": 1}),
+    ("POST", "/v1/schedules/tick/rewind", {"to": 1}),
     ("POST", "/v1/redrives", {"topic": "orders-dlq", "filter": {"error_class": "X"}, "rate": 1, "ramp": "1s"}),
     ("POST", "/v1/redrives/x/canary", {"count": 1}),
     ("PUT", "/v1/schedules/tick", {**TICK, "cron": "0 9 * * *", "time_zone": "UTC", "missed": "all", "paused": True}),
