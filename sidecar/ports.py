@@ -159,7 +159,12 @@ class TransactionalOutputs(Protocol):
 
 
 class Time(Protocol):
-    """The engine's clock (`timekeeper.py`): epoch milliseconds, boot time that nobody can set, and time.monotonic()."""
+    """The engine's clock (`timekeeper.py`): epoch milliseconds, boot time that nobody can set, and time.monotonic().
+
+    `is_known`: the broker's clock was seen. Until then `now_ms` is what this machine believes, and may be far ahead.
+    """
+
+    is_known: bool
 
     def now_ms(self) -> int: ...
 

@@ -14,6 +14,7 @@ class Timekeeper:
     def __init__(self) -> None:
         self._system = SystemTime()
         self._clock = Clock(*self._system.read())
+        self.is_known = False
 
     def now_ms(self) -> int:
         """Epoch milliseconds, rounded down, never ahead of the broker's: what is due here is due there."""
@@ -25,6 +26,7 @@ class Timekeeper:
 
     def observe(self, sent_boot_ms: float, broker_ms: float, acknowledged_boot_ms: float) -> None:
         """A ledger block's append time, between two boot times of ours."""
+        self.is_known = True
         if broker_ms >= EARLIEST_MS:
             self._clock.observe(sent_boot_ms, broker_ms, acknowledged_boot_ms)
 

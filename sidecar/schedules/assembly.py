@@ -52,11 +52,12 @@ def firing_of(
         answer: Future[bool] = machinery.engine.submit(lambda _: machinery.viewer.has(LaneId(min(topics), 0)))
         return answer.result(ANSWER_S)
 
-    def now_ms() -> int:
-        """As the engine has it, which follows no step of the wall clock that the brokers don't confirm: one of an hour,
-        for a moment, and an hour's occurrences would count as missed.
+    def now_ms() -> int | None:
+        """As the engine has it, once that has seen the brokers' clock. It follows no step of the wall clock that they
+        don't confirm: one of an hour, for a moment, and an hour's occurrences would count as missed.
         """
-        answer: Future[int] = machinery.engine.submit(lambda _: machinery.time.now_ms())
+        time = machinery.time
+        answer: Future[int | None] = machinery.engine.submit(lambda _: time.now_ms() if time.is_known else None)
         return answer.result(ANSWER_S)
 
     def pen() -> Shipping:

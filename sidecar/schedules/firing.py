@@ -51,7 +51,7 @@ class Surroundings(NamedTuple):
     pen: Callable[[], Pen]
     owns: Callable[[], bool]  # whether this replica is the one
     sources: Callable[[], Mapping[str, int]]  # partition counts of the topics that are consumed
-    now_ms: Callable[[], int]
+    now_ms: Callable[[], int | None]  # never ahead of the brokers'; None: their clock wasn't seen yet
     written: Callable[[str, int, int, bool], None]  # schedule, in time, made up for, whether some were passed over
 
 
@@ -109,10 +109,13 @@ class Firing:
         try:
             pen = self._pen or self._take()
             for _ in range(ROUNDS_MAX):
-                jobs, problems = self._gather()
+                now_ms = self._here.now_ms()
+                if now_ms is None:  # this machine's clock may be hours ahead: a progress would silence all until then
+                    return
+                jobs, problems = self._gather(now_ms)
                 if not jobs and not problems:
                     return
-                self._ship(pen, jobs, problems)
+                self._ship(pen, jobs, problems, now_ms)
         except TakenOver:
             log.info("another replica writes what schedules owe, or has done so")
             self._let_go()
@@ -140,9 +143,8 @@ class Firing:
 
     # --- what is owed ---------------------------------------------------------------------------------------------
 
-    def _gather(self) -> tuple[list[Job], dict[str, Progress]]:
+    def _gather(self, now_ms: int) -> tuple[list[Job], dict[str, Progress]]:
         """The next batch, and what is newly wrong or right again with schedules that are not in it."""
-        now_ms = self._here.now_ms()
         sources = self._here.sources()
         jobs: list[Job] = []
         problems: dict[str, Progress] = {}
@@ -197,7 +199,7 @@ class Firing:
 
     # --- writing it -----------------------------------------------------------------------------------------------
 
-    def _ship(self, pen: Pen, jobs: list[Job], problems: Mapping[str, Progress]) -> None:
+    def _ship(self, pen: Pen, jobs: list[Job], problems: Mapping[str, Progress], now_ms: int) -> None:
         """One transaction. What Kafka refuses is found by sending each schedule's alone."""
         done = {job.entry.schedule.name: job.progress for job in jobs}
         wanted = {**problems, **done}
@@ -205,7 +207,7 @@ class Firing:
         try:
             pen.write([parcel for job in jobs for parcel in job.parcels], facts)
         except (Refused, TargetRefused) as error:
-            self._refuse(list(done), error)
+            self._refuse(list(done), error, now_ms)
             raise
         self._progress |= wanted
         for job in jobs:
@@ -215,11 +217,11 @@ class Firing:
             if job.owed.dropped:
                 log.warning("missed occurrences of a schedule are passed over", extra={"schedule": name})
 
-    def _refuse(self, names: list[str], error: Exception) -> None:
+    def _refuse(self, names: list[str], error: Exception, now_ms: int) -> None:
         if len(names) > 1:
             self._suspects.update(names)
             return
         for name in names:
             log.error("a schedule's record is refused", extra={"schedule": name, "error": str(error)})
             reason = f"Kafka refuses the record: {error}"[:PROBLEM_LENGTH_MAX]
-            self._held_back[name] = self._here.now_ms() + AGAIN_MS, reason
+            self._held_back[name] = now_ms + AGAIN_MS, reason

@@ -23,6 +23,7 @@ class VirtualClock:
 class FakeTime:
     """`Time` over a virtual clock; the broker's clock is the same, so there is no skew."""
 
+    is_known = True
     skew_ahead_ms = 0.0
 
     def __init__(self, clock: VirtualClock) -> None:

@@ -95,6 +95,7 @@ class MemorySchedules:
         self.topic = MemoryTopic()
         self.now_ms = NOW_MS  # the brokers' clock
         self.host_ahead_ms = 0  # the clock of whoever is asked over REST
+        self.time_is_known = True  # the writers of occurrences have seen the brokers' clock
         self.sources: dict[str, int] = {"reminders": 12}
         self.owner = True
         self.written: list[tuple[str, int, int, bool]] = []
@@ -117,7 +118,7 @@ class MemorySchedules:
             lambda: self.pen("firing"),
             lambda: self.owner,
             lambda: self.sources,
-            lambda: self.now_ms,
+            lambda: self.now_ms if self.time_is_known else None,
             lambda *facts: self.written.append(facts),
         )
         return Firing(store or self.store, LIMITS, here)

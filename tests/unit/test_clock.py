@@ -5,6 +5,7 @@ import time
 import pytest
 
 from sidecar.clock import PROBE_MS, RECOVERY_MS, SLEW, STEP_MS, Clock, SystemTime
+from sidecar.timekeeper import Timekeeper
 
 WALL_MS = 1_763_720_000_000.0
 BOOT_MS = 50_000.0
@@ -228,3 +229,10 @@ def test_a_thread_switch_between_two_readings_is_not_taken_for_a_step(monkeypatc
     _, boot_ms = system.read()
 
     assert boot_ms == 90.02
+
+
+def test_the_time_is_known_from_the_first_observation_on():
+    timekeeper = Timekeeper()
+    assert not timekeeper.is_known
+    timekeeper.observe(timekeeper.boot_ms(), WALL_MS, timekeeper.boot_ms())
+    assert timekeeper.is_known

@@ -117,6 +117,21 @@ def test_after_a_failure_it_begins_anew(world: MemorySchedules, failure: Excepti
     assert seconds(world) == [5, 10]
 
 
+def test_before_the_brokers_clock_is_seen_nothing_is_written(world: MemorySchedules) -> None:
+    """Neither occurrences nor progress, whatever this machine believes; then all that is owed."""
+    world.put(missed="all")
+    world.put(name="lost", source="gone", missed="all")
+    world.time_is_known = False
+    firing = world.firing()
+    firing.step()
+    world.now_ms += 7_000
+    firing.step()
+    assert (world.topic.sent, len(world.topic.records)) == ([], 2)
+    world.time_is_known = True
+    firing.step()
+    assert {*seconds(world)} == {5, 10, 15}
+
+
 def test_kafka_away_while_it_takes_over(world: MemorySchedules) -> None:
     world.put()
     firing = world.firing()
@@ -238,15 +253,21 @@ def test_a_step_of_the_wall_clock_leaves_no_occurrence_out(
         future.set_result(command(None))
         return future
 
+    time = SimpleNamespace(now_ms=lambda: world.now_ms + 86_400_000, is_known=False)
     machinery: Any = SimpleNamespace(
         engine=SimpleNamespace(submit=submit),
         viewer=SimpleNamespace(has=lambda lane: True),
-        time=SimpleNamespace(now_ms=lambda: world.now_ms),
+        time=time,
     )
     settings = Settings(group="g")
     monkeypatch.setattr(assembly, "Shipping", lambda client, id, topic: world.pen(id))
     firing = assembly.firing_of(settings, {}, world.store, machinery, lambda: world.sources, Recorder())
     world.put()
+    firing.step()
+    assert (world.topic.sent, len(world.topic.records)) == ([], 1), (
+        "until the brokers' clock is seen, it may be any time"
+    )
+    time.is_known, time.now_ms = True, lambda: world.now_ms
     firing.step()
     assert seconds(world) == [5, 10]
     world.now_ms += 5_000
