@@ -34,7 +34,14 @@ class Filling:
                 self._seal(transaction, lane, now_ms)
 
     def fill(self, transaction: Transaction, lanes: Iterable[Lane], now_ms: int) -> None:
-        """Blocks and offsets of every lane that has something to say."""
+        """Blocks and offsets of every lane that has something to say.
+
+        Without a member's name the brokers can't tell this transaction from one of a lane's next owner. The client has
+        lost its place in the group then, and will say so.
+        """
+        if not transaction.member.is_named:
+            transaction.doomed = not transaction.empty
+            return
         generation = transaction.generation
         owners = generation.owners + [block.lane for block in transaction.blocks]
         if any(lane.dropped for lane in owners):  # its next owner reads it again

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -17,13 +18,16 @@ from confluent_kafka import (
 
 from sidecar.ending import in_background
 from sidecar.kafka import ANSWER_TIMEOUT_S, OnProblem, error_callback, is_fatal
-from sidecar.ports import GroupEvents
+from sidecar.ports import GroupEvents, Member
 from sidecar.record import LaneId
 
 log = logging.getLogger(__name__)
 
 UNREAD: Final = 0  # where a partition is assigned, paused: a number, because for any other word the brokers are asked
 _OnRebalance = Callable[[Consumer, list[TopicPartition]], None]
+
+_METADATA_BEGIN: Final = b"CGMDv2:"
+_GENERATION: Final = struct.Struct("=i")
 
 OWN_FENCE_S: Final = 60.0  # after its session was lost, a static member that is fenced has fenced itself
 REJOIN_S: Final = 60.0  # how long a consumer that lost its session has for being back in its group
@@ -128,7 +132,14 @@ class KafkaIntake:
                 self._consumer.pause(_partitions([lane]))
 
     def commit(self, offsets: Mapping[LaneId, tuple[int, str]], wait: bool) -> None:
-        """Commit with metadata. Without `wait` a failure is logged and the next commit makes up for it."""
+        """Commit with metadata. Without `wait` a failure is logged and the next commit makes up for it.
+
+        Not without a name: brokers take a commit from anybody while the group has no members, also one that is older
+        than what the partition's last owner has left.
+        """
+        if not self.member().is_named:
+            log.warning("commit not sent: this process has no place in its group; the ledger makes up for it")
+            return
         wanted = [
             TopicPartition(lane.topic, lane.partition, offset, metadata) for lane, (offset, metadata) in offsets.items()
         ]
@@ -140,9 +151,11 @@ class KafkaIntake:
         except KafkaException as error:
             log.warning("commit failed; the ledger makes up for it", extra={"error": str(error.args[0])})
 
-    def member(self) -> Any:
+    def member(self) -> Member:
         """The consumer's group metadata."""
-        return self._consumer.consumer_group_metadata()
+        metadata = self._consumer.consumer_group_metadata()
+        named = is_named(metadata)
+        return Member(metadata, bool(self._consumer.memberid()) if named is None else named)
 
     def close(self) -> None:
         """Leave the group."""
@@ -243,6 +256,20 @@ class KafkaIntake:
         if error is None:
             known = [place for place in places if place.error is None]
             self.events.committed({LaneId(one.topic, one.partition): (one.offset, one.metadata or "") for one in known})
+
+
+def is_named(metadata: bytes) -> bool | None:
+    """Whether the client's group metadata has a generation and a member's name; None: it is of another form than this.
+
+        "CGMDv2:" | generation (int32, as this machine has it) | group | 0 | member | 0 | ...
+
+    The client takes the name away when its session is over, and the generation when a broker says that it is another.
+    """
+    if not metadata.startswith(_METADATA_BEGIN):
+        return None
+    [generation] = _GENERATION.unpack_from(metadata, len(_METADATA_BEGIN))
+    _, member, *_ = metadata[len(_METADATA_BEGIN) + _GENERATION.size :].split(b"\0")
+    return bool(generation >= 0 and member)
 
 
 def _partitions(lanes: Sequence[LaneId]) -> list[TopicPartition]:

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from sidecar.ending import in_background
 from sidecar.kafka import OnProblem, client_log, producer_settings, raising_what_is_meant
-from sidecar.ports import TransactionalOutput
+from sidecar.ports import Member, TransactionalOutput
 from sidecar.record import LaneId
 
 log = logging.getLogger(__name__)
@@ -74,10 +74,10 @@ class KafkaTransactions:
             self._producer.purge(in_queue=True, in_flight=True, blocking=False)
             self.flush(GIVE_UP_S)
 
-    def send_offsets(self, offsets: Mapping[LaneId, tuple[int, str]], member: Any, seconds: float) -> None:
+    def send_offsets(self, offsets: Mapping[LaneId, tuple[int, str]], member: Member, seconds: float) -> None:
         """See the port."""
         wanted = [TopicPartition(lane.topic, lane.partition, low, text) for lane, (low, text) in offsets.items()]
-        self._producer.send_offsets_to_transaction(wanted, member, seconds)
+        self._producer.send_offsets_to_transaction(wanted, member.metadata, seconds)
 
 
 class KafkaOutputs:

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from sidecar.committer import Committer
-from sidecar.ports import Time, TransactionalOutput, TransactionalOutputs
+from sidecar.ports import Member, Time, TransactionalOutput, TransactionalOutputs
 from sidecar.record import LaneId
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class Sweep(NamedTuple):
     offset means nothing to anybody.
     """
 
-    member: Any  # as in a transaction
+    member: Member  # as in a transaction; or of no name, from a process without partitions: the abort follows
     place: LaneId
 
 

@@ -51,6 +51,21 @@ class Starts(Protocol):
         """The group has a commit of some partition, of whatever topic."""
 
 
+class Member(NamedTuple):
+    """This process's place in its group, as of when it was asked for.
+
+    `is_named`: it says which member this is, of which generation, so that the coordinator refuses it once the group has
+    gone on. From who doesn't say, the coordinator takes a transaction's offsets at any time, as older producers have no
+    names to give; and a commit while the group has no members. So offsets that count are never sent without.
+    """
+
+    metadata: Any  # the client's own, for `send_offsets`
+    is_named: bool
+
+
+NO_MEMBER: Final = Member(None, False)
+
+
 class GroupEvents(Protocol):
     """What the consumer group tells the engine, on the engine's own thread, from within `Intake.take`."""
 
@@ -74,9 +89,10 @@ class Intake(Protocol):
     def resume(self, lanes: Sequence[LaneId]) -> None: ...
 
     def commit(self, offsets: Mapping[LaneId, tuple[int, str]], wait: bool) -> None:
-        """Commit (offset, metadata) of each lane; `wait` for the broker's answer or let it come by itself."""
+        """Commit (offset, metadata) of each lane; `wait` for the broker's answer or let it come by itself. Nothing is
+        sent while this process has no place in its group."""
 
-    def member(self) -> Any:
+    def member(self) -> Member:
         """This process's place in its group as of now, for a transaction's offsets."""
 
     def close(self) -> None:
@@ -138,7 +154,7 @@ class TransactionalOutput(Output, Protocol):
         producer alive. Raises nothing.
         """
 
-    def send_offsets(self, offsets: Mapping[LaneId, tuple[int, str]], member: Any, seconds: float) -> None: ...
+    def send_offsets(self, offsets: Mapping[LaneId, tuple[int, str]], member: Member, seconds: float) -> None: ...
     def commit(self, seconds: float) -> None: ...
     def abort(self, seconds: float) -> None: ...
 

@@ -13,7 +13,7 @@ from sidecar.commit import CommitState
 from sidecar.departure import REFUSED_TOPIC
 from sidecar.generation import Generation, refusal
 from sidecar.lane import Lane
-from sidecar.ports import TransactionalOutput
+from sidecar.ports import NO_MEMBER, Member, TransactionalOutput
 from sidecar.sealing import Seal
 
 LINGER_S: Final = 0.01  # how long records wait for others before they are sent
@@ -68,13 +68,14 @@ NEVER: Final = Push(0.0)
 class Transaction:
     """What is in it.
 
-    `doomed`: it must not be committed, because a lane in it is no longer ours. `failed`: the client takes nothing more
-    into it. `stuck`: something in it was not acknowledged in time. A partition with too few replicas in sync takes no
-    record of a transaction, and neither the mark of its end: until it does, the transactional id is of no use.
+    `doomed`: it must not be committed, because a lane in it isn't ours any more, or may not be. `failed`: the client
+    takes nothing more into it. `stuck`: something in it was not acknowledged in time. A partition with too few replicas
+    in sync takes no record of a transaction, and neither the mark of its end: until it does, the transactional id is of
+    no use.
     """
 
     generation: Generation
-    member: Any = None  # the consumer's place in its group: a commit of a former generation is refused
+    member: Member = NO_MEMBER  # as of its end: a commit of a former generation is refused
     blocks: list[SealedBlock] = field(default_factory=list)
     states: list[tuple[Lane, CommitState]] = field(default_factory=list)
     doomed: bool = False

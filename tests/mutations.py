@@ -307,6 +307,9 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "filling.py", "            if lane.dropped:\n                continue\n", "", TRANSACTIONS
     ),
     "what a revoked lane was about to put stays": Mutant("assignment.py", "            lane.puts = []\n", ""),
+    "a transaction is committed by nobody": Mutant(
+        "filling.py", "        if not transaction.member.is_named:\n", "        if False:\n", TRANSACTIONS
+    ),
     # --- actions --------------------------------------------------------------------------------------------------
     "an action on one offset acts on whatever is held": Mutant(
         "actions.py", "item.if_offset not in (-1, found.offset)", "False"

@@ -1,16 +1,27 @@
 """Facts about confluent-kafka that the engine rests on: groups, assignments and committed offsets."""
 
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from struct import pack
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
+from broker.api_keys import ApiKey
+from sidecar.kafka import consumer_settings
+from sidecar.kafka_intake import KafkaIntake, is_named
+from sidecar.record import LaneId
 from tests.services.clients import consumer, producer
 from tests.services.kafka import Kafka
+from tests.services.raw_client import RawClient
+from tests.services.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
 TIMEOUT_S = 90.0
+GENERATION_7 = b"CGMDv2:" + pack("=i", 7)
 
 
 @pytest.mark.parametrize("text", ["m" * 4_095, "é" * 2_049], ids=["letters", "two-byte letters"])
@@ -85,3 +96,81 @@ def test_without_a_committed_offset_reset_error_is_a_message(kafka_place: tuple[
         assert (message.topic(), message.partition(), message.offset()) == (topic, 0, None)
     finally:
         member.close()
+
+
+@contextmanager
+def intake_of(kafka: Kafka, topic: str, instance_id: str) -> Iterator[KafkaIntake]:
+    """Subscribed to the topic. Its group is called as the topic."""
+    client = {"bootstrap.servers": kafka.bootstrap, "log_level": "0"}
+    intake = KafkaIntake(consumer_settings(client, topic, instance_id), lambda _: None)
+    intake.events = Mock()
+    with closing(intake):
+        intake.subscribe([topic])
+        yield intake
+
+
+def join(intake: KafkaIntake) -> None:
+    events: Any = intake.events
+    events.reset_mock()
+    wait_until(lambda: bool(events.assigned.called or intake.take(1)), TIMEOUT_S, lambda: "not in its group")
+
+
+def committed(kafka: Kafka, topic: str) -> int:
+    with closing(consumer(kafka.bootstrap, topic)) as anyone:
+        [found] = anyone.committed([TopicPartition(topic, 0)], TIMEOUT_S)
+        return int(found.offset)
+
+
+@pytest.mark.parametrize("instance_id", ["", "one"], ids=["dynamic", "static"])
+def test_the_client_names_a_member_while_it_is_one(cluster: Kafka, instance_id: str) -> None:
+    topic = cluster.topic("named")
+    with intake_of(cluster, topic, instance_id) as intake, RawClient(cluster.bootstrap) as client:
+        assert not intake.member().is_named, "it hasn't joined yet"
+        join(intake)
+        assert intake.member().is_named
+        given = {"member_id": intake._consumer.memberid(), "group_instance_id": instance_id or None}
+        client.ask(ApiKey.LEAVE_GROUP, 3, group_id=topic, members=[given])
+        wait_until(lambda: not intake.member().is_named, TIMEOUT_S, lambda: "it still names itself")
+        assert not intake.events.lost.called, "the client knows before it tells"  # type: ignore[attr-defined]
+        join(intake)
+        assert intake.member().is_named
+
+
+def test_a_commit_is_not_sent_by_who_is_no_member(cluster: Kafka) -> None:
+    """While a group has no members, brokers take a commit from anybody."""
+    topic = cluster.topic("nobody")
+    offsets = {LaneId(topic, 0): (5, "")}
+    with intake_of(cluster, topic, "") as intake:
+        intake.commit(offsets, wait=True)
+        assert committed(cluster, topic) == OFFSET_INVALID
+        join(intake)
+        intake.commit(offsets, wait=True)
+        assert committed(cluster, topic) == 5
+
+
+def test_offsets_of_a_transaction_are_taken_from_who_names_no_member(cluster: Kafka) -> None:
+    """Also while the group has members, as older producers have no names to give: so it's for us not to send them."""
+    topic = cluster.topic("unnamed")
+    sender = producer(cluster.bootstrap, transactional_id=topic, message_timeout_ms=10_000)
+    with intake_of(cluster, topic, "") as intake, closing(consumer(cluster.bootstrap, topic)) as stranger:
+        join(intake)
+        metadata = stranger.consumer_group_metadata()
+        assert is_named(metadata) is False
+        sender.init_transactions(TIMEOUT_S)
+        sender.begin_transaction()
+        sender.send_offsets_to_transaction([TopicPartition(topic, 0, 7)], metadata, TIMEOUT_S)
+        sender.commit_transaction(TIMEOUT_S)
+        assert committed(cluster, topic) == 7
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        (GENERATION_7 + b"group\0member\0\x01", True),
+        (b"CGMDv2:" + pack("=i", -1) + b"group\0member\0\x01", False),  # a broker told it of another generation
+        (GENERATION_7 + b"group\0\0\0instance\0", False),
+        (b"CGMDv3:" + pack("=i", 7) + b"group\0\0\x01", None),
+    ],
+)
+def test_who_is_named_has_a_generation_and_a_name(metadata: bytes, expected: bool | None) -> None:
+    assert is_named(metadata) is expected

@@ -5,9 +5,11 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from sidecar.commit import decode_metadata
-from sidecar.ports import GroupEvents, Start
+from sidecar.ports import GroupEvents, Member, Start
 from sidecar.record import LaneId
 from tests.simulation.fake_kafka import Broker, FakeRecord, Fate
+
+NOBODY = -1  # in place of a generation: as a client has it that has lost its place
 
 OnCommit = Callable[[LaneId, int, str], None]
 
@@ -115,18 +117,25 @@ class FakeIntake:
         self._positions: dict[LaneId, int] = {}
         self._paused: set[LaneId] = set()
         self._commits: list[tuple[int, dict[LaneId, tuple[int, str]]]] = []
-        self.epoch = 0  # the generation of the group as this member knows it
+        self.epoch = 0  # the generation of the group as this member knows it; NOBODY: none
+        self._generation = 0  # the last one it had
+        self._untold = 0  # at so many more calls of `take` the engine is told that it has lost all; 0: it has not
 
-    def member(self) -> tuple["FakeIntake", int]:
-        return self, self.epoch
+    def member(self) -> Member:
+        return Member((self, self.epoch), self.epoch != NOBODY)
 
     def take(self, count: int) -> list[FakeRecord]:
         """See `Intake.take`."""
         self._fate.strike()
+        if self._untold:
+            self._untold -= 1
+            if not self._untold:
+                self._tell()
+            return []
         self._arrive(self._group.broker.clock.now_ms)
         if leaving := self._group.take_away(self):
             self.events.revoked(leaving)
-            self.epoch += 1
+            self._renew()
             self._release(leaving)
         if given := self._group.give(self):
             self._assign(given)
@@ -156,15 +165,34 @@ class FakeIntake:
         for lane in lanes:
             del self._positions[lane]
             self._paused.discard(lane)
+            self._let_go(lane)
+
+    def _let_go(self, lane: LaneId) -> None:
+        if self._group.owner[lane] is self:  # else others have it already
             self._group.owner[lane] = None
 
-    def lose(self) -> None:
-        """The group gave up on this member: others have its partitions, and it hears of it now."""
+    def lose(self, turns: int = 0) -> None:
+        """The group gave up on this member: others have its partitions. Its client knows at once, and the engine is
+        told after so many turns.
+        """
         lanes = list(self._positions)
-        self.epoch += 1
+        self.epoch = NOBODY
         self._commits.clear()
+        for lane in lanes:
+            self._let_go(lane)
+        self._untold = turns + 1
+        if not turns:
+            self._tell()
+
+    def _tell(self) -> None:
+        lanes, self._untold = list(self._positions), 0
         self.events.lost(lanes)
         self._release(lanes)
+        self._renew()
+
+    def _renew(self) -> None:
+        """It is of the group's next generation."""
+        self.epoch = self._generation = self._generation + 1
 
     def begin(self, offsets: Mapping[LaneId, int]) -> None:
         assert set(offsets) <= set(self._positions) & self._paused, "begun what isn't assigned, or is being read"
@@ -181,6 +209,8 @@ class FakeIntake:
     def commit(self, offsets: Mapping[LaneId, tuple[int, str]], wait: bool) -> None:
         """See `Intake.commit`."""
         self._fate.strike()
+        if self.epoch == NOBODY:
+            return
         now_ms = self._group.broker.clock.now_ms
         if wait:
             self._arrive(1 << 60)

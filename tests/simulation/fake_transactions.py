@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple
 
+from sidecar.ports import Member
 from sidecar.record import LaneId
 from sidecar.transaction import PUSH_S
-from tests.simulation.fake_group import Group
+from tests.simulation.fake_group import NOBODY, Group
 from tests.simulation.fake_kafka import Broker, FakeError, FakeOutput, FakeRecord, Fate
 
 TIMEOUT_MS = 10_000
@@ -219,11 +220,12 @@ class FakeTransactions(FakeOutput):
         """See the port."""
         self.purge()
 
-    def send_offsets(self, offsets: Mapping[LaneId, tuple[int, str]], member: Any, seconds: float) -> None:
+    def send_offsets(self, offsets: Mapping[LaneId, tuple[int, str]], member: Member, seconds: float) -> None:
         self._fate.strike()
         self._check()
-        intake, epoch = member
-        if epoch != intake.epoch or intake not in self._coordinator.group.members:
+        intake, epoch = member.metadata
+        former = epoch != intake.epoch or intake not in self._coordinator.group.members
+        if former and epoch != NOBODY:  # as brokers do: who doesn't say which member it is may be an older producer
             self._failed = True
             self._coordinator.fenced += 1
             raise self.refused(TransactionError("ILLEGAL_GENERATION", aborts=True))

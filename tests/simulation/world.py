@@ -185,7 +185,7 @@ class World:
                 executor.run()
         lanes = [lane for lane in self.group.lanes if self.group.owner[lane] is replica.intake]
         self.oracle.crashed(lanes)
-        replica.intake.lose()
+        replica.intake.lose(0 if self.coordinator is None else self.rng.choice((0, 1, 20)))
         self.group.rebalance()
 
     def tidy(self) -> None:

@@ -1,9 +1,9 @@
 """A transactional producer for tests of what it is asked to do."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from sidecar.generation import Generation
+from sidecar.ports import Member
 from sidecar.record import LaneId
 from tests.simulation.fake_kafka import Refused
 from tests.simulation.fake_transactions import TransactionError
@@ -57,7 +57,7 @@ class Producer:
     def begin(self) -> None:
         self._note("begin")
 
-    def send_offsets(self, offsets: Mapping[LaneId, tuple[int, str]], member: Any, seconds: float) -> None:
+    def send_offsets(self, offsets: Mapping[LaneId, tuple[int, str]], member: Member, seconds: float) -> None:
         self._note("offsets" if offsets else "ask")
         self.offsets = dict(offsets)
 

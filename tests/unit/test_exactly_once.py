@@ -332,6 +332,24 @@ def test_a_ledger_that_does_not_acknowledge_is_named_until_it_does(trouble: Call
     assert (len(seen(bench)), bench.lane.imbalance) == (1, 0)
 
 
+def test_who_has_lost_its_place_in_the_group_commits_nothing() -> None:
+    """The client knows it before it tells. Brokers take a transaction's offsets from whoever doesn't say who it is,
+    also when others have the partitions.
+    """
+    bench = Bench(trouble=str)
+    bench.send(b"value")
+    bench.wait_until(lambda: settlement_of(bench).open.sent)
+    bench.replica.intake.lose(turns=100)
+    committed = dict(bench.group.committed)
+    for _ in range(100):
+        bench.step()
+    assert bench.lane.imbalance == 0, "it isn't told yet"
+    assert bench.group.committed == committed
+    assert seen(bench) == []
+    bench.run(1_000)
+    assert len(seen(bench)) == 1, "it has the partition again"
+
+
 def test_an_aborted_transaction_is_emitted_again() -> None:
     troubles: list[str] = []
     bench = Bench(trouble=once("", troubles))

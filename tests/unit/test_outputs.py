@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from sidecar.outputs import NAMES, Sweep, make_outputs
+from sidecar.ports import Member
 from sidecar.record import LaneId
 from tests.simulation.fake_transactions import TransactionError
 from tests.unit.recording_producer import Producer
 
-MEMBER = object()
+MEMBER = Member(object(), is_named=False)
 PLACE = LaneId("ledger", 0)
 SWEEP = Sweep(MEMBER, PLACE)
 REFUSED = TransactionError("ILLEGAL_GENERATION", aborts=True)

@@ -49,7 +49,7 @@ class Message:
 def transaction(producer: Producer) -> Transaction:
     """One block, already acknowledged, and the offset of its lane."""
     lane = Lane(LANE, 0, Wheel(0, 1), Position(0, 0), ledger_start=0)
-    made = Transaction(Generation(producer), None)
+    made = Transaction(Generation(producer))
     producer.purged = made.generation
     block = SealedBlock(lane, None, lambda: 1.0)  # type: ignore[arg-type]
     block.sent = True
