@@ -35,6 +35,8 @@ DETAIL: Final = "tickover-detail"
 REDRIVE_PLAN: Final = "tickover-redrive-plan"
 REDRIVE_COUNT: Final = "tickover-redrive-count"
 REDRIVE_SOURCE: Final = "tickover-redrive-source"
+# Of a control record: the change of many messages that sent it. The engine knows nothing of these.
+CHANGE: Final = "tickover-change"
 # By what becomes of them when a record comes in. First: heeded, then gone.
 INSTRUCTIONS: Final = frozenset({DELIVER_AT, DELAY, TARGET, TARGET_PARTITION, ACTION, IF_OFFSET, EXPIRES_AT, SPREAD})
 FAILURE: Final = frozenset({ERROR_CLASS, ERROR_MESSAGE})  # read, and passed on

@@ -6,7 +6,7 @@ from typing import Any
 
 from policies.table import PolicyTable
 from sidecar.changes.changes import Changes
-from sidecar.changes.controls import Courier
+from sidecar.changes.controls import Courier, SentControls
 from sidecar.changes.outcome import Lines
 from sidecar.changes.plan import FORM, Change
 from sidecar.changes.receipt_log import ReceiptLog
@@ -44,6 +44,7 @@ def changes_of(
         lines=lines,
         table=table,
         courier=lambda: Courier(client),
+        sent_by=SentControls(client, topic).of_plan,
         receipts_end=receipts.end,
         aborted=aborted,
         owner=owner,

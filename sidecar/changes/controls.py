@@ -1,20 +1,23 @@
-"""Control records for many messages: made, checked as the engine will, sent."""
+"""Control records for many messages: made, checked as the engine will, sent; and read again to see who sent them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 
 from policies.decision import CANCEL, FIRE, Facts, Quarantine
 from policies.table import PolicyTable, decide
+from sidecar.changes.outcome import Place
 from sidecar.changes.plan import ChangePlan, Item
+from sidecar.codec import headers_of
 from sidecar.generation import UNPROVEN
-from sidecar.jobs.reader import LogUnavailable
+from sidecar.jobs.reader import READER, LogUnavailable, read
 from sidecar.jobs.shipment import OF_ONE_RECORD, OF_THE_TARGET, give_up
-from sidecar.record import ACTION, DELAY, DELIVER_AT, ID, IF_OFFSET, Headers
+from sidecar.record import ACTION, CHANGE, DELAY, DELIVER_AT, ID, IF_OFFSET, Headers
 
 FULL_POLL_S: Final = 0.05
 ACKNOWLEDGED_S: Final = 8.0  # well within a lease
+GAP_MAX: Final = 500  # offsets between two control records that are read in one go
 _SETTINGS: Final = {
     "enable.idempotence": "true",
     "allow.auto.create.topics": "false",
@@ -28,7 +31,7 @@ _SETTINGS: Final = {
 
 def control_headers(plan: ChangePlan, item: Item) -> Headers:
     """The headers of the control record for one message: it acts once, on what is held where it was seen."""
-    headers = [(ID, item.id), (ACTION, plan.action), (IF_OFFSET, str(item.offset))]
+    headers = [(ID, item.id), (ACTION, plan.action), (IF_OFFSET, str(item.offset)), (CHANGE, plan.id)]
     when = plan.when
     if plan.action in (CANCEL, FIRE):
         pass  # they have no time
@@ -87,6 +90,49 @@ class Courier:
             except KafkaException as error:
                 report.error = error.args[0]
                 return
+
+
+class SentControls:
+    """Control records as they lie in their sources. For any thread."""
+
+    def __init__(self, client: Mapping[str, Any], topic: str) -> None:
+        self._settings = {**client, **READER, "group.id": f"{topic}.receipts"}  # a right that receipts need, too
+
+    def of_plan(self, plan_id: str, places: Collection[Place]) -> frozenset[Place]:
+        """Those of these places where a control record of this plan lies. Raises LogUnavailable."""
+        if not places:
+            return frozenset()
+        consumer = Consumer(self._settings)
+        try:
+            return frozenset(
+                (*lane, message.offset() or 0)
+                for lane, start, end in _runs(places)
+                for messages in read(consumer, lane, start, end)
+                for message in messages
+                if is_of_plan(message, plan_id)
+            ).intersection(places)
+        finally:
+            consumer.close()
+
+
+def is_of_plan(message: Message, plan_id: str) -> bool:
+    """Whether this change has sent it."""
+    try:
+        return (CHANGE, plan_id.encode()) in (headers_of(message) or ())
+    except SystemError:  # a name that isn't UTF-8: none of ours
+        return False
+
+
+def _runs(places: Iterable[Place]) -> list[tuple[tuple[str, int], int, int]]:
+    """(partition, start, end) that together have these places, and little else."""
+    runs: list[list[Place]] = []
+    for place in sorted(places):
+        last = runs[-1][-1] if runs else None
+        if last is not None and place[:2] == last[:2] and place[2] - last[2] <= GAP_MAX:
+            runs[-1].append(place)
+        else:
+            runs.append([place])
+    return [(run[0][:2], run[0][2], run[-1][2] + 1) for run in runs]
 
 
 class _Report:

@@ -1,20 +1,21 @@
 """What became of one message that a change has sent a control record for. Pure.
 
     the control record's line    says that it hit, whom, and the new due time; or that it hit nobody
-    the message's own line       says how it left, if it did
+    the message's own line       says how it left, if it did, and by which control record
 
 A batch that is sent again after a crash hits nobody that the first try has hit (`tickover-if-offset`): then the
-message's own line says that it was done.
+message's own line says that it was done. It was done by this change if the control record that it names is one of the
+change's own: somebody else may have been quicker.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from policies.decision import CANCEL, FIRE, RESCHEDULE
 from sidecar.changes.plan import DONE, Item
 from sidecar.record import Outcome
 
-TOO_LATE: Final = "too_late"  # it had left, or somebody had moved it
+TOO_LATE: Final = "too_late"  # it had left, or somebody else had moved or cancelled it
 UNKNOWN: Final = "unknown"  # it wasn't hit, and nobody says why: it is being emitted, or a later one has its id
 UNANSWERED: Final = "unanswered"  # the control record stands in Kafka, and will be obeyed
 REFUSED: Final = "refused"  # no control record could be written, or not one that its policy allows
@@ -87,12 +88,21 @@ class Found(NamedTuple):
     own: Line | None
 
 
-def verdict(action: str, item: Item, found: Found, lines: Lines, again: bool) -> Verdict:
-    """`again`: it may have been sent for once before."""
+def hit_by(action: str, item: Item, own: Line | None) -> Place | None:
+    """The control record that did this to the message, whoever sent it; None: none did."""
+    if own is None or own.related < 0 or own.outcome is not _DONE_AS[action]:
+        return None
+    return item.topic, item.partition, own.related
+
+
+def verdict(action: str, item: Item, found: Found, lines: Lines, sent: Collection[Place]) -> Verdict:
+    """`sent`: control records of this change that `hit_by` names, where it may have been sent for once before."""
     control, answer, own = found
-    if again and own is not None and own.related >= 0 and own.outcome is _DONE_AS[action]:
-        control = (item.topic, item.partition, own.related)  # of the first try
-        answer = lines.line(control)
+    by = hit_by(action, item, own)
+    if by is not None and (by == control or by in sent):
+        answer = lines.line(by)
+        due_ms = item.due_ms if action == CANCEL or answer is None else answer.due_ms
+        return Verdict(DONE[action], "", due_ms, by)
     if answer is not None and answer.related >= 0:
         return Verdict(DONE[action], "", item.due_ms if action == CANCEL else answer.due_ms, control)
     if own is not None:

@@ -1,11 +1,11 @@
 """What the work on changes needs of its process."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from policies.table import PolicyTable
-from sidecar.changes.outcome import Lines
+from sidecar.changes.outcome import Lines, Place
 from sidecar.changes.plan import Item
 from sidecar.held_query import Key, Query
 from sidecar.record import Headers, LaneId
@@ -31,13 +31,16 @@ class Couriers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """`aborted(plan_id)`: somebody has asked for its end."""
+    """`aborted(plan_id)`: somebody has asked for its end. `sent_by(plan_id, places)`: those of these places where a
+    control record of this plan lies; raises LogUnavailable.
+    """
 
     topic: str  # of changes
     lookup: LookUp
     lines: Lines
     table: Callable[[], PolicyTable]
     courier: Callable[[], Couriers]
+    sent_by: Callable[[str, Collection[Place]], Collection[Place]]
     receipts_end: Callable[[], int]
     aborted: Callable[[str], bool]
     owner: str

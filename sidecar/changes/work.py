@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from sidecar.changes.controls import control_headers, objection
-from sidecar.changes.outcome import REFUSED, Found, Place, Verdict, verdict
+from sidecar.changes.outcome import REFUSED, Found, Place, Verdict, hit_by, verdict
 from sidecar.changes.plan import Change, ChangePlan, Item, Progress, summed
 from sidecar.changes.receipt_log import batch
 from sidecar.changes.surroundings import Rows, Surroundings
@@ -207,10 +207,12 @@ class ChangeWork:
         self, items: Sequence[Item], found: Mapping[int, Found], refused: Mapping[int, str], again: bool
     ) -> None:
         action, lines = self._plan.action, self._here.lines
+        told = [hit_by(action, items[row], one.own) for row, one in found.items()] if again else []
+        sent = self._here.sent_by(self._plan.id, [place for place in told if place is not None])
         verdicts = [
             Verdict(REFUSED, refused[row], item.due_ms, None)
             if row in refused
-            else verdict(action, item, found[row], lines, again)
+            else verdict(action, item, found[row], lines, sent)
             for row, item in enumerate(items)
         ]
         receipts = [said.receipt(item, action) for item, said in zip(items, verdicts, strict=True)]

@@ -28,6 +28,7 @@ MEANINGS: Final = {
     record.ID: "your name for the message",
     record.ACTION: "`cancel`, `reschedule` or `fire`: makes it a control record",
     record.IF_OFFSET: "a control record acts only on the message held under this offset",
+    record.CHANGE: "on a control record: the id of the change of many messages that sent it",
     record.EXPIRES_AT: "not emitted after this time, but dead-lettered",
     record.SPREAD: "how much later than due it may be, so that herds move apart",
     record.ATTEMPT: "number of this delivery",

@@ -13,7 +13,7 @@ from policies.model import Policy
 from sidecar.changes.changes import Wanted
 from sidecar.changes.plan import Item, Selection, When
 from sidecar.jobs.job import State
-from sidecar.record import ID, Held, LaneId, Outcome
+from sidecar.record import ACTION, CHANGE, ID, Held, LaneId, Outcome
 from tests.unit.change_world import LANES, NOW_MS, CrashError, MemoryChanges
 
 BY_MS = 600_000
@@ -97,18 +97,22 @@ def test_a_plan_and_its_run_change_exactly_what_was_held_and_matched(
     assert change.progress.outcomes == Counter(receipt["outcome"] for receipt in receipts.values())
     done = {"cancel": "cancelled", "reschedule": "rescheduled", "fire": "fired"}[action]
     event(f"{crashes} crashes, {change.progress.outcomes.get(done, 0) > 0}")
+    theirs = changed_by_others(world, plan_id)
+    event(f"others changed some: {bool(theirs & wanted.keys())}")
     for (lane, offset), one in wanted.items():
         receipt, line = receipts.get((*lane, offset)), world.group.lines.get((*lane, offset))
         if (lane, offset) in emitted:
             # A later one had its id, when it was asked for: then nobody knew it.
             outcomes = {"too_late"} if (lane, offset) in can_be_hit else {"too_late", "unknown"}
             assert receipt is None or receipt["outcome"] in outcomes
+        elif (lane, offset) in theirs:
+            assert receipt is None or receipt["outcome"] in {"too_late", "unknown"}, "claimed, and not done by it"
         elif (lane, offset) in can_be_hit:
             assert receipt is not None
             assert receipt["outcome"] == done
             assert line is not None
             assert line.related == receipt["control"]["offset"]
-            if action == "reschedule":
+            if action == "reschedule" and (lane, line.related) not in theirs:
                 moved = world.group.lanes[lane][line.related]
                 assert moved.due_ms == receipt["due"] == one.due_ms + BY_MS, "it was moved twice, or not at all"
         else:
@@ -116,16 +120,27 @@ def test_a_plan_and_its_run_change_exactly_what_was_held_and_matched(
             assert receipt["outcome"] == ("unknown" if line is None else done)
     for lane in LANES:
         for offset in range(len([m for m in (*before, *later) if m[0] == lane])):
-            if (lane, offset) not in wanted and (lane, offset) not in emitted:
+            if (lane, offset) not in wanted and (lane, offset) not in emitted | theirs:
                 assert offset in world.group.lanes[lane], f"{lane} {offset} was not meant"
 
 
+def changed_by_others(world: MemoryChanges, plan_id: str) -> set[tuple[LaneId, int]]:
+    """Whom a control record has hit that isn't of this plan."""
+    return {
+        (LaneId(topic, partition), offset)
+        for (topic, partition, offset), line in world.group.lines.items()
+        if line.outcome in (Outcome.CANCELLED, Outcome.MOVED)
+        and line.related != offset
+        and (CHANGE, plan_id.encode()) not in world.group.controls[topic, partition, line.related]
+    }
+
+
 def _run(world: MemoryChanges, plan_id: str, data: st.DataObject, crashes: int) -> set[tuple[LaneId, int]]:
-    """Run it to its end, over crashes at random calls, while some messages fall due."""
+    """Run it to its end, over crashes at random calls, while some messages fall due, and others act on some."""
     group, jobs = world.group, world.jobs
     emitted: set[tuple[LaneId, int]] = set()
     left = [data.draw(st.integers(0, 12)) for _ in range(crashes)]
-    fall_due = data.draw(st.booleans())
+    fall_due, others_act = data.draw(st.booleans()), data.draw(st.booleans())
     meant_first = {(lane, offset) for lane, records in group.lanes.items() for offset in records}
 
     def fault(call: str) -> None:
@@ -135,6 +150,13 @@ def _run(world: MemoryChanges, plan_id: str, data: st.DataObject, crashes: int) 
                 place = data.draw(st.sampled_from(sorted(due)))
                 group.emit(*place)
                 emitted.add(place)
+        if others_act and call in ("page", "send", "shipped") and data.draw(st.booleans()):
+            named = sorted(
+                (lane, one.trailer[0]) for lane, held in group.lanes.items() for one in held.values() if one.trailer
+            )
+            if named:
+                lane, id = data.draw(st.sampled_from(named))
+                group.write(lane, [id, (ACTION, data.draw(st.sampled_from([b"cancel", b"fire"])))])
         if left:
             left[0] -= 1
             if left[0] < 0:

@@ -1,7 +1,7 @@
 """Changes without Kafka: held messages, an engine that obeys control records, a ledger, and faults on demand."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from sidecar.changes.surroundings import Surroundings
 from sidecar.changes.work import ChangeWork
 from sidecar.held_query import Key, LookUpUnavailable, Query, key_of_row, row_of
 from sidecar.jobs.job import PlanHead
-from sidecar.record import ACTION, DELAY, DELIVER_AT, ID, IF_OFFSET, Headers, Held, LaneId, Outcome
+from sidecar.record import ACTION, CHANGE, DELAY, DELIVER_AT, ID, IF_OFFSET, Headers, Held, LaneId, Outcome
 
 NOW_MS = 1_800_000_000_000
 TTL_MS = 900_000
@@ -57,6 +57,7 @@ class MemoryGroup:
         self.trouble = ""
         self.silent = False  # no control record is obeyed
         self.sent: list[Headers] = []
+        self.controls: dict[Place, Headers] = {}  # of changes and of others
         self.fault: Callable[[str], None] = lambda _: None
 
     # --- messages -------------------------------------------------------------------------------------------------
@@ -75,7 +76,7 @@ class MemoryGroup:
     def _obey(self, lane: LaneId, control: int, headers: Mapping[str, bytes | None]) -> None:
         of_id = [one for one in self.lanes[lane].values() if dict(one.trailer).get(ID) == headers[ID]]
         found = max(of_id, key=lambda one: one.offset, default=None)
-        if found is None or headers[IF_OFFSET] != b"%d" % found.offset:
+        if found is None or headers.get(IF_OFFSET) not in (None, b"%d" % found.offset):
             self.lines[*lane, control] = Line(Outcome.APPLIED, -1, NOW_MS)
             return
         del self.lanes[lane][found.offset]
@@ -119,13 +120,22 @@ class MemoryGroup:
         for item, headers in controls:
             self.fault("send")
             lane = LaneId(item.topic, item.partition)
-            control = self.next[lane]
-            self.next[lane] += 1
             self.sent.append(headers)
-            if not self.silent:
-                self._obey(lane, control, dict(headers))
-            offsets.append(control)
+            offsets.append(self.write(lane, headers))
         return offsets
+
+    def write(self, lane: LaneId, headers: Headers) -> int:
+        """A control record of whoever it may be; returns its offset."""
+        control = self.next[lane]
+        self.next[lane] += 1
+        self.controls[*lane, control] = headers
+        if not self.silent:
+            self._obey(lane, control, dict(headers))
+        return control
+
+    def sent_by(self, plan_id: str, places: Collection[Place]) -> set[Place]:
+        self.fault("sent_by")
+        return {place for place in places if (CHANGE, plan_id.encode()) in self.controls[place]}
 
     def outcomes(self, places: Sequence[Place], timeout_s: float) -> list[Line | None]:
         self.fault("outcomes")
@@ -210,6 +220,7 @@ class MemoryChanges:
             lines=self.group,
             table=self.table,
             courier=lambda: self.group,
+            sent_by=self.group.sent_by,
             receipts_end=lambda: 0,
             aborted=lambda id: self.jobs.changes[id].aborted_by is not None,
             owner="here",

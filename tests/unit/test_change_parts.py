@@ -13,14 +13,15 @@ from policies.table import PolicyTable
 from sidecar.changes import receipt_log
 from sidecar.changes.changes import Wanted
 from sidecar.changes.controls import Courier
-from sidecar.changes.plan import Item, Selection, When
+from sidecar.changes.plan import DONE, Item, Selection, When
 from sidecar.changes.receipt_log import Batch, Place, ReceiptLog, batch, receipts_of
 from sidecar.changes.work import PENDING_BYTES_MAX
 from sidecar.config import MESSAGE_BYTES_MIN
 from sidecar.jobs.crew import JobRefused
 from sidecar.jobs.reader import LogUnavailable
-from sidecar.record import LaneId, Outcome
-from tests.unit.change_world import NOW_MS, MemoryChanges, MemoryJobs
+from sidecar.record import ACTION, CHANGE, DELIVER_AT, ID, Headers, LaneId, Outcome
+from tests.property.test_change import TABLE
+from tests.unit.change_world import LANES, NOW_MS, CrashError, MemoryChanges, MemoryJobs
 from tests.unit.test_receipts import block, settled
 
 MESSAGES = 900
@@ -187,3 +188,40 @@ def test_a_plan_about_more_partitions_than_a_record_can_name_is_refused() -> Non
     assert world.jobs.all() == {}
     world.group.next = {LaneId("t" * 249, partition): 10**12 for partition in range(1_500)}
     world.changes.plan(Wanted("cancel", Selection(), When(), 0, True, "me"))
+
+
+@pytest.mark.parametrize("action", ["cancel", "reschedule", "fire"])
+@pytest.mark.parametrize("died", ["shipped", "outcomes"], ids=["before it was sent for", "after"])
+def test_what_somebody_else_has_changed_is_not_claimed_after_a_crash(action: str, died: str) -> None:
+    """Who goes on doesn't know whether the dead process had sent for it: the ledger names the control record that has
+    hit it, and that one says whose it is.
+    """
+    world = MemoryChanges(lambda: TABLE.table, in_flight_max=10)
+    for id in ("mine", "theirs"):
+        world.group.accept(LANES[0], NOW_MS + 20_000, id)
+    when = When(by_ms=1) if action == "reschedule" else When()
+    plan_id = world.changes.plan(Wanted(action, Selection(topic="a"), when, 0, False, "me")).plan.id
+
+    theirs: Headers = [(ID, b"theirs"), (ACTION, action.encode()), (DELIVER_AT, b"%d" % (NOW_MS + 9))]
+
+    def fault(call: str) -> None:
+        if not world.jobs.changes[plan_id].progress.pending:
+            return
+        if call == "shipped":  # they are written down as next
+            world.group.write(LANES[0], theirs)
+        if call == died:
+            raise CrashError
+
+    work = world.work(plan_id)
+    work.begin()
+    world.group.fault = world.jobs.fault = fault
+    with pytest.raises(CrashError):
+        work.go_on()
+    world.group.fault = world.jobs.fault = lambda _: None
+    world.work(plan_id).go_on()
+    receipts = {receipt["id"]: receipt for receipt in world.jobs.receipts()}
+    assert receipts["mine"]["outcome"] == DONE[action]
+    assert receipts["theirs"]["outcome"] == "too_late", "somebody else did it"
+    assert receipts["theirs"]["state"] == ("cancelled" if action == "cancel" else "moved")
+    control = receipts["mine"]["control"]
+    assert (CHANGE, plan_id.encode()) in world.group.controls[LANES[0].topic, 0, control["offset"]]
