@@ -29,7 +29,7 @@ class Parcel(NamedTuple):
     letter: Letter
     target: str
     headers: Headers
-    partition: int = -1  # by key
+    partition: int = -1  # by key, and any without one
 
     @property
     def key(self) -> bytes | None:
@@ -89,7 +89,12 @@ class Sorting:
     def parcel(self, letter: Letter, target: str, leg: str) -> Parcel:
         """The letter as it is sent."""
         source = place_of(letter.text(SOURCE)) if is_quarantined(letter) else None
-        return Parcel(letter, target, redriven_headers(letter, source is not None and source.topic == target, leg))
+        if source is None or source.topic != target:
+            return Parcel(letter, target, redriven_headers(letter, to_its_source=False, leg=leg))
+        # Without a key only the partition that it came from has the records of its id.
+        stays = letter.key is None and source.partition < self._partitions.get(target, 0)
+        headers = redriven_headers(letter, to_its_source=True, leg=leg)
+        return Parcel(letter, target, headers, source.partition if stays else -1)
 
     def _destination(self, letter: Letter) -> str | None:
         source = letter.text(SOURCE).partition("/")[0]
