@@ -26,7 +26,7 @@ from policies.glob import compile_globs
 from policies.model import Policy
 from policies.request import INT32_MAX
 from policies.table import PolicyTable, decide
-from sidecar.partitioner import partition_of
+from sidecar.partitioner import source_partition
 from sidecar.record import CONTROL_PREFIX, DELAY, DELIVER_AT, EXPIRES_AT, ID, SPREAD, TARGET, TARGET_PARTITION
 
 NAME_LENGTH_MAX: Final = 1_024
@@ -128,7 +128,7 @@ class Draft(NamedTuple):
 
     def record(self, source: str, partitions: int, timestamp_ms: int) -> Outgoing:
         """The record for `source`. Without a key the id decides the partition: a replacement must meet it."""
-        partition = partition_of(self.id.encode() if self.key is None else self.key, partitions)
+        partition = source_partition(self.key, self.id.encode(), partitions)
         headers = [*self.headers, *self.controls.items()]
         return Outgoing(source, partition, self.key, self.value, headers, timestamp_ms)
 

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from threading import Event
 from time import monotonic, time_ns
 from typing import Any, Final
-from zlib import crc32
 
 import pyarrow as pa
 from confluent_kafka import KafkaException, Producer
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
+
+from sidecar.partitioner import source_partition
 
 REPORT: Final = "id string, topic string, state string, detail string, partition int, offset bigint, sent_ms bigint"
 _REPORT: Final = pa.schema(
@@ -29,7 +30,7 @@ _REPORT: Final = pa.schema(
 )
 FLUSH_S: Final = 120.0
 PACE_ROWS: Final = 100
-_SETTINGS: Final = {"linger.ms": "20", "enable.idempotence": "true", "partitioner": "murmur2_random"}
+_SETTINGS: Final = {"linger.ms": "20", "enable.idempotence": "true"}
 
 
 def send(rows: DataFrame, client: Mapping[str, str], rate: float) -> DataFrame:
@@ -37,8 +38,8 @@ def send(rows: DataFrame, client: Mapping[str, str], rate: float) -> DataFrame:
 
     Rows are `id`, `topic`, `key`, `value`, `headers` as in `RECORDS`, and `refused`: why it is not sent, else null.
 
-    `rate`: rows a second of all tasks together, 0: no limit. A row without a key goes to a partition by its id, so that
-    it would go there again.
+    `rate`: rows a second of all tasks together, 0: no limit. A row goes to a partition by its key, without one by its
+    id, as over REST.
     """
     tasks = rows.sparkSession.sparkContext.defaultParallelism
     settings = {**client, **_SETTINGS}
@@ -99,7 +100,7 @@ class Shipment:
         headers = [(one["key"], one["value"]) for one in row["headers"] or ()]
         while True:
             try:
-                partition = -1 if row["key"] is not None else self._place(row["topic"], row["id"])
+                partition = self._place(row["topic"], row["key"], row["id"])
                 self._producer.produce(
                     row["topic"], row["value"], row["key"], partition, headers=headers, on_delivery=note
                 )
@@ -110,11 +111,11 @@ class Shipment:
                 reports[index] = ("failed", error.args[0].str(), None, None)
                 return
 
-    def _place(self, topic: str, row_id: str) -> int:
+    def _place(self, topic: str, key: bytes | None, row_id: str) -> int:
         if topic not in self._partitions:
             self._partitions[topic] = len(self._producer.list_topics(topic, FLUSH_S).topics[topic].partitions)
         count = self._partitions[topic]
-        return crc32(row_id.encode()) % count if count else -1
+        return source_partition(key, row_id.encode(), count) if count else -1
 
     def _keep_pace(self) -> None:
         self._producer.poll(0)

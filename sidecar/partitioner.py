@@ -1,4 +1,8 @@
-"""The partition that Java's default partitioner gives a key: murmur2, sign bit cleared, modulo."""
+"""The partition that Java's default partitioner gives a key: murmur2, sign bit cleared, modulo.
+
+REST, schedules and the jobs on Spark choose the partition of a delay topic by `source_partition`, so that records of
+one id meet: one that replaces, cancels or moves another must come to the partition in which that one is held.
+"""
 
 from typing import Final
 
@@ -25,3 +29,8 @@ def murmur2(data: bytes) -> int:
 def partition_of(key: bytes, partitions: int) -> int:
     """The partition (from 0) of a record with this key in a topic of so many."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+def source_partition(key: bytes | None, message_id: bytes, partitions: int) -> int:
+    """The partition (from 0) of a message in a delay topic of so many: by its key, without one by its id."""
+    return partition_of(message_id if key is None else key, partitions)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, Protocol
 
 from sidecar.jobs.shipment import Parcel, Refused, ShipmentFailed, TakenOver, TargetRefused
-from sidecar.partitioner import partition_of
+from sidecar.partitioner import source_partition
 from sidecar.record import DELIVER_AT, ID, TARGET
 from sidecar.schedules.errors import SchedulesUnavailable
 from sidecar.schedules.occurrences import occurrences
@@ -193,7 +193,7 @@ class Firing:
         for at_ms in found.due:
             id = occurrence_id(schedule.name, at_ms).encode()
             controls = [(DELIVER_AT, b"%d" % at_ms), (TARGET, schedule.target.encode()), (ID, id)]
-            partition = partition_of(id if key is None else key, sources[source])
+            partition = source_partition(key, id, sources[source])
             parcels.append(Parcel(source, key, value, [*headers, *controls], partition))
         return Job(entry, found, progress, parcels)
 
