@@ -37,13 +37,15 @@ REDRIVE_COUNT: Final = "tickover-redrive-count"
 REDRIVE_SOURCE: Final = "tickover-redrive-source"
 # Of a control record: the change of many messages that sent it. The engine knows nothing of these.
 CHANGE: Final = "tickover-change"
+# Which slice of a pipeline's job has sent it: by this alone a run that goes on knows what is its own.
+JOB: Final = "tickover-job"
 # By what becomes of them when a record comes in. First: heeded, then gone.
 INSTRUCTIONS: Final = frozenset({DELIVER_AT, DELAY, TARGET, TARGET_PARTITION, ACTION, IF_OFFSET, EXPIRES_AT, SPREAD})
 FAILURE: Final = frozenset({ERROR_CLASS, ERROR_MESSAGE})  # read, and passed on
 COUNTED: Final = frozenset({ATTEMPT, FIRST_FAILURE})  # read by retry policies, which rewrite them
-WRITTEN: Final = frozenset({DUE, POLICY, REASON, SOURCE, DETAIL})  # tickover's own words about it: written anew
+WRITTEN: Final = frozenset({DUE, POLICY, REASON, SOURCE, DETAIL, JOB})  # tickover's own words about it: written anew
 # What a dead letter doesn't keep when it is sent again: undecided, back to its source, or to be delivered anew.
-GONE_UNDECIDED: Final = frozenset({REDRIVE_PLAN, REDRIVE_COUNT, REDRIVE_SOURCE, REASON, SOURCE, DETAIL})
+GONE_UNDECIDED: Final = frozenset({REDRIVE_PLAN, REDRIVE_COUNT, REDRIVE_SOURCE, REASON, SOURCE, DETAIL, JOB})
 GONE_ANEW: Final = GONE_UNDECIDED | WRITTEN | COUNTED | FAILURE | INSTRUCTIONS
 
 OFFSET_MAX: Final = (1 << 63) - 1

@@ -41,6 +41,7 @@ MEANINGS: Final = {
     record.REASON: "why it is dead or quarantined",
     record.SOURCE: "where it lay on its source: `topic/partition/offset`",
     record.DETAIL: "what is wrong, in words",
+    record.JOB: "by which run of `pipeline schedule` or `pipeline redrive` it was sent: `job/run/slice`",
     record.REDRIVE_PLAN: "the plan that sent it again",
     record.REDRIVE_COUNT: "how often that was done",
     record.REDRIVE_SOURCE: "where the dead letter lay: `topic/partition/offset`",

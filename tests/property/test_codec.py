@@ -17,7 +17,7 @@ from sidecar.record import Headers, Held
 CONTROLS = ("deliver-at", "delay", "target", "target-partition", "action", "expires-at")
 RETURNING = ("error-class", "error-message", "id")
 COUNTED = ("attempt", "first-failure")
-OWN = ("due", "policy", "reason", "source", "detail", "origin")
+OWN = ("due", "policy", "reason", "source", "detail", "origin", "job")
 RESERVED = [f"tickover-{name}" for name in (*CONTROLS, *RETURNING, *COUNTED, *OWN)]
 
 NAMES = st.sampled_from(
@@ -75,7 +75,7 @@ def test_an_emitted_record_has_the_users_headers_then_our_own_once(headers: Head
     ]
     assert all(names.count(name) == 1 for name in written)
     assert not {f"tickover-{name}" for name in CONTROLS} & set(names)
-    assert not {"tickover-reason", "tickover-source", "tickover-detail"} & set(names)
+    assert not {"tickover-reason", "tickover-source", "tickover-detail", "tickover-job"} & set(names)
 
 
 @given(st.binary(max_size=9_000) | st.text(max_size=3_000).map(str.encode))
