@@ -24,7 +24,7 @@ RateOption = Annotated[float, typer.Option(min=0, help="Records a second at most
 SliceOption = Annotated[int, typer.Option(min=1, help="Records between two looks at the stop switch.")]
 StopOption = Annotated[bool, typer.Option("--stop", help="Have a run of this job end after its slice, and do no more.")]
 # A repeated task would send again.
-ONCE: Final = ["spark.task.maxFailures=1", "spark.speculation=false"]
+ONCE: Final = ["spark.task.maxFailures=1", "spark.speculation=false", "spark.stage.maxConsecutiveAttempts=1"]
 
 
 def run_errand(place: Any, kafka: Any, errand: Any, rows: Any) -> None:

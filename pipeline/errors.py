@@ -11,3 +11,7 @@ class PipelineUnavailable(PipelineError):
 
 class WarehouseConflict(PipelineError):
     """The tables and the job's memory of them don't belong together."""
+
+
+class Unanswered(PipelineError):
+    """Nobody knows what Kafka has of a slice. The next run of the job reads that in the topics."""

@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from pipeline.errors import PipelineError
 
 ANSWER_S: Final = 30.0
+NO_ID: Final = "A" * 22  # as brokers say it that have none
 RECORDS: Final = (
     "topic string, partition int, offset bigint, timestamp_ms bigint, key binary, value binary, "
     "headers array<struct<key: string, value: binary>>"
@@ -39,8 +40,10 @@ def lost_ranges(client: Mapping[str, str], read: Offsets) -> list[LostRange]:
     return found
 
 
-def bounds(client: Mapping[str, str], topic: str) -> tuple[dict[str, int], dict[str, int]]:
-    """By partition the first offset, and the end of what is committed. Raises PipelineError."""
+def bounds(
+    client: Mapping[str, str], topic: str, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
+) -> tuple[dict[str, int], dict[str, int]]:
+    """By partition the first offset, and the end: of what is committed, or of all there is. Raises PipelineError."""
     admin = AdminClient(dict(client))
     try:
         known = admin.list_topics(topic, timeout=ANSWER_S).topics[topic]
@@ -48,12 +51,29 @@ def bounds(client: Mapping[str, str], topic: str) -> tuple[dict[str, int], dict[
             raise PipelineError(f"topic {topic}: {known.error.str()}")
         earliest, latest = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
         partitions = list(known.partitions)
-        return _offsets(admin, topic, partitions, earliest), _offsets(admin, topic, partitions, latest)
+        asked = ((spec, isolation) for spec in (earliest, latest))
+        starts, ends = (_offsets(admin, topic, partitions, *one) for one in asked)
+        return starts, ends
     except KafkaException as error:
         raise PipelineError(f"Kafka doesn't answer about topic {topic}: {error.args[0].str()}") from error
 
 
-def _offsets(admin: AdminClient, topic: str, partitions: list[int], spec: OffsetSpec) -> dict[str, int]:
+def topic_id(client: Mapping[str, str], topic: str) -> str:
+    """Kafka's id of the topic: another when it was deleted and created again. Empty where the brokers have none (before
+    2.8). Raises PipelineError.
+    """
+    admin = AdminClient(dict(client))
+    try:
+        answers = admin.describe_topics(TopicCollection([topic]), request_timeout=ANSWER_S)
+        found = str(answers[topic].result(ANSWER_S + 1).topic_id)
+    except KafkaException as error:
+        raise PipelineError(f"Kafka doesn't answer about topic {topic}: {error.args[0].str()}") from error
+    return "" if found == NO_ID else found
+
+
+def _offsets(
+    admin: AdminClient, topic: str, partitions: list[int], spec: OffsetSpec, isolation: IsolationLevel
+) -> dict[str, int]:
     wanted = {TopicPartition(topic, partition): spec for partition in partitions}
-    answers = admin.list_offsets(wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=ANSWER_S)
+    answers = admin.list_offsets(wanted, isolation_level=isolation, request_timeout=ANSWER_S)
     return {str(place.partition): answer.result(ANSWER_S).offset for place, answer in answers.items()}

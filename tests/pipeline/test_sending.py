@@ -2,13 +2,15 @@
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from hypothesis import given
 from hypothesis import strategies as st
 
 from api.message import Draft
+from pipeline.errors import Unanswered
 from sidecar.partitioner import source_partition
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -17,47 +19,233 @@ PARTITIONS = 12
 MANY = 1_000_000
 
 
-class Taking:
-    """A producer whose broker takes everything."""
+class Sent(NamedTuple):
+    """A record as the broker has it."""
+
+    id: str
+    topic: str
+    partition: int
+    job: bytes
+
+
+class Broker:
+    """What brokers do with transactions, and what goes wrong."""
+
+    def __init__(self) -> None:
+        self.committed: list[Sent] = []
+        self.open: dict[str, list[Sent]] = {}
+        self.epochs: dict[str, int] = {}
+        self.transactions = 0
+        self.topics = {"reminders", "others"}
+        self.refuses: Callable[[Sent], int | None] = lambda _: None
+        self.acknowledges = True
+        self.says_offsets = True
+        self.answers_commits = True
+        self.now_s = 1.0
+
+    def ids(self) -> list[str]:
+        return [sent.id for sent in self.committed]
+
+
+class Client:
+    """A transactional producer, as librdkafka's: reports come while it is polled, and are alike in a refused batch."""
+
+    broker: Broker
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        self.sent: list[Any] = []
-        self._reports: list[Callable[[], None]] = []
+        self._id = settings["transactional.id"]
+        self._epoch = 0
+        self._queue: list[tuple[Sent, Callable[..., None]]] = []
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def init_transactions(self, timeout_s: float) -> None:
+        self._epoch = self.broker.epochs[self._id] = self.broker.epochs.get(self._id, 0) + 1
+        self.broker.open.pop(self._id, None)
+
+    def begin_transaction(self) -> None:
+        self.broker.transactions += 1
 
     def produce(
         self, topic: str, value: Any, key: Any, partition: int, *, headers: Any, on_delivery: Callable[..., None]
     ) -> None:
-        message = SimpleNamespace(partition=lambda: partition, offset=lambda: len(self.sent))
-        self.sent.append(SimpleNamespace(topic=topic, key=key, value=value, headers=headers, partition=partition))
-        self._reports.append(lambda: on_delivery(None, message))
+        named = dict(headers)
+        self._queue.append((Sent(named["tickover-id"].decode(), topic, partition, named["tickover-job"]), on_delivery))
 
     def poll(self, timeout_s: float) -> int:
-        for report in self._reports:
-            report()
-        self._reports.clear()
-        return 0
+        self._check_epoch()
+        self.broker.now_s += timeout_s
+        batch = self.broker.open.setdefault(self._id, [])
+        if not self.broker.acknowledges:
+            batch += [sent for sent, _ in self._queue if sent not in batch]  # it comes there all the same
+            return 0
+        queue, self._queue = self._queue, []
+        asked = {sent: self.broker.refuses(sent) for sent, _ in queue}
+        refused = {(sent.topic, sent.partition): code for sent, code in asked.items() if code is not None}
+        for sent, report in queue:
+            if (code := refused.get((sent.topic, sent.partition))) is not None:
+                report(KafkaError(code), None)
+            else:
+                batch.append(sent)
+                offset = len(batch) if self.broker.says_offsets else None
+                report(None, SimpleNamespace(partition=lambda sent=sent: sent.partition, offset=lambda at=offset: at))
+        return len(queue)
 
-    def flush(self, timeout_s: float) -> int:
-        return self.poll(timeout_s)
+    def commit_transaction(self, timeout_s: float) -> None:
+        self._check_epoch()
+        self.broker.committed += self.broker.open.pop(self._id, [])
+        if not self.broker.answers_commits:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+    def abort_transaction(self, timeout_s: float) -> None:
+        self._check_epoch()
+        self.broker.open.pop(self._id, None)
+
+    def purge(self, **_: bool) -> None:
+        self._queue.clear()
+
+    def close(self) -> None:
+        pass
 
     def list_topics(self, topic: str, timeout_s: float) -> Any:
-        known = SimpleNamespace(error=None, partitions=dict.fromkeys(range(PARTITIONS)))
-        return SimpleNamespace(topics={topic: known})
+        known = PARTITIONS if topic in self.broker.topics else 0
+        return SimpleNamespace(topics={topic: SimpleNamespace(partitions=dict.fromkeys(range(known)))})
+
+    def _check_epoch(self) -> None:
+        if self._epoch != self.broker.epochs[self._id]:
+            raise KafkaException(KafkaError(KafkaError._FENCED))
 
 
-def row(id: str, key: bytes | None = b"k", **more: Any) -> dict[str, Any]:
-    headers = [{"key": "tickover-id", "value": id.encode()}]
-    return {"id": id, "topic": "reminders", "key": key, "value": b"v", "headers": headers, "refused": None, **more}
-
-
-def shipped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The report of these rows, by a broker that takes all of them."""
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     from pipeline import sending
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sending, "Producer", Taking)
-        report: list[dict[str, Any]] = sending.Shipment({}, 0.0).ship(rows).to_pylist()
-        return report
+    monkeypatch.setattr(Client, "broker", Broker(), raising=False)
+    monkeypatch.setattr(sending, "Producer", Client)
+    monkeypatch.setattr(sending, "monotonic", lambda: Client.broker.now_s)
+    return Client.broker
+
+
+def row(id: str, key: bytes | None = b"k", topic: str = "reminders") -> dict[str, Any]:
+    headers = [{"key": "tickover-id", "value": id.encode()}]
+    return {"id": id, "topic": topic, "key": key, "value": b"v", "headers": headers, "refused": None}
+
+
+def shipment(rate: float = 0.0) -> Any:
+    from pipeline.sending import Shipment
+
+    return Shipment({}, "producer.0", "job/run/0", rate)
+
+
+def ship(rows: list[dict[str, Any]], by: Any = None) -> dict[str, tuple[str, str | None]]:
+    """By id: state and detail."""
+    report = (by or shipment()).ship(rows).to_pylist()
+    return {one["id"]: (one["state"], one["detail"]) for one in report}
+
+
+# --- what is said of it ---------------------------------------------------------------------------------------------
+
+
+def test_a_row_whose_answer_comes_too_late_is_sent_once(broker: Broker) -> None:
+    rows = [row("a"), row("b")]
+    broker.acknowledges = False
+    assert ship(rows) == dict.fromkeys("ab", ("failed", "Kafka didn't acknowledge it within 30 s"))
+    broker.acknowledges = True
+    assert ship(rows) == dict.fromkeys("ab", ("sent", None))
+    assert broker.ids() == ["a", "b"]
+
+
+def test_of_rows_whose_commit_was_not_answered_nothing_is_said(broker: Broker) -> None:
+    broker.answers_commits = False
+    with pytest.raises(Unanswered, match="nobody knows"):
+        ship([row("a")])
+    assert broker.ids() == ["a"]  # the next run finds it
+
+
+def test_a_record_that_the_broker_has_not_confirmed_is_not_taken_for_sent(broker: Broker) -> None:
+    broker.says_offsets = False
+    assert ship([row("a")]) == {"a": ("failed", "the broker has not said that it has the record")}
+    assert broker.ids() == []
+
+
+def test_one_row_that_is_refused_takes_no_other_with_it(broker: Broker) -> None:
+    broker.refuses = lambda sent: KafkaError.MSG_SIZE_TOO_LARGE if sent.id in ("3", "17") else None
+    states = ship([row(str(number)) for number in range(40)])
+    assert {id for id, (state, _) in states.items() if state == "failed"} == {"3", "17"}
+    assert "too large" in (states["3"][1] or "")
+    assert broker.ids() == [str(number) for number in range(40) if number not in (3, 17)]
+
+
+def test_when_all_are_refused_each_is_not_looked_for_alone_without_end(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pipeline import sending
+
+    monkeypatch.setattr(sending, "REFUSED_MAX", 5)
+    broker.refuses = lambda _: KafkaError.INVALID_TIMESTAMP
+    states = ship([row(str(number)) for number in range(1_000)])
+    assert {state for state, _ in states.values()} == {"failed"}
+    assert broker.transactions < 40
+
+
+def test_a_topic_that_is_not_there_or_not_ours_fails_its_own_rows(broker: Broker) -> None:
+    broker.refuses = lambda sent: KafkaError.TOPIC_AUTHORIZATION_FAILED if sent.topic == "others" else None
+    states = ship([row("a"), row("b", topic="others"), row("c", topic="absent"), row("d")])
+    assert {id: state for id, (state, _) in states.items()} == {"a": "sent", "b": "failed", "c": "failed", "d": "sent"}
+    assert "no such topic" in (states["c"][1] or "")
+
+
+def test_a_refused_row_is_not_sent_and_its_reason_is_reported(broker: Broker) -> None:
+    assert ship([{**row("a"), "refused": "due: not a time"}, row("b")]) == {
+        "a": ("refused", "due: not a time"),
+        "b": ("sent", None),
+    }
+    assert broker.ids() == ["b"]
+
+
+def test_who_takes_a_slice_up_shuts_out_its_former_producers(broker: Broker) -> None:
+    from pipeline.sending import Slice, fence
+
+    former = shipment()
+    assert ship([row("a")], former) == {"a": ("sent", None)}
+    fence({}, Slice("job/run/0", "producer", 1))
+    with pytest.raises(Unanswered, match="fenced"):
+        ship([row("b")], former)
+    assert broker.ids() == ["a"]
+
+
+def test_a_producer_that_kafka_does_not_allow_says_what_it_needs(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Client, timeout_s: float) -> None:
+        raise KafkaException(KafkaError(KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+
+    monkeypatch.setattr(Client, "init_transactions", refuse)
+    with pytest.raises(Unanswered, match=r"transactional id producer\.0: .* the right to write"):
+        shipment()
+
+
+def test_nothing_stays_open_while_the_pace_is_kept(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is open holds up all readers of the topic."""
+    from pipeline import sending
+
+    pauses: list[float] = []
+
+    class Pause:
+        def wait(self, pause_s: float) -> None:
+            assert not broker.open
+            broker.now_s += pause_s
+            pauses.append(round(pause_s, 1))
+
+    monkeypatch.setattr(sending, "Event", Pause)
+    ship([row(str(number)) for number in range(10)], shipment(rate=4.0))
+    assert pauses == [0.4, 0.4, 0.5, 0.5, 0.5]  # two rows every half a second, less what it took to send them
+
+
+def test_each_record_says_which_slice_has_sent_it(broker: Broker) -> None:
+    ship([row("a")])
+    assert [sent.job for sent in broker.committed] == [b"job/run/0"]
 
 
 # --- where it goes --------------------------------------------------------------------------------------------------
@@ -66,7 +254,12 @@ def shipped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @given(st.lists(st.tuples(st.none() | st.binary(max_size=20), st.text(min_size=1, max_size=20)), max_size=20))
 def test_a_row_goes_where_rest_sends_the_same_message(messages: list[tuple[bytes | None, str]]) -> None:
     """Else one that replaces, cancels or moves it by REST misses it, and both fire."""
-    went = [one["partition"] for one in shipped([row(id, key) for key, id in messages])]
+    from pipeline import sending
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sending, "Producer", Client)
+        patched.setattr(Client, "broker", Broker(), raising=False)
+        went = [one["partition"] for one in shipment().ship([row(id, key) for key, id in messages]).to_pylist()]
     by_rest = [Draft(id, key, b"v", [], {}).record("reminders", PARTITIONS, 0).partition for key, id in messages]
     assert went == by_rest
 
@@ -85,7 +278,7 @@ def murmur2_of_all(rows: Any) -> Any:
 
     factor = np.uint32(0x5BD1E995)
     length = rows.shape[1]
-    state = np.full(len(rows), 0x9747B28C ^ length, np.uint32)
+    state: Any = np.full(len(rows), 0x9747B28C ^ length, np.uint32)
     for start in range(0, length // 4 * 4, 4):
         block = np.ascontiguousarray(rows[:, start : start + 4]).view("<u4")[:, 0] * factor
         state = state * factor ^ (block ^ block >> np.uint32(24)) * factor
