@@ -9,6 +9,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
+from confluent_kafka import IsolationLevel
+
 from pipeline.errors import PipelineError
 from pipeline.kafka_source import OffsetRange, read_range
 from pipeline.topics import bounds
@@ -28,9 +30,9 @@ class Taken(NamedTuple):
 
 
 def read_plans(client: Mapping[str, str], topic: str) -> list[Taken]:
-    """What the plans in this topic have, as of now. Raises PipelineError."""
+    """What the plans in this topic have, as of now: also those behind what is still open. Raises PipelineError."""
     try:
-        starts, ends = bounds(client, topic)
+        starts, ends = bounds(client, topic, IsolationLevel.READ_UNCOMMITTED)
     except PipelineError as error:
         words = (
             "name the topic of the sidecar's redrives by --redrives, or say `--redrives none` where there is no sidecar"
@@ -38,7 +40,11 @@ def read_plans(client: Mapping[str, str], topic: str) -> list[Taken]:
         raise PipelineError(f"{error}; {words}") from error
     ranges = [OffsetRange(topic, int(name), starts[name], end) for name, end in ends.items() if end > starts[name]]
     batches = (batch for part in ranges for batch in read_range(dict(client), part))
-    return taken((row["key"], row["value"]) for batch in batches for row in batch.select(["key", "value"]).to_pylist())
+    rows = (row for batch in batches for row in batch.select(["key", "value"]).to_pylist())
+    try:
+        return taken((row["key"], row["value"]) for row in rows)
+    except TimeoutError as error:
+        raise PipelineError(f"{error}; a transaction is open there, `tickover doctor` names it: try again") from error
 
 
 def taken(records: Iterable[tuple[bytes | None, bytes | None]]) -> list[Taken]:

@@ -11,6 +11,7 @@ from sidecar.letters.letter import Letter
 from sidecar.letters.lineage import redriven_headers
 from sidecar.record import Place
 from tests.pipeline.ledger_rows import NOW_MS, block, entries, ledger_frame
+from tests.pipeline.test_dispatch import opened
 from tests.services.site import headers_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -157,6 +158,33 @@ def test_a_redrive_goes_to_kafka_once(kafka, warehouse) -> None:
         assert came["rows"] == {"sent": 4, "refused": 3}
     places = Counter(dict(headers_of(message))["tickover-redrive-source"] for message in kafka.read_all(target))
     assert places == {f"dlq/0/{offset}".encode(): 1 for offset in (1, 4, 5, 6)}
+
+
+def test_a_plan_behind_an_open_transaction_is_seen(kafka) -> None:
+    from pipeline.plans import read_plans
+
+    redrives = kafka.topic("redrives")
+    theirs = opened(kafka, f"theirs-{redrives}", 5_000)  # another redrive, whose process has died
+    theirs.produce(redrives, b"{}", b"theirs/progress")
+    assert theirs.flush(30) == 0
+    span = {"partition": 0, "start": 0, "end": 9}
+    kafka.produce(redrives, [(b"mine/plan", json.dumps({"topic": "dlq", "spans": [span]}).encode())])
+    assert [one.plan for one in read_plans({"bootstrap.servers": kafka.bootstrap}, redrives)] == ["mine"]
+
+
+def test_plans_that_cannot_be_read_end_the_job_in_words(kafka, monkeypatch) -> None:
+    from pipeline import kafka_source
+    from pipeline.errors import PipelineError
+    from pipeline.plans import read_plans
+
+    redrives = kafka.topic("redrives")
+    theirs = opened(kafka, f"theirs-{redrives}", 60_000)
+    theirs.produce(redrives, b"{}", b"theirs/progress")
+    assert theirs.flush(30) == 0
+    monkeypatch.setattr(kafka_source, "ANSWER_S", 1.0)
+    with pytest.raises(PipelineError, match="nothing came for 1 s before 1; a transaction is open there"):
+        read_plans({"bootstrap.servers": kafka.bootstrap}, redrives)
+    theirs.abort_transaction(30)
 
 
 def test_an_overflow_is_made_again_of_ledger_and_sources(warehouse, spark) -> None:
