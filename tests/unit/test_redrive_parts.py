@@ -132,12 +132,12 @@ def test_only_what_goes_back_to_its_source_keeps_its_control_headers() -> None:
 
 def test_a_letter_without_a_key_goes_back_to_the_partition_that_it_came_from() -> None:
     """There are those of its id: a control record that was sent again would meet none of them elsewhere."""
-    sorting = Sorting(plan(), lambda _: (), {"reminders": 4, "orders": 4}, frozenset(), 3)
+    sorting = Sorting(Redrive(plan=plan()), lambda _: (), {"reminders": 4, "orders": 4}, frozenset(), 3)
     without_key = Letter(Place("orders-dlq", 0, 5), NOW_MS, None, b"v", dead("no_policy", source="reminders/3/1"))
     assert sorting.parcel(without_key, "reminders", "p/1").partition == 3
     assert sorting.parcel(without_key, "orders", "p/1").partition == -1
     assert sorting.parcel(without_key._replace(key=b"k"), "reminders", "p/1").partition == -1
-    fewer = Sorting(plan(), lambda _: (), {"reminders": 3}, frozenset(), 3)  # the topic was made anew
+    fewer = Sorting(Redrive(plan=plan()), lambda _: (), {"reminders": 3}, frozenset(), 3)  # the topic was made anew
     assert fewer.parcel(without_key, "reminders", "p/1").partition == -1
 
 
