@@ -45,6 +45,9 @@ class LedgerMark:
     promoted_max: Position  # highest settled position that has an overflow entry
 
 
+FOREIGN: Final = -1
+
+
 @dataclass(slots=True, eq=False)
 class Loss:
     """Redis lacks something of a lane: until it is rebuilt (`rebuild.py`), nothing of the lane is put or promoted.
@@ -52,7 +55,7 @@ class Loss:
     The rebuild's thread counts up `records_done`; others only read it.
     """
 
-    hw: int  # the last change block that is whole, 0: none is known to be
+    hw: int  # the last change block that is whole, 0: none is known to be; FOREIGN: nothing that is there is the lane's
     detail: str
     records_total: int = 0  # at most: what the overflow should hold
     records_done: int = 0

@@ -5,9 +5,9 @@ version:
 
     {"tickover":2,"watermark":[due_ms,offset],"acknowledged":A,"block":E,"recovery":..,"rebuild":..,
      "overflow_held":..,"topic_id":"..","leader_epoch":..,"rebuild_due":..,"partitions":..,
-     "ledger_id":"..","ledger_partitions":..}
+     "ledger_id":"..","ledger_partitions":..,"first_change":..}
 
-L is the committed offset itself. Version 1 had neither of the ledger's fields.
+L is the committed offset itself. Version 1 had none of the last three.
 """
 
 import json
@@ -32,7 +32,8 @@ class CommitState:
     `block_offset` is the ledger offset of this commit's own last block. `topic_id` and `leader_epoch` are the
     source's: a commit of another topic of the same name is not ours to go on from. `partitions`: see `Start`.
     `ledger_id` and `ledger_partitions` are Kafka's id and the size of the ledger that the places are in; "" and 0 where
-    they aren't known.
+    they aren't known. `first_change`: after which number the changes of this source began; smaller ones in Redis are
+    of a former topic of this name.
     """
 
     low: int
@@ -48,6 +49,7 @@ class CommitState:
     partitions: int = 0
     ledger_id: str = ""
     ledger_partitions: int = 0
+    first_change: int = 0
 
 
 def encode_metadata(state: CommitState) -> str:
@@ -67,6 +69,7 @@ def encode_metadata(state: CommitState) -> str:
             "partitions": state.partitions,
             "ledger_id": state.ledger_id,
             "ledger_partitions": state.ledger_partitions,
+            "first_change": state.first_change,
         }
     )
     if len(text) > METADATA_BYTES_MAX:
@@ -109,6 +112,7 @@ def decode_metadata(offset: int, text: str) -> CommitState | None:
             partitions=_integer(fields.get("partitions", 0)),  # earlier programs wrote none
             ledger_id=_text(fields["ledger_id"]) if version > 1 else "",
             ledger_partitions=_integer(fields["ledger_partitions"]) if version > 1 else 0,
+            first_change=_integer(fields["first_change"]) if version > 1 else 0,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise LedgerFormatError(f"commit metadata with a field missing or wrong: {error!r}") from error

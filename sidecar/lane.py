@@ -56,6 +56,7 @@ class Lane:
     changes: deque[ChangeBlock] = field(default_factory=deque)
     number: int = 0
     acknowledged: int = 0
+    first_change: int = 0  # before the first number of this source: what Redis has below is of a former topic
     overflow_held: int = 0  # in the overflow's care and not settled, promoted ones included
     overflow_sealed: int = 0  # the same, less what blocks under way settle: this is what a block records
     blocks_in_flight: int = 0

@@ -24,7 +24,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from sidecar.block import decode, lane_key
-from sidecar.change import Loss
+from sidecar.change import FOREIGN, Loss
 from sidecar.codec import complete, headers_of, split
 from sidecar.ledger import LedgerLog, LedgerRecord, LedgerTopic
 from sidecar.overflow import Redo
@@ -115,7 +115,7 @@ class LaneRebuild:
         """How much is there. A number below A is what a loss, or a rebuild before this one, has left: go on from it."""
         place, plan = self._store.place(self.plan.lane), self.plan
         damaged = plan.hw == 0 and place >= max(plan.acknowledged, 1)  # whoever found it saw less than the number says
-        if not self._cleared and (place < 0 or damaged or self._from_nothing):
+        if not self._cleared and (place < 0 or damaged or self._from_nothing or plan.hw == FOREIGN):
             self._next = self._clear
         else:
             self._hw = max(place, 0)

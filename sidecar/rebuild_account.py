@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from sidecar.change import Loss
+from sidecar.change import FOREIGN, Loss
 from sidecar.lane import Lane
 from sidecar.overflow import Promotion, Redo
 from sidecar.ports import SourceRecord
@@ -20,7 +20,12 @@ def note_loss(lane: Lane, hw: int, detail: str) -> None:
     """Redis lacks something of this lane: from now on its puts and promotions wait until it is rebuilt."""
     if lane.loss is None:
         log.error("Redis lost data of a partition", extra={"lane": str(lane.id), "detail": detail})
-        lane.loss = Loss(hw, detail)
+        lane.loss = loss_of(lane, hw, detail)
+
+
+def loss_of(lane: Lane, hw: int, detail: str) -> Loss:
+    """Numbers from before the lane's first are of a former topic of this name: an old copy may bring them back."""
+    return Loss(hw if hw >= lane.first_change else FOREIGN, detail)
 
 
 class SourceUnavailable(Exception):
@@ -66,7 +71,7 @@ class Plan:
 
     lane: LaneId
     topic_id: str
-    hw: int  # 0: nothing that is there is trusted
+    hw: int  # see `Loss`
     acknowledged: int
     watermark: Position
     cursor: Position

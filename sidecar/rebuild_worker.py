@@ -17,7 +17,7 @@ from sidecar.ledger import LedgerUnavailable
 from sidecar.overflow import OverflowFull, OverflowLoss, OverflowUnavailable, Promotion
 from sidecar.ports import SourceRecord
 from sidecar.rebuild import LaneRebuild, Sources
-from sidecar.rebuild_account import Plan, Rebuilt, SourceUnavailable
+from sidecar.rebuild_account import Plan, Rebuilt, SourceUnavailable, loss_of
 from sidecar.record import LaneId, Position
 from sidecar.tally import Tally
 
@@ -110,7 +110,7 @@ class RebuildWorker:
             return
         except OverflowLoss as error:
             log.warning("Redis lost data again", extra={"lane": str(lane.id), "detail": str(error)})
-            lane.loss = Loss(error.hw, str(error))
+            lane.loss = loss_of(lane, error.hw, str(error))
             self._next_ms = now_ms + AGAIN_MS
             self._let_go()
             return

@@ -37,6 +37,9 @@ class Replay:
         self._settled_below = start.offset
         self.hw = hw
         self._trusted = False
+        self._begun = commit is not None  # there is a state of this source
+        self._former = 0  # the highest number of a former topic of this name
+        self.first_change = commit.first_change if commit else 0
         self.watermark = commit.watermark if commit else NOWHERE
         self.acknowledged = commit.acknowledged if commit else 0
         self.overflow_held = commit.overflow_held if commit else 0
@@ -63,6 +66,8 @@ class Replay:
         """The lane's next block. Those of an earlier topic of the same name say nothing about this one."""
         self.met = True
         another = block.topic_id and self._topic_id and block.topic_id != self._topic_id
+        if another:
+            self._former = max(self._former, block.number, block.acknowledged)
         if another or (self._blocks and ledger_offset <= self._blocks[-1][0]):
             return
         if not self._blocks and self._earliest >= 0:  # it was read before: the ledger knows better than the setting
@@ -89,6 +94,7 @@ class Replay:
 
     def lane(self, now_ms: int, tick_ms: int, ledger_end: int) -> Lane:
         """The lane as it was, as if Redis had all that it acknowledged; else with a loss to be made up for."""
+        self._number_from_former()
         loss = self._loss()
         if loss is not None:
             self.hw = self.acknowledged
@@ -107,6 +113,7 @@ class Replay:
         )  # fmt: skip
         lane.committed_watermark = self.watermark
         lane.topic_id, lane.source_partitions = self._topic_id, self._partitions
+        lane.first_change = self.first_change
         lane.block_ms = self._written_ms if self._blocks else now_ms
         if loss is not None:
             note_loss(lane, loss.hw, loss.detail)
@@ -124,6 +131,17 @@ class Replay:
         lane.advance_low()
         lane.uncommitted = True
         return lane
+
+    def _number_from_former(self) -> None:
+        """Changes of a topic that was made anew are numbered on from the former one's. So whatever Redis has of that,
+        now or in an older copy, shows as a number below the first.
+        """
+        if self._begun or not self._former:
+            return
+        if self._blocks:
+            self.first_change = max(self._former + 1, self._blocks[0][1].acknowledged)
+        else:
+            self.first_change = self.acknowledged = self._counted_to = max(self._former, self.hw) + 1
 
     def _loss(self) -> Loss | None:
         """What Redis's number says about the ledger's: less than was acknowledged, or more than was ever written."""

@@ -327,4 +327,5 @@ def commit_state(lane: Lane, overflow_held: int, ledger: LedgerTopic) -> CommitS
         partitions=lane.source_partitions,
         ledger_id=ledger.id,
         ledger_partitions=ledger.partitions,
+        first_change=lane.first_change,
     )

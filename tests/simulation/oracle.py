@@ -33,6 +33,7 @@ class Oracle:
         self.versions: dict[Place, int] = {}  # the table that decided, as the ledger first said
         self.entries: dict[Place, tuple[int, str]] = {}
         self.numbers: Counter[LaneId] = Counter()
+        self.anew: set[LaneId] = set()  # of a source made anew: its numbers go on from somewhere above
         self.dues: dict[Place, int] = {}  # as the last emission says
         self.said: dict[Place, int] = {}  # the table that it names
         self.acts = Acts(self, table_at)
@@ -65,7 +66,7 @@ class Oracle:
                 del known[place]
         self.acts.forget(lane)
         self.open.pop(lane, None)
-        self.numbers.pop(lane, None)
+        self.anew.add(lane)
         self._latest = {key: offset for key, offset in self._latest.items() if key[0] != lane}
         self._serials = {serial: place for serial, place in self._serials.items() if place[0] != lane}
 
@@ -194,7 +195,10 @@ class Oracle:
         self._check_runs(lane, block)
         self.acts.check_misses(lane, block)
         if block.number:
-            assert block.number == self.numbers[lane] + 1, f"{lane}: change {block.number} after {self.numbers[lane]}"
+            last = self.numbers[lane]
+            follows = block.number == last + 1 if lane not in self.anew else block.number > last
+            assert follows, f"{lane}: change {block.number} after {last}"
+            self.anew.discard(lane)
             self.numbers[lane] = block.number
         for offset, due_ms, policy in zip(
             block.entries.offsets, block.entries.dues_ms, block.entries.policies, strict=True

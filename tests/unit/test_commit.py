@@ -27,10 +27,11 @@ STATES = st.builds(
     partitions=INT64,
     ledger_id=st.text(max_size=30),
     ledger_partitions=INT64,
+    first_change=INT64,
 )
 STATE = CommitState(
     5, Position(1_763_720_000_000, 7), 8, 9, 10, 11, 12, "vL4xXyz0Q0mJp1n5cQmRrA", 3, 1_763_730_000_000, 6,
-    "kB1aWq9PSlmT2yT3tJ0b4g", 8,
+    "kB1aWq9PSlmT2yT3tJ0b4g", 8, 14,
 )  # fmt: skip
 TEXT = encode_metadata(STATE)
 
@@ -47,7 +48,7 @@ def test_the_text_is_the_documented_one():
     assert TEXT == (
         '{"tickover":2,"watermark":[1763720000000,7],"acknowledged":8,"block":9,"recovery":10,"rebuild":11,'
         '"overflow_held":12,"topic_id":"vL4xXyz0Q0mJp1n5cQmRrA","leader_epoch":3,"rebuild_due":1763730000000,'
-        '"partitions":6,"ledger_id":"kB1aWq9PSlmT2yT3tJ0b4g","ledger_partitions":8}'
+        '"partitions":6,"ledger_id":"kB1aWq9PSlmT2yT3tJ0b4g","ledger_partitions":8,"first_change":14}'
     )
 
 
@@ -55,7 +56,7 @@ VERSION_1 = TEXT[: TEXT.index(',"ledger_id"')].replace(":2,", ":1,", 1) + "}"
 
 
 def test_version_1_says_nothing_of_the_ledger() -> None:
-    assert decode_metadata(5, VERSION_1) == replace(STATE, ledger_id="", ledger_partitions=0)
+    assert decode_metadata(5, VERSION_1) == replace(STATE, ledger_id="", ledger_partitions=0, first_change=0)
 
 
 @pytest.mark.parametrize("text", ["", "metadata", "{}", '{"other":1}', "[" * 4096, "\ud800", " " + TEXT])
@@ -70,7 +71,7 @@ def test_a_newer_version_stops_the_reader():
 
 def test_earlier_versions_did_not_say_how_many_partitions_a_source_had() -> None:
     assert decode_metadata(5, VERSION_1.replace(',"partitions":6', "")) == replace(
-        STATE, partitions=0, ledger_id="", ledger_partitions=0
+        STATE, partitions=0, ledger_id="", ledger_partitions=0, first_change=0
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from sidecar.block import NO_ENTRIES, NOTHING_SETTLED, Block, Entries, Settled, encode
+from sidecar.change import FOREIGN
 from sidecar.commit import CommitState, encode_metadata
 from sidecar.lane import NOT_DECIDED, Lane
 from sidecar.ledger import LedgerError, LedgerRecord, LedgerTopic
@@ -188,6 +189,32 @@ def test_an_entry_below_a_start_that_was_set_back_was_acknowledged_whatever_bloc
     gone = settled(23, due_ms=9_000, in_overflow=True)
     assert begun_at(24, block(gone, watermark=(1, 1))).loss is None, "it has fired"
     assert begun_at(24, block(watermark=(9_000, 23))).loss is None, "W has passed it"
+
+
+def test_a_topic_made_anew_numbers_its_changes_on_so_that_what_redis_has_of_the_former_shows() -> None:
+    former = replace(block(entries_part=entries((11, 90)), number=7), topic_id="former")
+
+    def begun(hw: int, *more: Block, state: CommitState | None = None) -> Lane:
+        replay = Replay(LANE, Start(0, "", "new", made_anew=True), state, hw)
+        for place, one in enumerate([former, *more]):
+            replay.block(place, one)
+        return replay.lane(0, 1, 9)
+
+    fresh = begun(7)
+    assert (fresh.first_change, fresh.number, fresh.acknowledged) == (8, 8, 8)
+    assert fresh.loss is not None
+    assert fresh.loss.hw == FOREIGN, "an older copy of Redis has at most 7"
+    own = replace(block(entries_part=entries((3, 90)), number=9, acknowledged=8), topic_id="new")
+    restored = begun(7, own, state=commit(low=0, acknowledged=9, first_change=8))
+    assert restored.loss is not None
+    assert restored.loss.hw == FOREIGN
+    behind = begun(8, own, state=commit(low=0, acknowledged=9, first_change=8))
+    assert behind.loss is not None
+    assert behind.loss.hw == 8, "an older copy of this one's"
+    assert begun(9, own, state=commit(low=0, acknowledged=9, first_change=8)).loss is None
+    without_commit = begun(7, own)
+    assert without_commit.first_change == 8
+    assert without_commit.loss is not None
 
 
 def test_runs_say_by_which_table_a_record_was_decided() -> None:
