@@ -258,6 +258,9 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "an entry below L may be missing in Redis": Mutant(
         "recovery.py", "        self.acknowledged = max(self.acknowledged, self._acknowledged_by_low())\n", ""
     ),
+    "a topic made anew counts its changes from 1": Mutant(
+        "recovery.py", "        if self._begun or not self._former:\n", "        if True:\n"
+    ),
     # --- the overflow and its watermark ---------------------------------------------------------------------------
     "W ignores what is struck": Mutant(
         "lane.py", "        if self.struck:  # who has left ahead", "        if False:  # who has left ahead"
