@@ -20,7 +20,7 @@ from sidecar.letters.destination import Versions
 from sidecar.letters.letter import Letter, letter_of
 from sidecar.letters.plan import SAMPLE_MAX, Plan, Progress, Redrive, Tally
 from sidecar.letters.returns import Returns
-from sidecar.letters.sorting import TOO_LARGE, Parcel, Sorting
+from sidecar.letters.sorting import DELETED, TOO_LARGE, Parcel, Sorting
 from sidecar.record import Place
 
 BATCH_MAX: Final = 2_000
@@ -139,8 +139,13 @@ class Legwork:
         if self._progress.leg_sent and quiet_s * 1_000 < self._plan.governor.watch_ms:
             self._here.wait(READ_WAIT_S)
             return False
-        finished = not self._waiting and not any(map(self._open, self._read))
-        self._write([], state=State.DONE if finished else State.CANARIED)
+        if self._waiting or any(map(self._open, self._read)):
+            self._write([], state=State.CANARIED)
+            return True
+        progress = self._progress  # each letter that was counted was looked at again, or is there no more
+        deleted = max(progress.planned.all - progress.tally.all, 0)
+        tally = progress.tally.plus(Tally(skipped={DELETED: deleted} if deleted else {}))
+        self._write([], state=State.DONE, tally=tally)
         return True
 
     def _has_failed_too_often(self) -> bool:

@@ -62,6 +62,11 @@ class Tally(BaseModel):
     def sent(self) -> int:
         return sum(self.targets.values())
 
+    @property
+    def all(self) -> int:
+        """Letters that fit, sent or not."""
+        return self.sent + sum(self.skipped.values())
+
     def plus(self, other: "Tally") -> "Tally":
         """Both together."""
         return Tally(targets=_sum(self.targets, other.targets), skipped=_sum(self.skipped, other.skipped))

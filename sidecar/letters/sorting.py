@@ -19,6 +19,7 @@ NO_VALUE: Final = "no_value"
 UNREADABLE: Final = "unreadable"
 TOO_LARGE: Final = "too_large"
 TOO_MANY_TARGETS: Final = "too_many_targets"
+DELETED: Final = "deleted"  # it was counted, and retention took it before it could be sent
 
 CACHED_MAX: Final = 1_024
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from confluent_kafka import Message
+from confluent_kafka import Message, TopicPartition
 
 from tests.integration.conftest import NewSite
 from tests.services.sidecar_process import Sidecar
@@ -192,6 +192,19 @@ def test_a_target_that_is_gone_stops_it(bench: Bench) -> None:
     assert "target" in stopped["reason"]
     assert stopped["sent"] + stopped["records"]["remaining"] == 300  # nothing is passed over
     bench.told(plan, 409, "/problems/target-gone")
+
+
+def test_letters_that_retention_takes_before_the_run_are_told_of(bench: Bench) -> None:
+    bench.letters("taken", 20, partitions=2)
+    plan = bench.plan("taken", filter={"error_class": "E"}, confirm_all=False)  # every other one: those of partition 1
+    assert bench.state(plan)["planned"]["letters"] == 10
+    topic, admin = bench.site.name("taken-dlq"), bench.site.kafka.admin
+    deleted = admin.delete_records([TopicPartition(topic, 0, 10), TopicPartition(topic, 1, 6)])
+    assert [one.result(WAIT_S).low_watermark for one in deleted.values()] == [10, 6]
+    bench.run(plan)
+    done = bench.until(plan, "done")
+    assert (done["sent"], done["skipped"]) == (4, {"deleted": 6})
+    assert bench.arrived("taken") == numbers(range(13, 20, 2))
 
 
 def test_an_abort_ends_a_run(bench: Bench) -> None:
