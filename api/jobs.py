@@ -20,6 +20,7 @@ STATUSES: Final = {
     "redrive-ended": 409,
     "nothing-to-redrive": 409,
     "target-gone": 409,
+    "letters-gone": 409,
     "too-many-redrives": 409,
     "redrives-busy": 503,
     "change-not-found": 404,

@@ -12,6 +12,7 @@ from sidecar.jobs.crew import owner_of
 from sidecar.jobs.job import State
 from sidecar.jobs.job_log import JobLog
 from sidecar.jobs.leg import Leg, Stage
+from sidecar.jobs.topic_ids import TopicIds
 from sidecar.letters.browsing import Limits, letter_topics
 from sidecar.letters.legwork import Legwork, Surroundings
 from sidecar.letters.letter_log import KafkaLetterLog, LetterLog
@@ -58,7 +59,8 @@ def redrives_of(
         begin = None if state is None else lambda work: work.begin(state, count)
         return Leg(plan_id, begin, stage)
 
-    topics = Topics(lambda log, topic: _choose(reading, log, topic), letters, settings.own_topics)
+    topic_id = TopicIds(client).of_one
+    topics = Topics(lambda log, topic: _choose(reading, log, topic), letters, settings.own_topics, topic_id)
     owner = owner_of(settings.instance_id)
     redrives = Redrives(redrive_log, open_log, topics, leg, owner)
     here = Surroundings(
@@ -66,6 +68,8 @@ def redrives_of(
         log=redrive_log,
         versions=store.versions,
         partitions=partitions,
+        open_log=open_log,
+        topic_id=topic_id,
         owner=owner,
         group=settings.group,
         own=settings.own_topics,

@@ -6,6 +6,7 @@ any time: the next attempt begins at the progress.
 
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,6 +19,14 @@ from sidecar.jobs.reader import PASSING, READER
 from sidecar.jobs.shipment import Refused, Shipping, TakenOver, TargetRefused
 from sidecar.letters.destination import Versions
 from sidecar.letters.letter import Letter, letter_of
+from sidecar.letters.letter_log import (
+    LetterLog,
+    LettersGone,
+    TopicId,
+    check_letters,
+    check_topic,
+    shorter,
+)
 from sidecar.letters.plan import SAMPLE_MAX, Plan, Progress, Redrive, Tally
 from sidecar.letters.returns import Returns
 from sidecar.letters.sorting import DELETED, TOO_LARGE, Parcel, Sorting
@@ -38,6 +47,8 @@ class Surroundings:
     log: JobLog[Redrive]
     versions: Versions
     partitions: Callable[[], Mapping[str, int]]  # of all topics; raises LettersUnavailable
+    open_log: Callable[[], LetterLog]
+    topic_id: TopicId
     owner: str
     group: str
     own: frozenset[str]  # topics of tickover's own
@@ -83,9 +94,18 @@ class Legwork:
     # --- the loop -------------------------------------------------------------------------------------------------
 
     def go_on(self) -> None:
-        """Until the end, in turns."""
+        """Until the end."""
         if not self._progress.state.is_active:
             return
+        try:
+            with closing(self._here.open_log()) as log:
+                check_letters(log, self._plan, self._here.topic_id)
+            self._take_turns()
+        except LettersGone as gone:
+            may_return = not gone.for_good and not self._is_planning  # half a count is none
+            self._write([], state=State.STOPPED if may_return else State.ABORTED, reason=str(gone))
+
+    def _take_turns(self) -> None:
         if not self._is_planning and (gone := self._sorting.gone(self._progress.planned.targets)):
             self._write([], state=State.STOPPED, reason=f"target gone: {', '.join(gone)}")
             return
@@ -134,6 +154,7 @@ class Legwork:
     def _is_over(self, quiet_s: float) -> bool:
         """The end of a leg: all is sent, and long enough nothing more has failed again."""
         if self._is_planning:
+            check_topic(self._plan, self._here.topic_id)  # all that was counted is of this one
             self._write([], state=State.PLANNED, positions={})
             return True
         if self._progress.leg_sent and quiet_s * 1_000 < self._plan.governor.watch_ms:
@@ -174,16 +195,21 @@ class Legwork:
         """Read on, unless enough is waiting."""
         if len(self._waiting) >= quota or not any(map(self._open, self._read)):
             return
-        for message in self._consumer.consume(quota, READ_WAIT_S):
+        messages = self._consumer.consume(quota, READ_WAIT_S)
+        if not self._is_planning and any(message.error() is None for message in messages):
+            # Asked after they were read: so they are of the topic that the answer names.
+            check_topic(self._plan, self._here.topic_id)
+        for message in messages:
             error, partition, offset = message.error(), message.partition() or 0, message.offset() or 0
-            if error is None:
-                if offset < self._ends[partition]:
-                    self._waiting.append(letter_of(message))
-                self._read[partition] = offset + 1
-            elif error.code() == KafkaError._PARTITION_EOF:
-                self._read[partition] = max(self._read[partition], offset)
-            elif error.code() not in PASSING:
-                raise KafkaException(error)
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                if error.code() not in PASSING:
+                    raise KafkaException(error)
+                continue
+            if offset < self._read[partition]:
+                raise shorter(self._plan, partition)
+            if error is None and offset < self._ends[partition]:
+                self._waiting.append(letter_of(message))
+            self._read[partition] = offset + (error is None)
         done = [TopicPartition(self._plan.topic, p) for p in self._read if not self._open(p)]
         self._consumer.pause(done)
 

@@ -1,16 +1,25 @@
 """Reading dead-letter topics by a consumer of one's own, that joins no group and commits nothing."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from sidecar.jobs.reader import ANSWER_S, READER, LogUnavailable, read
 from sidecar.letters.letter import Letter, letter_of
+from sidecar.letters.plan import Plan
 
 
 class LettersUnavailable(LogUnavailable):
     """Kafka doesn't answer about dead letters."""
+
+
+class LettersGone(Exception):
+    """What a plan has pinned isn't there; the text says why. `for_good`: and never will be again."""
+
+    def __init__(self, problem: str, for_good: bool = True) -> None:
+        super().__init__(problem)
+        self.for_good = for_good
 
 
 class LetterLog(Protocol):
@@ -67,3 +76,40 @@ class KafkaLetterLog:
 
     def close(self) -> None:
         self._consumer.close()
+
+
+TopicId = Callable[[str], str]
+"""Kafka's id of a topic; "" where the cluster has none. Raises LogUnavailable."""
+
+
+def check_topic(plan: Plan, topic_id: TopicId) -> None:
+    """Whether the plan's topic is the one that it was made for. Raises LettersGone, and LogUnavailable while nobody
+    knows: no answer doesn't mean that it is the same.
+    """
+    if not plan.topic_id:
+        return
+    now = topic_id(plan.topic)
+    if not now:
+        raise LettersUnavailable(f"no answer about the id of the topic {plan.topic}")
+    if now != plan.topic_id:
+        raise LettersGone(f"{plan.topic} was deleted and created again since this plan: plan anew")
+
+
+def check_letters(log: LetterLog, plan: Plan, topic_id: TopicId) -> None:
+    """Whether the topic is there, the same, and has all that the plan has pinned, but for what its retention took.
+
+    Raises as `check_topic`.
+    """
+    partitions = log.topics().get(plan.topic, 0)
+    if not partitions:
+        raise LettersGone(f"the topic {plan.topic} is gone", for_good=False)
+    check_topic(plan, topic_id)
+    for span in plan.spans:
+        if span.partition >= partitions or log.bounds(plan.topic, span.partition)[1] < span.end:
+            raise shorter(plan, span.partition)
+
+
+def shorter(plan: Plan, partition: int) -> LettersGone:
+    """A log doesn't become shorter."""
+    place = f"{plan.topic}/{partition}"
+    return LettersGone(f"{place} is shorter than it was: it was deleted and created again, or lost records; plan anew")

@@ -37,7 +37,9 @@ class Span(BaseModel):
 
 
 class Plan(BaseModel):
-    """What is to be sent again. `spans` pin the ends: what comes later is not meant."""
+    """What is to be sent again. `spans` pin the ends: what comes later is not meant. Nor are these offsets of another
+    topic of this name: `topic_id` is Kafka's; "" where the cluster has none, and in plans of older versions.
+    """
 
     model_config = _MODEL
     schema_version: int = SCHEMA
@@ -45,6 +47,7 @@ class Plan(BaseModel):
     author: str
     created_ms: int
     topic: str
+    topic_id: str = ""
     selection: Selection
     target: str | None
     spans: tuple[Span, ...]

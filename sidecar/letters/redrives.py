@@ -8,7 +8,7 @@ from typing import NamedTuple
 from sidecar.jobs.crew import Crew, JobRefused, Jobs, Work
 from sidecar.jobs.job import State
 from sidecar.letters.destination import is_internal
-from sidecar.letters.letter_log import LetterLog
+from sidecar.letters.letter_log import LetterLog, LettersGone, TopicId, check_letters
 from sidecar.letters.plan import Governor, Plan, Redrive, Span
 from sidecar.letters.selection import Selection
 
@@ -30,6 +30,7 @@ class Topics(NamedTuple):
     choose: Callable[[LetterLog, str], None]  # raises UnknownTopic
     letters: Callable[[LetterLog], frozenset[str]]
     own: frozenset[str]
+    id: TopicId
 
 
 class Redrives:
@@ -67,12 +68,14 @@ class Redrives:
             self._topics.choose(letters, wanted.topic)
             partitions = letters.topics()
             self._check_target(wanted, partitions, letters)
+            topic_id = self._topics.id(wanted.topic)  # before its ends: it is looked at again before anything is sent
             spans = tuple(self._span(letters, wanted, partition) for partition in range(partitions[wanted.topic]))
         plan = Plan(
             id=secrets.token_hex(6),
             author=wanted.author,
             created_ms=self.crew.jobs.now_ms(),
             topic=wanted.topic,
+            topic_id=topic_id,
             selection=wanted.selection,
             target=wanted.target,
             spans=spans,
@@ -116,6 +119,10 @@ class Redrives:
         if progress.planned.sent == 0:
             raise JobRefused("nothing-to-redrive", "No letter of this plan can be sent: see what it skips.")
         with closing(self._open_log()) as letters:
+            try:
+                check_letters(letters, redrive.plan, self._topics.id)
+            except LettersGone as error:
+                raise JobRefused("letters-gone", f"This plan's letters are gone: {error}.") from None
             gone = sorted(set(progress.planned.targets) - letters.topics().keys())
         if gone:
             raise JobRefused("target-gone", f"Planned targets are gone: {', '.join(gone)}.")

@@ -38,6 +38,17 @@ class Bench:
         topic = self.site.topic(f"{role}-dlq", partitions)
         self.send(topic, [(b"k", b"%d" % n, self.headers(n), 0, n % partitions) for n in range(count)])
 
+    def make_anew(self, role: str, count: int) -> None:
+        """The topic of dead letters is deleted and created again, with other letters: their values say `new`."""
+        topic, kafka = self.site.name(f"{role}-dlq"), self.site.kafka
+        [deleted] = kafka.admin.delete_topics([topic]).values()
+        deleted.result(WAIT_S)
+        self.wait(
+            lambda: topic not in kafka.admin.list_topics(timeout=WAIT_S).topics, lambda: f"{topic} is still there"
+        )
+        kafka.create_topic(topic, 1)
+        self.send(topic, [(b"k", b"new %d" % n, self.headers(n), 0, 0) for n in range(count)])
+
     def send(self, topic: str, records: list[Any]) -> list[Message]:
         return self.site.kafka.produce(topic, records)
 
@@ -205,6 +216,34 @@ def test_letters_that_retention_takes_before_the_run_are_told_of(bench: Bench) -
     done = bench.until(plan, "done")
     assert (done["sent"], done["skipped"]) == (4, {"deleted": 6})
     assert bench.arrived("taken") == numbers(range(13, 20, 2))
+
+
+@pytest.mark.parametrize("count", [5, 20], ids=["shorter", "longer"])
+def test_letters_of_a_topic_that_was_made_anew_are_not_those_of_the_plan(bench: Bench, count: int) -> None:
+    role = f"anew-{count}"
+    bench.letters(role, 10, partitions=1)
+    plan = bench.plan(role)
+    bench.make_anew(role, count)
+    bench.told(plan, 409, "/problems/letters-gone")
+    assert bench.arrived(role) == {}
+
+
+@pytest.mark.parametrize("count", [5, 400], ids=["shorter", "longer"])
+def test_a_topic_that_is_made_anew_during_a_run_ends_its_plan(bench: Bench, count: int) -> None:
+    role = f"replaced-{count}"
+    bench.letters(role, 300, partitions=1)
+    plan = bench.plan(role, rate=2)
+    bench.run(plan)
+    bench.wait(lambda: bench.state(plan)["sent"] > 0, lambda: "nothing is sent")
+    bench.make_anew(role, count)
+    ended = bench.until(plan, "aborted", "stopped")
+    if ended["state"] == "stopped":  # it was gone for a moment
+        bench.told(plan, 409, "/problems/letters-gone")
+    else:
+        assert f"{role}-dlq" in ended["reason"]
+        assert "deleted and created again" in ended["reason"]
+        bench.told(plan, 409, "/problems/redrive-ended")
+    assert bench.arrived(role) <= numbers(range(300))
 
 
 def test_an_abort_ends_a_run(bench: Bench) -> None:

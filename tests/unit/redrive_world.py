@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sidecar.jobs.job import PlanHead, State
+from sidecar.jobs.reader import LogUnavailable
 from sidecar.letters.browsing import UnknownTopic
 from sidecar.letters.letter_log import LetterLog
 from sidecar.letters.plan import Governor, Plan, Progress, Redrive, Tally
@@ -79,7 +80,8 @@ class MemoryRedrives:
         self.plans = MemoryPlans()
         self.legs: list[MemoryLeg] = []
         self.ending: dict[str, Any] = {}  # how canaries and runs end at once; empty: when told
-        topics = Topics(self._choose, self._letters, frozenset({"tickover.policies"}))
+        self.topic_ids: dict[str, str | None] = {}  # None: no answer; else every topic has one
+        topics = Topics(self._choose, self._letters, frozenset({"tickover.policies"}), self._topic_id)
         self.redrives = Redrives(self.plans, lambda: letters, topics, self._leg, "here")
 
     def finish(self, **update: object) -> None:
@@ -92,6 +94,12 @@ class MemoryRedrives:
     def _leg(self, plan_id: str, state: State | None, count: int) -> MemoryLeg:
         self.legs.append(MemoryLeg(self.plans, plan_id, state, count, self.ending))
         return self.legs[-1]
+
+    def _topic_id(self, topic: str) -> str:
+        topic_id = self.topic_ids.get(topic, f"id of {topic}")
+        if topic_id is None:
+            raise LogUnavailable("no answer")
+        return topic_id
 
     def _choose(self, log: LetterLog, topic: str) -> None:
         if topic not in self._letters(log):

@@ -123,6 +123,41 @@ def test_a_target_that_is_gone_by_the_time_of_the_run() -> None:
         problem(api.call("POST", f"/v1/redrives/{plan}/run"), 409, "target-gone")
 
 
+@pytest.mark.parametrize("had", ["id of orders-dlq", ""], ids=["with ids", "of an older version"])
+def test_letters_that_are_gone_by_the_time_of_the_run(had: str) -> None:
+    with world() as api:
+        plan = planned(api)
+        plans = api.redriving.plans.redrives
+        assert plans[plan].plan.topic_id == "id of orders-dlq"
+        plans[plan] = plans[plan].model_copy(update={"plan": plans[plan].plan.model_copy(update={"topic_id": had})})
+        kept = api.letters.partitions.pop(("orders-dlq", 1))
+        problem(api.call("POST", f"/v1/redrives/{plan}/run"), 409, "letters-gone")
+        api.letters.partitions["orders-dlq", 1] = kept[:-1]
+        response = api.call("POST", f"/v1/redrives/{plan}/canary", json={"count": 1})
+        assert "orders-dlq/1 is shorter" in problem(response, 409, "letters-gone")["detail"]
+        api.letters.partitions["orders-dlq", 1] = kept
+        lost = [api.letters.partitions.pop(("orders-dlq", partition)) for partition in (0, 1)]
+        problem(api.call("POST", f"/v1/redrives/{plan}/run"), 409, "letters-gone")
+        api.letters.partitions |= {("orders-dlq", partition): letters for partition, letters in enumerate(lost)}
+        assert api.call("POST", f"/v1/redrives/{plan}/run").status_code == 202
+
+
+def test_a_topic_that_was_made_anew_has_none_of_the_plans_letters() -> None:
+    with world() as api:
+        plan = planned(api)
+        api.redriving.topic_ids["orders-dlq"] = "another"
+        response = api.call("POST", f"/v1/redrives/{plan}/run")
+        assert "deleted and created again" in problem(response, 409, "letters-gone")["detail"]
+        for silent in (None, ""):
+            api.redriving.topic_ids["orders-dlq"] = silent
+            problem(
+                api.call("POST", f"/v1/redrives/{plan}/run"), 503, "kafka-unavailable"
+            )  # which doesn't say that it is the same
+        assert [leg._state for leg in api.redriving.legs] == [None], "none has begun"
+        del api.redriving.topic_ids["orders-dlq"]
+        assert api.call("POST", f"/v1/redrives/{plan}/run").status_code == 202
+
+
 def test_a_plan_without_letters_is_not_run() -> None:
     with world() as api:
         plan = planned(api)

@@ -150,6 +150,13 @@ def test_plans_and_progress_are_read_back() -> None:
     assert decoded(Progress, encode(Progress(schema_version=2)), SCHEMA) is None
 
 
+def test_a_plan_of_an_older_version_names_no_topic_id() -> None:
+    older = json.loads(encode(plan(topic_id="x")))
+    del older["topic_id"]
+    assert decoded(Plan, json.dumps(older).encode(), SCHEMA) == plan()
+    assert plan().topic_id == ""
+
+
 def test_progress_as_rest_shows_it() -> None:
     document = Redrive(plan=plan(), progress=Progress(state=State.RUNNING, positions={0: 6})).document()
     assert document["records"] == {"read": 4, "remaining": 4}

@@ -1,0 +1,38 @@
+"""Which topic a name stands for: Kafka's ids, as jobs ask for them. A plan's offsets are of a topic, not of a name."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from sidecar.jobs.reader import LogUnavailable
+from sidecar.topics import topic_ids
+
+
+class TopicIds:
+    """For any thread; its client is made when it is needed. Methods raise LogUnavailable."""
+
+    def __init__(self, client: Mapping[str, Any]) -> None:
+        self._client = {**client, "allow.auto.create.topics": "false"}
+        self._admin: AdminClient | None = None
+
+    def of(self, topics: Collection[str]) -> dict[str, str]:
+        """Those of these topics that are there; "" where the cluster has no ids."""
+        if not topics:
+            return {}
+        admin = self._admin or AdminClient(self._client)
+        self._admin = None  # one that saw brokers die may look for them in vain: the next try is with another
+        try:
+            found = topic_ids(admin, sorted(topics))
+        except (KafkaException, TimeoutError) as error:
+            raise LogUnavailable(f"no answer about the ids of topics: {error}") from None
+        self._admin = admin
+        return found
+
+    def of_one(self, topic: str) -> str:
+        """The id of a topic that must be there; "" where the cluster has no ids."""
+        found = self.of([topic])
+        if topic not in found:
+            raise LogUnavailable(f"the topic {topic} isn't there at the moment")
+        return found[topic]
