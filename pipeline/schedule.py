@@ -68,8 +68,8 @@ def messages(rows: DataFrame, source: str, job: str, spread_ms: int) -> DataFram
         else F.lit(None).cast("string").alias("given"),
     )
     content = F.sha2(F.to_json(F.struct("target", F.hex("key"), F.hex("value"), "own", "asked_ms")), 256)
-    # Rows that are wholly alike are as many messages.
-    twin = F.row_number().over(Window.partitionBy("content").orderBy(F.lit(1)))
+    # Rows that are wholly alike are as many messages. One with an id is known by that, and isn't among them.
+    twin = F.row_number().over(Window.partitionBy("content", F.col("given").isNull()).orderBy(F.lit(1)))
     made = F.concat(F.lit(f"{job}:"), F.substring("content", 1, 32), F.lit("-"), F.col("twin").cast("string"))
     told = named.withColumn("content", content).withColumn("twin", twin).withColumn("id", F.coalesce("given", made))
     spread = F.pmod(F.xxhash64("id"), F.lit(spread_ms + 1)) if spread_ms else F.lit(0)

@@ -83,6 +83,15 @@ def test_ids_do_not_depend_on_the_order_of_rows(spark) -> None:
     assert both[0] == both[1]
 
 
+def test_an_id_depends_on_nothing_but_its_row(spark) -> None:
+    plain, named = ("mail", "a", "one", DUE, None), ("mail", "a", "one", DUE, "mine")
+    made = {
+        frozenset(row.id for row in planned(spark, rows).collect()) - {"mine"}
+        for rows in ([plain], [plain, named], [named, plain])
+    }
+    assert len(made) == 1
+
+
 def test_spreading_moves_due_times_evenly_and_always_alike(spark) -> None:
     rows = [("mail", str(number), None, str(NOW_MS), None) for number in range(400)]
     moved = [sorted(row.due_ms - NOW_MS for row in planned(spark, rows, 1_000).collect()) for _ in range(2)]
