@@ -3,6 +3,8 @@
 topic      where it is to arrive            due        epoch ms, a timestamp, or RFC 3339 with a zone
 key, value text or bytes, may be null       headers    a map of text, may be left out
 id         may be left out: then it is a hash of the row, so the same row is the same message in any order of rows
+
+Times are rounded up to whole milliseconds. What can't be read is refused: a row that is sent says all that it said.
 """
 
 from typing import Final
@@ -16,10 +18,12 @@ from pyspark.sql import types as T
 from pipeline import delta
 from pipeline.errors import PipelineError
 from policies.duration import TIME_MAX_MS
-from sidecar.record import DELIVER_AT, ID, TARGET
+from sidecar.record import CONTROL_PREFIX, DELIVER_AT, ID, TARGET
 
 TOPIC_PATTERN: Final = "^[A-Za-z0-9._-]{1,249}$"
 ZONED: Final = r"(Z|[+-]\d\d:?\d\d)$"
+FRACTION: Final = r"^([^.]*)\.(\d+)([^.]*)$"
+NUMBER_MAX: Final = 1e17  # beyond all times; a larger float would become the largest whole number
 ID_BYTES_MAX: Final = 1_024
 MARK: Final = ID
 """The header by which a message that was sent is known again."""
@@ -31,6 +35,7 @@ _KINDS: Final = {
     "headers": ("a map of text, or JSON of one", (T.MapType, T.ArrayType, T.StringType, T.NullType)),
 }
 _HEADER_NAMES: Final = ["key", "value"]
+_HEADERS: Final = "array<struct<key: string, value: binary>>"
 
 
 def read_rows(spark: SparkSession, form: str, path: str) -> DataFrame:
@@ -81,6 +86,7 @@ def messages(rows: DataFrame, source: str, job: str, spread_ms: int) -> DataFram
         .when(~F.col("due_ms").between(0, TIME_MAX_MS), "due: before 1970 or after 9999")
         .when((F.octet_length("id") > ID_BYTES_MAX) | (F.length("id") == 0), "id: empty or over 1,024 bytes")
         .when(repeated, "id: given to several rows")
+        .otherwise(_wrong_headers("own"))
     )
     asked = {DELIVER_AT: F.col("due_ms").cast("string"), TARGET: F.col("target"), ID: F.col("id")}
     own = [F.struct(F.lit(name).alias("key"), F.encode(text, "UTF-8").alias("value")) for name, text in asked.items()]
@@ -111,23 +117,54 @@ def _bytes(rows: DataFrame, name: str) -> Column:
 
 
 def _headers(rows: DataFrame) -> Column:
-    kind = "array<struct<key: string, value: binary>>"
+    """Null: they can't be read."""
+    none = F.array().cast(_HEADERS)
     if "headers" not in rows.columns:
-        return F.array().cast(kind)
+        return none
     given = rows.schema["headers"].dataType
     if isinstance(given, T.ArrayType):
-        return F.coalesce(F.col("headers").cast(kind), F.array().cast(kind))
-    text = F.from_json("headers", "map<string, string>") if isinstance(given, T.StringType) else F.col("headers")
-    pairs = F.map_entries(text.cast("map<string, string>"))
-    return F.coalesce(pairs, F.map_entries(F.create_map().cast("map<string, string>"))).cast(kind)
+        return F.coalesce(F.col("headers").cast(_HEADERS), none)
+    if isinstance(given, T.StringType):
+        return F.when(F.coalesce(F.trim("headers"), F.lit("")) == "", none).otherwise(_map_entries("headers"))
+    pairs = F.map_entries(F.col("headers").cast("map<string, string>")).cast(_HEADERS)
+    return F.coalesce(pairs, none)
+
+
+def _map_entries(text: str) -> Column:
+    """Of JSON text that is one object, null for any other. Spark by itself passes over what follows the object."""
+    listed = F.from_json(F.concat(F.lit("["), F.col(text), F.lit("]")), "array<map<string, string>>")
+    return F.when(F.size(listed) == 1, F.map_entries(F.try_element_at(listed, F.lit(1))).cast(_HEADERS))
+
+
+def _wrong_headers(own: str) -> Column:
+    """Why a row can't be sent with these; null: it can."""
+    reserved = F.filter(own, lambda one: one["key"].startswith(CONTROL_PREFIX))
+    named = F.try_element_at(reserved, F.lit(1))["key"]
+    unreadable = F.exists(own, lambda one: one["key"].isNull() | ~F.is_valid_utf8(one["key"]))
+    return (
+        F.when(F.col(own).isNull(), "headers: not JSON of a map of text")
+        .when(unreadable, "headers: a name that is no text")
+        .when(
+            named.isNotNull(),
+            F.concat(F.lit("headers: "), named, F.lit(f": a name must not begin with {CONTROL_PREFIX}")),
+        )
+    )
 
 
 def _due(rows: DataFrame) -> Column:
-    given = rows.schema["due"].dataType
+    """Epoch ms, rounded up: never early. Null: no time."""
+    given, due = rows.schema["due"].dataType, F.col("due")
     if isinstance(given, T.TimestampType):
-        return F.unix_millis("due")
+        return F.unix_millis(due) + F.when(F.pmod(F.unix_micros(due), F.lit(1_000)) > 0, 1).otherwise(0)
+    if isinstance(given, T.FractionalType) and not isinstance(given, T.DecimalType):
+        return F.when(F.abs(due) < NUMBER_MAX, F.ceil(due))  # not a number is larger than any
     if not isinstance(given, T.StringType):
-        return F.col("due").try_cast("bigint")
+        return F.ceil(due).try_cast("bigint") if isinstance(given, T.DecimalType) else due.try_cast("bigint")
     text = F.trim("due")
-    zoned = F.when(text.rlike(ZONED), F.unix_millis(text.try_cast("timestamp")))
+    # Spark reads six digits of a fraction.
+    digits = F.regexp_extract(text, FRACTION, 2)
+    whole_s = F.regexp_replace(text, FRACTION, "$1$3").try_cast("timestamp")
+    part_ms = F.rpad(F.substring(digits, 1, 3), 3, "0").cast("bigint")
+    more = F.when(digits.rlike("^...0*[1-9]"), 1).otherwise(0)
+    zoned = F.when(text.rlike(ZONED), F.unix_millis(whole_s) + part_ms + more)
     return F.coalesce(text.try_cast("bigint"), zoned)

@@ -117,6 +117,79 @@ def test_input_in_other_forms(spark) -> None:
         messages(frame.select("topic"), "r", "j", 0)
 
 
+def made(spark, columns: str) -> Any:
+    """The one message of a row that has `topic` and these columns."""
+    from pipeline.schedule import messages
+
+    [row] = messages(spark.sql(f"SELECT 'mail' AS topic, {columns}"), "reminders", "job", 0).collect()
+    return row
+
+
+@pytest.mark.parametrize(
+    ("due", "due_ms"),
+    [
+        ("TIMESTAMP '2030-01-02 03:04:05.000900Z'", DUE_MS + 1),
+        ("TIMESTAMP '1969-12-31 23:59:59.999900Z'", 0),
+        ("'2030-01-02T03:04:05.0009Z'", DUE_MS + 1),
+        ("'2030-01-02T03:04:05.0000000001Z'", DUE_MS + 1),
+        ("'2030-01-02T03:04:05.9990001+00:00'", DUE_MS + 1_000),
+        ("'2030-01-02T03:04:05.12Z'", DUE_MS + 120),
+        ("'2030-01-02T03:04:05.120000000Z'", DUE_MS + 120),
+        ("1893553445000.9D", DUE_MS + 1),
+        ("1893553445000.001BD", DUE_MS + 1),
+        ("CAST(1893553445000.0 AS DOUBLE)", DUE_MS),
+        ("DOUBLE('NaN')", None),
+        ("DOUBLE('Infinity')", None),
+        ("1e30D", None),
+        ("'1893553445000.9'", None),
+    ],
+)
+def test_a_time_is_rounded_up_never_early(spark, due: str, due_ms: int | None) -> None:
+    row = made(spark, f"{due} AS due")
+    assert (row.due_ms if row.refused is None else None) == due_ms
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"tenant": "gold"',
+        "tenant=gold",
+        "[1]",
+        "7",
+        "null",
+        '{"a": "b"} x',
+        '{"a": "b"}, {"c": "d"}',
+    ],
+)
+def test_a_row_whose_headers_cannot_be_read_is_refused(spark, text: str) -> None:
+    assert made(spark, f"5L AS due, '{text}' AS headers").refused == "headers: not JSON of a map of text"
+
+
+def test_a_header_that_json_names_twice_is_sent_twice(spark) -> None:
+    row = made(spark, """5L AS due, '{"a": "1", "a": "2"}' AS headers""")
+    assert [(one["key"], bytes(one["value"])) for one in row.headers[:-3]] == [("a", b"1"), ("a", b"2")]
+
+
+@pytest.mark.parametrize("text", ["NULL", "''", "'{}'"])
+def test_headers_may_be_left_out(spark, text: str) -> None:
+    row = made(spark, f"5L AS due, {text} AS headers")
+    assert (row.refused, len(row.headers)) == (None, 3)
+
+
+@pytest.mark.parametrize(
+    ("headers", "said"),
+    [
+        ("map('a', 'b', 'tickover-id', 'x')", "headers: tickover-id: a name must not begin with tickover-"),
+        ("""'{"tickover-anything": "x"}'""", "headers: tickover-anything: a name must not begin with tickover-"),
+        ("array(named_struct('key', CAST(NULL AS string), 'value', X'00'))", "headers: a name that is no text"),
+        ("array(named_struct('key', CAST(X'FF' AS string), 'value', X'00'))", "headers: a name that is no text"),
+    ],
+)
+def test_headers_that_would_come_to_something_else_are_refused(spark, headers: str, said: str) -> None:
+    """A repeated control header would be quarantined, long after the row was reported as sent."""
+    assert made(spark, f"5L AS due, {headers} AS headers").refused == said
+
+
 @pytest.mark.parametrize(
     ("column", "said"),
     [
