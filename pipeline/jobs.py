@@ -18,7 +18,7 @@ from pipeline.ledger import BLOCKS, ENTRIES, LEDGER_RECORD
 from pipeline.lifecycle import LIFECYCLE
 from pipeline.plans import Taken
 from pipeline.rebuild import overflow
-from pipeline.reports import held
+from pipeline.reports import current, held
 from pipeline.stream import (
     BLOCKS_TABLE,
     ENTRIES_TABLE,
@@ -135,7 +135,8 @@ def redrive_plan(rows: DataFrame) -> dict[str, Any]:
 def rebuild(warehouse: Warehouse) -> dict[str, Any]:
     """Everything the overflow should hold, with its payload, into gold/overflow."""
     settled = warehouse.read(LIFECYCLE_TABLE, LIFECYCLE)
-    waiting = held(warehouse.read(ENTRIES_TABLE, ENTRIES).where(~F.col("carried")), settled)
+    entries = current(warehouse.read(ENTRIES_TABLE, ENTRIES), warehouse.read(BLOCKS_TABLE, BLOCKS))
+    waiting = held(entries.where(~F.col("carried")), settled)
     warehouse.replace(overflow(waiting, _records(warehouse, records_topics(warehouse))), "gold/overflow")
     made = warehouse.read_report("gold/overflow")
     known = {row.payload_known: row["count"] for row in made.groupBy("payload_known").count().collect()}

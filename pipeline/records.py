@@ -36,6 +36,11 @@ def header(name: str) -> Column:
     return F.make_valid_utf8(F.try_element_at(found, F.lit(-1))["value"].cast("string"))
 
 
+def header_bytes(name: str) -> Column:
+    """The last header of this name as it is."""
+    return F.try_element_at(F.filter("headers", lambda one: one["key"] == name), F.lit(-1))["value"]
+
+
 def place(topic: str, partition: str, offset: str) -> Column:
     """`topic/partition/offset` as the headers have it."""
     return F.concat_ws("/", F.col(topic), F.col(partition).cast("string"), F.col(offset).cast("string"))

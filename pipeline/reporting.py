@@ -10,9 +10,9 @@ from pyspark.sql import functions as F
 
 from pipeline import pages, reports
 from pipeline.horizon import Horizon
-from pipeline.ledger import ENTRIES
+from pipeline.ledger import BLOCKS, ENTRIES
 from pipeline.lifecycle import LIFECYCLE
-from pipeline.stream import ENTRIES_TABLE, LIFECYCLE_TABLE
+from pipeline.stream import BLOCKS_TABLE, ENTRIES_TABLE, LIFECYCLE_TABLE
 from pipeline.tables import Warehouse
 
 PAGE_ROWS_MAX: Final = 2_000
@@ -60,7 +60,8 @@ def report(warehouse: Warehouse, names: Sequence[str], directory: Path, horizon:
 def _computed(warehouse: Warehouse, name: str, horizon: Horizon) -> DataFrame:
     rows = warehouse.read(LIFECYCLE_TABLE, LIFECYCLE)
     if name in ("herd", "forecast"):
-        waiting = reports.held(warehouse.read(ENTRIES_TABLE, ENTRIES), rows)
+        entries = reports.current(warehouse.read(ENTRIES_TABLE, ENTRIES), warehouse.read(BLOCKS_TABLE, BLOCKS))
+        waiting = reports.held(entries, rows)
         if name == "herd":
             return reports.herd(waiting, horizon.now_ms, horizon.capacity)
         return reports.forecast(waiting, rows, horizon.now_ms, horizon.hours)

@@ -15,10 +15,16 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from pipeline.reconcile import last_marks
+
 MINUTE_MS: Final = 60_000
 PERCENTILES: Final = (0.5, 0.9, 0.99, 0.999)
 STORM_WINDOW: Final = 60  # minutes that say what is usual
 STORM_FACTOR: Final = 5.0
+DECIDED: Final = (
+    "due_ms", "target", "target_partition", "policy", "attempt", "first_failure_ms", "expires_ms", "dead_letter",
+    "source_offset",
+)  # fmt: skip
 STORM_LEAST: Final = 20  # fewer retries a minute are no storm, however few there were before
 
 
@@ -91,12 +97,17 @@ def triage(rows: DataFrame, since_ms: int) -> DataFrame:
     )
 
 
+def current(entries: DataFrame, blocks: DataFrame) -> DataFrame:
+    """Entries of topics as they are now. Of one that was made anew nothing is held that it had before, and its offsets
+    are those of other records."""
+    marks = last_marks(blocks).select("topic", "partition", "topic_id")
+    return entries.join(F.broadcast(marks), ["topic", "partition", "topic_id"], "left_semi")
+
+
 def held(entries: DataFrame, settled: DataFrame) -> DataFrame:
-    """What the overflow holds: entries that nothing has settled."""
+    """What the overflow holds: entries that nothing has settled, with `DECIDED`."""
     place = ["topic", "topic_id", "partition", "offset"]
-    newest = entries.groupBy(*place).agg(
-        F.max_by(F.struct("due_ms", "target", "policy", "source_offset"), "ledger_offset").alias("one")
-    )
+    newest = entries.groupBy(*place).agg(F.max_by(F.struct(*DECIDED), "ledger_offset").alias("one"))
     return newest.join(settled.select(*place), place, "left_anti").select(*place, "one.*")
 
 

@@ -3,10 +3,12 @@
 topic      where it is to arrive            due        epoch ms, a timestamp, or RFC 3339 with a zone
 key, value text or bytes, may be null       headers    a map of text, may be left out
 id         may be left out: then it is a hash of the row, so the same row is the same message in any order of rows
+more       what `rebuild` knows of a record beside it: `MORE`, and `payload_known`; may be left out
 
 Times are rounded up to whole milliseconds. What can't be read is refused: a row that is sent says all that it said.
 """
 
+from collections.abc import Mapping
 from typing import Final
 
 from py4j.protocol import Py4JJavaError
@@ -17,21 +19,61 @@ from pyspark.sql import types as T
 
 from pipeline import delta
 from pipeline.errors import PipelineError
+from pipeline.rebuild import READ
 from policies.duration import TIME_MAX_MS
-from sidecar.record import CONTROL_PREFIX, DELIVER_AT, ID, TARGET
+from policies.request import INT32_MAX
+from sidecar.record import (
+    ATTEMPT,
+    CONTROL_PREFIX,
+    DELIVER_AT,
+    ERROR_CLASS,
+    ERROR_MESSAGE,
+    EXPIRES_AT,
+    FIRST_FAILURE,
+    ID,
+    ORIGIN,
+    SPREAD,
+    TARGET,
+    TARGET_PARTITION,
+)
 
 TOPIC_PATTERN: Final = "^[A-Za-z0-9._-]{1,249}$"
 ZONED: Final = r"(Z|[+-]\d\d:?\d\d)$"
 FRACTION: Final = r"^([^.]*)\.(\d+)([^.]*)$"
 NUMBER_MAX: Final = 1e17  # beyond all times; a larger float would become the largest whole number
+NO_TIME: Final = "not a time (epoch ms, timestamp, or RFC 3339 with a zone)"
 ID_BYTES_MAX: Final = 1_024
 MARK: Final = ID
 """The header by which a message that was sent is known again."""
+MORE: Final = {
+    "expires": EXPIRES_AT,
+    "target_partition": TARGET_PARTITION,
+    "attempt": ATTEMPT,
+    "first_failure": FIRST_FAILURE,
+    "spread_ms": SPREAD,
+    "error_class": ERROR_CLASS,
+    "error_message": ERROR_MESSAGE,
+    "origin": ORIGIN,
+}
+"""Further columns, each a header of the message where it isn't null."""
+PAYLOAD_KNOWN: Final = "payload_known"
+_NUMBERS: Final = {
+    "target_partition": (0, INT32_MAX),
+    "attempt": (1, INT32_MAX - 1),
+    "first_failure": (0, TIME_MAX_MS),
+    "spread_ms": (0, TIME_MAX_MS),
+}
 _DATA: Final = ("text or bytes", (T.StringType, T.BinaryType, T.NullType))
+_NUMBER: Final = ("a whole number", (T.NumericType, T.StringType, T.NullType))
+_TIME: Final = (
+    "epoch ms, a timestamp with a zone, or text",
+    (T.NumericType, T.TimestampType, T.StringType, T.NullType),
+)
 _KINDS: Final = {
-    "key": _DATA,
-    "value": _DATA,
-    "due": ("epoch ms, a timestamp with a zone, or text", (T.NumericType, T.TimestampType, T.StringType, T.NullType)),
+    **dict.fromkeys(("key", "value", "error_class", "error_message", "origin"), _DATA),
+    **dict.fromkeys(("due", "expires"), _TIME),
+    **dict.fromkeys(_NUMBERS, _NUMBER),
+    PAYLOAD_KNOWN: ("true or false", (T.BooleanType, T.NullType)),
     "headers": ("a map of text, or JSON of one", (T.MapType, T.ArrayType, T.StringType, T.NullType)),
 }
 _HEADER_NAMES: Final = ["key", "value"]
@@ -67,12 +109,14 @@ def messages(rows: DataFrame, source: str, job: str, spread_ms: int) -> DataFram
         F.col("topic").cast("string").alias("target"),
         *(_bytes(rows, name).alias(name) for name in ("key", "value")),
         _headers(rows).alias("own"),
-        _due(rows).alias("asked_ms"),
-        F.col("id").cast("string").alias("given")
-        if "id" in rows.columns
-        else F.lit(None).cast("string").alias("given"),
+        _time(rows, "due").alias("asked_ms"),
+        _given(rows, "id").cast("string").alias("given"),
+        *(_more(rows, name).alias(name) for name in MORE),
+        _wrong_more(rows).alias("wrong"),
     )
-    content = F.sha2(F.to_json(F.struct("target", F.hex("key"), F.hex("value"), "own", "asked_ms")), 256)
+    # What is null isn't in the text, so a column that comes to be known changes no id of a row without it.
+    said = F.struct("target", F.hex("key"), F.hex("value"), "own", "asked_ms", *MORE)
+    content = F.sha2(F.to_json(said), 256)
     # Rows that are wholly alike are as many messages. One with an id is known by that, and isn't among them.
     twin = F.row_number().over(Window.partitionBy("content", F.col("given").isNull()).orderBy(F.lit(1)))
     made = F.concat(F.lit(f"{job}:"), F.substring("content", 1, 32), F.lit("-"), F.col("twin").cast("string"))
@@ -82,20 +126,21 @@ def messages(rows: DataFrame, source: str, job: str, spread_ms: int) -> DataFram
     repeated = F.count("*").over(Window.partitionBy("id")) > 1
     refused = (
         F.when(F.col("target").isNull() | ~F.col("target").rlike(TOPIC_PATTERN), "topic: not a topic name")
-        .when(F.col("asked_ms").isNull(), "due: not a time (epoch ms, timestamp, or RFC 3339 with a zone)")
+        .when(F.col("asked_ms").isNull(), f"due: {NO_TIME}")
         .when(~F.col("due_ms").between(0, TIME_MAX_MS), "due: before 1970 or after 9999")
         .when((F.octet_length("id") > ID_BYTES_MAX) | (F.length("id") == 0), "id: empty or over 1,024 bytes")
         .when(repeated, "id: given to several rows")
-        .otherwise(_wrong_headers("own"))
+        .when(F.col("wrong").isNotNull(), F.col("wrong"))
+        .otherwise(_wrong_headers("own", rebuilt=PAYLOAD_KNOWN in rows.columns))
     )
-    asked = {DELIVER_AT: F.col("due_ms").cast("string"), TARGET: F.col("target"), ID: F.col("id")}
-    own = [F.struct(F.lit(name).alias("key"), F.encode(text, "UTF-8").alias("value")) for name, text in asked.items()]
+    asked = {DELIVER_AT: F.col("due_ms").cast("string"), TARGET: F.col("target")}
+    asked |= {name: F.col(column) for column, name in MORE.items()}
     return due.select(
         "id",
         F.lit(source).alias("topic"),
         "key",
         "value",
-        F.concat("own", F.array(*own)).alias("headers"),
+        F.concat("own", _asked({**asked, ID: F.col("id")})).alias("headers"),
         refused.alias("refused"),
         "due_ms",
     )
@@ -112,8 +157,50 @@ def _check_types(schema: T.StructType) -> None:
             raise PipelineError(f"the input's column {name} is {given.simpleString()}, not {wanted}")
 
 
+def _given(rows: DataFrame, name: str) -> Column:
+    return F.col(name) if name in rows.columns else F.lit(None)
+
+
 def _bytes(rows: DataFrame, name: str) -> Column:
-    return F.col(name).cast("binary") if name in rows.columns else F.lit(None).cast("binary")
+    return _given(rows, name).cast("binary")
+
+
+def _asked(headers: Mapping[str, Column]) -> Column:
+    """Headers of those that aren't null."""
+    pairs = [
+        F.when(value.isNotNull(), F.struct(F.lit(name).alias("key"), value.cast("binary").alias("value")))
+        for name, value in headers.items()
+    ]
+    return F.filter(F.array(*pairs), lambda one: one.isNotNull())
+
+
+def _more(rows: DataFrame, name: str) -> Column:
+    """One of `MORE` as it stands in its header; null where it isn't given or isn't one."""
+    if name in _NUMBERS:
+        least, most = _NUMBERS[name]
+        number = _whole(rows, name)
+        return F.when(number.between(least, most), number).cast("string")
+    if name == "expires":
+        time = _time(rows, name)
+        return F.when(time.between(0, TIME_MAX_MS), time).cast("string")
+    return _bytes(rows, name)
+
+
+def _wrong_more(rows: DataFrame) -> Column:
+    """Why a row can't be sent for what it has in `MORE`; null: it can."""
+    known = F.coalesce(_given(rows, PAYLOAD_KNOWN).cast("boolean"), F.lit(True))
+    why = F.when(~known, "payload: it was not ingested, and a null value would be a deletion")
+    lost = {name: _given(rows, name).isNotNull() & _more(rows, name).isNull() for name in MORE}
+    why = why.when(lost["expires"], f"expires: {NO_TIME}")
+    for name, (least, most) in _NUMBERS.items():
+        why = why.when(lost[name], f"{name}: not a whole number from {least} to {most}")
+    return why
+
+
+def _whole(rows: DataFrame, name: str) -> Column:
+    given, number = _given(rows, name), _given(rows, name).try_cast("bigint")
+    kind = rows.schema[name].dataType if name in rows.columns else T.NullType()
+    return F.when(number == given, number) if isinstance(kind, T.FractionalType) else number
 
 
 def _headers(rows: DataFrame) -> Column:
@@ -136,9 +223,9 @@ def _map_entries(text: str) -> Column:
     return F.when(F.size(listed) == 1, F.map_entries(F.try_element_at(listed, F.lit(1))).cast(_HEADERS))
 
 
-def _wrong_headers(own: str) -> Column:
-    """Why a row can't be sent with these; null: it can."""
-    reserved = F.filter(own, lambda one: one["key"].startswith(CONTROL_PREFIX))
+def _wrong_headers(own: str, rebuilt: bool) -> Column:
+    """Why a row can't be sent with these; null: it can. `rebuild` leaves those that travel along, as of a redrive."""
+    reserved = F.filter(own, lambda one: one["key"].isin(*READ) if rebuilt else one["key"].startswith(CONTROL_PREFIX))
     named = F.try_element_at(reserved, F.lit(1))["key"]
     unreadable = F.exists(own, lambda one: one["key"].isNull() | ~F.is_valid_utf8(one["key"]))
     return (
@@ -151,16 +238,18 @@ def _wrong_headers(own: str) -> Column:
     )
 
 
-def _due(rows: DataFrame) -> Column:
+def _time(rows: DataFrame, name: str) -> Column:
     """Epoch ms, rounded up: never early. Null: no time."""
-    given, due = rows.schema["due"].dataType, F.col("due")
+    if name not in rows.columns:
+        return F.lit(None).cast("bigint")
+    given, due = rows.schema[name].dataType, F.col(name)
     if isinstance(given, T.TimestampType):
         return F.unix_millis(due) + F.when(F.pmod(F.unix_micros(due), F.lit(1_000)) > 0, 1).otherwise(0)
     if isinstance(given, T.FractionalType) and not isinstance(given, T.DecimalType):
         return F.when(F.abs(due) < NUMBER_MAX, F.ceil(due))  # not a number is larger than any
     if not isinstance(given, T.StringType):
         return F.ceil(due).try_cast("bigint") if isinstance(given, T.DecimalType) else due.try_cast("bigint")
-    text = F.trim("due")
+    text = F.trim(due)
     # Spark reads six digits of a fraction.
     digits = F.regexp_extract(text, FRACTION, 2)
     whole_s = F.regexp_replace(text, FRACTION, "$1$3").try_cast("timestamp")

@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
+from policies.decision import Facts, Hold
+from policies.table import decide
+from sidecar.codec import emission_headers, split
 from sidecar.letters.fingerprint import fingerprint
 from sidecar.letters.letter import Letter
 from sidecar.letters.lineage import redriven_headers
-from sidecar.record import Place
+from sidecar.record import Held, Place
 from tests.pipeline.ledger_rows import NOW_MS, block, entries, ledger_frame
 from tests.pipeline.test_dispatch import opened
 from tests.services.site import headers_of
@@ -187,37 +190,109 @@ def test_plans_that_cannot_be_read_end_the_job_in_words(kafka, monkeypatch) -> N
     theirs.abort_transaction(30)
 
 
-def test_an_overflow_is_made_again_of_ledger_and_sources(warehouse, spark) -> None:
+def filled(warehouse, spark, values: list[bytes], source: list[Any]) -> Any:
+    """What `rebuild` makes of ledger blocks and records of their source, on disk as `ingest` leaves them."""
     from pipeline import jobs, ledger
     from pipeline.lifecycle import lifecycle
-    from pipeline.schedule import messages
     from pipeline.stream import records_table
     from pipeline.topics import RECORDS
+
+    frame = ledger_frame(spark, values)
+    warehouse.write_batch(ledger.blocks(frame), "silver/blocks", 0, "settled_ms")
+    warehouse.write_batch(ledger.entries(frame), "silver/entries", 0, "settled_ms")
+    warehouse.write_batch(lifecycle(ledger.settlements(frame), None), "silver/lifecycle", 0, "settled_ms")
+    rows = spark.createDataFrame(source, RECORDS)
+    warehouse.write_batch(rows, records_table("orders-retry"), 0, "timestamp_ms")
+    return jobs.rebuild(warehouse)
+
+
+def came(offset: int, headers: Headers, value: bytes = b"\x00") -> tuple[Any, ...]:
+    """A record of the source."""
+    pairs = [(name, value and bytearray(value)) for name, value in headers]
+    return ("orders-retry", 3, offset, NOW_MS, bytearray(b"k"), bytearray(value), pairs)
+
+
+def test_an_overflow_is_made_again_of_ledger_and_sources(warehouse, spark) -> None:
+    from pipeline.schedule import messages
     from tests.pipeline.ledger_rows import emitted
 
     put = entries([(5, NOW_MS + 9), (6, NOW_MS + 8), (7, NOW_MS + 7)])
-    frame = ledger_frame(spark, [block(number=1, entries=put), block(settled=emitted(6, 1))])
-    warehouse.write_batch(ledger.entries(frame), "silver/entries", 0, "settled_ms")
-    warehouse.write_batch(lifecycle(ledger.settlements(frame), None), "silver/lifecycle", 0, "settled_ms")
-    headers = [
-        ("tickover-delay", bytearray(b"1h")),
-        ("mine", bytearray(b"\xff")),
-        ("tickover-id", bytearray(b"order-5")),
-    ]
-    source = [("orders-retry", 3, 5, NOW_MS, bytearray(b"k"), bytearray(b"\x00"), headers)]
-    table = records_table("orders-retry")
-    warehouse.write_batch(spark.createDataFrame(source, RECORDS), table, 0, "timestamp_ms")
-    came = jobs.rebuild(warehouse)
-    assert (came["held"], came["without_payload"]) == (2, 1)
-    made = spark.read.parquet(came["table"])
-    [row] = messages(made.where("payload_known"), "reminders", "again", 0).collect()
-    assert (row.refused, row.due_ms, row.id, bytes(row.key), bytes(row.value)) == (
-        None,
-        NOW_MS + 9,
-        "order-5",
-        b"k",
-        b"\x00",
-    )
+    headers: Headers = [("tickover-delay", b"1h"), ("mine", b"\xff"), ("tickover-id", b"order-5")]
+    made = filled(warehouse, spark, [block(number=1, entries=put), block(settled=emitted(6, 1))], [came(5, headers)])
+    assert (made["held"], made["without_payload"]) == (2, 1)
+    rows = messages(spark.read.parquet(made["table"]), "reminders", "again", 0).collect()
+    [row] = [row for row in rows if row.refused is None]
+    assert (row.due_ms, row.id, bytes(row.key), bytes(row.value)) == (NOW_MS + 9, "order-5", b"k", b"\x00")
     assert headers_in(row)[0] == ("mine", b"\xff")
-    [missing] = made.where("NOT payload_known").collect()
-    assert (missing.offset, missing.value, missing.id) == (7, None, "orders-retry/3/7")
+    [missing] = [row for row in rows if row.refused is not None]
+    assert (missing.id, missing.value, missing.refused) == (
+        "orders-retry/3/7",
+        None,
+        "payload: it was not ingested, and a null value would be a deletion",
+    )
+
+
+ERRORS: Headers = [("tickover-error-class", b"shop.Timeout"), ("tickover-error-message", b"no answer \xff")]
+KEPT: Headers = [("mine", b"\xff"), ("mine", None), ("tickover-redrive-count", b"1"), ("tickover-of-mine", b"x")]
+
+
+@pytest.mark.parametrize("counted_by", ["tickover", "its sender"])
+def test_what_was_decided_about_a_held_record_travels_with_it(warehouse, spark, counted_by: str) -> None:
+    """A delay topic emits what the first tickover would have emitted, with its time to expire and its partition."""
+    from pipeline.schedule import messages
+
+    attempt = 2 if counted_by == "tickover" else 0
+    put = entries([(5, NOW_MS + 90_000)])._replace(
+        expires_ms=[NOW_MS + 95_000], target_partitions=[2], attempts=[attempt],
+        first_failures_ms=[NOW_MS - 7 if attempt else -1],
+    )  # fmt: skip
+    counts: Headers = [
+        ("tickover-attempt", b"1" if attempt else b"2"),
+        ("tickover-first-failure", b"%d" % (NOW_MS - 7)),
+    ]
+    headers: Headers = [
+        *KEPT, ("tickover-delay", b"90s"), ("tickover-origin", b"orders-retry/0/1"), *counts, *ERRORS,
+        ("tickover-id", b"order-5"), ("tickover-job", b"job/run/0"),
+    ]  # fmt: skip
+    made = filled(warehouse, spark, [block(number=1, entries=put)], [came(5, headers)])
+    [row] = messages(spark.read.parquet(made["table"]), "reminders", "again", 0).collect()
+    assert row.refused is None
+    [dead_letter] = {row.dead_letter for row in spark.read.parquet(made["table"]).collect()}
+    assert dead_letter == "orders-dlq"
+
+    now = decided_by_a_delay_policy(headers_in(row))
+    assert (now.due_ms, now.target, now.target_partition, now.expires_ms) == (
+        NOW_MS + 90_000, "orders", 2, NOW_MS + 95_000,
+    )  # fmt: skip
+    emitted = dict(emission_headers(now, b"reminders/0/"))
+    del emitted["tickover-policy"]
+    assert emitted == dict(
+        [
+            *KEPT, ("tickover-origin", b"orders-retry/0/1"), ("tickover-due", b"%d" % (NOW_MS + 90_000)),
+            ("tickover-attempt", b"2"), ("tickover-first-failure", b"%d" % (NOW_MS - 7)), *ERRORS,
+            ("tickover-id", b"order-5"),
+        ]
+    )  # fmt: skip
+
+
+def decided_by_a_delay_policy(headers: Headers) -> Held:
+    """The record with these headers as a delay topic holds it, under a policy that would spread it."""
+    from pipeline.backtest import policy_table
+
+    text = "{name: reminders, match: {topics: [reminders]}, delay: {spread: 1h}, target: {allow: ['*']}}"
+    parts = split(headers)
+    facts = Facts("reminders", 0, 1, NOW_MS, parts.user, dict(parts.controls))
+    hold = decide(facts, policy_table(text, "policies"))
+    assert isinstance(hold, Hold)
+    return Held(
+        hold.due_ms, 1, hold.target, hold.target_partition, b"k", b"v", parts.user, hold.policy, parts.origin, 0, -1,
+        parts.counted + parts.trailer, hold.expires_ms, hold.dead_letter, 0,
+    )  # fmt: skip
+
+
+def test_what_a_topic_had_before_it_was_made_anew_is_not_held(warehouse, spark) -> None:
+    """Its offsets are those of other records now."""
+    old = block(topic_id="old", number=1, entries=entries([(5, NOW_MS + 9)]))
+    new = block(topic_id="new", number=1, entries=entries([(6, NOW_MS + 9)]))
+    made = filled(warehouse, spark, [old, new], [came(5, []), came(6, [])])
+    assert [row.id for row in spark.read.parquet(made["table"]).collect()] == ["orders-retry/3/6"]

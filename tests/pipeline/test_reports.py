@@ -143,7 +143,7 @@ def test_a_forecast_adds_what_is_likely_to_what_is_held(spark) -> None:
 
 def test_every_report_leaves_a_table_and_a_page(warehouse, spark, tmp_path: Path) -> None:
     from pipeline.horizon import Horizon
-    from pipeline.ledger import entries
+    from pipeline.ledger import blocks, entries
     from pipeline.reporting import REPORTS, report
     from tests.pipeline.ledger_rows import block, ledger_frame
     from tests.pipeline.ledger_rows import entries as entry_columns
@@ -152,6 +152,7 @@ def test_every_report_leaves_a_table_and_a_page(warehouse, spark, tmp_path: Path
     warehouse.write_batch(rows, "silver/lifecycle", 0, "settled_ms")
     held = ledger_frame(spark, [block(number=1, entries=entry_columns([(50, START_MS + MINUTE_MS)]))])
     warehouse.write_batch(entries(held), "silver/entries", 0, "settled_ms")
+    warehouse.write_batch(blocks(held), "silver/blocks", 0, "settled_ms")
     names = [one.name for one in REPORTS]
     came = report(warehouse, names, tmp_path / "pages", Horizon(START_MS, START_MS, 1, 0))
     assert {name: one["rows"] for name, one in came.items()} == {

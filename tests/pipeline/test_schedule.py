@@ -191,6 +191,40 @@ def test_headers_that_would_come_to_something_else_are_refused(spark, headers: s
 
 
 @pytest.mark.parametrize(
+    ("columns", "headers"),
+    [
+        ("'2030-01-02T03:04:05.0001Z' AS expires", {"expires-at": b"%d" % (DUE_MS + 1)}),
+        ("7 AS target_partition", {"target-partition": b"7"}),
+        ("'7' AS target_partition, 2.0D AS attempt", {"target-partition": b"7", "attempt": b"2"}),
+        ("5L AS first_failure, 'E' AS error_class", {"first-failure": b"5", "error-class": b"E"}),
+        ("X'FF' AS error_message, 'a/0/1' AS origin", {"error-message": b"\xff", "origin": b"a/0/1"}),
+        ("0 AS spread_ms, true AS payload_known", {"spread": b"0"}),
+        ("CAST(NULL AS int) AS attempt, CAST(NULL AS string) AS expires, NULL AS origin", {}),
+    ],
+)
+def test_more_columns_say_what_more_headers_would(spark, columns: str, headers: dict[str, bytes]) -> None:
+    row = made(spark, f"5L AS due, {columns}")
+    named = {one["key"].removeprefix("tickover-"): bytes(one["value"]) for one in row.headers}
+    assert row.refused is None
+    assert {name: named[name] for name in named.keys() - {"deliver-at", "target", "id"}} == headers
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ("'soon' AS expires", "expires: not a time (epoch ms, timestamp, or RFC 3339 with a zone)"),
+        ("-1 AS target_partition", "target_partition: not a whole number from 0 to 2147483647"),
+        ("0 AS attempt", "attempt: not a whole number from 1 to 2147483646"),
+        ("1.5D AS attempt", "attempt: not a whole number from 1 to 2147483646"),
+        ("'x' AS first_failure", "first_failure: not a whole number from 0 to 253402300799999"),
+        ("false AS payload_known", "payload: it was not ingested, and a null value would be a deletion"),
+    ],
+)
+def test_what_more_columns_cannot_mean_is_refused(spark, columns: str, said: str) -> None:
+    assert made(spark, f"5L AS due, {columns}").refused == said
+
+
+@pytest.mark.parametrize(
     ("column", "said"),
     [
         ("DATE '2030-01-02' AS due", "column due is date, not epoch ms, a timestamp"),
@@ -200,6 +234,8 @@ def test_headers_that_would_come_to_something_else_are_refused(spark, headers: s
         ("5L AS due, struct(7) AS value", "column value is struct<col1:int>, not text or bytes"),
         ("5L AS due, array('a') AS headers", "column headers is array<string>, not a map of text"),
         ("5L AS due, 5 AS headers", "column headers is int, not a map of text, or JSON of one"),
+        ("5L AS due, true AS attempt", "column attempt is boolean, not a whole number"),
+        ("5L AS due, 1 AS payload_known", "column payload_known is int, not true or false"),
     ],
 )
 def test_columns_of_types_that_mean_something_else_are_refused(spark, column: str, said: str) -> None:
