@@ -19,6 +19,7 @@ from policies.decision import Act, Dead, Decision, Hold
 from policies.file import parse_policies
 from policies.model import Versioned
 from policies.table import PolicyTable, decide
+from sidecar.record import ACTION
 
 MINUTE_MS: Final = 60_000
 DECISIONS: Final = (
@@ -96,9 +97,11 @@ def failures(records: DataFrame, settled: DataFrame) -> DataFrame:
     """The recorded failures, with what was done: key columns, `origin`, `failed`, `timestamp_ms`, `done`, `done_ms`.
 
     `failed` is the attempt that failed, 1 without the header; `done` the outcome in the ledger, `done_ms` its due.
+    Control records are left out: no message has failed there.
     """
     key = ["topic", "partition", "offset"]
-    told = with_headers(records, "origin", "attempt")
+    acts = F.exists(F.coalesce("headers", F.array()), lambda one: one["key"] == ACTION)
+    told = with_headers(records.where(~acts), "origin", "attempt")
     each = told.select(
         *key,
         "timestamp_ms",

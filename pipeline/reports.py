@@ -15,6 +15,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from pipeline.lifecycle import ITS_OWN
 from pipeline.reconcile import last_marks
 
 MINUTE_MS: Final = 60_000
@@ -143,7 +144,8 @@ def forecast(
 ) -> DataFrame:
     """Per minute of the next hours: `held` (certain), `arriving` (expected), `due` (both).
 
-    Expected: records go on to arrive as in the last `recent_ms`, with the delays that those had. A record with a delay
+    Expected: records go on to arrive as in the last `recent_ms`, with the delays that those had; control records, and
+    what they ended, don't count. A record with a delay
     of d minutes falls due in every minute from d on, once per as many minutes as it was seen in.
     """
     minutes = hours * 60
@@ -154,6 +156,7 @@ def forecast(
     certain = (
         certain.select(F.greatest("ahead", F.lit(0)).alias("ahead")).groupBy("ahead").agg(F.count("*").alias("held"))
     )
+    rows = rows.where(~F.col("outcome").isin(*ITS_OWN))  # they never fall due
     recent = rows.where((F.col("accepted_ms") >= now_ms - recent_ms) & (F.col("accepted_ms") < now_ms))
     delay = F.greatest(F.floor((F.col("due_ms") - F.col("accepted_ms")) / MINUTE_MS), F.lit(0))
     delays = recent.groupBy(delay.alias("delay")).agg((F.count("*") * MINUTE_MS / recent_ms).alias("rate"))

@@ -1,5 +1,6 @@
 """`backtest` asks the live decision, and follows each message through its failures."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -55,12 +56,12 @@ SETTLED: list[tuple[int, int, Outcome, int]] = [
 ]
 
 
-def replay(spark, files: dict[str, str]):
+def replay(spark, files: dict[str, str], more: Sequence[Any] = ()):
     from pipeline.backtest import decisions, failures, replayed
     from pipeline.ledger import settlements
     from pipeline.topics import RECORDS
 
-    records = spark.createDataFrame(FAILURES, RECORDS)
+    records = spark.createDataFrame([*FAILURES, *more], RECORDS)
     rows = settled([(offset, NOW_MS + due_ms, outcome, attempt) for offset, due_ms, outcome, attempt in SETTLED])
     live = settlements(ledger_frame(spark, [block(settled=rows)]))
     return replayed(failures(records, live), decisions(records, files))
@@ -88,6 +89,20 @@ def test_policies_are_compared_side_by_side(spark) -> None:
     # message 3, which nobody retried, is unknown.
     assert (hasty.policies, hasty.messages, hasty.deliveries, hasty.rescued, hasty.dead) == ("hasty", 3, 3, 0, 2)
     assert (hasty.unknown, hasty.to_success_ms, hasty.rescue_share) == (1, None, 0.0)
+
+
+def test_a_control_record_is_no_message_with_a_failure(spark) -> None:
+    from pipeline.backtest import comparison, load
+
+    def control(offset: int, action: bytes | None):
+        headers = [("tickover-id", bytearray(b"x")), ("tickover-action", action and bytearray(action))]
+        return ("orders-retry", 3, offset, NOW_MS + 40 * S, None, None, headers)
+
+    actions = (b"cancel", b"reschedule", b"fire", b"nonsense", None)  # the last two are quarantined, as control records
+    some = replay(spark, {"live": LIVE}, [control(20 + n, action) for n, action in enumerate(actions)])
+    none = replay(spark, {"live": LIVE})
+    assert comparison(some).collect() == comparison(none).collect()
+    assert load(some).collect() == load(none).collect()
 
 
 def test_a_shorter_wait_moves_what_follows(spark) -> None:

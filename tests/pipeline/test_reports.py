@@ -131,6 +131,9 @@ def test_a_forecast_adds_what_is_likely_to_what_is_held(spark) -> None:
     rows: Rows = [{"accepted_ms": START_MS - 5, "due_ms": START_MS + 2 * MINUTE_MS}] * 20
     rows += [{"accepted_ms": START_MS - 5, "due_ms": START_MS - 5}] * 10
     rows += [{"accepted_ms": START_MS - 11 * MINUTE_MS, "due_ms": START_MS}, {"accepted_ms": None}]
+    # What was acted on, or acted itself, never fell due: one that was moved goes on, and counts when it is emitted.
+    acted = ("applied", "cancelled", "replaced", "moved")
+    rows += [{"accepted_ms": START_MS - 5, "due_ms": START_MS - 5, "outcome": outcome} for outcome in acted]
     found = forecast(waiting, lifecycle_of(spark, *rows), START_MS, 1, 10 * MINUTE_MS).collect()
     assert [tuple(row) for row in found[:4]] == [
         (START_MS, 2, 1.0, 3.0),
