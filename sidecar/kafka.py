@@ -5,18 +5,20 @@ the buffers: see benchmarks/README.md.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from sidecar.ledger import MESSAGE_BYTES_MAX
 from sidecar.ports import NO_ANSWER
+from sidecar.record import LaneId
 
 log = logging.getLogger(__name__)
 client_log = logging.getLogger("librdkafka")
 
 ANSWER_TIMEOUT_S: Final = 10.0
+OFFSETS_MAX: Final = 200  # in one commit: brokers write them as one batch, with names and metadata 5 KB each at most
 WORDS_LOST: Final = "a fatal error of the client, whose words were lost while it logged: its line in the log says more"
 OnProblem = Callable[[str], None]
 
@@ -76,6 +78,13 @@ def producer_settings(client: Mapping[str, str]) -> dict[str, Any]:
 def lone_producer_settings(client: Mapping[str, str]) -> dict[str, Any]:
     """Settings of the producer that sends every record in a batch of its own: see `emission.py`, refused."""
     return {**producer_settings(client), "batch.num.messages": "1", "linger.ms": "0"}
+
+
+def commits_of(offsets: Mapping[LaneId, tuple[int, str]]) -> Iterator[list[TopicPartition]]:
+    """Offsets and metadata as the client takes them, as many at a time as fit into one request; nothing is one, too."""
+    wanted = [TopicPartition(lane.topic, lane.partition, offset, text) for lane, (offset, text) in offsets.items()]
+    for first in range(0, max(len(wanted), 1), OFFSETS_MAX):
+        yield wanted[first : first + OFFSETS_MAX]
 
 
 class KafkaOutput:

@@ -17,7 +17,7 @@ from confluent_kafka import (
 )
 
 from sidecar.ending import in_background
-from sidecar.kafka import ANSWER_TIMEOUT_S, OnProblem, error_callback, is_fatal
+from sidecar.kafka import ANSWER_TIMEOUT_S, OnProblem, commits_of, error_callback, is_fatal
 from sidecar.ports import GroupEvents, Member
 from sidecar.record import LaneId
 
@@ -140,14 +140,12 @@ class KafkaIntake:
         if not self.member().is_named:
             log.warning("commit not sent: this process has no place in its group; the ledger makes up for it")
             return
-        wanted = [
-            TopicPartition(lane.topic, lane.partition, offset, metadata) for lane, (offset, metadata) in offsets.items()
-        ]
         try:
-            if wait:
-                self._on_commit(None, self._consumer.commit(offsets=wanted, asynchronous=False) or [])
-            else:
-                self._consumer.commit(offsets=wanted, asynchronous=True)
+            for some in commits_of(offsets):
+                if wait:
+                    self._on_commit(None, self._consumer.commit(offsets=some, asynchronous=False) or [])
+                else:
+                    self._consumer.commit(offsets=some, asynchronous=True)
         except KafkaException as error:
             log.warning("commit failed; the ledger makes up for it", extra={"error": str(error.args[0])})
 

@@ -7,10 +7,10 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from sidecar.ending import in_background
-from sidecar.kafka import OnProblem, client_log, producer_settings, raising_what_is_meant
+from sidecar.kafka import OnProblem, client_log, commits_of, producer_settings, raising_what_is_meant
 from sidecar.ports import Member, TransactionalOutput
 from sidecar.record import LaneId
 
@@ -76,8 +76,8 @@ class KafkaTransactions:
 
     def send_offsets(self, offsets: Mapping[LaneId, tuple[int, str]], member: Member, seconds: float) -> None:
         """See the port."""
-        wanted = [TopicPartition(lane.topic, lane.partition, low, text) for lane, (low, text) in offsets.items()]
-        self._producer.send_offsets_to_transaction(wanted, member.metadata, seconds)
+        for some in commits_of(offsets):
+            self._producer.send_offsets_to_transaction(some, member.metadata, seconds)
 
 
 class KafkaOutputs:

@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
 from broker.api_keys import ApiKey
+from sidecar.commit import METADATA_BYTES_MAX
 from sidecar.kafka import consumer_settings
 from sidecar.kafka_intake import KafkaIntake, is_named
 from sidecar.record import LaneId
@@ -21,6 +22,7 @@ from tests.services.waiting import wait_until
 pytestmark = pytest.mark.slow
 
 TIMEOUT_S = 90.0
+MANY_PARTITIONS = 300
 GENERATION_7 = b"CGMDv2:" + pack("=i", 7)
 
 
@@ -134,6 +136,18 @@ def test_the_client_names_a_member_while_it_is_one(cluster: Kafka, instance_id: 
         assert not intake.events.lost.called, "the client knows before it tells"  # type: ignore[attr-defined]
         join(intake)
         assert intake.member().is_named
+
+
+def test_a_member_commits_many_partitions_whatever_their_metadata(cluster: Kafka) -> None:
+    """Brokers write the offsets of a request as one batch, which has the limit of a record."""
+    topic = cluster.topic("many", MANY_PARTITIONS)
+    with intake_of(cluster, topic, "") as intake:
+        join(intake)
+        offsets = {LaneId(topic, partition): (7, "m" * METADATA_BYTES_MAX) for partition in range(MANY_PARTITIONS)}
+        intake.commit(offsets, wait=True)
+        places = [TopicPartition(topic, partition) for partition in range(MANY_PARTITIONS)]
+        found = intake._consumer.committed(places, TIMEOUT_S)
+        assert {one.offset for one in found} == {7}
 
 
 def test_a_commit_is_not_sent_by_who_is_no_member(cluster: Kafka) -> None:

@@ -5,21 +5,25 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from sidecar.commit import METADATA_BYTES_MAX
 from sidecar.generation import Generation
 from sidecar.kafka import raising_what_is_meant
 from sidecar.kafka_transactions import KafkaOutputs
+from sidecar.ports import Member
+from sidecar.record import LaneId
 from tests.services.reference_broker import ReferenceBroker
 
 pytestmark = pytest.mark.slow
 
 ANSWER_S = 60.0
 TOPIC = "orders"
+PARTITIONS = 300
 
 
 @pytest.fixture
@@ -119,3 +123,25 @@ def test_a_producer_whose_records_have_no_report_ends_with_its_last_use(broker: 
     del output, generation
 
     assert gone() is None
+
+
+def test_offsets_of_many_partitions_are_committed_whatever_they_carry(
+    broker: ReferenceBroker, ending: ExitStack
+) -> None:
+    """Brokers write those of a request as one batch, which has the limit of a record."""
+    topic = "t" * 249
+    client: dict[str, Any] = {"bootstrap.servers": broker.bootstrap}
+    admin = AdminClient(client)
+    admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(ANSWER_S)
+    consumer = Consumer({**client, "group.id": "group"})
+    ending.callback(consumer.close)
+    output = KafkaOutputs(client, "group.0", lambda problem: None).output("a")
+    ending.callback(output.close)
+    output.init(ANSWER_S)
+    output.begin()
+    offsets = {LaneId(topic, partition): (partition, "m" * METADATA_BYTES_MAX) for partition in range(PARTITIONS)}
+    output.send_offsets(offsets, Member(consumer.consumer_group_metadata(), True), ANSWER_S)
+    output.commit(ANSWER_S)
+    places = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
+    committed = consumer.committed(places, ANSWER_S)
+    assert [one.offset for one in committed] == list(range(PARTITIONS))
