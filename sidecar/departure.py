@@ -70,14 +70,19 @@ def quarantined(topic: str, lane: Lane, parcel: Held | Departure, reason: str, d
 
 
 def by_reference(topic: str, lane: Lane, parcel: Held | Departure, detail: str) -> Departure:
-    """The departure of a record too large to be produced: without its value, and without what else is large."""
+    """The departure of a record too large to be produced: without its value, and without what else is large.
+
+    What the quarantine refuses even so goes without key and headers.
+    """
+    again = isinstance(parcel, Departure) and parcel.topic == topic and parcel.value is None
+    part_max = -1 if again else REFERENCE_PART_MAX
     reason = "too_large"
     if isinstance(parcel, Departure) and parcel.outcome is Outcome.QUARANTINED and parcel.reason:
         reason = parcel.reason  # it was on its way here already
     departure = quarantined(topic, lane, parcel, reason, detail)
-    small_key = departure.key is not None and len(departure.key) <= REFERENCE_PART_MAX
+    small_key = departure.key is not None and len(departure.key) <= part_max
     headers = departure.headers
-    if header_bytes(headers) > REFERENCE_PART_MAX:
+    if header_bytes(headers) > part_max:
         headers = [header for header in headers if header[0] in (SOURCE, REASON, DETAIL)]
     return departure._replace(value=None, key=departure.key if small_key else None, headers=headers)
 

@@ -1,8 +1,11 @@
+from typing import Any
+
 import pytest
 
 from policies.model import Policy, Versioned
 from policies.table import PolicyTable
 from sidecar.block import decode
+from sidecar.codec import header_bytes
 from sidecar.departure import EmissionError
 from sidecar.record import Headers, Outcome
 from sidecar.targets import ANSWER_AGE_MAX_MS
@@ -149,6 +152,24 @@ def test_what_is_too_large_is_quarantined_by_reference(bench: Bench, share: int)
     assert bench.values("mail") == [b"small"]
     bench.run(200)
     assert bench.lane.low == 2
+
+
+def test_a_quarantine_that_takes_little_gets_the_place_and_the_reason(bench: Bench) -> None:
+    produce = bench.replica.output.produce
+
+    def refuse(topic: str, value: object, key: bytes, partition: int, report: object, *rest: Any) -> None:
+        if topic == QUARANTINE and len(key or b"") + header_bytes(rest[-1]) > 300:
+            raise Refused(FakeError("MSG_SIZE_TOO_LARGE"))
+        produce(topic, value, key, partition, report, *rest)  # type: ignore[arg-type]
+
+    bench.replica.output.produce = refuse  # type: ignore[method-assign, assignment]
+    bench.send(b"x" * (3 * VALUE_BYTES_MAX), 100, [("mine", b"x" * 200)], key=b"k" * 200)
+    bench.wait_until(lambda: bench.values(QUARANTINE))
+    [record] = bench.records(QUARANTINE)
+    assert record.pair == (None, None)
+    found = headers_in(bench, QUARANTINE)
+    assert found.keys() == {"tickover-source", "tickover-reason", "tickover-detail"}
+    assert (found["tickover-source"], found["tickover-reason"]) == (b"reminders/0/0", b"too_large")
 
 
 def test_a_full_producer_keeps_the_order_and_loses_nothing() -> None:
