@@ -128,7 +128,7 @@ async def run_change(caller: Writer, body: JsonBody, ports: GivenPorts, trail: G
 
 @router.post("/v1/changes/{id}/abort", status_code=202)
 async def abort_change(caller: Writer, ports: GivenPorts, trail: GivenTrail, id: str) -> Response:
-    """Change no more of it; what was changed stays changed."""
+    """Ask for its end: no more is changed once its state is `aborted`; what was changed stays changed."""
     change = await told(lambda: ports.changes.abort(id, caller.name))
     trail.note(action=change.plan.action, outcomes=change.progress.outcomes)
     return _accepted(change)

@@ -106,7 +106,7 @@ async def run_redrive(caller: Writer, ports: GivenPorts, trail: GivenTrail, id: 
 
 @router.post("/v1/redrives/{id}/abort", status_code=202)
 async def abort_redrive(caller: Writer, ports: GivenPorts, trail: GivenTrail, id: str) -> Response:
-    """Send no more of it; what was sent stays sent."""
+    """Ask for its end: no more is sent once its state is `aborted`; what was sent stays sent."""
     redrive = await told(lambda: ports.redrives.abort(id, caller.name))
     trail.note(sent=redrive.progress.tally.sent)
     return _accepted(redrive)

@@ -1,8 +1,9 @@
 """What the sidecar's own redrives have planned: letters that a job must leave to them, or both would send them.
 
 Their topic (one partition) has JSON under the keys `<plan id>/plan`, `/progress` and `/abort`; a key's last one counts.
-A plan that may still run has all letters between its pinned ends. One that is done or was aborted has those that it has
-looked at: whether each was sent or passed over, only its filter knows.
+A plan that may still run has all letters between its pinned ends, also while it is being aborted: whoever works on it
+may be sending some. One that is done or was aborted has those that it has looked at: whether each was sent or passed
+over, only its filter knows.
 """
 
 import json
@@ -17,6 +18,7 @@ from pipeline.topics import bounds
 
 TAKEN: Final = "plan string, topic string, partition int, `start` bigint, `end` bigint"
 OVER: Final = ("done", "aborted")
+WORKED_ON: Final = ("planning", "canary", "running")
 
 
 class Taken(NamedTuple):
@@ -63,7 +65,8 @@ def _spans(plan_id: str, said: Mapping[str, bytes | None]) -> Iterator[Taken]:
         if plan is None:
             return
         progress = progress or {"state": "planning"}
-        over = progress["state"] in OVER or bool(said.get("abort"))
+        state = progress["state"]
+        over = state in OVER or (bool(said.get("abort")) and state not in WORKED_ON)
         looked_at = progress.get("positions", {})
         for span in plan["spans"]:
             start, end = span["start"], span["end"]

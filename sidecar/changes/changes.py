@@ -99,7 +99,7 @@ class Changes:
         return self.get(plan_id)
 
     def abort(self, plan_id: str, author: str) -> Change:
-        """No more is changed by this plan, by whoever works on it; what was changed stays changed."""
+        """Ask for its end: no more is changed once it is `aborted`; what was changed stays changed."""
         return self.crew.abort(plan_id, author)
 
     def receipts(self, plan_id: str, start: Place, limit: int) -> tuple[Receipts, Place | None]:

@@ -52,13 +52,14 @@ class ChangeWork:
         self._here = here
         self._plan: ChangePlan = change.plan
         self._progress: Progress = change.progress
+        self._may_start = change.state.may_start
         self._ends = {LaneId(topic, partition): offset for topic, partition, offset in change.plan.ends}
         self._courier = here.courier()
         self._written_s = here.monotonic_s()
 
     def begin(self) -> None:
         """A run, if the change is still where it was when it was asked for."""
-        if not self._progress.state.may_start:
+        if not self._may_start:
             raise TakenOver
         self._write([], state=State.RUNNING, at=Progress().at, receipts_from=self._here.receipts_end())
 
@@ -140,6 +141,8 @@ class ChangeWork:
             page = self._page(following)
             items = page.items
             while items:
+                if self._here.aborted(self._plan.id):
+                    raise _End
                 self._hear()
                 allowed = pace.allowed(self._here.monotonic_s(), min(len(items), self._here.in_flight_max))
                 if allowed:

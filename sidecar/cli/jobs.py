@@ -13,7 +13,7 @@ from sidecar.cli.output import Form, OutputOption, say, show, utc_text
 
 POLL_S: Final = 0.5
 SAID_S: Final = 2.0  # between two lines of progress
-ACTIVE: Final = frozenset({"planning", "canary", "running"})
+ACTIVE: Final = frozenset({"planning", "canary", "running", "aborting"})
 WELL: Final = frozenset({"planned", "canaried", "done"})
 TIMES: Final = ("created", "updated", "expires")
 
@@ -34,17 +34,23 @@ class Kind(NamedTuple):
 
 def finish(sidecar: Sidecar, document: dict[str, Any], kind: Kind, form: Form, no_wait: bool = False) -> None:
     """Watch it until nobody works on it any more, and end as it did."""
+    document = document if no_wait else watched(sidecar, document, kind)
+    show_job(document, form)
+    state = document["state"]
+    if state not in WELL | ACTIVE:
+        raise Failure(f"the {kind.noun} is {state}: {document['reason'] or 'it was aborted'}", Status.FAILED)
+
+
+def watched(sidecar: Sidecar, document: dict[str, Any], kind: Kind) -> dict[str, Any]:
+    """A job once nobody works on it any more."""
     said_s = time.monotonic()
-    while document["state"] in ACTIVE and not no_wait:
+    while document["state"] in ACTIVE:
         if time.monotonic() - said_s > SAID_S:
             say(kind.progress(document))
             said_s = time.monotonic()
         time.sleep(POLL_S)
         document = sidecar.document("GET", kind.of(document["id"]))
-    show_job(document, form)
-    state = document["state"]
-    if state not in WELL | ACTIVE:
-        raise Failure(f"the {kind.noun} is {state}: {document['reason'] or 'it was aborted'}", Status.FAILED)
+    return document
 
 
 def show_job(document: dict[str, Any], form: Form) -> None:
@@ -57,16 +63,21 @@ def show_job(document: dict[str, Any], form: Form) -> None:
 def add_common(app: typer.Typer, kind: Kind, line: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """The commands `abort` and `status`; `line` is one line of the list of all."""
 
-    @app.command(help=f"End the {kind.noun}: no more is done. What was done stays done.")
+    @app.command(help=f"End the {kind.noun}: once it is `aborted` no more is done. What was done stays done.")
     def abort(
         context: typer.Context,
         id: Annotated[str, typer.Argument(help="As `plan` and `status` show it.")],
+        no_wait: NoWait = False,
         url: UrlOption = "",
         token: TokenOption = None,
         form: OutputOption = Form.TABLE,
     ) -> None:
         with connect(context, url, token) as sidecar:
-            show_job(sidecar.document("POST", f"{kind.of(id)}/abort"), form)
+            document = sidecar.document("POST", f"{kind.of(id)}/abort")
+            document = document if no_wait else watched(sidecar, document, kind)
+        show_job(document, form)
+        if document["state"] == "done":
+            raise Failure(f"the {kind.noun} is done: the abort came too late", Status.FAILED)
 
     @app.command(help=f"Show one {kind.noun}, or all of the last 30 days.")
     def status(

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Final, Generic, Protocol
 
-from sidecar.jobs.job import AnyJob, PlanHead
+from sidecar.jobs.job import AnyJob, PlanHead, State
 from sidecar.jobs.reader import LogUnavailable
 from sidecar.retention import JOBS_KEPT_MS
 
@@ -136,10 +136,15 @@ class Crew(Generic[AnyJob]):
         return job
 
     def abort(self, plan_id: str, author: str) -> AnyJob:
-        """No more is done by this plan, by whoever works on it; what was done stays done."""
-        state = self.get(plan_id).state
-        if not state.is_active and not state.may_start:
-            raise JobRefused(f"{self.noun}-ended", f"The {self.noun} is {state} already.")
+        """Ask for its end. Once the state is `aborted` no more is done by this plan; what was done stays done.
+
+        While it is `aborting` whoever works on it may still do a little: what was under way.
+        """
+        job = self.get(plan_id)
+        if job.state is State.ABORTING:
+            return job
+        if not job.state.is_active and not job.state.may_start:
+            raise JobRefused(f"{self.noun}-ended", f"The {self.noun} is {job.state} already.")
         self.jobs.write_abort(plan_id, author)
         return self.get(plan_id)
 

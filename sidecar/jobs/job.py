@@ -4,6 +4,9 @@
                    |          |         |           |
                    +----------+---------+-----------+----> stopped (may run again), aborted
 
+A job that somebody works on is *aborting* from the moment at which its end was asked for until the one who works on it,
+or a successor that has fenced that one off, has written that it is aborted: only then nothing more is done by it.
+
 Plan and progress are JSON in a topic of jobs (`job_log.py`). A job may leave out the canary.
 """
 
@@ -27,12 +30,13 @@ class State(StrEnum):
     RUNNING = "running"
     STOPPED = "stopped"
     DONE = "done"
+    ABORTING = "aborting"  # seen, never written
     ABORTED = "aborted"
 
     @property
     def is_active(self) -> bool:
         """Whether somebody works on it."""
-        return self in (State.PLANNING, State.CANARY, State.RUNNING)
+        return self in (State.PLANNING, State.CANARY, State.RUNNING, State.ABORTING)
 
     @property
     def may_start(self) -> bool:
@@ -96,8 +100,14 @@ class Form(Generic[AnyJob]):
 
 
 def state_of(state: State, aborted_by: str | None) -> State:
-    """As everybody sees it: an end that was asked for counts, unless it came too late."""
-    return state if aborted_by is None or state is State.DONE else State.ABORTED
+    """As everybody sees it, where `state` is what the progress says.
+
+    Nobody works on a job whose progress is not active: an end that was asked for is there at once. Whoever begins later
+    reads the request before anything is done.
+    """
+    if aborted_by is None or state in (State.DONE, State.ABORTED):
+        return state
+    return State.ABORTING if state.is_active else State.ABORTED
 
 
 def decoded(model: type[Model], value: bytes, newest: int) -> Model | None:

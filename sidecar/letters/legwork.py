@@ -65,6 +65,7 @@ class Legwork:
         self._here = here
         self._plan: Plan = redrive.plan
         self._progress: Progress = redrive.progress
+        self._may_start = redrive.state.may_start
         self._sorting = Sorting(redrive, here.versions, here.partitions(), here.own, here.loops_max)
         self._waiting: deque[Letter] = deque()
         self._suspects = 0  # of the waiting ones: Kafka has refused some of them
@@ -82,7 +83,7 @@ class Legwork:
 
     def begin(self, state: State, canary: int) -> None:
         """A new leg, if the redrive is still where it was when it was asked for."""
-        if not self._progress.state.may_start:
+        if not self._may_start:
             raise TakenOver
         fresh = {"state": state, "left": canary, "leg": self._progress.leg + 1, "reason": ""}
         self._write([], **fresh, leg_sent=0, leg_failed_again=0)

@@ -114,7 +114,7 @@ class Redrive(BaseModel):
         """As REST shows it."""
         plan, progress = self.plan, self.progress
         ends = sum(span.end - span.start for span in plan.spans)
-        places = progress.scanned if self.state is State.PLANNING else progress.positions
+        places = progress.scanned if progress.state is State.PLANNING else progress.positions
         left = sum(max(span.end - max(places.get(span.partition, 0), span.start), 0) for span in plan.spans)
         return {
             "id": plan.id,

@@ -92,7 +92,7 @@ class Redrives:
         return self._start(plan_id, State.RUNNING, 0)
 
     def abort(self, plan_id: str, author: str) -> Redrive:
-        """No more is sent by this plan, by whoever works on it; what was sent stays sent."""
+        """Ask for its end: no more is sent once it is `aborted`; what was sent stays sent."""
         return self.crew.abort(plan_id, author)
 
     # --- parts ----------------------------------------------------------------------------------------------------

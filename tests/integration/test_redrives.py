@@ -252,9 +252,41 @@ def test_an_abort_ends_a_run(bench: Bench) -> None:
     bench.run(plan)
     assert bench.ask("POST", f"/{plan}/run", 409)["type"] == "/problems/redrive-active"
     bench.wait(lambda: bench.state(plan)["sent"] > 0, lambda: "nothing is sent")
-    assert bench.ask("POST", f"/{plan}/abort")["state"] == "aborted"
-    bench.wait(lambda: not bench.sidecar.call("GET", f"/v1/redrives/{plan}").json()["reason"], lambda: "it failed")
-    assert bench.state(plan)["aborted_by"] == "anonymous"
+    assert bench.ask("POST", f"/{plan}/abort")["state"] == "aborting"
+    assert bench.until(plan, "aborted")["aborted_by"] == "anonymous"
+
+
+def test_once_a_redrive_is_aborted_no_more_of_it_is_sent(bench: Bench) -> None:
+    count = 40_000
+
+    def was_cut(rate: int) -> bool:
+        role = f"cut-{rate}"
+        bench.letters(role, count)
+        plan = bench.plan(role, rate=rate)
+        bench.run(plan)
+        bench.wait(lambda: bench.state(plan)["sent"] > 0, lambda: "nothing is sent")
+        bench.sidecar.call("POST", f"/v1/redrives/{plan}/abort")
+        ended = bench.until(plan, "aborted", "done")
+        assert bench.arrived(role).total() == ended["sent"]
+        assert bench.state(plan)["sent"] == ended["sent"]
+        return bool(ended["state"] == "aborted")
+
+    # On an idle machine it may be done before it is aborted.
+    assert any(was_cut(rate) for rate in (0, 5_000))
+
+
+def test_a_redrive_whose_process_was_killed_is_aborted_by_its_next_life(bench: Bench) -> None:
+    bench.letters("dying", 300)
+    plan = bench.plan("dying", rate=2)
+    bench.run(plan)
+    bench.wait(lambda: bench.state(plan)["sent"] > 0, lambda: "nothing is sent")
+    bench.sidecar.freeze()
+    other = bench.site.sidecar("aborting").start()
+    assert other.call("POST", f"/v1/redrives/{plan}/abort").json()["state"] == "aborting"
+    other.stop()
+    bench.sidecar.kill()
+    bench.sidecar.start()
+    assert bench.until(plan, "aborted")["sent"] == bench.arrived("dying").total()
 
 
 def test_killed_in_mid_run_it_goes_on_and_sends_each_letter_once(bench: Bench) -> None:

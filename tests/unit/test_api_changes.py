@@ -236,7 +236,7 @@ def test_an_abort_ends_a_run_and_what_was_done_has_its_receipt(api: World) -> No
     assert reached.wait(WAIT_S)
     problem(run(api, document), 409, "change-active")
     aborted = api.call("POST", f"/v1/changes/{document['id']}/abort").json()
-    assert (aborted["state"], aborted["aborted_by"], aborted["outcomes"]) == ("aborted", "anonymous", {"cancelled": 3})
+    assert (aborted["state"], aborted["aborted_by"], aborted["outcomes"]) == ("aborting", "anonymous", {"cancelled": 3})
     go_on.set()
     starting.join(WAIT_S)
     wait_for(api, document["id"], "aborted")
@@ -244,6 +244,22 @@ def test_an_abort_ends_a_run_and_what_was_done_has_its_receipt(api: World) -> No
     assert len(api.changing.group.lanes[LANE]) == 3
     assert len(api.changing.jobs.receipts()) == 3
     assert api.audited[-1]["notes"] == {"action": "cancel", "outcomes": {"cancelled": 3}}
+
+
+def test_once_a_change_is_aborted_no_more_is_changed(api: World) -> None:
+    document = planned(api)
+    changing = api.changing
+    answers: list[State] = []
+
+    def abort(step: str) -> None:
+        if step == "page" and not answers:
+            answers.append(changing.changes.abort(document["id"], "me").state)
+
+    changing.group.fault = abort
+    change = changing.changes.run(document["id"], document["token"])
+    assert answers == [State.ABORTING]
+    assert change.state is change.progress.state is State.ABORTED
+    assert changing.group.sent == []
 
 
 def test_nobody_answers_in_time(api: World) -> None:

@@ -103,8 +103,13 @@ def test_a_stopped_redrive_may_go_on_and_an_aborted_one_not() -> None:
         assert api.call("GET", f"/v1/redrives/{plan}").json()["reason"] == "3 of 9 failed again"
         assert api.call("POST", f"/v1/redrives/{plan}/run").status_code == 202
         aborted = api.call("POST", f"/v1/redrives/{plan}/abort")
-        assert (aborted.status_code, aborted.json()["state"]) == (202, "aborted")
+        assert (aborted.status_code, aborted.json()["state"]) == (202, "aborting")
+        again = api.call("POST", f"/v1/redrives/{plan}/abort")
+        assert (again.status_code, again.json()["state"]) == (202, "aborting")
+        problem(api.call("POST", f"/v1/redrives/{plan}/run"), 409, "redrive-active")
         api.redriving.finish(state=State.ABORTED)
+        assert api.call("GET", f"/v1/redrives/{plan}").json()["state"] == "aborted"
+        problem(api.call("POST", f"/v1/redrives/{plan}/abort"), 409, "redrive-ended")
         problem(api.call("POST", f"/v1/redrives/{plan}/run"), 409, "redrive-ended")
 
 
@@ -188,12 +193,22 @@ def test_what_a_dead_process_left_is_gone_on_with_once_its_lease_is_over() -> No
         assert redrives.abandoned() == [plan]
         plans.set(plan, updated_ms=plans.time_ms)
         assert redrives.abandoned() == []
-        plans.write_abort(plan, "somebody")
+        plans.set(plan, state=State.DONE)
         assert redrives.abandoned() == []
         ours = plans.redrives[plan].plan.model_copy(update={"id": "ours"})
         plans.write_plan(ours)
         plans.set("ours", state=State.RUNNING, updated_ms=plans.time_ms, owner="here")  # before it was restarted
         assert redrives.abandoned() == ["ours"]
+
+
+def test_what_a_dead_process_was_to_abort_is_aborted_by_whoever_takes_it_over() -> None:
+    with world() as api:
+        plan = planned(api)
+        plans, redrives = api.redriving.plans, api.redriving.redrives.crew
+        plans.set(plan, state=State.RUNNING, updated_ms=plans.time_ms)
+        assert api.call("POST", f"/v1/redrives/{plan}/abort").json()["state"] == "aborting"
+        plans.time_ms += LEASE_MS + 1
+        assert redrives.abandoned() == [plan]
 
 
 def test_what_another_process_has_taken_from_us_is_not_taken_back_at_once() -> None:

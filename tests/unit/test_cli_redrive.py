@@ -48,6 +48,25 @@ def test_abort(tickover: Terminal) -> None:
     assert tickover("redrive", "abort", id).exit_code == 4
 
 
+def test_an_abort_waits_until_no_more_is_sent(tickover: Terminal) -> None:
+    id = plan(tickover)
+    there = tickover.there.redriving
+    tickover.data("redrive", "run", id, "--no-wait")
+    assert tickover.data("redrive", "abort", id, "--no-wait")["state"] == "aborting"
+    there.finish(state=State.ABORTED)
+    assert tickover.data("redrive", "status", id)["state"] == "aborted"
+
+
+@pytest.mark.parametrize("end", [State.ABORTED, State.DONE])
+def test_an_abort_says_how_it_ended(tickover: Terminal, monkeypatch: pytest.MonkeyPatch, end: State) -> None:
+    id = plan(tickover)
+    there = tickover.there.redriving
+    tickover.data("redrive", "run", id, "--no-wait")
+    monkeypatch.setattr("sidecar.cli.jobs.time.sleep", lambda _: there.finish(state=end))
+    result = tickover("redrive", "abort", id)
+    assert (result.exit_code, "came too late" in result.stderr) == ((0, False) if end is State.ABORTED else (1, True))
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [

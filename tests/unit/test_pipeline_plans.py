@@ -51,12 +51,18 @@ def test_a_plan_that_is_over_has_what_it_has_looked_at(state: State) -> None:
 
 def test_an_abort_ends_a_plan_and_the_last_word_counts() -> None:
     abort = (b"p/abort", b'{"author": "a"}')
-    assert ranges([*planned("p", State.RUNNING, {0: 7}), abort]) == [("p", "dlq", 0, 5, 7)]
+    assert ranges([*planned("p", State.STOPPED, {0: 7}), abort]) == [("p", "dlq", 0, 5, 7)]
     assert ranges([*planned("p", State.RUNNING, {0: 7}), *planned("p", State.DONE, {0: 9})[1:]]) == [
         ("p", "dlq", 0, 5, 9)
     ]
     assert ranges([*planned("p"), (b"p/plan", None)]) == []  # compacted away
     assert ranges([(None, None), (b"other", b"{}"), (b"q/progress", b'{"state": "done"}')]) == []
+
+
+@pytest.mark.parametrize("state", [None, State.PLANNING, State.CANARY, State.RUNNING])
+def test_a_plan_that_is_being_aborted_has_its_letters_until_the_abort_is_done(state: State | None) -> None:
+    """The one who works on it may be sending some of them at this moment."""
+    assert ranges([*planned("p", state, {0: 7}), (b"p/abort", b'{"author": "a"}')]) == WHOLE
 
 
 @pytest.mark.parametrize("value", [b"{", b"[]", b'{"topic": "dlq"}', json.dumps({"spans": [1], "topic": "d"}).encode()])

@@ -162,9 +162,17 @@ def test_progress_as_rest_shows_it() -> None:
     assert document["records"] == {"read": 4, "remaining": 4}
     assert document["filter"] == {"reason": "expired"}
     json.dumps(document)
-    aborted = Redrive(plan=plan(), progress=Progress(state=State.RUNNING), aborted_by="me")
-    assert aborted.state is State.ABORTED
-    assert aborted.model_copy(update={"progress": Progress(state=State.DONE)}).state is State.DONE
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_what_somebody_works_on_is_aborting_until_the_one_who_works_has_written_its_end(state: State) -> None:
+    aborted = Redrive(plan=plan(), progress=Progress(state=state), aborted_by="me")
+    if state is State.DONE:  # the abort came too late
+        assert aborted.state is State.DONE
+    else:
+        assert aborted.state is (State.ABORTING if state.is_active else State.ABORTED)
+    assert aborted.state.is_active == state.is_active
+    assert not aborted.state.may_start
 
 
 class Record:
