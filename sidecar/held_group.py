@@ -14,9 +14,10 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import Full
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 from uuid import uuid4
 
@@ -39,6 +40,8 @@ STOP_S: Final = 10.0
 FAILURES: Final = (OverflowFailure, OverflowLoss, OverflowUnavailable, EngineError, Full, TimeoutError)
 
 log = logging.getLogger(__name__)
+
+NO_ENDS: Final[Mapping[LaneId, int]] = MappingProxyType({})
 
 Question = dict[str, Any]
 
@@ -88,9 +91,15 @@ class GroupLookUp:
 
     # --- asking ---------------------------------------------------------------------------------------------------
 
-    def page(self, query: Query, after: Key, limit: int) -> tuple[list[dict[str, Any]], Key | None, list[LaneId]]:
-        """The next rows in order, where to go on (None: nowhere), and the partitions that are missing in them."""
-        known = self._ask({"ask": "page", "query": query, "after": after, "limit": limit}, query)
+    def page(
+        self, query: Query, after: Key, limit: int, ends: Mapping[LaneId, int] = NO_ENDS
+    ) -> tuple[list[dict[str, Any]], Key | None, list[LaneId]]:
+        """The next rows in order, where to go on (None: nowhere), and the partitions that are missing in them.
+
+        Partitions in `ends` are missing, too, while nobody has read them up to these offsets: a source that isn't
+        consumed any more, or one whose new owner is still reading again what was held before a crash.
+        """
+        known = self._ask({"ask": "page", "query": query, "after": after, "limit": limit}, query, ends)
         rows, following = merged(known.answers, limit)
         return rows, following, known.missing
 
@@ -115,26 +124,29 @@ class GroupLookUp:
         rows = [row for answer in known.answers for row in answer.rows]
         return {LaneId(row["topic"], row["partition"]): row["offset"] for row in rows}, known.missing
 
-    def _ask(self, question: Question, query: Query) -> Known:
+    def _ask(self, question: Question, query: Query, ends: Mapping[LaneId, int] = NO_ENDS) -> Known:
         """This replica's own answer, and those of others where it doesn't have all partitions.
 
         Raises LookUpUnavailable: without its own engine or Redis a replica can't say anything.
         """
         try:
-            return self._asked(question, query)
+            return self._asked(question, {**self._wanted(query), **ends})
         except FAILURES as error:
             raise LookUpUnavailable(str(error) or type(error).__name__) from error
 
-    def _asked(self, question: Question, query: Query) -> Known:
-        wanted = {
-            lane
+    def _wanted(self, query: Query) -> dict[LaneId, int]:
+        """Partitions that are meant, as far as they were read."""
+        return {
+            lane: 0
             for topic, count in self._partitions().items()
             for lane in (LaneId(topic, partition) for partition in range(count))
             if query.wants_lane(lane)
         }
+
+    def _asked(self, question: Question, wanted: Mapping[LaneId, int]) -> Known:
         local = self._local()
-        mine = {view.lane for view in local.views()}
-        others = bool(wanted - mine)
+        mine = {view.lane: view.next for view in local.views()}
+        others = any(mine.get(lane, -1) < end for lane, end in wanted.items())
         listeners = reply = None
         if others:
             reply = self._answers + uuid4().hex
@@ -147,14 +159,13 @@ class GroupLookUp:
             # In a Cluster each node counts its own listeners only.
             others_max = None if isinstance(self._redis, RedisCluster) else int(listeners or 0) - 1
             self._collect(reply, answers, wanted, others_max)
-        covered = {lane for answer in answers for lane in answer.lanes}
-        return Known(answers, sorted(wanted - covered))
+        return Known(answers, sorted(_missing(wanted, answers)))
 
-    def _collect(self, reply: str, answers: list[Answer], wanted: set[LaneId], others_max: int | None) -> None:
+    def _collect(self, reply: str, answers: list[Answer], wanted: Mapping[LaneId, int], others_max: int | None) -> None:
         """Wait until every partition is answered for, every replica has answered, or the time is up."""
         deadline_s = time.monotonic() + self._timeout_s
         heard = 0
-        while wanted - {lane for answer in answers for lane in answer.lanes}:
+        while _missing(wanted, answers):
             left_s = deadline_s - time.monotonic()
             if left_s <= 0 or (others_max is not None and heard >= others_max):
                 return
@@ -196,11 +207,20 @@ class GroupLookUp:
                 answer = answer_to(self._local(), question)
             except FAILURES as error:
                 log.warning("a look-up can't be answered", extra={"error": str(error) or type(error).__name__})
-                answer = Answer([], [], None, {})
+                answer = Answer([], [], None, {}, [])
             self._redis.rpush(reply, json.dumps(answer))
             self._redis.expire(reply, ANSWER_KEPT_S)
         except (RedisError, OSError, ValueError, KeyError, TypeError) as error:
             log.warning("another replica's question can't be answered", extra={"error": type(error).__name__})
+
+
+def _missing(wanted: Mapping[LaneId, int], answers: Sequence[Answer]) -> set[LaneId]:
+    """Partitions that nobody has read up to the offset that is wanted of them."""
+    read: dict[LaneId, int] = {}
+    for answer in answers:
+        for lane, offset in zip(answer.lanes, answer.read, strict=True):
+            read[lane] = max(read.get(lane, -1), offset)
+    return {lane for lane, end in wanted.items() if read.get(lane, -1) < end}
 
 
 def answer_to(local: LocalLookUp, question: Question) -> Answer:
@@ -222,12 +242,15 @@ def answer_to(local: LocalLookUp, question: Question) -> Answer:
 def read_answer(data: bytes) -> Answer | None:
     """Another replica's answer; None for what is none."""
     try:
-        lanes, rows, reach, minutes = json.loads(data)
+        lanes, rows, reach, minutes, read = json.loads(data)
+        if len(lanes) != len(read):
+            raise ValueError(read)
         return Answer(
             [LaneId(*lane) for lane in lanes],
             rows,
             Key(*reach) if reach is not None else None,
             {int(minute): int(count) for minute, count in minutes.items()},
+            [int(offset) for offset in read],
         )
     except (ValueError, TypeError, AttributeError):
         log.warning("an answer of another replica can't be read: is it of another version?")

@@ -79,7 +79,7 @@ class LocalLookUp:
         """The first `limit` records behind `after` that are meant."""
         views = [view for view in self.views() if query.wants_lane(view.lane)]
         overflow = HeldOverflow(self._redis, self._group, self._breather.rest)
-        rows: list[dict[str, object]] = []
+        rows: list[dict[str, Any]] = []
         last = after
         stream = merge(*(self._stream(view, query, after, overflow) for view in views), key=_key)
         for looked_at, (key, held, tier) in enumerate(stream, 1):
@@ -91,8 +91,8 @@ class LocalLookUp:
             self._breather.rest()
             tired = looked_at + overflow.passed_over // PASSED_OVER_SHARE >= LOOKED_AT_MAX
             if len(rows) == limit or (tired and key > after):  # the next page begins further on, in any case
-                return Answer([view.lane for view in views], rows, last, {})
-        return Answer([view.lane for view in views], rows, None, {})
+                return _answer(views, rows, reach=last)
+        return _answer(views, rows)
 
     def next_due_ms(self) -> int:
         """Epoch ms at which the next of all records is due; -1 when nothing is held."""
@@ -108,7 +108,7 @@ class LocalLookUp:
         """The records with this id: all in memory, and the latest in the overflow of each lane."""
         views = [view for view in self.views() if query.wants_lane(view.lane)]
         overflow = HeldOverflow(self._redis, self._group, self._breather.rest)
-        rows: list[dict[str, object]] = []
+        rows: list[dict[str, Any]] = []
         for view in views:
             found = {held.offset: (held, WHEEL) for held in view.leaving if held_id(held) == id}
             found |= {held.offset: (held, tier) for held, tier in self._all_in_memory(view) if held_id(held) == id}
@@ -116,7 +116,7 @@ class LocalLookUp:
             if held is not None and held.position > view.cursor and held.offset not in view.skip:
                 found.setdefault(held.offset, (held, OVERFLOW))
             rows += [row_of(view.lane, held, tier) for held, tier in found.values()]
-        return Answer([view.lane for view in views], rows, None, {})
+        return _answer(views, rows)
 
     def forecast(self, query: Query, until_ms: int) -> Answer:
         """How many records are due in each minute up to `until_ms`; all later ones by -1. Only whole topics or
@@ -129,13 +129,13 @@ class LocalLookUp:
             counts.update(overflow.minutes(view.lane, view.cursor, until_ms, view.skip, view.acknowledged))
             for held, _ in self._all_in_memory(view):
                 counts[held.due_ms // FINE.slot_ms if held.due_ms < until_ms else -1] += 1
-        return Answer([view.lane for view in views], [], None, dict(counts))
+        return _answer(views, [], minutes=dict(counts))
 
     def ends(self, query: Query) -> Answer:
         """Of each lane, the offset to be read next: what is held now lies before it."""
         views = [view for view in self.views() if query.wants_lane(view.lane)]
-        rows: list[dict[str, object]] = [{**view.lane._asdict(), "offset": view.next} for view in views]
-        return Answer([view.lane for view in views], rows, None, {})
+        rows: list[dict[str, Any]] = [{**view.lane._asdict(), "offset": view.next} for view in views]
+        return _answer(views, rows)
 
     # --- streams --------------------------------------------------------------------------------------------------
 
@@ -175,3 +175,13 @@ class LocalLookUp:
                 yield held, WHEEL
         for held in view.on_the_way:
             yield held, OVERFLOW
+
+
+def _answer(
+    views: Sequence[LaneView],
+    rows: list[dict[str, Any]],
+    reach: Key | None = None,
+    minutes: dict[int, int] | None = None,
+) -> Answer:
+    """What was found in these lanes, as far as each was read."""
+    return Answer([view.lane for view in views], rows, reach, minutes or {}, [view.next for view in views])

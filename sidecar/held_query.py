@@ -125,12 +125,20 @@ def key_of_row(row: Mapping[str, Any]) -> Key:
 
 
 class Answer(NamedTuple):
-    """What one replica knows: about these lanes, up to `reach` in the order (None: to the end)."""
+    """What one replica knows: about these lanes, up to `reach` in the order (None: to the end).
+
+    `read`: of each lane the offset to be read next. What lies there and behind, this replica doesn't know of.
+    """
 
     lanes: list[LaneId]
     rows: list[dict[str, Any]]
     reach: Key | None
     minutes: dict[int, int]  # of a forecast: held records by the minute in which they are due
+    read: list[int]
+
+    def read_up_to(self, lane: LaneId) -> int:
+        """The offset to be read next of a lane; -1 where it isn't one of these."""
+        return next((read for one, read in zip(self.lanes, self.read, strict=True) if one == lane), -1)
 
 
 def merged(answers: Iterable[Answer], limit: int) -> tuple[list[dict[str, Any]], Key | None]:

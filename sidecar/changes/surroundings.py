@@ -16,7 +16,9 @@ Rows = Sequence[Mapping[str, Any]]
 class LookUp(Protocol):
     """The group's held records (`sidecar.held_group.GroupLookUp`). Raises LookUpUnavailable."""
 
-    def page(self, query: Query, after: Key, limit: int) -> tuple[Rows, Key | None, Sequence[LaneId]]: ...
+    def page(
+        self, query: Query, after: Key, limit: int, ends: Mapping[LaneId, int]
+    ) -> tuple[Rows, Key | None, Sequence[LaneId]]: ...
 
     def ends(self, query: Query) -> tuple[Mapping[LaneId, int], Sequence[LaneId]]: ...
 

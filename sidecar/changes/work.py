@@ -99,18 +99,23 @@ class ChangeWork:
         self._write([], state=State.PLANNED, planned_ms=self._here.now_ms(), reason="")
 
     def _page(self, after: Key) -> _Page:
-        """The next messages that are meant. Waits until every partition can be asked: none is passed over unseen."""
+        """The next messages that are meant. Waits until every partition of the plan can be asked, and is read as far
+        as it was when the plan was made: none is passed over unseen.
+        """
         limit = PAGE_MAX
         while True:
             try:
-                rows, following, missing = self._here.lookup.page(self._plan.selection.query, after, limit)
+                rows, following, missing = self._here.lookup.page(self._plan.selection.query, after, limit, self._ends)
             except LookUpUnavailable as error:
                 reason = f"held messages can't be looked up: {error}"
             else:
                 if not missing:
                     self._note(reason="")
                     return self._meant(rows, following)
-                reason = f"nobody answers for {missing[0]}"
+                reason = (
+                    f"nobody answers for {missing[0]} as far as it was read when this was planned; where that "
+                    "partition is consumed no more, consume it again, or abort the change"
+                )
             self._wait_for(reason)
             limit = max(limit // 2, PAGE_MIN)
 

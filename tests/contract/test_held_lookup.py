@@ -393,5 +393,13 @@ def test_garbage_on_the_channel_harms_nobody(
 
 
 def test_an_answer_of_another_version_is_passed_over() -> None:
-    for data in (b"", b"[]", b"[1,2,3,4]", b'{"lanes":1}', b"[[],[],[1],{}]"):
+    for data in (
+        b"",
+        b"[]",
+        b"[1,2,3,4]",
+        b'{"lanes":1}',
+        b"[[],[],[1],{}]",
+        b"[[],[],null,{}]",
+        b"[[],[],null,{},[1]]",
+    ):
         assert held_group.read_answer(data) is None

@@ -95,7 +95,9 @@ class MemoryGroup:
 
     # --- what the work asks for -----------------------------------------------------------------------------------
 
-    def page(self, query: Query, after: Key, limit: int) -> tuple[list[dict[str, Any]], Key | None, list[LaneId]]:
+    def page(
+        self, query: Query, after: Key, limit: int, ends: Mapping[LaneId, int]
+    ) -> tuple[list[dict[str, Any]], Key | None, list[LaneId]]:
         self.fault("page")
         if self.down:
             raise LookUpUnavailable(self.down.pop())

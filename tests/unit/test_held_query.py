@@ -17,7 +17,7 @@ def answer(lane: LaneId, *dues_ms: int, reach: Key | None = None, tier: str = "w
     for due_ms in dues_ms:
         rows.append(row(lane, due_ms, tier))
         rows[-1]["position"]["offset"] = due_ms
-    return Answer([lane], rows, reach, {})
+    return Answer([lane], rows, reach, {}, [0])
 
 
 def dues_of(rows: list[dict[str, Any]]) -> list[int]:
