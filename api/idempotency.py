@@ -6,6 +6,7 @@ One HASH per key, changed only by scripts, so that two replicas never both belie
         fingerprint   of the body; another one is a mismatch
         timestamp_ms  of the first try; a retry sends the record with it and so asks for the same due time
         busy_until    a lease: who got it has so long to answer; after a crash the next retry goes on
+        holder        whose lease it is; nobody else ends it
         response      the answer, once there is one
 
 Every script may run twice (redis-py repeats commands whose reply was lost). A repeated `begin` would find its
@@ -53,9 +54,18 @@ if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('HSETNX', KEYS[1], 'respon
 return 1
 """
 
-# KEYS: 1 the hash.
+# KEYS: 1 the hash.  ARGV: 1 holder
+# A try that comes late must not end the lease of its successor.
 RELEASE: Final = """
-if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('HSET', KEYS[1], 'busy_until', 0) end
+if redis.call('HMGET', KEYS[1], 'holder')[1] == ARGV[1] then redis.call('HSET', KEYS[1], 'busy_until', 0) end
+return 1
+"""
+
+# KEYS: 1 the hash.  ARGV: 1 holder
+# Nor delete what the successor has answered, or is about to.
+FORGET: Final = """
+local had = redis.call('HMGET', KEYS[1], 'holder', 'response')
+if had[1] == ARGV[1] and not had[2] then redis.call('DEL', KEYS[1]) end
 return 1
 """
 
@@ -80,7 +90,7 @@ class RedisIdempotency:
         word, *rest = await self._run(BEGIN, key, fingerprint, now_ms, LEASE_MS, KEPT_S, holder)
         match word:
             case b"fresh" | "fresh":
-                return Fresh(int(rest[0]))
+                return Fresh(int(rest[0]), holder)
             case b"answered" | "answered":
                 return Answered(rest[0] if isinstance(rest[0], bytes) else rest[0].encode())
             case b"busy" | "busy":
@@ -91,11 +101,11 @@ class RedisIdempotency:
     async def finish(self, key: str, response: bytes) -> None:
         await self._run(FINISH, key, response)
 
-    async def release(self, key: str) -> None:
-        await self._run(RELEASE, key)
+    async def release(self, key: str, holder: str) -> None:
+        await self._run(RELEASE, key, holder)
 
-    async def forget(self, key: str) -> None:
-        await self._run("return redis.call('DEL', KEYS[1])", key)
+    async def forget(self, key: str, holder: str) -> None:
+        await self._run(FORGET, key, holder)
 
     async def _run(self, script: str, key: str, *arguments: Any) -> Any:
         loop = asyncio.get_running_loop()

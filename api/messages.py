@@ -103,14 +103,14 @@ async def _send_once(ports: Ports, message: NewMessage, key: str, fingerprint: b
         case Busy():
             detail = "A request with this Idempotency-Key is under way; ask again."
             raise Problem(409, "request-in-progress", detail, RETRY_LATER)
-        case Fresh(timestamp_ms):
+        case Fresh() as fresh:
             message_id = message.id or repeatable_id(key, fingerprint)
-            return await _answer(ports, message, (message_id, timestamp_ms), key)
+            return await _answer(ports, message, message_id, fresh, key)
 
 
-async def _answer(ports: Ports, message: NewMessage, identity: tuple[str, int], key: str) -> Response:
-    """Send, and keep the answer. `identity` is id and time, the same in every try."""
-    accepted = await _send_or_let_go(ports, message, *identity, key)
+async def _answer(ports: Ports, message: NewMessage, message_id: str, fresh: Fresh, key: str) -> Response:
+    """Send, and keep the answer. Id and time are the same in every try."""
+    accepted = await _send_or_let_go(ports, message, message_id, fresh, key)
     try:
         await ports.idempotency.finish(key, json.dumps(accepted).encode())
     except IdempotencyUnavailable:
@@ -120,15 +120,15 @@ async def _answer(ports: Ports, message: NewMessage, identity: tuple[str, int], 
 
 
 async def _send_or_let_go(
-    ports: Ports, message: NewMessage, message_id: str, timestamp_ms: int, key: str
+    ports: Ports, message: NewMessage, message_id: str, fresh: Fresh, key: str
 ) -> dict[str, object]:
     """Send; on a failure make way for the retry that will follow."""
     try:
-        return await _send(ports, message, message_id, timestamp_ms)
+        return await _send(ports, message, message_id, fresh.timestamp_ms)
     except Problem as problem:
         let_go = ports.idempotency.release if problem.status == 503 else ports.idempotency.forget
         try:
-            await let_go(key)
+            await let_go(key, fresh.holder)
         except IdempotencyUnavailable:
             log.warning("the lease of an idempotent request could not be given back; it runs out by itself")
         raise

@@ -116,9 +116,12 @@ class Sender(Protocol):
 
 
 class Fresh(NamedTuple):
-    """Go on: nobody has answered this key. `timestamp_ms` is the time of the first try, to be used again."""
+    """Go on: nobody has answered this key. `timestamp_ms` is the time of the first try, to be used again; `holder` is
+    the name of the lease.
+    """
 
     timestamp_ms: int
+    holder: str
 
 
 class Answered(NamedTuple):
@@ -149,11 +152,14 @@ class Idempotency(Protocol):
 
     async def finish(self, key: str, response: bytes) -> None: ...
 
-    async def release(self, key: str) -> None:
-        """The try failed and may have reached Kafka: the same body may try again at once, another may not."""
+    async def release(self, key: str, holder: str) -> None:
+        """The try failed and may have reached Kafka: the same body may try again at once, another may not.
 
-    async def forget(self, key: str) -> None:
-        """The try was refused before anything was sent: the key is free."""
+        Does nothing when the lease is somebody else's by now, or there is an answer.
+        """
+
+    async def forget(self, key: str, holder: str) -> None:
+        """The try was refused before anything was sent: the key is free. Does nothing, as `release`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any, Final
 import pytest
 
 from api.idempotency import RedisIdempotency
+from api.ports import Fresh
 from sidecar import held_group
 from sidecar.config import Settings
 from sidecar.doctor_redis import inspect_redis
@@ -135,10 +136,13 @@ def look_up(redis_server: RedisServer, overflow: RedisOverflow) -> None:
 async def answer_once(client: Any) -> None:
     """What REST keeps by Idempotency-Key."""
     store = RedisIdempotency(client, GROUP)
-    await store.begin("key", b"body", NOW_MS)
-    await store.release("key")
+    refused = await store.begin("key", b"body", NOW_MS)
+    assert isinstance(refused, Fresh)
+    await store.forget("key", refused.holder)
+    sent = await store.begin("key", b"body", NOW_MS)
+    assert isinstance(sent, Fresh)
+    await store.release("key", sent.holder)
     await store.finish("key", b"answer")
-    await store.forget("key")
     store.stop()
 
 

@@ -154,19 +154,22 @@ class MemoryIdempotency:
         if had["busy"]:
             return Busy()
         had["busy"] = True
-        return Fresh(had["ms"])
+        had["holder"] = str(len(self.kept))
+        return Fresh(had["ms"], had["holder"])
 
     async def finish(self, key: str, response: bytes) -> None:
         self._check()
         self.kept[key]["response"] = response
 
-    async def release(self, key: str) -> None:
+    async def release(self, key: str, holder: str) -> None:
         self._check()
-        self.kept[key]["busy"] = False
+        if self.kept[key]["holder"] == holder:
+            self.kept[key]["busy"] = False
 
-    async def forget(self, key: str) -> None:
+    async def forget(self, key: str, holder: str) -> None:
         self._check()
-        del self.kept[key]
+        if self.kept[key]["holder"] == holder and self.kept[key]["response"] is None:
+            del self.kept[key]
 
     def _check(self) -> None:
         if self.down:
