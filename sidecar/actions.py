@@ -33,6 +33,7 @@ from sidecar.rebuild_account import SourceUnavailable
 from sidecar.rebuild_worker import RebuildWorker
 from sidecar.record import Arrival, Carried, Control, Departure, Held, Outcome, held_id
 from sidecar.tally import Tally
+from sidecar.waits import is_over
 from sidecar.withdrawal import Place, lose, take_out
 
 log = logging.getLogger(__name__)
@@ -189,7 +190,7 @@ class Actions:
                 self._ask(lane, waiting)
             if waiting.fetch is not None and waiting.fetch.done():
                 self._take_payloads(lane, waiting)
-            if waiting.unfetched and waiting.fetch is None and now_ms >= waiting.fetch_at_ms:
+            if waiting.unfetched and waiting.fetch is None and is_over(now_ms, waiting.fetch_at_ms, RETRY_MS):
                 waiting.fetching = waiting.unfetched[:FETCHED_MAX]
                 del waiting.unfetched[:FETCHED_MAX]
                 offsets = sorted({item.held.came_at for item in waiting.fetching})

@@ -19,10 +19,11 @@ from sidecar.ports import Intake
 from sidecar.record import LaneId
 from sidecar.recovery_reader import RecoveryJob, RecoveryWorker
 from sidecar.settlement import Settlement
+from sidecar.waits import is_over
 
 log = logging.getLogger(__name__)
 
-DRAIN_MS: Final = 5_000  # how long a revoked partition's emissions are waited for
+DRAIN_S: Final = 5.0  # how long a revoked partition's emissions are waited for
 POLL_S: Final = 0.005
 REMIND_MS: Final = 60_000  # a recovery that goes on waiting says so again
 RETRY_MS: Final = 500  # an overflow that is back is used again within a second
@@ -149,12 +150,13 @@ class Assignment:
             log.warning("recovery waits", extra=about)
         if job.retry_at_ms < 0:
             job.retry_at_ms = now_ms + RETRY_MS
-        elif now_ms >= job.retry_at_ms:
+        elif is_over(now_ms, job.retry_at_ms, RETRY_MS):
             self._recovery.again(job, now_ms)
 
     def _sweep(self, job: RecoveryJob, now_ms: int) -> None:
         """What hides the commits may be a transaction of this process's own that the brokers never end."""
-        if now_ms < max(job.started_ms, self._swept_ms) + SWEEP_MS or not self._settlement.ready:
+        since_ms = max(job.started_ms, self._swept_ms)
+        if not is_over(now_ms, since_ms + SWEEP_MS, SWEEP_MS) or not self._settlement.ready:
             return
         self._swept_ms = now_ms
         log.warning("where partitions begin stays unknown: ending what may hide the group's commits")
@@ -224,9 +226,11 @@ class Assignment:
 
     def _drain(self, leaving: Sequence[Lane]) -> bool:
         """Wait until what was emitted is in the ledger and what the ledger has is in the overflow; False: in vain."""
-        deadline_ms = self._clock() + DRAIN_MS
+        time = self._settlement.time
+        deadline_s = time.monotonic_s() + DRAIN_S
         everything: Iterable[Lane] = [*self.lanes.values(), *leaving]
-        while (now_ms := self._clock()) < deadline_ms and self._settlement.ready:
+        while time.monotonic_s() < deadline_s and self._settlement.ready:
+            now_ms = self._clock()
             if not self._settlement.hasten(quiet=True):
                 self._settlement.poll(POLL_S)
             self._settlement.step(everything, now_ms)

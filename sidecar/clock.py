@@ -181,6 +181,10 @@ class SystemTime:
         """Boot time alone, for `Clock.observe`."""
         return time.clock_gettime_ns(self._boot_clock) / _NS_PER_MS
 
+    def monotonic_s(self) -> float:
+        """Seconds, as other threads measure how long ago something was."""
+        return time.monotonic()
+
     def _reading(self) -> tuple[int, int, int]:
         before = time.clock_gettime_ns(self._boot_clock)
         wall = time.time_ns()

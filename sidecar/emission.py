@@ -1,9 +1,10 @@
 """Emission: from due to handed over. What can't be emitted as it is leaves another named way from here.
 
 due -> ready -> produce -> open generation (settlement.py)
-         |         |
-         |         +- queue full: stays ready        +- refused by Kafka: `returned.py`
-         +- expired: dead letter      +- no such topic: quarantine      +- too large: quarantine by reference
+ ^       |         |
+ |       |         +- queue full: stays ready        +- refused by Kafka: `returned.py`
+ |       +- expired: dead letter      +- no such topic: quarantine      +- too large: quarantine by reference
+ +-------+- the clock was set back, and it isn't due: into the wheel again, wherever it has waited
 """
 
 from collections import deque
@@ -45,6 +46,7 @@ class Emitter:
         self._ready = Ready(self.load)
         self.gate = self._ready.gate
         self._is_full = False  # the producer took no more
+        self._fired_ms = 0  # the latest time by which anything has fired
         self.returned = Returned(targets, quarantine, transactional)
         self.returned.emit_one = self._emit_one
         self.returned.put_back = self._put_back
@@ -70,6 +72,7 @@ class Emitter:
 
     def fire(self, lane: Lane, now_ms: int) -> None:
         """Take what is due out of a lane's wheel."""
+        self._fired_ms = max(self._fired_ms, now_ms)
         if fired := self.in_order.fired(lane, lane.wheel.advance(now_ms)):
             self._let_go(lane, self.gate.sift(lane, fired) if self.gate.active else fired)
 
@@ -120,11 +123,32 @@ class Emitter:
     def _emit_ready(self, now_ms: int, budget: int) -> int:
         batches, sent = self._ready.batches, 0
         while batches and sent < budget and (room := self.settlement.room) > 0:
-            batch = batches[0]
-            sent += self._emit_batch(batch, now_ms, min(budget - sent, room))
+            batch, most = batches[0], min(budget - sent, room)
+            early = self._take_early(batch, now_ms, most) if now_ms < self._fired_ms else 0
+            sent += early + self._emit_batch(batch, now_ms, most - early)
             if batch.start == len(batch.records):
                 batches.popleft()
         return sent
+
+    def _take_early(self, batch: Batch, now_ms: int, most: int) -> int:
+        """The clock was set back since these fired: what isn't due of the next `most` waits in its wheel again.
+
+        Returns how many that are.
+        """
+        rest = batch.records[batch.start :]
+        early = [held for held in rest[:most] if held.due_ms > now_ms]
+        if early:
+            batch.records = [held for held in rest[:most] if held.due_ms <= now_ms] + rest[most:]
+            batch.start = 0
+            self.load.remove(early)
+            for held in early:
+                self._not_due(batch.lane, held)
+        return len(early)
+
+    def _not_due(self, lane: Lane, held: Held, alone: bool = False) -> None:
+        """The clock was set back since it fired: it fires again when it is due, or waits in its place of its key."""
+        if not self.in_order.came_back(lane, held, alone):
+            self.to_wheel(lane, (held,))
 
     def _emit_batch(self, batch: Batch, now_ms: int, budget: int) -> int:
         """The hot path: one call per record, no allocation beside the headers. Raises BufferError when full."""
@@ -194,6 +218,9 @@ class Emitter:
             return
         if isinstance(parcel, Arrival):
             self._arrive(lane, parcel, now_ms)
+            return
+        if parcel.due_ms > now_ms:
+            self._not_due(lane, parcel, alone)
             return
         if 0 <= parcel.expires_ms < now_ms:
             self._emit_departure(lane, given_up(lane, parcel, "expired"), now_ms, alone)

@@ -7,7 +7,7 @@ The methods stand in the order a record meets them. Time is an argument; the run
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import groupby
@@ -98,6 +98,7 @@ class Engine:
         self._mailbox = Mailbox()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
+        self._knows_time = False
         self._now_ms = 0
         self._pressed_ms = 0
         self._published_ms = 0
@@ -106,6 +107,7 @@ class Engine:
         parts.emitter.turned_away = self._turned_away
         parts.actions.hold = self._hold
         parts.ordering.place = self._place
+        parts.assignment.pause()  # until the time is known
 
     # --- one turn -------------------------------------------------------------------------------------------------
 
@@ -118,6 +120,27 @@ class Engine:
             self._accept(records, now_ms)
         parts.assignment.step(now_ms)
         lanes = self._lanes.values()
+        emitted = self._hold_and_emit(lanes, now_ms) if self._knows_time else 0
+        parts.settlement.poll(0)
+        self._rhythm.step(lanes, now_ms)
+        self._begin()
+        if now_ms - self._pressed_ms >= PRESS_INTERVAL_MS or now_ms < self._pressed_ms:
+            self._pressed_ms = now_ms
+            parts.emitter.gate.follow(self.table, lanes, now_ms)
+            self._press()
+        if now_ms - self._published_ms >= PUBLISH_INTERVAL_MS or now_ms < self._published_ms:
+            self._published_ms = now_ms
+            self.stats = parts.publisher.publish(now_ms)
+        return len(records) + emitted
+
+    def _begin(self) -> None:
+        """Read, promote and emit nothing before the broker's clock was seen: this machine's may be hours ahead."""
+        if not self._knows_time and self._parts.settlement.time.is_known:
+            self._knows_time = True
+            self._pressed_ms = 0  # intake begins in this turn
+
+    def _hold_and_emit(self, lanes: Collection[Lane], now_ms: int) -> int:
+        parts = self._parts
         parts.ordering.step(lanes, self.table, now_ms)
         parts.quotas.step(lanes, self.table, now_ms)
         records_held, bytes_held = self._in_memory()
@@ -127,17 +150,7 @@ class Engine:
         parts.actions.step(now_ms)
         for lane in lanes:
             parts.emitter.fire(lane, now_ms)
-        emitted = parts.emitter.emit(now_ms, EMIT_PER_TURN_MAX)
-        parts.settlement.poll(0)
-        self._rhythm.step(lanes, now_ms)
-        if now_ms - self._pressed_ms >= PRESS_INTERVAL_MS or now_ms < self._pressed_ms:
-            self._pressed_ms = now_ms
-            parts.emitter.gate.follow(self.table, lanes, now_ms)
-            self._press()
-        if now_ms - self._published_ms >= PUBLISH_INTERVAL_MS or now_ms < self._published_ms:
-            self._published_ms = now_ms
-            self.stats = parts.publisher.publish(now_ms)
-        return len(records) + emitted
+        return parts.emitter.emit(now_ms, EMIT_PER_TURN_MAX)
 
     # --- consume, decode, decide, hold ----------------------------------------------------------------------------
 
@@ -257,7 +270,7 @@ class Engine:
         )
         if share >= 1.0:
             self._parts.assignment.pause()
-        elif share < RELEASE_SHARE:
+        elif share < RELEASE_SHARE and self._knows_time:
             self._parts.assignment.release()
 
     def _in_memory(self) -> tuple[int, int]:

@@ -205,11 +205,16 @@ class ExactlyOnce:
             return
         if transaction is None:
             return
-        if not transaction.waits_for_reports or self.time.monotonic_s() > self._closing_until_s:
+        ends = not transaction.waits_for_reports or self.time.monotonic_s() > self._closing_until_s
+        if ends or not self.time.is_known:
+            self._filling.see_clock(transaction)
+        if ends:
             self._closing = None
+            transaction.early = transaction.generation.is_early(self.time.now_ms())
             name = next(name for name, output in self._outputs.items() if output is transaction.output)
+            latest_ms = partial(self._filling.latest_ms, transaction)
             self._committer.submit(
-                lambda: finish(transaction, partial(next_output, self._makers, name)),
+                lambda: finish(transaction, partial(next_output, self._makers, name), latest_ms),
                 lambda ending: self._finished(transaction, name, ending),
             )
 

@@ -5,6 +5,7 @@ And what becomes of them: facts, or news again.
 
 from collections.abc import Iterable
 from functools import partial
+from math import inf
 
 from sidecar.departure import OF_RECORDS, TRANSACTION_FAILED
 from sidecar.lane import Lane
@@ -54,10 +55,10 @@ class Filling:
 
     def became_fact(self, transaction: Transaction, tally: Tally) -> None:
         """It is committed: what its blocks say is done, unless somebody else has the lane now."""
+        self.see_clock(transaction)
         for block in transaction.blocks:
             lane, seal, written = block.lane, block.seal, block.written
             assert written is not None
-            self._time.observe(block.sent_boot_ms, written.broker_ms, written.acknowledged_boot_ms)
             if lane.dropped:
                 continue
             record_block(lane, seal, written.offset, tally)
@@ -66,8 +67,27 @@ class Filling:
         for lane, state in transaction.states:
             lane.committed_watermark = state.watermark
 
+    def see_clock(self, transaction: Transaction) -> None:
+        """Each block that is acknowledged shows the broker's clock, whatever becomes of its transaction."""
+        for block in transaction.blocks:
+            if (written := block.written) is not None and not block.seen:
+                block.seen = True
+                self._time.observe(block.sent_boot_ms, written.broker_ms, written.acknowledged_boot_ms)
+
+    def latest_ms(self, transaction: Transaction) -> float:
+        """How late it can be by the broker's clock, as its blocks have shown it. On the committer's thread, too."""
+        return min(
+            (
+                self._time.latest_ms(block.sent_boot_ms, block.written.broker_ms)
+                for block in transaction.blocks
+                if block.written is not None
+            ),
+            default=inf,
+        )
+
     def take_back(self, transaction: Transaction, ending: Aborted) -> None:
         """It is aborted: the lanes have their blocks to write again. Raises LedgerError where that's of no use."""
+        self.see_clock(transaction)
         if missing := ending.missing_right(self._ledger.name):
             raise LedgerError(f"{missing}; `tickover doctor` says more")
         for block in reversed(transaction.blocks):

@@ -22,12 +22,17 @@ ANSWER_S: Final = 5.0
 TAKEN_MIN: Final = 200  # with fewer records it isn't these that were too much for the ledger
 
 
-def finish(transaction: Transaction, successor: Callable[[bool], TransactionalOutput]) -> Ending:
-    """Bring it to its end. Leaves its producer, or the `successor` of one that is stuck, in its next transaction."""
+def finish(
+    transaction: Transaction, successor: Callable[[bool], TransactionalOutput], latest_ms: Callable[[], float]
+) -> Ending:
+    """Bring it to its end. Leaves its producer, or the `successor` of one that is stuck, in its next transaction.
+
+    `latest_ms`: how late it can be by the broker's clock, as its blocks have shown it.
+    """
     output = transaction.output
     of_records = True
     try:
-        if transaction.doomed:
+        if transaction.doomed or transaction.early:
             return _abort(transaction, Aborted(), successor)
         if transaction.failed:
             output.flush(PROBE_S)  # the report of the record at fault, where there is one, says more than the error
@@ -36,6 +41,9 @@ def finish(transaction: Transaction, successor: Callable[[bool], TransactionalOu
         if transaction.failed or not _acknowledged(transaction):
             _ask_for_refusal(transaction)
             return _abort(transaction, Aborted(None, of_records), successor)
+        if transaction.generation.is_early(latest_ms()):
+            transaction.early = True
+            return _abort(transaction, Aborted(), successor)
         of_records = False
         if transaction.states:
             output.send_offsets(_offsets(transaction), transaction.member, ANSWER_S)

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from sidecar.lane import Lane
 from sidecar.parcels import size_of, topic_of
-from sidecar.record import Departure, Held
+from sidecar.record import Departure, Held, due_of
 from sidecar.suspensions import Place
 
 _size: Final = itemgetter(Held._fields.index("size"))
@@ -126,6 +126,13 @@ class Generation:
             lane.settled += batch
         for lane, departure in self.departures:
             lane.departed.append(departure)
+
+    def is_early(self, now_ms: float) -> bool:
+        """Something of it isn't due: it was handed over before the clock was set back."""
+        return any(
+            handed_over_ms > now_ms and max(map(due_of, records)) > now_ms
+            for _, records, handed_over_ms in self.batches
+        )
 
     @property
     def owners(self) -> list[Lane]:

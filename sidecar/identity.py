@@ -26,9 +26,10 @@ class Identities:
         return self._held.get(message_id)
 
     def know(self, records: Iterable[Held]) -> None:
-        """These are in memory now; those without an id don't matter."""
+        """These are in memory now, perhaps again; those without an id don't matter."""
         for held in records:
             if held.trailer and (message_id := held_id(held)) is not None:
+                self.leaving.pop(held.offset, None)
                 known = self._held.get(message_id)
                 if known is None or known.offset <= held.offset:
                     self._held[message_id] = held

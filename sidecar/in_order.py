@@ -61,8 +61,8 @@ class InOrder:
         sent = 0
         while chain.waiting and sent < budget:
             held = chain.waiting[0]
-            if order.must_wait(key, held.offset, lane.next, lane.cursor):
-                break
+            if held.due_ms > now_ms or order.must_wait(key, held.offset, lane.next, lane.cursor):
+                break  # not due: the clock was set back since it fired
             alone = held.offset in order.alone
             plain = not (chain.single or alone) and self._goes_at_once(held, now_ms)
             if chain.out and not plain:

@@ -10,6 +10,7 @@ from sidecar.overflow import OverflowLoss, OverflowUnavailable, Promotion
 from sidecar.rebuild_account import note_loss
 from sidecar.rebuild_worker import RebuildWorker
 from sidecar.record import OFFSET_MAX, Held, Position
+from sidecar.waits import is_over
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +36,7 @@ class OverflowScan:
             return ()
         if self._page is None:
             self.after = max(self.after, lane.cursor)
-            resting = 0 < self._at_ms - now_ms <= RETRY_MS  # the clock may have been set back
-            if lane.loss is None and not resting:
+            if lane.loss is None and is_over(now_ms, self._at_ms, RETRY_MS):
                 self._page = rebuild.read(lane.id, self.after, SCAN_RECORDS, lane.acknowledged)
             return ()
         if not self._page.done():

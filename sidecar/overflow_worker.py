@@ -22,6 +22,7 @@ from sidecar.overflow import Change, Overflow, OverflowFull, OverflowLoss, Overf
 from sidecar.overflow_jobs import Applying, Job
 from sidecar.rebuild_account import note_loss
 from sidecar.record import OFFSET_MAX, Held, Position
+from sidecar.waits import is_over
 from sidecar.withdrawal import forget_passed, overtaken
 
 log = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ class OverflowWorker:
         self.apply(lanes, now_ms)
         self._check(lanes)
         jobs_max = JOBS_MAX + self._checking + self._finding  # who looks for ids must not keep promotions waiting
-        if now_ms < self._retry_at_ms or len(self._jobs) >= jobs_max:
+        if not self._may_retry(now_ms) or len(self._jobs) >= jobs_max:
             return
         room -= self._coming
         for lane in sorted(lanes, key=_cursor):  # the furthest behind first: a slow overflow can't serve all at once
@@ -91,7 +92,7 @@ class OverflowWorker:
         self._now_ms = now_ms
         while self._jobs and self._jobs[0].future.done():
             self._finish(self._jobs.popleft())
-        if now_ms >= self._retry_at_ms and not self._applying:
+        if self._may_retry(now_ms) and not self._applying:
             self._apply(lanes)
 
     # --- jobs -----------------------------------------------------------------------------------------------------
@@ -138,6 +139,9 @@ class OverflowWorker:
         self._check_at_ms = 0  # who comes back may have forgotten: asked first of all
         self._retry_at_ms = self._now_ms + self._retry_ms
         self._retry_ms = min(self._retry_ms * 2, RETRY_MAX_MS)
+
+    def _may_retry(self, now_ms: int) -> bool:
+        return is_over(now_ms, self._retry_at_ms, RETRY_MAX_MS)
 
     # --- change blocks --------------------------------------------------------------------------------------------
 
@@ -250,7 +254,7 @@ class OverflowWorker:
         self, lane: Lane, ids: Sequence[str], found: Callable[[Mapping[str, Held]], None], unfound: Callable[[], None]
     ) -> bool:
         """Ask which of these ids the overflow has; False when it can't be asked just now."""
-        if self._now_ms < self._retry_at_ms or lane.loss is not None or lane.dropped:
+        if not self._may_retry(self._now_ms) or lane.loss is not None or lane.dropped:
             return False
         cursor, needed = lane.cursor, self._latest.needed(lane)
         self._finding += 1
@@ -270,9 +274,8 @@ class OverflowWorker:
 
     def _check(self, lanes: Iterable[Lane]) -> None:
         """Ask how much is there, now and then: Redis may have lost data that nobody would ask for in a long time."""
-        if self._check_at_ms > self._now_ms + CHECK_MS:
-            self._check_at_ms = 0  # the clock was set back
-        if self._now_ms < max(self._check_at_ms, self._retry_at_ms) or self._checking:
+        rests = not (self._may_retry(self._now_ms) and is_over(self._now_ms, self._check_at_ms, CHECK_MS))
+        if rests or self._checking:
             return
         asked = [(lane, lane.acknowledged) for lane in lanes if lane.overflow_used and lane.loss is None]
         self._check_at_ms = self._now_ms + CHECK_MS

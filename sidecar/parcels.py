@@ -129,6 +129,11 @@ def topic_of(parcel: Parcel) -> str:
     return (parcel.held if isinstance(parcel, Arrival) else parcel).target
 
 
+def is_early(parcel: Parcel, now_ms: int) -> bool:
+    """It was held and isn't due: it has fired before the clock was set back. Who leaves another way leaves at once."""
+    return isinstance(parcel, Held) and parcel.due_ms > now_ms
+
+
 def earliest(dues_ms: Iterable[int]) -> int:
     """The earliest of these times, -1 where there is none; those that are -1 don't count."""
     return min((due_ms for due_ms in dues_ms if due_ms >= 0), default=-1)

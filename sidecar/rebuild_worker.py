@@ -80,13 +80,16 @@ class RebuildWorker:
             self._let_go()
         if self._lane is None:
             self._choose(lanes, now_ms)
-        if self._lane is not None and now_ms >= self._next_ms:
+        if self._lane is not None and not self._rests(now_ms):
             self._given_ms = now_ms
             self._piece = self._executor.submit(_work, self._rebuild, now_ms, self._share)
 
+    def _rests(self, now_ms: int) -> bool:
+        return self._given_ms <= now_ms < self._next_ms  # before: the clock was set back
+
     def _choose(self, lanes: Iterable[Lane], now_ms: int) -> None:
         lost = [lane for lane in lanes if lane.loss is not None and not lane.dropped]
-        if not lost or now_ms < self._next_ms:
+        if not lost or self._rests(now_ms):
             return
         lane = min(lost, key=_size)
         loss = lane.loss

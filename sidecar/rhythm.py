@@ -18,6 +18,7 @@ class Rhythm:
     def __init__(self, settlement: Settlement, interval_ms: int) -> None:
         self._settlement = settlement
         self._interval_ms = interval_ms
+        self._has_begun = False
         self._settled_ms = 0
         self._is_ahead = False  # the next step is prepared
         self._now_ms = 0
@@ -27,10 +28,12 @@ class Rhythm:
         """What is to be done for the settlement in this turn."""
         self._now_ms = now_ms
         rested_ms = now_ms - self._settled_ms
-        if rested_ms >= self._interval_ms or rested_ms < 0:
+        begins = bool(lanes) and not self._has_begun  # with the block that shows the broker's clock: all wait for it
+        if begins or rested_ms >= self._interval_ms or rested_ms < 0:
             if self._settlement.step(lanes, now_ms):
                 self._settled_ms = now_ms
                 self._is_ahead = False
+                self._has_begun = bool(lanes)
         elif not self._is_ahead and rested_ms >= self._interval_ms // 2:
             self._is_ahead = self._settlement.write_ahead(lanes, now_ms)
 

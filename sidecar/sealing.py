@@ -78,10 +78,9 @@ def has_news(lane: Lane) -> bool:
 
 def probe_clock(lanes: Iterable[Lane], time: Time) -> None:
     """Now and then a block, even an empty one, has to show the broker's clock."""
-    if time.probe_due():
-        for lane in lanes:
-            lane.touched = True
-            break
+    lane = next(iter(lanes), None)
+    if lane is not None and time.probe_due():
+        lane.touched = True
 
 
 def seal_of(lane: Lane, now_ms: int, ledger: LedgerTopic) -> Seal:

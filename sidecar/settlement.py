@@ -37,6 +37,7 @@ class Settlement(Protocol):
     ready: bool  # lanes may be taken on
     broken: bool  # nobody knows what became of the last interval: let go of the lanes, `prepare`, recover them
     problem: str
+    time: Time  # as its blocks have shown the broker's clock
     traces: Traces | None  # where emissions that are facts are told of, if anybody asks
 
     @property

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from sidecar.partitioner import partition_of
 from sidecar.record import Departure, Held
+from sidecar.waits import is_over
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +40,14 @@ class _Topic:
     tried: int = ANY_PARTITION  # the one of them that is tried just now, as long as `try_until_ms` ...
     trial: object = None  # ... with this record
     try_until_ms: int = 0
+
+    def rested(self, now_ms: int) -> bool:
+        """Nothing keeps it from being tried."""
+        return self.until_ms != FOR_EVER and is_over(now_ms, self.until_ms, SUSPENDED_MAX_MS)
+
+    def is_tried(self, now_ms: int) -> bool:
+        """What it is tried with may still be acknowledged."""
+        return not is_over(now_ms, self.try_until_ms, TRY_MAX_MS)
 
     def no_trial(self) -> None:
         """It is over."""
@@ -75,7 +84,7 @@ class Suspensions:
         topic = self._topics.setdefault(name, _Topic())
         topic.partitions.update(partitions)
         topic.no_trial()
-        if topic.until_ms <= now_ms:
+        if topic.rested(now_ms):
             topic.pause_ms = min(topic.pause_ms * 2, SUSPENDED_MAX_MS)
             topic.until_ms = now_ms + topic.pause_ms
             about = {"topic": name, "partitions": sorted(topic.partitions), "wait_s": topic.pause_ms // 1_000}
@@ -112,7 +121,7 @@ class Suspensions:
     def tries(self, place: Place, parcel: object, now_ms: int) -> bool:
         """Whether one that doesn't acknowledge is to be tried now, with this record."""
         topic = self._topics[place.topic]
-        if now_ms < topic.until_ms or (topic.trial is not None and now_ms < topic.try_until_ms):
+        if not topic.rested(now_ms) or (topic.trial is not None and topic.is_tried(now_ms)):
             return False
         topic.tried, topic.trial, topic.try_until_ms = place.partition, parcel, now_ms + TRY_MAX_MS
         return True
@@ -129,4 +138,4 @@ class Suspensions:
 
     def suspended(self, now_ms: int) -> set[str]:
         """Topics of which something may wait, or is tried just now."""
-        return {name for name, topic in self._topics.items() if now_ms < max(topic.until_ms, topic.try_until_ms)}
+        return {name for name, topic in self._topics.items() if not topic.rested(now_ms) or topic.is_tried(now_ms)}

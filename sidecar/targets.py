@@ -4,15 +4,16 @@ A record for an unknown topic waits here until the cluster has answered, which n
 partition that doesn't acknowledge, until that is tried again.
 """
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Final
 
 from sidecar.lane import Lane
-from sidecar.parcels import Parcel, Parcels, Queues, earliest, topic_of
+from sidecar.parcels import Parcel, Parcels, Queues, earliest, is_early, topic_of
 from sidecar.ports import NO_ANSWER
 from sidecar.record import Departure, Held
 from sidecar.suspensions import ANY_PARTITION, Place, Suspensions
+from sidecar.waits import is_over
 
 Ask = Callable[[str], int]  # topic -> its partitions; 0: there is no such topic, or we may not see it; or NO_ANSWER
 ANSWER_AGE_MAX_MS: Final = 5_000  # a "no such topic", or no such partition, is asked again after this time
@@ -45,14 +46,14 @@ class Targets:
         count = self.partitions.get(held.target)
         if count is None or held.target_partition < count:
             return count
-        if now_ms - self._counted_ms.get(held.target, -ANSWER_AGE_MAX_MS) < ANSWER_AGE_MAX_MS:
+        if _is_fresh(self._counted_ms, held.target, now_ms):
             return count
         self.forget(held.target)
         return None
 
     def absent(self, topic: str, now_ms: int) -> bool:
         """True when the cluster said a moment ago that there is no such topic."""
-        return now_ms - self._absent_ms.get(topic, -ANSWER_AGE_MAX_MS) < ANSWER_AGE_MAX_MS
+        return _is_fresh(self._absent_ms, topic, now_ms)
 
     def wait(self, lane: Lane, parcel: Parcel) -> None:
         """Keep one record until the cluster has said what it knows of its topic."""
@@ -144,7 +145,8 @@ class Targets:
         for place in [place for place in self._held_up.names if place not in self._suspensions]:
             released.take_all(self._held_up.pop(place))
         for topic in self._waiting.names:
-            if topic not in self._asking and now_ms >= self._again_ms and not self.absent(topic, now_ms):
+            rests = not is_over(now_ms, self._again_ms, ASK_AGAIN_MS)
+            if topic not in self._asking and not rests and not self.absent(topic, now_ms):
                 self._asking[topic] = self._executor.submit(self._ask, topic)
         for topic in [topic for topic, future in self._asking.items() if future.done()]:
             count = self._asking.pop(topic).result()
@@ -165,16 +167,27 @@ class Targets:
         return released
 
     def trials(self) -> Parcels:
-        """Records with which partitions that don't acknowledge are to be tried now. After `step`."""
+        """Records with which partitions that don't acknowledge are to be tried now, and those that aren't due any more.
+        After `step`.
+        """
         trials = Parcels()
         for place in [place for place in self._held_up.names if place in self._suspensions]:
             lane, parcel = self._held_up.first(place)
-            if self._suspensions.tries(place, parcel, self._now_ms):
+            if is_early(parcel, self._now_ms):
+                self._let_go_of_early(place, trials)
+            elif self._suspensions.tries(place, parcel, self._now_ms):
                 queue = self._held_up.pop(place)
                 queue.popleft()
                 self._held_up.put_back(place, queue)  # the others come before it the next time
                 trials.append(lane, parcel)
         return trials
+
+    def _let_go_of_early(self, place: Place, released: Parcels) -> None:
+        """The clock was set back since the next ones of a partition fired: they are no trial, they fire again."""
+        queue = self._held_up.pop(place)
+        while queue and is_early(queue.first[1], self._now_ms):
+            released.append(*queue.popleft())
+        self._held_up.put_back(place, queue)
 
     def drop(self, lanes: set[Lane]) -> None:
         """Forget the records of lanes that were revoked."""
@@ -202,6 +215,11 @@ class Targets:
     def stop(self) -> None:
         """End the asking thread. Twice is harmless."""
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _is_fresh(answers_ms: Mapping[str, int], topic: str, now_ms: int) -> bool:
+    at_ms = answers_ms.get(topic)
+    return at_ms is not None and not is_over(now_ms, at_ms + ANSWER_AGE_MAX_MS, ANSWER_AGE_MAX_MS)
 
 
 def by_topic(places: Iterable[Place]) -> dict[str, set[int]]:

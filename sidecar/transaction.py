@@ -33,7 +33,7 @@ class Written:
 class SealedBlock:
     """One block on its way to the ledger within a transaction."""
 
-    __slots__ = ("_boot_ms", "error", "lane", "seal", "send", "sent", "sent_boot_ms", "written")
+    __slots__ = ("_boot_ms", "error", "lane", "seal", "seen", "send", "sent", "sent_boot_ms", "written")
 
     send: Callable[[TransactionalOutput], None]
 
@@ -44,6 +44,7 @@ class SealedBlock:
         self.written: Written | None = None
         self.error: Any = None
         self.sent = False
+        self.seen = False  # the broker's clock, by its acknowledgement
         self._boot_ms = boot_ms
 
     def report(self, error: Any, message: Any) -> None:
@@ -68,10 +69,10 @@ NEVER: Final = Push(0.0)
 class Transaction:
     """What is in it.
 
-    `doomed`: it must not be committed, because a lane in it isn't ours any more, or may not be. `failed`: the client
-    takes nothing more into it. `stuck`: something in it was not acknowledged in time. A partition with too few replicas
-    in sync takes no record of a transaction, and neither the mark of its end: until it does, the transactional id is of
-    no use.
+    `doomed`: it must not be committed, because a lane in it isn't ours any more, or may not be. `early`: because
+    something in it isn't due by the broker's clock as it is known now. `failed`: the client takes nothing more into it.
+    `stuck`: something in it was not acknowledged in time. A partition with too few replicas in sync takes no record of
+    a transaction, and neither the mark of its end: until it does, the transactional id is of no use.
     """
 
     generation: Generation
@@ -79,6 +80,7 @@ class Transaction:
     blocks: list[SealedBlock] = field(default_factory=list)
     states: list[tuple[Lane, CommitState]] = field(default_factory=list)
     doomed: bool = False
+    early: bool = False
     failed: bool = False
     stuck: bool = False
     careful: bool = False  # every record in a batch of its own
@@ -177,6 +179,8 @@ Ending = Committed | Aborted | Broken
 
 def cause_of(transaction: Transaction, ending: Aborted) -> str:
     """Why a transaction was aborted, for the log."""
+    if transaction.early:
+        return "by the broker's clock, which was set back, some of its records are not due"
     blocks = {block.error.str() for block in transaction.blocks if block.error is not None}
     records = {failure.error.str() for failure in transaction.generation.failures}
     return ending.cause.str() if ending.cause is not None else ", ".join(sorted(records or blocks)) or "too slow"

@@ -62,7 +62,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "one that waits for its target is passed": Mutant("ordering.py", "if key in order.unplaced or", "if", ORDER),
     "one that isn't read again yet is passed": Mutant(
-        "in_order.py", "if order.must_wait(key, held.offset, lane.next, lane.cursor):", "if False:", ORDER
+        "in_order.py", " or order.must_wait(key, held.offset, lane.next, lane.cursor):", ":", ORDER
     ),
     "what comes back loses its place": Mutant(
         "in_order.py", "if lane.order is None or isinstance(parcel, Departure):", "if True:", ORDER
@@ -316,6 +316,28 @@ MUTANTS: Final[dict[str, Mutant]] = {
     # --- actions --------------------------------------------------------------------------------------------------
     "an action on one offset acts on whatever is held": Mutant(
         "actions.py", "item.if_offset not in (-1, found.offset)", "False"
+    ),
+    # --- time -----------------------------------------------------------------------------------------------------
+    "a process begins by its machine's own clock": Mutant(
+        "engine.py", "self._knows_time = False", "self._knows_time = True"
+    ),
+    "what has fired before the clock was set back goes": Mutant(
+        "emission.py", "        if parcel.due_ms > now_ms:\n", "        if False:\n"
+    ),
+    "a batch that has fired before the clock was set back goes": Mutant(
+        "emission.py", "if now_ms < self._fired_ms else 0", "if False else 0"
+    ),
+    "what waits at the gate goes though the clock was set back": Mutant(
+        "flow/due_queue.py", "while heap and heap[0][0] <= now_ms:", "while heap:"
+    ),
+    "what waits in its order goes though the clock was set back": Mutant(
+        "in_order.py", "if held.due_ms > now_ms or order.must_wait", "if order.must_wait"
+    ),
+    "a transaction that comes too early is committed": Mutant(
+        "generation.py",
+        "        return any(\n            handed",
+        "        return False and any(\n            handed",
+        TRANSACTIONS,
     ),
 }
 FAST: Final = (

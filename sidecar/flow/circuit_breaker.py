@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Final
 
 from policies.limits import BreakerRule
+from sidecar.waits import is_over
 
 ALL: Final = 1 << 30
 SLOTS: Final = 10  # of a window, which moves on by one of them
@@ -56,16 +57,16 @@ class CircuitBreaker:
             return 0
         if not self._ramp:
             return ALL
-        if now_ms >= self._until_ms:
+        if is_over(now_ms, self._until_ms, RAMP_STEP_MS):
             self._step_up(now_ms)
         return self._left if self._ramp else ALL
 
     def pass_time(self, now_ms: int) -> None:
         """Come to the state that follows by time alone, whether or not retries wait."""
-        if self.state is State.OPEN and now_ms >= self._until_ms:
+        if self.state is State.OPEN and is_over(now_ms, self._until_ms, self.rule.open_ms * LONGER_MAX):
             self.state = State.HALF_OPEN
             self._left, self._emitted, self._failed, self._until_ms = self.rule.probes, 0, 0, 0
-        elif self.state is State.HALF_OPEN and 0 < self._until_ms <= now_ms:
+        elif self.state is State.HALF_OPEN and self._until_ms and is_over(now_ms, self._until_ms, self.rule.open_ms):
             if self._failed >= max(1.0, self.rule.failures * self._emitted):
                 self._open(now_ms)
             else:

@@ -13,7 +13,7 @@ from typing import Final
 
 from sidecar.batch import Batch
 from sidecar.lane import Lane
-from sidecar.record import OFFSET_MAX, Held, due_of, place_of
+from sidecar.record import Held, due_of, place_of
 
 RUN_MAX: Final = 1_000  # records; what has left a run is let go of with the run
 
@@ -43,15 +43,18 @@ class DueQueue:
             heappush(self._heap, (run.records[0].due_ms, next(self._numbers), run))
 
     def take(self, wanted: int, now_ms: int) -> tuple[list[tuple[Lane, list[Held]]], int]:
-        """The first `wanted` records, by lane, and how many those are; what has expired comes with them uncounted."""
+        """The first `wanted` records, by lane, and how many those are; what has expired comes with them uncounted.
+
+        After the clock was set back some may not be due: they go on waiting.
+        """
         taken: list[tuple[Lane, list[Held]]] = []
         counted = 0
         heap = self._heap
-        while heap:
+        while heap and heap[0][0] <= now_ms:
             _, number, run = heap[0]
             records, start = run.records, run.start
-            other_ms = min((entry[0] for entry in heap[1:3]), default=OFFSET_MAX)
-            stop, end = start, bisect_right(records, other_ms, lo=start + 1, key=due_of)
+            until_ms = min((entry[0] for entry in heap[1:3]), default=now_ms)
+            stop, end = start, bisect_right(records, min(until_ms, now_ms), lo=start + 1, key=due_of)
             while stop < end:
                 if not 0 <= records[stop].expires_ms < now_ms:
                     if counted == wanted:

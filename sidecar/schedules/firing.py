@@ -24,6 +24,7 @@ from sidecar.schedules.owing import Limits, Owed, after_writing, owed
 from sidecar.schedules.schedule import Entry, Progress, bytes_of, headers_of, occurrence_id, standing
 from sidecar.schedules.schedule_book import Known
 from sidecar.schedules.schedule_store import Pen, progress_parcel
+from sidecar.waits import is_over
 
 BATCH_MAX: Final = 1_000  # occurrences in one transaction, but for those of one schedule that were missed
 ROUNDS_MAX: Final = 100  # transactions in one step
@@ -171,7 +172,7 @@ class Firing:
     def _hindrance(self, entry: Entry, sources: Mapping[str, int], now_ms: int) -> str:
         """Why nothing can be written; empty: nothing is in the way."""
         until_ms, reason = self._held_back.get(entry.schedule.name, (0, ""))
-        if until_ms > now_ms:
+        if not is_over(now_ms, until_ms, AGAIN_MS):
             return reason
         if entry.source not in sources:
             return f"the source topic {entry.source} does not exist, or no policy and no setting lets it be consumed"

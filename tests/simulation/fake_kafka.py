@@ -320,7 +320,7 @@ class FakeOutput:
             neighbour = bool(value) and not self.lone and self._rng.random() < 0.003
             if len(value or b"") > VALUE_BYTES_MAX or neighbour:
                 return None
-        stamp = (LOG_APPEND_TIME, self._broker.clock.now_ms)
+        stamp = (LOG_APPEND_TIME, self._broker.clock.broker_ms)
         return self._append(
             topic, partition, FakeRecord(record.place, stamp, (key, value), record.named, record.handed_over_ms)
         )

@@ -5,7 +5,8 @@ by the broker after its timeout.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import inf
 from random import Random
 from typing import Any, NamedTuple
 
@@ -88,8 +89,8 @@ class Coordinator:
             self._complete(name)
         return self.open.setdefault(name, OpenTransaction(self.broker.clock.now_ms))
 
-    def end(self, name: str, commit: bool) -> None:
-        """Decide it, all of it at once."""
+    def end(self, name: str, commit: bool, by_ms: float = inf) -> None:
+        """Decide it, all of it at once. A commit hands its records over `by_ms` at the latest, not when they were."""
         transaction = self.open.pop(name, None)
         if transaction is None:
             return
@@ -101,7 +102,7 @@ class Coordinator:
                 self.broker.decide(record, commit)
         if commit:
             for record in sorted(transaction.records, key=_is_block):
-                self.broker.announce(record)
+                self.broker.announce(replace(record, handed_over_ms=int(min(record.handed_over_ms, by_ms))))
             self._completing[name] = OpenTransaction(transaction.began_ms, late, transaction.offsets)
             if not self._late_marks:
                 self._complete(name)
@@ -177,6 +178,7 @@ class FakeTransactions(FakeOutput):
         self._fatal = False
         self._marks_wait = False
         self._trouble = trouble
+        self.broker_ms_max: Callable[[], float] = lambda: inf  # as far as its process can know
 
     def init(self, seconds: float) -> None:
         self._fate.strike()
@@ -254,7 +256,7 @@ class FakeTransactions(FakeOutput):
     def _end(self, commit: bool) -> None:
         if not self._coordinator.usable(self._name):
             raise self.refused(TransactionError("_TIMED_OUT"))
-        self._coordinator.end(self._name, commit)
+        self._coordinator.end(self._name, commit, self.broker_ms_max())
         if self._marks_wait and self._broker.short:
             self._coordinator.stuck.add(self._name)
 

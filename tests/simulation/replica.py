@@ -29,7 +29,7 @@ from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_group import FakeIntake, FakeStarts, Group
 from tests.simulation.fake_kafka import Broker, FakeLedgerLog, FakeOutput, FakeRecord, FakeSourceLog, Fate, Nowhere
 from tests.simulation.fake_overflow import FakeOverflow
-from tests.simulation.fake_time import FakeTime
+from tests.simulation.fake_time import FakeTime, Machine
 from tests.simulation.fake_transactions import Coordinator, FakeTransactions
 from tests.simulation.workload import QUARANTINE
 
@@ -68,8 +68,12 @@ class Shape:
 class Producers:
     """`Outputs` of one replica."""
 
-    def __init__(self, shared: Surroundings, root: str, queue_max: int, fate: Fate, executor: StepExecutor) -> None:
+    # tidy: what one replica's clients share
+    def __init__(
+        self, shared: Surroundings, root: str, queue_max: int, fate: Fate, executor: StepExecutor, time: FakeTime
+    ) -> None:
         self._shared = shared
+        self._time = time
         self._root = root
         self._queue_max = queue_max
         self._fate = fate
@@ -79,10 +83,12 @@ class Producers:
     def output(self, name: str) -> FakeTransactions:
         shared = self._shared
         assert shared.coordinator is not None
-        return FakeTransactions(
+        output = FakeTransactions(
             shared.coordinator, f"{self._root}.{self._successors[name]}.{name}", shared.rng, shared.delay_ms,
             self._queue_max, self._fate, shared.trouble,
         )  # fmt: skip
+        output.broker_ms_max = self._time.broker_ms_max
+        return output
 
     def successor(self, name: str) -> FakeTransactions:
         self._successors[name] += 1
@@ -100,7 +106,9 @@ class Producers:
 class Replica:
     """`turn` is the engine's; `background` is what its other threads would have done meanwhile."""
 
-    def __init__(self, shared: Surroundings, shape: Shape, table: PolicyTable, root: str = "") -> None:
+    def __init__(
+        self, shared: Surroundings, shape: Shape, table: PolicyTable, root: str = "", machine: Machine | None = None
+    ) -> None:
         self._shared = shared
         self.root = root  # of its transactional ids
         broker, clock, rng = shared.broker, shared.broker.clock, shared.rng
@@ -116,11 +124,11 @@ class Replica:
         transactional = shared.coordinator is not None
         self.emitter = Emitter(targets, tally, QUARANTINE, transactional)
         self.emitter.gate.sources = Counter(lane.topic for lane in shared.group.lanes)
-        time = FakeTime(clock)
+        self.time = time = FakeTime(clock, machine)
         self.settlement: Settlement
         refusals = self.emitter.returned
         if transactional:
-            producers = Producers(shared, root, shape.queue_max, self.fate, self.executors[4])
+            producers = Producers(shared, root, shape.queue_max, self.fate, self.executors[4], time)
             self.settlement = ExactlyOnce(producers, self.intake, shared.ledger, refusals, tally, time)
         else:
             outputs = (self.output, self.lone_output)
@@ -135,9 +143,7 @@ class Replica:
             shape.tick_ms,
             self.executors[2],
         )
-        self.assignment = Assignment(
-            self.intake, self.emitter, self.settlement, (self.worker, recovery), lambda: clock.now_ms
-        )
+        self.assignment = Assignment(self.intake, self.emitter, self.settlement, (self.worker, recovery), time.now_ms)
         self.intake.events = self.assignment
         sources = Sources(LEDGER, FakeLedgerLog(broker, LEDGER.name), FakeSourceLog(broker), shared.overflow)
         self.rebuild = RebuildWorker(sources, tally, shape.rebuild_rate, self.executors[3])
@@ -174,8 +180,9 @@ class Replica:
 
     def turn(self) -> None:
         clock = self._shared.broker.clock
-        clock.turn_ms = clock.now_ms
-        self.engine.turn(clock.turn_ms)
+        told_ms = self.time.now_ms()
+        clock.turn_ms = min(told_ms, int(self.time.broker_ms_max()))
+        self.engine.turn(told_ms)
         if isinstance(self.settlement, ExactlyOnce) and self._shared.rng.random() < HASTENED:
             self.settlement.hasten(quiet=True)
 

@@ -14,7 +14,7 @@ FIRST = int(os.environ.get("TICKOVER_TEST_SIM_FIRST", "1"))
 SEEDS_MIN = 20
 STEPS = 400
 TRANSACTION_KINDS = 6
-KINDS = 25  # of things that `World.seen` counts, and repeats
+KINDS = 27  # of things that `World.seen` counts, and repeats
 
 
 def run(seed: int, exactly_once: bool = False) -> World:
@@ -24,7 +24,7 @@ def run(seed: int, exactly_once: bool = False) -> World:
     for _ in range(rng.choice((1, 2, 3, 3))):
         world.start()
     faults = [world.kill, world.kill, world.stop, world.expire, world.group.rebalance, world.change_policies]
-    faults += [world.lose, world.lose, world.lose]
+    faults += [world.lose, world.lose, world.lose, world.step_clock]
     faults += [world.tidy, world.change_weather, world.change_weather, world.calm]
     for _ in range(STEPS):
         if rng.random() < 0.3:

@@ -11,7 +11,7 @@ from sidecar.record import LaneId, Position
 from tests.simulation.fake_group import Group
 from tests.simulation.fake_kafka import Broker, FakeRecord, Killed
 from tests.simulation.fake_overflow import Copy, FakeOverflow
-from tests.simulation.fake_time import VirtualClock
+from tests.simulation.fake_time import Machine, VirtualClock
 from tests.simulation.fake_transactions import Coordinator
 from tests.simulation.oracle import Oracle
 from tests.simulation.replica import LEDGER, Replica, Shape, Surroundings
@@ -22,6 +22,7 @@ RUNS_BYTES_MAX = 500  # that a change which is written again may have more
 CALM_STEPS_MAX = 4_000
 QUOTAS: Final[tuple[dict[str, int] | None, ...]] = (None, {"records": 6}, {"bytes": 3_000}, {"records": 40})
 TIDY_STEPS = 10
+WRONG_MS: Final = (3_600_000, 60_000, 5_000, 300, 40, 0, -40, -300, -5_000, -60_000)  # clocks
 
 
 @dataclass(slots=True)
@@ -82,6 +83,7 @@ class World:
         )  # fmt: skip
         self._roots: list[str] = []  # of replicas that are gone
         self._roots_used = 0
+        self._machines: dict[str, Machine] = {}  # by the roots of the replicas that run there, one after the other
         self.replicas: list[Replica] = []
         self.copy: Copy = ({}, {}, {})  # of the overflow, some time ago
         self.clock.passing.append(self._as_time_passes)
@@ -125,7 +127,8 @@ class World:
         else:
             self._roots_used += 1
             root = f"root{self._roots_used}"
-        replica = Replica(self.shared, self.shape, self.tables[max(self.tables)], root)
+        machine = self._machines.setdefault(root, Machine(self.clock))
+        replica = Replica(self.shared, self.shape, self.tables[max(self.tables)], root, machine)
         self.replicas.append(replica)
         self.group.join(replica.intake)
 
@@ -188,6 +191,14 @@ class World:
         replica.intake.lose(0 if self.coordinator is None else self.rng.choice((0, 1, 20)))
         self.group.rebalance()
 
+    def step_clock(self) -> None:
+        """The wall clock of one machine is set, or that of the brokers: by which records are early or not."""
+        if self.rng.random() < 0.5:
+            self.clock.brokers_ahead_ms = self.rng.choice((0, 1_000, -1_000, -20_000))
+        else:
+            self._machines[self.rng.choice(self.replicas).root].ahead_ms = self.rng.choice(WRONG_MS)
+        self.seen["clock set"] += 1
+
     def tidy(self) -> None:
         """Housekeeping comes by."""
         replica = self.rng.choice(self.replicas)
@@ -243,6 +254,9 @@ class World:
         self.weather = Weather(delay_max_ms=5)
         self.group.commits_lost = 0.0
         self.broker.short = set()
+        self.clock.brokers_ahead_ms = 0
+        for machine in self._machines.values():
+            machine.ahead_ms = 0.0
 
     # --- steps ----------------------------------------------------------------------------------------------------
 
@@ -298,6 +312,7 @@ class World:
                 seen["one at a time by key"] += any(chain.single for chain in lane.order.chains.values())
         seen["waiting for a partition"] += any(replica.targets.suspended_topics)
         seen["waiting at the gate"] += replica.emitter.gate.count > 0
+        seen["ahead of the brokers"] += replica.time.skew_ahead_ms > 0
         seen["waiting for the overflow to find"] += replica.actions.count > 0
 
     def check_marks(self) -> None:

@@ -74,7 +74,7 @@ class Bench:
             self.coordinator, trouble or str,
         )  # fmt: skip
         self.replica = self.new_replica()
-        self.run(20)  # assigned, recovered, reading
+        self.run(80)  # assigned, recovered, sure of the time, reading
         self.replica.targets.partitions.update(dict.fromkeys(("mail", "other"), 1))  # asked about before
 
     def new_replica(self) -> Replica:

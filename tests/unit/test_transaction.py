@@ -1,5 +1,6 @@
 """How one transaction ends: committed, aborted with what was refused, or nobody knows."""
 
+from math import inf
 from typing import Any
 from unittest.mock import ANY
 
@@ -18,6 +19,7 @@ from sidecar.transaction import (
     Ending,
     SealedBlock,
     Transaction,
+    cause_of,
 )
 from sidecar.wheel import Wheel
 from tests.simulation.fake_transactions import TransactionError
@@ -66,14 +68,33 @@ def transaction(producer: Producer) -> Transaction:
     return made
 
 
-def finish(made: Transaction, successor: Producer | None = None) -> Ending:
-    """With a successor only where one is due."""
+def finish(made: Transaction, successor: Producer | None = None, latest_ms: float = inf) -> Ending:
+    """With a successor only where one is due. By the broker's clock it is `latest_ms` at most."""
 
     def take(stuck: bool) -> Any:
         assert successor is not None, "the producer is fine"
         return successor
 
-    return settlement.finish(made, take)
+    return settlement.finish(made, take, lambda: latest_ms)
+
+
+@pytest.mark.parametrize(("latest_ms", "is_early"), [(99.5, True), (100.0, False)])
+def test_a_transaction_that_comes_too_early_by_the_brokers_clock_is_aborted(latest_ms: float, is_early: bool) -> None:
+    producer = Producer()
+    made = transaction(producer)
+    held = Held(100, 0, "out", -1, None, None, [], "p@1", None, 0, -1, [], -1, "", 0)
+    made.generation.took(made.blocks[0].lane, [held], 200, 100)
+    made.generation.report(None, Message())
+    assert finish(made, latest_ms=latest_ms) == (Aborted() if is_early else Committed())
+    assert producer.calls == ["flush", *(("abort",) if is_early else ("offsets", "commit")), "begin"]
+    assert made.early == is_early
+    assert ("not due" in cause_of(made, Aborted())) == is_early
+
+
+def test_what_was_due_when_it_was_handed_over_is_not_looked_through() -> None:
+    generation = transaction(Producer()).generation
+    generation.batches.append((Lane(LANE, 0, Wheel(0, 1), Position(0, 0), ledger_start=0), [], 100))
+    assert not generation.is_early(100)
 
 
 def test_offsets_name_the_block_that_goes_with_them() -> None:
