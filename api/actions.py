@@ -180,6 +180,8 @@ def _answer(id: str, action: str, held: Row, control: Place, receipt: Settlement
             raise unprocessable(receipt.reason.replace("_", "-"), "It was refused.", reason=receipt.reason)
         raise _too_late("leaving", place_of_row(held))
     hit = control._replace(offset=receipt.related) if receipt.place == control else receipt.place
+    if hit.offset > control.offset:  # a later one moved it on from the control's place: not what this one has hit
+        hit = place_of_row(held)
     due_ms = held["due"] if action == CANCEL else receipt.due_ms
     return json_response({**document, "outcome": _DONE[action], "due": due_ms, "position": hit._asdict()})
 

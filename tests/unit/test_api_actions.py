@@ -200,3 +200,16 @@ def test_exit_statuses(tickover: Terminal) -> None:
     assert tickover("messages", "reschedule", "a", "--delay", "soon").exit_code == USAGE
     tickover.there.held.down = "away"
     assert tickover("messages", "cancel", "b").exit_code == FAILED
+
+
+def test_a_receipt_names_its_own_message_though_a_later_reschedule_has_moved_it_on(api: World) -> None:
+    """Two that come within one interval: the block says that the first one's control record was moved by the second."""
+    hold(api, 8)
+    api.receipts.add(
+        LedgerPlace(1, 7),
+        block({}, settled=settled({CONTROL: Outcome.MOVED}, {CONTROL: "a"})._replace(related={CONTROL: CONTROL + 5})),
+    )
+    answer = api.call("PATCH", "/v1/messages/a", json={"delay": "2h"})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["outcome"] == "rescheduled"
+    assert answer.json()["position"] == MINE
