@@ -179,14 +179,14 @@ class KafkaStarts:
         if committed.offset == OFFSET_INVALID:
             added = committed.partition >= topic.partitions > 0
             if self._start_latest and not added:
-                return Start(end, "", *topic, earliest=first)
-            return Start(first, "", *topic)
+                return Start(end, "", *topic, earliest=first, log_start=first)
+            return Start(first, "", *topic, log_start=first)
         if committed.offset > end or (known_id and topic_id and known_id != topic_id):
             log.error(
                 "this topic was deleted and created again, or lost records: its old commit is not used",
                 extra={**place, "committed": committed.offset},
             )
-            return Start(first, "", *topic, made_anew=True)
+            return Start(first, "", *topic, made_anew=True, log_start=first)
         offset = max(committed.offset, first)
         if offset > committed.offset:
             log.error(
@@ -194,7 +194,7 @@ class KafkaStarts:
                 extra={**place, "from": committed.offset, "count": offset - committed.offset},
             )
         partitions = (state.partitions if state is not None else 0) or topic.partitions
-        return Start(offset, committed.metadata or "", topic_id or known_id, partitions)
+        return Start(offset, committed.metadata or "", topic_id or known_id, partitions, log_start=first)
 
     def _topics(self, topics: set[str]) -> dict[str, _Topic]:
         """Their ids and sizes, of those that are answered for. An id is "" where brokers have none to give (before 2.8,

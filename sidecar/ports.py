@@ -30,7 +30,8 @@ class Start(NamedTuple):
 
     `metadata` is empty where nothing was committed. `partitions`: how many the source had when it was new to the group;
     0: not known. `earliest`: the log's start, where nothing was committed and `offset` is the log's end by the setting
-    `start`; else -1. `made_anew`: the group's commit is about a former topic of this name, and isn't used.
+    `start`; else -1. `log_start`: the first offset that the source still has. `made_anew`: the group's commit is about
+    a former topic of this name, and isn't used.
     """
 
     offset: int
@@ -39,6 +40,7 @@ class Start(NamedTuple):
     partitions: int = 0
     earliest: int = -1
     made_anew: bool = False
+    log_start: int = 0
 
 
 class Starts(Protocol):

@@ -32,6 +32,8 @@ class Replay:
         self.id = lane
         self.low = start.offset
         self._earliest = start.earliest
+        self._log_start = start.log_start
+        self._is_anew = start.made_anew
         self._topic_id = start.topic_id
         self._partitions = start.partitions
         self._settled_below = start.offset
@@ -67,6 +69,7 @@ class Replay:
         self.met = True
         another = block.topic_id and self._topic_id and block.topic_id != self._topic_id
         if another:
+            self._is_anew = True
             self._former = max(self._former, block.number, block.acknowledged)
         if another or (self._blocks and ledger_offset <= self._blocks[-1][0]):
             return
@@ -94,6 +97,9 @@ class Replay:
 
     def lane(self, now_ms: int, tick_ms: int, ledger_end: int) -> Lane:
         """The lane as it was, as if Redis had all that it acknowledged; else with a loss to be made up for."""
+        if self._is_anew and not self._begun and not self._blocks:
+            # An offset that somebody set, without a word of ours, may have been meant for the former topic.
+            self.low = self._settled_below = self._log_start
         self._number_from_former()
         loss = self._loss()
         if loss is not None:

@@ -96,13 +96,13 @@ class FakeStarts:
         topic_id, log = broker.topic_id(lane.topic), broker.logs[lane.topic][lane.partition]
         if committed is None:
             if self._group.starts_latest and lane in self._group.seen:
-                return Start(log.end, "", topic_id, earliest=log.start)
-            return Start(log.start, "", topic_id)
+                return Start(log.end, "", topic_id, earliest=log.start, log_start=log.start)
+            return Start(log.start, "", topic_id, log_start=log.start)
         offset, metadata = committed
         state = decode_metadata(offset, metadata)
         if state is not None and state.topic_id != topic_id:
-            return Start(log.start, "", topic_id, made_anew=True)
-        return Start(offset, metadata, topic_id)
+            return Start(log.start, "", topic_id, made_anew=True, log_start=log.start)
+        return Start(offset, metadata, topic_id, log_start=log.start)
 
 
 class FakeIntake:

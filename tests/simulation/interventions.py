@@ -9,7 +9,7 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sidecar.block import decode, encode
+from sidecar.block import decode, encode, lane_key
 from sidecar.commit import CommitState, decode_metadata
 from sidecar.ledger import LedgerError, LedgerTopic, LedgerUnavailable
 from sidecar.overflow import OverflowUnavailable
@@ -60,13 +60,13 @@ def set_commits_back(world: World) -> None:
 
 
 def trim_ledger(world: World) -> None:
-    """Retention takes all of the ledger that no commit needs."""
+    """Retention takes all of the ledger that no recovery needs, be it with a commit or without."""
     needed: dict[int, int] = {}
     for lane in world.group.lanes:
         partition, state = LEDGER.partition_of(lane), _state(world, lane)
         place = 0
         if state is not None and state.block_offset >= 0:
-            place = min(state.recovery_pointer, state.rebuild_pointer, state.block_offset)
+            place = min(state.recovery_pointer, state.rebuild_pointer, _needed_without_commit(world, lane))
         needed[partition] = min(place, needed.get(partition, place))
     for partition, place in needed.items():
         log = world.broker.logs[LEDGER.name][partition]
@@ -74,6 +74,24 @@ def trim_ledger(world: World) -> None:
         if until > log.start:
             world.broker.delete_before(LEDGER.name, partition, until)
             world.seen["a ledger trimmed"] += 1
+
+
+def _needed_without_commit(world: World, lane: LaneId) -> int:
+    """The first block with anything that the last one's low watermark doesn't cover."""
+    log = world.broker.logs[LEDGER.name][LEDGER.partition_of(lane)]
+    own = [record for record in log.records if record.key() == lane_key(*lane) and record.offset() not in log.undecided]
+    blocks = [(record.offset(), decode(record.value())) for record in own]
+    if not blocks:
+        return 0
+    low = blocks[-1][1].low
+    return next(
+        (
+            offset
+            for offset, block in blocks
+            if max([*block.settled.offsets, *block.entries.offsets, *block.carried.offsets], default=-1) >= low
+        ),
+        blocks[-1][0],
+    )
 
 
 def damage_ledger(world: World) -> None:

@@ -37,6 +37,7 @@ class Oracle:
         self.dues: dict[Place, int] = {}  # as the last emission says
         self.said: dict[Place, int] = {}  # the table that it names
         self.acts = Acts(self, table_at)
+        self.set_back_ms = 0  # how far clocks were set back at most
         self.ordered = False  # retries come in the order of their keys
         self._latest: dict[tuple[LaneId, bytes], int] = {}  # emitted of a key: the highest offset
         self._serials: dict[bytes, Place] = {}
@@ -207,7 +208,8 @@ class Oracle:
             assert place not in self.settled, f"{place} put to the overflow after it was settled"
             assert place not in self.entries, f"{place} put to the overflow twice"
             self.entries[place] = (due_ms, policy)
-        for held in self._overflow.records[lane]:
+        lost = self._overflow.hw.get(lane, 0) < block.acknowledged  # an older copy, maybe of a former topic
+        for held in () if lost else self._overflow.records[lane]:
             if held.offset in self.open[lane] and held.offset < block.low:
                 assert held.position > block.watermark, f"{lane}: block's W passed unsettled {held.position}"
 

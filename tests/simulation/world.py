@@ -194,10 +194,14 @@ class World:
     def step_clock(self) -> None:
         """The wall clock of one machine is set, or that of the brokers: by which records are early or not."""
         if self.rng.random() < 0.5:
-            self.clock.brokers_ahead_ms = self.rng.choice((0, 1_000, -1_000, -20_000))
+            self._set_brokers_clock(self.rng.choice((0, 1_000, -1_000, -20_000)))
         else:
             self._machines[self.rng.choice(self.replicas).root].ahead_ms = self.rng.choice(WRONG_MS)
         self.seen["clock set"] += 1
+
+    def _set_brokers_clock(self, ahead_ms: int) -> None:
+        self.oracle.set_back_ms += max(self.clock.brokers_ahead_ms - ahead_ms, 0)
+        self.clock.brokers_ahead_ms = ahead_ms
 
     def tidy(self) -> None:
         """Housekeeping comes by."""
@@ -254,7 +258,7 @@ class World:
         self.weather = Weather(delay_max_ms=5)
         self.group.commits_lost = 0.0
         self.broker.short = set()
-        self.clock.brokers_ahead_ms = 0
+        self._set_brokers_clock(0)
         for machine in self._machines.values():
             machine.ahead_ms = 0.0
 

@@ -217,6 +217,17 @@ def test_a_topic_made_anew_numbers_its_changes_on_so_that_what_redis_has_of_the_
     assert without_commit.loss is not None
 
 
+def test_an_offset_that_was_set_for_the_former_topic_is_not_used_for_the_one_made_anew() -> None:
+    former = replace(block(settled(3)), topic_id="former")
+    replay = Replay(LANE, Start(4, "", "new", log_start=1), None, 0)
+    replay.block(0, former)
+    assert replay.lane(0, 1, 9).low == 1
+    known = Replay(LANE, Start(4, "", "new", log_start=1), None, 0)
+    known.block(0, former)
+    known.block(1, replace(block(settled(5)), topic_id="new"))
+    assert known.lane(0, 1, 9).low == 4, "it was set since"
+
+
 def test_runs_say_by_which_table_a_record_was_decided() -> None:
     runs = [(10, 4), (20, 5), (30, NOT_DECIDED)]
     assert [table_version_at(runs, offset) for offset in (9, 10, 19, 20, 29, 30)] == [0, 4, 4, 5, 5, 0]
