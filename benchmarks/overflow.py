@@ -27,6 +27,7 @@ from rich.table import Table
 
 from sidecar.embedded.valkey import EmbeddedValkey
 from sidecar.overflow import Change
+from sidecar.overflow_layout import LaneKeys
 from sidecar.overflow_redis import RedisOverflow, open_overflow
 from sidecar.record import OFFSET_MAX, Held, LaneId, Position
 
@@ -167,8 +168,8 @@ class Bench:
         assert seen == count, f"{seen} of {count} records came back"
         while self.overflow.tidy(LANE, Position(end_ms + 2 * HOUR_MS, 0), NOW_MS):
             pass
-        left = self.client.keys()
-        assert left == [b"{bench:reminders:0}:hw"], left
+        left = {key.decode() for key in self.client.scan_iter()}
+        assert left == set(LaneKeys("bench", LANE).fixed), left
         return Row(f"promote, {name}", watch, seen, 0, self.slow())
 
     def slow(self) -> int:

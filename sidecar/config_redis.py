@@ -30,6 +30,13 @@ class RedisSettings(Section):
     key_password: SecretStr = Field(
         default=SecretStr(""), description="Password of that key; better given by redis.key_password_file"
     )
+    allow_eviction: bool = Field(
+        default=False,
+        description=(
+            "Start although Redis throws held records away when it is full (maxmemory-policy allkeys-*); what it has"
+            " thrown away is rebuilt from Kafka, late"
+        ),
+    )
     rebuild_rate: int = Field(
         default=100_000, ge=0, le=10_000_000,
         description="Records per second that are written back after Redis lost them, 0 to 10,000,000; 0: no limit",

@@ -29,7 +29,7 @@ def inspect_redis(settings: Settings, wall_ms: Callable[[], int]) -> Iterator[Fi
         try:
             skew_ms = _skew_ms(client, wall_ms)
             servers = server_information(client)
-            problems = inspect(client)
+            problems = inspect(client, redis.allow_eviction)
         finally:
             client.close()
     except (OverflowUnavailable, RedisError, OSError, ValueError) as error:

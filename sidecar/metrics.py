@@ -98,6 +98,16 @@ class Recorder:
             registry=self.registry,
         )
         self._persistent.set(1)  # not known yet: no alarm
+        self._evicting = Gauge(
+            PREFIX + "redis_evicting",
+            "1 while Redis throws held records away when it is full, and redis.allow_eviction doesn't allow it",
+            registry=self.registry,
+        )
+        self._evicted = Counter(
+            PREFIX + "redis_evicted_keys",
+            "Keys that Redis has evicted since this process was started, of tickover or of anybody else",
+            registry=self.registry,
+        )
 
     def observe(self, command: str, seconds: float) -> None:
         """One call of the overflow took so long."""
@@ -129,10 +139,14 @@ class Recorder:
         """So many spans were exported, refused or dropped."""
         self._spans.labels(outcome).inc(count)
 
-    def set_redis(self, memory_ratio: float, is_persistent: bool) -> None:
-        """Used memory of the Redis that is nearest to its limit (0..1), and whether all survive a restart."""
+    def set_redis(self, memory_ratio: float, is_persistent: bool, is_evicting: bool, evicted_keys: int) -> None:
+        """Used memory of the Redis that is nearest to its limit (0..1), whether all survive a restart, whether one may
+        evict what is held against the settings, and how many keys were evicted since the last time.
+        """
         self._memory.set(memory_ratio)
         self._persistent.set(is_persistent)
+        self._evicting.set(is_evicting)
+        self._evicted.inc(evicted_keys)
 
 
 class Exposition:

@@ -73,13 +73,16 @@ class Overflow(Protocol):
     """Called from one worker thread, never from the engine's. All raise OverflowUnavailable."""
 
     def watermark(self, lane: LaneId) -> int:
-        """The number of the last change block applied, 0 when there is none."""
+        """The number of the last change block applied, 0 when there is none.
+
+        Raises OverflowLoss when something is missing although the number is there.
+        """
 
     def apply(self, changes: Sequence[Change], now_ms: int) -> None:
         """Write change blocks, in order per lane; those already written are passed over.
 
-        Raises OverflowFull, and OverflowLoss when the block before one of these is missing. Others may be
-        written.
+        Raises OverflowFull, and OverflowLoss when the block before one of these is missing, or something that was
+        written. Others may be written.
         """
 
     def promote(self, lane: LaneId, after: Position, until: Position, records_max: int, acknowledged: int) -> Promotion:
@@ -88,18 +91,18 @@ class Overflow(Protocol):
 
         The promotion's cursor says how far it came; it is `until` when all were read, and it may stop short
         of it with fewer than `records_max` records. Raises OverflowLoss when a block up to `acknowledged`
-        is missing.
+        is missing, or something that was written.
         """
 
     def find(self, lane: LaneId, ids: Sequence[str], after: Position, acknowledged: int) -> Mapping[str, Held]:
         """The latest record of each id, where it is behind `after` and not struck out; it may be settled all the same.
 
-        Raises OverflowLoss when a block up to `acknowledged` is missing.
+        Raises OverflowLoss when a block up to `acknowledged` is missing, or something that was written.
         """
 
     def tidy(self, lane: LaneId, settled: Position, now_ms: int) -> int:
-        """Remove slots wholly at or before `settled`, move slots that come near to the finer level: a
-        bounded step.
+        """Remove slots wholly at or before `settled`, look whether some others are whole, move slots that come near
+        to the finer level: a bounded step.
 
         Returns how many chunks are known to be waiting for the next step, 0 when there is nothing more to do.
         Raises OverflowFull, OverflowLoss.

@@ -5,17 +5,18 @@ from itertools import chain, pairwise
 from typing import Any, Final
 
 from sidecar.chunk import ChunkCodec
-from sidecar.overflow_layout import COARSE, DUE_MAX_MS, FINE, Header, Level
+from sidecar.overflow_layout import COARSE, DUE_MAX_MS, FINE, LEVELS, Header, Level
 from sidecar.overflow_link import Call, Link
 from sidecar.overflow_packing import cascaded_until_ms, packed
 from sidecar.overflow_reader import HEADERS_PER_PAGE, GoneError, LaneReader
 from sidecar.overflow_scripts import ADD, REMOVE, UNLINK
 from sidecar.overflow_window import in_order, pages
-from sidecar.record import OFFSET_MAX, Held, Position
+from sidecar.record import OFFSET_MAX, Held, LaneId, Position
 
 CASCADE_RECORDS_MAX: Final = 16_384  # per step
 CASCADE_BYTES_MAX: Final = 16 * 1024 * 1024
 ADD_CHUNKS_MAX: Final = 16
+LEFTOVER_SLOTS_MAX: Final = 100  # per step
 
 _END: Final = Position(DUE_MAX_MS, OFFSET_MAX)
 
@@ -33,9 +34,32 @@ def unlink(link: Link, reader: LaneReader, level: Level, settled: Position) -> i
         headers = headers[:-1]
     else:
         ends.append(headers[-1])
-    keys = [reader.keys.level(level), *(reader.keys.slot(header) for header in ends)]
-    link.run(UNLINK, keys, [header.member for header in headers])
+    keys = [reader.keys.level(level), *map(reader.keys.slot, ends)]
+    starts = [level.start_ms(header.first.due_ms) for header in ends]
+    link.run(UNLINK, keys, [level.slot_ms, *starts, *(header.member for header in headers)])
     return int(more)
+
+
+class Leftovers:
+    """Removes settled slots by their names. One for all lanes; where it came to in each is its own memory.
+
+    A level that has gone (`overflow_layout.py`) leaves the content of its slots. What a rebuild doesn't write to again
+    has no header then, and would stay for ever.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[LaneId, Level], int] = {}  # start of the next slot, ms
+
+    def step(self, link: Link, reader: LaneReader, lane: LaneId, settled: Position) -> None:
+        """Remove the slots that W has passed since the last step, the latest of them, if no header is left of them."""
+        for level in LEVELS:
+            end_ms = level.start_ms(max(settled.due_ms, 0))
+            place_ms = self._places.get((lane, level), 0)
+            starts_ms = range(max(place_ms, end_ms - LEFTOVER_SLOTS_MAX * level.slot_ms), end_ms, level.slot_ms)
+            if starts_ms:
+                slots = [reader.keys.slot_at(level, start_ms) for start_ms in starts_ms]
+                link.run(UNLINK, [reader.keys.level(level), *slots], [level.slot_ms, *starts_ms])
+                self._places[lane, level] = end_ms
 
 
 def cascade(link: Link, codec: ChunkCodec, reader: LaneReader, settled: Position, now_ms: int) -> int:

@@ -18,7 +18,8 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from sidecar.held_overflow import HeldOverflow
 from sidecar.jobs.reader import ANSWER_S, READER, LogUnavailable
-from sidecar.overflow_layout import lane_of_hw, pattern_of_hw
+from sidecar.overflow import OverflowLoss
+from sidecar.overflow_layout import lane_of, pattern_of_hw, pattern_of_levels
 from sidecar.overflow_link import Client, failures
 from sidecar.record import LaneId, Position
 
@@ -42,10 +43,19 @@ def ledger_ends(client: Mapping[str, Any], topic: str) -> dict[str, int]:
 
 
 def lanes_in(client: Client, group: str) -> list[LaneId]:
-    """Every lane of the group of which Redis has anything. Raises OverflowUnavailable."""
-    with failures():
-        keys = client.scan_iter(match=pattern_of_hw(group), count=KEYS_PER_SCAN)
-        return sorted({lane_of_hw(key) for key in keys})
+    """Every lane of the group of which Redis has anything. Raises OverflowUnavailable, and OverflowLoss where what
+    counts a lane's blocks has gone.
+    """
+
+    def found(pattern: str) -> set[LaneId]:
+        with failures():
+            return set(map(lane_of, client.scan_iter(match=pattern, count=KEYS_PER_SCAN)))
+
+    kept = found(pattern_of_levels(group))  # first: a lane that comes meanwhile is no loss
+    lanes = found(pattern_of_hw(group))
+    for lane in sorted(kept - lanes):
+        raise OverflowLoss(lane, 0, "the number of its change blocks has gone")
+    return sorted(lanes)
 
 
 def exported(

@@ -26,8 +26,9 @@ def find(link: Link, reader: LaneReader, ids: Sequence[str], after: Position = E
     for start in range(0, len(ids), FIND_MAX):
         some = ids[start : start + FIND_MAX]
         shards, fields = zip(*map(reader.keys.indexed, some), strict=True)
-        hw, places = link.run(FIND, [reader.keys.hw, reader.keys.struck, *shards], fields)
-        reader.check(hw)
+        keys = [*reader.keys.fixed, *shards]
+        hw, places = link.run(FIND, keys, fields)
+        reader.check(hw, keys)
         for message_id, place in zip(some, places, strict=True):
             # An id used again and again points at what was settled long ago: that isn't worth reading.
             if place is not None and read_place(place) > after:

@@ -12,6 +12,9 @@ from sidecar.overflow_layout import SERVER_VERSION_MIN
 from sidecar.overflow_link import Client, failures
 
 HOST_MEMORY_SHARE_MAX: Final = 0.6
+POLICY: Final = "maxmemory_policy"  # as INFO names it
+NO_EVICTION: Final = "noeviction"
+VOLATILE: Final = "volatile-"  # policies for keys with an expiry alone
 
 Facts = Mapping[str, Any]
 
@@ -24,11 +27,11 @@ class RedisFinding(NamedTuple):
     fix: str
 
 
-def inspect(client: Client) -> list[RedisFinding]:
+def inspect(client: Client, allow_eviction: bool = False) -> list[RedisFinding]:
     """Findings of all primaries, worst first; none when all is well. Raises OverflowUnavailable."""
     found: dict[RedisFinding, None] = {}
     for information in server_information(client):
-        found.update(dict.fromkeys(_judge(information)))
+        found.update(dict.fromkeys(_judge(information, allow_eviction)))
     return sorted(found, key=lambda finding: finding.severity is not Severity.ERROR)
 
 
@@ -37,21 +40,36 @@ class RedisState(NamedTuple):
 
     memory_ratio: float  # used of allowed memory, 0 where there is no limit
     is_persistent: bool  # every primary writes an append-only file or snapshots; true where it does not tell
+    evicting: str = ""  # the policy by which a primary throws held records away when it is full; "": none does
+    evicted_keys: int = 0  # of anybody, by all primaries since they were started
 
 
 def state(client: Client) -> RedisState:
     """How Redis is now. Raises OverflowUnavailable."""
     ratios = [0.0]
     is_persistent = True
+    evicting, evicted_keys = "", 0
     for information in server_information(client):
         if allowed := _number(information, "maxmemory"):
             ratios.append(_number(information, "used_memory") / allowed)
         is_persistent &= bool(_number(information, "aof_enabled")) or information["save"] != ""
-    return RedisState(max(ratios), is_persistent)
+        evicting = evicting or evicting_policy(information)
+        evicted_keys += _number(information, "evicted_keys")
+    return RedisState(max(ratios), is_persistent, evicting, evicted_keys)
+
+
+def evicting_policy(information: Facts) -> str:
+    """The policy by which this server throws held records away when it is full; "" where it doesn't, or doesn't tell.
+
+    Nothing that is held has an expiry, so a policy for keys with one leaves it alone.
+    """
+    policy = str(information.get(POLICY) or NO_EVICTION)
+    is_limited = information.get("maxmemory") is None or _number(information, "maxmemory") > 0
+    return policy if is_limited and policy != NO_EVICTION and not policy.startswith(VOLATILE) else ""
 
 
 def server_information(client: Client) -> list[Facts]:
-    """INFO of each primary, with the `save` setting where the server tells it."""
+    """INFO of each primary, with the settings `save` and `maxmemory-policy` where the server tells them."""
     with failures():
         if not isinstance(client, RedisCluster):
             return [_of_server(client)]
@@ -61,24 +79,27 @@ def server_information(client: Client) -> list[Facts]:
 
 def _of_server(server: Client) -> Facts:
     information: dict[str, Any] = dict(server.info())
-    try:
-        information["save"] = server.config_get("save").get("save", "")
-    except ResponseError:  # managed servers hide CONFIG
-        information["save"] = None
+    information["save"] = _setting(server, "save")
+    if POLICY not in information:
+        information[POLICY] = _setting(server, "maxmemory-policy")
     return information
 
 
-def _judge(information: Facts) -> Iterator[RedisFinding]:
+def _setting(server: Client, name: str) -> str | None:
+    try:
+        return str(server.config_get(name).get(name, ""))
+    except ResponseError:  # managed servers hide CONFIG
+        return None
+
+
+def _judge(information: Facts, allow_eviction: bool) -> Iterator[RedisFinding]:
     version = str(information.get("redis_version", "0"))  # Valkey says here which Redis it is compatible with
     numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
     if numbers < SERVER_VERSION_MIN:
         yield RedisFinding(
             Severity.ERROR, f"Redis {version} is too old", "use Redis 6.2 or newer, or Valkey 7.2 or newer"
         )
-    policy = information.get("maxmemory_policy", "noeviction")
-    if policy != "noeviction":
-        message = f"maxmemory-policy is {policy}: short of memory, Redis throws held records away"
-        yield RedisFinding(Severity.ERROR, message, "CONFIG SET maxmemory-policy noeviction")
+    yield from _judge_eviction(information, allow_eviction)
     if not _number(information, "aof_enabled") and not information["save"]:
         if information["save"] is None:
             message = "no append-only file, and whether there are snapshots is not told"
@@ -87,6 +108,27 @@ def _judge(information: Facts) -> Iterator[RedisFinding]:
         fix = "CONFIG SET appendonly yes, CONFIG SET appendfsync always"
         yield RedisFinding(Severity.WARNING, message, fix)
     yield from _judge_memory(information)
+
+
+def _judge_eviction(information: Facts, allow_eviction: bool) -> Iterator[RedisFinding]:
+    policy, severity, consequence = information.get(POLICY), Severity.WARNING, ""
+    if not policy:
+        yield RedisFinding(
+            severity, "whether Redis throws keys away when it is full is not told", "set maxmemory-policy noeviction"
+        )
+        return
+    if policy == NO_EVICTION:
+        return
+    if evicting_policy(information):
+        severity = Severity.WARNING if allow_eviction else Severity.ERROR
+        consequence = "short of memory, Redis throws held records away"
+    elif str(policy).startswith(VOLATILE):
+        consequence = "short of memory, Redis throws answers kept by Idempotency-Key away"
+    else:
+        consequence = "with maxmemory set, Redis would throw held records away"
+    yield RedisFinding(
+        severity, f"maxmemory-policy is {policy}: {consequence}", f"CONFIG SET maxmemory-policy {NO_EVICTION}"
+    )
 
 
 def _judge_memory(information: Facts) -> Iterator[RedisFinding]:

@@ -3,7 +3,8 @@
 Keys, per source partition (lane); the braces make one Cluster hash slot of them, so that a script may touch
 all:
 
-    {group:topic:p}:hw        string  number of the last change block applied: the loss detector
+    {group:topic:p}:hw        string  number of the last change block applied: the loss detector; `+` before it says
+                                      that b, a and x have their end members
     {group:topic:p}:b         ZSET    headers of the chunks of level b (slots of 1 h) by earliest due, ms
     {group:topic:p}:a         ZSET    headers of the chunks of level a (slots of 60 s) by earliest due, ms
     {group:topic:p}:b:<slot>  HASH    header -> blob (`chunk.py`) of one slot's chunks; slot = due // size
@@ -32,6 +33,26 @@ sort by first position:
 A chunk lies in one slot, so every chunk with records after a position C has its score in [start of the slot
 that holds C, ...): that is how a range is found with one ordered read per level.
 
+A server may lose a key and keep the others: by eviction, an operator's DEL, an expiry that somebody set. So each key
+that would be missed without a trace has something in it that stays as long as the key does, and something elsewhere
+that says so:
+
+    key      has                                      what says so             looked at
+    b, a, x  END_MEMBER, behind all that is due       `+` in hw                by every script that reads or writes
+                                                                               blocks, and by the question for hw, each
+                                                                               second
+    i:<n>    a field END_FIELD                        a member `i:<n>` of x,   by FIND, and by SHARDS at each tidying
+                                                      behind all that is due
+    b:<slot> blobs                                    its headers              by READ, and by SLOTS and PRESENT, some
+    a:<slot>                                                                   slots at each tidying
+    hw                                                what was acknowledged
+
+A script writes these together with what it writes first; nothing but CLEAR and CLEAR_ALL takes them away, while hw is
+gone. Members that are never taken away need no counting, so who repeats a script, a process that has lost its lane,
+and a version that knows nothing of them change nothing about it. Such a version takes END_MEMBER for a chunk that is
+due long after all it asks for, and writes hw without `+`: then nothing is missed until the next writing, or tidying,
+gives the keys their end members again.
+
 What keeps a reader right without a lock:
 * header and blob come in one script and go in one script: there is never one without the other. A header
   whose blob is missing has therefore gone in the meantime (read again) or, if the header is still there,
@@ -39,7 +60,7 @@ What keeps a reader right without a lock:
 * cascade writes the fine copies first and removes the coarse ones after that was acknowledged; readers list
   coarse before fine. So every record is seen at least once, and copies of one offset are dropped.
 * all scripts are idempotent under blind replay, and harmless from a process that has lost its lane. No script adds
-  and unlinks: out of memory must not stop removal.
+  and unlinks: out of memory must not stop removal. (A rebuild's unlinks blobs that no header leads to any more.)
 * hw = n says that everything of blocks 1 to n that is still held is here, and is raised only by the script that
   writes it. So whatever the server forgets (all, its last writes, everything since an older copy), hw says how much
   is left. What removes copies of what is held (REMOVE) sees to it itself that others are there.
@@ -65,6 +86,10 @@ SERVER_VERSION_MIN: Final = (6, 2)
 INDEX_SHARDS: Final = 64  # one hash of a million fields would stall the server when it grows
 
 _HEADER: Final = struct.Struct(">QQQQQHIIBQ")
+END_SCORE: Final = 1 << 62  # a double has it exactly, and no record is due so late
+# A header of no rows: what an older version sees, reads and passes over.
+END_MEMBER: Final = _HEADER.pack(END_SCORE, 0, END_SCORE, 0, 0, 0, 0, 0, FORMAT, 0)
+END_FIELD: Final = "end"  # other fields have 8 bytes
 _FORMAT_AT: Final = 50  # the format's place in a header of any format, also of those to come
 _PLACE: Final = struct.Struct(">QQ")
 _WORD: Final = struct.Struct(">Q")
@@ -76,14 +101,15 @@ class Level(NamedTuple):
 
     name: str
     slot_ms: int
+    place: int  # of its key in `LaneKeys.fixed`, from 1 on: as scripts count
 
     def start_ms(self, due_ms: int) -> int:
         """Where the slot begins that holds this due time."""
         return due_ms - due_ms % self.slot_ms
 
 
-COARSE: Final = Level("b", 3_600_000)
-FINE: Final = Level("a", 60_000)
+COARSE: Final = Level("b", 3_600_000, 2)
+FINE: Final = Level("a", 60_000, 3)
 LEVELS: Final = (COARSE, FINE)  # in the order of reading
 
 
@@ -136,13 +162,14 @@ def read_header(member: bytes, level: Level) -> Header:
 class LaneKeys:
     """The keys of one lane."""
 
-    __slots__ = ("hw", "struck", "tag")
+    __slots__ = ("fixed", "hw", "struck", "tag")
 
     def __init__(self, group: str, lane: LaneId) -> None:
         # A brace in the group's name would end the hash tag early and scatter the lane over the Cluster.
         self.tag = f"{{{group.translate(_QUOTED)}:{lane.topic}:{lane.partition}}}"
         self.hw = f"{self.tag}:hw"
         self.struck = f"{self.tag}:x"
+        self.fixed = (self.hw, self.level(COARSE), self.level(FINE), self.struck)  # as most scripts have them first
 
     def level(self, level: Level) -> str:
         return f"{self.tag}:{level.name}"
@@ -150,8 +177,16 @@ class LaneKeys:
     def slot(self, header: Header) -> str:
         return f"{self.tag}:{header.level.name}:{header.slot}"
 
+    def slot_at(self, level: Level, start_ms: int) -> str:
+        """The slot that begins then."""
+        return f"{self.tag}:{level.name}:{start_ms // level.slot_ms}"
+
     def index(self, shard: int) -> str:
         return f"{self.tag}:i:{shard}"
+
+    def shards(self) -> list[str]:
+        """All of the index."""
+        return list(map(self.index, range(INDEX_SHARDS)))
 
     def indexed(self, message_id: str) -> tuple[str, bytes]:
         """Key and field of an id."""
@@ -165,9 +200,14 @@ def pattern_of_hw(group: str) -> str:
     return f"{{{group.translate(_QUOTED)}:*:hw"
 
 
-def lane_of_hw(key: bytes) -> LaneId:
-    """The lane whose `hw` this is; neither a topic nor a group has a colon in its name."""
-    _, topic, partition = key.decode().removesuffix("}:hw").split(":")
+def pattern_of_levels(group: str) -> str:
+    """A pattern that the keys `a` and `b` of all lanes of a group match."""
+    return pattern_of_hw(group).replace("hw", "[ab]")
+
+
+def lane_of(key: bytes) -> LaneId:
+    """The lane whose key this is; neither a topic nor a group has a colon in its name."""
+    _, topic, partition, _ = key.decode().replace("}", "").split(":")
     return LaneId(topic, int(partition))
 
 

@@ -21,6 +21,7 @@ from sidecar.overflow_window import Read
 from sidecar.record import Held, LaneId, Position
 
 HEADERS_PER_PAGE: Final = 1_000
+NO_NUMBER: Final = -1  # what scripts return as hw when it isn't there
 STRUCK_PER_COMMAND: Final = 2_000
 
 
@@ -76,8 +77,13 @@ class LaneReader:
 
     def page(self, level: Level, low: str, high: str, last: bytes) -> list[Header]:
         """The next headers of a level by (score, header), behind `last`."""
-        hw, members = self._link.run(LIST, [self.keys.hw, self.keys.level(level)], [low, high, HEADERS_PER_PAGE, last])
-        self.check(hw)
+        keys = self.keys.fixed
+        hw, members = self._link.run(LIST, keys, [level.place, low, high, HEADERS_PER_PAGE, last])
+        self.check(hw, keys)
+        return self.headers(members, level)
+
+    def headers(self, members: Sequence[bytes], level: Level) -> list[Header]:
+        """What these members say. Raises OverflowLoss where one is damaged."""
         try:
             return [read_header(member, level) for member in members]
         except HeaderFormatError as error:
@@ -87,11 +93,11 @@ class LaneReader:
         """Reads chunks, leaving out what is at or before `after` and what is struck out."""
 
         def read(headers: Sequence[Header], limit: Position) -> Iterator[list[Held]]:
-            keys = [self.keys.hw, self.keys.struck, *map(self.keys.slot, headers)]
+            keys = [*self.keys.fixed, *map(self.keys.slot, headers)]
             first = min(header.first.due_ms for header in headers)
             last = max(header.last.due_ms for header in headers)
             hw, blobs, struck = self._link.run(READ, keys, [first, last, *(header.member for header in headers)])
-            self.check(hw)
+            self.check(hw, keys)
             for header, data in zip(headers, blobs, strict=True):
                 if data is None:
                     self._explain_missing(header)
@@ -118,9 +124,9 @@ class LaneReader:
             raise GoneError
         raise OverflowLoss(self._lane, 0, f"a chunk of {header.rows} records has a header but no content")
 
-    def check(self, hw: int) -> None:
-        """Raises OverflowLoss when this is less than was acknowledged."""
-        check_whole(self._lane, hw, self._acknowledged)
+    def check(self, hw: int, keys: Sequence[str]) -> None:
+        """Raises OverflowLoss when this is less than was acknowledged, or says that a key of the script has gone."""
+        check_whole(self._lane, hw, keys, self._acknowledged)
         if self.hw < 0:
             self.hw = hw
 
@@ -129,8 +135,10 @@ def _scores(key: str, members: Sequence[bytes], client: Client) -> Any:
     return client.zmscore(key, members)
 
 
-def check_whole(lane: LaneId, hw: int, acknowledged: int) -> None:
-    """Raises OverflowLoss when Redis has fewer change blocks than it acknowledged."""
+def check_whole(lane: LaneId, hw: int, keys: Sequence[str], acknowledged: int) -> None:
+    """Raises OverflowLoss when Redis has fewer change blocks than it acknowledged, or lacks one of a script's keys."""
+    if hw < 0:
+        raise OverflowLoss(lane, 0, f"the key {keys[-hw - 1]} has gone: evicted, deleted or expired")
     if hw < acknowledged:
         detail = f"blocks up to {acknowledged} were acknowledged, only those up to {hw} are there"
         raise OverflowLoss(lane, hw, detail)

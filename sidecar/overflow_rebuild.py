@@ -14,7 +14,6 @@ from typing import Final
 from sidecar.overflow import OverflowLoss, Promotion, Redo
 from sidecar.overflow_layout import (
     DUE_MAX_MS,
-    INDEX_SHARDS,
     LEVELS,
     HeaderFormatError,
     LaneKeys,
@@ -23,8 +22,9 @@ from sidecar.overflow_layout import (
 )
 from sidecar.overflow_link import Client, Link
 from sidecar.overflow_packing import batched
+from sidecar.overflow_reader import check_whole
 from sidecar.overflow_redis import RedisOverflow
-from sidecar.overflow_scripts import CLEAR, CLEAR_ALL, LIST, REDO
+from sidecar.overflow_scripts import CLEAR, CLEAR_ALL, LIST, NUMBER, REDO
 from sidecar.record import OFFSET_MAX, LaneId, Position
 
 CLEAR_PER_STEP_MAX: Final = 500  # chunks: one script of some milliseconds
@@ -43,9 +43,7 @@ class RedisRebuild:
 
     def place(self, lane: LaneId) -> int:
         """See `RebuildStore.place`."""
-        keys = LaneKeys(self._group, lane)
-        hw = self._link.do(lambda client: client.get(keys.hw))
-        return GONE if hw is None else int(hw)
+        return max(int(self._link.run(NUMBER, LaneKeys(self._group, lane).fixed, [])), GONE)
 
     def reset(self, lane: LaneId, begin: bool) -> bool:
         """See `RebuildStore.reset`."""
@@ -53,11 +51,12 @@ class RedisRebuild:
         if begin:
             self._link.do(lambda client: client.delete(keys.hw))
         for level in LEVELS:
-            _, members = self._link.run(LIST, [keys.hw, keys.level(level)], ["-inf", "+inf", CLEAR_PER_STEP_MAX, b""])
+            arguments = [level.place, "-inf", "+inf", CLEAR_PER_STEP_MAX, b""]
+            _, members = self._link.run(LIST, keys.fixed, arguments)
             if members:
                 slots = [_slot(keys, member, level) for member in members]
                 return bool(self._link.run(CLEAR, [keys.hw, keys.level(level), *slots], members))
-        self._link.run(CLEAR_ALL, [keys.hw, keys.struck, *map(keys.index, range(INDEX_SHARDS))], [])
+        self._link.run(CLEAR_ALL, [keys.hw, keys.struck, *keys.shards()], [])
         return False
 
     def redo(self, lane: LaneId, redos: Sequence[Redo], now_ms: int) -> None:
@@ -70,6 +69,7 @@ class RedisRebuild:
             keys, rest = self._overflow.write_arguments(lane, records, struck, now_ms)
             calls.append((REDO, keys, [batch[0].before, batch[-1].last, *rest]))
         for (first, *_), hw in zip(batches, self._link.run_all(calls) if calls else (), strict=True):
+            check_whole(lane, hw, LaneKeys(self._group, lane).fixed, 0)
             if hw < first.before:
                 raise OverflowLoss(lane, max(hw, 0), f"blocks up to {first.before} were there, and now up to {hw}")
 

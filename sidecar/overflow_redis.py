@@ -12,11 +12,10 @@ from typing import Any, Final
 
 from sidecar.chunk import ChunkCodec
 from sidecar.overflow import Change, OverflowLoss, OverflowUnavailable, Promotion
-from sidecar.overflow_cascade import cascade, unlink
+from sidecar.overflow_cascade import Leftovers, cascade, unlink
 from sidecar.overflow_index import Sweep, find
 from sidecar.overflow_inspection import RedisFinding, RedisState, inspect, state
 from sidecar.overflow_layout import (
-    COARSE,
     DUE_MAX_MS,
     FINE,
     LEVELS,
@@ -27,8 +26,9 @@ from sidecar.overflow_layout import (
 )
 from sidecar.overflow_link import Call, Client, Link, connect
 from sidecar.overflow_packing import batched, by_position, chunks_of
-from sidecar.overflow_reader import GoneError, LaneReader, check_whole
-from sidecar.overflow_scripts import APPLY
+from sidecar.overflow_presence import Presence
+from sidecar.overflow_reader import NO_NUMBER, GoneError, LaneReader, check_whole
+from sidecar.overflow_scripts import APPLY, NUMBER
 from sidecar.overflow_window import BLOBS_PER_PAGE_MAX, Bounds, ReadAhead, earliest, just_before, pages
 from sidecar.record import OFFSET_MAX, Held, LaneId, Position, Struck, held_id
 
@@ -52,6 +52,8 @@ class RedisOverflow:
         self._codec = ChunkCodec(places_only=places_only)
         self._read_aheads: OrderedDict[LaneId, ReadAhead] = OrderedDict()
         self._sweep = Sweep()
+        self._leftovers = Leftovers()
+        self._presence = Presence()
 
     @property
     def client(self) -> Client:
@@ -63,18 +65,22 @@ class RedisOverflow:
         self._read_aheads.clear()
         self._link.close()
 
-    def inspect(self) -> list[RedisFinding]:
+    def inspect(self, allow_eviction: bool = False) -> list[RedisFinding]:
         """What should be mended about this Redis; none when all is well. From any thread."""
-        return inspect(self.client)
+        return inspect(self.client, allow_eviction)
 
     def state(self) -> RedisState:
-        """Memory and persistence now. From any thread."""
+        """Memory, persistence and eviction now. From any thread."""
         return state(self.client)
 
     def watermark(self, lane: LaneId) -> int:
         """See `Overflow.watermark`."""
-        keys = LaneKeys(self.group, lane)
-        return int(self._link.do(lambda client: client.get(keys.hw)) or 0)
+        keys = LaneKeys(self.group, lane).fixed
+        hw = self._link.run(NUMBER, keys, [])
+        if hw == NO_NUMBER:
+            return 0
+        check_whole(lane, hw, keys, 0)
+        return int(hw)
 
     # --- apply --------------------------------------------------------------------------------------------
 
@@ -93,6 +99,9 @@ class RedisOverflow:
     def _unwritten(self, batch: Sequence[Change], hw: int, behind: bool) -> Sequence[Change]:
         """What is still to be written of a batch that met this `hw`; `behind` one that is to be written again."""
         lane, first = batch[0].lane, batch[0].number
+        if hw < 0:
+            self._read_aheads.pop(lane, None)
+            check_whole(lane, hw, LaneKeys(self.group, lane).fixed, 0)
         if hw < first - 1 and not behind:
             self._read_aheads.pop(lane, None)
             detail = f"block {first} comes next, but only those up to {hw} are there"
@@ -113,7 +122,7 @@ class RedisOverflow:
     ) -> tuple[list[str], list[Any]]:
         """Keys, and arguments but for the first two, as APPLY and REDO take them."""
         keys = LaneKeys(self.group, lane)
-        keys_used = {keys.hw: 1, keys.level(COARSE): 2, keys.level(FINE): 3, keys.struck: 4}
+        keys_used = {key: place for place, key in enumerate(keys.fixed, start=1)}
         arguments: list[Any] = []
         index: list[Any] = []
         strikes: list[Any] = []
@@ -122,8 +131,7 @@ class RedisOverflow:
             return keys_used.setdefault(key, len(keys_used) + 1)
 
         for header, data in chunks_of(self._codec, by_position(records), now_ms):
-            level = keys_used[keys.level(header.level)]
-            arguments += (level, number(keys.slot(header)), header.first.due_ms, header.member, data)
+            arguments += (header.level.place, number(keys.slot(header)), header.first.due_ms, header.member, data)
         for held in records:
             if held.trailer and (message_id := held_id(held)) is not None:
                 shard, field = keys.indexed(message_id)
@@ -167,7 +175,7 @@ class RedisOverflow:
 
     def _is_current(self, lane: LaneId, ahead: ReadAhead, acknowledged: int) -> bool:
         hw = self.watermark(lane)
-        check_whole(lane, hw, acknowledged)
+        check_whole(lane, hw, (), acknowledged)
         return hw == ahead.hw
 
     def _shed(self) -> None:
@@ -233,9 +241,11 @@ class RedisOverflow:
         """See `Overflow.tidy`. Removal first: it needs no memory, and may make room for the rest."""
         reader = LaneReader(self._link, self._codec, LaneKeys(self.group, lane), lane, 0)
         removed = sum(unlink(self._link, reader, level, settled) for level in LEVELS)
+        self._leftovers.step(self._link, reader, lane, settled)
         due_ms = max(settled.due_ms, 0)
         self._link.do(lambda client: client.zremrangebyscore(reader.keys.struck, "-inf", f"({due_ms}"))
         self._sweep.step(self._link, reader.keys, lane, settled)
+        self._presence.step(self._link, reader, lane, settled, now_ms)
         return removed + cascade(self._link, self._codec, reader, settled, now_ms)
 
 

@@ -1,12 +1,51 @@
 """What is done in Redis, one script a piece: every command that changes the overflow, and those that read it.
 
-Slots and shards go in as numbers of keys. `overflow_layout.py` says what lies there.
+Slots and shards go in as numbers of keys. `overflow_layout.py` says what lies there. "The lane's keys" are
+`LaneKeys.fixed`: hw, level b, level a, struck. Where an answer is hw, a number below 0 says that a key has gone though
+it was there: -2 the second of KEYS, -3 the third, and so on.
 """
 
 from typing import Final
 
-_WRITE: Final = """
--- KEYS: hw, level b, level a, struck, slot hashes and shards of the index ...
+from sidecar.overflow_layout import COARSE, DUE_MAX_MS, END_FIELD, END_MEMBER, END_SCORE, FINE
+
+_LAST: Final = "".join(f"\\{byte:03d}" for byte in END_MEMBER)
+_LOOK: Final = f"""
+local last, last_score = '{_LAST}', '{END_SCORE}'
+local number = redis.call('GET', KEYS[1])
+local hw = tonumber(number or '0')
+local has_ends = number and string.sub(number, 1, 1) == '+'
+if has_ends then
+  for i = 2, 4 do
+    if not redis.call('ZSCORE', KEYS[i], last) then hw = -i end
+  end
+end
+"""
+
+_SHARD: Final = f"""
+local field = '{END_FIELD}'
+local function name_of(shard) return string.match(shard, 'i:%d+$') end
+"""
+
+NUMBER: Final = (
+    """
+-- KEYS: the lane's keys
+-- Returns hw, -1 where it isn't there.
+"""
+    + _LOOK
+    + """
+return number and hw or -1
+"""
+)
+
+_ENDS: Final = """
+if not has_ends then
+  for i = 2, 4 do redis.call('ZADD', KEYS[i], last_score, last) end
+end
+"""
+
+_WRITE: Final = f"""
+-- KEYS: the lane's keys, slot hashes and shards of the index ...
 -- ARGV: two numbers; how many arguments chunks, index and strikes take; then
 --   per chunk: indexes of its level and its slot in KEYS, score, header, blob
 --   per id: index of its shard in KEYS, field, place
@@ -17,7 +56,18 @@ for i = 6, chunks, 5 do
   redis.call('HSET', KEYS[tonumber(ARGV[i + 1])], ARGV[i + 3], ARGV[i + 4])
   redis.call('ZADD', KEYS[tonumber(ARGV[i])], ARGV[i + 2], ARGV[i + 3])
 end
-for i = chunks + 1, ids - 1, 3 do redis.call('HSET', KEYS[tonumber(ARGV[i])], ARGV[i + 1], ARGV[i + 2]) end
+local known = {{}}
+for i = chunks + 1, ids - 1, 3 do
+  local shard = KEYS[tonumber(ARGV[i])]
+  if not known[shard] then
+    known[shard] = true
+    if not redis.call('ZSCORE', KEYS[4], name_of(shard)) then
+      redis.call('HSET', shard, field, string.sub(last, 1, 16))
+      redis.call('ZADD', KEYS[4], last_score, name_of(shard))
+    end
+  end
+  redis.call('HSET', shard, ARGV[i + 1], ARGV[i + 2])
+end
 for i = ids, #ARGV, 5 do
   redis.call('ZADD', KEYS[4], ARGV[i], ARGV[i + 1])
   if ARGV[i + 2] ~= '' then
@@ -25,7 +75,8 @@ for i = ids, #ARGV, 5 do
     if redis.call('HGET', shard, ARGV[i + 3]) == ARGV[i + 4] then redis.call('HDEL', shard, ARGV[i + 3]) end
   end
 end
-redis.call('SET', KEYS[1], ARGV[2])
+{_ENDS}
+redis.call('SET', KEYS[1], '+' .. ARGV[2])
 return hw
 """
 
@@ -33,23 +84,107 @@ APPLY: Final = (
     """
 -- KEYS and ARGV: see the writing; the numbers are those of the first and the last block
 -- Returns hw as it was. Writes only when the first block is the next one, and then all blocks.
-local hw = tonumber(redis.call('GET', KEYS[1]) or '0')
+"""
+    + _LOOK
+    + _SHARD
+    + """
 if hw ~= tonumber(ARGV[1]) - 1 then return hw end
 """
     + _WRITE
 )
 
-FIND: Final = """
--- KEYS: hw, struck, the shard of each id    ARGV: fields
+FIND: Final = (
+    """
+-- KEYS: the lane's keys, the shard of each id    ARGV: fields
 -- Returns hw and the places, false where there is none or where it is struck out.
+"""
+    + _LOOK
+    + _SHARD
+    + """
+if hw < 0 then return {hw, {}} end
 local places = {}
 for i = 1, #ARGV do
-  local place = redis.call('HGET', KEYS[i + 2], ARGV[i])
-  if place and redis.call('ZSCORE', KEYS[2], string.sub(place, 9)) then place = false end
+  local shard = KEYS[i + 4]
+  local found = redis.call('HMGET', shard, ARGV[i], field)
+  if not found[2] and redis.call('ZSCORE', KEYS[4], name_of(shard)) then return {-(i + 4), {}} end
+  local place = found[1]
+  if place and redis.call('ZSCORE', KEYS[4], string.sub(place, 9)) then place = false end
   places[i] = place
 end
-return {tonumber(redis.call('GET', KEYS[1]) or '0'), places}
+return {hw, places}
 """
+)
+
+SHARDS: Final = (
+    """
+-- KEYS: the lane's keys, all shards of the index
+-- Returns hw, and 1 where the keys have their end members.
+"""
+    + _LOOK
+    + _SHARD
+    + """
+if hw >= 0 and redis.call('ZCOUNT', KEYS[4], last_score, last_score) > 1 then
+  for i = 5, #KEYS do
+    if redis.call('HEXISTS', KEYS[i], field) == 0 and redis.call('ZSCORE', KEYS[4], name_of(KEYS[i])) then
+      return {-i, 1}
+    end
+  end
+end
+return {hw, has_ends and 1 or 0}
+"""
+)
+
+ENDS: Final = (
+    """
+-- KEYS: the lane's keys
+-- Gives the keys their end members where a version has written hw that knows none.
+"""
+    + _LOOK
+    + """
+if not number or has_ends then return hw end
+"""
+    + _ENDS
+    + """
+redis.call('SET', KEYS[1], '+' .. number)
+return hw
+"""
+)
+
+SLOTS: Final = (
+    """
+-- KEYS: the lane's keys    ARGV: the level's place among them, its slots' size in ms, from when on (ms), how many
+-- Returns hw and the first header of each of the next slots.
+"""
+    + _LOOK
+    + f"""
+if hw < 0 then return {{hw, {{}}}} end
+local level, size, low = KEYS[tonumber(ARGV[1])], tonumber(ARGV[2]), tonumber(ARGV[3])
+local members = {{}}
+while #members < tonumber(ARGV[4]) do
+  local first = redis.call('ZRANGEBYSCORE', level, low, '{DUE_MAX_MS}', 'WITHSCORES', 'LIMIT', 0, 1)
+  if not first[1] then break end
+  members[#members + 1] = first[1]
+  low = first[2] - first[2] % size + size
+end
+return {{hw, members}}
+"""
+)
+
+PRESENT: Final = (
+    """
+-- KEYS: the lane's keys, slot hashes ...    ARGV: the level's place among them, its slots' size in ms, their starts
+-- Returns hw; below 0 where a slot has headers and no hash.
+"""
+    + _LOOK
+    + """
+if hw < 0 or redis.call('EXISTS', unpack(KEYS, 5)) == #KEYS - 4 then return hw end
+for i = 5, #KEYS do
+  local headers = redis.call('ZCOUNT', KEYS[tonumber(ARGV[1])], ARGV[i - 2], ARGV[i - 2] + ARGV[2] - 1)
+  if headers > 0 and redis.call('EXISTS', KEYS[i]) == 0 then return -i end
+end
+return hw
+"""
+)
 
 FORGET: Final = """
 -- KEYS: a shard of the index    ARGV: fields with the places they are to have ...
@@ -59,25 +194,35 @@ end
 return 0
 """
 
-LIST: Final = """
--- KEYS: hw, level    ARGV: lowest score, highest score, count, last header seen or ''
+LIST: Final = (
+    """
+-- KEYS: the lane's keys
+-- ARGV: the level's place among them, lowest score, highest score, count, last header seen or ''
 -- Returns hw and the next headers by (score, header). Where the last one seen is gone, from its score again.
-local hw = tonumber(redis.call('GET', KEYS[1]) or '0')
-local rank = ARGV[4] ~= '' and redis.call('ZRANK', KEYS[2], ARGV[4])
-if rank then
-  local page = redis.call('ZRANGE', KEYS[2], rank + 1, rank + tonumber(ARGV[3]))
-  return {hw, page}
-end
-return {hw, redis.call('ZRANGEBYSCORE', KEYS[2], ARGV[1], ARGV[2], 'LIMIT', 0, ARGV[3])}
 """
+    + _LOOK
+    + """
+if hw < 0 then return {hw, {}} end
+local level = KEYS[tonumber(ARGV[1])]
+local rank = ARGV[5] ~= '' and redis.call('ZRANK', level, ARGV[5])
+if rank then return {hw, redis.call('ZRANGE', level, rank + 1, rank + tonumber(ARGV[4]))} end
+return {hw, redis.call('ZRANGEBYSCORE', level, ARGV[2], ARGV[3], 'LIMIT', 0, ARGV[4])}
+"""
+)
 
-READ: Final = """
--- KEYS: hw, struck, the slot hash of each header    ARGV: first and last due of all, headers
+READ: Final = (
+    """
+-- KEYS: the lane's keys, the slot hash of each header    ARGV: first and last due of all, headers
 -- Returns hw, the blobs, false where there is none, and how many copies due then are struck out.
-local blobs = {}
-for i = 3, #ARGV do blobs[i - 2] = redis.call('HGET', KEYS[i], ARGV[i]) end
-return {tonumber(redis.call('GET', KEYS[1]) or '0'), blobs, redis.call('ZCOUNT', KEYS[2], ARGV[1], ARGV[2])}
 """
+    + _LOOK
+    + """
+if hw < 0 then return {hw, {}, 0} end
+local blobs = {}
+for i = 3, #ARGV do blobs[i - 2] = redis.call('HGET', KEYS[i + 2], ARGV[i]) end
+return {hw, blobs, redis.call('ZCOUNT', KEYS[4], ARGV[1], ARGV[2])}
+"""
+)
 
 ADD: Final = """
 -- KEYS: level, slot hashes ...    ARGV: per chunk: index of its slot in KEYS, score, header, blob
@@ -104,10 +249,13 @@ return count
 """
 
 UNLINK: Final = """
--- KEYS: level, slot hashes that end with these headers ...    ARGV: headers
-if #KEYS > 1 then redis.call('UNLINK', unpack(KEYS, 2)) end
-if #ARGV > 0 then redis.call('ZREM', KEYS[1], unpack(ARGV)) end
-return #ARGV
+-- KEYS: level, slot hashes that end with these headers ...    ARGV: slots' size in ms, start of each slot, headers
+-- A slot stays where somebody has put a chunk into it since these headers were listed: no header without its content.
+if #ARGV > #KEYS then redis.call('ZREM', KEYS[1], unpack(ARGV, #KEYS + 1)) end
+for i = 2, #KEYS do
+  if redis.call('ZCOUNT', KEYS[1], ARGV[i], ARGV[i] + ARGV[1] - 1) == 0 then redis.call('UNLINK', KEYS[i]) end
+end
+return #ARGV - #KEYS
 """
 
 # Rebuilding what the server has lost (`overflow_rebuild.py`). While hw is gone, nothing here counts: it is cleared
@@ -127,9 +275,22 @@ return 1
 REDO: Final = (
     """
 -- KEYS and ARGV: see the writing; the numbers are those of the last block before these and of the last of these
--- Returns hw as it was, -1 when it is gone. Writes only when the blocks before are here and these are not.
-local hw = tonumber(redis.call('GET', KEYS[1]) or '-1')
+-- Returns hw as it was, -1 when it is gone. Writes only when the blocks before are here and these are not. Blobs of a
+-- slot without a header are left of a level that has gone: nobody needs them.
+"""
+    + _LOOK
+    + _SHARD
+    + f"""
+if not number then hw = -1 end
 if hw < tonumber(ARGV[1]) or hw >= tonumber(ARGV[2]) then return hw end
+local sizes = {{[{COARSE.place}] = {COARSE.slot_ms}, [{FINE.place}] = {FINE.slot_ms}}}
+for i = 6, 5 + tonumber(ARGV[3]), 5 do
+  local level, slot, size = tonumber(ARGV[i]), KEYS[tonumber(ARGV[i + 1])], sizes[tonumber(ARGV[i])]
+  local start = ARGV[i + 2] - ARGV[i + 2] % size
+  if redis.call('EXISTS', slot) == 1 and redis.call('ZCOUNT', KEYS[level], start, start + size - 1) == 0 then
+    redis.call('UNLINK', slot)
+  end
+end
 """
     + _WRITE
 )

@@ -285,16 +285,24 @@ class OverflowWorker:
             return
         self._checking = True
 
-        def checked(numbers: list[int]) -> None:
+        def number(lane: Lane) -> int | OverflowLoss:
+            try:
+                return self._overflow.watermark(lane.id)
+            except OverflowLoss as error:  # of this lane: the others are asked all the same
+                return error
+
+        def checked(answers: list[int | OverflowLoss]) -> None:
             self._checking = False
-            for (lane, acknowledged), hw in zip(asked, numbers, strict=True):
-                if hw < acknowledged and not lane.dropped:
-                    note_loss(lane, hw, f"{acknowledged} change blocks were acknowledged, {hw} are there")
+            for (lane, acknowledged), answer in zip(asked, answers, strict=True):
+                if lane.dropped:
+                    continue
+                if isinstance(answer, OverflowLoss):
+                    note_loss(lane, answer.hw, str(answer))
+                elif answer < acknowledged:
+                    note_loss(lane, answer, f"{acknowledged} change blocks were acknowledged, {answer} are there")
 
         def unchecked() -> None:
             self._checking = False
             self._check_at_ms = 0
 
-        self._submit(
-            [], lambda: [self._overflow.watermark(lane.id) for lane, _ in asked], checked, unchecked, writes=False
-        )
+        self._submit([], lambda: [number(lane) for lane, _ in asked], checked, unchecked, writes=False)

@@ -54,7 +54,7 @@ from sidecar.overflow_timing import TimedOverflow
 from sidecar.own_topics import ensure_own_topics
 from sidecar.schedules.assembly import firing_of, limits_of, schedule_store_of
 from sidecar.schedules.firing import Firing
-from sidecar.services import Progress, Services, report_redis, start_services
+from sidecar.services import Progress, RedisWatch, Services, start_services
 from sidecar.sources import Sources
 from sidecar.timekeeper import Timekeeper
 from sidecar.topics import MissingTopicError
@@ -144,7 +144,8 @@ class Process:
         recorder = Recorder()
         overflow = open_overflow(self.services.redis_url, settings.group, settings.redis.client_options())
         self._stack.callback(overflow.close)
-        report_redis(overflow)
+        redis_watch = RedisWatch(overflow, recorder, settings.redis.allow_eviction)
+        redis_watch.start()
         self.store = self._open_policies(client)
         admin = AdminClient(dict(client))
         ledger = ensure_own_topics(admin, settings, self.store.table)
@@ -163,7 +164,7 @@ class Process:
         sources = Sources(settings, admin, self.machinery, lambda: self.store.table, Leftovers(client, settings.group))
         sources.look()
         firing = self._start_api(client, overflow, (recorder, sources, gate))
-        self._start_housekeeping(sources, overflow, recorder, firing)
+        self._start_housekeeping(sources, overflow, recorder, (firing, redis_watch))
         self._stack.callback(engine.stop, 0.0)  # first of all: it settles while the rest is stopped
         gc.collect()
         gc.freeze()
@@ -264,8 +265,9 @@ class Process:
         return LocalLookUp(self.engine.submit, self.machinery.viewer, overflow.client, self.settings.group)
 
     def _start_housekeeping(
-        self, sources: Sources, overflow: RedisOverflow, recorder: Recorder, firing: Firing
+        self, sources: Sources, overflow: RedisOverflow, recorder: Recorder, made: tuple[Firing, RedisWatch]
     ) -> None:
+        firing, redis_watch = made
         publisher, engine, here = self.machinery.publisher, self.engine, self._look_up_here(overflow)
 
         def survey() -> None:
@@ -277,7 +279,7 @@ class Process:
             "survey": Interval(survey, 5),
             "schedules": Interval(firing.step, 1),
             "overflow": Interval(lambda: engine.submit(Engine.tidy).result(ANSWER_S), 10),
-            "redis-state": Interval(lambda: recorder.set_redis(*overflow.state()), 10),
+            "redis-state": Interval(lambda: redis_watch.look(publisher.note_redis), 10),
             "retention": Interval(lambda: recorder.set_short_retentions(sources.check_retention()), 600, at_once=True),
             "memory": Interval(self._collect_garbage, 30),
         }

@@ -12,7 +12,7 @@ from sidecar.block import decode, lane_key
 from sidecar.commit import CommitState, decode_metadata
 from sidecar.lane import Lane
 from sidecar.ledger import LedgerError, LedgerLog, LedgerRecord, LedgerTopic
-from sidecar.overflow import Overflow
+from sidecar.overflow import Overflow, OverflowLoss
 from sidecar.ports import Start, Starts
 from sidecar.record import LaneId
 from sidecar.recovery import Replay
@@ -118,11 +118,19 @@ class RecoveryWorker:
                 "may fire again; raise the ledger's retention.ms above the longest hold",
                 extra={"topic": lane_id.topic, "partition": lane_id.partition, "missing": first - pointer},
             )
-        replay = Replay(lane_id, start, state, self._overflow.watermark(lane_id))
+        replay = Replay(lane_id, start, state, self._number_in_redis(lane_id))
         if changed:
             replay.trust_overflow()
         own_block = state.block_offset if state is not None and state.block_offset >= first else -1
         return _Begun(partition, (first, end), start, state, replay, max(pointer, first), own_block)
+
+    def _number_in_redis(self, lane_id: LaneId) -> int:
+        """How many change blocks Redis has whole; a lane of which keys are missing has none, and is rebuilt."""
+        try:
+            return self._overflow.watermark(lane_id)
+        except OverflowLoss as error:
+            log.error("Redis lost data of a partition", extra={"lane": str(lane_id), "detail": str(error)})
+            return error.hw
 
     def _read(self, begun: Sequence["_Begun"]) -> int:
         """Feed the replays; returns the number of blocks."""

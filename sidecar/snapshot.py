@@ -29,6 +29,7 @@ class Publisher:
     ) -> None:
         self.kafka_problem = ""  # set by the clients' error callbacks
         self.warnings: tuple[str, ...] = ()  # set by housekeeping
+        self._redis_problem = ""
         self._time = time
         self._replica = replica
         self._tally = tally
@@ -39,6 +40,10 @@ class Publisher:
         self.far_due_ms = -1  # and, while no wheel has any, the next of all; set by housekeeping
         self.held_for_ms: Mapping[str, int] = {}  # by topic: how long from now what the overflow has may be held
         self._imbalance = 0
+
+    def note_redis(self, problem: str) -> None:
+        """What is wrong with the server, "" when nothing is. Called by housekeeping."""
+        self._redis_problem = problem
 
     def survey(self) -> int:
         """Count again what is held and when it is next due; returns the imbalance. Called by housekeeping, by mail."""
@@ -106,7 +111,7 @@ class Publisher:
             ledger_imbalance=self._imbalance,
             clock_skew_ms=round(self._time.skew_ahead_ms),
             kafka_problem=self.kafka_problem or self._emitter.problem or self._emitter.settlement.problem,
-            overflow_problem=self._overflow.problem or self._assignment.problem,
+            overflow_problem=self._overflow.problem or self._assignment.problem or self._redis_problem,
             warnings=self._warnings(),
             joined=self._assignment.joined,
         )

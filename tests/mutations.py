@@ -301,8 +301,8 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "a record is settled in the block that writes its change again": Mutant(
         "sealing.py",
-        "    batch = [] if again or crowded else lane.settled[:SETTLED_PER_BLOCK_MAX]",
-        "    batch = [] if crowded else lane.settled[:SETTLED_PER_BLOCK_MAX]",
+        "return _Rows(again, [], [], list(again.records.values()))",
+        "return _Rows(again, lane.settled[:SETTLED_PER_BLOCK_MAX], [], list(again.records.values()))",
         TRANSACTIONS,
     ),
     # --- letting go -----------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from sidecar.held_query import ALL, START, TIME_MAX_MS, Key, LookUpUnavailable, 
 from sidecar.held_view import LaneView
 from sidecar.mailbox import EngineError
 from sidecar.overflow import Change
+from sidecar.overflow_layout import LaneKeys
 from sidecar.overflow_redis import RedisOverflow, open_overflow
 from sidecar.record import ERROR_CLASS, ID, Held, LaneId, Position, Struck, held_id
 from tests.contract.overflow_records import NOW_MS, held
@@ -359,6 +360,24 @@ def test_a_redis_that_has_lost_something_is_no_answer_though_nobody_has_noticed(
     ]
     for question in questions:
         with pytest.raises(LookUpUnavailable, match="were acknowledged"):
+            question()
+
+
+@pytest.mark.parametrize("place", [1, 2, 3], ids=["b", "a", "x"])
+def test_a_partition_that_lacks_a_key_is_no_answer(
+    overflow: RedisOverflow, views: Views, group: Callable[[Views], GroupLookUp], place: int
+) -> None:
+    hold(views, overflow, everything(100))
+    asked = group(views)
+    assert len(asked.page(Query(), START, 500)[0]) == len(places(everything(100)))
+    overflow.client.unlink(LaneKeys(overflow.group, LANES[1]).fixed[place])
+    questions: list[Callable[[], Any]] = [
+        lambda: asked.page(Query(), START, 500),
+        lambda: asked.find("id-30", Query()),
+        lambda: asked.forecast(Query(), NOW_MS + HOUR_MS),
+    ]
+    for question in questions:
+        with pytest.raises(LookUpUnavailable, match="has gone"):
             question()
 
 

@@ -2,8 +2,11 @@
 
 import itertools
 
-from sidecar.overflow import Change
+import pytest
+
+from sidecar.overflow import Change, OverflowLoss
 from sidecar.overflow_export import exported, lanes_in
+from sidecar.overflow_layout import LaneKeys
 from sidecar.overflow_redis import open_overflow
 from sidecar.record import LaneId, Struck
 from tests.contract.overflow_records import NOW_MS, held
@@ -13,6 +16,21 @@ __all__ = ["redis_server_fixture"]
 
 HOUR_MS = 3_600_000
 LANES = [LaneId("gold", 11), LaneId("reminders", 0)]
+
+
+@pytest.mark.parametrize("place", range(4), ids=["hw", "b", "a", "x"])
+def test_an_export_of_a_partition_that_lacks_a_key_is_no_export(redis_server: RedisServer, place: int) -> None:
+    overflow = open_overflow(redis_server.owner_url, f"export{place}")
+    try:
+        records = [held(offset, 60_000 + offset * HOUR_MS) for offset in range(9)]
+        for lane in LANES:
+            overflow.apply([Change(lane, 1, records)], NOW_MS)
+        overflow.client.unlink(LaneKeys(overflow.group, LANES[1]).fixed[place])
+        with pytest.raises(OverflowLoss) as caught:
+            list(exported(overflow.client, overflow.group, "ledger", dict))
+        assert caught.value.lane == LANES[1]
+    finally:
+        overflow.close()
 
 
 def test_an_export_has_what_is_held(redis_server: RedisServer) -> None:

@@ -12,7 +12,7 @@ from sidecar import overflow_link
 from sidecar.embedded.valkey import EmbeddedValkey
 from sidecar.finding import Severity
 from sidecar.overflow import Change, NewerOverflowFormat, OverflowLoss, OverflowUnavailable
-from sidecar.overflow_layout import COARSE, FORMAT, LaneKeys
+from sidecar.overflow_layout import COARSE, DUE_MAX_MS, FORMAT, LaneKeys
 from sidecar.overflow_link import connect, script_hash
 from sidecar.overflow_rebuild import RedisRebuild
 from sidecar.overflow_redis import RedisOverflow, open_overflow
@@ -84,7 +84,7 @@ def test_a_cascade_between_header_and_content_loses_nothing(valkey: EmbeddedValk
     client = Interrupted(connect(valkey.url), lambda: tidy_all(valkey.url, START, NOW_MS + 5 * HOUR_MS))
     overflow = RedisOverflow(client, "g")
     assert promote_all(overflow, START, at(6 * HOUR_MS)) == in_order(RECORDS)
-    assert not client.exists(LaneKeys("g", LANE).level(COARSE))
+    assert not client.zcount(LaneKeys("g", LANE).level(COARSE), 0, DUE_MAX_MS)
     overflow.close()
 
 

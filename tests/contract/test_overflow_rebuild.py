@@ -8,7 +8,7 @@ import pytest
 from sidecar import overflow_packing
 from sidecar.embedded.valkey import EmbeddedValkey
 from sidecar.overflow import Change, OverflowFull, OverflowLoss, Redo
-from sidecar.overflow_layout import COARSE, FINE, LaneKeys
+from sidecar.overflow_layout import COARSE, DUE_MAX_MS, FINE, LaneKeys
 from sidecar.overflow_link import connect
 from sidecar.overflow_rebuild import RedisRebuild
 from sidecar.overflow_redis import RedisOverflow, open_overflow
@@ -162,15 +162,15 @@ def test_a_cascade_removes_nothing_whose_copies_the_server_has_forgotten(valkey:
     keys = LaneKeys("g", LANE)
 
     def forget_copies() -> None:
-        assert overflow.client.zcard(keys.level(FINE))
-        overflow.client.delete(keys.level(FINE), *overflow.client.scan_iter(match="*}:a:*"))
+        assert overflow.client.zremrangebyscore(keys.level(FINE), 0, DUE_MAX_MS)
+        overflow.client.delete(*overflow.client.scan_iter(match="*}:a:*"))
 
     cascading = RedisOverflow(Interrupted(connect(valkey.url), forget_copies, REMOVE), "g")
     assert cascading.tidy(LANE, START, NOW_MS + 2 * HOUR_MS) > 0
     assert promote_all(overflow, START, at(6 * HOUR_MS)) == later
     while cascading.tidy(LANE, START, NOW_MS + 2 * HOUR_MS):
         pass
-    assert not overflow.client.exists(keys.level(COARSE))
+    assert not overflow.client.zcount(keys.level(COARSE), 0, DUE_MAX_MS)
     assert promote_all(overflow, START, at(6 * HOUR_MS)) == later
     cascading.close()
     overflow.close()

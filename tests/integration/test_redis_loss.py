@@ -12,7 +12,7 @@ from sidecar.embedded.child import free_port
 from sidecar.embedded.valkey import EmbeddedValkey
 from tests.integration.conftest import NewSite
 from tests.services.oracle import Traffic
-from tests.services.sidecar_process import Sidecar
+from tests.services.sidecar_process import START_S, Sidecar
 from tests.services.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_200)]
@@ -65,6 +65,12 @@ class Server:
             log.truncate(size - self.chance.randint(1, size // 2))
         self.server.start()
 
+    def lose_keys(self) -> None:
+        """Of each partition the keys of a level, or of what is cancelled, are gone; its number is there."""
+        kind = self.chance.choice(("a", "b", "x"))
+        with Redis.from_url(self.url, protocol=2) as client:
+            assert client.unlink(*client.scan_iter(match=f"*}}:{kind}"))
+
     def replace(self) -> None:
         """Another server, empty, under the same address."""
         self.server.kill()
@@ -112,7 +118,9 @@ def judge(traffic: Traffic, sidecar: Sidecar, repeated_max: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "lose", [Server.flush, Server.restore, Server.cut, Server.replace], ids=["flushed", "older copy", "cut", "another"]
+    "lose",
+    [Server.flush, Server.restore, Server.cut, Server.replace, Server.lose_keys],
+    ids=["flushed", "older copy", "cut", "another", "keys"],
 )
 def test_a_redis_that_loses_thousands_of_records_under_load_is_rebuilt(
     new_site: NewSite, server: Server, lose: Callable[[Server], None]
@@ -132,6 +140,30 @@ def test_a_redis_that_loses_thousands_of_records_under_load_is_rebuilt(
         lose(server)
         wait_until_rebuilt(sidecar, finished)
     judge(traffic, sidecar, repeated_max=0)
+
+
+def test_a_redis_that_may_evict_is_refused_and_watched(new_site: NewSite, own_redis: EmbeddedValkey) -> None:
+    site = new_site()
+    site.topic("delays")
+    site.target("mail")
+    site.policies('name: delays\nmatch: {topics: ["~delays"]}\ndelay: {max: 1d}\ntarget: {topic: "~mail"}\n')
+    sidecar = site.sidecar("only", REDIS__URL=own_redis.url)
+    with Redis.from_url(own_redis.url, protocol=2) as operator:
+        operator.config_set("maxmemory-policy", "allkeys-lru")
+        sidecar.launch()
+        assert sidecar.wait_until_ended(START_S) == 1
+        assert "maxmemory-policy of Redis is allkeys-lru" in sidecar.last_words()
+        operator.config_set("maxmemory-policy", "noeviction")
+        sidecar.start()
+        operator.config_set("maxmemory-policy", "allkeys-lfu")
+        wait_until(lambda: "is allkeys-lfu" in sidecar.call("GET", "/readyz").text, START_S, sidecar.last_words)
+        assert not sidecar.is_ready()
+        operator.config_set("maxmemory-policy", "noeviction")
+        wait_until(sidecar.is_ready, START_S, sidecar.last_words)
+        assert sidecar.stop() == 0, sidecar.last_words()
+        operator.config_set("maxmemory-policy", "allkeys-lru")
+        allowed = site.sidecar("allowed", REDIS__URL=own_redis.url, REDIS__ALLOW_EVICTION="true").start()
+        assert allowed.stop() == 0, allowed.last_words()
 
 
 def test_a_redis_emptied_while_nobody_looks_and_a_rebuild_that_is_killed(new_site: NewSite, server: Server) -> None:

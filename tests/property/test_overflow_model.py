@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 from sidecar import chunk, overflow_cascade, overflow_packing, overflow_reader, overflow_redis, overflow_window
 from sidecar.embedded.valkey import EmbeddedValkey
 from sidecar.overflow import Change
-from sidecar.overflow_layout import INDEX_SHARDS, LaneKeys
+from sidecar.overflow_layout import DUE_MAX_MS, INDEX_SHARDS, LaneKeys
 from sidecar.overflow_redis import RedisOverflow, open_overflow
 from sidecar.record import ID, Held, Position, Struck, held_id
 from tests.contract.overflow_records import LANE, NOW_MS, held
@@ -46,15 +46,18 @@ class OverflowModel(RuleBasedStateMachine):
         self.offset = 0
 
     def teardown(self) -> None:
-        """When all is settled nothing stays behind."""
+        """When all is settled nothing stays behind but what shows that keys are there."""
         end = Position(1 << 50, 0)
         while self.overflow.tidy(LANE, end, self.cursor.due_ms):
             pass
         for _ in range(INDEX_SHARDS):  # one at a time
             self.overflow.tidy(LANE, end, self.cursor.due_ms)
-        left = {key.decode() for key in self.overflow.client.keys(f"*{self.group}:*")}
-        self.overflow.close()
-        assert left <= {LaneKeys(self.group, LANE).hw}
+        client, keys = self.overflow.client, LaneKeys(self.group, LANE)
+        left = {key.decode() for key in client.keys(f"*{self.group}:*")}
+        assert left <= {*keys.fixed, *keys.shards()}
+        assert not any(client.zcount(key, "-inf", DUE_MAX_MS) for key in keys.fixed[1:])
+        assert all(client.hlen(key) <= 1 for key in keys.shards())
+        client.close()
 
     @rule(delays=st.lists(st.integers(1, SPAN_MS) | st.integers(1, 200), min_size=1, max_size=40), late=STEPS_MS)
     def put(self, delays: list[int], late: int) -> None:

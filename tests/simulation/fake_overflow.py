@@ -25,18 +25,22 @@ class FakeOverflow:
         self.records: dict[LaneId, list[Held]] = defaultdict(list)  # sorted by position
         self.struck: dict[LaneId, set[int]] = defaultdict(set)
         self.damaged: dict[LaneId, set[int]] = defaultdict(set)  # a header without its content
+        self.gone: dict[LaneId, str] = {}  # which key of these lanes has gone, though the number has not
+        self.unnamed: dict[LaneId, set[int]] = {}  # the index has gone that would find these
         self.lost_once: set[LaneId] = set()  # lanes that lacked something at some time
         self.failing = failing
 
     def watermark(self, lane: LaneId) -> int:
         """See `Overflow.watermark`."""
         self.failing("watermark", False)
+        self._check(lane)
         return self.hw.get(lane, 0)
 
     def apply(self, changes: Sequence[Change], now_ms: int) -> None:
         """See `Overflow.apply`."""
         self.failing("apply", False)
         for change in changes:
+            self._check(change.lane)
             hw = self.hw.get(change.lane, 0)
             if hw < change.number - 1:
                 raise OverflowLoss(change.lane, hw, f"block {change.number} comes next, but only {hw} are there")
@@ -48,8 +52,7 @@ class FakeOverflow:
     def promote(self, lane: LaneId, after: Position, until: Position, records_max: int, acknowledged: int) -> Promotion:
         """See `Overflow.promote`."""
         self.failing("promote", False)
-        if self.hw.get(lane, 0) < acknowledged:
-            raise OverflowLoss(lane, self.hw.get(lane, 0), f"{acknowledged} blocks were acknowledged")
+        self._check(lane, acknowledged)
         records = self.records[lane]
         first = bisect_right(records, after, key=lambda held: held.position)
         last = bisect_right(records, until, key=lambda held: held.position)
@@ -64,11 +67,12 @@ class FakeOverflow:
     def find(self, lane: LaneId, ids: Sequence[str], after: Position, acknowledged: int) -> dict[str, Held]:
         """See `Overflow.find`."""
         self.failing("find", False)
-        if self.hw.get(lane, 0) < acknowledged:
-            raise OverflowLoss(lane, self.hw.get(lane, 0), f"{acknowledged} blocks were acknowledged")
+        self._check(lane, acknowledged)
+        self._check_index(lane)
         latest: dict[str, Held] = {}
+        unnamed = self.unnamed.get(lane, ())
         for held in sorted(self.records[lane], key=lambda held: held.offset):
-            if (message_id := held_id(held)) in ids:
+            if (message_id := held_id(held)) in ids and held.offset not in unnamed:
                 latest[message_id or ""] = held
         if any(held.offset in self.damaged[lane] for held in latest.values()):
             raise OverflowLoss(lane, 0, "a header without its content")
@@ -79,6 +83,8 @@ class FakeOverflow:
     def tidy(self, lane: LaneId, settled: Position, now_ms: int) -> int:
         """See `Overflow.tidy`. Slots are not modelled: everything settled goes at once."""
         self.failing("tidy", False)
+        self._check(lane)
+        self._check_index(lane)
         self.struck[lane] -= {held.offset for held in self.records[lane] if held.position <= settled}
         self.records[lane] = [held for held in self.records[lane] if held.position > settled]
         self.failing("tidy", True)
@@ -89,13 +95,14 @@ class FakeOverflow:
     def place(self, lane: LaneId) -> int:
         """See `RebuildStore.place`."""
         self.failing("place", False)
-        return self.hw.get(lane, -1)
+        return self.hw.get(lane, -1) if lane not in self.gone else -1
 
     def reset(self, lane: LaneId, begin: bool) -> bool:
         """See `RebuildStore.reset`. A page is half of what is there."""
         self.failing("reset", False)
         if begin:
             self.hw.pop(lane, None)
+            self.gone.pop(lane, None)
         records = self.records[lane]
         if not begin and lane in self.hw:
             return False
@@ -107,6 +114,7 @@ class FakeOverflow:
             return True
         if lane not in self.hw:
             self.struck[lane].clear()
+            self.unnamed.pop(lane, None)
             self.hw[lane] = 0
         self.failing("reset", True)
         return False
@@ -115,6 +123,7 @@ class FakeOverflow:
         """See `RebuildStore.redo`."""
         for redo in redos:
             self.failing("redo", False)
+            self._check(lane)
             hw = self.hw.get(lane, -1)
             if hw < redo.before:
                 raise OverflowLoss(lane, max(hw, 0), f"blocks up to {redo.before} were there")
@@ -137,12 +146,25 @@ class FakeOverflow:
         records += [held for held in fresh if held.offset not in known]
         records.sort(key=lambda held: held.position)
 
+    def _check(self, lane: LaneId, acknowledged: int = 0) -> None:
+        """Raises OverflowLoss when a key has gone, or a block that was acknowledged."""
+        if lane in self.gone:
+            raise OverflowLoss(lane, 0, f"{self.gone[lane]} gone")
+        if self.hw.get(lane, 0) < acknowledged:
+            raise OverflowLoss(lane, self.hw.get(lane, 0), f"{acknowledged} blocks were acknowledged")
+
+    def _check_index(self, lane: LaneId) -> None:
+        if lane in self.unnamed:
+            raise OverflowLoss(lane, 0, "the index has gone")
+
     # --- what becomes of a server ---------------------------------------------------------------------------------
 
     def wipe(self) -> None:
         """Everything is gone."""
         self.lost_once.update(self.hw)
         self.hw.clear()
+        self.gone.clear()
+        self.unnamed.clear()
         self.records.clear()
         self.struck.clear()
         self.damaged.clear()
@@ -150,12 +172,16 @@ class FakeOverflow:
     def copy(self) -> "Copy":
         """A backup."""
         records = {lane: list(records) for lane, records in self.records.items()}
-        return dict(self.hw), records, {lane: set(struck) for lane, struck in self.struck.items()}
+        struck = {lane: set(offsets) for lane, offsets in self.struck.items()}
+        unnamed = {lane: set(offsets) for lane, offsets in self.unnamed.items()}
+        return dict(self.hw), records, struck, dict(self.gone), unnamed
 
     def restore(self, copy: "Copy") -> None:
         """An older copy of everything."""
         self.wipe()
-        hw, records, struck = copy
+        hw, records, struck, gone, unnamed = copy
+        self.gone.update(gone)
+        self.unnamed.update({lane: set(offsets) for lane, offsets in unnamed.items()})
         self.struck.update({lane: set(offsets) for lane, offsets in struck.items()})
         self.hw.update(hw)
         self.records.update({lane: list(kept) for lane, kept in records.items()})
@@ -165,5 +191,28 @@ class FakeOverflow:
         self.lost_once.add(lane)
         self.damaged[lane].add(offset)
 
+    def lose_level(self, lane: LaneId, from_ms: int) -> None:
+        """The key is gone that has all headers due from then on."""
+        self._lose(lane, "a level has")
+        self.records[lane] = [held for held in self.records[lane] if held.due_ms < from_ms]
 
-Copy = tuple[dict[LaneId, int], dict[LaneId, list[Held]], dict[LaneId, set[int]]]
+    def lose_tombstones(self, lane: LaneId) -> None:
+        """The key is gone that has all that was struck out."""
+        self._lose(lane, "what was struck out has")
+        self.struck[lane].clear()
+
+    def lose_index(self, lane: LaneId) -> None:
+        """All shards of the index are gone: who looks for an id in one misses it."""
+        self.lost_once.add(lane)
+        if any(held_id(held) is not None for held in self.records[lane]):
+            self.unnamed.setdefault(lane, set()).update(held.offset for held in self.records[lane])
+
+    def _lose(self, lane: LaneId, what: str) -> None:
+        self.lost_once.add(lane)
+        if self.hw.get(lane, 0) > 0:  # else nothing was written there
+            self.gone.setdefault(lane, what)
+
+
+Copy = tuple[
+    dict[LaneId, int], dict[LaneId, list[Held]], dict[LaneId, set[int]], dict[LaneId, str], dict[LaneId, set[int]]
+]

@@ -1,6 +1,7 @@
 """The fake overflow answers as the real one does: the same calls, drawn at random, to both."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -9,9 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sidecar.embedded.valkey import EmbeddedValkey
-from sidecar.overflow import Change, Overflow, OverflowLoss
+from sidecar.overflow import Change, Overflow, OverflowLoss, Redo
+from sidecar.overflow_layout import FINE, LaneKeys
+from sidecar.overflow_rebuild import RedisRebuild
 from sidecar.overflow_redis import open_overflow
-from sidecar.record import Position
+from sidecar.rebuild_account import RebuildStore
+from sidecar.record import ID, Position, Struck
 from tests.contract.overflow_records import LANE, NOW_MS, START, at, held, in_order, promote_all
 from tests.examples import examples
 from tests.simulation.fake_overflow import FakeOverflow
@@ -70,6 +74,60 @@ def outcome_of(overflow: Overflow, change: Change) -> str:
     except OverflowLoss as loss:
         return f"loss {loss.hw}"
     return "applied"
+
+
+IDS = [f"id{offset}" for offset in range(5)]
+RECORDS = [held(offset, 600_000 + offset)._replace(trailer=[(ID, b"id%d" % offset)]) for offset in range(4)]
+LOST: dict[str, tuple[Callable[[LaneKeys], list[str]], Callable[[FakeOverflow], None]]] = {
+    "a level": (lambda keys: [keys.level(FINE)], lambda fake: fake.lose_level(LANE, NOW_MS)),
+    "what was struck out": (lambda keys: [keys.struck], lambda fake: fake.lose_tombstones(LANE)),
+    "the index": (LaneKeys.shards, lambda fake: fake.lose_index(LANE)),
+}
+
+
+@pytest.mark.parametrize("lost", LOST)
+@pytest.mark.parametrize("blocks", [0, 2])
+def test_both_miss_a_key_that_has_gone_wherever_it_is_looked_at(url: str, lost: str, blocks: int) -> None:
+    real, fake = open_overflow(url, f"alike{next(_groups)}"), FakeOverflow()
+    changes = [Change(LANE, 1, RECORDS), Change(LANE, 2, [], [Struck(RECORDS[2].position, "id2")])][:blocks]
+    stores: list[tuple[Overflow, RebuildStore]] = [(real, RedisRebuild(real.client, real.group)), (fake, fake)]
+    for overflow, _ in stores:
+        overflow.apply(changes, NOW_MS)
+    lose_real, lose_fake = LOST[lost]
+    real.client.unlink(*lose_real(LaneKeys(real.group, LANE)))
+    lose_fake(fake)
+    calls: list[Callable[[Overflow, RebuildStore], object]] = [
+        lambda overflow, store: overflow.watermark(LANE),
+        lambda overflow, store: store.place(LANE),
+        lambda overflow, store: overflow.promote(LANE, START, at(900_000), 10, blocks),
+        lambda overflow, store: store.read(LANE, START, 10, blocks).records,
+        lambda overflow, store: overflow.find(LANE, IDS, START, blocks),
+        lambda overflow, store: overflow.tidy(LANE, START, NOW_MS),
+        lambda overflow, store: overflow.apply(changes, NOW_MS),
+        lambda overflow, store: overflow.apply([Change(LANE, blocks + 1, [held(4, 700_000)])], NOW_MS),
+        lambda overflow, store: store.redo(LANE, [Redo(blocks, blocks + 1, ())], NOW_MS),
+        lambda overflow, store: rebuild(store),
+        lambda overflow, store: (store.place(LANE), overflow.find(LANE, IDS, START, 2)),
+        lambda overflow, store: promote_all(overflow, START, at(900_000)),
+    ]
+    for number, call in enumerate(calls):
+        answers = [outcome(partial(call, overflow, store)) for overflow, store in stores]
+        assert answers[0] == answers[1], f"call {number}"
+    real.close()
+
+
+def rebuild(store: RebuildStore) -> None:
+    more = store.reset(LANE, begin=True)
+    while more:
+        more = store.reset(LANE, begin=False)
+    store.redo(LANE, [Redo(0, 2, RECORDS, [Struck(RECORDS[2].position, "id2")])], NOW_MS)
+
+
+def outcome(call: Callable[[], object]) -> object:
+    try:
+        return call()
+    except OverflowLoss as loss:
+        return f"loss {loss.hw}"
 
 
 def test_a_promotion_stops_at_its_limit_and_goes_on_from_there() -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from policies.table import PolicyTable
 from sidecar.overflow import OverflowFull, OverflowUnavailable
-from sidecar.record import LaneId, Position
+from sidecar.record import Held, LaneId, Position
 from tests.simulation.fake_group import Group
 from tests.simulation.fake_kafka import Broker, FakeRecord, Killed
 from tests.simulation.fake_overflow import Copy, FakeOverflow
@@ -85,7 +85,7 @@ class World:
         self._roots_used = 0
         self._machines: dict[str, Machine] = {}  # by the roots of the replicas that run there, one after the other
         self.replicas: list[Replica] = []
-        self.copy: Copy = ({}, {}, {})  # of the overflow, some time ago
+        self.copy: Copy = ({}, {}, {}, {}, {})  # of the overflow, some time ago
         self.clock.passing.append(self._as_time_passes)
         self.seen: Counter[str] = Counter()  # what happened, to know that a run is worth its time
 
@@ -210,20 +210,31 @@ class World:
         replica.publisher.survey()
 
     def lose(self) -> None:
-        """Redis is wiped, or comes back as it was some time ago, or lacks one record's content."""
+        """Redis is wiped, or comes back as it was some time ago, or lacks one record's content or one of its keys."""
         overflow, rng = self.overflow, self.rng
-        match rng.randint(0, 4):
+        match rng.randint(0, 7):
             case 0:
                 overflow.wipe()
             case 1 | 2:
                 self.copy = overflow.copy()
             case 3:
                 overflow.restore(self.copy)
-            case _:
+            case kind:
                 lanes = [lane for lane, records in overflow.records.items() if records]
                 if lanes:
                     lane = rng.choice(lanes)
-                    overflow.damage(lane, rng.choice(overflow.records[lane]).offset)
+                    self._lose_key(kind, lane, rng.choice(overflow.records[lane]))
+
+    def _lose_key(self, kind: int, lane: LaneId, held: Held) -> None:
+        match kind:
+            case 4:
+                self.overflow.damage(lane, held.offset)
+            case 5:
+                self.overflow.lose_level(lane, held.due_ms)
+            case 6:
+                self.overflow.lose_tombstones(lane)
+            case _:
+                self.overflow.lose_index(lane)
 
     def change_policies(self) -> None:
         """A new version of the rulebook; each replica hears of it when it does."""

@@ -27,6 +27,8 @@ NAMES = {
     "overflow_seconds",
     "redis_memory_ratio",
     "redis_persistent",
+    "redis_evicting",
+    "redis_evicted_keys_total",
     "clock_skew_seconds",
     "rebalances_total",
     "recovery_seconds",
@@ -129,6 +131,7 @@ def test_an_idle_process() -> None:
     assert b"# TYPE tickover_next_due_timestamp_seconds gauge" in Exposition(Stats, lambda: EMPTY_TABLE, Recorder())()
     assert found["redis_memory_ratio",] == 0
     assert found["redis_persistent",] == 1
+    assert (found["redis_evicting",], found["redis_evicted_keys_total",]) == (0, 0)
 
 
 def test_recorder_from_many_threads() -> None:
@@ -136,10 +139,12 @@ def test_recorder_from_many_threads() -> None:
     with ThreadPoolExecutor(4) as threads:
         for _ in range(4):
             threads.submit(lambda: [recorder.observe("apply", 0.002) for _ in range(1_000)])
-    recorder.set_redis(0.4, is_persistent=False)
+    for evicted_keys in (3, 0, 4):
+        recorder.set_redis(0.4, is_persistent=False, is_evicting=True, evicted_keys=evicted_keys)
     found = samples(Stats(), recorder=recorder)
     assert found["overflow_seconds_count", "apply"] == 4_000
     assert found["overflow_seconds_bucket", "apply", "0.001"] == 0
     assert found["overflow_seconds_bucket", "apply", "0.0025"] == 4_000
     assert found["redis_memory_ratio",] == 0.4
     assert found["redis_persistent",] == 0
+    assert (found["redis_evicting",], found["redis_evicted_keys_total",]) == (1, 7)

@@ -87,6 +87,22 @@ def test_an_overflow_of_a_newer_program_ends_the_engine_and_is_not_rebuilt(bench
     assert bench.lanes[0].loss is None
 
 
+def test_a_key_that_has_gone_is_noticed_within_a_second_though_nothing_is_asked_of_its_lane(bench: Bench) -> None:
+    """And the other lanes are asked all the same."""
+    bench.lanes = [bench.lane(partition) for partition in range(4)]
+    for lane in bench.lanes:
+        lane.changes.append(change(1, held(1, 90_000)))
+    bench.step()
+    bench.step(NOW_MS + CHECK_MS)
+    bench.overflow.lose_tombstones(bench.lanes[0].id)
+    bench.overflow.lose_level(bench.lanes[2].id, 0)
+    bench.overflow.hw[bench.lanes[3].id] = 0
+    bench.step(NOW_MS + 2 * CHECK_MS)
+    assert [lane.loss is not None and lane.loss.hw for lane in bench.lanes] == [0, False, 0, 0]
+    assert bench.lanes[0].loss is not None
+    assert "what was struck out has gone" in bench.lanes[0].loss.detail
+
+
 def test_an_overflow_that_is_away_is_asked_ever_more_rarely_and_is_used_again(bench: Bench) -> None:
     [lane] = bench.lanes
     lane.changes.append(change(1, held(1, 90_000)))

@@ -1,5 +1,7 @@
 """A lane's overflow lost and rebuilt: the real engine, recovery and rebuild between fakes."""
 
+from collections.abc import Callable
+
 import pytest
 
 from sidecar.overflow import OverflowFull, OverflowUnavailable
@@ -73,6 +75,40 @@ def test_content_that_is_gone_though_the_number_is_right_begins_the_lane_anew(be
     bench.wait_until(lambda: len(bench.values("mail")) == COUNT)
     assert bench.replica.tally.rebuilds == 1
     assert fired(bench) == all_of(COUNT)
+
+
+VANISHED: dict[str, Callable[[FakeOverflow], None]] = {
+    "a level": lambda overflow: overflow.lose_level(LANE, overflow.records[LANE][20].due_ms),
+    "what is struck out": lambda overflow: overflow.lose_tombstones(LANE),
+    "the index": lambda overflow: overflow.lose_index(LANE),
+}
+
+
+def cancel(bench: Bench, id: bytes) -> None:
+    bench.send(None, headers=[("tickover-action", b"cancel"), ("tickover-id", id)])
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("lose", VANISHED.values(), ids=VANISHED)
+def test_a_key_that_vanishes_is_missed_and_everything_fires_once_but_what_was_cancelled(
+    bench: Bench, lose: Callable[[FakeOverflow], None], restarted: bool
+) -> None:
+    for number in range(COUNT, COUNT + 10):
+        bench.send(b"%d" % number, DELAY_MS, headers=[("tickover-id", b"id%d" % number)])
+    bench.run(500)
+    cancel(bench, b"id65")
+    bench.wait_until(lambda: bench.overflow.struck[LANE])
+    bench.run(500)
+    lose(bench.overflow)
+    if restarted:
+        bench.restart()
+        bench.wait_until(lambda: LANE in bench.replica.assignment.lanes)
+    cancel(bench, b"id66")
+    wait_until_rebuilt(bench)
+    bench.wait_until(lambda: len(bench.values("mail")) == COUNT + 8)
+    bench.run(1_000)
+    assert fired(bench) == [value for value in all_of(COUNT + 10) if value not in (b"65", b"66")]
+    assert bench.replica.publisher.survey() == 0
 
 
 def test_records_that_went_without_a_trace_are_found_by_the_account(bench: Bench) -> None:
