@@ -19,7 +19,8 @@ between s and a, so broker time minus boot time lies within [b - a, b - s]. That
 Example: anchor 1,000; a block is sent at boot 50, stamped 1,030, acknowledged at 54: the broker is 976 to 980
 ahead of boot time, so the limit becomes 980, time is boot + 980, and `skew_ahead_ms` is 20.
 
-Time steps back in two cases: an observation lowers the limit, or a step back of the wall clock is confirmed.
+Time steps back in two cases: an observation lowers the limit, or a step back of the wall clock is confirmed. What has
+fired by then is looked at again (`emission.py`), and no wait gets much longer (`waits.py`).
 """
 
 import time
