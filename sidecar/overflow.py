@@ -28,12 +28,15 @@ class OverflowFull(OverflowFailure):
 
 
 class OverflowLoss(OverflowFailure):
-    """Something acknowledged is not there. `hw` is the last change block that is whole, 0 if none is known to be."""
+    """Something acknowledged is not there. `hw` is the last change block that is whole, 0 if none is known to be;
+    `number`, where the overflow was asked for it, the last one that it says is there.
+    """
 
-    def __init__(self, lane: LaneId, hw: int, detail: str) -> None:
+    def __init__(self, lane: LaneId, hw: int, detail: str, number: int = 0) -> None:
         super().__init__(f"the overflow of {lane} has lost data: {detail}")
         self.lane = lane
         self.hw = hw
+        self.number = number
 
 
 class NewerOverflowFormat(OverflowFailure):

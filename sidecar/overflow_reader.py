@@ -21,7 +21,6 @@ from sidecar.overflow_window import Read
 from sidecar.record import Held, LaneId, Position
 
 HEADERS_PER_PAGE: Final = 1_000
-NO_NUMBER: Final = -1  # what scripts return as hw when it isn't there
 STRUCK_PER_COMMAND: Final = 2_000
 
 
@@ -125,7 +124,7 @@ class LaneReader:
         raise OverflowLoss(self._lane, 0, f"a chunk of {header.rows} records has a header but no content")
 
     def check(self, hw: int, keys: Sequence[str]) -> None:
-        """Raises OverflowLoss when this is less than was acknowledged, or says that a key of the script has gone."""
+        """Raises OverflowLoss when this is less than was acknowledged, or says that one of these keys has gone."""
         check_whole(self._lane, hw, keys, self._acknowledged)
         if self.hw < 0:
             self.hw = hw
@@ -135,10 +134,10 @@ def _scores(key: str, members: Sequence[bytes], client: Client) -> Any:
     return client.zmscore(key, members)
 
 
-def check_whole(lane: LaneId, hw: int, keys: Sequence[str], acknowledged: int) -> None:
+def check_whole(lane: LaneId, hw: int, keys: Sequence[str], acknowledged: int, number: int = 0) -> None:
     """Raises OverflowLoss when Redis has fewer change blocks than it acknowledged, or lacks one of a script's keys."""
     if hw < 0:
-        raise OverflowLoss(lane, 0, f"the key {keys[-hw - 1]} has gone: evicted, deleted or expired")
+        raise OverflowLoss(lane, 0, f"the key {keys[-hw - 1]} has gone: evicted, deleted or expired", number)
     if hw < acknowledged:
         detail = f"blocks up to {acknowledged} were acknowledged, only those up to {hw} are there"
         raise OverflowLoss(lane, hw, detail)

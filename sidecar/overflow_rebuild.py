@@ -28,7 +28,7 @@ from sidecar.overflow_scripts import CLEAR, CLEAR_ALL, LIST, NUMBER, REDO
 from sidecar.record import OFFSET_MAX, LaneId, Position
 
 CLEAR_PER_STEP_MAX: Final = 500  # chunks: one script of some milliseconds
-GONE: Final = -1
+GONE: Final = -1  # also what the script answers
 END: Final = Position(DUE_MAX_MS, OFFSET_MAX)
 
 
@@ -43,7 +43,8 @@ class RedisRebuild:
 
     def place(self, lane: LaneId) -> int:
         """See `RebuildStore.place`."""
-        return max(int(self._link.run(NUMBER, LaneKeys(self._group, lane).fixed, [])), GONE)
+        hw, number = self._link.run(NUMBER, LaneKeys(self._group, lane).fixed, [])
+        return int(number) if hw >= 0 else GONE
 
     def reset(self, lane: LaneId, begin: bool) -> bool:
         """See `RebuildStore.reset`."""

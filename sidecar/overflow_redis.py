@@ -27,7 +27,7 @@ from sidecar.overflow_layout import (
 from sidecar.overflow_link import Call, Client, Link, connect
 from sidecar.overflow_packing import batched, by_position, chunks_of
 from sidecar.overflow_presence import Presence
-from sidecar.overflow_reader import NO_NUMBER, GoneError, LaneReader, check_whole
+from sidecar.overflow_reader import GoneError, LaneReader, check_whole
 from sidecar.overflow_scripts import APPLY, NUMBER
 from sidecar.overflow_window import BLOBS_PER_PAGE_MAX, Bounds, ReadAhead, earliest, just_before, pages
 from sidecar.record import OFFSET_MAX, Held, LaneId, Position, Struck, held_id
@@ -76,10 +76,8 @@ class RedisOverflow:
     def watermark(self, lane: LaneId) -> int:
         """See `Overflow.watermark`."""
         keys = LaneKeys(self.group, lane).fixed
-        hw = self._link.run(NUMBER, keys, [])
-        if hw == NO_NUMBER:
-            return 0
-        check_whole(lane, hw, keys, 0)
+        hw, number = self._link.run(NUMBER, keys, [])
+        check_whole(lane, hw, keys, 0, number)
         return int(hw)
 
     # --- apply --------------------------------------------------------------------------------------------

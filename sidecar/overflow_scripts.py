@@ -1,8 +1,8 @@
 """What is done in Redis, one script a piece: every command that changes the overflow, and those that read it.
 
 Slots and shards go in as numbers of keys. `overflow_layout.py` says what lies there. "The lane's keys" are
-`LaneKeys.fixed`: hw, level b, level a, struck. Where an answer is hw, a number below 0 says that a key has gone though
-it was there: -2 the second of KEYS, -3 the third, and so on.
+`LaneKeys.fixed`: hw, level b, level a, struck. Where an answer is hw, a number below 0 says that a key has gone that
+was there: -2 the second of KEYS, -3 the third, and so on.
 """
 
 from typing import Final
@@ -30,11 +30,11 @@ local function name_of(shard) return string.match(shard, 'i:%d+$') end
 NUMBER: Final = (
     """
 -- KEYS: the lane's keys
--- Returns hw, -1 where it isn't there.
+-- Returns hw, and the number as it stands there, -1 where there is none.
 """
     + _LOOK
     + """
-return number and hw or -1
+return {hw, number and tonumber(number) or -1}
 """
 )
 

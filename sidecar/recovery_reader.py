@@ -125,12 +125,11 @@ class RecoveryWorker:
         return _Begun(partition, (first, end), start, state, replay, max(pointer, first), own_block)
 
     def _number_in_redis(self, lane_id: LaneId) -> int:
-        """How many change blocks Redis has whole; a lane of which keys are missing has none, and is rebuilt."""
+        """As Redis says, also where something is missing: who asks for records, or once a second, notes that loss."""
         try:
             return self._overflow.watermark(lane_id)
         except OverflowLoss as error:
-            log.error("Redis lost data of a partition", extra={"lane": str(lane_id), "detail": str(error)})
-            return error.hw
+            return error.number
 
     def _read(self, begun: Sequence["_Begun"]) -> int:
         """Feed the replays; returns the number of blocks."""

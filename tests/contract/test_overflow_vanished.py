@@ -103,6 +103,9 @@ def test_a_key_that_every_partition_has_is_missed_before_anything_is_passed_over
         with pytest.raises(OverflowLoss, match=f"{key} has gone") as caught:
             CALLS[call](held_there)
         assert (caught.value.lane, caught.value.hw) == (LANE, 0)
+    with pytest.raises(OverflowLoss) as caught:
+        held_there.watermark(LANE)
+    assert caught.value.number == 2, "as a recovery wants to know"
     assert held_there.client.get(keys_of(held_there).hw) == b"+2"
     assert store_of(held_there).place(LANE) == -1, "a rebuild begins with nothing"
 
@@ -246,7 +249,7 @@ def test_a_full_server_keeps_an_older_version_s_partition_from_nothing(
 
 
 def test_an_older_version_reads_what_this_one_writes(held_there: RedisOverflow) -> None:
-    """It takes hw for a number, and each member of a level for a chunk's header: this one is due after all else."""
+    """It takes hw for a number, and each member of a level for the header of a chunk: the last one is never due."""
     assert int(held_there.client.get(keys_of(held_there).hw)) == 2
     assert held_there.client.eval("return tonumber(redis.call('GET', KEYS[1]))", 1, keys_of(held_there).hw) == 2
     for level in (COARSE, FINE):

@@ -149,7 +149,7 @@ class FakeOverflow:
     def _check(self, lane: LaneId, acknowledged: int = 0) -> None:
         """Raises OverflowLoss when a key has gone, or a block that was acknowledged."""
         if lane in self.gone:
-            raise OverflowLoss(lane, 0, f"{self.gone[lane]} gone")
+            raise OverflowLoss(lane, 0, f"{self.gone[lane]} gone", self.hw.get(lane, 0))
         if self.hw.get(lane, 0) < acknowledged:
             raise OverflowLoss(lane, self.hw.get(lane, 0), f"{acknowledged} blocks were acknowledged")
 
