@@ -49,8 +49,8 @@ SOUND: Final[dict[str, str]] = {
     **always("build_info", 1), **always("ready", 1), **always("early_total", 0), **always("ledger_imbalance", 0),
     **always("lost_total", 3, KEPT), **always("oldest_overdue_seconds", 0.2), **lateness(600, 600, 600),
     **always("paused_partitions", 0), **always("rebuilding_partitions", 0), **always("redis_memory_ratio", 0.7),
-    **always("redis_persistent", 1), **always("clock_skew_seconds", 0.1), **always("retention_short", 0, SHORT),
-    **always("quarantined_total", 3, BAD),
+    **always("redis_persistent", 1), **always("redis_evicting", 0), **always("clock_skew_seconds", 0.1),
+    **always("retention_short", 0, SHORT), **always("quarantined_total", 3, BAD),
 }  # fmt: skip
 # Alert: what is different from a sound system then.
 FAULTS: Final[dict[str, dict[str, str]]] = {
@@ -64,6 +64,7 @@ FAULTS: Final[dict[str, dict[str, str]]] = {
     "TickoverPaused": always("paused_partitions", 1),
     "TickoverRebuilding": always("rebuilding_partitions", 1),
     "TickoverRedisMemory": always("redis_memory_ratio", 0.76),
+    "TickoverRedisEvicts": always("redis_evicting", 1),
     "TickoverRedisNotPersistent": always("redis_persistent", 0),
     "TickoverClock": always("clock_skew_seconds", 0.6),
     "TickoverRetentionShort": always("retention_short", 1, SHORT),

@@ -98,6 +98,7 @@ def test_what_has_to_be_watched_is() -> None:
         "tickover_ledger_imbalance",
         "tickover_redis_memory_ratio",
         "tickover_redis_persistent",
+        "tickover_redis_evicting",
         "tickover_clock_skew_seconds",
         "tickover_rebuilding_partitions",
     }
