@@ -37,15 +37,14 @@ A server may lose a key and keep the others: by eviction, an operator's DEL, an 
 that would be missed without a trace has something in it that stays as long as the key does, and something elsewhere
 that says so:
 
-    key      has                                      what says so             looked at
-    b, a, x  END_MEMBER, behind all that is due       `+` in hw                by every script that reads or writes
-                                                                               blocks, and by the question for hw, each
-                                                                               second
-    i:<n>    a field END_FIELD                        a member `i:<n>` of x,   by FIND, and by SHARDS at each tidying
-                                                      behind all that is due
-    b:<slot> blobs                                    its headers              by READ, and by SLOTS and PRESENT, some
-    a:<slot>                                                                   slots at each tidying
-    hw                                                what was acknowledged
+    key       what stays in it                     what says so                        looked at by
+    b, a, x   END_MEMBER, behind all that is due   `+` in hw                           all scripts that read or write
+                                                                                       blocks; NUMBER, each second
+    i:<n>     a field END_FIELD                    a member `i:<n>` of x, behind all   FIND; SHARDS, at each tidying
+                                                   that is due
+    b:<slot>  blobs, until they are settled        their headers                       READ; SLOTS and PRESENT, some at
+    a:<slot>                                                                           each tidying
+    hw        the number                           what was acknowledged               all
 
 A script writes these together with what it writes first; nothing but CLEAR and CLEAR_ALL takes them away, while hw is
 gone. Members that are never taken away need no counting, so who repeats a script, a process that has lost its lane,
