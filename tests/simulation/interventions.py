@@ -42,12 +42,24 @@ def all_down(world: World, wait_ms: int) -> Iterator[None]:
 
 
 def lose_commits(world: World) -> None:
-    """Commits have expired, all or some; or the group was deleted."""
+    """Commits have expired, all or some; or the group was deleted.
+
+    Not where nothing at all would be left of a partition, which is refused (`_lose_beginning`).
+    """
     share = world.rng.choice((0.5, 1.0))
     with all_down(world, world.rng.choice((SOON_MS, LONG_MS))):
-        for lane in list(world.group.committed):
-            if world.rng.random() < share:
-                del world.group.committed[lane]
+        committed = world.group.committed
+        unknown = [lane for lane in world.group.lanes if _is_unknown_to_ledger(world, lane)]
+        kept = {lane for lane in unknown if lane in committed} or set(list(committed)[: len(unknown)])
+        for lane in list(committed):
+            if world.rng.random() < share and lane not in kept:
+                del committed[lane]
+
+
+def _is_unknown_to_ledger(world: World, lane: LaneId) -> bool:
+    """The ledger has lost its beginning, and has no block of this partition."""
+    log = world.broker.logs[LEDGER.name][LEDGER.partition_of(lane)]
+    return log.start > 0 and all(record.key() != lane_key(*lane) for record in log.records)
 
 
 def set_commits_back(world: World) -> None:
@@ -56,7 +68,8 @@ def set_commits_back(world: World) -> None:
     to_beginning = rng.random() < 0.5
     with all_down(world, rng.choice((SOON_MS, LONG_MS))):
         for lane, (offset, _) in list(committed.items()):
-            committed[lane] = (0 if to_beginning else rng.randint(0, offset), "")
+            if not _is_unknown_to_ledger(world, lane):
+                committed[lane] = (0 if to_beginning else rng.randint(0, offset), "")
 
 
 def trim_ledger(world: World) -> None:
