@@ -40,6 +40,9 @@ BUNCH_RECORDS_MAX: Final = 16_384  # of one step: so many fill chunks, which a f
 BUNCH_BLOCKS_MAX: Final = 128  # each of at most 1 MB: what a step may take in memory
 LEDGER_RECORDS_PER_STEP_MAX: Final = 5_000  # of a step that finds nothing to write
 READ_BACK_RECORDS_MAX: Final = 32_768
+TRIES_MAX: Final = (
+    3  # a copy that comes back meanwhile, be it of a former topic, is seen when the accounts are compared
+)
 
 _place: Final = itemgetter(0, 1)
 
@@ -78,6 +81,7 @@ class LaneRebuild:
         self._key = lane_key(plan.lane.topic, plan.lane.partition)
         self._settled: set[int] = set()
         self._blocks: Iterator[LedgerRecord] | None = None
+        self._tries = 0  # from nothing, since something didn't agree
         self._next: Callable[[int], int]
         self._begin()
 
@@ -115,7 +119,8 @@ class LaneRebuild:
         """How much is there. A number below A is what a loss, or a rebuild before this one, has left: go on from it."""
         place, plan = self._store.place(self.plan.lane), self.plan
         damaged = plan.hw == 0 and place >= max(plan.acknowledged, 1)  # whoever found it saw less than the number says
-        if not self._cleared and (place < 0 or damaged or self._from_nothing or plan.hw == FOREIGN):
+        foreign = 0 < place < plan.first_change  # also what a copy has brought back since it was cleared
+        if foreign or (not self._cleared and (place < 0 or damaged or self._from_nothing or plan.hw == FOREIGN)):
             self._next = self._clear
         else:
             self._hw = max(place, 0)
@@ -256,7 +261,8 @@ class LaneRebuild:
             (wanted.digest - missing.digest) & DIGEST_MASK,
         )
         reconciled = left.agrees(self._there)
-        if not reconciled and not self._cleared:
+        if not reconciled and (not self._cleared or self._tries < TRIES_MAX):
+            self._tries += 1
             log.warning(
                 "the overflow lacks more than its number shows: it is rebuilt from nothing",
                 extra={"lane": str(plan.lane), "in_ledger": left.records, "in_redis": self._there.records},

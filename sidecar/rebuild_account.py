@@ -80,6 +80,7 @@ class Plan:
     recovery_pointer: int
     rebuild_pointer: int
     block_offset: int
+    first_change: int = 0  # see `Lane`
 
 
 @dataclass(slots=True)

@@ -194,6 +194,7 @@ def plan_of(lane: Lane, loss: Loss) -> Plan:
         recovery_pointer=lane.recovery_pointer(),
         rebuild_pointer=lane.rebuild_pointer(),
         block_offset=lane.block_offset,
+        first_change=lane.first_change,
     )
 
 

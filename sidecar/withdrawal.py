@@ -60,7 +60,8 @@ def overtaken(lane: Lane, due_ms: int) -> list[Held]:
 
     Records of a change block will reach the overflow all the same: their offsets stay open, and promotion skips the
     copies. Records in the order of their keys stay: the overflow may have one that must fire before. But not those that
-    the cursor has passed, which were overtaken before a crash: nothing would ever bring them back.
+    the cursor has passed, which were overtaken before a crash: nothing would ever bring them back, be they far from due
+    because the clock was set back since, or is another machine's.
     """
     stay = lane.order.on_the_way if lane.order is not None else ()
     cursor = lane.cursor
@@ -70,10 +71,13 @@ def overtaken(lane: Lane, due_ms: int) -> list[Held]:
         soon = [held for held in puts if held.due_ms <= due_ms and held.offset not in stay]
         lane.put([held for held in puts if held.due_ms > due_ms or held.offset in stay])
     for change in lane.changes:
-        if change.earliest.due_ms <= due_ms:
+        if change.earliest.due_ms <= due_ms or change.earliest <= cursor:
             waiting = [held for held in change.records.values() if held.offset not in lane.skip]
-            soon_due = [held for held in waiting if held.due_ms <= due_ms]
-            late = [held for held in soon_due if held.offset not in stay or held.position <= cursor]
+            late = [
+                held
+                for held in waiting
+                if held.position <= cursor or (held.due_ms <= due_ms and held.offset not in stay)
+            ]
             lane.skip.update((held.offset, held.position) for held in late)
             soon += late
             if not change.missing:

@@ -53,6 +53,11 @@ class Meddled:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """Taken for a client of its kind: in a Cluster scripts are sent in another way."""
+        return type(self._client)
+
     def evalsha(self, *arguments: Any) -> Any:
         self._before()
         return self._client.evalsha(*arguments)
