@@ -212,6 +212,8 @@ class KafkaStarts:
                 found[topic] = _Topic(topic_id_of(described), len(described.partitions))
             except (KafkaException, TimeoutError) as error:
                 log.warning("no answer about a topic", extra={"topic": topic, "error": str(error)})
+                if isinstance(error, KafkaException) and error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    found[topic] = _Topic("", 0)  # an answer: its first commit is refused, which ends the process
         return found
 
 
