@@ -50,7 +50,7 @@ SOUND: Final[dict[str, str]] = {
     **always("lost_total", 3, KEPT), **always("oldest_overdue_seconds", 0.2), **lateness(600, 600, 600),
     **always("paused_partitions", 0), **always("rebuilding_partitions", 0), **always("redis_memory_ratio", 0.7),
     **always("redis_persistent", 1), **always("redis_evicting", 0), **always("clock_skew_seconds", 0.1),
-    **always("retention_short", 0, SHORT), **always("quarantined_total", 3, BAD),
+    **always("retention_short", 0, SHORT), **always("left_records", 0, ORDERS), **always("quarantined_total", 3, BAD),
 }  # fmt: skip
 # Alert: what is different from a sound system then.
 FAULTS: Final[dict[str, dict[str, str]]] = {
@@ -68,6 +68,7 @@ FAULTS: Final[dict[str, dict[str, str]]] = {
     "TickoverRedisNotPersistent": always("redis_persistent", 0),
     "TickoverClock": always("clock_skew_seconds", 0.6),
     "TickoverRetentionShort": always("retention_short", 1, SHORT),
+    "TickoverLeftRecords": always("left_records", 3, ORDERS),
     "TickoverQuarantine": growing("quarantined_total", BAD),
 }
 # What is no fault: messages wait for a target that a policy limits.

@@ -66,21 +66,27 @@ class Scene:
 
     def partition(self, asked: int = 1, topic: str = "") -> tuple[int, int, list[int], list[int], list[int]]:
         """Leader and its epoch, replicas, those in sync and those that are away, as a broker tells them."""
-        body = {"topics": [{"name": topic or self.topic}], "allow_auto_topic_creation": False}
-        [found] = self.ask(asked, ApiKey.METADATA, 9, **body).topics
-        [one] = found.partitions
+        [one] = self.partitions(asked, topic)
         replicas = [int(number) for number in one.replica_nodes]
         return one.leader_id, one.leader_epoch, replicas, sorted(one.isr_nodes), sorted(one.offline_replicas)
+
+    def partitions(self, asked: int, topic: str = "") -> Sequence[Any]:
+        """The topic's partitions as a broker tells them: none while it hasn't heard of the topic."""
+        body = {"topics": [{"name": topic or self.topic}], "allow_auto_topic_creation": False}
+        [found] = self.ask(asked, ApiKey.METADATA, 9, **body).topics
+        return found.partitions  # type: ignore[no-any-return]
 
     def wait_for(self, broker_id: int, topic: str = "", **wanted: Any) -> None:
         """Until a broker tells this leader or this ISR: Kafka's metadata take their time."""
 
         def is_told() -> bool:
+            if not self.partitions(broker_id, topic):
+                return False
             leader, _, replicas, isr, _ = self.partition(broker_id, topic)
             told = {"leader": leader, "replicas": replicas, "isr": isr}
             return all(told[name] == value for name, value in wanted.items())
 
-        wait_until(is_told, SETTLED_S, lambda: f"{self.partition(broker_id, topic)}, not {wanted}")
+        wait_until(is_told, SETTLED_S, lambda: f"{self.partitions(broker_id, topic)}, not {wanted}")
 
     def end_of_epoch(self, broker_id: int, epoch: int) -> tuple[int, int, int]:
         row = {"topic": self.topic, "partitions": [{"partition": 0, "current_leader_epoch": -1, "leader_epoch": epoch}]}
