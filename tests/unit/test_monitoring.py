@@ -13,6 +13,7 @@ from policies.table import EMPTY_TABLE
 from sidecar.metrics import Exposition, Recorder
 from sidecar.stats import Stats
 from tests.helm import CHART, one, render
+from tests.integration.test_prometheus import FAULTS
 from tests.source import ROOT
 
 ALERTS = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text(encoding="utf-8"))
@@ -87,6 +88,10 @@ def test_an_alert_says_what_and_what_to_do(name: str) -> None:
     kept = groupings(rule["expr"]) or labels_of(series.name or "")
     used = set(re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values())))
     assert used <= kept
+
+
+def test_prometheus_is_shown_a_fault_for_each_alert() -> None:
+    assert FAULTS.keys() == RULES.keys()
 
 
 def test_what_has_to_be_watched_is() -> None:
