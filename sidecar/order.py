@@ -35,7 +35,7 @@ class Order:
         self.queue: deque[Any] = deque()  # what was read and has to wait, in the order of the offsets
         self.on_the_way: set[int] = set()  # ordered records on their way to the overflow
         self.unplaced: dict[Key, int] = {}  # offset of the record that waits for something else before it is held
-        self.refused: dict[Key, int] = {}  # offset of the last one that was not let in and hasn't left yet
+        self.refused: dict[Key, set[int]] = {}  # offsets of those that were not let in and haven't left yet
         self._refused_at: dict[int, Key] = {}
         self._waiting_for_place: dict[int, Key] = {}
         self._blocked: dict[Key, set[Position]] = {}  # the overflow has records there, to come before some in the wheel
@@ -141,7 +141,7 @@ class Order:
 
     def refuse(self, key: Key, offset: int) -> None:
         """A record leaves in place of being held. Until it has, a crash may undo that: later ones of its key wait."""
-        self.refused[key] = offset
+        self.refused.setdefault(key, set()).add(offset)
         self._refused_at[offset] = key
 
     def redone(self, held: Held) -> None:
@@ -267,9 +267,10 @@ class Order:
             for offset in offsets:
                 self.returned(offset)
         for offset in self._refused_at.keys() & offsets if self._refused_at else ():
-            refused = self._refused_at.pop(offset)
-            if self.refused.get(refused) == offset:
-                del self.refused[refused]
+            key_of_refused = self._refused_at.pop(offset)
+            self.refused[key_of_refused].discard(offset)
+            if not self.refused[key_of_refused]:
+                del self.refused[key_of_refused]
         for offset in offsets:
             key = self._last.pop(offset, None)
             if key is not None:  # it came in its order: nothing of its key is held any more

@@ -61,6 +61,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "ordering.py", "            order.sought |= fresh", "            pass", ORDER
     ),
     "one that waits for its target is passed": Mutant("ordering.py", "if key in order.unplaced or", "if", ORDER),
+    "one that a quota refused is passed": Mutant("ordering.py", " or key in order.refused:", ":", ORDER),
     "one that isn't read again yet is passed": Mutant(
         "in_order.py", " or order.must_wait(key, held.offset, lane.next, lane.cursor):", ":", ORDER
     ),

@@ -42,12 +42,6 @@ def run(seed: int, exactly_once: bool = False) -> World:
     return world
 
 
-# Seeds that fail for a reason that is known and open: docs/ARCHITECTURE.md, Guarantees and their limits.
-OPEN_WITH_TRANSACTIONS = {
-    85: "a record that a quota has turned away, in a transaction that was lost, is let in when it is read again: later "
-    "ones of its key have passed it meanwhile"
-}
-
 OUTCOMES = set(Outcome)
 seen: Counter[str] = Counter()
 outcomes: set[Outcome] = set()
@@ -68,8 +62,6 @@ transactions: Counter[str] = Counter()
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
 def test_with_transactions_nothing_is_repeated(seed: int) -> None:
     print(f"seed {seed}: TICKOVER_TEST_SIM_FIRST={seed} TICKOVER_TEST_SIM_SEEDS=1 pytest tests/simulation -k nothing")
-    if seed in OPEN_WITH_TRANSACTIONS:
-        pytest.xfail(OPEN_WITH_TRANSACTIONS[seed])
     world = run(seed, exactly_once=True)
     assert world.coordinator is not None
     assert set(world.oracle.emitted.values()) <= {1}

@@ -250,6 +250,16 @@ def test_who_comes_after_a_refused_one_waits_until_that_has_left(bench: OrderBen
     assert bench.values(QUARANTINE) == [b"refused"]
 
 
+def test_of_several_refused_ones_of_a_key_each_is_waited_for_whichever_leaves_first() -> None:
+    order = BareOrder(lambda held: None)
+    order.refuse(1, 10)
+    order.refuse(1, 11)
+    order.settled([11])
+    assert 1 in order.refused
+    order.settled([10])
+    assert 1 not in order.refused
+
+
 GOLD = ("tenant", b"gold")
 
 
