@@ -130,12 +130,11 @@ class Acts:
             # By contract ids are unique among what is held. If not, the one is meant that came, or was moved, last.
             now = max((self._now.get(place, place) for place in earlier), default=None)
             meant = _if_offset(self._oracle.sources[lane, offset])
-            held = [one for one in earlier if self._now.get(one, one)[1] in self._oracle.open[lane]]
-            if now is not None and meant != -1 and (meant != now[1] or len(held) > 1):
-                continue  # the one that is held isn't the one that was meant, or not the only one of its id
+            if now is not None and meant not in (-1, now[1]):
+                continue  # the one that is held isn't the one that was meant
             if now in self._oracle.entries and now[1] < offset and now[1] in self._oracle.open[lane]:
-                due_ms = self._oracle.entries[now][0] - self._oracle.set_back_ms  # it may have fired before that
-                assert due_ms <= block.written_ms, f"{offset} of {lane} missed {now}"
+                fired_until_ms = max(block.written_ms, self._oracle.latest_ms)
+                assert self._oracle.entries[now][0] <= fired_until_ms, f"{offset} of {lane} missed {now}"
 
     def finished(self) -> None:
         """At the end."""

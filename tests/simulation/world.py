@@ -200,7 +200,7 @@ class World:
         self.seen["clock set"] += 1
 
     def _set_brokers_clock(self, ahead_ms: int) -> None:
-        self.oracle.set_back_ms += max(self.clock.brokers_ahead_ms - ahead_ms, 0)
+        self.oracle.latest_ms = max(self.oracle.latest_ms, self.clock.broker_ms)
         self.clock.brokers_ahead_ms = ahead_ms
 
     def tidy(self) -> None:
