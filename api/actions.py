@@ -132,7 +132,8 @@ async def _held(ports: Ports, id: str, query: HeldQuery) -> Row:
     settlements: list[Settlement] = []
     for pause_s in (*AGAIN_S, None):
         try:
-            rows, missing = await ports.lookup.find(id, query)
+            find = ports.lookup.find if pause_s is not None else ports.lookup.find_to_end
+            rows, missing = await find(id, query)
         except LookUpUnavailable as error:
             raise unavailable(error) from None
         settlements = [one for one in ports.receipts.settlements(id) if query.wants_lane(LaneId(*one.place[:2]))]
@@ -146,7 +147,7 @@ async def _held(ports: Ports, id: str, query: HeldQuery) -> Row:
         if pause_s is not None:
             await asyncio.sleep(pause_s)
     if missing:
-        detail = "It was not found, but not every partition could be asked. Ask again."
+        detail = "It was not found, but not every partition could be asked, or is read to its end. Ask again."
         raise Problem(503, "look-up-incomplete", detail, RETRY_LATER, **missing_document(missing))
     if (last := final(settlements)) is not None:
         raise _too_late(last.outcome.name.lower(), last.place)

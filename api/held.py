@@ -144,21 +144,23 @@ async def get_message(
     query = HeldQuery(topic=source, partition=partition)
     missing: Sequence[LaneId] = ()
     for pause_s in (*AGAIN_S, None):
-        document, missing = await _look_up(ports, id, query)
+        document, missing = await _look_up(ports, id, query, to_end=pause_s is None)
         if document is not None:
             return json_response({**document, **missing_document(missing)})
         if pause_s is not None:
             await asyncio.sleep(pause_s)
     if missing:
-        detail = "It was not found, but not every partition could be asked. Ask again."
+        detail = "It was not found, but not every partition could be asked, or is read to its end. Ask again."
         raise Problem(503, "look-up-incomplete", detail, {"Retry-After": "1"}, **missing_document(missing))
     detail = "No message with this id is held, and none is among those that were settled last."
     raise Problem(404, "unknown-message", detail)
 
 
-async def _look_up(ports: Ports, id: str, query: HeldQuery) -> tuple[Row | None, Sequence[LaneId]]:
+async def _look_up(
+    ports: Ports, id: str, query: HeldQuery, *, to_end: bool = False
+) -> tuple[Row | None, Sequence[LaneId]]:
     try:
-        rows, missing = await ports.lookup.find(id, query)
+        rows, missing = await (ports.lookup.find_to_end if to_end else ports.lookup.find)(id, query)
     except LookUpUnavailable as error:
         raise unavailable(error) from None
     settlements = [one for one in ports.receipts.settlements(id) if query.wants_lane(LaneId(*one.place[:2]))]

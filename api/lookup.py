@@ -22,6 +22,8 @@ class BlockingLookUp(Protocol):
 
     def find(self, id: str, query: Query) -> tuple[Rows, list[LaneId]]: ...
 
+    def find_to_end(self, id: str, query: Query) -> tuple[Rows, list[LaneId]]: ...
+
     def forecast(self, query: Query, until_ms: int) -> tuple[Mapping[int, int], list[LaneId]]: ...
 
 
@@ -44,6 +46,10 @@ class LookUp:
     async def find(self, id: str, query: Query) -> tuple[Rows, list[LaneId]]:
         """Every held record with this id."""
         return await self._run(lambda: self._blocking.find(id, query))
+
+    async def find_to_end(self, id: str, query: Query) -> tuple[Rows, list[LaneId]]:
+        """As `find`, but partitions with records that nobody has read yet are missing, too. They are waited for."""
+        return await self._run(lambda: self._blocking.find_to_end(id, query))
 
     async def forecast(self, query: Query, until_ms: int) -> tuple[Mapping[int, int], list[LaneId]]:
         """Held records by minute of the epoch; those due at `until_ms` and later by -1."""

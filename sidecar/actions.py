@@ -29,6 +29,7 @@ from sidecar.emission import Emitter
 from sidecar.lane import Lane
 from sidecar.overflow_worker import OverflowWorker
 from sidecar.ports import SourceRecord
+from sidecar.reading import offset_of
 from sidecar.rebuild_account import SourceUnavailable
 from sidecar.rebuild_worker import RebuildWorker
 from sidecar.record import Arrival, Carried, Control, Departure, Held, Outcome, held_id
@@ -75,6 +76,11 @@ class Actions:
     def count(self) -> int:
         """How many records wait here."""
         return sum(len(queue) for waiting in self._lanes.values() for queue in waiting.queues.values())
+
+    def first_waiting(self, lane: Lane) -> int | None:
+        """The lowest offset of this lane that waits here; None: none does."""
+        waiting = self._lanes.get(lane)
+        return min((offset_of(queue[0]) for queue in waiting.queues.values()), default=None) if waiting else None
 
     # --- what was read --------------------------------------------------------------------------------------------
 

@@ -142,7 +142,7 @@ def build(
             reader.close()
         slot.close()
 
-    viewer = Viewer(assignment, emitter)
+    viewer = Viewer(assignment, emitter, actions)
     return Machinery(engine, intake, publisher, viewer, settlement.traces, emitter.gate, time, close)
 
 

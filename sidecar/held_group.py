@@ -14,16 +14,17 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from queue import Full
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 from uuid import uuid4
 
 from redis.cluster import RedisCluster
 from redis.exceptions import RedisError
 
+from sidecar.backlog import BacklogUnavailable
 from sidecar.held_lookup import LocalLookUp
 from sidecar.held_query import Answer, Key, LookUpUnavailable, Query, merged
 from sidecar.mailbox import EngineError
@@ -37,24 +38,49 @@ LISTEN_S: Final = 1.0
 AGAIN_S: Final = 0.5
 STOP_S: Final = 10.0
 
-FAILURES: Final = (OverflowFailure, OverflowLoss, OverflowUnavailable, EngineError, Full, TimeoutError)
+CATCH_UP_S: Final = 1.0  # how long a look-up waits for what isn't read yet
+PROGRESS_S: Final = 0.1
+
+FAILURES: Final = (
+    OverflowFailure, OverflowLoss, OverflowUnavailable, EngineError, Full, TimeoutError, BacklogUnavailable,
+)  # fmt: skip
 
 log = logging.getLogger(__name__)
 
+NOT_KNOWN: Final = 1 << 63  # an end: so far nobody reads
 NO_ENDS: Final[Mapping[LaneId, int]] = MappingProxyType({})
 
 Question = dict[str, Any]
 
 
 class Known(NamedTuple):
-    """What the replicas that answered know, and the partitions that nobody answered for."""
+    """What the replicas that answered know, and the partitions that nobody answered for, or not as far as wanted."""
 
     answers: list[Answer]
     missing: list[LaneId]
 
+    @property
+    def read(self) -> dict[LaneId, int]:
+        """Of each partition that somebody answered for, the offset to be read next."""
+        read: dict[LaneId, int] = {}
+        for answer in self.answers:
+            for lane, offset in zip(answer.lanes, answer.read, strict=True):
+                read[lane] = max(read.get(lane, -1), offset)
+        return read
+
+
+class Unread(Protocol):
+    """What Kafka has that nobody has read (`sidecar.backlog.Backlog`)."""
+
+    def ends(self, lanes: Collection[LaneId]) -> dict[LaneId, int]: ...
+
+    def unread(self, read: Mapping[LaneId, tuple[int, int]]) -> set[LaneId]: ...
+
 
 class GroupLookUp:
-    """Asks all replicas, and answers the others' questions. `partitions` gives the sources' partition counts."""
+    """Asks all replicas, and answers the others' questions. `partitions` gives the sources' partition counts, `unread`
+    what Kafka has beyond what was read.
+    """
 
     def __init__(
         self,
@@ -62,8 +88,10 @@ class GroupLookUp:
         redis: Client,
         group: str,
         partitions: Callable[[], Mapping[str, int]],
+        unread: Unread,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
+        self._unread = unread
         self._local = local
         self._name = uuid4().hex
         self._redis = redis
@@ -108,6 +136,38 @@ class GroupLookUp:
         known = self._ask({"ask": "find", "query": query, "id": id}, query)
         rows, _ = merged(known.answers, 1 << 30)
         return rows, known.missing
+
+    def find_to_end(self, id: str, query: Query) -> tuple[list[dict[str, Any]], list[LaneId]]:
+        """As `find`, but partitions with records that nobody has read yet are missing, too. They are waited for."""
+        rows, missing = self.find(id, query)
+        if rows or missing:
+            return rows, missing
+        wanted = self._wanted(query)
+        try:
+            told = self._unread.ends(wanted)
+            ends = {**dict.fromkeys(wanted, NOT_KNOWN), **told}
+            known = self._caught_up({"ask": "find", "query": query, "id": id}, query, ends)
+            rows, _ = merged(known.answers, 1 << 30)
+            if rows:
+                return rows, []
+            read = known.read
+            behind = {lane: (read[lane], ends[lane]) for lane in known.missing if lane in read and lane in told}
+            unread = self._unread.unread(behind)
+        except FAILURES as error:
+            raise LookUpUnavailable(str(error) or type(error).__name__) from error
+        return [], [lane for lane in known.missing if lane not in behind or lane in unread]
+
+    def _caught_up(self, question: Question, query: Query, ends: Mapping[LaneId, int]) -> Known:
+        """What is known when all is read up to `ends`, or as soon as nobody reads on."""
+        deadline_s = time.monotonic() + CATCH_UP_S
+        known = self._ask(question, query, ends)
+        while known.missing and not merged(known.answers, 1)[0] and time.monotonic() < deadline_s:
+            before = known.read
+            self._stopping.wait(PROGRESS_S)
+            known = self._ask(question, query, ends)
+            if known.read == before:
+                break
+        return known
 
     def forecast(self, query: Query, until_ms: int) -> tuple[dict[int, int], list[LaneId]]:
         """Held records by the minute in which they are due; those due at `until_ms` and later by -1."""
@@ -214,12 +274,9 @@ class GroupLookUp:
             log.warning("another replica's question can't be answered", extra={"error": type(error).__name__})
 
 
-def _missing(wanted: Mapping[LaneId, int], answers: Sequence[Answer]) -> set[LaneId]:
+def _missing(wanted: Mapping[LaneId, int], answers: list[Answer]) -> set[LaneId]:
     """Partitions that nobody has read up to the offset that is wanted of them."""
-    read: dict[LaneId, int] = {}
-    for answer in answers:
-        for lane, offset in zip(answer.lanes, answer.read, strict=True):
-            read[lane] = max(read.get(lane, -1), offset)
+    read = Known(answers, []).read
     return {lane for lane, end in wanted.items() if read.get(lane, -1) < end}
 
 

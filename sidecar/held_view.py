@@ -7,6 +7,7 @@ ever added to or given up whole. Looking at the records is the reader's work, in
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from sidecar.actions import Actions
 from sidecar.assignment import Assignment
 from sidecar.emission import Emitter
 from sidecar.lane import Lane
@@ -28,7 +29,7 @@ class LaneView(NamedTuple):
     skip: dict[int, Position]  # the overflow may have a copy behind the cursor that doesn't count
     leaving: list[Held]  # with an id: handed over, and not settled
     whole: bool  # False: the overflow is being rebuilt, or what was read before a crash isn't read again yet
-    next: int  # the offset to be read next
+    next: int  # what is held was read below this offset; from it on something isn't read, or waits to be held
     acknowledged: int  # the last change block that the overflow has: with fewer it lost something, noticed or not
 
     def loose(self) -> Iterator[Held]:
@@ -47,9 +48,10 @@ class LaneView(NamedTuple):
 class Viewer:
     """Takes views. For the engine's thread, by mail."""
 
-    def __init__(self, assignment: Assignment, emitter: Emitter) -> None:
+    def __init__(self, assignment: Assignment, emitter: Emitter, actions: Actions) -> None:
         self._assignment = assignment
         self._emitter = emitter
+        self._actions = actions
 
     def has(self, lane_id: LaneId) -> bool:
         """Whether this process has the partition."""
@@ -84,6 +86,13 @@ class Viewer:
             skip=dict(lane.skip),
             leaving=list(lane.ids.leaving.values()),
             whole=lane.loss is None and lane.next >= lane.recovered_until,
-            next=lane.next,
+            next=self._held_until(lane),
             acknowledged=lane.acknowledged,
         )
+
+    def _held_until(self, lane: Lane) -> int:
+        waiting = self._actions.first_waiting(lane)
+        if lane.order is not None and lane.order.queue:
+            first = lane.order.queue[0].offset
+            waiting = first if waiting is None else min(first, waiting)
+        return lane.next if waiting is None else waiting

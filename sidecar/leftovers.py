@@ -4,20 +4,19 @@ A policy was deleted, or matches other topics now, or names the topic as its dea
 decision, so such a topic is consumed until it is empty.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_INVALID, Consumer, ConsumerGroupTopicPartitions, KafkaError, TopicPartition
+from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from sidecar.backlog import Backlog, BacklogUnavailable
 from sidecar.commit import CommitState, decode_metadata
-from sidecar.kafka import consumer_settings
 from sidecar.record import LaneId
 from sidecar.stats import Left
 from sidecar.topics import topic_ids
 
 ANSWER_S: Final = 10.0
-READ_S: Final = 5.0  # for the first record behind a commit, or the end
 
 
 class Leftovers:
@@ -28,6 +27,7 @@ class Leftovers:
     def __init__(self, client: Mapping[str, Any], group: str) -> None:
         self._client = dict(client)
         self._group = group
+        self._backlog = Backlog(client, group)
 
     def beside(self, sources: Collection[str], existing: Collection[str]) -> dict[str, Left]:
         """Of existing topics with commits of the group, without `sources`: those of which it has anything."""
@@ -49,20 +49,23 @@ class Leftovers:
         if not commits:
             return {}
         ids = topic_ids(AdminClient(self._client), sorted({lane.topic for lane in commits}))
-        left: dict[str, Left] = {}
-        consumer = Consumer(
-            {**consumer_settings(self._client, self._group, ""), "enable.partition.eof": "true"}
-            | {"auto.offset.reset": "earliest"}
-        )
+        # A topic may have been deleted, and created again for something else.
+        own = {
+            lane: state
+            for lane, state in commits.items()
+            if not state.topic_id or ids.get(lane.topic, state.topic_id) == state.topic_id
+        }
         try:
-            for lane, state in sorted(commits.items()):
-                if state.topic_id and ids.get(lane.topic, state.topic_id) != state.topic_id:
-                    continue  # the topic was deleted, and created again for something else
-                before = left.get(lane.topic, Left(0, 0))
-                unsettled = _unsettled(consumer, lane, state.low)
-                left[lane.topic] = Left(before.held + state.overflow_held, before.unsettled + unsettled)
-        finally:
-            consumer.close()
+            ends = self._backlog.ends(own)
+            bounds = {lane: (state.low, ends.get(lane, state.low)) for lane, state in own.items()}
+            unread = self._backlog.unread(bounds)
+        except BacklogUnavailable as error:
+            raise TimeoutError(str(error)) from None
+        left: dict[str, Left] = {}
+        for lane, state in sorted(own.items()):
+            before = left.get(lane.topic, Left(0, 0))
+            unsettled = bounds[lane][1] - state.low if lane in unread else 0
+            left[lane.topic] = Left(before.held + state.overflow_held, before.unsettled + unsettled)
         return {topic: one for topic, one in left.items() if one.records}
 
 
@@ -80,16 +83,3 @@ def _states(commits: Iterable[TopicPartition]) -> Iterable[tuple[LaneId, CommitS
             state = decode_metadata(one.offset, one.metadata or "")
             if state is not None:
                 yield LaneId(one.topic, one.partition), state
-
-
-def _unsettled(consumer: Consumer, lane: LaneId, low: int) -> int:
-    """Offsets from `low` to the log's end; 0 when none has a record: marks of transactions have offsets, too."""
-    place = TopicPartition(lane.topic, lane.partition, low)
-    _, end = consumer.get_watermark_offsets(place, timeout=ANSWER_S, cached=False)
-    if end <= low:
-        return 0
-    consumer.assign([place])
-    messages: Sequence[Any] = consumer.consume(1, READ_S)
-    consumer.unassign()
-    ended = any(one.error() is not None and one.error().code() == KafkaError._PARTITION_EOF for one in messages)
-    return 0 if ended else end - low

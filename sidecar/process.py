@@ -34,6 +34,7 @@ from policies.errors import PolicyError
 from policies.file import read_policies_file
 from policies.store import PolicyStore
 from sidecar.assembly import Machinery, Policies, Storage, build
+from sidecar.backlog import Backlog
 from sidecar.changes.assembly import changes_of
 from sidecar.config import Settings
 from sidecar.embedded.kafka import KafkaUnavailable
@@ -207,7 +208,7 @@ class Process:
         self._stack.callback(idempotency.stop)
         receipts = Receipts(settings.api.receipts_bytes_max)
         ledger_reader = LedgerReader(client, settings.ledger_topic, receipts, settings.api.receipts_look_back_ms)
-        replicas = self._start_look_up(overflow, sources)
+        replicas = self._start_look_up(overflow, sources, Backlog(client, settings.group))
         lookup = LookUp(replicas)
         self._stack.callback(lookup.stop)
         letters = reading_of(settings, client, lambda: store.table)
@@ -254,9 +255,9 @@ class Process:
         self._stack.callback(firing.stop)
         return firing
 
-    def _start_look_up(self, overflow: RedisOverflow, sources: Sources) -> GroupLookUp:
+    def _start_look_up(self, overflow: RedisOverflow, sources: Sources, backlog: Backlog) -> GroupLookUp:
         local = partial(self._look_up_here, overflow)
-        replicas = GroupLookUp(local, overflow.client, self.settings.group, lambda: sources.partitions)
+        replicas = GroupLookUp(local, overflow.client, self.settings.group, lambda: sources.partitions, backlog)
         replicas.start()
         self._stack.callback(replicas.stop)
         return replicas

@@ -23,6 +23,7 @@ from sidecar.record import ERROR_CLASS, ID, Held, LaneId, Position, Struck, held
 from tests.contract.overflow_records import NOW_MS, held
 from tests.contract.redis_servers import RedisServer, redis_server_fixture
 from tests.services.waiting import wait_until
+from tests.unit.fake_backlog import FakeBacklog
 
 pytestmark = pytest.mark.slow
 
@@ -288,7 +289,9 @@ def group(
             def local() -> LocalLookUp:
                 return LocalLookUp(views.submit, views, client.client, overflow.group)  # type: ignore[arg-type]
 
-            made = GroupLookUp(local, client.client, overflow.group, lambda: {"gold": 1, "reminders": 2}, 60.0)
+            made = GroupLookUp(
+                local, client.client, overflow.group, lambda: {"gold": 1, "reminders": 2}, FakeBacklog(), 60.0
+            )
             made.start()
             stack.callback(made.stop)
             assert made.heard.wait(60.0)

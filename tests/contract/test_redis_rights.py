@@ -28,6 +28,7 @@ from tests.contract.overflow_records import LANE, NOW_MS, at, held, promote_all
 from tests.contract.overflow_records import START as FIRST
 from tests.contract.redis_servers import RedisServer, commands_called, redis_server_fixture
 from tests.contract.test_held_lookup import LANES, Views, everything, spread
+from tests.unit.fake_backlog import FakeBacklog
 
 pytestmark = pytest.mark.slow
 
@@ -119,7 +120,7 @@ def look_up(redis_server: RedisServer, overflow: RedisOverflow) -> None:
             def local() -> LocalLookUp:
                 return LocalLookUp(views.submit, views, client.client, GROUP)  # type: ignore[arg-type]
 
-            made = GroupLookUp(local, client.client, GROUP, lambda: {"gold": 1, "reminders": 2}, 60.0)
+            made = GroupLookUp(local, client.client, GROUP, lambda: {"gold": 1, "reminders": 2}, FakeBacklog(), 60.0)
             made.start()
             stack.callback(made.stop)
             assert made.heard.wait(60.0)

@@ -6,7 +6,7 @@ from itertools import count
 from random import randbytes
 
 import pytest
-from confluent_kafka import Message
+from confluent_kafka import Message, Producer
 
 from sidecar.block import decode
 from sidecar.record import Outcome
@@ -177,6 +177,25 @@ def test_over_rest_with_receipts(site: Site, sidecar: Sidecar) -> None:
     names = (f"by/rest/{number}" for number in count())
     wait_until(lambda: receipts_are_told(site, sidecar, next(names)), WAIT_S, sidecar.last_words)
     assert sidecar.call("DELETE", "/v1/messages/nobody").status_code in (404, 503)
+
+
+def test_a_message_that_nobody_has_read_yet_is_not_called_unknown(site: Site, sidecar: Sidecar) -> None:
+    """It is behind somebody else's open transaction. When that has ended, its marks are the last of the partition."""
+    stranger = Producer({"bootstrap.servers": site.kafka.bootstrap, "transactional.id": f"{site.group}-stranger"})
+    stranger.init_transactions(WAIT_S)
+    stranger.begin_transaction()
+    for partition in range(2):
+        stranger.produce(site.name("delays"), b"never committed", partition=partition)
+    stranger.flush(WAIT_S)
+    body = {"source": site.name("delays"), "target": site.name("mail"), "value": "v", "delay": "20m", "id": "unread"}
+    assert sidecar.call("POST", "/v1/messages", json=body).status_code == 202
+    for method in ("GET", "DELETE"):
+        answer = sidecar.call(method, "/v1/messages/unread")
+        assert (answer.status_code, answer.json()["type"]) == (503, "/problems/look-up-incomplete")
+        assert answer.headers["Retry-After"]
+    stranger.abort_transaction(WAIT_S)
+    wait_until(lambda: sidecar.call("DELETE", "/v1/messages/unread").status_code == 200, WAIT_S, sidecar.last_words)
+    wait_until(lambda: sidecar.call("GET", "/v1/messages/nobody").status_code == 404, WAIT_S, sidecar.last_words)
 
 
 def receipts_are_told(site: Site, sidecar: Sidecar, name: str) -> bool:

@@ -183,6 +183,7 @@ class MemoryHeld:
         self.rows: list[dict[str, Any]] = []
         self.minutes: dict[int, int] = {}
         self.missing: list[LaneId] = []
+        self.unread: list[LaneId] = []  # they have records that nobody has read
         self.asked: list[Query] = []
         self.down = ""
 
@@ -195,6 +196,10 @@ class MemoryHeld:
         self._note(query)
         lanes = [(row, LaneId(row["source"], row["position"]["partition"])) for row in self.rows]
         return [row for row, lane in lanes if row["id"] == id and query.wants_lane(lane)], self.missing
+
+    def find_to_end(self, id: str, query: Query) -> tuple[list[dict[str, Any]], list[LaneId]]:
+        rows, missing = self.find(id, query)
+        return rows, missing if rows else sorted({*missing, *self.unread})
 
     def forecast(self, query: Query, until_ms: int) -> tuple[dict[int, int], list[LaneId]]:
         self._note(query)

@@ -134,6 +134,13 @@ class TestEach:
         api.held.missing = [LaneId("reminders", 2)]
         problem(api.call(method, f"/v1/messages/a{step}", json=body), 503, "look-up-incomplete")
 
+    def test_what_nobody_has_read_yet_may_have_it(self, api: World, method: str, step: str, body: Any) -> None:
+        api.held.unread = [LaneId("reminders", 2)]
+        answer = problem(api.call(method, f"/v1/messages/a{step}", json=body), 503, "look-up-incomplete")
+        assert answer["missing"] == [{"topic": "reminders", "partition": 2}]
+        hold(api, 8)
+        assert api.call(method, f"/v1/messages/a{step}", json=body).status_code == 202
+
     def test_nobody_can_be_asked(self, api: World, method: str, step: str, body: Any) -> None:
         api.held.down = "Redis is away"
         problem(api.call(method, f"/v1/messages/a{step}", json=body), 503, "look-up-unavailable")

@@ -136,6 +136,16 @@ def test_not_found_where_not_all_could_be_asked_is_no_404(monkeypatch: pytest.Mo
         assert (document["state"], document["partial"]) == ("held", True)
 
 
+def test_not_found_while_something_is_not_read_yet_is_no_404(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("api.held.AGAIN_S", ())
+    with world() as api:
+        api.held.unread = [LaneId("gold", 2)]
+        answer = problem(api.call("GET", "/v1/messages/nobody"), 503, "look-up-incomplete")
+        assert answer["missing"] == [{"topic": "gold", "partition": 2}]
+        api.held.rows = [row(8, id="a")]
+        assert get(api, "/v1/messages/a")["partial"] is False
+
+
 def test_ids_of_any_text() -> None:
     with world() as api:
         api.held.rows = [row(1, id="order/7 é?"), row(2, id="x/fire")]

@@ -21,6 +21,7 @@ from sidecar.recovery import Replay
 from sidecar.wheel import Wheel
 from tests.property.test_change import TABLE
 from tests.unit.change_world import LANES, NOW_MS, MemoryChanges
+from tests.unit.fake_backlog import FakeBacklog
 
 LANE = LANES[0]
 COUNT = 5
@@ -54,10 +55,13 @@ class Replica:
         self.lanes = {lane.id: lane for lane in lanes}
         assignment: Any = SimpleNamespace(lanes=self.lanes)
         emitter: Any = SimpleNamespace(due_of=lambda _: [])
-        viewer: Any = Viewer(assignment, emitter)
+        actions: Any = SimpleNamespace(first_waiting=lambda _: None)
+        viewer: Any = Viewer(assignment, emitter, actions)
         local = LocalLookUp(lambda ask: Done(ask(None)), viewer, None, "g")  # type: ignore[arg-type,return-value]
         redis: Any = SimpleNamespace(publish=lambda *_: 1)  # nobody else listens
-        self.group = GroupLookUp(lambda: local, redis, "g", lambda: {lane.topic: 1 for lane in self.lanes})
+        self.group = GroupLookUp(
+            lambda: local, redis, "g", lambda: {lane.topic: 1 for lane in self.lanes}, FakeBacklog()
+        )
 
     def read(self, lane: LaneId, records: list[Held]) -> None:
         """The engine reads these from the source."""

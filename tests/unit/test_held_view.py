@@ -9,6 +9,8 @@ from sidecar import held_view
 from sidecar.change import ChangeBlock, Loss
 from sidecar.held_view import Viewer
 from sidecar.lane import Lane
+from sidecar.order import Order
+from sidecar.reading import Item
 from sidecar.record import LaneId, Position
 from sidecar.wheel import Wheel
 from tests.unit.test_identity import named
@@ -25,7 +27,8 @@ def lane_of(partition: int, *offsets: int) -> Lane:
 def viewer(*lanes: Lane, **due: Any) -> Viewer:
     assignment: Any = SimpleNamespace(lanes={lane.id: lane for lane in lanes})
     emitter: Any = SimpleNamespace(due_of=lambda lane: due.get(f"t{lane.id.partition}", []))
-    return Viewer(assignment, emitter)
+    actions: Any = SimpleNamespace(first_waiting=lambda lane: due.get(f"w{lane.id.partition}"))
+    return Viewer(assignment, emitter, actions)
 
 
 def test_a_view_has_what_is_held_and_stays_as_it_was() -> None:
@@ -65,6 +68,17 @@ def test_a_lane_that_has_not_read_again_what_it_had_is_not_whole() -> None:
     assert viewer(lane).look(None)[0][0].whole is False
     lane.next = 7
     assert viewer(lane).look(None)[0][0].whole is True
+
+
+def test_what_waits_to_be_held_does_not_count_as_read() -> None:
+    lane = lane_of(0)
+    lane.next = 7
+    assert viewer(lane).look(None)[0][0].next == 7
+    assert viewer(lane, w0=5).look(None)[0][0].next == 5
+    lane.order = Order(lambda held: None)
+    lane.order.queue.append(Item(4, 0, named(4)))
+    assert viewer(lane, w0=5).look(None)[0][0].next == 4
+    assert viewer(lane).look(None)[0][0].next == 4
 
 
 def test_a_turn_takes_a_few_lanes_and_the_next_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,20 @@
+"""What Kafka has and nobody has read, as a test says it."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from sidecar.record import LaneId
+
+
+@dataclass
+class FakeBacklog:
+    """By partition: its end, and offsets of records, the others being marks. Without an end it has no leader."""
+
+    end: dict[LaneId, int] = field(default_factory=dict)
+    records: dict[LaneId, list[int]] = field(default_factory=dict)
+
+    def ends(self, lanes: Collection[LaneId]) -> dict[LaneId, int]:
+        return {lane: self.end[lane] for lane in lanes if lane in self.end}
+
+    def unread(self, read: Mapping[LaneId, tuple[int, int]]) -> set[LaneId]:
+        return {lane for lane, (start, _) in read.items() if any(start <= one for one in self.records.get(lane, ()))}
