@@ -27,6 +27,7 @@ from api.ports import (
     SenderUnavailable,
 )
 from api.problems import Problem, unprocessable
+from api.timeline import final
 from sidecar.held_query import LookUpUnavailable
 
 KEY_LENGTH_MAX: Final = 255
@@ -105,18 +106,34 @@ async def _send_once(ports: Ports, message: NewMessage, key: str, fingerprint: b
             raise Problem(409, "request-in-progress", detail, RETRY_LATER)
         case Fresh() as fresh:
             message_id = message.id or repeatable_id(key, fingerprint)
+            if message.id is None and (left := _left_before(ports, message_id)) is not None:
+                await _keep(ports, key, left)
+                return json_response(left, 202, {"Idempotency-Replayed": "true"})
             return await _answer(ports, message, message_id, fresh, key)
+
+
+def _left_before(ports: Ports, message_id: str) -> dict[str, object] | None:
+    """What a former try was answered, if its key is gone with Redis and its message has left; None: not known.
+
+    What is held still needs no look: a second record with the same key and id replaces it.
+    """
+    last = final(ports.receipts.settlements(message_id))
+    return None if last is None else {"id": message_id, "due": last.due_ms, "position": last.place._asdict()}
 
 
 async def _answer(ports: Ports, message: NewMessage, message_id: str, fresh: Fresh, key: str) -> Response:
     """Send, and keep the answer. Id and time are the same in every try."""
     accepted = await _send_or_let_go(ports, message, message_id, fresh, key)
+    await _keep(ports, key, accepted)
+    return json_response(accepted, 202)
+
+
+async def _keep(ports: Ports, key: str, accepted: dict[str, object]) -> None:
     try:
         await ports.idempotency.finish(key, json.dumps(accepted).encode())
     except IdempotencyUnavailable:
         # It is in Kafka, and that is what 202 says. A retry would send it again, with the same id and time.
         log.warning("the answer to an idempotent request could not be kept")
-    return json_response(accepted, 202)
 
 
 async def _send_or_let_go(

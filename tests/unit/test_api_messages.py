@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 from api.ports import SenderRefused, SenderUnavailable
+from api.receipt import LedgerPlace
 from sidecar.partitioner import murmur2, partition_of
+from sidecar.record import Outcome
 from tests.unit.api_world import NOW_MS, REMINDERS, RETRY, World, problem, world
+from tests.unit.test_receipts import block
 
 
 @pytest.fixture
@@ -267,6 +270,20 @@ def test_a_retry_after_a_crash_is_the_same_message(api: World) -> None:
     api.idempotency.kept.clear()  # and with a Redis that forgot
     assert keyed(api, "k", delay="1m").json()["id"] == first["id"]
     assert keyed(api, "other", delay="1m").json()["id"] != first["id"]
+
+
+def test_a_repeat_after_redis_forgot_sends_nothing_that_has_left(api: World) -> None:
+    first = keyed(api, "k", delay="1m").json()
+    api.idempotency.kept.clear()
+    api.receipts.add(LedgerPlace(1, 8), block({8: Outcome.EMITTED}, {8: first["id"]}))
+    again = keyed(api, "k", delay="1m")
+    assert (again.status_code, again.json()["id"], len(api.sender.sent)) == (202, first["id"], 1)
+    assert again.headers["idempotency-replayed"] == "true"
+    assert keyed(api, "k", delay="1m").json() == again.json()  # it is kept again
+    keyed(api, "other", delay="1m", id="mine")
+    api.receipts.add(LedgerPlace(1, 9), block({9: Outcome.EMITTED}, {9: "mine"}))
+    keyed(api, "another", delay="1m", id="mine")  # the caller's own id may be used again
+    assert len(api.sender.sent) == 3
 
 
 def test_a_request_under_way(api: World) -> None:
