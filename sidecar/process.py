@@ -257,7 +257,7 @@ class Process:
 
     def _start_look_up(self, overflow: RedisOverflow, sources: Sources, backlog: Backlog) -> GroupLookUp:
         local = partial(self._look_up_here, overflow)
-        replicas = GroupLookUp(local, overflow.client, self.settings.group, lambda: sources.partitions, backlog)
+        replicas = GroupLookUp(local, overflow.client, self.settings.group, lambda: sources.group_partitions, backlog)
         replicas.start()
         self._stack.callback(replicas.stop)
         return replicas

@@ -68,6 +68,7 @@ class Sources:
         self._all_sources = settings.model_copy(update={"sources": ()})
         self.topics: frozenset[str] = frozenset()  # the sources, as last seen
         self.left: dict[str, Left] = {}  # topics that are consumed only until they are empty
+        self._elsewhere: frozenset[str] = frozenset()
         self._subscribed: list[str] | None = None  # None: not looked yet
         self._compacted: dict[str, bool] = {}  # as the brokers last said; False where we may not see it
         self._refused: frozenset[str] = frozenset()  # as the engine was told
@@ -75,7 +76,8 @@ class Sources:
         self._warnings: list[str] = []  # of compacted topics
         self._unread: set[str] = set()  # topics whose settings can't be read: said once
         self._ledger_kept_ms = 0  # as long as was asked for
-        self.partitions: dict[str, int] = {}  # of each source, as last seen
+        self.partitions: dict[str, int] = {}  # of each topic that is consumed here, as last seen
+        self.group_partitions: dict[str, int] = {}  # and of those that aren't, of which the group has something
         self.unowned = Unowned(admin, settings.group, machinery, lambda: self.partitions)
 
     def look(self) -> None:
@@ -92,10 +94,11 @@ class Sources:
         sizes = {name: len(topic.partitions) or self.partitions.get(name, 0) for name, topic in existing.items()}
         known = [name for name, size in sizes.items() if size]
         wanted = self._consumable(source_topics(self._settings, policies, known))
-        self._keep_left(wanted, known)
+        elsewhere = self._keep_left(wanted, known)
         self._machinery.publisher.warnings = (*self._warnings, *in_words(self.left))
         found = sorted({*wanted, *self.left})
         self._count({topic: sizes[topic] for topic in found})
+        self.group_partitions = {**self.partitions, **{topic: sizes[topic] for topic in elsewhere}}
         if found == self._subscribed:
             return
         log.info("sources", extra={"topics": found})
@@ -125,11 +128,15 @@ class Sources:
         except KafkaException as error:
             raise LookUpUnavailable(error.args[0].str()) from error
 
-    def _keep_left(self, wanted: Sequence[str], existing: Sequence[str]) -> None:
-        """What isn't wanted any more is consumed until the group has nothing of it."""
+    def _keep_left(self, wanted: Sequence[str], existing: Sequence[str]) -> frozenset[str]:
+        """What isn't wanted any more is consumed until the group has nothing of it.
+
+        Returns topics with a policy that aren't consumed here, and of which the group has something: another replica
+        may consume them, by its own setting.
+        """
         topics = frozenset(wanted)
         if topics == self.topics and self._looks % LEFT_LOOKS != 1:
-            return
+            return self._elsewhere.intersection(existing)
         with_policy = source_topics(self._all_sources, policies_of(self._table()), existing)
         found = self._leftovers.beside({*topics, *with_policy, *self._settings.own_topics}, existing)
         if found.keys() != self.left.keys():
@@ -138,6 +145,9 @@ class Sources:
             for words in in_words({topic: one for topic, one in found.items() if topic not in self.left}):
                 log.warning("records without a policy", extra={"about": words})
         self.topics, self.left = topics, found
+        others = frozenset(with_policy) - topics
+        self._elsewhere = frozenset(self._leftovers.of(others)) if others else frozenset()
+        return self._elsewhere
 
     def _count(self, partitions: dict[str, int]) -> None:
         """The gate must know of how many partitions this process has a share."""

@@ -410,6 +410,12 @@ def test_what_the_setting_leaves_out_has_a_policy_and_is_another_replicas() -> N
     looking.look()
     assert cluster.subscribed == [["orders-retry"]]
     assert cluster.retired == []
+    assert looking.partitions == {"orders-retry": 1}
+    assert looking.group_partitions == {"orders-retry": 1, "reminders": 1}, "a look-up must hear of it, too"
+    cluster.leftovers.has = {}
+    for _ in range(LEFT_LOOKS):
+        looking.look()
+    assert looking.group_partitions == {"orders-retry": 1}
 
 
 def test_what_would_be_left_is_what_only_the_policies_of_now_consume() -> None:
