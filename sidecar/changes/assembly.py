@@ -10,12 +10,13 @@ from sidecar.changes.controls import Courier, SentControls
 from sidecar.changes.outcome import Lines
 from sidecar.changes.plan import FORM, Change
 from sidecar.changes.receipt_log import ReceiptLog
-from sidecar.changes.surroundings import LookUp, Surroundings
+from sidecar.changes.surroundings import LookUp, Sources, Surroundings
 from sidecar.changes.work import ChangeWork
 from sidecar.config import Settings
 from sidecar.jobs.crew import owner_of
 from sidecar.jobs.job_log import JobLog
 from sidecar.jobs.leg import Leg, Stage
+from sidecar.jobs.topic_ids import TopicIds
 
 
 def changes_of(
@@ -37,10 +38,11 @@ def changes_of(
         change = change_log.get(plan_id)
         return change is not None and change.aborted_by is not None
 
-    changes = Changes(change_log, lookup, receipts, leg, owner, asked.plan_ttl_ms)
+    sources = Sources(lookup, TopicIds(client).of)
+    changes = Changes(change_log, sources, receipts, leg, owner, asked.plan_ttl_ms)
     here = Surroundings(
         topic=topic,
-        lookup=lookup,
+        sources=sources,
         lines=lines,
         table=table,
         courier=lambda: Courier(client),

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple, Protocol
 
 from sidecar.changes.plan import Change, ChangePlan, End, Selection, When
 from sidecar.changes.receipt_log import Place, Receipts
-from sidecar.changes.surroundings import LookUp
+from sidecar.changes.surroundings import Sources
 from sidecar.jobs.crew import Crew, JobRefused, Jobs, Work
+from sidecar.jobs.reader import LogUnavailable
 from sidecar.record import LaneId
 
 
@@ -45,14 +46,14 @@ class Changes:
     def __init__(
         self,
         jobs: Jobs[Change],
-        lookup: LookUp,
+        sources: Sources,
         receipts: KeptReceipts,
         leg: Callable[[str, bool], Work],
         owner: str,
         ttl_ms: int,
     ) -> None:  # fmt: skip
         self.crew: Crew[Change] = Crew("change", jobs, owner, lambda plan_id: leg(plan_id, False))
-        self._lookup = lookup
+        self._sources = sources
         self._receipts = receipts
         self._leg = leg
         self._ttl_ms = ttl_ms
@@ -69,9 +70,13 @@ class Changes:
         if wanted.selection.is_everything and not wanted.confirm_all:
             detail = 'The filter matches every held message; say "confirm_all": true if that is meant.'
             raise JobRefused("confirmation-needed", detail)
-        ends, missing = self._lookup.ends(wanted.selection.query)
+        ends, missing = self._sources.lookup.ends(wanted.selection.query)
         if missing:
             raise NotAllAnswer(missing)
+        topics = {lane.topic for lane in ends}
+        topic_ids = self._sources.topic_ids(topics)
+        if gone := topics - topic_ids.keys():
+            raise LogUnavailable(f"the topic {min(gone)} isn't there at the moment")
         plan = ChangePlan(
             id=secrets.token_hex(6),
             author=wanted.author,
@@ -80,6 +85,7 @@ class Changes:
             selection=wanted.selection,
             when=wanted.when,
             ends=tuple(End(*lane, offset) for lane, offset in sorted(ends.items())),
+            topic_ids=dict(topic_ids),
             rate=wanted.rate,
             ttl_ms=self._ttl_ms,
         )

@@ -16,6 +16,7 @@ from sidecar.changes.plan import DONE, Item
 from sidecar.record import Outcome
 
 TOO_LATE: Final = "too_late"  # it had left, or somebody else had moved or cancelled it
+DELETED: Final = "deleted"  # state of one that was too late: its topic was deleted, and created again
 UNKNOWN: Final = "unknown"  # it wasn't hit, and nobody says why: it is being emitted, or a later one has its id
 UNANSWERED: Final = "unanswered"  # the control record stands in Kafka, and will be obeyed
 REFUSED: Final = "refused"  # no control record could be written, or not one that its policy allows

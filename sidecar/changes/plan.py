@@ -90,7 +90,9 @@ class End(NamedTuple):
 
 
 class ChangePlan(BaseModel):
-    """What is to be done with what. `ttl_ms`: how long after it was counted it may be run."""
+    """What is to be done with what. `ttl_ms`: how long after it was counted it may be run. `topic_ids`: Kafka's, of the
+    sources; a topic of the same name with another id isn't meant. Empty in plans of older versions.
+    """
 
     model_config = _MODEL
     schema_version: int = SCHEMA
@@ -101,6 +103,7 @@ class ChangePlan(BaseModel):
     selection: Selection
     when: When = When()
     ends: tuple[End, ...]
+    topic_ids: dict[str, str] = {}
     rate: Annotated[int, Field(ge=0)]  # messages a second at most; 0: no limit
     ttl_ms: int
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from policies.table import PolicyTable
 from sidecar.changes.outcome import Lines, Place
@@ -23,6 +23,15 @@ class LookUp(Protocol):
     def ends(self, query: Query) -> tuple[Mapping[LaneId, int], Sequence[LaneId]]: ...
 
 
+class Sources(NamedTuple):
+    """What is held, and Kafka's ids of the topics that it was read from: those that are there; "" where the cluster has
+    none. `topic_ids` raises LogUnavailable.
+    """
+
+    lookup: LookUp
+    topic_ids: Callable[[Collection[str]], Mapping[str, str]]
+
+
 class Couriers(Protocol):
     """`controls.Courier`."""
 
@@ -38,7 +47,7 @@ class Surroundings:
     """
 
     topic: str  # of changes
-    lookup: LookUp
+    sources: Sources
     lines: Lines
     table: Callable[[], PolicyTable]
     courier: Callable[[], Couriers]

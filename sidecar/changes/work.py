@@ -9,17 +9,18 @@ transaction, and who was taken over can't write one.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from sidecar.changes.controls import control_headers, objection
-from sidecar.changes.outcome import REFUSED, Found, Place, Verdict, hit_by, verdict
+from sidecar.changes.outcome import DELETED, REFUSED, TOO_LATE, Found, Place, Verdict, hit_by, verdict
 from sidecar.changes.plan import Change, ChangePlan, Item, Progress, summed
 from sidecar.changes.receipt_log import batch
 from sidecar.changes.surroundings import Rows, Surroundings
 from sidecar.held_query import Key, LookUpUnavailable, key_of_row
 from sidecar.jobs.job import State
 from sidecar.jobs.pace import Pace
+from sidecar.jobs.reader import LogUnavailable
 from sidecar.jobs.shipment import TakenOver
 from sidecar.record import LaneId
 
@@ -104,8 +105,10 @@ class ChangeWork:
         """
         limit = PAGE_MAX
         while True:
+            self._leave_out(self._ends)
             try:
-                rows, following, missing = self._here.lookup.page(self._plan.selection.query, after, limit, self._ends)
+                lookup, query = self._here.sources.lookup, self._plan.selection.query
+                rows, following, missing = lookup.page(query, after, limit, self._ends)
             except LookUpUnavailable as error:
                 reason = f"held messages can't be looked up: {error}"
             else:
@@ -122,6 +125,7 @@ class ChangeWork:
     def _meant(self, rows: Rows, following: Key | None) -> _Page:
         items: list[Item] = []
         without_id = 0
+        self._leave_out(LaneId(key.topic, key.partition) for key in map(key_of_row, rows))
         for row in rows:
             key = key_of_row(row)
             if key.offset >= self._ends.get(LaneId(key.topic, key.partition), -1):
@@ -133,6 +137,29 @@ class ChangeWork:
             place = {"topic": key.topic, "partition": key.partition, "offset": key.offset}
             items.append(Item(id=row["id"], due_ms=row["due"], **place, **names))
         return _Page(items, {NO_ID: without_id} if without_id else {}, following)
+
+    def _leave_out(self, lanes: Iterable[LaneId]) -> None:
+        """Nothing is meant any more of those that are of a topic that was made anew."""
+        anew = self._made_anew({lane.topic for lane in lanes})
+        self._ends = {lane: end for lane, end in self._ends.items() if lane.topic not in anew}
+
+    def _made_anew(self, topics: Collection[str]) -> set[str]:
+        """Those of these topics that aren't what was planned, though they have the name: other messages lie at the
+        plan's offsets. Waits while nobody knows. Raises _End.
+        """
+        planned = {topic: id for topic in topics if (id := self._plan.topic_ids.get(topic))}
+        while True:
+            try:
+                now = self._here.sources.topic_ids(planned)
+            except LogUnavailable as error:
+                reason = str(error)
+            else:
+                unknown = [topic for topic in planned if not now.get(topic)]
+                if not unknown:
+                    self._note(reason="")
+                    return {topic for topic, id in planned.items() if now[topic] != id}
+                reason = f"no answer about the id of the topic {min(unknown)}"
+            self._wait_for(reason)
 
     # --- changing -------------------------------------------------------------------------------------------------
 
@@ -172,20 +199,24 @@ class ChangeWork:
 
     def _change(self, items: Sequence[Item], again: bool) -> None:
         """Send for these, wait for what becomes of them, and write that down."""
+        anew = self._made_anew({item.topic for item in items})
         now_ms, table = self._here.now_ms(), self._here.table()
         headers = [control_headers(self._plan, item) for item in items]
-        refused = {
-            row: why_not for row, item in enumerate(items) if (why_not := objection(item, headers[row], table, now_ms))
-        }
-        sendable = [row for row in range(len(items)) if row not in refused]
+        unsent: dict[int, Verdict] = {}
+        for row, item in enumerate(items):
+            if item.topic in anew:
+                unsent[row] = Verdict(TOO_LATE, DELETED, item.due_ms, None)
+            elif why_not := objection(item, headers[row], table, now_ms):
+                unsent[row] = Verdict(REFUSED, why_not, item.due_ms, None)
+        sendable = [row for row in range(len(items)) if row not in unsent]
         answers = self._courier.send([(items[row], headers[row]) for row in sendable], now_ms)
         controls: dict[int, Place] = {}
         for row, sent in zip(sendable, answers, strict=True):
             if isinstance(sent, str):
-                refused[row] = sent
+                unsent[row] = Verdict(REFUSED, sent, items[row].due_ms, None)
             else:
                 controls[row] = (items[row].topic, items[row].partition, sent)
-        self._finish(items, self._found(items, controls), refused, again)
+        self._finish(items, self._found(items, controls), unsent, again)
 
     def _found(self, items: Sequence[Item], controls: Mapping[int, Place]) -> dict[int, Found]:
         """What the ledger says of the control records, as far as it does in time. Those that hit nobody are mostly too
@@ -212,15 +243,13 @@ class ChangeWork:
         return found
 
     def _finish(
-        self, items: Sequence[Item], found: Mapping[int, Found], refused: Mapping[int, str], again: bool
+        self, items: Sequence[Item], found: Mapping[int, Found], unsent: Mapping[int, Verdict], again: bool
     ) -> None:
         action, lines = self._plan.action, self._here.lines
         told = [hit_by(action, items[row], one.own) for row, one in found.items()] if again else []
         sent = self._here.sent_by(self._plan.id, [place for place in told if place is not None])
         verdicts = [
-            Verdict(REFUSED, refused[row], item.due_ms, None)
-            if row in refused
-            else verdict(action, item, found[row], lines, sent)
+            unsent[row] if row in unsent else verdict(action, item, found[row], lines, sent)
             for row, item in enumerate(items)
         ]
         receipts = [said.receipt(item, action) for item, said in zip(items, verdicts, strict=True)]

@@ -12,10 +12,11 @@ from sidecar.changes.outcome import Place
 from sidecar.changes.plan import Change, ChangePlan, Item, Progress
 from sidecar.changes.receipt_log import Batch, receipts_of
 from sidecar.changes.receipt_log import Place as ReceiptPlace
-from sidecar.changes.surroundings import Surroundings
+from sidecar.changes.surroundings import Sources, Surroundings
 from sidecar.changes.work import ChangeWork
 from sidecar.held_query import Key, LookUpUnavailable, Query, key_of_row, row_of
 from sidecar.jobs.job import PlanHead
+from sidecar.jobs.reader import LogUnavailable
 from sidecar.record import ACTION, CHANGE, DELAY, DELIVER_AT, ID, IF_OFFSET, Headers, Held, LaneId, Outcome
 
 NOW_MS = 1_800_000_000_000
@@ -56,6 +57,8 @@ class MemoryGroup:
         self.down: list[str] = []
         self.trouble = ""
         self.silent = False  # no control record is obeyed
+        self.topic_ids: dict[str, str | None] = {}  # None: it isn't there; else every topic has one
+        self.unanswered: list[str] = []  # why the next questions about ids have no answer
         self.sent: list[Headers] = []
         self.controls: dict[Place, Headers] = {}  # of changes and of others
         self.fault: Callable[[str], None] = lambda _: None
@@ -116,6 +119,20 @@ class MemoryGroup:
     def ends(self, query: Query) -> tuple[dict[LaneId, int], list[LaneId]]:
         lanes = {lane: offset for lane, offset in self.next.items() if query.wants_lane(lane)}
         return lanes, self.missing.pop() if self.missing else []
+
+    def ids_of(self, topics: Collection[str]) -> dict[str, str]:
+        self.fault("ids")
+        if self.unanswered:
+            raise LogUnavailable(self.unanswered.pop())
+        found = {topic: self.topic_ids.get(topic, f"id of {topic}") for topic in topics}
+        return {topic: id for topic, id in found.items() if id is not None}
+
+    def make_anew(self, topic: str) -> None:
+        """The topic is deleted and created again: nothing of it is held, and its offsets begin at 0."""
+        self.topic_ids[topic] = "another"
+        for lane in LANES:
+            if lane.topic == topic:
+                self.lanes[lane], self.next[lane] = {}, 0
 
     def send(self, controls: Sequence[tuple[Item, Headers]], now_ms: int) -> list[int | str]:
         offsets: list[int | str] = []
@@ -208,7 +225,8 @@ class MemoryChanges:
         self.table = table
         self.time_s = 0.0
         self.stops: Callable[[], bool] = lambda: False
-        self.changes = Changes(self.jobs, self.group, self.jobs, self._leg, "here", TTL_MS)
+        sources = Sources(self.group, self.group.ids_of)
+        self.changes = Changes(self.jobs, sources, self.jobs, self._leg, "here", TTL_MS)
 
     def wait(self, seconds: float) -> bool:
         self.time_s += seconds
@@ -218,7 +236,7 @@ class MemoryChanges:
         """A new attempt at what stands in the log."""
         here = Surroundings(
             topic="changes",
-            lookup=self.group,
+            sources=Sources(self.group, self.group.ids_of),
             lines=self.group,
             table=self.table,
             courier=lambda: self.group,

@@ -1,5 +1,6 @@
 """Parts of changes: what Kafka's reports mean, receipts as they are kept, waiting for many lines of the ledger."""
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,11 +14,12 @@ from policies.table import PolicyTable
 from sidecar.changes import receipt_log
 from sidecar.changes.changes import Wanted
 from sidecar.changes.controls import Courier
-from sidecar.changes.plan import DONE, Item, Selection, When
+from sidecar.changes.plan import DONE, SCHEMA, ChangePlan, Item, Selection, When
 from sidecar.changes.receipt_log import Batch, Place, ReceiptLog, batch, receipts_of
 from sidecar.changes.work import PENDING_BYTES_MAX
 from sidecar.config import MESSAGE_BYTES_MIN
 from sidecar.jobs.crew import JobRefused
+from sidecar.jobs.job import State, decoded
 from sidecar.jobs.reader import LogUnavailable
 from sidecar.record import ACTION, CHANGE, DELIVER_AT, ID, Headers, LaneId, Outcome
 from tests.property.test_change import TABLE
@@ -225,3 +227,92 @@ def test_what_somebody_else_has_changed_is_not_claimed_after_a_crash(action: str
     assert receipts["theirs"]["state"] == ("cancelled" if action == "cancel" else "moved")
     control = receipts["mine"]["control"]
     assert (CHANGE, plan_id.encode()) in world.group.controls[LANES[0].topic, 0, control["offset"]]
+
+
+def made_anew(world: MemoryChanges, ids: str) -> None:
+    """The source is deleted and created again, and gets messages with these ids."""
+    world.group.make_anew(LANES[0].topic)
+    for id in ids:
+        world.group.accept(LANES[0], NOW_MS + 20_000, id)
+
+
+def test_messages_of_a_source_that_was_made_anew_are_not_those_of_the_plan() -> None:
+    """They lie at the same offsets, fit the same filter, and may have the same ids."""
+    world = MemoryChanges(lambda: TABLE.table)
+    for lane in (LANES[0], LANES[2]):
+        for id in "abc":
+            world.group.accept(lane, NOW_MS + 20_000, id)
+    planned = world.changes.plan(Wanted("cancel", Selection(), When(), 0, True, "me"))
+    assert planned.progress.planned.messages == 6
+    made_anew(world, "cab")
+    change = world.changes.run(planned.plan.id, str(planned.token))
+    assert change.state is State.DONE
+    assert change.progress.outcomes == {"cancelled": 3}
+    assert change.document()["gone"] == 3
+    assert len(world.group.lanes[LANES[0]]) == 3
+    assert len(world.group.lanes[LANES[2]]) == 0
+
+
+def test_what_was_pending_in_a_source_that_was_made_anew_is_not_sent_for_again() -> None:
+    world = MemoryChanges(lambda: TABLE.table)
+    for id in "abc":
+        world.group.accept(LANES[0], NOW_MS + 20_000, id)
+    plan_id = world.changes.plan(Wanted("cancel", Selection(), When(), 0, True, "me")).plan.id
+
+    def die(call: str) -> None:
+        if call == "send" and len(world.group.sent) == 1:
+            raise CrashError
+
+    work = world.work(plan_id)
+    work.begin()
+    world.group.fault = die
+    with pytest.raises(CrashError):
+        work.go_on()
+    world.group.fault = lambda _: None
+    made_anew(world, "abc")
+    world.work(plan_id).go_on()
+    assert len(world.group.sent) == 1
+    assert len(world.group.lanes[LANES[0]]) == 3
+    outcomes = {receipt["id"]: (receipt["outcome"], receipt["state"]) for receipt in world.jobs.receipts()}
+    assert outcomes == dict.fromkeys("abc", ("too_late", "deleted"))
+
+
+@pytest.mark.parametrize("silence", ["no answer", "no id", "no topic"])
+def test_while_nobody_knows_whether_a_source_is_the_same_it_waits(silence: str) -> None:
+    world = MemoryChanges(lambda: TABLE.table)
+    world.group.accept(LANES[0], NOW_MS + 20_000, "a")
+    planned = world.changes.plan(Wanted("cancel", Selection(topic="a"), When(), 0, False, "me"))
+    if silence == "no answer":
+        world.group.unanswered = [silence] * 20
+    elif silence == "no id":
+        world.group.topic_ids["a"] = ""
+    else:
+        world.group.topic_ids["a"] = None
+
+    def stops() -> bool:
+        if world.time_s > 5:
+            world.group.topic_ids["a"] = "id of a"
+            world.group.unanswered = []
+        else:
+            assert world.group.sent == []
+        return False
+
+    world.stops = stops
+    change = world.changes.run(planned.plan.id, str(planned.token))
+    assert world.time_s > 5
+    assert change.state is State.DONE
+    assert change.progress.outcomes == {"cancelled": 1}
+    assert any(progress.reason for progress in world.jobs.progresses)
+
+
+def test_a_plan_of_an_older_version_has_no_ids() -> None:
+    world = MemoryChanges(lambda: TABLE.table)
+    world.group.accept(LANES[0], NOW_MS + 20_000, "a")
+    planned = world.changes.plan(Wanted("cancel", Selection(topic="a"), When(), 0, False, "me"))
+    assert planned.plan.topic_ids == {"a": "id of a"}
+    told = json.loads(planned.plan.model_dump_json())
+    del told["topic_ids"]
+    older = decoded(ChangePlan, json.dumps(told).encode(), SCHEMA)
+    assert older is not None
+    world.jobs.changes[older.id] = planned.model_copy(update={"plan": older})
+    assert world.changes.run(older.id, str(planned.token)).progress.outcomes == {"cancelled": 1}
