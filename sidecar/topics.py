@@ -128,18 +128,19 @@ def _partition_count(admin: AdminClient, name: str) -> int:
     return 0 if topic.error is not None else len(topic.partitions)
 
 
-def topic_ids(admin: AdminClient, names: Sequence[str]) -> dict[str, str]:
-    """Kafka's ids of topics; "" where brokers have none. Topics that aren't there are left out.
+def topic_ids(admin: AdminClient, names: Sequence[str], seconds: float = TIMEOUT_S) -> dict[str, str]:
+    """Kafka's ids of topics; "" where brokers have none. Topics that aren't there are left out. Two questions, each of
+    which waits for so many `seconds` at most.
 
     Raises KafkaException or TimeoutError when the brokers don't answer.
     """
-    cluster = admin.list_topics(names[0], timeout=TIMEOUT_S)
+    cluster = admin.list_topics(names[0], timeout=seconds)
     if cluster.controller_id not in cluster.brokers:
         return dict.fromkeys(names, "")  # the mock: the client would wait for a controller
     ids: dict[str, str] = {}
-    for name, answer in admin.describe_topics(TopicCollection(list(names)), request_timeout=TIMEOUT_S).items():
+    for name, answer in admin.describe_topics(TopicCollection(list(names)), request_timeout=seconds).items():
         try:
-            ids[name] = topic_id_of(answer.result(TIMEOUT_S + 1))  # the request's own limit comes first
+            ids[name] = topic_id_of(answer.result(seconds + 1))  # the request's own limit comes first
         except KafkaException as error:
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise

@@ -1,13 +1,15 @@
 """Which topic a name stands for: Kafka's ids, as jobs ask for them. A plan's offsets are of a topic, not of a name."""
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Final
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from sidecar.jobs.reader import LogUnavailable
 from sidecar.topics import topic_ids
+
+ANSWER_S: Final = 5.0  # for each of two questions: within a lease
 
 
 class TopicIds:
@@ -24,7 +26,7 @@ class TopicIds:
         admin = self._admin or AdminClient(self._client)
         self._admin = None  # one that saw brokers die may look for them in vain: the next try is with another
         try:
-            found = topic_ids(admin, sorted(topics))
+            found = topic_ids(admin, sorted(topics), ANSWER_S)
         except (KafkaException, TimeoutError) as error:
             raise LogUnavailable(f"no answer about the ids of topics: {error}") from None
         self._admin = admin
