@@ -1,9 +1,11 @@
 """The policy topic as a store with compare-and-set.
 
 A write is produced with the version it expects, then waits until this process has read it back: only the
-order of the topic says who won. The rule is in `log.py`, reading in `reader.py`; here is writing.
+order of the topic says who won, and whether a write of which Kafka has said nothing, or no more than that time is up,
+is there. The rule is in `log.py`, reading in `reader.py`; here is writing.
 """
 
+import logging
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -40,6 +42,16 @@ _PRODUCER: Final = {
     "linger.ms": "0",
     "message.timeout.ms": "10000",
 }
+
+
+# Such a record is not in the topic. After any other error it may be, or come yet.
+_REFUSED: Final = frozenset(
+    {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.POLICY_VIOLATION}
+    | {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.UNKNOWN_TOPIC_OR_PART}
+    | {KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+)
+
+_logger = logging.getLogger(__name__)
 
 
 class _Write(NamedTuple):
@@ -159,6 +171,9 @@ class PolicyStore:
     def _on_delivery(self, change: Change) -> Callable[[KafkaError | None, Message], None]:
         def delivered(error: KafkaError | None, message: Message) -> None:
             if error is None:  # in the topic; whether it won is known when it was read
+                return
+            if error.code() not in _REFUSED:  # it may be there all the same: that is known when it was read, too
+                _logger.warning("a policy may not be written", extra={"policy": change.name, "error": str(error)})
                 return
             if (verdict := self._writes.pop(change.write, None)) is None:
                 return

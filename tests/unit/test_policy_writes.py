@@ -1,0 +1,119 @@
+"""Writing policies when Kafka's answers are lost, or say less than they seem to: the topic says what is there."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+
+from policies import store as module
+from policies.errors import PolicyConflict, PolicyStoreUnavailable
+from policies.log import PolicyLog
+from policies.model import Policy
+from policies.store import PolicyStore
+from policies.table import PolicyTable
+from tests.unit.api_world import NOW_MS, REMINDERS
+
+POLICY = Policy.model_validate(REMINDERS)
+
+
+class Topic:
+    """What producers write, and what becomes of a record and of its delivery report."""
+
+    def __init__(self) -> None:
+        self.log = PolicyLog()
+        self.settle: Callable[[Any], None] = lambda verdict: None
+        self.producers: list[Producer] = []
+        self.report: KafkaError | None = None  # of what is written
+        self.takes = True  # whether it is
+
+    def append(self, value: bytes) -> None:
+        verdict = self.log.apply(self.log.position, value, NOW_MS)
+        assert verdict is not None
+        self.settle(verdict)
+
+
+class Producer:
+    """confluent-kafka's, as far as it is used: reports come with `poll`."""
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+        self._reports: list[Callable[[], None]] = []
+        topic.producers.append(self)
+
+    def produce(self, _: str, value: bytes, key: str, partition: int, on_delivery: Any) -> None:
+        error = self._topic.report
+        self._reports.append(lambda: on_delivery(error, None))
+        if self._topic.takes:
+            self._reports.append(lambda: self._topic.append(value))  # the report comes first
+
+    def poll(self, _: float) -> int:
+        for report in self._reports:
+            report()
+        self._reports.clear()
+        return 0
+
+
+class Reader:
+    """`PolicyReader` that has read everything there is."""
+
+    reason = ""
+    stopped = False
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+
+    def start(self, _: float) -> None: ...
+
+    def stop(self) -> None: ...
+
+    @property
+    def table(self) -> PolicyTable:
+        return self._topic.log.table
+
+
+@pytest.fixture
+def topic() -> Topic:
+    return Topic()
+
+
+@pytest.fixture
+def store(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> PolicyStore:
+    def reader(_: Any, __: str, settle: Callable[[Any], None]) -> Reader:
+        topic.settle = settle
+        return Reader(topic)
+
+    monkeypatch.setattr(module, "PolicyReader", reader)
+    monkeypatch.setattr(module, "Producer", lambda _: Producer(topic))
+    monkeypatch.setattr(module, "ensure_topic", lambda *_: None)
+    monkeypatch.setattr(module, "SERVE_S", 0.01)
+    made = PolicyStore({}, "tickover.policies")
+    made.start()
+    return made
+
+
+@pytest.mark.parametrize("code", [KafkaError._MSG_TIMED_OUT, KafkaError._FATAL, KafkaError.NOT_ENOUGH_REPLICAS])
+def test_a_write_that_is_there_is_a_success_whatever_was_reported(store: PolicyStore, topic: Topic, code: int) -> None:
+    """No answer in time says nothing of the topic: who took it for a refusal and wrote again had a conflict."""
+    topic.report = KafkaError(code)
+    assert store.put(POLICY, 0, "me").version == 1
+    topic.report = None
+    assert store.put(POLICY, 1, "me").version == 2
+    with pytest.raises(PolicyConflict):
+        store.put(POLICY, 1, "me")
+
+
+def test_a_write_that_is_not_there_may_come_yet(
+    store: PolicyStore, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "WRITE_TIMEOUT_S", 0.1)
+    topic.report, topic.takes = KafkaError(KafkaError._MSG_TIMED_OUT), False
+    with pytest.raises(PolicyStoreUnavailable, match="may still take effect"):
+        store.put(POLICY, 0, "me")
+
+
+@pytest.mark.parametrize("code", [KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.MSG_SIZE_TOO_LARGE])
+def test_a_write_that_is_refused_is_told_so_at_once(store: PolicyStore, topic: Topic, code: int) -> None:
+    topic.report, topic.takes = KafkaError(code), False
+    with pytest.raises(Exception, match=r"was not written|larger than the broker takes"):
+        store.put(POLICY, 0, "me")
