@@ -13,11 +13,13 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from api.ports import Acknowledged, Outgoing, SenderError, SenderRefused, SenderUnavailable
+from sidecar.ending import in_background
 
 SETTINGS: Final[Mapping[str, str]] = {
     "partitioner": "murmur2_random",
@@ -73,7 +75,9 @@ class KafkaSender:
     """`start`, any number of `send`s on any event loop, `stop`."""
 
     def __init__(self, client_settings: Mapping[str, str], producer: Callable[[Any], Producer] = Producer):
-        self._producer = producer({**client_settings, **SETTINGS})
+        self._make = partial(producer, {**client_settings, **SETTINGS})
+        self._producer = self._make()
+        self._renewing = threading.Lock()
         self._thread = threading.Thread(target=self._serve_reports, name="api-sender", daemon=True)
         self._stopping = threading.Event()
         self._partitions = Partitions({}, float("-inf"))
@@ -97,15 +101,7 @@ class KafkaSender:
         """Hand over one record and wait for the acknowledgement. Raises `SenderError`."""
         waiting = _Waiting()
         try:
-            self._producer.produce(
-                record.topic,
-                record.value,
-                record.key,
-                record.partition,
-                on_delivery=waiting.report,
-                timestamp=record.timestamp_ms,
-                headers=list(record.headers),
-            )
+            self._hand_over(record, waiting)
         except BufferError:
             raise SenderUnavailable("the producer's queue is full") from None
         except KafkaException as error:
@@ -135,12 +131,51 @@ class KafkaSender:
             self._partitions = Partitions(counts, time.monotonic())
             return self._partitions
 
+    def _hand_over(self, record: Outgoing, waiting: _Waiting) -> None:
+        producer = self._producer
+        try:
+            _produce(producer, record, waiting)
+        except KafkaException as error:
+            if not _is_fatal(error.args[0]):
+                raise
+            _produce(self._renewed(producer), record, waiting)
+
+    def _renewed(self, worn: Producer) -> Producer:
+        """After a fatal error a producer takes nothing more. Whoever waits for it is told that it failed."""
+        with self._renewing:
+            if self._producer is worn:
+                log.warning("another producer is made for REST, as the last one had a fatal error")
+                self._producer = self._make()
+
+                def end_worn() -> None:
+                    worn.purge(in_queue=True, in_flight=True, blocking=False)
+                    worn.flush(STOP_S)  # not closed: others may be in a call of it, and the last one lets it go
+
+                in_background(end_worn)
+            return self._producer
+
     def _serve_reports(self) -> None:
         while not self._stopping.is_set():
             try:
                 self._producer.poll(POLL_S)
             except Exception as error:  # noqa: BLE001 - of a callback; this thread serves all requests
                 log.error("delivery report failed: %s", type(error).__name__)
+
+
+def _produce(producer: Producer, record: Outgoing, waiting: _Waiting) -> None:
+    producer.produce(
+        record.topic,
+        record.value,
+        record.key,
+        record.partition,
+        on_delivery=waiting.report,
+        timestamp=record.timestamp_ms,
+        headers=list(record.headers),
+    )
+
+
+def _is_fatal(error: KafkaError) -> bool:
+    return error.fatal() or error.code() == KafkaError._FATAL
 
 
 def _refusal(error: KafkaError) -> SenderError:

@@ -6,6 +6,7 @@ is there. The rule is in `log.py`, reading in `reader.py`; here is writing.
 """
 
 import logging
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -69,6 +70,7 @@ class PolicyStore:
         self._reader = PolicyReader(self._settings, topic, self._settle)
         self._writes: dict[str, Future[Verdict]] = {}  # produced and not yet read back
         self._producer: Producer | None = None
+        self._renewing = threading.Lock()
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Create the topic if it is missing, read it to its end, follow it. Raises PolicyStoreUnavailable."""
@@ -162,11 +164,32 @@ class PolicyStore:
         verdict: Future[Verdict] = Future()
         self._writes[change.write] = verdict
         try:
-            self._producer.produce(self.topic, value, change.name, PARTITION, on_delivery=self._on_delivery(change))
+            self._produce(self._producer, change, value)
         except (KafkaException, BufferError) as error:
             self._writes.pop(change.write, None)
             raise PolicyStoreUnavailable(f"policy {change.name} cannot be written: {error}") from error
         return _Write(change, verdict)
+
+    def _produce(self, producer: Producer, change: Change, value: bytes) -> None:
+        try:
+            self._produce_once(producer, change, value)
+        except KafkaException as error:
+            if not _is_fatal(error.args[0]):
+                raise
+            _logger.warning("another producer of policies is made", extra={"error": str(error)})
+            self._produce_once(self._renew(producer), change, value)
+
+    def _produce_once(self, producer: Producer, change: Change, value: bytes) -> None:
+        producer.produce(self.topic, value, change.name, PARTITION, on_delivery=self._on_delivery(change))
+
+    def _renew(self, worn: Producer) -> Producer:
+        """One that has had a fatal error takes nothing more. What it had sent shows in the topic."""
+        with self._renewing:
+            if self._producer is worn or self._producer is None:
+                self._producer = Producer({**self._settings, **_PRODUCER})
+                worn.purge(in_queue=True, in_flight=True, blocking=False)
+                worn.poll(0)  # not closed: others may be in a call of it, and the last one lets it go
+            return self._producer
 
     def _on_delivery(self, change: Change) -> Callable[[KafkaError | None, Message], None]:
         def delivered(error: KafkaError | None, message: Message) -> None:
@@ -210,6 +233,10 @@ class PolicyStore:
                     f"no answer to the write of policy {change.name}; it may still take effect: look again"
                 )
         return future.result()
+
+
+def _is_fatal(error: KafkaError) -> bool:
+    return error.fatal() or error.code() == KafkaError._FATAL
 
 
 def _change(name: str, policy: Policy | None, expected_version: int, author: str, managed_by: ManagedBy) -> Change:

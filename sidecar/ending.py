@@ -6,20 +6,22 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import NoReturn
+from typing import NoReturn, TypeVar
+
+Result = TypeVar("Result")
 
 
-def in_background(work: Callable[[], None]) -> Future[None]:
+def in_background(work: Callable[[], Result]) -> Future[Result]:
     """Run in a thread that doesn't keep the process alive."""
-    future: Future[None] = Future()
+    future: Future[Result] = Future()
 
     def run() -> None:
         try:
-            work()
+            result = work()
         except BaseException as error:  # noqa: BLE001 - whoever has the future hears of it
             future.set_exception(error)
         else:
-            future.set_result(None)
+            future.set_result(result)
 
     threading.Thread(target=run, name=work.__name__, daemon=True).start()
     return future

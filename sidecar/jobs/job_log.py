@@ -13,6 +13,7 @@ from typing import Any, Final, Generic
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from sidecar.ending import in_background
 from sidecar.generation import refusal
 from sidecar.jobs.follower import PARTITION, TopicFollower
 from sidecar.jobs.job import AnyJob, Form, PlanHead
@@ -83,10 +84,19 @@ class JobLog(Generic[AnyJob]):
                 self._producer.produce(self.topic, value, key, PARTITION, on_delivery=report)
                 self._producer.flush(WRITE_S)
             except (KafkaException, BufferError) as error:
+                self._let_go()
                 raise LogUnavailable(f"{self.topic} can't be written: {error}") from None
-        if not offsets:
-            raise LogUnavailable(f"{self.topic} can't be written: {''.join(problems) or 'no answer'}")
+            if not offsets:
+                self._let_go()
+                raise LogUnavailable(f"{self.topic} can't be written: {''.join(problems) or 'no answer'}")
         self._follower.wait_for(offsets[0])
+
+    def _let_go(self) -> None:
+        """A producer that has failed may be of no use for ever: the next write makes another."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.purge(in_queue=True, in_flight=True, blocking=False)
+            in_background(producer.close)
 
     def _apply(self, key: bytes, value: bytes, _appended_ms: int) -> None:
         """Garbage, and what a newer version wrote, is passed over."""

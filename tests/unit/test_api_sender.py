@@ -26,6 +26,7 @@ class Reports:
         self.raises: Exception | None = None
         self.topics = {"t": 4}
         self.asked = 0
+        self.closed = False
         self._arrived = threading.Event()
 
     def produce(self, topic: str, value: Any, key: Any, partition: int, **rest: Any) -> None:
@@ -55,7 +56,14 @@ class Reports:
     def flush(self, seconds: float) -> int:
         return 0
 
+    def purge(self, **_: bool) -> None:
+        """What it has is reported as gone."""
+        for record in self.produced:
+            record["on_delivery"](KafkaError(KafkaError._PURGE_QUEUE), None)
+        self.produced.clear()
+
     def close(self) -> None:
+        self.closed = True
         self.due.clear()
 
     def list_topics(self, timeout: float) -> Any:
@@ -198,3 +206,42 @@ def test_partition_counts_without_brokers(made: tuple[KafkaSender, Reports]) -> 
     producer.raises = KafkaException(KafkaError(KafkaError._TRANSPORT))
     with pytest.raises(SenderUnavailable):
         asyncio.run(sender.partition_count("t"))
+
+
+def test_after_a_fatal_error_of_its_producer_it_sends_with_another() -> None:
+    """Such a one takes nothing more, for as long as the process lives; what it had is answered."""
+    producers: list[Reports] = []
+
+    def producer(settings: Any) -> Any:
+        producers.append(Reports(settings))
+        if len(producers) > 1:
+            is_renewed.set()
+        return producers[-1]
+
+    is_renewed = asyncio.Event()
+    sender = KafkaSender({}, producer)
+    sender.start()
+
+    async def send() -> tuple[Any, Any]:
+        first = asyncio.create_task(sender.send(RECORD))
+        await wait_produced(producers[0], 1)
+        producers[0].raises = KafkaException(KafkaError(KafkaError._FATAL))
+        second = asyncio.create_task(sender.send(RECORD))
+        await asyncio.wait_for(is_renewed.wait(), 10)
+        await wait_produced(producers[1], 1)
+        producers[1].report()
+        with pytest.raises(SenderUnavailable):
+            await first
+        return await second, await send_again()
+
+    async def send_again() -> Any:
+        third = asyncio.create_task(sender.send(RECORD))
+        await wait_produced(producers[1], 1)
+        producers[1].report()
+        return await third
+
+    assert [one.offset for one in asyncio.run(send())] == [7, 7]
+    assert len(producers) == 2
+    assert not producers[0].closed, "the thread that serves reports may be in the middle of a call"
+    sender.stop()
+    assert producers[1].closed

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from policies import store as module
 from policies.errors import PolicyConflict, PolicyStoreUnavailable
@@ -39,9 +39,12 @@ class Producer:
     def __init__(self, topic: Topic) -> None:
         self._topic = topic
         self._reports: list[Callable[[], None]] = []
+        self.raises: KafkaException | None = None
         topic.producers.append(self)
 
     def produce(self, _: str, value: bytes, key: str, partition: int, on_delivery: Any) -> None:
+        if self.raises is not None:
+            raise self.raises
         error = self._topic.report
         self._reports.append(lambda: on_delivery(error, None))
         if self._topic.takes:
@@ -52,6 +55,11 @@ class Producer:
             report()
         self._reports.clear()
         return 0
+
+    def purge(self, **_: bool) -> None: ...
+
+    def close(self) -> None:
+        raise AssertionError("another thread may be in the middle of a call")
 
 
 class Reader:
@@ -117,3 +125,21 @@ def test_a_write_that_is_refused_is_told_so_at_once(store: PolicyStore, topic: T
     topic.report, topic.takes = KafkaError(code), False
     with pytest.raises(Exception, match=r"was not written|larger than the broker takes"):
         store.put(POLICY, 0, "me")
+
+
+def test_after_a_fatal_error_of_its_producer_it_writes_with_another(store: PolicyStore, topic: Topic) -> None:
+    """Such a one takes nothing more, for as long as the process lives."""
+    assert store.put(POLICY, 0, "me").version == 1
+    topic.producers[0].raises = KafkaException(KafkaError(KafkaError._FATAL))
+    assert store.put(POLICY, 1, "me").version == 2
+    assert store.put(POLICY, 2, "me").version == 3
+    assert len(topic.producers) == 2
+
+
+def test_an_error_that_passes_is_told_and_changes_no_producer(store: PolicyStore, topic: Topic) -> None:
+    topic.producers[0].raises = KafkaException(KafkaError(KafkaError._QUEUE_FULL))
+    with pytest.raises(PolicyStoreUnavailable, match="cannot be written"):
+        store.put(POLICY, 0, "me")
+    topic.producers[0].raises = None
+    assert store.put(POLICY, 0, "me").version == 1
+    assert len(topic.producers) == 1

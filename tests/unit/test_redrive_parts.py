@@ -5,12 +5,14 @@ from itertools import count
 from typing import Any
 
 import pytest
-from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException
 
 from sidecar.config import MESSAGE_BYTES_MIN
+from sidecar.jobs import job_log
 from sidecar.jobs.crew import PLAN_BYTES_MAX
 from sidecar.jobs.job import State, decoded
 from sidecar.jobs.job_log import JobLog
+from sidecar.jobs.reader import LogUnavailable
 from sidecar.jobs.shipment import Refused, ShipmentFailed, TakenOver, TargetRefused, _verdict
 from sidecar.letters.letter import Letter
 from sidecar.letters.plan import (
@@ -240,3 +242,43 @@ def test_what_refusals_mean(errors: dict[int, int], kind: type[Exception]) -> No
     assert type(verdict) is kind
     if isinstance(verdict, Refused):
         assert list(verdict.codes) == [3]
+
+
+def test_a_producer_of_the_topic_of_redrives_that_has_failed_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a fatal error it would take nothing more, for as long as the process lives."""
+    made: list[FailingProducer] = []
+
+    def producer(_: object) -> FailingProducer:
+        made.append(FailingProducer(fails=len(made) < 2))
+        return made[-1]
+
+    monkeypatch.setattr(job_log, "Producer", producer)
+    log = JobLog({}, "tickover.g.redrives", FORM)
+    monkeypatch.setattr(log._follower, "wait_for", lambda offset: None)
+    for _ in range(2):
+        with pytest.raises(LogUnavailable):
+            log.write_abort("p", "me")
+    log.write_abort("p", "me")
+    log.write_abort("p", "me")
+    assert [one.produced for one in made] == [0, 0, 2]
+
+
+class FailingProducer:
+    """confluent-kafka's, as far as it is used."""
+
+    def __init__(self, fails: bool) -> None:
+        self._fails = fails
+        self.produced = 0
+
+    def produce(self, *_: object, on_delivery: Any) -> None:
+        if self._fails:
+            raise KafkaException(KafkaError(KafkaError._FATAL))
+        self.produced += 1
+        on_delivery(None, Record(self.produced, None, None))
+
+    def flush(self, _: float) -> int:
+        return 0
+
+    def purge(self, **_: bool) -> None: ...
+
+    def close(self) -> None: ...
