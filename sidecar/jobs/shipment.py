@@ -5,7 +5,8 @@ for dead, and ends what it had left open.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -48,6 +49,11 @@ OF_ONE_RECORD: Final = frozenset(
 OF_THE_TARGET: Final = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
     | {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TOPIC_EXCEPTION, KafkaError.POLICY_VIOLATION}
+)
+# Of a partition that can't take anything now, whatever it is.
+_SILENT: Final = frozenset(
+    {KafkaError._MSG_TIMED_OUT, KafkaError.REQUEST_TIMED_OUT, KafkaError.LEADER_NOT_AVAILABLE}
+    | {KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
 )
 _PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 _TAKEN_OVER: Final = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})
@@ -93,7 +99,11 @@ class Refused(Exception):
 
 
 class TargetRefused(Exception):
-    """Nothing was sent: a target is gone, or not ours to write to."""
+    """Nothing was sent: a target is gone, or not ours to write to. `indexes` of the parcels that showed it."""
+
+    def __init__(self, text: str, indexes: Iterable[int] = ()) -> None:
+        super().__init__(text)
+        self.indexes = frozenset(indexes)
 
 
 class TakenOver(Exception):
@@ -102,6 +112,18 @@ class TakenOver(Exception):
 
 class ShipmentFailed(Exception):
     """Nobody knows whether it was sent: the progress says so, to whoever begins anew."""
+
+
+class Unanswered(ShipmentFailed):
+    """Nothing was sent: some partitions don't acknowledge in time. `indexes` of parcels, and behind them of facts."""
+
+    def __init__(self, indexes: Iterable[int]) -> None:
+        self.indexes = frozenset(indexes)
+        super().__init__(f"Kafka has not acknowledged {len(self.indexes)} records in time")
+
+
+class Unfinished(ShipmentFailed):
+    """Nothing can be sent under this id yet: its last transaction is decided, and a partition can't be told of it."""
 
 
 class Shipping:
@@ -114,11 +136,13 @@ class Shipping:
         self._topic = topic
         self._producer: Any = Producer(settings)
 
-    def init(self) -> None:
-        """Fence off whoever came before. Raises ShipmentFailed."""
+    def init(self, seconds: float = ANSWER_S * 2) -> None:
+        """Fence off whoever came before. Raises ShipmentFailed, Unfinished."""
         try:
-            self._producer.init_transactions(ANSWER_S * 2)
+            self._producer.init_transactions(seconds)
         except KafkaException as error:
+            if error.args[0].code() == KafkaError.CONCURRENT_TRANSACTIONS:
+                raise Unfinished(error.args[0].str()) from None
             raise ShipmentFailed(error.args[0].str()) from None
 
     def ship(self, plan_id: str, parcels: Sequence[Sendable], progress: ProgressHead) -> None:
@@ -126,31 +150,47 @@ class Shipping:
         value = progress.model_dump_json().encode()
         self.write(parcels, [Parcel(self._topic, progress_key(plan_id), value, partition=PARTITION)])
 
-    def write(self, parcels: Sequence[Sendable], facts: Sequence[Sendable]) -> None:
-        """All of it, or nothing. Raises Refused (parcels by index), TargetRefused, TakenOver, ShipmentFailed."""
+    def write(
+        self,
+        parcels: Sequence[Sendable],
+        facts: Sequence[Sendable],
+        confirm: Callable[[], None] | None = None,
+        seconds: float = ANSWER_S,
+    ) -> None:
+        """All of it, or nothing. `confirm` is called when all is acknowledged; what it raises aborts.
+
+        Raises Refused (parcels by index), TargetRefused, TakenOver, Unanswered after so many seconds, ShipmentFailed.
+        """
         errors: dict[int, KafkaError] = {}
+        answered: set[int] = set()
         try:
             self._producer.begin_transaction()
             for index, parcel in enumerate((*parcels, *facts)):
-                self._produce(index, parcel, errors)
-            if self._is_acknowledged(errors):
+                self._produce(index, parcel, _Report(index, errors, answered))
+            if self._is_acknowledged(errors, seconds):
+                if confirm is not None:
+                    self._ask(confirm, seconds)
                 self._commit()
                 return
         except KafkaException as error:
             raise _failure(error.args[0]) from None
-        self._abort()
-        raise _verdict(errors, len(parcels))
+        silent = all(error.code() in _SILENT for error in errors.values())
+        unanswered = Unanswered(set(range(len(parcels) + len(facts))) - answered) if silent else None
+        try:
+            self._abort(seconds)
+        except ShipmentFailed as failure:
+            raise unanswered or failure from None
+        raise unanswered or _verdict(errors, len(parcels))
 
     def close(self) -> None:
         """Give up what is open; it is aborted by the next `init`, or by the broker in time."""
         give_up(self._producer)
 
-    def _produce(self, index: int, parcel: Sendable, errors: dict[int, KafkaError]) -> None:
-        report = _Report(index, errors).note
+    def _produce(self, index: int, parcel: Sendable, report: "_Report") -> None:
         while True:
             try:
                 self._producer.produce(
-                    parcel.target, parcel.value, parcel.key, parcel.partition, on_delivery=report,
+                    parcel.target, parcel.value, parcel.key, parcel.partition, on_delivery=report.note,
                     headers=parcel.headers,
                 )  # fmt: skip
                 return
@@ -159,15 +199,23 @@ class Shipping:
             except KafkaException as error:
                 if error.args[0].code() not in OF_ONE_RECORD | OF_THE_TARGET:
                     raise
-                errors[index] = error.args[0]
+                report.refuse(error.args[0])
                 return
 
-    def _is_acknowledged(self, errors: Mapping[int, KafkaError]) -> bool:
+    def _is_acknowledged(self, errors: Mapping[int, KafkaError], seconds: float) -> bool:
         """Wait for the reports of all; after the first error no more are sent in this transaction."""
-        deadline_s = time.monotonic() + ANSWER_S
+        deadline_s = time.monotonic() + seconds
         while len(self._producer) and not errors and time.monotonic() < deadline_s:
             self._producer.poll(FULL_POLL_S)
         return not errors and not len(self._producer)
+
+    def _ask(self, confirm: Callable[[], None], seconds: float) -> None:
+        try:
+            confirm()
+        except Exception:
+            with suppress(TakenOver, ShipmentFailed):
+                self._abort(seconds)  # readers of its partitions wait for its end
+            raise
 
     def _commit(self) -> None:
         deadline_s = time.monotonic() + ANSWER_S
@@ -179,9 +227,9 @@ class Shipping:
                 if not error.args[0].retriable() or time.monotonic() > deadline_s:
                     raise
 
-    def _abort(self) -> None:
+    def _abort(self, seconds: float) -> None:
         try:
-            self._producer.abort_transaction(ANSWER_S)
+            self._producer.abort_transaction(seconds)
         except KafkaException as error:
             raise _failure(error.args[0]) from None
 
@@ -196,17 +244,23 @@ def give_up(producer: Any) -> None:
 class _Report:
     """The delivery report of one parcel."""
 
-    __slots__ = ("_errors", "_index")
+    __slots__ = ("_answered", "_errors", "_index")
 
-    def __init__(self, index: int, errors: dict[int, KafkaError]) -> None:
+    def __init__(self, index: int, errors: dict[int, KafkaError], answered: set[int]) -> None:
         self._index = index
         self._errors = errors
+        self._answered = answered
 
     def note(self, error: KafkaError | None, message: Any) -> None:
         if error is not None:
-            self._errors[self._index] = error
-        elif message.offset() is None:  # inferred of a later record, and perhaps nowhere: `sidecar.generation.Unproven`
-            self._errors[self._index] = KafkaError(KafkaError._FAIL, UNPROVEN.str())
+            self.refuse(error)
+        elif message.offset() is not None:
+            self._answered.add(self._index)
+        else:  # inferred of a later record, and perhaps nowhere: `sidecar.generation.Unproven`
+            self.refuse(KafkaError(KafkaError._FAIL, UNPROVEN.str()))
+
+    def refuse(self, error: KafkaError) -> None:
+        self._errors[self._index] = error
 
 
 def _failure(error: KafkaError) -> Exception:
@@ -222,6 +276,7 @@ def _verdict(errors: Mapping[int, KafkaError], parcels: int) -> Exception:
     if facts := [index for index in codes if index >= parcels]:  # the progress itself
         return ShipmentFailed(errors[facts[0]].str())
     if any(code in OF_THE_TARGET for code in codes.values()):
-        return TargetRefused(next(error.str() for error in errors.values() if error.code() in OF_THE_TARGET))
+        refused = {index: error for index, error in errors.items() if error.code() in OF_THE_TARGET}
+        return TargetRefused(next(error.str() for error in refused.values()), refused)
     guilty = {index: code for index, code in codes.items() if code in OF_ONE_RECORD}
     return Refused(guilty) if guilty else ShipmentFailed(next((e.str() for e in errors.values()), "no answer"))
