@@ -164,8 +164,7 @@ def _transactional_ids(settings: Settings) -> Iterator[Right]:
         yield Right("transactional-id", beginning_with(f"{root}:"), ("Write",), "engine")
     yield Right("transactional-id", beginning_with(f"{root}.redrive."), ("Write",), "redrives")
     yield Right("transactional-id", beginning_with(f"{root}.change."), ("Write",), "changes")
-    for part in ("firing", "pen"):
-        yield Right("transactional-id", literal(f"{root}.schedules.{part}"), ("Write",), "schedules")
+    yield Right("transactional-id", beginning_with(f"{root}.schedules."), ("Write",), "schedules")
 
 
 def _rights(resource: Resource, claims: Iterable[_Claim]) -> Iterator[Right]:

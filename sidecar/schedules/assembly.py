@@ -7,13 +7,15 @@ from typing import Any, Final
 
 from sidecar.assembly import Machinery
 from sidecar.config import Settings
+from sidecar.ending import in_background
 from sidecar.jobs.follower import TopicFollower
 from sidecar.jobs.shipment import Shipping
 from sidecar.metrics import Recorder
 from sidecar.record import LaneId
-from sidecar.schedules.firing import Firing, Surroundings
+from sidecar.schedules.firing import Firing
 from sidecar.schedules.owing import Limits
 from sidecar.schedules.schedule_store import ScheduleStore
+from sidecar.schedules.writing import Surroundings
 
 ANSWER_S: Final = 5.0
 
@@ -60,10 +62,11 @@ def firing_of(
         answer: Future[int | None] = machinery.engine.submit(lambda _: time.now_ms() if time.is_known else None)
         return answer.result(ANSWER_S)
 
-    def pen() -> Shipping:
-        return Shipping(client, f"tickover.{settings.group}.schedules.firing", store.topic)
+    def pen(name: str) -> Shipping:
+        return Shipping(client, f"tickover.{settings.group}.schedules.firing{name and '.'}{name}", store.topic)
 
-    firing = Firing(store, limits_of(settings), Surroundings(pen, owns, sources, now_ms, recorder.schedule))
+    here = Surroundings(store, limits_of(settings), pen, owns, sources, now_ms, recorder.schedule, in_background)
+    firing = Firing(here)
     recorder.watch_writer(lambda: firing.is_owner)
     return firing
 

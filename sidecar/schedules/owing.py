@@ -5,8 +5,10 @@
       +-----------------+-------------------+------------------+--> time
 
 Late ones and those ahead are written as they are. What of the missed ones is made up for is the schedule's choice:
-none, the last, or all of them up to a limit. No instant of a name is written twice: where a new count meets what an
-earlier one has written ahead, that stays the only message of its instant.
+none, the last, or all of them up to a limit. Missed is what nobody was there to write. What waits for Kafka or for its
+source is not, however long that takes: where something waits since some time, the grace goes back from that time. No
+instant of a name is written twice: where a new count meets what an earlier one has written ahead, that stays the only
+message of its instant.
 """
 
 from itertools import islice, takewhile
@@ -15,9 +17,7 @@ from typing import Final, NamedTuple
 from sidecar.schedules.occurrences import latest, occurrences
 from sidecar.schedules.schedule import Progress, Schedule
 
-REMEMBERED_MS: Final = (
-    60_000  # what was written stays known for so long after its time: longer than a change needs to show
-)
+REMEMBERED_MS: Final = 60_000  # a written one is known so long after its time: longer than a change needs to show
 
 
 class Limits(NamedTuple):
@@ -35,14 +35,15 @@ class Owed(NamedTuple):
     made_up: int  # how many of `due` were missed
     dropped: bool  # some that were missed are not in `due`
     through_ms: int
+    complete: bool  # no more is owed now than `due`
 
 
 def owed(schedule: Schedule, progress: Progress, now_ms: int, limits: Limits, most: int) -> Owed:
     """What is owed behind a standing progress; `most`: of the occurrences that were not missed, in one go."""
     since_ms = progress.last_ms
     if schedule.paused:
-        return Owed((), 0, False, since_ms)
-    grace_ms = now_ms - limits.grace_ms
+        return Owed((), 0, False, since_ms, True)
+    grace_ms = min(now_ms, progress.waiting_ms or now_ms) - limits.grace_ms
     wanted = {"skip": 0, "once": 1, "all": limits.missed_max}[schedule.missed]
     missed: list[int] = []
     if since_ms < grace_ms:  # one more than wanted tells whether there are more
@@ -53,11 +54,12 @@ def owed(schedule: Schedule, progress: Progress, now_ms: int, limits: Limits, mo
     through_ms = max((since_ms, *missed[-1:], *in_time[-1:]))
     made_up = [at_ms for at_ms in kept if at_ms not in progress.ahead]
     due = (*made_up, *(at_ms for at_ms in in_time if at_ms not in progress.ahead))
-    return Owed(due, len(made_up), len(missed) > len(kept), through_ms)
+    return Owed(due, len(made_up), len(missed) > len(kept), through_ms, len(in_time) < most)
 
 
 def after_writing(progress: Progress, owed: Owed, now_ms: int) -> Progress:
-    """The progress that goes with what was owed."""
+    """The progress that goes with it: where more is owed, that waits from now on."""
     known = {*progress.ahead, *owed.due}
     ahead = tuple(sorted(at_ms for at_ms in known if at_ms > now_ms - REMEMBERED_MS))
-    return Progress(owed.through_ms, began=progress.began, ahead=ahead)
+    waiting_ms = 0 if owed.complete else progress.waiting_ms or now_ms
+    return Progress(owed.through_ms, "", progress.began, waiting_ms, ahead)
