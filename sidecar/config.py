@@ -155,9 +155,12 @@ class Settings(Section):
         alias="horizon",
         description="Longest span of the wheel, 1s to 10m",
     )
-    start: Literal["earliest", "latest"] = Field(
-        default="earliest",
-        description="Where a source new to the group begins: earliest or latest; partitions added later: earliest",
+    start: Literal["auto", "earliest", "latest"] = Field(
+        default="auto",
+        description=(
+            "Where a source new to the group begins: earliest or latest; partitions added later: earliest. auto: "
+            "earliest, but a new group doesn't start where another group of tickover has one of its sources"
+        ),
     )
     tick_ms: int = Field(default=1, ge=1, le=10, description="Resolution of the wheel, milliseconds, 1 to 10")
     settle_interval_ms: int = Field(

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from sidecar.doctor_rights import findings, lacking, principal_of
 from sidecar.doctor_topics import check_topics, matching
 from sidecar.doctor_transactions import Transactions
 from sidecar.finding import Finding, Severity
+from sidecar.other_groups import findings_of, others_with
 from sidecar.topics import source_topics
 
 CONNECT_TIMEOUT_S: Final = 4.0
@@ -88,9 +89,21 @@ def inspect_kafka(settings: Settings, wall_ms: Callable[[], int]) -> Iterator[Fi
         hidden=hidden,
     )
     yield from check_topics(cluster, settings, policies)
+    if settings.start == "auto":
+        yield from _new_group(settings, admin, topics, sources)
     transactions = Transactions(admin, settings.kafka.bootstrap_servers, settings.group)
     yield from transactions.check(_partitions(topics, ours), _partitions(topics, sources))
     yield from _clock(settings, client, topics, wall_ms)
+
+
+def _new_group(
+    settings: Settings, admin: AdminClient, topics: Collection[str], sources: Collection[str]
+) -> Iterator[Finding]:
+    try:
+        others = others_with(admin, settings.group, topics, sources)
+    except (KafkaException, TimeoutError):
+        return  # that commits can't be read is told where it matters
+    yield from findings_of(settings.group, others)
 
 
 def _unreachable(settings: Settings, reason: str) -> Finding:

@@ -48,17 +48,19 @@ from sidecar.kafka import client_log
 from sidecar.leftovers import Leftovers
 from sidecar.letters.assembly import governor_of, reading_of, redrives_of
 from sidecar.metrics import Exposition, Recorder
+from sidecar.other_groups import NewGroupError, refuse_if_new
 from sidecar.overflow import OverflowFailure
 from sidecar.overflow_rebuild import RedisRebuild
 from sidecar.overflow_redis import RedisOverflow, open_overflow
 from sidecar.overflow_timing import TimedOverflow
 from sidecar.own_topics import ensure_own_topics
+from sidecar.retention import policies_of
 from sidecar.schedules.assembly import firing_of, limits_of, schedule_store_of
 from sidecar.schedules.firing import Firing
 from sidecar.services import Progress, RedisWatch, Services, start_services
 from sidecar.sources import Sources
 from sidecar.timekeeper import Timekeeper
-from sidecar.topics import MissingTopicError
+from sidecar.topics import MissingTopicError, source_topics
 from sidecar.traces import Traces
 
 log = logging.getLogger(__name__)
@@ -72,8 +74,8 @@ EXIT_S: Final = 0.5  # kept back for the end itself
 ANSWER_S: Final = 10.0  # how long housekeeping waits for the engine
 GARBAGE_HELD_MAX: Final = 10_000
 EXPECTED: Final = (
-    AccessConfigError, BindError, KafkaException, KafkaUnavailable, MissingTopicError, OSError, OverflowFailure,
-    PolicyError, ValkeyUnavailableError,
+    AccessConfigError, BindError, KafkaException, KafkaUnavailable, MissingTopicError, NewGroupError, OSError,
+    OverflowFailure, PolicyError, ValkeyUnavailableError,
 )  # fmt: skip
 
 
@@ -149,6 +151,8 @@ class Process:
         redis_watch.start()
         self.store = self._open_policies(client)
         admin = AdminClient(dict(client))
+        if settings.start == "auto":
+            self._refuse_if_new(admin)
         ledger = ensure_own_topics(admin, settings, self.store.table)
         timekeeper = Timekeeper()
         policies = Policies(self.store.table, self.store.table_at)
@@ -185,6 +189,11 @@ class Process:
         tracing = tracing_of(self.settings, traces, recorder)
         tracing.start()
         self._stack.callback(tracing.stop)
+
+    def _refuse_if_new(self, admin: AdminClient) -> None:
+        topics = admin.list_topics(timeout=ANSWER_S).topics
+        sources = source_topics(self.settings, policies_of(self.store.table), topics)
+        refuse_if_new(admin, self.settings.group, topics, sources)
 
     def _open_policies(self, client: dict[str, str]) -> PolicyStore:
         settings = self.settings

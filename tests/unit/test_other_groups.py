@@ -1,0 +1,76 @@
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
+
+from sidecar.commit import CommitState, encode_metadata
+from sidecar.finding import Severity
+from sidecar.other_groups import NewGroupError, findings_of, others_with, refuse_if_new
+from sidecar.record import Position
+
+TOPICS = ["orders", "reminders", "tickover.old.ledger", "tickover.a.b.ledger", "tickover.new.ledger", "mail"]
+OURS = encode_metadata(CommitState(7, Position(0, 0), 0, 8, 8, 8, 0, "x", 0))
+
+
+class Groups:
+    """Committed topics by group, with the metadata; or the code of an error."""
+
+    def __init__(self, **groups: dict[str, str] | int) -> None:
+        self.groups = {name.replace("_", "."): topics for name, topics in groups.items()}
+
+    def list_consumer_group_offsets(self, request: list[Any], request_timeout: float) -> dict[str, Future[Any]]:
+        [asked] = request
+        answer = Future[Any]()
+        known = self.groups.get(asked.group_id, {})
+        if isinstance(known, int):
+            answer.set_exception(KafkaException(KafkaError(known)))
+        else:
+            commits = [
+                SimpleNamespace(topic=topic, offset=7, metadata=text, error=None) for topic, text in known.items()
+            ]
+            commits.append(SimpleNamespace(topic="orders", offset=OFFSET_INVALID, metadata=None, error=None))
+            answer.set_result(SimpleNamespace(topic_partitions=commits))
+        return {asked.group_id: answer}
+
+
+def others(groups: Any, *sources: str) -> dict[str, list[str]]:
+    return others_with(groups, "new", TOPICS, sources)
+
+
+def test_who_has_the_sources_of_a_new_group_is_named_with_them() -> None:
+    groups = Groups(old={"orders": OURS, "elsewhere": OURS}, a_b={"reminders": OURS, "orders": OURS})
+    assert others(groups, "orders", "reminders") == {"a.b": ["orders", "reminders"], "old": ["orders"]}
+    assert others(groups, "mail") == {}
+    assert others(groups) == {}
+
+
+def test_a_group_that_has_commits_of_ours_is_not_new() -> None:
+    assert others(Groups(old={"orders": OURS}, new={"reminders": OURS}), "orders") == {}
+    assert others(Groups(old={"orders": OURS}, new={"reminders": ""}), "orders") == {"old": ["orders"]}
+
+
+def test_commits_of_other_programs_do_not_count() -> None:
+    assert others(Groups(old={"orders": "somebody else's"}), "orders") == {}
+
+
+@pytest.mark.parametrize("code", [KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.GROUP_ID_NOT_FOUND])
+def test_a_group_that_may_not_be_seen_is_passed_over(code: int) -> None:
+    assert others(Groups(old=code, a_b={"orders": OURS}), "orders") == {"a.b": ["orders"]}
+
+
+def test_no_answer_is_no_answer() -> None:
+    with pytest.raises(KafkaException):
+        others(Groups(old=KafkaError.REQUEST_TIMED_OUT), "orders")
+
+
+def test_it_says_what_would_happen_and_what_to_do() -> None:
+    groups: Any = Groups(old={"orders": OURS})
+    with pytest.raises(NewGroupError, match=r"old has orders.*TICKOVER_GROUP=old.*once more.*TICKOVER_START="):
+        refuse_if_new(groups, "new", TOPICS, ["orders"])
+    refuse_if_new(groups, "new", TOPICS, ["reminders"])
+    [finding] = findings_of("new", others(groups, "orders"))
+    assert (finding.severity, finding.part) == (Severity.ERROR, "group new")
+    assert "TICKOVER_START" in finding.fix
+    assert list(findings_of("new", {})) == []
