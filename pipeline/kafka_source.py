@@ -13,7 +13,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from pipeline.topics import ANSWER_S, RECORDS, Offsets, bounds
+from pipeline.topics import ANSWER_S, RECORDS, UNREADABLE, Offsets, bounds
 
 MESSAGES_PER_BATCH: Final = 10_000
 BYTES_PER_BATCH: Final = 32 << 20
@@ -138,7 +138,7 @@ def _row(message: Message) -> tuple[Any, ...]:
     try:
         headers = _headers_of(message)
     except SystemError:  # a name that is not UTF-8: the client can't give the headers out
-        headers = None
+        headers = [(UNREADABLE, None)]
     place = (message.topic(), message.partition(), message.offset())
     return (*place, timestamp_ms if kind else -1, message.key(), message.value(), headers and _structs(headers))
 

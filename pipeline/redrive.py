@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from pipeline.lifecycle import fingerprint_of
 from pipeline.plans import TAKEN, Taken
 from pipeline.records import header, place, with_headers
+from pipeline.topics import UNREADABLE
 from policies.decision import DEAD_REASONS
 from policies.glob import compile_globs
 from sidecar.record import DETAIL, GONE_ANEW, GONE_UNDECIDED, REDRIVE_COUNT, REDRIVE_PLAN, REDRIVE_SOURCE
@@ -85,8 +86,9 @@ def with_plans(chosen: DataFrame, taken: Sequence[Taken]) -> DataFrame:
 def parcels(chosen: DataFrame, terms: Terms) -> DataFrame:
     """Rows to `send`, of letters `with_plans`.
 
-    `refused`: `planned` (and the plan of the sidecar's, see `with_plans`), `loop`, `redriven_too_often`, `no_value`
-    (quarantined by reference), `no_target`.
+    `refused`: `planned` (and the plan of the sidecar's, see `with_plans`), `unreadable` (headers), `loop`,
+    `redriven_too_often`, `no_value` (quarantined by reference), `no_target`. `partition`: that of its source for what
+    goes back there without a key, as only there are the records of its id; else null.
     """
     source = F.split_part("source", F.lit("/"), F.lit(1))
     goes_to = F.lit(terms.target) if terms.target else F.when(F.col("source").isNotNull() & ~_is_dead(), source)
@@ -102,14 +104,16 @@ def parcels(chosen: DataFrame, terms: Terms) -> DataFrame:
     added = [
         F.struct(F.lit(name).alias("key"), F.encode(text, "UTF-8").alias("value")) for name, text in lineage.items()
     ]
+    own = F.coalesce("headers", F.array().cast("array<struct<key: string, value: binary>>"))
+    stays = F.when(returns & F.col("key").isNull(), F.split_part("source", F.lit("/"), F.lit(2)).try_cast("int"))
     refused = (
         F.when(F.col("taken").isNotNull(), F.concat(F.lit(f"{PLANNED} "), F.col("taken")))
+        .when(F.exists(own, lambda one: one["key"].contains(UNREADABLE)), "unreadable")
         .when(F.col("to").isNull(), "no_target")
         .when(F.col("to") == F.col("topic"), "loop")
         .when(F.col("redrives") >= terms.loops_max, "redriven_too_often")
         .when((F.col("reason") == BY_REFERENCE) & F.col("value").isNull(), "no_value")
     )
-    own = F.coalesce("headers", F.array().cast("array<struct<key: string, value: binary>>"))
     kept = F.filter(own, lambda one: ~F.array_contains(F.col("gone"), one["key"]))
     told = chosen.withColumns(
         {
@@ -117,6 +121,7 @@ def parcels(chosen: DataFrame, terms: Terms) -> DataFrame:
             "redrives": count,
             "id": place("topic", "partition", "offset"),
             "gone": gone,
+            "stays": stays,
             "refused": F.lit(""),
         }
     )
@@ -127,6 +132,7 @@ def parcels(chosen: DataFrame, terms: Terms) -> DataFrame:
         "value",
         F.concat(kept, F.array(*added)).alias("headers"),
         "refused",
+        F.col("stays").alias("partition"),
         "reason",
         "error_class",
         "fingerprint",

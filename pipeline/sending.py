@@ -111,7 +111,8 @@ def send(rows: DataFrame, client: Mapping[str, str], part: Slice, rate: float) -
     """`REPORT` rows, one per row: `sent` with its place, `refused`, or `failed`. Sends when it is computed.
 
     Rows are `COLUMNS`: `headers` as in `RECORDS`, and `refused`: why it is not sent, else null. A row goes to a
-    partition by its key, without one by its id, as over REST. `rate`: rows a second of all tasks together, 0: no limit.
+    partition by its key, without one by its id, as over REST; or where a column `partition` says, if there is one of
+    this number. `rate`: rows a second of all tasks together, 0: no limit.
     The computation fails, with Unanswered in its words, when nobody knows what Kafka has of the rows.
     """
     settings = dict(client)
@@ -128,7 +129,8 @@ def send(rows: DataFrame, client: Mapping[str, str], part: Slice, rate: float) -
         finally:
             shipment.close()
 
-    return rows.select(*COLUMNS).repartition(part.tasks).mapInArrow(batches, REPORT)
+    asked = [*COLUMNS, "partition"] if "partition" in rows.columns else COLUMNS
+    return rows.select(*asked).repartition(part.tasks).mapInArrow(batches, REPORT)
 
 
 def fence(client: Mapping[str, str], part: Slice) -> None:
@@ -180,7 +182,9 @@ class Shipment:
     def _parcel(self, place: int, row: Mapping[str, Any]) -> Parcel:
         topic, key = row["topic"], row["key"]
         headers = [(one["key"], one["value"]) for one in row["headers"] or ()]
-        partition = source_partition(key, row["id"].encode(), self._count(topic))
+        partition, count = row.get("partition"), self._count(topic)
+        if partition is None or not 0 <= partition < count:
+            partition = source_partition(key, row["id"].encode(), count)
         return Parcel(place, topic, partition, key, row["value"], [*headers, (JOB, self._mark)])
 
     def _count(self, topic: str) -> int:

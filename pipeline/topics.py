@@ -14,6 +14,8 @@ RECORDS: Final = (
     "topic string, partition int, offset bigint, timestamp_ms bigint, key binary, value binary, "
     "headers array<struct<key: string, value: binary>>"
 )
+UNREADABLE: Final = "\ufffd"
+"""In header names of `RECORDS`, in place of what is not UTF-8. Read in Python, such a record has this one header."""
 
 Offsets = dict[str, dict[str, int]]
 """Where a stream stands: by topic and partition (as text) the next offset to read."""

@@ -44,7 +44,7 @@ def test_any_bytes_and_times_that_no_calendar_has_are_kept_and_counted(
     kafka.produce(ledger, [(b"k", value, (), at_ms) for value, at_ms in values])
     came = take_in(warehouse, kafka, ledger, source, connector=connector)
     assert (came.settled, came.undated, came.document()["undated"]) == ({"emitted": 2, "dead": 1}, 1, 1)
-    # The Python client gives none of a record's headers when the name of one is no text.
+    # The Python client gives none of a record's headers when the name of one is no text; that shows in bronze alone.
     error_class = {"spark": "a\ufffd", "python": None}[connector]
     rows = lifecycle(warehouse)
     assert [(row.accepted_ms, row.error_class, row.due_ms, row.settled_ms, row.date is None) for row in rows] == [

@@ -22,6 +22,6 @@ def test_a_header_name_that_is_no_text_costs_the_headers_of_its_record_alone(kaf
     assert [row["value"] for row in rows] == [b"good"] * MANY + [b"bad", b"good"]
     assert [row["headers"] for row in rows[-3:]] == [
         [{"key": "name", "value": b"\xff"}],
-        None,
+        [{"key": "\ufffd", "value": None}],  # it had some, as Spark's connector would say
         [{"key": "name", "value": None}],
     ]

@@ -15,6 +15,7 @@ from sidecar.letters.lineage import redriven_headers
 from sidecar.record import Held, Place
 from tests.pipeline.ledger_rows import NOW_MS, block, entries, ledger_frame
 from tests.pipeline.test_dispatch import opened
+from tests.services.raw_records import produce_raw
 from tests.services.site import headers_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
@@ -111,6 +112,39 @@ def test_letters_that_must_not_go_are_passed_over_with_the_reason(spark) -> None
         0: "no_target", 1: None, 2: "no_target", 3: "no_value", 4: "no_target", 5: "no_target", 6: "no_target",
     }  # fmt: skip
     assert {row.refused for row in outgoing(spark, "dlq").values()} == {"loop"}
+
+
+def test_a_letter_without_a_key_goes_back_to_the_partition_that_it_came_from(spark) -> None:
+    """There are those of its id: a control record that was sent again would meet none of them elsewhere."""
+    from pyspark.sql import functions as F
+
+    from pipeline.redrive import Choice, Terms, letters, parcels, with_plans
+
+    with_key = records(spark).where("offset < 2")
+    without = with_key.withColumns({"key": F.lit(None).cast("binary"), "offset": F.col("offset") + 10})
+    chosen = with_plans(letters(with_key.unionByName(without), Choice()), [])
+
+    def partitions(target: str) -> dict[str, int | None]:
+        return {row.id: row.partition for row in parcels(chosen, Terms(target, "job", 3)).collect()}
+
+    assert partitions("") == {"dlq/0/0": None, "dlq/0/1": None, "dlq/0/10": None, "dlq/0/11": 1}
+    assert set(partitions("orders").values()) == {None}
+
+
+@pytest.mark.parametrize("connector", ["spark", "python"])
+def test_a_letter_whose_headers_cannot_be_read_is_not_sent_without_them(kafka, warehouse, connector) -> None:
+    from pipeline import jobs
+    from pipeline.kafka import KafkaPlace
+    from pipeline.redrive import Choice, Terms
+    from pipeline.stream import records_table, stream_topic
+
+    topic = kafka.topic("orders-dlq")
+    given = [(b"tickover-reason", b"attempts_exhausted"), (b"tenant", b"gold"), (b"\xff", b"x")]
+    produce_raw(kafka.bootstrap, topic, b"v", given, key=b"k")
+    place = KafkaPlace(kafka.bootstrap, connector=connector)
+    stream_topic(warehouse, place, topic, records_table(topic))
+    [row] = jobs.redrive_rows(warehouse, [topic], Choice(), Terms("orders", "job", 3), []).collect()
+    assert row.refused == "unreadable"
 
 
 def test_letters_of_the_sidecars_own_redrives_are_left_to_them(spark) -> None:

@@ -264,6 +264,13 @@ def test_a_row_goes_where_rest_sends_the_same_message(messages: list[tuple[bytes
     assert went == by_rest
 
 
+def test_a_row_may_say_its_partition_if_there_is_one(broker: Broker) -> None:
+    said = {"a": 3, "b": PARTITIONS - 1, "c": PARTITIONS, "d": -1, "e": None}
+    ship([{**row(id, None), "partition": partition} for id, partition in said.items()])
+    by_id = [source_partition(None, id.encode(), PARTITIONS) for id in ("c", "d", "e")]
+    assert [sent.partition for sent in broker.committed] == [3, PARTITIONS - 1, *by_id]
+
+
 def test_a_million_ids_go_where_java_puts_them() -> None:
     import numpy as np
 
