@@ -14,13 +14,14 @@ from pyspark.sql import functions as F
 from pipeline.errors import WarehouseConflict
 from pipeline.kafka import KafkaPlace
 from pipeline.tables import Warehouse
-from pipeline.topics import RECORDS, LostRange, Offsets, bounds, lost_ranges
+from pipeline.topics import RECORDS, LostRange, Offsets, bounds, lost_ranges, topic_id
 
 CHECKPOINTS: Final = "_checkpoints"
 LEDGER_TABLE: Final = "bronze/ledger"
 BLOCKS_TABLE: Final = "silver/blocks"
 ENTRIES_TABLE: Final = "silver/entries"
 LIFECYCLE_TABLE: Final = "silver/lifecycle"
+TOPIC_ID: Final = "topic-id"  # beside Spark's own in the checkpoint
 LOST_TABLE: Final = "silver/lost_ranges"
 LOST: Final = "topic string, partition int, `start` bigint, `end` bigint"
 
@@ -69,9 +70,10 @@ def follow(
     read = {} if last is None else _planned(warehouse, checkpoint, last)
     ends = bounds(kafka.client, topic)[1]
     ahead = {part: offset for part, offset in read.get(topic, {}).items() if ends.get(part, 0) < offset}
-    if ahead:
+    if ahead or _is_another(warehouse, kafka, topic, checkpoint):
+        shorter = f" ends before what was read of it (by partition: {ahead}): it" if ahead else ""
         raise WarehouseConflict(
-            f"topic {topic} ends before what was read of it (by partition: {ahead}): it was deleted and created again. "
+            f"topic {topic}{shorter} was deleted and created again. "
             f"Delete {warehouse.path(table)} and {warehouse.path(checkpoint)}, or take it into another warehouse"
         )
     lost = lost_ranges(kafka.client, read)
@@ -85,6 +87,18 @@ def follow(
     )
     query.awaitTermination()
     return lost
+
+
+def _is_another(warehouse: Warehouse, kafka: KafkaPlace, topic: str, checkpoint: str) -> bool:
+    """Whether the topic isn't the one that the checkpoint is about: one that was made anew may have grown past it. The
+    first run notes the id in the checkpoint, so that both are deleted together."""
+    now = topic_id(kafka.client, topic)
+    known = warehouse.text(checkpoint, TOPIC_ID) if warehouse.exists(checkpoint, TOPIC_ID) else ""
+    if known and now and known != now and any(True for _ in warehouse.names(checkpoint, "offsets")):
+        return True
+    if now and now != known:
+        warehouse.write_text(now, checkpoint, TOPIC_ID)
+    return False
 
 
 def _last_written(warehouse: Warehouse, table: str, checkpoint: str) -> int | None:

@@ -31,12 +31,12 @@ class LostRange(NamedTuple):
 
 
 def lost_ranges(client: Mapping[str, str], read: Offsets) -> list[LostRange]:
-    """What is missing between where a stream stands and where its topics begin. Raises PipelineError."""
+    """What is missing between where a stream stands and where its topics begin: of a partition that was added since
+    then, all before its beginning. Raises PipelineError."""
     found = []
     for topic, places in read.items():
-        starts = bounds(client, topic)[0]
-        for partition, offset in places.items():
-            start = starts.get(partition, offset)
+        for partition, start in bounds(client, topic)[0].items():
+            offset = places.get(partition, 0)
             if start > offset:
                 found.append(LostRange(topic, int(partition), offset, start))
     return found

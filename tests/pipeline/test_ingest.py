@@ -8,6 +8,7 @@ import pytest
 
 from sidecar.record import Outcome
 from tests.pipeline.ledger_rows import NEWER, NOW_MS, block, emitted, entries, settled
+from tests.services.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -157,6 +158,49 @@ def test_what_retention_took_is_named(kafka, warehouse) -> None:
     assert [tuple(place) for place in came.lost] == [(ledger, 0, 1, 4)]
     assert [row[8] for row in table(warehouse, "lifecycle")] == [0, 4, 5]
     assert warehouse.spark.read.parquet(warehouse.path("silver/lost_ranges")).count() == 1
+
+
+@pytest.mark.parametrize("connector", CONNECTORS)
+def test_a_topic_that_was_made_anew_is_refused_however_long_it_has_grown(kafka, warehouse, connector: str) -> None:
+    from pipeline.errors import WarehouseConflict
+    from pipeline.stream import read_records
+
+    ledger, source = kafka.topic("ledger"), kafka.topic("orders-retry")
+    kafka.produce(source, [(b"k", b"old")] * 2)
+    take_in(warehouse, kafka, ledger, source, connector=connector)
+    kafka.admin.delete_topics([source])[source].result(90)
+    wait_until(lambda: source not in kafka.admin.list_topics(timeout=90).topics)
+    kafka.create_topic(source)
+    kafka.produce(source, [(b"k", b"new")] * 3)
+    for _ in range(2):  # it is no less true the second time
+        with pytest.raises(WarehouseConflict, match="deleted and created again"):
+            take_in(warehouse, kafka, ledger, source, connector=connector)
+    assert {bytes(row.value) for row in read_records(warehouse, source).collect()} == {b"old"}
+    root = Path(warehouse.root)
+    for place in (f"bronze/records/topic={source}", f"_checkpoints/bronze.records.topic={source}"):
+        shutil.rmtree(root / place)  # as it says
+    take_in(warehouse, kafka, ledger, source, connector=connector)
+    assert [bytes(row.value) for row in read_records(warehouse, source).collect()] == [b"new"] * 3
+
+
+@pytest.mark.parametrize("connector", CONNECTORS)
+def test_what_retention_took_of_a_partition_that_was_added_is_named(kafka, warehouse, connector: str) -> None:
+    from confluent_kafka import TopicPartition
+    from confluent_kafka.admin import NewPartitions
+
+    from pipeline.stream import read_records
+
+    ledger, source = kafka.topic("ledger"), kafka.topic("orders-retry")
+    kafka.produce(source, [(b"k", b"v")])
+    take_in(warehouse, kafka, ledger, source, connector=connector)
+    kafka.admin.create_partitions([NewPartitions(source, 2)])[source].result(90)
+    wait_until(lambda: len(kafka.admin.list_topics(source, 90).topics[source].partitions) == 2)
+    kafka.produce(source, [(b"k", b"v", [], 0, 1)] * 3)
+    [deleted] = kafka.admin.delete_records([TopicPartition(source, 1, 2)]).values()
+    deleted.result(90)
+    lost = take_in(warehouse, kafka, ledger, source, connector=connector).lost
+    assert [tuple(place) for place in lost] == [(source, 1, 0, 2)]
+    assert read_records(warehouse, source).count() == 2
 
 
 def test_aborted_blocks_do_not_count(kafka, warehouse) -> None:
