@@ -47,7 +47,8 @@ def reconcile(warehouse: Warehouse, export: str) -> dict[str, Any]:
     sources = [topic for topic in ingested if topic in _distinct(blocks, "topic")]
     targets = [topic for topic in ingested if topic in _distinct(settled.where("outcome = 'emitted'"), "target")]
     entries = warehouse.read(ENTRIES_TABLE, ENTRIES)
-    judged = judge.positions(_records(warehouse, sources), settled, entries, blocks).cache()
+    holes = judge.holes(blocks, _lost_of_ledger(warehouse))
+    judged = judge.positions(_records(warehouse, sources), settled, entries, blocks, holes).cache()
     findings = [judge.wrong_positions(judged, settled), judge.early(settled), judge.wrong_blocks(blocks)]
     findings.append(judge.unread(read_lost(warehouse)))
     if targets:
@@ -56,18 +57,26 @@ def reconcile(warehouse: Warehouse, export: str) -> dict[str, Any]:
         rows, began = held
         due_there = judge.acknowledged(entries, blocks, began)
         findings.append(judge.missing_in_overflow(judged, due_there, rows))
-        findings.append(judge.unknown_in_overflow(entries, rows))
+        findings.append(judge.unknown_in_overflow(entries, rows, blocks, holes))
     warehouse.replace(reduce(DataFrame.unionByName, findings), "gold/reconcile")
     found = warehouse.read_report("gold/reconcile")
     kinds = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
     shown = found.orderBy("kind", *judge.PLACE).limit(FINDINGS_SHOWN_MAX).collect()
+    unknown = judge.unknown(judged, blocks, holes).orderBy(*judge.LANE).limit(FINDINGS_SHOWN_MAX).collect()
     return {
         "sources": sources,
         "targets": targets,
         "records": {row["state"]: row["count"] for row in judged.groupBy("state").count().collect()},
+        "unknown": [row.asDict() for row in unknown],
         "faults": kinds,
         "findings": [row.asDict() for row in shown],
     }
+
+
+def _lost_of_ledger(warehouse: Warehouse) -> list[Any]:
+    """What retention took of the ledger before it was read."""
+    lost: list[Any] = read_lost(warehouse).where(F.col("topic").isin(list(ledger_read(warehouse)))).collect()
+    return lost
 
 
 def _export(warehouse: Warehouse, path: str) -> tuple[DataFrame, DataFrame]:

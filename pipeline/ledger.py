@@ -65,6 +65,7 @@ _MARKS: Final = (
     ("overflow_held", "bigint"),
     ("number", "bigint"),
     ("read_until", "bigint"),
+    ("decided_from", "bigint"),
     ("settled", "bigint"),
     ("entries", "bigint"),
     ("bytes", "bigint"),
@@ -117,7 +118,8 @@ def blocks(records: DataFrame) -> DataFrame:
     """One row per ledger record. Undecodable: `problem` says why and `value` has the bytes; else both are null.
 
     `newer`: written by a later version of tickover than this one: its settlements are missing until an upgrade.
-    `read_until`: below this source offset everything was read when the block was written.
+    `read_until`: below this source offset everything was read when the block was written. `decided_from`: where
+    the first of its runs begins; in a lane's very first block that is where the lane began.
     """
     return _decoded(records, BLOCKS, _block_batches)
 
@@ -258,15 +260,16 @@ def _head(place: Place, block: Block) -> tuple[Any, ...]:
 
 
 def _marks(place: Place, block: Block) -> tuple[Any, ...]:
-    read_until = block.runs[-1][0] if block.runs else None
-    marks = (block.low, *block.watermark, block.acknowledged, block.overflow_held, block.number, read_until)
+    decided_from, read_until = (block.runs[0][0], block.runs[-1][0]) if block.runs else (None, None)
+    state = (block.low, *block.watermark, block.acknowledged, block.overflow_held, block.number)
+    marks = (*state, read_until, decided_from)
     counts = (len(block.settled.offsets), len(block.entries.offsets), len(place[3] or b""))
     return (*_head(place, block), *marks, *counts, None, False, None)
 
 
 def _kept_aside(place: Place, error: LedgerFormatError) -> tuple[Any, ...]:
     partition, offset, timestamp_ms, value = place
-    nothing = (None,) * (len(_HEAD) - 3 + 7)
+    nothing = (None,) * (len(_HEAD) - 3 + 8)
     newer = isinstance(error, NewerLedgerFormatError)
     return (partition, offset, timestamp_ms, *nothing, 0, 0, len(value or b""), error.reason, newer, value)
 

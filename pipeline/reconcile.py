@@ -8,64 +8,170 @@
 Below L every offset is settled, or in the overflow; in the overflow, what is due at or before W is settled. So a record
 that is neither is lost, and the ledger itself says so. With targets and an export of the overflow the facts are
 checked as well: what was emitted is there, and what is held is in Redis.
+
+That holds where the ledger is whole. What it said in a hole (it begins later here, retention took a part, a block can't
+be read, as a later version wrote it) nobody knows. So each lane's ledger is cut into segments without a hole, and a
+record is lost only by the word of one of them: it was read there, and L passed it there; or it was put to the overflow
+there, and W passed it. Any other that is neither settled nor held is unknown.
 """
 
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from pipeline.records import with_headers
 
 LANE: Final = ["topic", "partition"]
 PLACE: Final = [*LANE, "offset"]
+CURRENT: Final = [*LANE, "topic_id"]
+"""A topic that was made anew has another id; what is known of the old one says nothing of these offsets."""
 FINDING: Final = (*PLACE, "kind", "detail", "due_ms", "policy", "target")
 # A line of `tickover overflow export`: a record, or at last what the file is.
 EXPORT: Final = (
     "topic string, partition int, `offset` bigint, due_ms bigint, target string, policy string, "
     "export struct<ledger: string, began: map<string, bigint>, ended: map<string, bigint>, records: bigint>"
 )
+HOLES: Final = "ledger_partition int, `end` bigint, why string"
+UNREAD_BLOCKS: Final = "partition %d of the ledger has blocks that can't be read here: %d, from %d to %d"
+SEGMENTS_MAX: Final = 100
+"""Of a lane, the last ones: a loss that only an earlier one proves is unknown. Two versions may write in turns."""
+NOT_THERE: Final = "they are older than what the ledger says of the partition"
+
+
+class Hole(NamedTuple):
+    """What these tables don't have of a partition of the ledger, up to and without the offset `end`."""
+
+    ledger_partition: int
+    end: int
+    why: str
+
+
+def holes(blocks: DataFrame, lost_ranges: Sequence[Any]) -> list[Hole]:
+    """What these tables don't have of the ledger. `lost_ranges`: `LOST` rows of the ledger's own topic."""
+    found = []
+    for row in blocks.groupBy("ledger_partition").agg(F.min("ledger_offset").alias("begin")).collect():
+        if row.begin:
+            why = f"partition {row.ledger_partition} of the ledger begins at {row.begin} here"
+            found.append(Hole(row.ledger_partition, row.begin, why))
+    for lost in lost_ranges:
+        why = f"retention took {lost.start} to {lost.end} of partition {lost.partition} of the ledger"
+        found.append(Hole(lost.partition, lost.end, why))
+    return found
 
 
 def last_marks(blocks: DataFrame) -> DataFrame:
-    """Per lane what its last block says: `topic_id`, `low`, `watermark`. A lane's blocks are in one partition."""
-    marks = F.struct(
-        "topic_id", "low", F.struct(F.col("watermark_due_ms").alias("due_ms"), "watermark_offset").alias("watermark")
-    )
+    """Per lane what its last block says: `topic_id`, `low`, `watermark`, and `ledger_partition`, which has them all."""
+    marks = F.struct("topic_id", "low", _watermark().alias("watermark"), "ledger_partition")
     last = F.max_by(marks, "ledger_offset").alias("last")
     return blocks.where("problem IS NULL").groupBy(*LANE).agg(last).select(*LANE, "last.*")
 
 
-def positions(sources: DataFrame, settled: DataFrame, entries: DataFrame, blocks: DataFrame) -> DataFrame:
-    """One row per record that anything knows of, with its `state`: settled, repeated, held, open or lost.
+def _watermark() -> Column:
+    return F.struct(F.col("watermark_due_ms").alias("due_ms"), "watermark_offset")
 
-    `open`: at or above L, so its source offset holds it. `held`: the overflow does.
+
+def segments(blocks: DataFrame, found: Sequence[Hole]) -> DataFrame:
+    """Per lane `known`, its last segments without a hole: `first_at` and `last_at` in the ledger, `low` and
+    `watermark` at its end, `is_last`: no hole is behind it, and `since`: source offsets from there on were read in it,
+    or later. `holes`: how many its partition of the ledger has; each block that can't be read is one.
     """
-    marks = F.broadcast(last_marks(blocks))
-    told = F.lit(None).cast("bigint")
-    rows = sources.select(*PLACE, F.lit(0).alias("settled"), told.alias("held_until_ms"))
-    # A topic that was made anew has another id; what is known of the old one says nothing of these offsets.
-    current = [*LANE, "topic_id"]
-    known = settled.join(marks.select(*current), current, "left_semi")
-    rows = rows.unionByName(known.select(*PLACE, F.lit(1).alias("settled"), told.alias("held_until_ms")))
-    put = entries.where(~F.col("carried")).join(marks.select(*current), current, "left_semi")
-    rows = rows.unionByName(put.select(*PLACE, F.lit(0).alias("settled"), F.col("due_ms").alias("held_until_ms")))
-    each = rows.groupBy(*PLACE).agg(F.sum("settled").alias("settled"), F.max("held_until_ms").alias("held_until_ms"))
-    return each.join(marks, LANE, "left").withColumn("state", _state())
+    spark = blocks.sparkSession
+    told = spark.createDataFrame(list(found), HOLES).groupBy("ledger_partition")
+    told = told.agg(F.collect_list("end").alias("ends"))
+    ends = F.coalesce("ends", F.array().cast("array<bigint>"))
+    passed = F.size(F.filter(ends, lambda end: end <= F.col("ledger_offset")))
+    partition = Window.partitionBy("ledger_partition")
+    before = partition.orderBy("ledger_offset").rowsBetween(Window.unboundedPreceding, 0)
+    unreadable = F.col("problem").isNotNull().cast("bigint")
+    counted = blocks.drop("value").join(F.broadcast(told), "ledger_partition", "left")
+    counted = counted.withColumn("segment", passed + F.sum(unreadable).over(before))
+    counted = counted.withColumn("holes", F.size(ends) + F.sum(unreadable).over(partition)).where("problem IS NULL")
+    # In a lane's very first block its runs begin where it began. Behind a hole all that was read may have been settled.
+    begun = F.when(F.col("segment") == 0, F.col("decided_from")).otherwise(F.col("read_until"))
+    each = counted.groupBy(*CURRENT, "holes", "segment").agg(
+        F.min("ledger_offset").alias("first_at"),
+        F.max("ledger_offset").alias("last_at"),
+        F.min_by(F.coalesce(begun, "low"), "ledger_offset").alias("since"),
+        F.max_by("low", "ledger_offset").alias("low"),
+        F.max_by(_watermark(), "ledger_offset").alias("watermark"),
+    )
+    is_last = (F.col("segment") == F.col("holes")).alias("is_last")
+    known = F.collect_list(F.struct("first_at", "last_at", "since", "low", "watermark", is_last))
+    newest = F.slice(F.sort_array(known, asc=False), 1, SEGMENTS_MAX)
+    return each.groupBy(*CURRENT, "holes").agg(newest.alias("known"))
+
+
+def positions(
+    sources: DataFrame, settled: DataFrame, entries: DataFrame, blocks: DataFrame, found: Sequence[Hole] = ()
+) -> DataFrame:
+    """One row per record that anything knows of, with its `state`: settled, repeated, held, open, lost or unknown.
+
+    `open`: at or above L, so its source offset holds it. `held`: the overflow does; `sure`: it was put there since the
+    last hole. `found`: see `holes`.
+    """
+    marks = F.broadcast(_lanes(blocks, found))
+    nothing = {"held_until_ms": F.lit(None).cast("bigint"), "put_at": F.lit(None).cast("bigint")}
+    rows = sources.select(*PLACE, F.lit(0).alias("settled")).withColumns(nothing)
+    known = settled.join(marks.select(*CURRENT), CURRENT, "left_semi")
+    rows = rows.unionByName(known.select(*PLACE, F.lit(1).alias("settled")).withColumns(nothing))
+    put = entries.where(~F.col("carried")).join(marks.select(*CURRENT), CURRENT, "left_semi")
+    put_there = {"held_until_ms": F.col("due_ms"), "put_at": F.col("ledger_offset")}
+    put = put.withColumn("settled", F.lit(0)).withColumns(put_there)
+    rows = rows.unionByName(put.select(*PLACE, "settled", *nothing))
+    each = rows.groupBy(*PLACE).agg(F.sum("settled").alias("settled"), *(F.max(name).alias(name) for name in nothing))
+    return each.join(marks, LANE, "left").withColumns({"state": _state(), "sure": _sure()}).drop("known", "holes")
+
+
+def _lanes(blocks: DataFrame, found: Sequence[Hole]) -> DataFrame:
+    """`last_marks` with `segments`."""
+    return last_marks(blocks).join(segments(blocks, found), CURRENT, "left")
 
 
 def _state() -> Column:
     put = F.col("held_until_ms").isNotNull()
-    passed = F.struct(F.col("held_until_ms").alias("due_ms"), F.col("offset").alias("watermark_offset")) <= F.col(
-        "watermark"
-    )
+    there = F.struct(F.col("held_until_ms").alias("due_ms"), F.col("offset").alias("watermark_offset"))
+    passed = there <= F.col("watermark")
+
+    def is_lost(one: Column) -> Column:
+        """By the word of this segment."""
+        was_put = F.col("put_at").between(one["first_at"], one["last_at"]) & (there <= one["watermark"])
+        return F.when(put, was_put).otherwise(_was_read(one) & (F.col("offset") < one["low"]))
+
     return (
         F.when(F.col("settled") > 1, "repeated")
         .when(F.col("settled") == 1, "settled")
         .when(F.coalesce(F.col("offset") >= F.col("low"), F.lit(True)), "open")
         .when(put & ~passed, "held")
-        .otherwise("lost")
+        .when(F.exists("known", is_lost), "lost")
+        .otherwise("unknown")
     )
+
+
+def _was_read(one: Column) -> Column:
+    """In this segment or later, so that all that the ledger says of it is there or later."""
+    return F.col("offset") >= one["since"]
+
+
+def _sure() -> Column:
+    """Nothing can have settled it in a hole."""
+    return F.exists("known", lambda one: one["is_last"] & (F.col("put_at") >= one["first_at"]))
+
+
+def unknown(judged: DataFrame, blocks: DataFrame, found: Sequence[Hole]) -> DataFrame:
+    """Per lane that has unknown records: `records`, `first` and `last` of their offsets, and the `reason`."""
+    at = F.col("ledger_offset")
+    unread = blocks.where("problem IS NOT NULL").groupBy("ledger_partition")
+    counted = unread.agg(F.count("*").alias("blocks"), F.min(at).alias("from"), F.max(at).alias("to"))
+    words = F.format_string(UNREAD_BLOCKS, "ledger_partition", "blocks", "from", "to")
+    told = judged.sparkSession.createDataFrame(list(found), HOLES).select("ledger_partition", "why")
+    told = told.unionByName(counted.select("ledger_partition", words.alias("why"))).groupBy("ledger_partition")
+    why = told.agg(F.array_join(F.sort_array(F.collect_set("why")), "; ").alias("why"))
+    lanes = judged.where(F.col("state") == "unknown").groupBy(*LANE, "ledger_partition")
+    each = lanes.agg(F.count("*").alias("records"), F.min("offset").alias("first"), F.max("offset").alias("last"))
+    joined = each.join(F.broadcast(why), "ledger_partition", "left")
+    return joined.select(*LANE, "records", "first", "last", F.coalesce("why", F.lit(NOT_THERE)).alias("reason"))
 
 
 def wrong_positions(judged: DataFrame, settled: DataFrame) -> DataFrame:
@@ -101,17 +207,29 @@ def acknowledged(entries: DataFrame, blocks: DataFrame, began: DataFrame) -> Dat
 
 def missing_in_overflow(judged: DataFrame, due_there: DataFrame, export: DataFrame) -> DataFrame:
     """`FINDING` rows: held by the ledger's word, in Redis (see `acknowledged`), and not in this export of it."""
-    held = judged.where(F.col("state") == "held").join(due_there, PLACE, "left_semi")
+    held = judged.where((F.col("state") == "held") & F.col("sure")).join(due_there, PLACE, "left_semi")
     gone = held.join(export.select(*PLACE), PLACE, "left_anti")
     found = _bare(gone, "missing_in_overflow", F.lit("held, and not in the export"))
     return found.withColumn("due_ms", F.col("held_until_ms")).select(*FINDING)
 
 
-def unknown_in_overflow(entries: DataFrame, export: DataFrame) -> DataFrame:
-    """`FINDING` rows: in this export, and nothing in the ledger has put it there. It would be emitted all the same."""
-    found = export.join(entries.select(*PLACE), PLACE, "left_anti").dropDuplicates(PLACE)
+def unknown_in_overflow(
+    entries: DataFrame, export: DataFrame, blocks: DataFrame, found: Sequence[Hole] = ()
+) -> DataFrame:
+    """`FINDING` rows: in this export, and nothing in the ledger has put it there. It would be emitted all the same.
+
+    What a hole of the ledger may have put there is left out.
+    """
+    there = export.join(entries.select(*PLACE), PLACE, "left_anti").dropDuplicates(PLACE)
+    lanes = F.broadcast(_lanes(blocks, found).select(*LANE, "known", "holes"))
+
+    def says_all(one: Column) -> Column:
+        return _was_read(one) & (one["is_last"] | (F.col("offset") < one["low"]))
+
+    surely = (F.col("holes") == 0) | F.exists("known", says_all)
     told = {"kind": F.lit("unknown_in_overflow"), "detail": F.lit("in the export, and not in the ledger")}
-    return found.withColumns(told).select(*FINDING)
+    known = there.join(lanes, LANE, "left").where(F.coalesce(surely, F.lit(True)))
+    return known.withColumns(told).select(*FINDING)
 
 
 def wrong_emissions(settled: DataFrame, targets: DataFrame) -> DataFrame:

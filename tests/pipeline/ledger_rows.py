@@ -56,12 +56,12 @@ def emitted(first: int, count: int) -> Settled:
     return settled([(first + n, NOW_MS + n, Outcome.EMITTED, 2) for n in range(count)])
 
 
-def ledger_frame(spark, values: Iterable[bytes | None]):
-    """Ledger records with these values, from offset 0 on, a second apart."""
+def ledger_frame(spark, values: Iterable[bytes | None], first: int = 0):
+    """Ledger records with these values, from offset `first` on, a second apart."""
     from pipeline.ledger import LEDGER_RECORD
 
     rows = [
         ("ledger", 0, offset, NOW_MS + 1_000 * offset, bytearray(b"orders-retry/3"), value and bytearray(value))
-        for offset, value in enumerate(values)
+        for offset, value in enumerate(values, first)
     ]
     return spark.createDataFrame(rows, LEDGER_RECORD)

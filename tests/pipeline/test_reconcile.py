@@ -9,7 +9,7 @@ from pipeline import options
 from pipeline.cli import app
 from pipeline.errors import PipelineError
 from sidecar.record import Outcome, Position
-from tests.pipeline.ledger_rows import NOW_MS, block, entries, ledger_frame, settled
+from tests.pipeline.ledger_rows import NEWER, NOW_MS, block, entries, ledger_frame, settled
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -37,14 +37,18 @@ def sources(spark, *offsets: int):
 
 def judged(spark, values: list[bytes], offsets=range(10)) -> tuple[Any, Any, Any]:
     """(positions, lifecycle, blocks) of these ledger values and source offsets."""
+    return judged_of(spark, ledger_frame(spark, values), offsets, [])
+
+
+def judged_of(spark, frame, offsets, lost: list[Any]) -> tuple[Any, Any, Any]:
     from pipeline import ledger
     from pipeline.lifecycle import arrivals, lifecycle
-    from pipeline.reconcile import positions
+    from pipeline.reconcile import holes, positions
 
-    frame, source = ledger_frame(spark, values), sources(spark, *offsets)
+    source = sources(spark, *offsets)
     rows = lifecycle(ledger.settlements(frame), arrivals(source))
     blocks = ledger.blocks(frame)
-    return positions(source, rows, ledger.entries(frame), blocks), rows, blocks
+    return positions(source, rows, ledger.entries(frame), blocks, holes(blocks, lost)), rows, blocks
 
 
 def named(found) -> list[tuple[Any, ...]]:
@@ -87,10 +91,122 @@ def test_a_run_without_faults_has_none(spark) -> None:
 
 
 def test_a_topic_made_anew_starts_a_new_account(spark) -> None:
-    values = [block(topic_id="old", settled=emitted(*range(8))), last(topic_id="new", settled=emitted(0, 1))]
+    anew = last(topic_id="new", settled=emitted(0, 1), runs=((0, 1), (9, 0)))
+    values = [block(topic_id="old", settled=emitted(*range(8))), anew]
     states, _, _ = judged(spark, values)
     found = {row.offset: row.state for row in states.collect()}
     assert (found[0], found[7], found[8]) == ("settled", "lost", "open")
+
+
+def states_of(judged_rows) -> dict[int, str]:
+    return {row.offset: row.state for row in judged_rows.collect()}
+
+
+def reasons_of(judged_rows, blocks, lost: list[Any]) -> list[tuple[Any, ...]]:
+    from pipeline.reconcile import holes, unknown
+
+    return [tuple(row) for row in unknown(judged_rows, blocks, holes(blocks, lost)).collect()]
+
+
+def test_what_may_have_been_settled_before_the_ledger_begins_is_unknown(spark) -> None:
+    """A warehouse that was begun late, or a ledger that keeps its blocks for less long than the source its records."""
+    from pipeline.reconcile import wrong_positions
+
+    first_left = last(settled=emitted(7), runs=((0, 1), (9, 0)))  # blocks that settled others are gone
+    later = block(low=12, settled=emitted(8, 9, 10), runs=((0, 1), (12, 0)))
+    states, rows, blocks = judged_of(spark, ledger_frame(spark, [first_left, later], 1_000), range(12), [])
+    assert states_of(states) == {
+        **dict.fromkeys(range(7), "unknown"),
+        **dict.fromkeys((7, 8, 9, 10), "settled"),
+        11: "lost",  # it was read since then
+    }
+    assert named(wrong_positions(states, rows)) == [("lost", "orders-retry", 3, 11)]
+    assert reasons_of(states, blocks, []) == [
+        ("orders-retry", 3, 7, 0, 6, "partition 0 of the ledger begins at 1000 here")
+    ]
+
+
+def test_what_may_have_been_settled_in_a_hole_of_the_ledger_is_unknown(spark) -> None:
+    from pipeline.ledger import entries as entry_rows
+    from pipeline.reconcile import acknowledged, holes, missing_in_overflow, unknown_in_overflow
+    from pipeline.topics import LostRange
+
+    put = entries([(4, NOW_MS + 90_000), (5, NOW_MS + 1)])
+    before = [block(low=3, settled=emitted(0, 2), runs=((0, 1), (7, 0)), number=1, entries=put)]
+    after = [
+        block(low=6, settled=emitted(6), runs=((0, 1), (9, 0)), acknowledged=1),
+        block(low=12, watermark=WATERMARK, settled=emitted(9, 10), runs=((0, 1), (12, 0)), acknowledged=1),
+    ]
+    frame = ledger_frame(spark, before).unionByName(ledger_frame(spark, after, 4))
+    lost = [LostRange("ledger", 0, 1, 4)]
+    states, _, blocks = judged_of(spark, frame, range(12), lost)
+    assert states_of(states) == {
+        **dict.fromkeys((0, 2, 6, 9, 10), "settled"),
+        1: "lost",  # L had passed it before
+        3: "unknown",
+        4: "held",
+        5: "unknown",  # in the overflow, and W passed it some time
+        **dict.fromkeys((7, 8), "unknown"),  # read when the ledger goes on
+        11: "lost",
+    }
+    assert reasons_of(states, blocks, lost) == [
+        ("orders-retry", 3, 4, 3, 8, "retention took 1 to 4 of partition 0 of the ledger")
+    ]
+    # It may have been cancelled in the hole, so nobody can say that Redis lacks it.
+    began = spark.createDataFrame([(0, 9)], "ledger_partition int, `end` bigint")
+    nothing = spark.createDataFrame([], "topic string, partition int, offset bigint")
+
+    put_rows = entry_rows(frame)
+    assert named(missing_in_overflow(states, acknowledged(put_rows, blocks, began), nothing)) == []
+    # Nor what was put there in the hole; but since then nothing has put there what it has read.
+    columns = "topic string, partition int, offset bigint, due_ms bigint, policy string, target string"
+    export = spark.createDataFrame([("orders-retry", 3, offset, 7, "p", "t") for offset in (3, 8, 10, 13)], columns)
+    found = unknown_in_overflow(put_rows, export, blocks, holes(blocks, lost))
+    assert named(found) == [("unknown_in_overflow", "orders-retry", 3, offset) for offset in (10, 13)]
+
+
+def test_blocks_of_a_later_version_are_a_hole(spark) -> None:
+    values = [block(low=2, settled=emitted(0, 1), runs=((0, 1), (4, 0))), NEWER, last(runs=((0, 1), (8, 0)))]
+    states, _, blocks = judged(spark, values, range(8))
+    assert states_of(states) == {0: "settled", 1: "settled", **dict.fromkeys(range(2, 8), "unknown")}
+    [(*_, reason)] = reasons_of(states, blocks, [])
+    assert reason == "partition 0 of the ledger has blocks that can't be read here: 1, from 1 to 1"
+
+
+def test_what_may_have_been_settled_in_a_block_that_cannot_be_read_is_unknown(spark) -> None:
+    """Replicas of two versions write alternately while a group is upgraded; a junk record cuts the ledger no less."""
+    from pipeline.reconcile import holes, missing_in_overflow, unknown_in_overflow
+
+    put = entries([(1, NOW_MS + 90_000)])
+    between = block(low=4, settled=emitted(2), number=1, entries=put, runs=((0, 1), (6, 0)), acknowledged=1)
+    values = [block(low=1, settled=emitted(0), runs=((0, 1), (4, 0))), NEWER, between, b"junk"]
+    states, _, blocks = judged(spark, values, range(6))
+    assert states_of(states) == {0: "settled", 1: "held", 2: "settled", 3: "unknown", 4: "open", 5: "open"}
+    [(*_, reason)] = reasons_of(states, blocks, [])
+    assert reason == "partition 0 of the ledger has blocks that can't be read here: 2, from 1 to 3"
+    # The last of them may have settled what is held, and put more.
+    columns = "topic string, partition int, offset bigint, due_ms bigint, policy string, target string"
+    export = spark.createDataFrame([("orders-retry", 3, offset, 7, "p", "t") for offset in (4, 5)], columns)
+    put_there = spark.createDataFrame([("orders-retry", 3, 1)], "topic string, partition int, offset bigint")
+    assert named(missing_in_overflow(states, put_there, export)) == []
+    assert named(unknown_in_overflow(put_there, export, blocks, holes(blocks, []))) == []
+
+
+def test_the_last_segments_of_a_lane_are_those_that_count(spark, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pipeline import reconcile
+
+    monkeypatch.setattr(reconcile, "SEGMENTS_MAX", 1)
+    before, after = block(low=2, settled=emitted(0), runs=((0, 1), (4, 0))), block(low=4, runs=((0, 1), (6, 0)))
+    states, _, _ = judged(spark, [before, NEWER, after, last(settled=emitted(6), runs=((0, 1), (8, 0)))], range(8))
+    assert states_of(states) == {0: "settled", **dict.fromkeys(range(1, 6), "unknown"), 6: "settled", 7: "lost"}
+
+
+def test_what_a_lane_has_not_begun_with_is_unknown(spark) -> None:
+    """By `start: latest`, or with a ledger that was made anew."""
+    states, _, blocks = judged(spark, [last(settled=emitted(5, 6), runs=((5, 1), (8, 0)))], range(8))
+    assert states_of(states) == {**dict.fromkeys(range(5), "unknown"), 5: "settled", 6: "settled", 7: "lost"}
+    [(*_, reason)] = reasons_of(states, blocks, [])
+    assert reason == "they are older than what the ledger says of the partition"
 
 
 def test_what_was_settled_before_it_was_due_is_early(spark) -> None:
@@ -133,7 +249,7 @@ def test_what_redis_should_hold_is_looked_for_in_its_export(spark) -> None:
     assert missing(1) == []
     assert missing(2) == [("missing_in_overflow", *HELD)]
     assert missing(3) == [("missing_in_overflow", 4, NOW_MS + 92_000), ("missing_in_overflow", *HELD)]
-    assert named(unknown_in_overflow(put, export)) == [("unknown_in_overflow", "orders-retry", 3, 0)]
+    assert named(unknown_in_overflow(put, export, blocks)) == [("unknown_in_overflow", "orders-retry", 3, 0)]
 
 
 def test_targets_are_compared_with_the_ledger(spark) -> None:
