@@ -27,16 +27,22 @@ def unlink(link: Link, reader: LaneReader, level: Level, settled: Position) -> i
     if not headers:
         return 0
     more = len(headers) == HEADERS_PER_PAGE
-    # A slot goes with its last header. The last header of a full page stays for the next one: only then
-    # is it known whether its slot has more, and a slot without a header would never be found again.
-    ends = [header for header, following in pairwise(headers) if header.slot != following.slot]
-    if more:
-        headers = headers[:-1]
-    else:
-        ends.append(headers[-1])
-    keys = [reader.keys.level(level), *map(reader.keys.slot, ends)]
-    starts = [level.start_ms(header.first.due_ms) for header in ends]
-    link.run(UNLINK, keys, [level.slot_ms, *starts, *(header.member for header in headers)])
+    # A slot goes as a whole with its last header. Where a full page ends within a slot, chunks go one by one, content
+    # and all: the slot's other chunks may be moved or cleared before the next page, and no header would lead to these.
+    ends = [place for place, (header, following) in enumerate(pairwise(headers), 1) if header.slot != following.slot]
+    if not more:
+        ends.append(len(headers))
+    whole = ends[-1] if ends else 0
+    calls: list[Call] = []
+    if whole:
+        last = [headers[end - 1] for end in ends]
+        keys = [reader.keys.level(level), *map(reader.keys.slot, last)]
+        starts = [level.start_ms(header.first.due_ms) for header in last]
+        calls.append((UNLINK, keys, [level.slot_ms, *starts, *(header.member for header in headers[:whole])]))
+    for page in pages(headers[whole:]):
+        keys = [reader.keys.level(level), *map(reader.keys.slot, page)]
+        calls.append((REMOVE, keys, [len(page), *(header.member for header in page)]))
+    link.run_all(calls)
     return int(more)
 
 

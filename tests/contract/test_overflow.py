@@ -5,8 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from sidecar import overflow_cascade, overflow_reader
 from sidecar.overflow import Change, OverflowFull, OverflowLoss
 from sidecar.overflow_layout import COARSE, DUE_MAX_MS, FINE, LaneKeys, read_header
+from sidecar.overflow_rebuild import RedisRebuild
 from sidecar.overflow_redis import RedisOverflow, open_overflow
 from sidecar.record import ID, LaneId, Position, Struck
 from tests.contract.overflow_records import LANE, NOW_MS, START, at, held, in_order, promote_all
@@ -166,6 +168,29 @@ def test_settled_slots_go_and_nothing_else_stays(redis_server: RedisServer, over
     while overflow.tidy(LANE, at(8 * HOUR_MS), NOW_MS):
         pass
     assert keys_left(redis_server, overflow.group) == set(LaneKeys(overflow.group, LANE).fixed)
+
+
+def test_of_a_slot_that_goes_in_two_ways_nothing_stays(
+    redis_server: RedisServer, overflow: RedisOverflow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page of settled headers ends within a coarse slot, and the cascade or a reset takes the slot's other chunks."""
+    for module in (overflow_reader, overflow_cascade):
+        monkeypatch.setattr(module, "HEADERS_PER_PAGE", 3)
+    keys = LaneKeys(overflow.group, LANE)
+    for number in range(1, 6):
+        overflow.apply([Change(LANE, number, [held(number, 4 * HOUR_MS + number)])], NOW_MS)
+    assert overflow.client.zcount(keys.level(COARSE), "-inf", DUE_MAX_MS) == 5
+    overflow.tidy(LANE, at(7 * HOUR_MS), NOW_MS + 5 * HOUR_MS)
+    assert keys_left(redis_server, overflow.group) == set(keys.fixed)
+
+    for number in range(6, 11):
+        overflow.apply([Change(LANE, number, [held(number, 4 * HOUR_MS + number)])], NOW_MS)
+    overflow.tidy(LANE, at(7 * HOUR_MS), NOW_MS)
+    rebuild = RedisRebuild(overflow.client, overflow.group)
+    begin = True
+    while rebuild.reset(LANE, begin):
+        begin = False
+    assert keys_left(redis_server, overflow.group) == {keys.hw}
 
 
 def test_cascade_moves_what_comes_near_and_loses_nothing(redis_server: RedisServer, overflow: RedisOverflow) -> None:
