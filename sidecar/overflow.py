@@ -78,7 +78,8 @@ class Overflow(Protocol):
     def watermark(self, lane: LaneId) -> int:
         """The number of the last change block applied, 0 when there is none.
 
-        Raises OverflowLoss when something is missing although the number is there.
+        Raises OverflowLoss when something is missing although the number is there, or the number (-1) has gone and
+        records are there: they were being cleared away.
         """
 
     def apply(self, changes: Sequence[Change], now_ms: int) -> None:

@@ -27,12 +27,18 @@ local field = '{END_FIELD}'
 local function name_of(shard) return string.match(shard, 'i:%d+$') end
 """
 
+# Somebody was clearing them away: nothing may be written to what is left.
+_CLEARED: Final = """
+if not number and redis.call('EXISTS', KEYS[2], KEYS[3], KEYS[4]) > 0 then hw = -1 end
+"""
+
 NUMBER: Final = (
     """
 -- KEYS: the lane's keys
--- Returns hw, and the number as it stands there, -1 where there is none.
+-- Returns hw, -1 where it has gone and others have not; and the number as it stands there, -1 where there is none.
 """
     + _LOOK
+    + _CLEARED
     + """
 return {hw, number and tonumber(number) or -1}
 """
@@ -83,9 +89,11 @@ return hw
 APPLY: Final = (
     """
 -- KEYS and ARGV: see the writing; the numbers are those of the first and the last block
--- Returns hw as it was. Writes only when the first block is the next one, and then all blocks.
+-- Returns hw as it was, -1 where it has gone and others of the lane's keys have not. Writes only when the first block
+-- is the next one, and then all blocks.
 """
     + _LOOK
+    + _CLEARED
     + _SHARD
     + """
 if hw ~= tonumber(ARGV[1]) - 1 then return hw end

@@ -153,6 +153,8 @@ class Replay:
         """What Redis's number says about the ledger's: less than was acknowledged, or more than was ever written."""
         self.acknowledged = max(self.acknowledged, self._acknowledged_by_low())
         written = max([self.acknowledged, *(number for number, _, _ in self._changes)])
+        if self.hw < 0:
+            return Loss(0, "records are there without their number: they were being cleared away")
         if self.hw < self.acknowledged:
             return Loss(self.hw, f"{self.acknowledged} change blocks were acknowledged, {self.hw} are there")
         if self.hw > written and not self._trusted:

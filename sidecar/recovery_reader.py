@@ -157,7 +157,7 @@ class RecoveryWorker:
             )
         if one.state is not None or one.replay.met or one.start.made_anew or one.bounds[0] == 0:
             return ""
-        if one.replay.hw == 0 and self._starts.has_commits():
+        if one.replay.hw <= 0 and self._starts.has_commits():
             return ""  # the group knows others: this lane is new
         return (
             f"nothing is left of {lane}: its commit has expired, and the ledger has lost its beginning, so nobody "

@@ -251,7 +251,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "        if False:\n            return (",
     ),
     "a partition of which nothing is left begins as a new one": Mutant(
-        "recovery_reader.py", "        if one.replay.hw == 0 and self._starts.has_commits():", "        if True:"
+        "recovery_reader.py", "        if one.replay.hw <= 0 and self._starts.has_commits():", "        if True:"
     ),
     "the setting `start` wins over the ledger": Mutant(
         "recovery.py", "        if not self._blocks and self._earliest >= 0:", "        if False:"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sidecar import overflow_packing
+from sidecar import overflow_packing, overflow_rebuild
 from sidecar.embedded.valkey import EmbeddedValkey
 from sidecar.overflow import Change, OverflowFull, OverflowLoss, Redo
 from sidecar.overflow_layout import COARSE, DUE_MAX_MS, FINE, LaneKeys
@@ -13,6 +13,7 @@ from sidecar.overflow_link import connect
 from sidecar.overflow_rebuild import RedisRebuild
 from sidecar.overflow_redis import RedisOverflow, open_overflow
 from sidecar.overflow_scripts import REMOVE
+from sidecar.record import Struck
 from tests.contract.overflow_records import LANE, NOW_MS, START, at, held, in_order, promote_all
 from tests.contract.redis_servers import RedisServer, redis_server_fixture, valkey_fixture
 from tests.contract.test_overflow_faults import Interrupted
@@ -65,6 +66,28 @@ def test_what_was_lost_is_written_from_where_it_ends(overflow: RedisOverflow, st
     assert store.place(LANE) == 30
     assert promote_all(overflow, START, at(6 * HOUR_MS)) == in_order(RECORDS)
     assert sorted(read_all(store, 30)) == list(range(3_000))
+
+
+def test_what_a_reset_that_broke_off_has_left_is_never_taken_for_a_new_lane(
+    overflow: RedisOverflow, store: RedisRebuild, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process ends between two pages of a reset: of a topic that was made anew, nobody knows a number."""
+    monkeypatch.setattr(overflow_rebuild, "CLEAR_PER_STEP_MAX", 1)
+    assert overflow.watermark(LANE) == 0
+    overflow.apply([*changes(1), Change(LANE, 2, [], [Struck(RECORDS[0].position, None)])], NOW_MS)
+    first = Change(LANE, 1, [held(99_999, 9_000)])
+    begin = True
+    while store.reset(LANE, begin):
+        with pytest.raises(OverflowLoss) as loss:
+            overflow.watermark(LANE)
+        assert (loss.value.hw, loss.value.number) == (0, -1)
+        with pytest.raises(OverflowLoss):
+            overflow.apply([first], NOW_MS)
+        begin = False
+    assert not begin
+    assert overflow.watermark(LANE) == 0
+    overflow.apply([first], NOW_MS)
+    assert promote_all(overflow, START, at(6 * HOUR_MS)) == list(first.records)
 
 
 def test_what_is_written_twice_is_there_once_and_a_zombies_write_changes_nothing(

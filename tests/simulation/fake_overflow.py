@@ -34,14 +34,14 @@ class FakeOverflow:
         """See `Overflow.watermark`."""
         self.failing("watermark", False)
         self._check(lane)
-        return self.hw.get(lane, 0)
+        return self._number(lane)
 
     def apply(self, changes: Sequence[Change], now_ms: int) -> None:
         """See `Overflow.apply`."""
         self.failing("apply", False)
         for change in changes:
             self._check(change.lane)
-            hw = self.hw.get(change.lane, 0)
+            hw = self._number(change.lane)
             if hw < change.number - 1:
                 raise OverflowLoss(change.lane, hw, f"block {change.number} comes next, but only {hw} are there")
             if hw == change.number - 1:
@@ -137,6 +137,12 @@ class FakeOverflow:
         return self.promote(lane, after, Position(OFFSET_MAX, OFFSET_MAX), records_max, acknowledged)
 
     places = read
+
+    def _number(self, lane: LaneId) -> int:
+        """Raises OverflowLoss when it has gone and there is something all the same: a reset broke off."""
+        if lane not in self.hw and self.records[lane]:
+            raise OverflowLoss(lane, 0, "its number has gone", -1)
+        return self.hw.get(lane, 0)
 
     def _add(self, lane: LaneId, fresh: Sequence[Held], struck: Iterable[Struck]) -> None:
         """One copy of each offset, as readers see it."""

@@ -16,6 +16,7 @@ from sidecar.ports import Start
 from sidecar.record import LaneId, Outcome, Position
 from sidecar.recovery import Replay, table_version_at
 from sidecar.recovery_reader import RecoveryWorker
+from tests.contract import overflow_records
 from tests.contract.overflow_records import held as overflow_record
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_overflow import FakeOverflow
@@ -159,6 +160,16 @@ def test_an_overflow_of_somebody_else_is_not_used() -> None:
     assert recovered([known], hw=1).loss is None
 
 
+def test_records_without_their_number_are_cleared_first() -> None:
+    """A reset broke off, and the lane has no number of its own that could be missed: it is a new topic's."""
+    lane = recovered([], hw=-1)
+    assert lane.loss is not None
+    assert (lane.loss.hw, lane.number, lane.acknowledged) == (0, 0, 0)
+    known = recovered([block(entries_part=entries((11, 90)), number=1)], commit(acknowledged=1), hw=-1)
+    assert known.loss is not None
+    assert (known.loss.hw, known.number, known.acknowledged) == (0, 1, 1)
+
+
 def test_what_the_ledger_knows_wins_over_a_start_at_the_end() -> None:
     replay = Replay(LANE, Start(100, "", "", earliest=0), None, 0)
     replay.block(0, block(settled(12)))
@@ -276,7 +287,10 @@ class Commits:
 
 def worker_of(log: Log, starts: dict[LaneId, Start], ledger: LedgerTopic = LEDGER, hw: int = 0) -> RecoveryWorker:
     overflow = FakeOverflow()
-    overflow.hw[LANE] = hw
+    if hw < 0:
+        overflow.records[LANE] = [overflow_records.held(1, 9_000)]
+    else:
+        overflow.hw[LANE] = hw
     return RecoveryWorker(Commits(starts), ledger, log, overflow, 1, StepExecutor())
 
 
@@ -374,6 +388,9 @@ def test_without_any_state_on_a_ledger_that_lost_its_beginning_nothing_is_guesse
     assert recover(log, new._replace(made_anew=True)).low == 0, "its commit is there, about a former topic"
     [lane] = worker_of(log, {LANE: new, other: committed()}).recover([LANE], 0)
     assert lane.low == 0, "the group has commits, and Redis knows nothing of this one: it is new"
+    [lane] = worker_of(log, {LANE: new, other: committed()}, hw=-1).recover([LANE], 0)
+    assert lane.low == 0, "what Redis has without a number says nothing"
+    assert lane.loss is not None
     with pytest.raises(LedgerError, match="nothing is left"):
         worker_of(log, {LANE: new, other: committed()}, hw=2).recover([LANE], 0)
 
