@@ -91,7 +91,7 @@ def cascade(link: Link, codec: ChunkCodec, reader: LaneReader, settled: Position
     # In small scripts: all at once was seen to take 11 ms, in which nobody else is answered.
     parts = [fine[start : start + ADD_CHUNKS_MAX] for start in range(0, len(fine), ADD_CHUNKS_MAX)]
     if parts:
-        link.run_all([_add_call(reader, part) for part in parts])
+        link.run_all([_add_call(reader, part, chosen) for part in parts])
     removed = 0
     for page in pages(chosen):
         # Between the two the server may have come back as it was before the first: REMOVE looks at the copies itself.
@@ -102,10 +102,13 @@ def cascade(link: Link, codec: ChunkCodec, reader: LaneReader, settled: Position
     return len(found) - removed
 
 
-def _add_call(reader: LaneReader, part: Sequence[tuple[Header, bytes]]) -> Call:
-    keys = [reader.keys.level(FINE), *(reader.keys.slot(header) for header, _ in part)]
-    arguments: list[Any] = []
-    for index, (header, data) in enumerate(part, start=2):
+def _add_call(reader: LaneReader, part: Sequence[tuple[Header, bytes]], chosen: Sequence[Header]) -> Call:
+    """Writes chunks, while all of the chosen ones are there whose records they have: else nobody must have these."""
+    first, last = part[0][0].first, max(header.last for header, _ in part)
+    copied = [header.member for header in chosen if header.first <= last and header.last >= first]
+    keys = [reader.keys.level(FINE), reader.keys.level(COARSE), *(reader.keys.slot(header) for header, _ in part)]
+    arguments: list[Any] = [len(copied), *copied]
+    for index, (header, data) in enumerate(part, start=3):
         arguments += (index, header.first.due_ms, header.member, data)
     return ADD, keys, arguments
 

@@ -64,7 +64,7 @@ What keeps a reader right without a lock:
   writes it. So whatever the server forgets (all, its last writes, everything since an older copy), hw says how much
   is left. Levels or strikes without hw are what a reset that broke off has left, perhaps of a former topic: nothing is
   written to them before they are cleared. What removes copies of what is held (REMOVE) sees to it itself that others
-  are there.
+  are there, and what makes them (ADD) that what it copies is still there: it would bring back what was cleared away.
 * an offset has one copy's worth of records here, ever: who is moved goes on under another offset. So what is struck out
   is known by its offset alone. It stays struck until everything due then is settled.
 * the index only says where to look: what it points at may be settled, or gone.

@@ -233,12 +233,19 @@ return {hw, blobs, redis.call('ZCOUNT', KEYS[4], ARGV[1], ARGV[2])}
 )
 
 ADD: Final = """
--- KEYS: level, slot hashes ...    ARGV: per chunk: index of its slot in KEYS, score, header, blob
-for i = 1, #ARGV, 4 do
+-- KEYS: the finer level, the coarser one, slot hashes ...
+-- ARGV: how many headers, headers of the coarser level whose records these are; then
+--   per chunk: index of its slot in KEYS, score, header, blob
+-- Writes nothing where one of them has gone: somebody else has moved it, or cleared it away. Returns how many it wrote.
+local count = tonumber(ARGV[1])
+for i = 2, count + 1 do
+  if not redis.call('ZSCORE', KEYS[2], ARGV[i]) then return 0 end
+end
+for i = count + 2, #ARGV, 4 do
   redis.call('HSET', KEYS[tonumber(ARGV[i])], ARGV[i + 2], ARGV[i + 3])
   redis.call('ZADD', KEYS[1], ARGV[i + 1], ARGV[i + 2])
 end
-return #ARGV / 4
+return (#ARGV - count - 1) / 4
 """
 
 REMOVE: Final = """

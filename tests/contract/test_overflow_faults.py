@@ -11,7 +11,7 @@ import pytest
 from sidecar import overflow_link
 from sidecar.embedded.valkey import EmbeddedValkey
 from sidecar.finding import Severity
-from sidecar.overflow import Change, NewerOverflowFormat, OverflowLoss, OverflowUnavailable
+from sidecar.overflow import Change, NewerOverflowFormat, OverflowLoss, OverflowUnavailable, Redo
 from sidecar.overflow_layout import COARSE, DUE_MAX_MS, FORMAT, LaneKeys
 from sidecar.overflow_link import connect, script_hash
 from sidecar.overflow_rebuild import RedisRebuild
@@ -96,6 +96,26 @@ def test_two_cascades_at_once_lose_nothing(valkey: EmbeddedValkey) -> None:
     while overflow.tidy(LANE, START, now_ms):
         pass
     assert promote_all(overflow, START, at(6 * HOUR_MS)) == in_order(RECORDS)
+    overflow.close()
+
+
+def test_a_cascade_brings_nothing_back_that_was_cleared_away_meanwhile(valkey: EmbeddedValkey) -> None:
+    """A process has lost its lane, and has read what it is about to move. The owner clears it, and writes it again."""
+    put(valkey.url)
+    overflow = open_overflow(valkey.url, "g")
+    kept = RECORDS[:1_500]
+
+    def write_again() -> None:
+        rebuild = RedisRebuild(overflow.client, "g")
+        begin = True
+        while rebuild.reset(LANE, begin):
+            begin = False
+        rebuild.redo(LANE, [Redo(0, 1, kept)], NOW_MS)
+
+    former = RedisOverflow(Interrupted(connect(valkey.url), write_again, ADD), "g")
+    former.tidy(LANE, START, NOW_MS + 5 * HOUR_MS)
+    assert promote_all(overflow, START, at(6 * HOUR_MS)) == in_order(kept)
+    former.close()
     overflow.close()
 
 
