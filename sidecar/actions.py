@@ -133,7 +133,7 @@ class Actions:
                 waiting.unfetched.append(item)
                 return
             here = lane.ids.get(message_id)
-            if here is None and elsewhere is _ASK and lane.overflow_used:
+            if elsewhere is _ASK and lane.overflow_used and not _is_meant(item, here):
                 waiting.unasked.append(message_id)
                 return
             queue.popleft()
@@ -142,12 +142,15 @@ class Actions:
             if isinstance(item, Control) and found is not None and item.if_offset not in (-1, found.offset):
                 _apply(lane, item, -1)  # another one than was meant: it stays where it is
                 continue
-            if not (isinstance(elsewhere, Held) and elsewhere.offset > item.offset):
+            if isinstance(item, Held) and found is not None and found.key != item.key:
+                self.hold(lane, item)  # beside the other
+                continue
+            if found is elsewhere:
                 elsewhere = None  # from here on, who is held with this id is in memory
             if isinstance(item, Control):
                 self._obey(lane, item, found, in_memory)
             else:
-                if found is not None and found.key == item.key:
+                if found is not None:
                     self._strike(lane, found, in_memory, Outcome.REPLACED, item.offset)
                 self.hold(lane, item)
         del waiting.queues[message_id]
@@ -245,7 +248,7 @@ class Actions:
                 if not lane.redo(held):
                     self.hold(lane, held)
             waiting.queues[item.id].popleft()
-            self._go_on(lane, waiting, item.id, None)
+            self._go_on(lane, waiting, item.id, _ASK)
 
     def _lose(self, lane: Lane, item: Carried) -> None:
         lose(lane, item.held.offset)
@@ -257,10 +260,16 @@ class Actions:
         )
 
 
+def _is_meant(item: Held | Control, here: Held | None) -> bool:
+    """Whether this one in memory is meant for sure: the overflow may have another, with the offset that is named."""
+    return here is not None and (isinstance(item, Held) or item.if_offset in (-1, here.offset))
+
+
 def _last_before(item: Held | Control, *held: Any) -> Held | None:
-    """Who of these is meant by this one: the last to come, or to be moved, before it."""
+    """Who of these is meant by this one: of the offset that it names, else the last to come, or to be moved, before."""
     before = [one for one in held if isinstance(one, Held) and one.offset < item.offset]
-    return max(before, key=lambda one: one.offset, default=None)
+    named = item.if_offset if isinstance(item, Control) else -1
+    return max(before, key=lambda one: (one.offset == named, one.offset), default=None)
 
 
 def _id_of(item: Named) -> str:

@@ -180,7 +180,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "actions.py", "isinstance(one, Held) and one.offset < item.offset]", "isinstance(one, Held)]"
     ),
     "another key replaces too": Mutant(
-        "actions.py", "if found is not None and found.key == item.key:", "if found is not None:"
+        "actions.py", "if isinstance(item, Held) and found is not None and found.key != item.key:", "if False:"
     ),
     "who has an id doesn't wait for its turn": Mutant(
         "actions.py",

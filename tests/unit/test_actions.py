@@ -275,6 +275,43 @@ def test_of_two_that_share_an_id_the_later_one_is_hit_first_when_the_other_is_re
     at_rest(bench)
 
 
+def test_of_two_that_share_an_id_the_one_is_hit_whose_offset_is_named_wherever_it_is(bench: Bench) -> None:
+    near = bench.send(b"near", 6_000, [("tickover-id", b"x")], key=b"a")
+    far = bench.send(b"far", 60_000, [("tickover-id", b"x")], key=b"b")
+    bench.wait_until(lambda: bench.lane.overflow_held == 2)
+    bench.wait_until(lambda: bench.lane.wheel.count == 1)
+    cancels = [act(bench, b"cancel", only=far), act(bench, b"cancel", only=near)]
+    found = wait_settled(bench, near, far, *cancels)
+    assert [found[control] for control in cancels] == [(Outcome.APPLIED, far), (Outcome.APPLIED, near)]
+    at_rest(bench)
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["the latest", "by offset"])
+def test_of_two_that_share_an_id_none_is_missed_behind_one_that_was_moved_and_is_read_again(named: bool) -> None:
+    bench = Bench(trouble=str)
+    far = bench.send(b"far", 60_000, [("tickover-id", b"x")], key=b"b")
+    bench.wait_until(lambda: bench.lane.overflow_held == 1)
+    near = bench.send(b"near", 1_800, [("tickover-id", b"x")], key=b"a")
+    move = act(bench, b"reschedule", 1_900)
+    wait_settled(bench, near)
+    cancels = [act(bench, b"cancel", only=far if named else None), act(bench, b"cancel")]
+    bench.restart()
+    found = wait_settled(bench, far, move, *cancels)
+    hit = [far, move] if named else [move, far]
+    assert [found[control] for control in cancels] == [(Outcome.APPLIED, offset) for offset in hit]
+    at_rest(bench)
+
+
+def test_of_two_that_share_an_id_none_is_missed_behind_one_that_comes_at_the_same_time(bench: Bench) -> None:
+    far = bench.send(b"far", 60_000, [("tickover-id", b"x")], key=b"b")
+    bench.wait_until(lambda: bench.lane.overflow_held == 1)
+    near = bench.send(b"near", 1_800, [("tickover-id", b"x")], key=b"a")
+    cancels = [act(bench, b"cancel"), act(bench, b"cancel")]
+    found = wait_settled(bench, near, far, *cancels)
+    assert [found[control] for control in cancels] == [(Outcome.APPLIED, near), (Outcome.APPLIED, far)]
+    at_rest(bench)
+
+
 def test_both_times_given_the_absolute_one_wins(bench: Bench) -> None:
     held = in_overflow(bench)
     due_ms = bench.clock.now_ms + 700
