@@ -83,9 +83,15 @@ differential: setup ## Ask one and three reference brokers, and as many real one
 		tests/integration/test_coordinators_differential.py tests/integration/test_cluster_differential.py
 
 .PHONY: sim
-sim: setup ## Run the engine's seeded simulation: TICKOVER_TEST_SIM_SEEDS=n seeds (10,000) of each guarantee
+sim: setup ## Run the engine's seeded simulation: TICKOVER_TEST_SIM_SEEDS=n seeds (10,000) of each guarantee; then sim-redis
 	@TICKOVER_TEST_SIM_SEEDS=$${TICKOVER_TEST_SIM_SEEDS:-10000} $(pytest) -n 2 tests/simulation/test_simulation.py \
 		-k "not met_everything"
+	@$(MAKE) sim-redis
+
+.PHONY: sim-redis
+sim-redis: setup ## Run the simulation over Redis: TICKOVER_TEST_SIM_REDIS_SEEDS=n seeds (1,000) of each guarantee
+	@TICKOVER_TEST_SIM_REDIS_SEEDS=$${TICKOVER_TEST_SIM_REDIS_SEEDS:-1000} $(pytest) -n 2 \
+		tests/simulation/test_simulation_redis.py -k "not met_everything"
 
 .PHONY: reliability
 reliability: setup ## Write docs/RELIABILITY.md from the runs recorded in docs/reliability

@@ -45,6 +45,12 @@ EXPERIMENTS: Final = (
         "TICKOVER_TEST_SIM_SEEDS=500 make sim",
     ),
     Experiment(
+        "tests/simulation/test_simulation_redis.py",
+        "The same runs over the real overflow: its own code on a real server, with limits that each run meets. "
+        "Connections break between any two commands, and each answer is compared with what is held",
+        "TICKOVER_TEST_SIM_REDIS_SEEDS=50 make sim-redis",
+    ),
+    Experiment(
         "tests/model/test_model.py",
         "Emit, seal, mark, commit, fence: every order of steps of a small case, by spin; each deliberate bug is found",
         ".venv/bin/pytest tests/model -s",

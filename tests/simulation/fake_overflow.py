@@ -6,15 +6,22 @@ What a server can do to a caller is done by `failing`: refuse, or do as asked an
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
-from sidecar.overflow import Change, OverflowLoss, Promotion, Redo
+from sidecar.overflow import Change, Overflow, OverflowLoss, Promotion, Redo
+from sidecar.rebuild_account import RebuildStore
 from sidecar.record import OFFSET_MAX, Held, LaneId, Position, Struck, held_id
 
 Failing = Callable[[str, bool], None]  # (method, before or after its effect): raises what the caller is to see
+NewOverflow = Callable[[Failing], "FakeOverflow"]
 
 
 def _never(method: str, after: bool) -> None:
     """All is well."""
+
+
+class Store(Overflow, RebuildStore, Protocol):
+    """All that a process asks the overflow for."""
 
 
 class FakeOverflow:
@@ -29,6 +36,10 @@ class FakeOverflow:
         self.unnamed: dict[LaneId, set[int]] = {}  # the index has gone that would find these
         self.lost_once: set[LaneId] = set()  # lanes that lacked something at some time
         self.failing = failing
+
+    def connected(self) -> "Store":
+        """What one process talks to."""
+        return self
 
     def watermark(self, lane: LaneId) -> int:
         """See `Overflow.watermark`."""

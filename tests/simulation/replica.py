@@ -134,18 +134,19 @@ class Replica:
             outputs = (self.output, self.lone_output)
             self.settlement = AtLeastOnce(outputs, self.intake, shared.ledger, refusals, tally, time)
         self.emitter.settlement = self.settlement
-        self.worker = OverflowWorker(shared.overflow, shape.horizon_ms, self.emitter.to_wheel, self.executors[1])
+        overflow = shared.overflow.connected()
+        self.worker = OverflowWorker(overflow, shape.horizon_ms, self.emitter.to_wheel, self.executors[1])
         recovery = RecoveryWorker(
             FakeStarts(shared.group),
             LEDGER,
             FakeLedgerLog(broker, LEDGER.name),
-            shared.overflow,
+            overflow,
             shape.tick_ms,
             self.executors[2],
         )
         self.assignment = Assignment(self.intake, self.emitter, self.settlement, (self.worker, recovery), time.now_ms)
         self.intake.events = self.assignment
-        sources = Sources(LEDGER, FakeLedgerLog(broker, LEDGER.name), FakeSourceLog(broker), shared.overflow)
+        sources = Sources(LEDGER, FakeLedgerLog(broker, LEDGER.name), FakeSourceLog(broker), overflow)
         self.rebuild = RebuildWorker(sources, tally, shape.rebuild_rate, self.executors[3])
         self.actions = Actions(self.emitter, self.worker, self.rebuild, tally)
         self.ordering = Ordering(self.worker, self.rebuild)

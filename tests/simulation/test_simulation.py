@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from sidecar.record import Outcome
+from tests.simulation.fake_overflow import FakeOverflow, NewOverflow
 from tests.simulation.interventions import EVENTS
 from tests.simulation.world import World
 
@@ -17,9 +18,9 @@ TRANSACTION_KINDS = 6
 KINDS = 31  # of things that `World.seen` counts, and repeats
 
 
-def run(seed: int, exactly_once: bool = False) -> World:
+def run(seed: int, exactly_once: bool = False, overflow: NewOverflow = FakeOverflow) -> World:
     """One run: users send, faults come and go, in the end all is well."""
-    world = World(seed, exactly_once)
+    world = World(seed, exactly_once, overflow)
     rng = world.rng
     for _ in range(rng.choice((1, 2, 3, 3))):
         world.start()

@@ -10,7 +10,7 @@ from sidecar.overflow import OverflowFull, OverflowUnavailable
 from sidecar.record import Held, LaneId, Position
 from tests.simulation.fake_group import Group
 from tests.simulation.fake_kafka import Broker, FakeRecord, Killed
-from tests.simulation.fake_overflow import Copy, FakeOverflow
+from tests.simulation.fake_overflow import Copy, FakeOverflow, NewOverflow
 from tests.simulation.fake_time import Machine, VirtualClock
 from tests.simulation.fake_transactions import Coordinator
 from tests.simulation.oracle import Oracle
@@ -40,7 +40,7 @@ class Weather:
 class World:
     """Everything of one run."""
 
-    def __init__(self, seed: int, exactly_once: bool = False) -> None:
+    def __init__(self, seed: int, exactly_once: bool = False, overflow: NewOverflow = FakeOverflow) -> None:
         self.rng = rng = Random(seed)
         self.clock = VirtualClock()
         self.weather = Weather()
@@ -57,7 +57,7 @@ class World:
             self.broker.create(topic, rng.randint(1, 3))
         self.broker.create(QUARANTINE, 1)
         self.broker.create(LEDGER.name, LEDGER.partitions)
-        self.overflow = FakeOverflow(self._overflow_call)
+        self.overflow = overflow(self._overflow_call)
         self.oracle = Oracle(self.overflow, self.tables.__getitem__, exactly_once)
         self.oracle.ordered = self.order is not None
         self.broker.listeners.append(self.oracle.appended)
