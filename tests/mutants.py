@@ -19,7 +19,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
 
-from tests.mutations import MUTANTS
+from tests.mutations import ENGINE, MUTANTS
 from tests.source import ROOT
 
 SEEDS: Final = 300  # a budget: most are found by the first three
@@ -68,7 +68,7 @@ class Bench:
         path.write_text(text.replace(mutant.old, mutant.new))
         started_s = time.monotonic()
         try:
-            done = self._simulate(seeds, mutant.tests)
+            done = self._simulate(seeds, mutant.tests, mutant.suite)
         finally:
             path.write_text(text)
         seed = re.search(r"FAILED .*\[(\d+)\]", done.stdout)
@@ -81,15 +81,20 @@ class Bench:
             why[1][:160] if why else "",
         )
 
-    def _simulate(self, seeds: int, tests: str = "") -> subprocess.CompletedProcess[str]:
+    def _simulate(self, seeds: int, tests: str = "", suite: str = ENGINE) -> subprocess.CompletedProcess[str]:
         # Without assertions of the engine's own the world's and the oracle's would still be there: both count.
-        command = [sys.executable, "-m", "pytest", "tests/simulation/test_simulation.py", "-x", "-q", "--no-header"]
+        command = [sys.executable, "-m", "pytest", f"tests/simulation/{suite}", "-x", "-q", "--no-header"]
         if tests:
             command += ["-k", tests]
         return subprocess.run(
             [*command, "-p", "no:cacheprovider", "--tb=short", "--show-capture=no"],
             cwd=self._directory,
-            env={**os.environ, "TICKOVER_TEST_SIM_SEEDS": str(seeds), "PYTHONDONTWRITEBYTECODE": "1"},
+            env={
+                **os.environ,
+                "TICKOVER_TEST_SIM_SEEDS": str(seeds),
+                "TICKOVER_TEST_SIM_REDIS_SEEDS": str(seeds),
+                "PYTHONDONTWRITEBYTECODE": "1",
+            },
             capture_output=True,
             text=True,
             check=False,
