@@ -132,6 +132,9 @@ class Acts:
             meant = _if_offset(self._oracle.sources[lane, offset])
             if now is not None and meant not in (-1, now[1]):
                 continue  # the one that is held isn't the one that was meant
+            held = [one for one in earlier if self._now.get(one, one)[1] in self._oracle.open[lane]]
+            if len(held) > 1 and not self._oracle.finds_each:
+                continue
             if now in self._oracle.entries and now[1] < offset and now[1] in self._oracle.open[lane]:
                 fired_until_ms = max(block.written_ms, self._oracle.latest_ms)
                 assert self._oracle.entries[now][0] <= fired_until_ms, f"{offset} of {lane} missed {now}"

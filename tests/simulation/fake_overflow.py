@@ -27,6 +27,8 @@ class Store(Overflow, RebuildStore, Protocol):
 class FakeOverflow:
     """Shared by all replicas, as a server is; outlives them."""
 
+    finds_each = True  # of several records with one id, whichever is meant
+
     def __init__(self, failing: Failing = _never) -> None:
         self.hw: dict[LaneId, int] = {}
         self.records: dict[LaneId, list[Held]] = defaultdict(list)  # sorted by position

@@ -139,10 +139,14 @@ def make_source_anew(world: World) -> None:
 
 
 def add_partition(world: World) -> None:
-    """A source gets one more partition."""
+    """A source gets one more partition.
+
+    Not while nothing of the group says that it was there before: then a partition without a block is refused.
+    """
     topic = world.rng.choice(world.group.topics)
     count = world.broker.partition_count(topic)
-    if count < PARTITIONS_MAX:
+    trimmed = any(log.start for log in world.broker.logs[LEDGER.name])
+    if count < PARTITIONS_MAX and (world.group.committed or not trimmed):
         world.broker.add_partition(topic)
         world.group.add(LaneId(topic, count))
         for replica in world.replicas:

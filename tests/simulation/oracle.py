@@ -38,6 +38,7 @@ class Oracle:
         self.said: dict[Place, int] = {}  # the table that it names
         self.acts = Acts(self, table_at)
         self.latest_ms = 0  # by the brokers' clock, before it was set: what was due by then may have fired
+        self.finds_each = overflow.finds_each
         self.ordered = False  # retries come in the order of their keys
         self._latest: dict[tuple[LaneId, bytes], int] = {}  # emitted of a key: the highest offset
         self._serials: dict[bytes, Place] = {}

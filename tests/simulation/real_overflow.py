@@ -34,6 +34,8 @@ END: Final = Position(DUE_MAX_MS, OFFSET_MAX)
 class RealOverflow(FakeOverflow):
     """The server, and the fake that has what the server must have. It begins with an empty server."""
 
+    finds_each = False  # its index has one of them
+
     def __init__(self, failing: Failing, client: Client, rng: Random) -> None:
         super().__init__(failing)
         self.server = client

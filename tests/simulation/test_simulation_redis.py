@@ -86,17 +86,8 @@ def test_over_redis_every_record_is_settled_once(client: Client, seed: int) -> N
     run_on(client, seed, exactly_once=False)
 
 
-# Seeds that fail for a reason that is known and open, as in `test_simulation`.
-OPEN_WITH_TRANSACTIONS = {
-    101: "a record that a quota has turned away, in a transaction that was lost, is let in when it is read again: "
-    "later ones of its key have passed it meanwhile"
-}
-
-
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
 def test_over_redis_with_transactions_nothing_is_repeated(client: Client, seed: int) -> None:
-    if seed in OPEN_WITH_TRANSACTIONS:
-        pytest.xfail(OPEN_WITH_TRANSACTIONS[seed])
     world = run_on(client, seed, exactly_once=True)
     assert set(world.oracle.emitted.values()) <= {1}
 
