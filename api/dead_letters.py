@@ -15,10 +15,11 @@ from api.message import Topic
 from api.pages import PAGE_DEFAULT, Cursor, Limit, decode, encode, unknown_cursor
 from api.ports import Ports
 from api.problems import Problem
-from sidecar.letters.browsing import Page, UnknownTopic
+from sidecar.letters.browsing import Look, Page, Shown, UnknownTopic
 from sidecar.letters.destination import destination
 from sidecar.letters.letter import Letter, place_of
 from sidecar.letters.letter_log import LettersUnavailable
+from sidecar.letters.marks import Sent
 from sidecar.letters.masking import Masking
 from sidecar.letters.reading import ReadingBusy
 from sidecar.letters.selection import Selection
@@ -37,6 +38,12 @@ class Filter(Selection):
     cursor: Cursor = None
     payload: Annotated[bool, Field(description="Show key, value and headers, masked; needs the role write")] = False
 
+    open: Annotated[bool, Field(description="Without those that were redriven")] = False
+
+    def look(self) -> Look:
+        """What is looked for."""
+        return Look(self.selection(), self.open)
+
     def selection(self) -> Selection:
         """The part that letters are compared with."""
         return Selection(**{name: getattr(self, name) for name in Selection.model_fields})
@@ -49,16 +56,20 @@ async def list_dead_letters(
     """Dead letters in order of topic, partition and offset; `remaining` is how many records are still to be read."""
     if query.payload:
         _show_payloads(caller, trail, topics=query.topic, selection=query.selection().model_dump(exclude_none=True))
-    page = await answered(ports.letters.page(query.topic, query.selection(), query.limit, _start(query.cursor)))
+    page = await answered(ports.letters.page(query.topic, query.look(), query.limit, _start(query.cursor)))
     masking = ports.letters.rules.masking if query.payload else None
     trail.note(count=len(page.letters))
-    return json_response({"items": [_document(ports, letter, masking) for letter in page.letters], **_progress(page)})
+    items = [
+        {**_document(ports, letter, masking), "redriven": _sent(page.redriven.get(letter.place))}
+        for letter in page.letters
+    ]
+    return json_response({"items": items, **_progress(page)})
 
 
 @router.get("/v1/dead-letters/groups")
 async def list_dead_letter_groups(caller: Reader, ports: GivenPorts, query: Annotated[Filter, Query()]) -> Response:
     """Letters that failed alike, counted, of the piece that one page reads: add up the pages for all."""
-    groups, page = await answered(ports.letters.groups(query.topic, query.selection(), _start(query.cursor)))
+    groups, page = await answered(ports.letters.groups(query.topic, query.look(), _start(query.cursor)))
     return json_response({"items": [group.document() for group in groups], **_progress(page)})
 
 
@@ -75,10 +86,24 @@ async def get_dead_letter(
     """One dead letter by its place."""
     if payload:
         _show_payloads(caller, trail)
-    letter = await answered(ports.letters.one(Place(topic, partition, offset)))
-    if letter is None:
+    shown = await answered(ports.letters.one(Place(topic, partition, offset)))
+    if shown is None:
         raise Problem(404, "dead-letter-not-found", "There is no record at this place, or none any more.")
-    return json_response(_document(ports, letter, ports.letters.rules.masking if payload else None))
+    document = _document(ports, shown.letter, ports.letters.rules.masking if payload else None)
+    return json_response({**document, "redriven": _fate(shown)})
+
+
+def _fate(shown: Shown) -> dict[str, Any] | None:
+    """What became of a letter that was sent again: `came_back` is where it lies now, null where it didn't come back, or
+    not as far as was looked (`is_whole`).
+    """
+    told = _sent(shown.sent)
+    came_back = None if shown.came_back is None else str(shown.came_back)
+    return None if told is None else {**told, "came_back": came_back, "is_whole": shown.is_whole}
+
+
+def _sent(sent: Sent | None) -> dict[str, Any] | None:
+    return None if sent is None else {"plan": sent.plan, "from": sent.first_ms, "to": sent.last_ms}
 
 
 def _show_payloads(caller: Caller, trail: Trail, **facts: object) -> None:

@@ -47,6 +47,7 @@ class NewRedrive(BaseModel):
         default=None, description="A duration: so long after the last letter, what fails again is waited for"
     )
     confirm_all: StrictBool = Field(default=False, description="An empty filter is meant")
+    again: StrictBool = Field(default=False, description="Also letters that some plan has sent")
 
     def governor(self, settings: Governor) -> Governor:
         """The settings with what is given here."""
@@ -67,7 +68,7 @@ async def plan_redrive(caller: Writer, body: JsonBody, ports: GivenPorts, trail:
     asked = validated(NewRedrive, body)
     trail.note(topic=asked.topic, target=asked.target, filter=asked.filter.model_dump(exclude_none=True))
     governor = asked.governor(ports.governor)
-    wanted = Wanted(asked.topic, asked.filter, asked.target, governor, asked.confirm_all, caller.name)
+    wanted = Wanted(asked.topic, asked.filter, asked.target, governor, asked.confirm_all, caller.name, asked.again)
     redrive = await told(lambda: ports.redrives.plan(wanted))
     trail.note(plan=redrive.plan.id)
     return _accepted(redrive)

@@ -206,6 +206,11 @@ class Settings(Section):
         return self.redrive.topic or f"tickover.{self.group}.redrives"
 
     @property
+    def redriven_topic(self) -> str:
+        """The name of the topic of redriven letters with the default filled in."""
+        return self.redrive.redriven_topic or f"tickover.{self.group}.redriven"
+
+    @property
     def changes_topic(self) -> str:
         """The name of the changes' topic with the default filled in."""
         return self.changes.topic or f"tickover.{self.group}.changes"
@@ -219,7 +224,7 @@ class Settings(Section):
     def _own(self) -> tuple[str, ...]:
         return (
             self.ledger_topic, self.policies.topic, self.quarantine.topic, self.audit_topic, self.redrive_topic,
-            self.changes_topic, self.schedule_topic,
+            self.redriven_topic, self.changes_topic, self.schedule_topic,
         )  # fmt: skip
 
     @property

@@ -43,6 +43,9 @@ class RedriveSettings(Section):
     )
     times_max: int = Field(default=3, ge=1, le=1_000, description="How often one record is redriven, 1 to 1,000")
     topic: TopicOrDefault = Field(default="", description="Topic of the plans; empty: tickover.<group>.redrives")
+    redriven_topic: TopicOrDefault = Field(
+        default="", description="Topic of what was sent again; empty: tickover.<group>.redriven"
+    )
 
 
 class ChangesSettings(Section):

@@ -17,6 +17,7 @@ from sidecar.topics import (
     CHANGES_PARTITIONS,
     JOBS_CONFIG,
     QUARANTINE_CONFIG,
+    REDRIVEN_CONFIG,
     SCHEDULE_CONFIG,
     audit_config,
     ledger_config,
@@ -36,6 +37,7 @@ def check_topics(cluster: Cluster, settings: Settings, policies: Sequence[Policy
     yield from _kept(cluster, "quarantine", settings.quarantine.topic, QUARANTINE_CONFIG, replicas)
     yield from _kept(cluster, "audit", settings.audit_topic, audit_config(settings.audit.retention_ms), replicas)
     yield from _kept(cluster, "redrives", settings.redrive_topic, JOBS_CONFIG, replicas)
+    yield from _kept(cluster, "redriven letters", settings.redriven_topic, REDRIVEN_CONFIG, replicas)
     yield from _kept(cluster, "changes", settings.changes_topic, JOBS_CONFIG, replicas, CHANGES_PARTITIONS)
     yield from _kept(cluster, "schedules", settings.schedule_topic, SCHEDULE_CONFIG, replicas)
     sources = source_topics(settings, policies, cluster.topics)

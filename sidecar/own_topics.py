@@ -10,6 +10,7 @@ from sidecar.topics import (
     CHANGES_PARTITIONS,
     JOBS_CONFIG,
     QUARANTINE_CONFIG,
+    REDRIVEN_CONFIG,
     SCHEDULE_CONFIG,
     MissingTopicError,
     audit_config,
@@ -27,6 +28,7 @@ def ensure_own_topics(admin: AdminClient, settings: Settings, table: PolicyTable
     ensure_topic(admin, settings.quarantine.topic, 1, replicas, QUARANTINE_CONFIG)
     ensure_topic(admin, settings.audit_topic, 1, replicas, audit_config(settings.audit.retention_ms))
     ensure_topic(admin, settings.redrive_topic, 1, replicas, JOBS_CONFIG)
+    ensure_topic(admin, settings.redriven_topic, 1, replicas, REDRIVEN_CONFIG)
     ensure_topic(admin, settings.schedule_topic, 1, replicas, SCHEDULE_CONFIG)
     found = ensure_topic(admin, settings.changes_topic, CHANGES_PARTITIONS, replicas, JOBS_CONFIG)
     if found < CHANGES_PARTITIONS:

@@ -46,7 +46,7 @@ from sidecar.held_lookup import LocalLookUp
 from sidecar.housekeeping import Housekeeping, Interval
 from sidecar.kafka import client_log
 from sidecar.leftovers import Leftovers
-from sidecar.letters.assembly import governor_of, reading_of, redrives_of
+from sidecar.letters.assembly import governor_of, reading_of, redriven_of, redrives_of
 from sidecar.metrics import Exposition, Recorder
 from sidecar.other_groups import NewGroupError, refuse_if_new
 from sidecar.overflow import OverflowFailure
@@ -220,9 +220,11 @@ class Process:
         replicas = self._start_look_up(overflow, sources, Backlog(client, settings.group))
         lookup = LookUp(replicas)
         self._stack.callback(lookup.stop)
-        letters = reading_of(settings, client, lambda: store.table)
+        redriven = redriven_of(settings, client)
+        self._stack.callback(redriven.stop)
+        letters = reading_of(settings, client, lambda: store.table, redriven)
         self._stack.callback(letters.stop)
-        redrives, redrive_log = redrives_of(settings, client, store, letters)
+        redrives, redrive_log = redrives_of(settings, client, store, letters, redriven)
         self._stack.callback(redrive_log.stop)
         self._stack.callback(redrives.crew.stop)
         changes, change_log = changes_of(settings, client, lambda: store.table, replicas, receipts)
@@ -253,7 +255,7 @@ class Process:
             sources=sources,
             limits=Limits(headers=settings.intake.headers_max, header_bytes=settings.intake.header_bytes_max),
         )
-        for part in (redrive_log, redrives.crew, change_log, changes.crew, schedules):
+        for part in (redriven, redrive_log, redrives.crew, change_log, changes.crew, schedules):
             part.start()
         self.server = Server(create_app(ports), settings.api.host, settings.api.port)
         self.server.start()

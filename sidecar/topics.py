@@ -56,6 +56,15 @@ JOBS_CONFIG: Final = {
     "segment.ms": str(86_400_000),
 }
 
+# What was sent again is known for as long as the letters are there; whoever plans ends what is too old.
+# Read from its beginning by every replica at its start: what is written over and over is compacted soon.
+REDRIVEN_CONFIG: Final = {
+    "cleanup.policy": "compact",
+    "segment.ms": str(86_400_000),
+    "segment.bytes": str(32 << 20),
+    "min.cleanable.dirty.ratio": "0.1",
+}
+
 # Only the last word about a schedule counts, and it counts for ever. It begins when the broker has it.
 SCHEDULE_CONFIG: Final = {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
 

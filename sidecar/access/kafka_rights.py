@@ -68,6 +68,7 @@ def _own_topics(settings: Settings, creates: bool) -> Iterator[_Claim]:
         ("quarantine", settings.quarantine.topic, True),
         ("audit", settings.audit_topic, False),
         ("redrives", settings.redrive_topic, True),
+        ("redriven letters", settings.redriven_topic, True),
         ("changes", settings.changes_topic, True),
         ("schedules", settings.schedule_topic, True),
     ):
@@ -151,7 +152,8 @@ def _groups(settings: Settings) -> Iterator[Right]:
     yield Right("group", literal(settings.group), ("Read",), "consumer group")
     group, readers = settings.group, [
         f"{settings.ledger_topic}.recovery", f"{settings.ledger_topic}.receipts", f"{settings.changes_topic}.receipts",
-        settings.changes_topic, settings.redrive_topic, settings.schedule_topic,
+        settings.changes_topic, settings.redrive_topic, settings.redriven_topic,
+        settings.schedule_topic,
     ]  # fmt: skip
     readers += [f"{group}.rebuild", f"{group}.letters", f"{group}.redrive", *READER_GROUPS]
     for name in sorted(set(readers) - {group}):

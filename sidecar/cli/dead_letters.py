@@ -17,7 +17,9 @@ from sidecar.cli.output import Form, OutputOption, output_before, say, show, utc
 
 PAGES_MAX: Final = 100_000
 PAGE_LIMIT: Final = 500
-COLUMNS: Final = ("position", "time", "reason", "error_class", "error", "fingerprint", "attempt", "redrives", "policy")
+COLUMNS: Final = (
+    "position", "time", "reason", "error_class", "error", "fingerprint", "attempt", "redrives", "redriven", "policy"
+)  # fmt: skip
 
 TopicsOption = Annotated[list[str] | None, typer.Option("--topic", help="Dead-letter topic; repeatable. Default: all.")]
 ReasonOption = Annotated[str | None, typer.Option(help="attempts_exhausted, expired, ... or a quarantine's reason.")]
@@ -25,6 +27,7 @@ FingerprintOption = Annotated[str | None, typer.Option(help="Of the error, as `g
 ErrorClassOption = Annotated[str | None, typer.Option(help="Glob of the error class.")]
 PolicyOption = Annotated[str | None, typer.Option(help="Name of the policy.")]
 SinceOption = Annotated[str | None, typer.Option(help="How long ago (2h), or a time: RFC 3339 or epoch ms.")]
+OpenOption = Annotated[bool, typer.Option("--open", help="Only letters that no redrive has sent.")]
 UntilOption = Annotated[str | None, typer.Option(help="As --since; letters from then on are left out.")]
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show dead letters.")
@@ -42,6 +45,7 @@ def list_letters(
     policy: PolicyOption = None,
     since: SinceOption = None,
     until: UntilOption = None,
+    only_open: OpenOption = False,
     limit: Annotated[int, typer.Option(min=1, help="Show at most so many.")] = 100,
     payload: Annotated[
         bool, typer.Option("--payload", help="With key, value, headers, masked; it is recorded.")
@@ -51,7 +55,12 @@ def list_letters(
     form: OutputOption = Form.TABLE,
 ) -> None:
     """List dead letters in order of topic, partition and offset."""
-    query = {"topic": topic, **selection(reason, fingerprint, error_class, policy), **times(since, until)}
+    query = {
+        "topic": topic,
+        **selection(reason, fingerprint, error_class, policy),
+        **times(since, until),
+        "open": only_open,
+    }
     items: list[dict[str, Any]] = []
     with connect(context, url, token) as sidecar:
         for page in _pages(sidecar, "/v1/dead-letters", {**query, "limit": min(limit, PAGE_LIMIT), "payload": payload}):
@@ -82,7 +91,18 @@ def groups(
             for group in page["items"]:
                 _add(found, group)
     ordered = sorted(found.values(), key=lambda group: -group["count"])
-    columns = ("count", "topic", "reason", "error_class", "error", "fingerprint", "first_seen", "last_seen", "example")
+    columns = (
+        "count",
+        "open",
+        "topic",
+        "reason",
+        "error_class",
+        "error",
+        "fingerprint",
+        "first_seen",
+        "last_seen",
+        "example",
+    )
     _show(ordered, form, columns)
 
 
@@ -152,14 +172,22 @@ def _pages(sidecar: Sidecar, path: str, query: dict[str, Any]) -> Iterator[dict[
 
 def _add(found: dict[tuple[str, ...], dict[str, Any]], group: dict[str, Any]) -> None:
     key = (group["topic"], group["reason"] or "", group["fingerprint"])
-    known = found.setdefault(key, {**group, "count": 0})
-    known["count"] += group["count"]
+    known = found.setdefault(key, {**group, "count": 0, "redriven": 0, "open": 0})
+    for name in ("count", "redriven", "open"):
+        known[name] += group[name]
     known["first_seen"] = min(known["first_seen"], group["first_seen"])
     known["last_seen"] = max(known["last_seen"], group["last_seen"])
 
 
 def _show(items: list[dict[str, Any]], form: Form, columns: tuple[str, ...]) -> None:
     if form is Form.TABLE:
+        items = [_by_plan(item) for item in items]
         dated = ("time", "first_seen", "last_seen")
         items = [{name: utc_text(item[name]) if name in dated else item[name] for name in item} for item in items]
     show(items, form, columns)
+
+
+def _by_plan(item: dict[str, Any]) -> dict[str, Any]:
+    """A letter in one line: of who sent it again, the plan."""
+    sent = item.get("redriven")
+    return {**item, "redriven": sent["plan"]} if isinstance(sent, dict) else item

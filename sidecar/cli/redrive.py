@@ -37,6 +37,7 @@ def plan(
     since: SinceOption = None,
     until: UntilOption = None,
     everything: Annotated[bool, typer.Option("--all", help="Every letter of the topic is meant.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Also letters that some plan has sent.")] = False,
     rate: Annotated[int | None, typer.Option(min=0, help="Letters a second at most; 0: no limit.")] = None,
     ramp: Annotated[str | None, typer.Option(help="From a tenth of the rate to all of it: 30s, 5m.")] = None,
     stop_share: Annotated[float | None, typer.Option(min=0, max=1, help="More of them failed again: stop.")] = None,
@@ -50,7 +51,8 @@ def plan(
     if not given(chosen) and not everything:
         raise Failure("no filter given: if every letter of the topic is meant, say --all", Status.USAGE)
     limits = {"target": target, "rate": rate, "ramp": ramp, "stop_share": stop_share, "watch": watch}
-    body: dict[str, Any] = {"topic": topic, "filter": given(chosen), "confirm_all": everything, **given(limits)}
+    said = {"topic": topic, "filter": given(chosen), "confirm_all": everything, "again": again}
+    body: dict[str, Any] = {**said, **given(limits)}
     with connect(context, url, token) as sidecar:
         finish(sidecar, sidecar.document("POST", "/v1/redrives", body), _KIND, form)
 

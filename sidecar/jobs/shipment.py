@@ -145,10 +145,12 @@ class Shipping:
                 raise Unfinished(error.args[0].str()) from None
             raise ShipmentFailed(error.args[0].str()) from None
 
-    def ship(self, plan_id: str, parcels: Sequence[Sendable], progress: ProgressHead) -> None:
-        """Parcels of a plan with its progress. Raises as `write`."""
+    def ship(
+        self, plan_id: str, parcels: Sequence[Sendable], progress: ProgressHead, facts: Sequence[Sendable] = ()
+    ) -> None:
+        """Parcels of a plan with its progress, and what else is to be known of them. Raises as `write`."""
         value = progress.model_dump_json().encode()
-        self.write(parcels, [Parcel(self._topic, progress_key(plan_id), value, partition=PARTITION)])
+        self.write(parcels, [*facts, Parcel(self._topic, progress_key(plan_id), value, partition=PARTITION)])
 
     def write(
         self,

@@ -19,15 +19,23 @@ from sidecar.letters.letter_log import KafkaLetterLog, LetterLog
 from sidecar.letters.masking import Masking
 from sidecar.letters.plan import FORM, Governor, Redrive
 from sidecar.letters.reading import Reading, Rules
+from sidecar.letters.redriven_log import RedrivenLog
 from sidecar.letters.redrives import Redrives, Topics
 
 
-def reading_of(settings: Settings, client: Mapping[str, Any], table: Callable[[], PolicyTable]) -> Reading:
+def redriven_of(settings: Settings, client: Mapping[str, Any]) -> RedrivenLog:
+    """Which letters were sent again; to be started and stopped."""
+    return RedrivenLog(client, settings.redriven_topic, TopicIds(client).of)
+
+
+def reading_of(
+    settings: Settings, client: Mapping[str, Any], table: Callable[[], PolicyTable], redriven: RedrivenLog
+) -> Reading:
     """What REST reads dead letters with."""
     asked = settings.dead_letters
     limits = Limits(asked.scan_records, asked.scan_time_ms / 1_000)
     rules = Rules(asked.topics, settings.quarantine.topic, limits, Masking(asked.mask))
-    return Reading(lambda: KafkaLetterLog(client, settings.group), table, rules)
+    return Reading(lambda: KafkaLetterLog(client, settings.group), table, rules, redriven)
 
 
 def governor_of(settings: Settings) -> Governor:
@@ -37,7 +45,7 @@ def governor_of(settings: Settings) -> Governor:
 
 
 def redrives_of(
-    settings: Settings, client: Mapping[str, Any], store: PolicyStore, reading: Reading
+    settings: Settings, client: Mapping[str, Any], store: PolicyStore, reading: Reading, redriven: RedrivenLog
 ) -> tuple[Redrives, JobLog[Redrive]]:
     """Redrives, and the log they are in; both to be started and stopped."""
     redrive_log = JobLog(client, settings.redrive_topic, FORM)
@@ -66,6 +74,7 @@ def redrives_of(
     here = Surroundings(
         client=client,
         log=redrive_log,
+        redriven=redriven,
         versions=store.versions,
         partitions=partitions,
         open_log=open_log,

@@ -14,10 +14,13 @@ from policies.table import PolicyTable
 from sidecar.letters.fingerprint import normalised
 from sidecar.letters.letter import Letter
 from sidecar.letters.letter_log import LetterLog
+from sidecar.letters.marks import Sent
 from sidecar.letters.selection import Selection
-from sidecar.record import Place
+from sidecar.record import REDRIVE_SOURCE, Place
 
 GROUPS_MAX: Final = 1_000
+Find = Callable[[Place], Sent | None]  # who sent a letter again; None: it is open
+CLOCKS_MS: Final = 60_000  # how far the clock of who writes letters may be behind
 
 
 class Limits(NamedTuple):
@@ -25,6 +28,25 @@ class Limits(NamedTuple):
 
     records: int
     seconds: float
+
+
+class Look(NamedTuple):
+    """What is looked for. `only_open`: without the letters that were sent again."""
+
+    selection: Selection
+    only_open: bool = False
+
+
+class Shown(NamedTuple):
+    """One letter, and what became of it: by whom it was sent again, and where it came back to.
+
+    `is_whole`: all that came since was looked at.
+    """
+
+    letter: Letter
+    sent: Sent | None
+    came_back: Place | None
+    is_whole: bool
 
 
 class UnknownTopic(Exception):
@@ -36,6 +58,7 @@ class Page:
     """What was found. `following` None: the end; `remaining` records from there on, at most."""
 
     letters: list[Letter] = field(default_factory=list)
+    redriven: dict[Place, Sent] = field(default_factory=dict)  # of these letters
     following: Place | None = None
     scanned: int = 0
     remaining: int = 0
@@ -54,6 +77,7 @@ class Group:
     first_ms: int
     last_ms: int
     example: Place
+    redriven: int
 
     def document(self) -> dict[str, Any]:
         """As REST shows it."""
@@ -64,6 +88,8 @@ class Group:
             "error": self.error or None,
             "fingerprint": self.fingerprint,
             "count": self.count,
+            "redriven": self.redriven,
+            "open": self.count - self.redriven,
             "first_seen": self.first_ms,
             "last_seen": self.last_ms,
             "example": str(self.example),
@@ -80,44 +106,70 @@ def letter_topics(existing: Sequence[str], table: PolicyTable, globs: Sequence[s
 
 
 class Browser:
-    """Reads from one `LetterLog`. Time is an argument: monotonic seconds."""
+    """Reads from one `LetterLog`. Time is an argument: monotonic seconds. `sent`: who has sent a letter again."""
 
-    def __init__(self, log: LetterLog, limits: Limits, monotonic_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        log: LetterLog,
+        limits: Limits,
+        monotonic_s: Callable[[], float],
+        sent: Find,
+    ) -> None:
         self._log = log
         self._limits = limits
         self._monotonic_s = monotonic_s
+        self._sent = sent
 
-    def page(self, topics: Sequence[str], selection: Selection, count: int, start: Place | None) -> Page:
+    def page(self, topics: Sequence[str], look: Look, count: int, start: Place | None) -> Page:
         """Up to `count` letters from `start` on. Raises LettersUnavailable."""
         page = Page()
-        for letter in self._scan(page, topics, selection, start):
+        for letter, sent in self._scan(page, topics, look, start):
             page.letters.append(letter)
+            if sent is not None:
+                page.redriven[letter.place] = sent
             if len(page.letters) == count:
                 break
         return page
 
-    def groups(self, topics: Sequence[str], selection: Selection, start: Place | None) -> tuple[list[Group], Page]:
+    def groups(self, topics: Sequence[str], look: Look, start: Place | None) -> tuple[list[Group], Page]:
         """Groups of the letters that one page looks at, most frequent first. Raises LettersUnavailable."""
         page = Page()
         found: dict[tuple[str, str, str], Group] = {}
-        for letter in self._scan(page, topics, selection, start):
+        for letter, sent in self._scan(page, topics, look, start):
             key = (letter.place.topic, letter.reason, letter.fingerprint)
             group = found.get(key)
             if group is None:
                 found[key] = Group(
                     letter.place.topic, letter.reason, letter.error_class, normalised(letter.message), key[2],
-                    1, letter.timestamp_ms, letter.timestamp_ms, letter.place,
+                    1, letter.timestamp_ms, letter.timestamp_ms, letter.place, int(sent is not None),
                 )  # fmt: skip
                 if len(found) == GROUPS_MAX:
                     break
                 continue
             group.count += 1
+            group.redriven += sent is not None
             group.first_ms = min(group.first_ms, letter.timestamp_ms)
             group.last_ms = max(group.last_ms, letter.timestamp_ms)
         return sorted(found.values(), key=lambda group: (-group.count, group.topic, group.fingerprint)), page
 
-    def one(self, place: Place) -> Letter | None:
+    def one(self, place: Place) -> Shown | None:
         """The letter at this place; None when there is none, or none any more."""
+        letter = self._letter(place)
+        if letter is None:
+            return None
+        sent = self._sent(place)
+        return Shown(letter, None, None, True) if sent is None else Shown(letter, sent, *self._come_back(place, sent))
+
+    def _come_back(self, place: Place, sent: Sent) -> tuple[Place | None, bool]:
+        """Where a letter that was sent again lies now, if it failed again and its consumer forwards headers."""
+        page, mark = Page(), str(place)
+        since = Look(Selection(since=max(sent.first_ms - CLOCKS_MS, 0)))
+        for letter, _ in self._scan(page, [place.topic], since, None):
+            if letter.text(REDRIVE_SOURCE) == mark:
+                return letter.place, True
+        return None, page.following is None
+
+    def _letter(self, place: Place) -> Letter | None:
         if place.partition >= self._log.topics().get(place.topic, 0):
             return None
         low, high = self._log.bounds(place.topic, place.partition)
@@ -128,10 +180,12 @@ class Browser:
                 return letters[0]
         return None
 
-    def _scan(self, page: Page, topics: Sequence[str], selection: Selection, start: Place | None) -> Iterator[Letter]:
+    def _scan(
+        self, page: Page, topics: Sequence[str], look: Look, start: Place | None
+    ) -> Iterator[tuple[Letter, Sent | None]]:
         """Letters that fit; keeps the page's account. Whoever stops early goes on behind the last one given."""
         deadline_s = self._monotonic_s() + self._limits.seconds
-        spans = self._spans(topics, selection, start)
+        spans = self._spans(topics, look.selection, start)
         page.remaining = sum(end - begin for _, _, begin, end in spans)
         for topic, partition, begin, end in spans:
             position = begin
@@ -140,9 +194,10 @@ class Browser:
                     page.scanned += 1
                     page.remaining -= letter.place.offset + 1 - position
                     position = letter.place.offset + 1
-                    if selection.fits(letter):
+                    sent = self._sent(letter.place) if look.selection.fits(letter) else None
+                    if look.selection.fits(letter) and not (look.only_open and sent):
                         page.following = Place(topic, partition, position) if page.remaining else None
-                        yield letter
+                        yield letter, sent
                 page.following = Place(topic, partition, position) if page.remaining else None
                 if page.scanned >= self._limits.records or self._monotonic_s() > deadline_s:
                     return

@@ -5,7 +5,7 @@ any time: the next attempt begins at the progress.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,8 +15,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from sidecar.jobs.job import State
 from sidecar.jobs.job_log import JobLog
 from sidecar.jobs.pace import Pace, must_stop
-from sidecar.jobs.reader import PASSING, READER
-from sidecar.jobs.shipment import Refused, Shipping, TakenOver, TargetRefused
+from sidecar.jobs.reader import ANSWER_S, PASSING, READER
+from sidecar.jobs.shipment import Refused, Sendable, Shipping, TakenOver, TargetRefused
 from sidecar.letters.destination import Versions
 from sidecar.letters.letter import Letter, letter_of
 from sidecar.letters.letter_log import (
@@ -28,8 +28,9 @@ from sidecar.letters.letter_log import (
     shorter,
 )
 from sidecar.letters.plan import SAMPLE_MAX, Plan, Progress, Redrive, Tally
+from sidecar.letters.redriven_log import Pen, RedrivenLog
 from sidecar.letters.returns import Returns
-from sidecar.letters.sorting import DELETED, TOO_LARGE, Parcel, Sorting
+from sidecar.letters.sorting import DELETED, REDRIVEN, TOO_LARGE, Parcel, Sorting
 from sidecar.record import Place
 
 BATCH_MAX: Final = 2_000
@@ -45,6 +46,7 @@ class Surroundings:
 
     client: Mapping[str, Any]
     log: JobLog[Redrive]
+    redriven: RedrivenLog
     versions: Versions
     partitions: Callable[[], Mapping[str, int]]  # of all topics; raises LettersUnavailable
     open_log: Callable[[], LetterLog]
@@ -68,6 +70,7 @@ class Legwork:
         self._may_start = redrive.state.may_start
         self._sorting = Sorting(redrive, here.versions, here.partitions(), here.own, here.loops_max)
         self._waiting: deque[Letter] = deque()
+        self._pen: Pen  # of this attempt, once it begins to read
         self._suspects = 0  # of the waiting ones: Kafka has refused some of them
         self._too_large: set[Place] = set()
         self._ends = {span.partition: span.end for span in redrive.plan.spans}
@@ -86,7 +89,7 @@ class Legwork:
         if not self._may_start:
             raise TakenOver
         fresh = {"state": state, "left": canary, "leg": self._progress.leg + 1, "reason": ""}
-        self._write([], **fresh, leg_sent=0, leg_failed_again=0)
+        self._write([], (), **fresh, leg_sent=0, leg_failed_again=0)
 
     def close(self) -> None:
         self._consumer.close()
@@ -107,6 +110,9 @@ class Legwork:
             self._write([], state=State.STOPPED if may_return else State.ABORTED, reason=str(gone))
 
     def _take_turns(self) -> None:
+        if self._is_ended():
+            return
+        self._pen = self._here.redriven.pen(self._plan.id, self._plan.topic, self._plan.topic_id)
         if not self._is_planning and (gone := self._sorting.gone(self._progress.planned.targets)):
             self._write([], state=State.STOPPED, reason=f"target gone: {', '.join(gone)}")
             return
@@ -117,11 +123,7 @@ class Legwork:
         pace = Pace(0 if self._is_planning else governor.rate, governor.ramp_ms / 1_000, clock())
         last_sent_s = clock()
         while self._may_go_on():
-            redrive = self._here.log.get(self._plan.id)
-            if redrive is not None and redrive.aborted_by is not None:
-                self._write([], state=State.ABORTED)
-                return
-            if self._has_failed_too_often():
+            if self._is_ended() or self._has_failed_too_often():
                 return
             quota = pace.allowed(clock(), self._quota())
             if quota:
@@ -136,6 +138,14 @@ class Legwork:
                 return
             if clock() - self._written_s > HEARTBEAT_S:
                 self._write([])
+
+    def _is_ended(self) -> bool:
+        """Whether somebody has asked for its end: then the progress says so."""
+        redrive = self._here.log.get(self._plan.id)
+        if redrive is None or redrive.aborted_by is None:
+            return False
+        self._write([], state=State.ABORTED)
+        return True
 
     def _may_go_on(self) -> bool:
         return self._progress.state.is_active and not self._here.wait(0)
@@ -155,8 +165,9 @@ class Legwork:
     def _is_over(self, quiet_s: float) -> bool:
         """The end of a leg: all is sent, and long enough nothing more has failed again."""
         if self._is_planning:
-            check_topic(self._plan, self._here.topic_id)  # all that was counted is of this one
-            self._write([], state=State.PLANNED, positions={})
+            ended = self._pen.stale(self._starts())
+            check_topic(self._plan, self._here.topic_id)  # all that was counted, and that ends, is of this one
+            self._write([], ended, state=State.PLANNED, positions={})
             return True
         if self._progress.leg_sent and quiet_s * 1_000 < self._plan.governor.watch_ms:
             self._here.wait(READ_WAIT_S)
@@ -169,6 +180,11 @@ class Legwork:
         tally = progress.tally.plus(Tally(skipped={DELETED: deleted} if deleted else {}))
         self._write([], state=State.DONE, tally=tally)
         return True
+
+    def _starts(self) -> dict[int, int]:
+        """The first offset that is there, by partition."""
+        places = {p: TopicPartition(self._plan.topic, p) for p in self._ends}
+        return {p: self._consumer.get_watermark_offsets(at, timeout=ANSWER_S)[0] for p, at in places.items()}
 
     def _has_failed_too_often(self) -> bool:
         if self._is_planning:
@@ -227,6 +243,9 @@ class Legwork:
             positions[letter.place.partition] = letter.place.offset + 1
             if not self._plan.selection.fits(letter):
                 continue
+            if not self._plan.again and self._pen.sent(letter.place):
+                skipped[REDRIVEN] += 1
+                continue
             target, why_not = self._sorting.target(letter)
             if why_not or letter.place in self._too_large:
                 skipped[why_not or TOO_LARGE] += 1
@@ -260,7 +279,8 @@ class Legwork:
         at a time, each record in a batch of its own, until the guilty are known.
         """
         try:
-            self._write(parcels, **self._sent_update(parcels, skipped, positions))
+            marks = self._pen.records([parcel.letter.place for parcel in parcels], self._here.log.now_ms())
+            self._write(parcels, marks, **self._sent_update(parcels, skipped, positions))
         except Refused as refused:
             self._waiting.extendleft(reversed(looked))
             if self.shipping.alone:
@@ -274,6 +294,7 @@ class Legwork:
             self._replace_shipping(alone=False)
             self._write([], state=State.STOPPED, reason=f"a target refuses: {error}")
             return 0
+        self._pen.written()
         self._returns.expect(parcels)
         if self.shipping.alone:
             self._suspects = max(self._suspects - len(looked), 0)
@@ -299,10 +320,10 @@ class Legwork:
         self.shipping = Shipping(here.client, transactional_id, here.log.topic, alone)
         self.shipping.init()
 
-    def _write(self, parcels: list[Parcel], **update: Any) -> None:
+    def _write(self, parcels: list[Parcel], marks: Sequence[Sendable] = (), **update: Any) -> None:
         """A fact when it returns."""
         always = {"owner": self._here.owner, "updated_ms": self._here.log.now_ms(), "watched": self._returns.positions}
         progress = self._progress.model_copy(update={**always, **update})
-        self.shipping.ship(self._plan.id, parcels, progress)
+        self.shipping.ship(self._plan.id, parcels, progress, marks)
         self._progress = progress
         self._written_s = self._here.monotonic_s()

@@ -52,6 +52,7 @@ class Plan(BaseModel):
     target: str | None
     spans: tuple[Span, ...]
     governor: Governor
+    again: bool = False  # also letters that some plan has sent
 
 
 class Tally(BaseModel):
@@ -123,6 +124,7 @@ class Redrive(BaseModel):
             "topic": plan.topic,
             "filter": plan.selection.model_dump(exclude_none=True),
             "target": plan.target,
+            "again": plan.again,
             "author": plan.author,
             "created": plan.created_ms,
             "aborted_by": self.aborted_by,

@@ -5,14 +5,12 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from policies.table import PolicyTable
-from sidecar.letters.browsing import Browser, Group, Limits, Page, UnknownTopic, letter_topics
-from sidecar.letters.letter import Letter
+from sidecar.letters.browsing import Browser, Find, Group, Limits, Look, Page, Shown, UnknownTopic, letter_topics
 from sidecar.letters.letter_log import LetterLog
 from sidecar.letters.masking import Masking
-from sidecar.letters.selection import Selection
 from sidecar.record import Place
 
 THREADS: Final = 2
@@ -34,13 +32,27 @@ class Rules(NamedTuple):
     masking: Masking
 
 
+class Redriven(Protocol):
+    """What was sent again (`redriven_log.RedrivenLog`)."""
+
+    def of(self, topics: Sequence[str]) -> Find:
+        """Asks about letters of these topics. Raises LettersUnavailable."""
+
+
 class Reading:
     """All methods raise UnknownTopic, ReadingBusy and LettersUnavailable."""
 
-    def __init__(self, open_log: Callable[[], LetterLog], table: Callable[[], PolicyTable], rules: Rules) -> None:
+    def __init__(
+        self,
+        open_log: Callable[[], LetterLog],
+        table: Callable[[], PolicyTable],
+        rules: Rules,
+        redriven: Redriven,
+    ) -> None:
         self._open_log = open_log
         self._table = table
         self.rules = rules
+        self._redriven = redriven
         self._threads = ThreadPoolExecutor(THREADS, "dead-letters")
         self._waiting = 0
 
@@ -48,22 +60,29 @@ class Reading:
         """Twice is harmless."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def page(self, topics: Sequence[str], selection: Selection, count: int, start: Place | None) -> Page:
+    async def page(self, topics: Sequence[str], look: Look, count: int, start: Place | None) -> Page:
         """See `Browser.page`; no topics means all that hold dead letters."""
-        return await self._ask(lambda log: self._browser(log).page(self.chosen(log, topics), selection, count, start))
 
-    async def groups(
-        self, topics: Sequence[str], selection: Selection, start: Place | None
-    ) -> tuple[list[Group], Page]:
+        def work(log: LetterLog) -> Page:
+            chosen = self.chosen(log, topics)
+            return self._browser(log, chosen).page(chosen, look, count, start)
+
+        return await self._ask(work)
+
+    async def groups(self, topics: Sequence[str], look: Look, start: Place | None) -> tuple[list[Group], Page]:
         """See `Browser.groups`."""
-        return await self._ask(lambda log: self._browser(log).groups(self.chosen(log, topics), selection, start))
 
-    async def one(self, place: Place) -> Letter | None:
+        def work(log: LetterLog) -> tuple[list[Group], Page]:
+            chosen = self.chosen(log, topics)
+            return self._browser(log, chosen).groups(chosen, look, start)
+
+        return await self._ask(work)
+
+    async def one(self, place: Place) -> Shown | None:
         """See `Browser.one`."""
 
-        def look(log: LetterLog) -> Letter | None:
-            self.chosen(log, (place.topic,))
-            return self._browser(log).one(place)
+        def look(log: LetterLog) -> Shown | None:
+            return self._browser(log, self.chosen(log, (place.topic,))).one(place)
 
         return await self._ask(look)
 
@@ -75,8 +94,8 @@ class Reading:
                 raise UnknownTopic(topic)
         return topics or known
 
-    def _browser(self, log: LetterLog) -> Browser:
-        return Browser(log, self.rules.limits, time.monotonic)
+    def _browser(self, log: LetterLog, topics: Sequence[str]) -> Browser:
+        return Browser(log, self.rules.limits, time.monotonic, self._redriven.of(topics))
 
     async def _ask(self, look: Callable[[LetterLog], Answer]) -> Answer:
         if self._waiting >= WAITING_MAX:

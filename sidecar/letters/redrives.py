@@ -22,6 +22,7 @@ class Wanted(NamedTuple):
     governor: Governor
     confirm_all: bool
     author: str
+    again: bool = False
 
 
 class Topics(NamedTuple):
@@ -80,6 +81,7 @@ class Redrives:
             target=wanted.target,
             spans=spans,
             governor=wanted.governor,
+            again=wanted.again,
         )
         return self.crew.plan(plan)
 
@@ -117,7 +119,10 @@ class Redrives:
         redrive = self.crew.startable(plan_id)
         progress = redrive.progress
         if progress.planned.sent == 0:
-            raise JobRefused("nothing-to-redrive", "No letter of this plan can be sent: see what it skips.")
+            detail = (
+                'No letter of this plan can be sent: see what it skips; "again": true means those redriven before, too.'
+            )
+            raise JobRefused("nothing-to-redrive", detail)
         with closing(self._open_log()) as letters:
             try:
                 check_letters(letters, redrive.plan, self._topics.id)

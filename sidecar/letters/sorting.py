@@ -18,6 +18,7 @@ LOOP_CAP: Final = "redriven_too_often"
 NO_VALUE: Final = "no_value"
 UNREADABLE: Final = "unreadable"
 TOO_LARGE: Final = "too_large"
+REDRIVEN: Final = "redriven"  # some plan has sent it
 TOO_MANY_TARGETS: Final = "too_many_targets"
 DELETED: Final = "deleted"  # it was counted, and retention took it before it could be sent
 

@@ -26,7 +26,7 @@ from api.server import Server
 from policies.store import PolicyStore
 from sidecar.changes.assembly import changes_of
 from sidecar.config import Settings
-from sidecar.letters.assembly import governor_of, reading_of, redrives_of
+from sidecar.letters.assembly import governor_of, reading_of, redriven_of, redrives_of
 from sidecar.metrics import Exposition, Recorder
 from sidecar.schedules.assembly import limits_of, schedule_store_of
 from sidecar.stats import Stats
@@ -117,14 +117,14 @@ def replica(kafka: Kafka, policies_topic: str, client: Any) -> tuple[Server, lis
     store, sender = PolicyStore(settings, policies_topic), KafkaSender(settings)
     idempotency = RedisIdempotency(client, "test")
     stats = Stats(joined=True, turned_monotonic_s=time.monotonic())
-    receipts = Receipts(1 << 20)
+    receipts, redriven = Receipts(1 << 20), redriven_of(Settings(), settings)
     ports = Ports(
         policies=store,
         stats=lambda: stats,
         sender=sender,
         audit_sender=sender,
-        letters=(reading := reading_of(Settings(), settings, lambda: store.table)),
-        redrives=redrives_of(Settings(), settings, store, reading)[0],
+        letters=(reading := reading_of(Settings(), settings, lambda: store.table, redriven)),
+        redrives=redrives_of(Settings(), settings, store, reading, redriven)[0],
         governor=governor_of(Settings()),
         changes=changes_of(Settings(), settings, lambda: store.table, MemoryGroup(), receipts)[0],
         change_rate=0,

@@ -289,6 +289,42 @@ def test_a_redrive_whose_process_was_killed_is_aborted_by_its_next_life(bench: B
     assert bench.until(plan, "aborted")["sent"] == bench.arrived("dying").total()
 
 
+def test_a_letter_that_was_sent_is_left_out_by_later_plans_and_one_that_came_back_is_not(bench: Bench) -> None:
+    bench.letters("once", 60)
+    plan = bench.plan("once", filter={"error_class": "E"}, confirm_all=False)
+    bench.run(plan)
+    assert bench.until(plan, "done")["sent"] == 30
+    groups = bench.sidecar.call("GET", f"/v1/dead-letters/groups?topic={bench.site.name('once-dlq')}").json()["items"]
+    assert sorted((group["error_class"], group["redriven"], group["open"]) for group in groups) == [
+        ("E", 30, 0), ("F", 0, 30),
+    ]  # fmt: skip
+    [failed] = bench.site.kafka.read(bench.site.name("once"), 1)  # its consumer fails, and forwards the headers
+    bench.send(bench.site.name("once-dlq"), [(failed.key(), failed.value(), headers_of(failed), 0, 0)])
+    source = (dict(headers_of(failed))["tickover-redrive-source"] or b"").decode()
+    shown = bench.sidecar.call("GET", f"/v1/dead-letters/{source}").json()["redriven"]
+    assert (shown["plan"], shown["came_back"]) == (plan, f"{bench.site.name('once-dlq')}/0/20")
+    bench.sidecar.stop()
+    bench.sidecar.start()
+    later = bench.plan("once")
+    planned = bench.state(later)["planned"]
+    assert (planned["letters"], planned["skipped"]) == (31, {"redriven": 30})
+    bench.run(later)
+    assert bench.until(later, "done")["skipped"] == {"redriven": 30}
+    assert bench.arrived("once") == numbers(range(60)) + Counter([failed.value()])
+    assert bench.state(bench.plan("once", again=True))["planned"]["letters"] == 61
+
+
+def test_what_another_plan_has_sent_since_the_count_is_not_sent_again(bench: Bench) -> None:
+    bench.letters("twice", 50)
+    first, second = bench.plan("twice"), bench.plan("twice")
+    bench.run(first)
+    bench.until(first, "done")
+    bench.run(second)
+    done = bench.until(second, "done")
+    assert (done["sent"], done["skipped"]) == (0, {"redriven": 50})
+    assert bench.arrived("twice") == numbers(range(50))
+
+
 def test_killed_in_mid_run_it_goes_on_and_sends_each_letter_once(bench: Bench) -> None:
     count = 8_000
 

@@ -39,7 +39,7 @@ from sidecar.metrics import Exposition, Recorder
 from sidecar.record import LaneId
 from sidecar.stats import Left, Stats
 from tests.unit.change_world import MemoryChanges
-from tests.unit.letter_world import MemoryLetterLog
+from tests.unit.letter_world import MemoryLetterLog, MemoryRedriven
 from tests.unit.redrive_world import GOVERNOR, MemoryRedrives
 from tests.unit.schedule_world import LIMITS, MemorySchedules
 
@@ -219,6 +219,7 @@ class World:
     sender: MemorySender = field(default_factory=lambda: MemorySender({"reminders": 12, "gold": 3}))
     audit: MemorySender = field(default_factory=lambda: MemorySender({"tickover.audit": 1}))
     letters: MemoryLetterLog = field(default_factory=MemoryLetterLog)
+    redriven: MemoryRedriven = field(default_factory=MemoryRedriven)
     idempotency: MemoryIdempotency = field(default_factory=MemoryIdempotency)
     stats: Stats = field(default_factory=lambda: Stats(joined=True, turned_monotonic_s=100.0))
     receipts: Receipts = field(default_factory=lambda: Receipts(1 << 20))
@@ -249,7 +250,7 @@ class World:
                 change_rate=0,
                 schedules=self.schedules.store,
                 schedule_limits=LIMITS,
-                letters=Reading(lambda: self.letters, lambda: self.policies.table, LETTER_RULES),
+                letters=Reading(lambda: self.letters, lambda: self.policies.table, LETTER_RULES, self.redriven),
                 idempotency=self.idempotency,
                 receipts=self.receipts,
                 lookup=LookUp(self.held),

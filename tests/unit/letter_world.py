@@ -1,8 +1,12 @@
 """Dead letters in memory."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
+
+from sidecar.jobs.shipment import Parcel
 from sidecar.letters.letter import Letter
+from sidecar.letters.redriven_log import RedrivenLog
 from sidecar.record import Headers, Place
 
 NOW_MS = 1_800_000_000_000
@@ -53,6 +57,50 @@ class MemoryLetterLog:
 
     def close(self) -> None:
         pass
+
+
+class MemoryRedriven(RedrivenLog):
+    """`RedrivenLog` that reads what a test writes."""
+
+    def __init__(self, ids: Mapping[str, str] | None = None) -> None:
+        self.ids = dict(ids or {})
+        super().__init__({}, "tickover.g.redriven", lambda names: dict.fromkeys(names, "") | self.ids)
+        self.end = 0
+        self.taken: list[Parcel] = []
+
+    def catch_up(self) -> None:
+        """All that was written is known."""
+
+    def write(self, plan: str, places: Sequence[Place], now_ms: int = NOW_MS) -> None:
+        """A plan has sent these."""
+        pen = self.pen(plan, places[0].topic)
+        for record in pen.records(places, now_ms):
+            self.take(Record(self.end, record.key, record.value))
+            self.taken.append(record)
+            self.end += 1
+        pen.written()
+
+
+class Record:
+    """A consumed record."""
+
+    def __init__(self, offset: int, key: bytes | None, value: bytes | None) -> None:
+        self._offset, self._key, self._value = offset, key, value
+
+    def error(self) -> None:
+        return None
+
+    def offset(self) -> int:
+        return self._offset
+
+    def key(self) -> bytes | None:
+        return self._key
+
+    def value(self) -> bytes | None:
+        return self._value
+
+    def timestamp(self) -> tuple[int, int]:
+        return TIMESTAMP_NOT_AVAILABLE, 0
 
 
 def dead(reason: str = "attempts_exhausted", policy: str = "orders@1", **more: str) -> Headers:

@@ -9,6 +9,7 @@ from api.auth import Role, load_tokens
 from api.ports import SenderUnavailable
 from sidecar.letters.letter_log import LettersUnavailable
 from sidecar.letters.masking import MASK
+from sidecar.record import Place
 from tests.unit.api_world import World, problem, world
 from tests.unit.letter_world import NOW_MS, dead
 from tests.unit.test_api_auth import bearer, tokens_file
@@ -53,6 +54,32 @@ def test_filters() -> None:
         assert len(items(api, f"/v1/dead-letters?since={NOW_MS + 2_000}")) == 2
         assert len(items(api, "/v1/dead-letters/groups")) == 2
         assert items(api, "/v1/dead-letters?topic=orders-dlq&policy=nobody") == []
+
+
+def test_letters_that_were_redriven_are_told_apart() -> None:
+    with world() as api:
+        filled(api)
+        api.redriven.write("plan", [Place("orders-dlq", 0, offset) for offset in (0, 2)], NOW_MS + 60_000)
+        sent = {"plan": "plan", "from": NOW_MS + 60_000, "to": NOW_MS + 60_000}
+        listed = items(api, "/v1/dead-letters?topic=orders-dlq&reason=attempts_exhausted")
+        assert [item["redriven"] for item in listed] == [sent, None, sent, None]
+        assert [item["offset"] for item in items(api, "/v1/dead-letters?reason=attempts_exhausted&open=true")] == [1, 3]
+        [group] = items(api, "/v1/dead-letters/groups?reason=attempts_exhausted")
+        assert (group["count"], group["redriven"], group["open"]) == (4, 2, 2)
+        [group] = items(api, "/v1/dead-letters/groups?reason=attempts_exhausted&open=true")
+        assert (group["count"], group["redriven"], group["open"]) == (2, 0, 2)
+
+
+def test_one_letter_says_by_which_plan_it_was_sent_and_whether_it_came_back() -> None:
+    with world() as api:
+        filled(api)
+        api.redriven.write("plan", [Place("orders-dlq", 0, 0), Place("orders-dlq", 0, 1)], NOW_MS)
+        came_back = api.letters.add("orders-dlq", dead(redrive_source="orders-dlq/0/0"), partition=1)
+        told = {"plan": "plan", "from": NOW_MS, "to": NOW_MS, "is_whole": True}
+        first = api.call("GET", "/v1/dead-letters/orders-dlq/0/0").json()
+        assert first["redriven"] == {**told, "came_back": str(came_back.place)}
+        assert api.call("GET", "/v1/dead-letters/orders-dlq/0/1").json()["redriven"] == {**told, "came_back": None}
+        assert api.call("GET", f"/v1/dead-letters/{came_back.place}").json()["redriven"] is None  # it is open
 
 
 @pytest.mark.parametrize(

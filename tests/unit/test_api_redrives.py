@@ -68,6 +68,14 @@ def test_plans_that_are_refused(body: dict[str, Any], status: int, type: str) ->
         assert api.audited[-1]["outcome"] == "refused"
 
 
+def test_letters_that_were_redriven_are_meant_only_where_that_is_said() -> None:
+    with world() as api:
+        once, again = planned(api), planned(api, again=True)
+        plans = api.redriving.plans.redrives
+        assert (plans[once].plan.again, plans[again].plan.again) == (False, True)
+        assert api.call("GET", f"/v1/redrives/{again}").json()["again"]
+
+
 def test_everything_with_confirmation() -> None:
     with world() as api:
         planned(api, filter={}, confirm_all=True)

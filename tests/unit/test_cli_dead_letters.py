@@ -3,6 +3,7 @@
 import pytest
 
 from sidecar.cli.dead_letters import PAGE_LIMIT
+from sidecar.record import Place
 from tests.unit.letter_world import dead
 from tests.unit.test_cli_rest import Terminal, tickover
 
@@ -29,6 +30,17 @@ def test_list_groups_and_show(tickover: Terminal) -> None:
     assert tickover.data("dead-letters", "show", "orders-dlq/0/3")["offset"] == 3
     assert tickover.data("dead-letters", "show", "orders-dlq/0/3", "--payload")["payload"]["value"] == {"secret": "***"}
     assert tickover.data("dead-letters", "list", "--limit", "1", "--payload")[0]["payload"]["key"] == "k"
+
+
+def test_open_letters(tickover: Terminal) -> None:
+    for _ in range(3):
+        tickover.there.letters.add("orders-dlq", dead())
+    tickover.there.redriven.write("3f9a0c", [Place("orders-dlq", 0, 1)])
+    assert [item["offset"] for item in tickover.data("dead-letters", "list", "--open")] == [0, 2]
+    assert "3f9a0c" in tickover("dead-letters", "list").stdout
+    [group] = tickover.data("dead-letters", "groups")
+    assert (group["count"], group["redriven"], group["open"]) == (3, 1, 2)
+    assert tickover.data("dead-letters", "show", "orders-dlq/0/1")["redriven"]["plan"] == "3f9a0c"
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ HEALTHY = {
     "tickover.quarantine": TopicFacts(1, 3, {"cleanup.policy": "delete"}),
     "tickover.tickover.audit": TopicFacts(1, 3, {"cleanup.policy": "delete"}),
     "tickover.tickover.redrives": TopicFacts(1, 3, {"cleanup.policy": "compact,delete"}),
+    "tickover.tickover.redriven": TopicFacts(1, 3, {"cleanup.policy": "compact"}),
     "tickover.tickover.changes": TopicFacts(2, 3, {"cleanup.policy": "compact,delete"}),
     "tickover.tickover.schedules": TopicFacts(
         1, 3, {"cleanup.policy": "compact", "message.timestamp.type": "LogAppendTime"}
@@ -104,7 +105,7 @@ def test_topics_to_be_made_get_the_replicas_of_the_ledger() -> None:
         if name.startswith("tickover.tickover.") or name in ("tickover.policies", "tickover.quarantine")
     }
     fixes = [finding.fix for finding in judge(own, Settings(ledger={"replication_factor": 2}))]
-    assert len(fixes) == len(own) == 7
+    assert len(fixes) == len(own) == 8
     assert all("--replication-factor 2" in fix for fix in fixes)
 
 

@@ -1,13 +1,13 @@
 """Dead letters: what their headers say, which are meant, where they go, what is shown of them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from policies.model import Policy, Versioned
-from sidecar.letters.browsing import Browser, Limits, letter_topics
+from sidecar.letters.browsing import Browser, Limits, Look, letter_topics
 from sidecar.letters.destination import destination
 from sidecar.letters.letter import Letter, place_of
 from sidecar.letters.masking import MASK, SHOWN_BYTES_MAX, Masking
@@ -150,11 +150,15 @@ def test_topics_of_dead_letters() -> None:
     assert letter_topics(existing, table, ("*-dlq",), "q") == ["b-dlq", "grave", "q"]
 
 
+def browser_of(log: MemoryLetterLog, records: int, seconds: float, now_s: Callable[[], float] = lambda: 0.0) -> Browser:
+    return Browser(log, Limits(records, seconds), now_s, lambda _: None)
+
+
 def browse(log: MemoryLetterLog, count: int = 100, records: int = 1_000) -> tuple[list[list[Letter]], list[int]]:
     """All pages one after the other, and what each said was left."""
-    browser, pages, remaining, start = Browser(log, Limits(records, 60.0), lambda: 0.0), [], [], None
+    browser, pages, remaining, start = browser_of(log, records, 60.0), [], [], None
     while True:
-        page = browser.page(["a-dlq", "b-dlq"], Selection(), count, start)
+        page = browser.page(["a-dlq", "b-dlq"], Look(Selection()), count, start)
         pages.append(page.letters)
         remaining.append(page.remaining)
         start = page.following
@@ -183,7 +187,8 @@ def test_a_page_ends_when_its_time_is_up() -> None:
     for _ in range(10):
         log.add("a-dlq")
     times = iter(range(100))
-    page = Browser(log, Limits(1_000, 1.5), lambda: float(next(times))).page(["a-dlq"], Selection(), 100, None)
+    browser = browser_of(log, 1_000, 1.5, lambda: float(next(times)))
+    page = browser.page(["a-dlq"], Look(Selection()), 100, None)
     assert 0 < len(page.letters) < 10
     assert page.following == Place("a-dlq", 0, len(page.letters))
 
@@ -191,8 +196,7 @@ def test_a_page_ends_when_its_time_is_up() -> None:
 def test_a_page_of_letters_since_a_time_reads_no_older_ones() -> None:
     log = MemoryLetterLog()
     letters = [log.add("a-dlq") for _ in range(9)]
-    page = Browser(log, Limits(1_000, 60.0), lambda: 0.0).page(
-        ["a-dlq"], Selection(since=letters[7].timestamp_ms), 100, None
-    )
+    look = Look(Selection(since=letters[7].timestamp_ms))
+    page = browser_of(log, 1_000, 60.0).page(["a-dlq"], look, 100, None)
     assert [one.place.offset for one in page.letters] == [7, 8]
     assert page.scanned == 2

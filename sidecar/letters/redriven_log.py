@@ -1,0 +1,130 @@
+"""The topic of redriven letters: read by every replica, written in the transactions that send the letters."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import islice
+from typing import Any, Final
+
+from sidecar.jobs.follower import PARTITION, TopicFollower
+from sidecar.jobs.reader import LogUnavailable
+from sidecar.jobs.shipment import Parcel
+from sidecar.letters.browsing import Find
+from sidecar.letters.letter_log import LettersUnavailable
+from sidecar.letters.marks import Block, Kept, Marks, Sent, block_of
+from sidecar.record import Place
+
+STALE_MAX: Final = 1_000  # records about letters that are no more, ended by one plan
+
+Ids = Callable[[Collection[str]], Mapping[str, str]]
+
+
+class RedrivenLog:
+    """Follows the topic in a thread of its own; for any thread. `ids`: as `TopicIds.of`.
+
+    What was sent is known from its commit on; that no two plans send a letter at the same moment is up to `turns.py`.
+    """
+
+    def __init__(self, client: Mapping[str, Any], topic: str, ids: Ids) -> None:
+        self.topic = topic
+        self._ids = ids
+        self._marks = Marks()
+        self._follower = TopicFollower(client, topic, "redriven", self._take_in)
+        self._changed = self._follower.changed
+        self._is_read = False
+        self.start = self._follower.start
+        self.stop = self._follower.stop
+        self.take = self._follower.take
+
+    def catch_up(self) -> None:
+        """Wait until all that was committed is known. Raises LettersUnavailable."""
+        try:
+            self._follower.catch_up()
+        except LogUnavailable as error:
+            raise LettersUnavailable(str(error)) from None
+        self._is_read = True
+
+    def of(self, topics: Sequence[str]) -> Find:
+        """Asks about letters of these topics; from the topic's end of now on, once. Raises LettersUnavailable."""
+        if not self._is_read:
+            self.catch_up()
+        ids = self._ids_of(topics)
+        return lambda place: self.find(ids.get(place.topic, ""), place)
+
+    def pen(self, plan_id: str, topic: str, topic_id: str = "") -> "Pen":
+        """What a leg asks and writes with: all that was sent up to now is known. Without `topic_id` it is asked for.
+
+        Raises LettersUnavailable, also while nobody knows which topic it is: under no id or another one the next plan
+        would not find what this one sends.
+        """
+        self.catch_up()
+        known = topic_id or self._ids_of([topic]).get(topic)
+        if known is None:
+            raise LettersUnavailable(f"no broker knows the topic {topic}")
+        return Pen(self, plan_id, topic, known)
+
+    def find(self, topic_id: str, place: Place) -> Sent | None:
+        """Who sent this letter last; None: it is open."""
+        with self._changed:
+            return self._marks.find(topic_id, place)
+
+    def kept(self, block: Block, plan: str) -> Kept | None:
+        """What a plan has sent of a block."""
+        with self._changed:
+            return self._marks.kept(block, plan)
+
+    def stale(self, topic_id: str, topic: str, starts: Mapping[int, int]) -> list[bytes]:
+        """Keys of records about letters that are no more, not all at once."""
+        with self._changed:
+            return list(islice(self._marks.stale(topic_id, topic, starts), STALE_MAX))
+
+    def _ids_of(self, topics: Sequence[str]) -> Mapping[str, str]:
+        """Raises LettersUnavailable, also when a topic of which an id is known has none: that is no answer."""
+        try:
+            ids = self._ids(topics)
+        except LogUnavailable as error:
+            raise LettersUnavailable(str(error)) from None
+        with self._changed:
+            silent = [topic for topic, topic_id in ids.items() if not topic_id and self._marks.has_id(topic)]
+        if silent:
+            raise LettersUnavailable(f"no answer about the ids of topics: {', '.join(silent)}")
+        return ids
+
+    def _take_in(self, key: bytes, value: bytes, _appended_ms: int) -> None:
+        self._marks.apply(key, value)
+
+
+class Pen:
+    """The records of one plan. Its owner alone writes them, and knows them before they are read back."""
+
+    def __init__(self, log: RedrivenLog, plan_id: str, topic: str, topic_id: str) -> None:
+        self._log = log
+        self._plan = plan_id
+        self._topic = topic
+        self._id = topic_id
+        self._own: dict[Block, Kept] = {}
+        self._going: dict[Block, Kept] = {}
+
+    def sent(self, place: Place) -> Sent | None:
+        """By which plan it was sent; None: it is open."""
+        return self._log.find(self._id, place)
+
+    def records(self, places: Sequence[Place], now_ms: int) -> list[Parcel]:
+        """The records of these letters, to be written in the transaction that sends them."""
+        offsets: dict[Block, list[int]] = {}
+        for place in places:
+            offsets.setdefault(block_of(self._id, place), []).append(place.offset)
+        self._going = {block: self._before(block, now_ms).plus(found, now_ms) for block, found in offsets.items()}
+        return [self._record(block.key(self._plan), kept.value()) for block, kept in self._going.items()]
+
+    def written(self) -> None:
+        """The last `records` are facts."""
+        self._own |= self._going
+
+    def stale(self, starts: Mapping[int, int]) -> list[Parcel]:
+        """Records that end others: their letters are no more. `starts`: the first offset by partition."""
+        return [self._record(key, None) for key in self._log.stale(self._id, self._topic, starts)]
+
+    def _before(self, block: Block, now_ms: int) -> Kept:
+        return self._own.get(block) or self._log.kept(block, self._plan) or Kept(0, now_ms, now_ms)
+
+    def _record(self, key: bytes, value: bytes | None) -> Parcel:
+        return Parcel(self._log.topic, key, value, partition=PARTITION)
