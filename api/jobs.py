@@ -21,6 +21,7 @@ STATUSES: Final = {
     "nothing-to-redrive": 409,
     "target-gone": 409,
     "letters-gone": 409,
+    "letters-busy": 409,
     "too-many-redrives": 409,
     "redrives-busy": 503,
     "change-not-found": 404,

@@ -31,6 +31,7 @@ from sidecar.letters.plan import SAMPLE_MAX, Plan, Progress, Redrive, Tally
 from sidecar.letters.redriven_log import Pen, RedrivenLog
 from sidecar.letters.returns import Returns
 from sidecar.letters.sorting import DELETED, REDRIVEN, TOO_LARGE, Parcel, Sorting
+from sidecar.letters.turns import CHOOSING, first_of, turn_after
 from sidecar.record import Place
 
 BATCH_MAX: Final = 2_000
@@ -88,7 +89,7 @@ class Legwork:
         """A new leg, if the redrive is still where it was when it was asked for."""
         if not self._may_start:
             raise TakenOver
-        fresh = {"state": state, "left": canary, "leg": self._progress.leg + 1, "reason": ""}
+        fresh = {"state": state, "left": canary, "leg": self._progress.leg + 1, "turn": CHOOSING, "reason": ""}
         self._write([], (), **fresh, leg_sent=0, leg_failed_again=0)
 
     def close(self) -> None:
@@ -99,7 +100,9 @@ class Legwork:
 
     def go_on(self) -> None:
         """Until the end."""
-        if not self._progress.state.is_active:
+        if not self._progress.state.is_active or self._is_ended():
+            return
+        if not self._is_planning and not self._has_its_turn():
             return
         try:
             with closing(self._here.open_log()) as log:
@@ -110,8 +113,6 @@ class Legwork:
             self._write([], state=State.STOPPED if may_return else State.ABORTED, reason=str(gone))
 
     def _take_turns(self) -> None:
-        if self._is_ended():
-            return
         self._pen = self._here.redriven.pen(self._plan.id, self._plan.topic, self._plan.topic_id)
         if not self._is_planning and (gone := self._sorting.gone(self._progress.planned.targets)):
             self._write([], state=State.STOPPED, reason=f"target gone: {', '.join(gone)}")
@@ -139,6 +140,25 @@ class Legwork:
             if clock() - self._written_s > HEARTBEAT_S:
                 self._write([])
 
+    def _has_its_turn(self) -> bool:
+        """Wait until nobody else may send what this one means. False: it ends before that."""
+        log = self._here.log
+        if self._progress.turn == CHOOSING:
+            self._write([], turn=turn_after(self._redrive, log.all().values()))
+            log.catch_up()
+        while (rival := first_of(self._redrive, log.all().values())) is not None:
+            reason = f"waits for the redrive {rival}, which sends letters of this topic"
+            if reason != self._progress.reason or self._here.monotonic_s() - self._written_s > HEARTBEAT_S:
+                self._write([], reason=reason)
+            if self._here.wait(READ_WAIT_S) or self._is_ended():
+                return False
+        self._progress = self._progress.model_copy(update={"reason": ""})
+        return True
+
+    @property
+    def _redrive(self) -> Redrive:
+        return Redrive(plan=self._plan, progress=self._progress)
+
     def _is_ended(self) -> bool:
         """Whether somebody has asked for its end: then the progress says so."""
         redrive = self._here.log.get(self._plan.id)
@@ -165,7 +185,7 @@ class Legwork:
     def _is_over(self, quiet_s: float) -> bool:
         """The end of a leg: all is sent, and long enough nothing more has failed again."""
         if self._is_planning:
-            ended = self._pen.stale(self._starts())
+            ended = self._pen.stale(self._lows())
             check_topic(self._plan, self._here.topic_id)  # all that was counted, and that ends, is of this one
             self._write([], ended, state=State.PLANNED, positions={})
             return True
@@ -181,7 +201,7 @@ class Legwork:
         self._write([], state=State.DONE, tally=tally)
         return True
 
-    def _starts(self) -> dict[int, int]:
+    def _lows(self) -> dict[int, int]:
         """The first offset that is there, by partition."""
         places = {p: TopicPartition(self._plan.topic, p) for p in self._ends}
         return {p: self._consumer.get_watermark_offsets(at, timeout=ANSWER_S)[0] for p, at in places.items()}

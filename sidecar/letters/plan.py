@@ -87,6 +87,7 @@ class Progress(BaseModel):
     updated_ms: int = 0
     leg: int = 0
     left: int = 0  # letters that the canary may still send
+    turn: int = 0  # of the leg: when it may send (`turns.py`)
     positions: dict[int, int] = {}  # by partition: the next letter to be looked at
     watched: dict[int, int] = {}  # by partition: the next record behind the span to be looked at
     planned: Tally = Tally()

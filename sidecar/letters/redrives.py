@@ -11,6 +11,7 @@ from sidecar.letters.destination import is_internal
 from sidecar.letters.letter_log import LetterLog, LettersGone, TopicId, check_letters
 from sidecar.letters.plan import Governor, Plan, Redrive, Span
 from sidecar.letters.selection import Selection
+from sidecar.letters.turns import rivals
 
 
 class Wanted(NamedTuple):
@@ -123,6 +124,9 @@ class Redrives:
                 'No letter of this plan can be sent: see what it skips; "again": true means those redriven before, too.'
             )
             raise JobRefused("nothing-to-redrive", detail)
+        for rival in rivals(redrive, self.crew.jobs.all().values()):
+            detail = f"The redrive {rival.plan.id} sends letters that this one may mean, too: wait for it, or abort it."
+            raise JobRefused("letters-busy", detail)
         with closing(self._open_log()) as letters:
             try:
                 check_letters(letters, redrive.plan, self._topics.id)

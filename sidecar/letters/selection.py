@@ -46,6 +46,14 @@ class Selection(BaseModel):
             return False
         return self.fingerprint is None or letter.fingerprint == self.fingerprint
 
+    def may_share(self, other: "Selection") -> bool:
+        """Whether a letter may fit both; False: none can."""
+        words = ((self.reason, other.reason), (self.fingerprint, other.fingerprint), (self.policy, other.policy))
+        if any(one != another for one, another in words if one is not None and another is not None):
+            return False
+        untils = [until for until in (self.until, other.until) if until is not None]
+        return not untils or max(self.since or 0, other.since or 0) < min(untils)
+
 
 @lru_cache(maxsize=64)
 def _pattern(glob: str) -> re.Pattern[str]:

@@ -3,12 +3,15 @@
 import os
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
 from confluent_kafka import Message, TopicPartition
 
+from sidecar.jobs.job import State
+from sidecar.letters.plan import Progress, Tally
 from tests.integration.conftest import NewSite
 from tests.services.sidecar_process import Sidecar
 from tests.services.site import Site, headers_of
@@ -323,6 +326,43 @@ def test_what_another_plan_has_sent_since_the_count_is_not_sent_again(bench: Ben
     done = bench.until(second, "done")
     assert (done["sent"], done["skipped"]) == (0, {"redriven": 50})
     assert bench.arrived("twice") == numbers(range(50))
+
+
+def test_two_plans_that_begin_at_the_same_moment_send_each_letter_once(bench: Bench) -> None:
+    bench.letters("both", 3_000)
+    other = bench.site.sidecar("beside", REDRIVE__RAMP="0ms").start()
+    plans = bench.plan("both"), bench.plan("both")
+    with ThreadPoolExecutor(2) as threads:
+        asked = zip((bench.sidecar, other), plans, strict=True)
+        answers = list(threads.map(lambda ask: ask[0].call("POST", f"/v1/redrives/{ask[1]}/run").status_code, asked))
+    assert 202 in answers
+    assert set(answers) <= {202, 409}
+    for plan, answer in zip(plans, answers, strict=True):
+        if answer == 409:
+            bench.run(plan)
+    assert sum(bench.until(plan, "done")["sent"] for plan in plans) == 3_000
+    assert bench.arrived("both") == numbers(range(3_000))
+    other.stop()
+
+
+def test_a_plan_waits_for_another_that_may_send_its_letters(bench: Bench) -> None:
+    bench.letters("queue", 300)
+    first, second, third = (bench.plan("queue", rate=rate) for rate in (2, 0, 0))
+    bench.run(first)
+    bench.wait(lambda: bench.state(first)["sent"] > 0, lambda: "nothing is sent")
+    bench.told(third, 409, "/problems/letters-busy")
+    # As one that began at the same moment, and died while it chose its turn.
+    targets = {bench.site.name("queue"): 300}
+    began = Progress(state=State.RUNNING, owner="dead", leg=1, planned=Tally(targets=targets))
+    key = f"{second}/progress".encode()
+    bench.send(f"tickover.{bench.site.group}.redrives", [(key, began.model_dump_json().encode(), [], 0, 0)])
+    bench.wait(lambda: first in str(bench.state(second)["reason"]), lambda: f"{bench.state(second)}")
+    assert bench.state(second)["sent"] == 0
+    bench.ask("POST", f"/{first}/abort")
+    sent = bench.until(first, "aborted")["sent"]
+    done = bench.until(second, "done")
+    assert (done["sent"], done["skipped"], done["reason"]) == (300 - sent, {"redriven": sent}, None)
+    assert bench.arrived("queue") == numbers(range(300))
 
 
 def test_killed_in_mid_run_it_goes_on_and_sends_each_letter_once(bench: Bench) -> None:

@@ -155,6 +155,21 @@ def test_letters_that_are_gone_by_the_time_of_the_run(had: str) -> None:
         assert api.call("POST", f"/v1/redrives/{plan}/run").status_code == 202
 
 
+def test_one_redrive_at_a_time_sends_the_same_letters() -> None:
+    with world() as api:
+        first, second = planned(api), planned(api, filter={"policy": "orders"})
+        others = planned(api, filter={"policy": "other"}), planned(api, filter=FILTER | {"until": 1})
+        assert api.call("POST", f"/v1/redrives/{first}/canary", json={"count": 1}).status_code == 202
+        response = api.call("POST", f"/v1/redrives/{second}/run")
+        assert first in problem(response, 409, "letters-busy")["detail"]
+        api.redriving.finish(state=State.CANARIED)
+        for plan in (second, others[0]):
+            assert api.call("POST", f"/v1/redrives/{plan}/run").status_code == 202
+        problem(api.call("POST", f"/v1/redrives/{others[1]}/run"), 409, "letters-busy")
+        for leg in api.redriving.legs:
+            leg.end.set()
+
+
 def test_a_topic_that_was_made_anew_has_none_of_the_plans_letters() -> None:
     with world() as api:
         plan = planned(api)
@@ -182,7 +197,7 @@ def test_a_plan_without_letters_is_not_run() -> None:
 
 def test_only_so_many_at_once() -> None:
     with world() as api:
-        plans = [planned(api) for _ in range(LEGS_MAX + 1)]
+        plans = [planned(api, filter={"policy": f"of {number}"}) for number in range(LEGS_MAX + 1)]
         for plan in plans[:-1]:
             assert api.call("POST", f"/v1/redrives/{plan}/run").status_code == 202
         problem(api.call("POST", f"/v1/redrives/{plans[-1]}/run"), 503, "redrives-busy")
