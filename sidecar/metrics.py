@@ -64,6 +64,9 @@ class Recorder:
             ["topic"],
             registry=self.registry,
         )
+        self._open_letters = Gauge(
+            PREFIX + "dead_letters_open", "Letters that no redrive has sent, at most", ["topic"], registry=self.registry
+        )
         self._occurrences = Counter(
             PREFIX + "schedule_occurrences",
             "Occurrences of schedules that this process has written, in time or to make up for missed ones",
@@ -134,6 +137,12 @@ class Recorder:
         self._left.clear()
         for topic, one in left.items():
             self._left.labels(topic).set(one.records)
+
+    def set_open_letters(self, letters: Mapping[str, int]) -> None:
+        """By dead-letter topic: letters that no redrive has sent."""
+        self._open_letters.clear()
+        for topic, count in letters.items():
+            self._open_letters.labels(topic).set(count)
 
     def spans(self, outcome: str, count: int) -> None:
         """So many spans were exported, refused or dropped."""

@@ -47,6 +47,7 @@ from sidecar.housekeeping import Housekeeping, Interval
 from sidecar.kafka import client_log
 from sidecar.leftovers import Leftovers
 from sidecar.letters.assembly import governor_of, reading_of, redriven_of, redrives_of
+from sidecar.letters.reading import Reading
 from sidecar.metrics import Exposition, Recorder
 from sidecar.other_groups import NewGroupError, refuse_if_new
 from sidecar.overflow import OverflowFailure
@@ -168,8 +169,8 @@ class Process:
         self._stack.callback(engine.stop, settings.shutdown_timeout_ms / 1_000)
         sources = Sources(settings, admin, self.machinery, lambda: self.store.table, Leftovers(client, settings.group))
         sources.look()
-        firing = self._start_api(client, overflow, (recorder, sources, gate))
-        self._start_housekeeping(sources, overflow, recorder, (firing, redis_watch))
+        firing, letters = self._start_api(client, overflow, (recorder, sources, gate))
+        self._start_housekeeping(sources, overflow, recorder, (firing, letters, redis_watch))
         self._stack.callback(engine.stop, 0.0)  # first of all: it settles while the rest is stopped
         gc.collect()
         gc.freeze()
@@ -207,7 +208,7 @@ class Process:
 
     def _start_api(
         self, client: dict[str, str], overflow: RedisOverflow, made: tuple[Recorder, Sources, Gate]
-    ) -> Firing:
+    ) -> tuple[Firing, Reading]:
         settings, engine, store = self.settings, self.engine, self.store
         recorder, sources, gate = made
         sender = KafkaSender(client)
@@ -264,7 +265,7 @@ class Process:
         self._stack.callback(ledger_reader.stop)  # before the server, so that no request waits for a receipt any more
         firing = firing_of(settings, client, schedules, self.machinery, lambda: sources.partitions, recorder)
         self._stack.callback(firing.stop)
-        return firing
+        return firing, letters
 
     def _start_look_up(self, overflow: RedisOverflow, sources: Sources, backlog: Backlog) -> GroupLookUp:
         local = partial(self._look_up_here, overflow)
@@ -277,9 +278,9 @@ class Process:
         return LocalLookUp(self.engine.submit, self.machinery.viewer, overflow.client, self.settings.group)
 
     def _start_housekeeping(
-        self, sources: Sources, overflow: RedisOverflow, recorder: Recorder, made: tuple[Firing, RedisWatch]
+        self, sources: Sources, overflow: RedisOverflow, recorder: Recorder, made: tuple[Firing, Reading, RedisWatch]
     ) -> None:
-        firing, redis_watch = made
+        firing, letters, redis_watch = made
         publisher, engine, here = self.machinery.publisher, self.engine, self._look_up_here(overflow)
 
         def survey() -> None:
@@ -293,6 +294,7 @@ class Process:
             "overflow": Interval(lambda: engine.submit(Engine.tidy).result(ANSWER_S), 10),
             "redis-state": Interval(lambda: redis_watch.look(publisher.note_redis), 10),
             "retention": Interval(lambda: recorder.set_short_retentions(sources.check_retention()), 600, at_once=True),
+            "letters": Interval(lambda: recorder.set_open_letters(letters.open_letters()), 60, at_once=True),
             "memory": Interval(self._collect_garbage, 30),
         }
         if self.settings.instance_id:

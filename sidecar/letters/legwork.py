@@ -74,6 +74,7 @@ class Legwork:
         self._pen: Pen  # of this attempt, once it begins to read
         self._suspects = 0  # of the waiting ones: Kafka has refused some of them
         self._too_large: set[Place] = set()
+        self._starts = {span.partition: span.start for span in redrive.plan.spans}
         self._ends = {span.partition: span.end for span in redrive.plan.spans}
         places = self._progress.scanned if self._is_planning else self._progress.positions
         self._read = {span.partition: max(places.get(span.partition, 0), span.start) for span in redrive.plan.spans}
@@ -198,7 +199,7 @@ class Legwork:
         progress = self._progress  # each letter that was counted was looked at again, or is there no more
         deleted = max(progress.planned.all - progress.tally.all, 0)
         tally = progress.tally.plus(Tally(skipped={DELETED: deleted} if deleted else {}))
-        self._write([], state=State.DONE, tally=tally)
+        self._write([], self._pen.records([], self._here.log.now_ms()), state=State.DONE, tally=tally)
         return True
 
     def _lows(self) -> dict[int, int]:
@@ -260,6 +261,7 @@ class Legwork:
         while self._waiting and len(parcels) < quota and len(looked) < BATCH_MAX:
             letter = self._waiting.popleft()
             looked.append(letter)
+            self._advance(positions, letter.place.partition, letter.place.offset)
             positions[letter.place.partition] = letter.place.offset + 1
             if not self._plan.selection.fits(letter):
                 continue
@@ -274,7 +276,8 @@ class Legwork:
             else:
                 parcels.append(self._sorting.parcel(letter, target, leg))
         if not self._waiting:  # all that was read was looked at, and gaps have no letters
-            positions.update({p: min(at, self._ends[p]) for p, at in self._read.items()})
+            for partition, at in self._read.items():
+                self._advance(positions, partition, min(at, self._ends[partition]))
         if self._is_planning:
             self._count(parcels, skipped, positions)
             return 0
@@ -283,6 +286,12 @@ class Legwork:
         tally = self._progress.tally.plus(Tally(skipped=dict(skipped)))
         self._progress = self._progress.model_copy(update={"positions": positions, "tally": tally})
         return 0
+
+    def _advance(self, positions: dict[int, int], partition: int, place: int) -> None:
+        """No letter lies between the last one and `place`."""
+        if not self._is_planning:
+            self._pen.note_gap(partition, positions.get(partition, self._starts[partition]), place)
+        positions[partition] = place
 
     def _count(self, parcels: list[Parcel], skipped: Counter[str], positions: dict[int, int]) -> None:
         counted = Tally(targets=Counter(parcel.target for parcel in parcels), skipped=dict(skipped))

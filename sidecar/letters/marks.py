@@ -12,6 +12,8 @@ letters are others. A key has them as Kafka writes them, without the slashes tha
 
 from base64 import b64decode, b64encode
 from collections.abc import Collection, Iterator, Mapping
+from functools import reduce
+from operator import or_
 from typing import Annotated, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -116,6 +118,17 @@ class Marks:
     def kept(self, block: Block, plan: str) -> Kept | None:
         """What a plan has sent of a block."""
         return self._of(block.topic).get(block, {}).get(plan)
+
+    def count(self, topic_id: str, topic: str, starts: Mapping[int, int]) -> int:
+        """How many offsets of a topic are marked, from the first of their partition (`starts`) on."""
+        found, topic_id = 0, _text(topic_id)
+        for block, plans in self._of(topic).items():
+            start = starts.get(block.partition)
+            if block.topic_id != topic_id or start is None or block.end <= start:
+                continue
+            bits = reduce(or_, (kept.bits for kept in plans.values()))
+            found += (bits >> max(start - block.number * BLOCK_LETTERS, 0)).bit_count()
+        return found
 
     def has_id(self, topic: str) -> bool:
         """Whether something was sent of a topic of this name while the brokers had ids."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Final, NamedTuple, Protocol, TypeVar
@@ -38,6 +38,9 @@ class Redriven(Protocol):
     def of(self, topics: Sequence[str]) -> Find:
         """Asks about letters of these topics. Raises LettersUnavailable."""
 
+    def open(self, bounds: Mapping[str, Mapping[int, tuple[int, int]]]) -> dict[str, int]:
+        """How many letters are open, at most. Raises LettersUnavailable."""
+
 
 class Reading:
     """All methods raise UnknownTopic, ReadingBusy and LettersUnavailable."""
@@ -59,6 +62,14 @@ class Reading:
     def stop(self) -> None:
         """Twice is harmless."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def open_letters(self) -> dict[str, int]:
+        """By topic: how many letters no redrive has sent, at most (`RedrivenLog.open`). Blocks."""
+        with closing(self._open_log()) as log:
+            partitions = log.topics()
+            topics = self.chosen(log, ())
+            bounds = {topic: {p: log.bounds(topic, p) for p in range(partitions.get(topic, 0))} for topic in topics}
+        return self._redriven.open(bounds)
 
     async def page(self, topics: Sequence[str], look: Look, count: int, start: Place | None) -> Page:
         """See `Browser.page`; no topics means all that hold dead letters."""

@@ -13,6 +13,8 @@ from sidecar.letters.marks import Block, Kept, Marks, Sent, block_of
 from sidecar.record import Place
 
 STALE_MAX: Final = 1_000  # records about letters that are no more, ended by one plan
+GAP_MAX: Final = 1_000  # offsets without a letter between two letters; more are left as they are
+GAPS_MAX: Final = 20_000  # of them until something is written
 
 Ids = Callable[[Collection[str]], Mapping[str, str]]
 
@@ -66,6 +68,21 @@ class RedrivenLog:
         with self._changed:
             return self._marks.find(topic_id, place)
 
+    def open(self, bounds: Mapping[str, Mapping[int, tuple[int, int]]]) -> dict[str, int]:
+        """By topic: how many letters no redrive has sent, at most, where `bounds` are the first offset and the end of
+        each partition. An offset without a letter counts until a redrive has passed it. Raises LettersUnavailable.
+        """
+        if not self._is_read:
+            self.catch_up()
+        ids = self._ids_of(list(bounds))
+        offsets = {topic: sum(end - start for start, end in spans.values()) for topic, spans in bounds.items()}
+        with self._changed:
+            sent = {
+                topic: self._marks.count(ids.get(topic, ""), topic, {p: start for p, (start, _) in spans.items()})
+                for topic, spans in bounds.items()
+            }
+        return {topic: max(offsets[topic] - sent[topic], 0) for topic in bounds}
+
     def kept(self, block: Block, plan: str) -> Kept | None:
         """What a plan has sent of a block."""
         with self._changed:
@@ -102,15 +119,23 @@ class Pen:
         self._id = topic_id
         self._own: dict[Block, Kept] = {}
         self._going: dict[Block, Kept] = {}
+        self._gaps: list[Place] = []
 
     def sent(self, place: Place) -> Sent | None:
         """By which plan it was sent; None: it is open."""
         return self._log.find(self._id, place)
 
+    def note_gap(self, partition: int, start: int, end: int) -> None:
+        """There is no letter from `start` to before `end`, but marks of transactions and what was aborted. Noted with
+        the letters beside them, else nobody could say without reading how many are open.
+        """
+        if end - start <= GAP_MAX and len(self._gaps) < GAPS_MAX:
+            self._gaps += [Place(self._topic, partition, offset) for offset in range(start, end)]
+
     def records(self, places: Sequence[Place], now_ms: int) -> list[Parcel]:
-        """The records of these letters, to be written in the transaction that sends them."""
+        """The records of these letters, and of the gaps noted, to be written in the transaction that sends them."""
         offsets: dict[Block, list[int]] = {}
-        for place in places:
+        for place in (*places, *self._gaps):
             offsets.setdefault(block_of(self._id, place), []).append(place.offset)
         self._going = {block: self._before(block, now_ms).plus(found, now_ms) for block, found in offsets.items()}
         return [self._record(block.key(self._plan), kept.value()) for block, kept in self._going.items()]
@@ -118,6 +143,7 @@ class Pen:
     def written(self) -> None:
         """The last `records` are facts."""
         self._own |= self._going
+        self._gaps.clear()
 
     def stale(self, starts: Mapping[int, int]) -> list[Parcel]:
         """Records that end others: their letters are no more. `starts`: the first offset by partition."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from confluent_kafka import Message, TopicPartition
+from confluent_kafka import Message, Producer, TopicPartition
 
 from sidecar.jobs.job import State
 from sidecar.letters.plan import Progress, Tally
@@ -326,6 +326,31 @@ def test_what_another_plan_has_sent_since_the_count_is_not_sent_again(bench: Ben
     done = bench.until(second, "done")
     assert (done["sent"], done["skipped"]) == (0, {"redriven": 50})
     assert bench.arrived("twice") == numbers(range(50))
+
+
+def test_open_letters_fall_as_they_are_redriven_on_every_replica(bench: Bench) -> None:
+    bench.site.topic("counted")
+    topic = bench.site.topic("counted-dlq", 2)
+    writer = Producer({"bootstrap.servers": bench.site.kafka.bootstrap, "transactional.id": topic})
+    writer.init_transactions(WAIT_S)
+    for number in range(6):  # a transaction each, as the sidecar writes them: their marks have offsets, too
+        writer.begin_transaction()
+        writer.produce(topic, b"%d" % number, b"k", number % 2, headers=dict(bench.headers(number)))
+        writer.commit_transaction(WAIT_S)
+    plan = bench.plan("counted")
+    bench.run(plan)
+    assert bench.until(plan, "done")["sent"] == 6
+    bench.send(topic, [(b"k", b"new", bench.headers(0), 0, 0)])
+    other = bench.site.sidecar("counting").start()
+
+    def told() -> list[str]:
+        lines = other.call("GET", "/metrics").text.splitlines()
+        return [line for line in lines if line.startswith(f'tickover_dead_letters_open{{topic="{topic}"}}')]
+
+    bench.wait(lambda: [line.split()[-1] for line in told()] == ["1.0"], lambda: f"not 1: {told()}")
+    listed = other.call("GET", f"/v1/dead-letters?topic={topic}&open=true").json()["items"]
+    assert [(item["partition"], item["redriven"]) for item in listed] == [(0, None)]
+    other.stop()
 
 
 def test_two_plans_that_begin_at_the_same_moment_send_each_letter_once(bench: Bench) -> None:

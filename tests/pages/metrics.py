@@ -26,6 +26,7 @@ def families() -> list[Metric]:
     recorder = Recorder()
     recorder.observe("put", 0.001)
     recorder.schedule("daily-report", 1, 0, passed_over=False)
+    recorder.set_open_letters({"reminders-dlq": 1})
     recorder.set_short_retentions([Short("reminders", "retention.ms", 1, 2)])
     by_topic = MappingProxyType({"reminders": TopicCounts(accepted=1)})
     by_reason = MappingProxyType({("reminders", "expired"): 1})

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from sidecar.letters.letter_log import LettersUnavailable
 from sidecar.letters.marks import BITS_LENGTH_MAX, BLOCK_LETTERS, Block, Kept, Marks
-from sidecar.letters.redriven_log import STALE_MAX
+from sidecar.letters.redriven_log import GAP_MAX, STALE_MAX
 from sidecar.record import Place
 from tests.unit.letter_world import NOW_MS, MemoryRedriven, Record
 
@@ -38,6 +38,7 @@ def test_exactly_what_was_sent_is_redriven_by_whom_sent_it_last(
     last = {place: plan for plan, batch in batches[-1:] for place in batch}
     found_last = {place: find(place) for place in last}
     assert {place: sent and sent.plan for place, sent in found_last.items()} == last
+    assert log.open({TOPIC: dict.fromkeys(range(3), (0, 20_001))}) == {TOPIC: 3 * 20_001 - len(sent)}
     gone = log.pen("later", TOPIC).stale(dict.fromkeys(range(3), 8 * BLOCK_LETTERS))
     assert {record.key for record in gone} == {record.key for record in log.taken}
 
@@ -97,11 +98,41 @@ def test_marks_end_with_their_letters_and_no_sooner() -> None:
     assert len(pen.stale({0: BLOCK_LETTERS * (STALE_MAX + 20)})) == STALE_MAX
 
 
+def test_of_a_topic_so_many_letters_are_open_as_no_plan_has_sent() -> None:
+    log = MemoryRedriven({TOPIC: "id"})
+    for plan in ("p", "q"):
+        log.write(plan, [Place(TOPIC, 0, offset) for offset in range(BLOCK_LETTERS - 10, BLOCK_LETTERS + 10)])
+    log.write("p", [Place(TOPIC, 1, 3)])
+    log.write("p", [Place("other", 1, 4)])
+    ends = {0: (0, 5_000), 1: (0, 9)}
+    assert log.open({TOPIC: ends}) == {TOPIC: 5_000 - 20 + 9 - 1}
+    assert log.open({TOPIC: {0: (BLOCK_LETTERS - 3, 5_000)}}) == {TOPIC: 5_000 - BLOCK_LETTERS + 3 - 13}
+    assert log.open({TOPIC: {0: (BLOCK_LETTERS + 20, 5_000)}}) == {TOPIC: 5_000 - BLOCK_LETTERS - 20}
+    log.ids[TOPIC] = "after"
+    assert log.open({TOPIC: ends}) == {TOPIC: 5_009}
+
+
+def test_once_all_was_sent_none_is_open_although_marks_of_transactions_have_offsets() -> None:
+    log = MemoryRedriven({TOPIC: "id"})
+    pen = log.pen("p", TOPIC)
+    pen.note_gap(0, 0, 2)
+    pen.records([Place(TOPIC, 0, 2)], NOW_MS)  # its transaction is aborted
+    pen.note_gap(0, 3, 5)
+    for record in pen.records([Place(TOPIC, 0, 2)], NOW_MS):
+        log.take(Record(log.end, record.key, record.value))
+        log.end += 1
+    pen.written()
+    assert log.open({TOPIC: {0: (0, 5)}}) == {TOPIC: 0}
+    assert pen.records([], NOW_MS) == []
+    pen.note_gap(0, 5, 5 + GAP_MAX + 1)
+    assert pen.records([], NOW_MS) == []
+
+
 def test_no_answer_about_the_ids_of_topics_is_not_an_answer() -> None:
     log = MemoryRedriven({TOPIC: "id"})
     log.write("p", [Place(TOPIC, 0, 1)])
     log.ids[TOPIC] = ""
-    for ask in (lambda: log.of([TOPIC]), lambda: log.pen("q", TOPIC)):
+    for ask in (lambda: log.of([TOPIC]), lambda: log.pen("q", TOPIC), lambda: log.open({TOPIC: {0: (0, 5)}})):
         with pytest.raises(LettersUnavailable, match=TOPIC):
             ask()
     assert log.pen("q", TOPIC, "id").sent(Place(TOPIC, 0, 1)) is not None
