@@ -27,6 +27,8 @@ class Group:
         self.owner: dict[LaneId, FakeIntake | None] = dict.fromkeys(self.lanes)
         self.wanted: dict[LaneId, FakeIntake | None] = dict.fromkeys(self.lanes)
         self.members: list[FakeIntake] = []
+        self.static = False  # members have names that survive a restart
+        self.absent: dict[str, FakeIntake] = {}  # static members that are gone, by name: their partitions wait for them
         self.committed: dict[LaneId, tuple[int, str]] = {}
         self.on_commit: OnCommit | None = None
         self.unstable: Callable[[], set[LaneId]] = set  # their committed offset is part of an open transaction
@@ -34,20 +36,32 @@ class Group:
         self.seen: set[LaneId] = set()  # the ledger has a block of them
         self.commits_lost = 0.0  # share of commits that the coordinator refuses
 
-    def join(self, member: "FakeIntake") -> None:
+    def join(self, member: "FakeIntake", name: str = "") -> None:
+        """A static member that comes back has what it had before, and nobody else hears of it."""
         self.members.append(member)
-        self.rebalance()
+        member.name = name if self.static else ""
+        before = self.absent.pop(member.name, None)
+        if before is None:
+            self.rebalance()
+            return
+        for lane in self.lanes:
+            if self.wanted[lane] is before:
+                self.wanted[lane] = member
 
     def leave(self, member: "FakeIntake") -> None:
-        """Gone, by its own will or not: its partitions are free."""
+        """Gone, by its own will or not: its partitions are free, or wait for a static member to come back."""
         self.members.remove(member)
         for lane in self.lanes:
             if self.owner[lane] is member:
                 self.owner[lane] = None
-        self.rebalance()
+        if member.name:
+            self.absent[member.name] = member
+        else:
+            self.rebalance()
 
     def rebalance(self) -> None:
-        """Deal the partitions out anew; most stay where they are."""
+        """Deal the partitions out anew; most stay where they are. Sessions of members that are absent have ended."""
+        self.absent.clear()
         for lane in self.lanes:
             stays = self.owner[lane] in self.members and self.rng.random() < 0.5 and self.wanted[lane] in self.members
             if self.members and not stays:
@@ -117,6 +131,7 @@ class FakeIntake:
         self._positions: dict[LaneId, int] = {}
         self._paused: set[LaneId] = set()
         self._commits: list[tuple[int, dict[LaneId, tuple[int, str]]]] = []
+        self.name = ""  # of a static member
         self.epoch = 0  # the generation of the group as this member knows it; NOBODY: none
         self._generation = 0  # the last one it had
         self._untold = 0  # at so many more calls of `take` the engine is told that it has lost all; 0: it has not

@@ -73,6 +73,7 @@ class World:
             queue_max=rng.choice((5, 50, 10_000)),
             rebuild_rate=rng.choice((0, 5, 200)),
         )
+        self.group.static = seed % 5 in (1, 3)
         self.group.starts_latest = rng.random() < 0.3
         self.coordinator = Coordinator(self.broker, self.group, rng, rng.random() < 0.4) if exactly_once else None
         if self.coordinator is not None:
@@ -130,7 +131,8 @@ class World:
         machine = self._machines.setdefault(root, Machine(self.clock))
         replica = Replica(self.shared, self.shape, self.tables[max(self.tables)], root, machine)
         self.replicas.append(replica)
-        self.group.join(replica.intake)
+        self.seen["a static member came back"] += root in self.group.absent
+        self.group.join(replica.intake, root)
 
     def send(self, count: int) -> None:
         """Users send records."""
@@ -268,6 +270,8 @@ class World:
             replica.fate.calls_left = -1
         self.weather = Weather(delay_max_ms=5)
         self.group.commits_lost = 0.0
+        if self.group.absent:
+            self.group.rebalance()
         self.broker.short = set()
         self._set_brokers_clock(0)
         for machine in self._machines.values():
