@@ -26,10 +26,11 @@ from sidecar.wheel import Wheel
 
 
 class Replay:
-    """One lane being recovered."""
+    """One lane being recovered. `whole`: no block is missing between its commit, or its very first one, and the end."""
 
-    def __init__(self, lane: LaneId, start: Start, commit: CommitState | None, hw: int) -> None:
+    def __init__(self, lane: LaneId, start: Start, commit: CommitState | None, hw: int, *, whole: bool = False) -> None:
         self.id = lane
+        self._whole = whole
         self.low = start.offset
         self._earliest = start.earliest
         self._log_start = start.log_start
@@ -47,6 +48,7 @@ class Replay:
         self.overflow_held = commit.overflow_held if commit else 0
         self.block_offset = commit.block_offset if commit else -1
         self._committed_block = self.block_offset  # blocks up to here are in the commit's counts
+        self._highest = self.acknowledged  # number of a change that is known of
         self._counted_to = self.acknowledged  # change blocks up to this number are in overflow_held
         self._rebuild_pointer = commit.rebuild_pointer if commit else -1
         self._rebuild_due_ms = commit.rebuild_due_ms if commit else -1
@@ -76,6 +78,9 @@ class Replay:
         if not self._blocks and self._earliest >= 0:  # it was read before: the ledger knows better than the setting
             self.low = self._settled_below = max(min(self.low, block.low), self._earliest)
         self._blocks.append((ledger_offset, block))
+        if self._whole and block.acknowledged > self._highest:  # it says that it goes on from somebody else's number
+            self.first_change = max(self.first_change, block.acknowledged)
+        self._highest = max(self._highest, block.acknowledged, block.number)
         self._written_ms, self.read_to = block.written_ms, block.low
         self.block_offset = max(self.block_offset, ledger_offset)
         self.watermark = max(self.watermark, block.watermark)
@@ -161,7 +166,9 @@ class Replay:
             detail = (
                 f"{self.hw} change blocks are there, of a topic or cluster of the same name: the ledger has {written}"
             )
-            return Loss(0, detail)
+            # Numbers go on from there: until all of it is cleared away, it must not be taken for this lane's.
+            self.first_change = self.acknowledged = self.hw + 1
+            return Loss(self.hw, detail)
         return None
 
     def _acknowledged_by_low(self) -> int:

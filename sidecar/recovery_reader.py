@@ -118,7 +118,8 @@ class RecoveryWorker:
                 "may fire again; raise the ledger's retention.ms above the longest hold",
                 extra={"topic": lane_id.topic, "partition": lane_id.partition, "missing": first - pointer},
             )
-        replay = Replay(lane_id, start, state, self._number_in_redis(lane_id))
+        whole = pointer >= first if state is not None else first == 0
+        replay = Replay(lane_id, start, state, self._number_in_redis(lane_id), whole=whole)
         if changed:
             replay.trust_overflow()
         own_block = state.block_offset if state is not None and state.block_offset >= first else -1

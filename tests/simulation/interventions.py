@@ -138,6 +138,22 @@ def make_source_anew(world: World) -> None:
         world.seen["a source made anew"] += 1
 
 
+def make_all_anew(world: World) -> None:
+    """The cluster is set up again: the topics are empty, and the group knows nothing. Redis has what it had."""
+    with all_down(world, LONG_MS):
+        world.complete_transactions()
+        for topic in (*world.group.topics, LEDGER.name):
+            world.broker.create(topic, world.broker.partition_count(topic))
+        for lane in world.group.lanes:
+            world.oracle.forget(lane)
+            world.overflow.lost_once.add(lane)
+        world.oracle.numbers.clear()
+        world.group.committed.clear()
+        world.group.seen.clear()
+        world.copy = ({}, {}, {}, {}, {})  # nothing tells an older copy of Redis from one of this cluster
+        world.seen["all topics made anew"] += 1
+
+
 def add_partition(world: World) -> None:
     """A source gets one more partition.
 
@@ -155,7 +171,7 @@ def add_partition(world: World) -> None:
 
 
 EVENTS: tuple[Callable[[World], None], ...] = (
-    lose_commits, set_commits_back, trim_ledger, damage_ledger, make_source_anew, add_partition,
+    lose_commits, set_commits_back, trim_ledger, damage_ledger, make_source_anew, make_all_anew, add_partition,
 )  # fmt: skip
 
 

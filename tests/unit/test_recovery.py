@@ -68,8 +68,8 @@ def commit(
     return CommitState(low, Position(*watermark), acknowledged, block_offset, topic_id="", leader_epoch=-1, **fields)
 
 
-def recovered(blocks: Sequence[Block], state: CommitState | None = None, hw: int = 0) -> Lane:
-    replay = Replay(LANE, Start(LOW, "", ""), state, hw)
+def recovered(blocks: Sequence[Block], state: CommitState | None = None, hw: int = 0, *, whole: bool = False) -> Lane:
+    replay = Replay(LANE, Start(LOW, "", ""), state, hw, whole=whole)
     for place, one in enumerate(blocks):
         replay.block(100 + place, one)
     return replay.lane(0, 1, 200)
@@ -149,15 +149,37 @@ def test_an_overflow_that_lost_data_is_taken_as_whole_and_rebuilt() -> None:
 
 
 def test_an_overflow_of_somebody_else_is_not_used() -> None:
-    """More blocks than the ledger has: nothing of it is ours."""
+    """More blocks than the ledger has: nothing of it is ours, and our numbers go on from there."""
     lane = recovered([], hw=3)
     assert lane.loss is not None
-    assert (lane.loss.hw, lane.number, lane.acknowledged) == (0, 0, 0)
+    assert (lane.loss.hw, lane.number, lane.acknowledged, lane.first_change) == (FOREIGN, 4, 4, 4)
     known = block(entries_part=entries((11, 90)), number=1)
     lane = recovered([known, block(acknowledged=1, overflow_held=1)], hw=4)
     assert lane.loss is not None
-    assert (lane.loss.hw, lane.number, lane.acknowledged) == (0, 1, 1)
+    assert (lane.loss.hw, lane.number, lane.acknowledged, lane.overflow_held) == (FOREIGN, 5, 5, 1)
+    assert lane.in_care(11), "it is put there again from the ledger"
     assert recovered([known], hw=1).loss is None
+
+
+def test_an_overflow_of_somebody_else_is_not_taken_for_ours_after_a_crash_before_it_is_cleared_away() -> None:
+    """A change was written meanwhile: without a jump of the numbers its number would be the other one's."""
+    change = block(entries_part=entries((11, 90)), number=5, acknowledged=4)
+    lane = recovered([block(acknowledged=4), change], hw=3, whole=True)
+    assert lane.loss is not None
+    assert (lane.loss.hw, lane.first_change, lane.number) == (FOREIGN, 4, 5)
+    [redone] = lane.changes
+    assert redone.missing == {11}
+    with_commit = recovered([block(acknowledged=4), change], commit(acknowledged=2), hw=3, whole=True)
+    assert with_commit.loss is not None
+    assert with_commit.loss.hw == FOREIGN
+    again = recovered([change], commit(acknowledged=4, first_change=4), hw=3, whole=True)
+    assert again.loss is not None
+    assert again.loss.hw == FOREIGN
+    lacking = recovered([block(acknowledged=4), change], hw=3)
+    assert lacking.loss is not None
+    assert lacking.loss.hw == 3, "blocks are missing: they may have said so"
+    ours = recovered([block(entries_part=entries((12, 90)), number=1), block(acknowledged=1)], hw=1, whole=True)
+    assert (ours.loss, ours.first_change) == (None, 0)
 
 
 def test_records_without_their_number_are_cleared_first() -> None:
