@@ -1,6 +1,7 @@
 """The jobs that send, as commands: bulk scheduling and redriving; and what the first may be fed with, a rebuild."""
 
 import re
+from dataclasses import replace
 from typing import Annotated, Any, Final
 
 import typer
@@ -25,6 +26,11 @@ SliceOption = Annotated[int, typer.Option(min=1, help="Records between two looks
 StopOption = Annotated[bool, typer.Option("--stop", help="Have a run of this job end after its slice, and do no more.")]
 # A repeated task would send again.
 ONCE: Final = ["spark.task.maxFailures=1", "spark.speculation=false", "spark.stage.maxConsecutiveAttempts=1"]
+
+NO_MARKS: Final = (
+    "there is no topic {}, and nobody would know which letters were sent: tickover makes it when it starts, and "
+    "`tickover doctor` prints the command; name another one by --redriven, or say `--redriven none`"
+)
 
 
 def run_errand(place: Any, kafka: Any, errand: Any, rows: Any) -> None:
@@ -94,8 +100,14 @@ def redrive(
     loops_max: Annotated[int, typer.Option(min=1, help="Pass over what was redriven so often.")] = 3,
     plan: Annotated[bool, typer.Option("--plan", help="Only say what would be sent.")] = False,
     group: GroupOption = "tickover",
+    again: Annotated[
+        bool, typer.Option("--again", help="Also letters that a redrive or another job has sent.")
+    ] = False,
     redrives: Annotated[
         str, typer.Option(help="Topic of the sidecar's redrives, if it isn't the group's; `none`: there is none.")
+    ] = "",
+    redriven: Annotated[
+        str, typer.Option(help="Topic that says what was sent again, if it isn't the group's; `none`: there is none.")
     ] = "",
     bootstrap_servers: BootstrapOption = "localhost:9092",
     rate: RateOption = 0.0,
@@ -116,12 +128,18 @@ def redrive(
         return
     choice = Choice(reason, fingerprint, error_class, policy, since_ms, until_ms)
     kafka = kafka_place(bootstrap_servers, kafka_option, "auto")
-    plans = [] if redrives == "none" else read_plans(kafka.client, redrives or f"tickover.{group}.redrives")
-    rows = jobs.redrive_rows(place, topic, choice, Terms(target, job, loops_max), plans)
+    # Marks before plans: what a plan has sent between the two is of a plan that is seen.
+    marks = redriven or f"tickover.{group}.redriven"
+    known = None if redriven == "none" else jobs.redriven(place, kafka.client, marks, topic)
+    if known is None and redriven != "none" and not plan:
+        raise PipelineError(NO_MARKS.format(marks))
+    marking, marked = known or (None, [])
+    plans = [] if redrives == "none" else read_plans(kafka.client, redrives or f"tickover.{group}.redrives", again)
+    rows = jobs.redrive_rows(place, topic, choice, Terms(target, job, loops_max), plans, [] if again else marked)
     if plan:
         show(jobs.redrive_plan(rows))
         return
-    run_errand(place, kafka, errand, rows)
+    run_errand(place, kafka, replace(errand, marking=marking), rows)
 
 
 @app.command()

@@ -21,16 +21,18 @@ import pyarrow as pa
 from confluent_kafka import IsolationLevel
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from pipeline.errors import PipelineError, Unanswered
 from pipeline.kafka import KafkaPlace
 from pipeline.kafka_source import OffsetRange, read_range
+from pipeline.marking import Marking
 from pipeline.records import header
 from pipeline.sending import REPORT, Slice, fence, send
 from pipeline.tables import Warehouse
 from pipeline.topics import RECORDS, bounds, topic_id
+from sidecar.letters.marks import BLOCK_LETTERS
 from sidecar.record import JOB
 
 SLICES: Final = "_slices"
@@ -45,13 +47,15 @@ _WORKERS_WORDS: Final = re.compile(r"(?:pipeline\.errors\.Unanswered|TimeoutErro
 
 @dataclass(frozen=True, slots=True)
 class Errand:
-    """What is sent, and how it is known again: records of `job` carry their row's id in the header `mark`."""
+    """What is sent, and how it is known again: records of `job` carry their row's id in the header `mark`. `marking`:
+    how rows that are letters are marked as sent; None: they aren't."""
 
     kind: str
     job: str
     mark: str
     rate: float = 0.0
     slice_rows: int = 100_000
+    marking: Marking | None = None
 
     @property
     def table(self) -> str:
@@ -73,6 +77,7 @@ def dispatch(warehouse: Warehouse, kafka: KafkaPlace, errand: Errand, rows: Data
     slices = -(-count // errand.slice_rows)
     first = max([-1, *_begun(warehouse, errand)]) + 1
     topics = _topics(left)
+    numbered = _numbered(left, slices, errand.slice_rows)
     run = uuid4().hex[:12]
     stopped = False
     for number in range(slices):
@@ -87,10 +92,25 @@ def dispatch(warehouse: Warehouse, kafka: KafkaPlace, errand: Errand, rows: Data
         noted = {topic: _end_of(kafka.client, topic) for topic in topics}
         note = json.dumps({**part._asdict(), "topics": noted})
         warehouse.write_text(note, errand.table, SLICES, str(first + number))
-        one = left.where(F.pmod(F.xxhash64("id"), F.lit(slices)) == number)
+        sent = send(numbered.where(F.col("slice") == number), kafka.client, part, errand.rate, errand.marking)
         with _told(f"slice {first + number} was cut off", "run it again, it reads in the topics what was sent"):
-            warehouse.write_batch(send(one, kafka.client, part, errand.rate), errand.table, first + number, "sent_ms")
+            warehouse.write_batch(sent, errand.table, first + number, "sent_ms")
     return {"stopped": stopped, "rows": _states(warehouse, errand)}
+
+
+def _numbered(rows: DataFrame, slices: int, slice_rows: int) -> DataFrame:
+    """The rows with the number of their `slice`, which has about `slice_rows`. Letters go in the order of their places:
+    each task marks those that it has sent by blocks of neighbours, and scattered ones would make a record each.
+    """
+    if "letter" not in rows.columns:
+        return rows.withColumn("slice", F.pmod(F.xxhash64("id"), F.lit(slices)))
+    piece = F.expr(f"letter.`offset` DIV {min(BLOCK_LETTERS, slice_rows)}")
+    names = ("of", "in", "piece")
+    named = rows.withColumns({"of": F.col("letter.topic"), "in": F.col("letter.partition"), "piece": piece})
+    pieces = named.groupBy(*names).agg(F.count("*").alias("rows"))
+    before = F.sum("rows").over(Window.orderBy(*names)) - F.col("rows")
+    numbers = pieces.withColumn("slice", F.floor(before / slice_rows)).drop("rows").cache()
+    return named.join(F.broadcast(numbers), list(names)).drop(*names)
 
 
 def check_repeats(spark: SparkSession) -> None:

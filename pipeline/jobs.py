@@ -16,6 +16,7 @@ from pipeline.errors import PipelineError
 from pipeline.ingest import SILVER
 from pipeline.ledger import BLOCKS, ENTRIES, LEDGER_RECORD
 from pipeline.lifecycle import LIFECYCLE
+from pipeline.marking import Marked, Marking, marked_of, read_marks
 from pipeline.plans import Taken
 from pipeline.rebuild import overflow
 from pipeline.reports import current, held
@@ -24,6 +25,7 @@ from pipeline.stream import (
     ENTRIES_TABLE,
     LEDGER_TABLE,
     LIFECYCLE_TABLE,
+    ingested_id,
     ledger_read,
     read_lost,
     read_records,
@@ -31,7 +33,7 @@ from pipeline.stream import (
     records_topics,
 )
 from pipeline.tables import Warehouse
-from pipeline.topics import RECORDS
+from pipeline.topics import RECORDS, exists, topic_id
 
 FINDINGS_SHOWN_MAX: Final = 100
 TOPICS_MAX: Final = 10_000
@@ -120,16 +122,49 @@ def backtest(warehouse: Warehouse, topics: Sequence[str], files: Mapping[str, st
     return {"policies": [row.asDict() | {"peak_per_minute": peak.get(row.policies, 0)} for row in rows]}
 
 
+def redriven(
+    warehouse: Warehouse, client: Mapping[str, str], log: str, topics: Sequence[str]
+) -> tuple[Marking, list[Marked]] | None:
+    """How letters of these topics are marked as sent in the topic `log`, and which ones are, as of now. None: there is
+    no such topic, so nobody has marked any.
+
+    Of a dead-letter topic that Kafka no longer has nothing is marked, unless `ingest` has noted its id. Raises
+    PipelineError, also while nobody knows which topic the letters are of.
+    """
+    _check_ingested(warehouse, topics)
+    if not exists(client, log):
+        return None
+    marks = read_marks(client, log)
+    ids = {}
+    for topic in topics:
+        known = ingested_id(warehouse, topic)
+        if not known and not exists(client, topic):
+            continue
+        if not known and (topic_id(client, topic) or marks.has_id(topic)):
+            # Under another topic's id its letters would be left out, and these sent again.
+            raise PipelineError(
+                f"the tables don't say which topic {topic} they are of: run ingest with --topic {topic}"
+            )
+        ids[topic] = known
+    return Marking(log, ids), marked_of(marks, ids)
+
+
 def redrive_rows(
-    warehouse: Warehouse, topics: Sequence[str], choice: again.Choice, terms: again.Terms, taken: Sequence[Taken]
+    warehouse: Warehouse,
+    topics: Sequence[str],
+    choice: again.Choice,
+    terms: again.Terms,
+    taken: Sequence[Taken],
+    marked: Sequence[Marked] = (),
 ) -> DataFrame:
-    """Rows to send of the chosen letters on these topics, but for those that the sidecar's redrives have.
+    """Rows to send of the chosen letters on these topics, but for those that the sidecar's redrives have, and those
+    that are marked as sent.
 
     Raises PipelineError for a topic that wasn't taken in.
     """
     _check_ingested(warehouse, topics)
     chosen = again.letters(_records(warehouse, topics), choice)
-    return again.parcels(again.with_plans(chosen, taken), terms)
+    return again.parcels(again.with_plans(again.with_marks(chosen, marked), taken), terms)
 
 
 def redrive_plan(rows: DataFrame) -> dict[str, Any]:

@@ -4,13 +4,13 @@ Runs in Spark's Python workers: the driver asks where topics end, executors read
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import methodcaller
 from typing import Any, Final
 
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from pipeline.topics import ANSWER_S, RECORDS, UNREADABLE, Offsets, bounds
@@ -106,6 +106,17 @@ def read_range(client: dict[str, str], part: OffsetRange) -> Iterator[pa.RecordB
         yield from _batches(consumer, part)
     finally:
         consumer.close()
+
+
+def read_whole(client: Mapping[str, str], topic: str) -> Iterator[tuple[bytes | None, bytes | None]]:
+    """Key and value of all committed records of a topic, as of now: also of those behind what is still open, whose end
+    is waited for. Raises PipelineError, and TimeoutError when what is open doesn't end.
+    """
+    starts, ends = bounds(client, topic, IsolationLevel.READ_UNCOMMITTED)
+    ranges = [OffsetRange(topic, int(name), starts[name], end) for name, end in ends.items() if end > starts[name]]
+    for part in ranges:
+        for batch in read_range(dict(client), part):
+            yield from ((row["key"], row["value"]) for row in batch.select(["key", "value"]).to_pylist())
 
 
 def _batches(consumer: Consumer, part: OffsetRange) -> Iterator[pa.RecordBatch]:

@@ -10,11 +10,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from confluent_kafka import IsolationLevel
-
 from pipeline.errors import PipelineError
-from pipeline.kafka_source import OffsetRange, read_range
-from pipeline.topics import bounds
+from pipeline.kafka_source import read_whole
 
 TAKEN: Final = "plan string, topic string, partition int, `start` bigint, `end` bigint"
 OVER: Final = ("done", "aborted")
@@ -31,35 +28,33 @@ class Taken(NamedTuple):
     end: int
 
 
-def read_plans(client: Mapping[str, str], topic: str) -> list[Taken]:
+def read_plans(client: Mapping[str, str], topic: str, again: bool = False) -> list[Taken]:
     """What the plans in this topic have, as of now: also those behind what is still open. Raises PipelineError."""
     try:
-        starts, ends = bounds(client, topic, IsolationLevel.READ_UNCOMMITTED)
+        records = list(read_whole(client, topic))
     except PipelineError as error:
         words = (
             "name the topic of the sidecar's redrives by --redrives, or say `--redrives none` where there is no sidecar"
         )
         raise PipelineError(f"{error}; {words}") from error
-    ranges = [OffsetRange(topic, int(name), starts[name], end) for name, end in ends.items() if end > starts[name]]
-    batches = (batch for part in ranges for batch in read_range(dict(client), part))
-    rows = (row for batch in batches for row in batch.select(["key", "value"]).to_pylist())
-    try:
-        return taken((row["key"], row["value"]) for row in rows)
     except TimeoutError as error:
         raise PipelineError(f"{error}; a transaction is open there, `tickover doctor` names it: try again") from error
+    return taken(records, again)
 
 
-def taken(records: Iterable[tuple[bytes | None, bytes | None]]) -> list[Taken]:
-    """What plans have, by the (key, value) of their topic. Raises PipelineError for what this version can't read."""
+def taken(records: Iterable[tuple[bytes | None, bytes | None]], again: bool = False) -> list[Taken]:
+    """What plans have, by the (key, value) of their topic; `again`: only those that may still run. Raises PipelineError
+    for what this version can't read.
+    """
     last: dict[str, dict[str, bytes | None]] = {}
     for key, value in records:
         plan_id, _, kind = (key or b"").decode(errors="replace").rpartition("/")
         if kind in ("plan", "progress", "abort"):
             last.setdefault(plan_id, {})[kind] = value
-    return [one for plan_id, said in last.items() for one in _spans(plan_id, said)]
+    return [one for plan_id, said in last.items() for one in _spans(plan_id, said, again)]
 
 
-def _spans(plan_id: str, said: Mapping[str, bytes | None]) -> Iterator[Taken]:
+def _spans(plan_id: str, said: Mapping[str, bytes | None], again: bool) -> Iterator[Taken]:
     try:
         plan, progress = (json.loads(said.get(kind) or b"null") for kind in ("plan", "progress"))
         if plan is None:
@@ -67,6 +62,8 @@ def _spans(plan_id: str, said: Mapping[str, bytes | None]) -> Iterator[Taken]:
         progress = progress or {"state": "planning"}
         state = progress["state"]
         over = state in OVER or (bool(said.get("abort")) and state not in WORKED_ON)
+        if over and again:
+            return
         looked_at = progress.get("positions", {})
         for span in plan["spans"]:
             start, end = span["start"], span["end"]

@@ -12,16 +12,19 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.lifecycle import fingerprint_of
+from pipeline.marking import MARKED, Marked
 from pipeline.plans import TAKEN, Taken
 from pipeline.records import header, place, with_headers
 from pipeline.topics import UNREADABLE
 from policies.decision import DEAD_REASONS
 from policies.glob import compile_globs
+from sidecar.letters.marks import BLOCK_LETTERS
 from sidecar.record import DETAIL, GONE_ANEW, GONE_UNDECIDED, REDRIVE_COUNT, REDRIVE_PLAN, REDRIVE_SOURCE
 
 MARK: Final = REDRIVE_SOURCE
 BY_REFERENCE: Final = "too_large"
 PLANNED: Final = "planned"
+REDRIVEN: Final = "redriven"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,18 @@ def _fits(glob: str, column: str) -> Column:
     return F.udf(fits, "boolean", useArrow=True)(F.coalesce(column, F.lit("")))
 
 
+def with_marks(chosen: DataFrame, marked: Sequence[Marked]) -> DataFrame:
+    """The letters with `redriven`: whether a redrive or a job has sent them."""
+    names = {"topic": "of", "partition": "in"}
+    blocks = chosen.sparkSession.createDataFrame(list(marked), MARKED).withColumnsRenamed(names)
+    number = F.expr(f"`offset` DIV {BLOCK_LETTERS}")
+    within = (F.col("of") == F.col("topic")) & (F.col("in") == F.col("partition")) & (F.col("block") == number)
+    word = F.get("words", F.expr(f"CAST(`offset` % {BLOCK_LETTERS} DIV 64 AS INT)"))
+    bit = F.getbit(word, F.expr("CAST(`offset` % 64 AS INT)"))
+    joined = chosen.join(F.broadcast(blocks), within, "left")
+    return joined.withColumn("redriven", F.coalesce(bit == 1, F.lit(False))).drop("of", "in", "block", "words")
+
+
 def with_plans(chosen: DataFrame, taken: Sequence[Taken]) -> DataFrame:
     """The letters with `taken`: the sidecar's plan that they are in, null for those in none."""
     spans = chosen.sparkSession.createDataFrame(list(taken), TAKEN).withColumnRenamed("topic", "of")
@@ -84,11 +99,12 @@ def with_plans(chosen: DataFrame, taken: Sequence[Taken]) -> DataFrame:
 
 
 def parcels(chosen: DataFrame, terms: Terms) -> DataFrame:
-    """Rows to `send`, of letters `with_plans`.
+    """Rows to `send`, of letters `with_marks` and `with_plans`.
 
-    `refused`: `planned` (and the plan of the sidecar's, see `with_plans`), `unreadable` (headers), `loop`,
-    `redriven_too_often`, `no_value` (quarantined by reference), `no_target`. `partition`: that of its source for what
-    goes back there without a key, as only there are the records of its id; else null.
+    `letter`: its place. `refused`: `redriven`, `planned` (and the plan of the sidecar's, see `with_plans`),
+    `unreadable` (headers), `loop`, `redriven_too_often`, `no_value` (quarantined by reference), `no_target`.
+    `partition`: that of its source for what goes back there without a key, as only there are the records of its id;
+    else null.
     """
     source = F.split_part("source", F.lit("/"), F.lit(1))
     goes_to = F.lit(terms.target) if terms.target else F.when(F.col("source").isNotNull() & ~_is_dead(), source)
@@ -107,7 +123,8 @@ def parcels(chosen: DataFrame, terms: Terms) -> DataFrame:
     own = F.coalesce("headers", F.array().cast("array<struct<key: string, value: binary>>"))
     stays = F.when(returns & F.col("key").isNull(), F.split_part("source", F.lit("/"), F.lit(2)).try_cast("int"))
     refused = (
-        F.when(F.col("taken").isNotNull(), F.concat(F.lit(f"{PLANNED} "), F.col("taken")))
+        F.when(F.col("redriven"), REDRIVEN)
+        .when(F.col("taken").isNotNull(), F.concat(F.lit(f"{PLANNED} "), F.col("taken")))
         .when(F.exists(own, lambda one: one["key"].contains(UNREADABLE)), "unreadable")
         .when(F.col("to").isNull(), "no_target")
         .when(F.col("to") == F.col("topic"), "loop")
@@ -133,6 +150,7 @@ def parcels(chosen: DataFrame, terms: Terms) -> DataFrame:
         F.concat(kept, F.array(*added)).alias("headers"),
         "refused",
         F.col("stays").alias("partition"),
+        F.struct("topic", "partition", "offset").alias("letter"),
         "reason",
         "error_class",
         "fingerprint",

@@ -10,6 +10,8 @@ Whatever else happens (no answer to a commit, another run that has taken over) r
 the whole slice: the next run looks into the topics. Before it does, it makes producers under the same ids (`fence`):
 Kafka ends what the former run had left open, and takes nothing more from its producers, wherever they still live.
 
+Letters are marked as sent (`marking.py`) in the transactions that send them, so both become facts together.
+
 A task that Spark repeats would send again what its first try had sent, so a repeated task ends the job, too.
 """
 
@@ -24,8 +26,9 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from pipeline.errors import Unanswered
+from pipeline.marking import PARTITION, Marker, Marking
 from sidecar.partitioner import source_partition
-from sidecar.record import JOB, Headers
+from sidecar.record import JOB, Headers, Place
 
 REPORT: Final = "id string, topic string, state string, detail string, partition int, offset bigint, sent_ms bigint"
 _REPORT: Final = pa.schema(
@@ -67,6 +70,7 @@ _OF_THE_TOPIC: Final = frozenset(
 )
 _PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 NO_ANSWER: Final = f"Kafka didn't acknowledge it within {ANSWER_S:.0f} s"
+OF_MARKS: Final = -1  # in place of a row's place: a record that marks letters
 UNPROVEN: Final = "the broker has not said that it has the record"  # the client infers it of a later one
 
 
@@ -83,7 +87,7 @@ class Slice(NamedTuple):
 
 
 class Parcel(NamedTuple):
-    """A row on its way; `place`: which one of its batch."""
+    """A row on its way; `place`: which one of its batch; `letter`: where it lies, if it is one."""
 
     place: int
     topic: str
@@ -91,6 +95,7 @@ class Parcel(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers
+    letter: Place | None = None
 
     @property
     def size(self) -> int:
@@ -107,12 +112,15 @@ class Report(NamedTuple):
     offset: int | None = None
 
 
-def send(rows: DataFrame, client: Mapping[str, str], part: Slice, rate: float) -> DataFrame:
+def send(
+    rows: DataFrame, client: Mapping[str, str], part: Slice, rate: float, marking: Marking | None = None
+) -> DataFrame:
     """`REPORT` rows, one per row: `sent` with its place, `refused`, or `failed`. Sends when it is computed.
 
     Rows are `COLUMNS`: `headers` as in `RECORDS`, and `refused`: why it is not sent, else null. A row goes to a
     partition by its key, without one by its id, as over REST; or where a column `partition` says, if there is one of
-    this number. `rate`: rows a second of all tasks together, 0: no limit.
+    this number. `rate`: rows a second of all tasks together, 0: no limit. With a column `letter` (its place) each task
+    sends a stretch of neighbours, and marks them as sent if `marking` says how.
     The computation fails, with Unanswered in its words, when nobody knows what Kafka has of the rows.
     """
     settings = dict(client)
@@ -122,15 +130,18 @@ def send(rows: DataFrame, client: Mapping[str, str], part: Slice, rate: float) -
         task = context.partitionId() if context is not None else 0
         if context is not None and (context.attemptNumber() > 0 or task >= part.tasks):
             raise Unanswered("a task was repeated that may have sent something")
-        shipment = Shipment(settings, part.producer_id(task), part.mark, rate / part.tasks)
+        marker = Marker(marking, f"{part.mark}/{task}") if marking is not None else None
+        shipment = Shipment(settings, part.producer_id(task), part.mark, rate / part.tasks, marker)
         try:
             for one in parts:
                 yield shipment.ship(one.to_pylist())
         finally:
             shipment.close()
 
-    asked = [*COLUMNS, "partition"] if "partition" in rows.columns else COLUMNS
-    return rows.select(*asked).repartition(part.tasks).mapInArrow(batches, REPORT)
+    asked = rows.select(*COLUMNS, *(name for name in ("partition", "letter") if name in rows.columns))
+    are_letters = "letter" in rows.columns
+    shared = asked.repartitionByRange(part.tasks, "letter") if are_letters else asked.repartition(part.tasks)
+    return shared.mapInArrow(batches, REPORT)
 
 
 def fence(client: Mapping[str, str], part: Slice) -> None:
@@ -142,10 +153,13 @@ def fence(client: Mapping[str, str], part: Slice) -> None:
 class Shipment:
     """One task's producer and pace. Its methods raise Unanswered; then it can't go on."""
 
-    def __init__(self, client: Mapping[str, str], producer_id: str, mark: str, rate: float) -> None:
+    def __init__(
+        self, client: Mapping[str, str], producer_id: str, mark: str, rate: float, marker: Marker | None = None
+    ) -> None:
         self._client = dict(client)
         self._producer_id = producer_id
         self._mark = mark.encode()
+        self._marker = marker
         self._rate = rate
         self._rows_max = max(1, min(ROWS_MAX, int(rate * PACE_S))) if rate else ROWS_MAX
         self._started_s = 0.0  # with the first row: time in which there was nothing to send is not to be caught up
@@ -185,7 +199,8 @@ class Shipment:
         partition, count = row.get("partition"), self._count(topic)
         if partition is None or not 0 <= partition < count:
             partition = source_partition(key, row["id"].encode(), count)
-        return Parcel(place, topic, partition, key, row["value"], [*headers, (JOB, self._mark)])
+        letter = Place(**row["letter"]) if row.get("letter") else None
+        return Parcel(place, topic, partition, key, row["value"], [*headers, (JOB, self._mark)], letter)
 
     def _count(self, topic: str) -> int:
         """The topic's partitions; 0: there is none of this name."""
@@ -210,12 +225,14 @@ class Shipment:
         places: dict[int, Report] = {}
         try:
             self._producer.begin_transaction()
-            for parcel in parcels:
+            for parcel in (*parcels, *self._marks(parcels)):
                 self._produce(parcel, places, errors)
             if self._is_acknowledged(errors):
                 _end(self._producer.commit_transaction)
-                for place, report in places.items():
-                    reports[place] = report
+                for parcel in parcels:
+                    reports[parcel.place] = places[parcel.place]
+                if self._marker is not None:
+                    self._marker.written()
                 return None
             _end(self._producer.abort_transaction)
         except KafkaException as error:
@@ -224,6 +241,14 @@ class Shipment:
         _give_up(self._producer)
         self._producer = _started(self._client, self._producer_id)
         return errors
+
+    def _marks(self, parcels: Sequence[Parcel]) -> list[Parcel]:
+        """The records that say of these letters that they were sent."""
+        if self._marker is None:
+            return []
+        letters = [parcel.letter for parcel in parcels if parcel.letter is not None]
+        marks = self._marker.records(letters, time_ns() // 1_000_000)
+        return [Parcel(OF_MARKS, self._marker.topic, PARTITION, key, value, []) for key, value in marks]
 
     def _produce(self, parcel: Parcel, places: dict[int, Report], errors: dict[int, KafkaError]) -> None:
         def note(error: Any, message: Any) -> None:
@@ -234,7 +259,7 @@ class Shipment:
             else:
                 places[parcel.place] = Report("sent", None, message.partition(), message.offset())
 
-        _, topic, partition, key, value, headers = parcel
+        _, topic, partition, key, value, headers, _ = parcel
         while not errors:
             try:
                 self._producer.produce(topic, value, key, partition, headers=headers, on_delivery=note)
@@ -272,6 +297,8 @@ class Shipment:
                 return [group[:half], group[half:]]
             self._refused += 1
         why = next((error.str() for error in own.values()), NO_ANSWER)
+        if OF_MARKS in own and self._marker is not None:
+            why = f"it can't be marked as sent in topic {self._marker.topic}: {own[OF_MARKS].str()}"
         for parcel in group:
             reports[parcel.place] = Report("failed", why)
         return []

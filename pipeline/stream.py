@@ -93,12 +93,21 @@ def _is_another(warehouse: Warehouse, kafka: KafkaPlace, topic: str, checkpoint:
     """Whether the topic isn't the one that the checkpoint is about: one that was made anew may have grown past it. The
     first run notes the id in the checkpoint, so that both are deleted together."""
     now = topic_id(kafka.client, topic)
-    known = warehouse.text(checkpoint, TOPIC_ID) if warehouse.exists(checkpoint, TOPIC_ID) else ""
+    known = _noted_id(warehouse, checkpoint)
     if known and now and known != now and any(True for _ in warehouse.names(checkpoint, "offsets")):
         return True
     if now and now != known:
         warehouse.write_text(now, checkpoint, TOPIC_ID)
     return False
+
+
+def ingested_id(warehouse: Warehouse, topic: str) -> str:
+    """Kafka's id of the topic that a table's records are of; empty where brokers have none, or nobody has noted it."""
+    return _noted_id(warehouse, _checkpoint(records_table(topic)))
+
+
+def _noted_id(warehouse: Warehouse, checkpoint: str) -> str:
+    return warehouse.text(checkpoint, TOPIC_ID) if warehouse.exists(checkpoint, TOPIC_ID) else ""
 
 
 def _last_written(warehouse: Warehouse, table: str, checkpoint: str) -> int | None:

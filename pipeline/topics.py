@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from pipeline.errors import PipelineError
@@ -58,6 +58,18 @@ def bounds(
         return starts, ends
     except KafkaException as error:
         raise PipelineError(f"Kafka doesn't answer about topic {topic}: {error.args[0].str()}") from error
+
+
+def exists(client: Mapping[str, str], topic: str) -> bool:
+    """Whether there is a topic of this name. Raises PipelineError when nobody can tell."""
+    admin = AdminClient({**client, "allow.auto.create.topics": "false"})  # to ask must not create it
+    try:
+        error = admin.list_topics(topic, timeout=ANSWER_S).topics[topic].error
+    except KafkaException as failed:
+        raise PipelineError(f"Kafka doesn't answer about topic {topic}: {failed.args[0].str()}") from failed
+    if error is not None and error.code() not in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+        raise PipelineError(f"topic {topic}: {error.str()}")
+    return error is None
 
 
 def topic_id(client: Mapping[str, str], topic: str) -> str:

@@ -4,7 +4,8 @@
 
 A block is BLOCK_LETTERS offsets; bit n of `sent` (little-endian, base64) stands for offset block * BLOCK_LETTERS + n.
 A plan writes records of its own only, each in the transaction that sends the letters, so nobody overwrites another's,
-and compaction keeps the last of each. A million letters in a row are 245 records of about 800 bytes.
+and compaction keeps the last of each. Jobs of the pipeline write them, too, each task under a plan id of its own. A
+million letters in a row are 245 records of about 800 bytes.
 
 Topic ids are Kafka's, or empty where brokers have none: a topic that is made anew begins at offset 0 again, and its
 letters are others. A key has them as Kafka writes them, without the slashes that the client's form of them may have.
@@ -121,14 +122,20 @@ class Marks:
 
     def count(self, topic_id: str, topic: str, starts: Mapping[int, int]) -> int:
         """How many offsets of a topic are marked, from the first of their partition (`starts`) on."""
-        found, topic_id = 0, _text(topic_id)
-        for block, plans in self._of(topic).items():
+        found = 0
+        for block, bits in self.blocks(topic_id, topic):
             start = starts.get(block.partition)
-            if block.topic_id != topic_id or start is None or block.end <= start:
+            if start is None or block.end <= start:
                 continue
-            bits = reduce(or_, (kept.bits for kept in plans.values()))
             found += (bits >> max(start - block.number * BLOCK_LETTERS, 0)).bit_count()
         return found
+
+    def blocks(self, topic_id: str, topic: str) -> Iterator[tuple[Block, int]]:
+        """The blocks of a topic in which letters were sent, with the bits of all plans."""
+        topic_id = _text(topic_id)
+        for block, plans in self._of(topic).items():
+            if block.topic_id == topic_id:
+                yield block, reduce(or_, (kept.bits for kept in plans.values()))
 
     def has_id(self, topic: str) -> bool:
         """Whether something was sent of a topic of this name while the brokers had ids."""

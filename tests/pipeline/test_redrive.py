@@ -80,9 +80,9 @@ def chosen(spark, **choice: Any):
 
 def outgoing(spark, target: str, *taken: Any, topic: str = "dlq") -> dict[int, Any]:
     from pipeline.plans import Taken
-    from pipeline.redrive import Choice, Terms, letters, parcels, with_plans
+    from pipeline.redrive import Choice, Terms, letters, parcels, with_marks, with_plans
 
-    chosen = with_plans(letters(records(spark, topic), Choice()), [Taken(*one) for one in taken])
+    chosen = with_plans(with_marks(letters(records(spark, topic), Choice()), []), [Taken(*one) for one in taken])
     rows = parcels(chosen, Terms(target, "job", 3)).collect()
     return {int(row.id.rpartition("/")[2]): row for row in rows}
 
@@ -118,11 +118,11 @@ def test_a_letter_without_a_key_goes_back_to_the_partition_that_it_came_from(spa
     """There are those of its id: a control record that was sent again would meet none of them elsewhere."""
     from pyspark.sql import functions as F
 
-    from pipeline.redrive import Choice, Terms, letters, parcels, with_plans
+    from pipeline.redrive import Choice, Terms, letters, parcels, with_marks, with_plans
 
     with_key = records(spark).where("offset < 2")
     without = with_key.withColumns({"key": F.lit(None).cast("binary"), "offset": F.col("offset") + 10})
-    chosen = with_plans(letters(with_key.unionByName(without), Choice()), [])
+    chosen = with_plans(with_marks(letters(with_key.unionByName(without), Choice()), []), [])
 
     def partitions(target: str) -> dict[str, int | None]:
         return {row.id: row.partition for row in parcels(chosen, Terms(target, "job", 3)).collect()}
@@ -222,6 +222,21 @@ def test_plans_that_cannot_be_read_end_the_job_in_words(kafka, monkeypatch) -> N
     with pytest.raises(PipelineError, match="nothing came for 1 s before 1; a transaction is open there"):
         read_plans({"bootstrap.servers": kafka.bootstrap}, redrives)
     theirs.abort_transaction(30)
+
+
+def ended(state: str, plan_id: str) -> list[tuple[bytes, bytes]]:
+    """The records of a plan over the whole partition that has looked at its first letter."""
+    plan = {"topic": "dlq", "spans": [{"partition": 0, "start": 0, "end": 9}]}
+    said = {"plan": plan, "progress": {"state": state, "positions": {"0": 1}}}
+    return [(f"{plan_id}/{kind}".encode(), json.dumps(body).encode()) for kind, body in said.items()]
+
+
+def test_who_sends_letters_again_leaves_to_plans_only_what_they_may_still_send() -> None:
+    from pipeline.plans import taken
+
+    plans = [*ended("running", "a"), *ended("done", "b"), *ended("aborted", "c"), *ended("stopped", "d")]
+    assert {(one.plan, one.end) for one in taken(plans)} == {("a", 9), ("b", 1), ("c", 1), ("d", 9)}
+    assert {(one.plan, one.end) for one in taken(plans, again=True)} == {("a", 9), ("d", 9)}
 
 
 def filled(warehouse, spark, values: list[bytes], source: list[Any]) -> Any:

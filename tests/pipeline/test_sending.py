@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from api.message import Draft
 from pipeline.errors import Unanswered
+from sidecar.letters.marks import Marks
 from sidecar.partitioner import source_partition
+from sidecar.record import Place
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -26,6 +28,8 @@ class Sent(NamedTuple):
     topic: str
     partition: int
     job: bytes
+    key: bytes | None = None
+    value: bytes | None = None
 
 
 class Broker:
@@ -44,7 +48,7 @@ class Broker:
         self.now_s = 1.0
 
     def ids(self) -> list[str]:
-        return [sent.id for sent in self.committed]
+        return [sent.id for sent in self.committed if sent.id]
 
 
 class Client:
@@ -71,7 +75,8 @@ class Client:
         self, topic: str, value: Any, key: Any, partition: int, *, headers: Any, on_delivery: Callable[..., None]
     ) -> None:
         named = dict(headers)
-        self._queue.append((Sent(named["tickover-id"].decode(), topic, partition, named["tickover-job"]), on_delivery))
+        id, job = named.get("tickover-id", b"").decode(), named.get("tickover-job", b"")
+        self._queue.append((Sent(id, topic, partition, job, key, value), on_delivery))
 
     def poll(self, timeout_s: float) -> int:
         self._check_epoch()
@@ -246,6 +251,60 @@ def test_nothing_stays_open_while_the_pace_is_kept(broker: Broker, monkeypatch: 
 def test_each_record_says_which_slice_has_sent_it(broker: Broker) -> None:
     ship([row("a")])
     assert [sent.job for sent in broker.committed] == [b"job/run/0"]
+
+
+# --- which letters it says were sent --------------------------------------------------------------------------------
+
+MARKS = "tickover.shop.redriven"
+
+
+def letter(offset: int) -> dict[str, Any]:
+    return {**row(f"{offset}"), "letter": {"topic": "orders-dlq", "partition": 1, "offset": offset}}
+
+
+def marking_shipment(rate: float = 0.0) -> Any:
+    from pipeline.marking import Marker, Marking
+    from pipeline.sending import Shipment
+
+    return Shipment({}, "producer.0", "job/run/0", rate, Marker(Marking(MARKS, {"orders-dlq": "id"}), "job/run/0/0"))
+
+
+def marked(broker: Broker, offsets: range) -> list[int]:
+    """Those of these letters that readers of the marks take for sent."""
+    marks = Marks()
+    for sent in broker.committed:
+        if sent.topic == MARKS:
+            assert sent.partition == 0
+            marks.apply(sent.key or b"", sent.value or b"")
+    return [offset for offset in offsets if marks.find("id", Place("orders-dlq", 1, offset))]
+
+
+def test_letters_are_marked_in_the_transaction_that_sends_them_and_no_others(broker: Broker) -> None:
+    broker.refuses = lambda sent: KafkaError.MSG_SIZE_TOO_LARGE if sent.id in ("3", "17") else None
+    states = ship([*map(letter, range(40)), {**letter(41), "refused": "no_target"}], marking_shipment())
+    assert [id for id, (state, _) in states.items() if state != "sent"] == ["3", "17", "41"]
+    assert marked(broker, range(50)) == [offset for offset in range(40) if offset not in (3, 17)]
+
+
+def test_nothing_is_marked_of_what_was_not_acknowledged(broker: Broker) -> None:
+    broker.acknowledges = False
+    ship([letter(1)], marking_shipment())
+    assert broker.committed == []
+
+
+def test_later_marks_of_a_task_have_its_earlier_ones(broker: Broker) -> None:
+    ship([letter(offset) for offset in (4_095, 4_096, 1, 0)], marking_shipment(rate=2.0))  # a transaction each
+    assert marked(broker, range(5_000)) == [0, 1, 4_095, 4_096]
+    assert len({sent.key for sent in broker.committed if sent.topic == MARKS}) == 2
+
+
+def test_a_letter_that_cannot_be_marked_is_not_sent(broker: Broker) -> None:
+    """Nobody would know of it."""
+    broker.refuses = lambda sent: KafkaError.TOPIC_AUTHORIZATION_FAILED if sent.topic == MARKS else None
+    states = ship([letter(1), letter(2)], marking_shipment())
+    assert {state for state, _ in states.values()} == {"failed"}
+    assert f"it can't be marked as sent in topic {MARKS}: " in (states["1"][1] or "")
+    assert broker.committed == []
 
 
 # --- where it goes --------------------------------------------------------------------------------------------------
