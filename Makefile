@@ -93,6 +93,11 @@ sim-redis: setup ## Run the simulation over Redis: TICKOVER_TEST_SIM_REDIS_SEEDS
 	@TICKOVER_TEST_SIM_REDIS_SEEDS=$${TICKOVER_TEST_SIM_REDIS_SEEDS:-1000} $(pytest) -n 2 \
 		tests/simulation/test_simulation_redis.py -k "not met_everything"
 
+.PHONY: sim-operations
+sim-operations: setup ## Run the simulation of operations: TICKOVER_TEST_OPERATIONS_SEEDS=n seeds (10,000)
+	@TICKOVER_TEST_OPERATIONS_SEEDS=$${TICKOVER_TEST_OPERATIONS_SEEDS:-10000} $(pytest) -n 2 tests/operations \
+		-k "not met_everything"
+
 .PHONY: reliability
 reliability: setup ## Write docs/RELIABILITY.md from the runs recorded in docs/reliability
 	@$(venv)/bin/python -m tests.reliability

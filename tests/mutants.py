@@ -19,9 +19,12 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
 
-from tests.mutations import ENGINE, MUTANTS
+from tests.mutations import ENGINE
+from tests.mutations import MUTANTS as OF_THE_ENGINE
+from tests.operations.mutations import MUTANTS as OF_OPERATIONS
 from tests.source import ROOT
 
+MUTANTS: Final = {**OF_THE_ENGINE, **OF_OPERATIONS}
 SEEDS: Final = 300  # a budget: most are found by the first three
 TIMEOUT_S: Final = 1_800.0
 WORKERS: Final = 2
@@ -83,7 +86,7 @@ class Bench:
 
     def _simulate(self, seeds: int, tests: str = "", suite: str = ENGINE) -> subprocess.CompletedProcess[str]:
         # Without assertions of the engine's own the world's and the oracle's would still be there: both count.
-        command = [sys.executable, "-m", "pytest", f"tests/simulation/{suite}", "-x", "-q", "--no-header"]
+        command = [sys.executable, "-m", "pytest", f"tests/{suite}", "-x", "-q", "--no-header"]
         if tests:
             command += ["-k", tests]
         return subprocess.run(
@@ -93,6 +96,7 @@ class Bench:
                 **os.environ,
                 "TICKOVER_TEST_SIM_SEEDS": str(seeds),
                 "TICKOVER_TEST_SIM_REDIS_SEEDS": str(seeds),
+                "TICKOVER_TEST_OPERATIONS_SEEDS": str(seeds),
                 "PYTHONDONTWRITEBYTECODE": "1",
             },
             capture_output=True,

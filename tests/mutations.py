@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from typing import Final
 
-ENGINE: Final = "test_simulation.py"
-REDIS: Final = "test_simulation_redis.py"
+ENGINE: Final = "simulation/test_simulation.py"
+REDIS: Final = "simulation/test_simulation_redis.py"
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
     """In a file of `sidecar/`, `old` (there once) becomes `new`. `tests`: pytest's -k, when only some could find it;
-    `suite`: the file of tests/simulation that has them.
+    `suite`: the file under tests/ that has them.
     """
 
     file: str

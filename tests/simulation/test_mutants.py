@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants import Bench
-from tests.mutations import FAST, MUTANTS
+from tests.mutants import MUTANTS, Bench
+from tests.mutations import FAST
 from tests.source import ROOT
 
 MUTANTS_MIN = 60

@@ -218,9 +218,15 @@ class MemoryJobs:
 class MemoryChanges:
     """Real `Changes` and real work over these, in the caller's thread or in theirs."""
 
-    def __init__(self, table: Callable[[], PolicyTable] = lambda: PolicyLog().table, in_flight_max: int = 3) -> None:
-        self.group = MemoryGroup()
-        self.jobs = MemoryJobs()
+    def __init__(
+        self,
+        table: Callable[[], PolicyTable] = lambda: PolicyLog().table,
+        in_flight_max: int = 3,
+        group: MemoryGroup | None = None,
+        jobs: MemoryJobs | None = None,
+    ) -> None:
+        self.group = group or MemoryGroup()
+        self.jobs = jobs or MemoryJobs()
         self.in_flight_max = in_flight_max
         self.table = table
         self.time_s = 0.0

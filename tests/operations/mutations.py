@@ -1,0 +1,46 @@
+"""Mistakes put on purpose into what operators start: the runs of this folder must find each (`tests/mutants.py`)."""
+
+from typing import Final
+
+from tests.mutations import Mutant
+
+CHANGES: Final = "operations/test_changes.py"
+
+MUTANTS: Final[dict[str, Mutant]] = {
+    "a change takes any topic of the name": Mutant(
+        "changes/work.py", "if now[topic] != id}", "if now[topic] == ''}", suite=CHANGES
+    ),
+    "a change passes over partitions that do not answer": Mutant(
+        "changes/work.py", "                if not missing:\n", "                if True:\n", suite=CHANGES
+    ),
+    "a change takes what came after its plan": Mutant(
+        "changes/work.py",
+        "if key.offset >= self._ends.get(LaneId(key.topic, key.partition), -1):",
+        "if False:",
+        suite=CHANGES,
+    ),
+    "a change acts on what somebody has moved": Mutant(
+        "changes/controls.py", " (IF_OFFSET, str(item.offset)),", "", suite=CHANGES
+    ),
+    "a receipt claims what somebody else did": Mutant(
+        "changes/outcome.py", "(by == control or by in sent)", "True", suite=CHANGES
+    ),
+    "what was pending at a crash is not looked at": Mutant(
+        "changes/work.py",
+        "        if self._progress.pending:\n            self._hear()\n",
+        "        if False:\n            self._hear()\n",
+        suite=CHANGES,
+    ),
+    "a batch is not written down before it is sent": Mutant(
+        "changes/work.py",
+        "self._write([], pending=chosen, at=_key(chosen[-1]))",
+        "self._note(pending=chosen, at=_key(chosen[-1]))",
+        suite=CHANGES,
+    ),
+    "a change goes on though it was aborted": Mutant(
+        "changes/work.py",
+        "        except _End:\n            if self._here.aborted(self._plan.id):",
+        "        except _End:\n            if False:",
+        suite=CHANGES,
+    ),
+}

@@ -1,0 +1,24 @@
+"""Whatever operators plan and run, each message is changed by its plan or left alone, and the receipts say which."""
+
+from collections import Counter
+
+import pytest
+
+from tests.operations.changes import Operators
+from tests.operations.seeds import ENOUGH, SEEDS
+
+seen: Counter[str] = Counter()
+KINDS = 20  # of what `Operators.seen` counts
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_message_is_changed_as_planned_or_left_alone(seed: int) -> None:
+    operators = Operators(seed)
+    operators.run()
+    seen.update(operators.seen)
+
+
+def test_the_runs_met_everything_that_they_are_for() -> None:
+    if len(SEEDS) < ENOUGH:
+        pytest.skip("too few runs to judge by")
+    assert len(seen) == KINDS, f"met only {sorted(seen)}"
