@@ -5,6 +5,7 @@ from typing import Final
 from tests.mutations import Mutant
 
 CHANGES: Final = "operations/test_changes.py"
+SCHEDULES: Final = "operations/test_schedules.py"
 
 MUTANTS: Final[dict[str, Mutant]] = {
     "a change takes any topic of the name": Mutant(
@@ -42,5 +43,26 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "        except _End:\n            if self._here.aborted(self._plan.id):",
         "        except _End:\n            if False:",
         suite=CHANGES,
+    ),
+    "a schedule begins by the clock of the machine that was asked": Mutant(
+        "schedules/schedule_book.py", "value, _stamped(written, appended_ms))", "value, written)", suite=SCHEDULES
+    ),
+    "another expression goes on with the count": Mutant(
+        "schedules/schedule_store.py",
+        "if former is not None and former.schedule.times() == schedule.times():",
+        "if former is not None:",
+        suite=SCHEDULES,
+    ),
+    "an instant is written again by a new count": Mutant(
+        "schedules/owing.py",
+        "*(at_ms for at_ms in in_time if at_ms not in progress.ahead)",
+        "*in_time",
+        suite=SCHEDULES,
+    ),
+    "what waits for its partition is missed": Mutant(
+        "schedules/owing.py", "min(now_ms, progress.waiting_ms or now_ms)", "now_ms", suite=SCHEDULES
+    ),
+    "what is apart goes on with what an earlier tenure knew": Mutant(
+        "schedules/firing.py", "            apart.begin_anew()\n", "            pass\n", suite=SCHEDULES
     ),
 }

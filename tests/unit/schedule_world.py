@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from random import Random
 from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError
@@ -230,3 +231,25 @@ class MemorySchedules:
 def schedule(**changes: Any) -> Schedule:
     given = {"name": "tick", "cron": "*/5 * * * * *", "target": "push", **changes}
     return Schedule.model_validate(given)
+
+
+class Delayed:
+    """Threads that get their turn when somebody says so."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[Future[Any], Callable[[], Any]]] = []
+
+    def run(self, work: Callable[[], Result]) -> "Future[Result]":
+        future: Future[Result] = Future()
+        self._waiting.append((future, work))
+        return future
+
+    def work(self, chance: Random) -> None:
+        if self._waiting:
+            future, work = self._waiting.pop(chance.randrange(len(self._waiting)))
+            future.set_result(work())
+
+    def work_all(self) -> None:
+        while self._waiting:
+            future, work = self._waiting.pop(0)
+            future.set_result(work())

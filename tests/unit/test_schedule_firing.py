@@ -21,7 +21,7 @@ from sidecar.schedules import assembly
 from sidecar.schedules.apart import AGAIN_MS
 from sidecar.schedules.errors import SchedulesUnavailable
 from sidecar.schedules.writing import Tenure
-from tests.unit.schedule_world import NOW_MS, MemoryPen, MemorySchedules, MemoryTopic
+from tests.unit.schedule_world import NOW_MS, Delayed, MemoryPen, MemorySchedules, MemoryTopic
 
 Result = TypeVar("Result")
 
@@ -326,28 +326,6 @@ def test_a_producer_is_not_closed_while_somebody_asks_with_it(world: MemorySched
     assert closed.wait(10)
     with pytest.raises(TakenOver):
         tenure.confirm()
-
-
-class Delayed:
-    """Threads that get their turn when somebody says so."""
-
-    def __init__(self) -> None:
-        self._waiting: list[tuple[Future[Any], Callable[[], Any]]] = []
-
-    def run(self, work: Callable[[], Result]) -> "Future[Result]":
-        future: Future[Result] = Future()
-        self._waiting.append((future, work))
-        return future
-
-    def work(self, chance: random.Random) -> None:
-        if self._waiting:
-            future, work = self._waiting.pop(chance.randrange(len(self._waiting)))
-            future.set_result(work())
-
-    def work_all(self) -> None:
-        while self._waiting:
-            future, work = self._waiting.pop(0)
-            future.set_result(work())
 
 
 def test_a_step_of_the_wall_clock_leaves_no_occurrence_out(

@@ -1,0 +1,24 @@
+"""Whatever operators do to schedules, each occurrence that is meant is written, once, and no other."""
+
+from collections import Counter
+
+import pytest
+
+from tests.operations.schedules import Operators
+from tests.operations.seeds import ENOUGH, SEEDS
+
+seen: Counter[str] = Counter()
+KINDS = 9  # of what `Operators.seen` counts
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_occurrence_that_is_meant_is_written_once(seed: int) -> None:
+    operators = Operators(seed)
+    operators.run()
+    seen.update(operators.seen)
+
+
+def test_the_runs_met_everything_that_they_are_for() -> None:
+    if len(SEEDS) < ENOUGH:
+        pytest.skip("too few runs to judge by")
+    assert len(seen) == KINDS, f"met only {sorted(seen)}"
