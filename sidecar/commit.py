@@ -8,6 +8,13 @@ version:
      "ledger_id":"..","ledger_partitions":..,"first_change":..}
 
 L is the committed offset itself. Version 1 had none of the last three.
+
+While a group is renamed, and for ever after at its old name, a commit is a mark instead, of a version that no state
+will ever have, so that every program stops at it:
+
+    {"tickover":1073741824,"old":"..","new":"..","state":".."}
+
+`state` is the text that the mark replaces; "" at the new name.
 """
 
 import json
@@ -21,6 +28,7 @@ METADATA_BYTES_MAX: Final = 4_095  # the broker takes 4,096, but librdkafka send
 
 _MARK: Final = '{"tickover":'
 _VERSION: Final = 2
+_RENAMED_VERSION: Final = 1 << 30
 _INT64_MAX: Final = (1 << 63) - 1
 _encode_json: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
@@ -52,6 +60,36 @@ class CommitState:
     first_change: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class RenameMark:
+    """Group `old` is being renamed to `new`, or was. `state`: what the marked commit said before."""
+
+    old: str
+    new: str
+    state: str = ""
+
+
+class GroupRenamedError(LedgerFormatError):
+    """The group is being renamed, or was: who went on from here would lose or repeat records."""
+
+
+def encode_mark(mark: RenameMark) -> str:
+    """The metadata of a marked commit. Raises ValueError when Kafka would refuse it."""
+    text = _encode_json({"tickover": _RENAMED_VERSION, "old": mark.old, "new": mark.new, "state": mark.state})
+    return _checked(text)
+
+
+def decode_mark(text: str) -> RenameMark | None:
+    """The mark; None for any other commit. Raises LedgerFormatError for a damaged one."""
+    if not text.startswith(f"{_MARK}{_RENAMED_VERSION},"):
+        return None
+    try:
+        fields = json.loads(text)
+        return RenameMark(_text(fields["old"]), _text(fields["new"]), _text(fields["state"]))
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise LedgerFormatError(f"a damaged mark of a renamed group: {text[:80]!r}") from error
+
+
 def encode_metadata(state: CommitState) -> str:
     """The metadata to commit with offset `state.low`. Raises ValueError when Kafka would refuse it."""
     text = _encode_json(
@@ -72,6 +110,10 @@ def encode_metadata(state: CommitState) -> str:
             "first_change": state.first_change,
         }
     )
+    return _checked(text)
+
+
+def _checked(text: str) -> str:
     if len(text) > METADATA_BYTES_MAX:
         raise ValueError(f"commit metadata of {len(text)} bytes, more than {METADATA_BYTES_MAX}")
     return text
@@ -80,11 +122,17 @@ def encode_metadata(state: CommitState) -> str:
 def decode_metadata(offset: int, text: str) -> CommitState | None:
     """The state committed with `offset`; None when the text is empty or not ours: somebody else committed.
 
-    Raises NewerLedgerFormatError for a later version, LedgerFormatError when it is ours but damaged: going on
-    as if nothing had been committed would repeat or lose records.
+    Raises NewerLedgerFormatError for a later version, GroupRenamedError for a mark, LedgerFormatError when it is ours
+    but damaged: going on as if nothing had been committed would repeat or lose records.
     """
     if not text.startswith(_MARK):
         return None
+    if (mark := decode_mark(text)) is not None:
+        command = f"tickover group rename {mark.old} {mark.new}"
+        raise GroupRenamedError(
+            f"group {mark.old} is being renamed to {mark.new}, or was: run `{command}` until it says that it is done, "
+            f"then start processes with TICKOVER_GROUP={mark.new} only"
+        )
     try:
         fields = json.loads(text)
     except (ValueError, RecursionError) as error:
