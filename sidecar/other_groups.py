@@ -11,7 +11,7 @@ from typing import Any, Final
 from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
-from sidecar.commit import decode_metadata
+from sidecar.commit import decode_mark, decode_metadata
 from sidecar.finding import Finding, Severity
 
 ANSWER_S: Final = 10.0
@@ -60,13 +60,14 @@ def _problem(group: str, others: dict[str, list[str]]) -> str:
 def _ways_on(group: str, others: dict[str, list[str]]) -> str:
     other = next(iter(others))
     return (
-        f"if {group} is only another name for {other}, go back to that (TICKOVER_GROUP={other}): else all that it has "
-        f"emitted is emitted once more; if both are meant, say where {group} begins (TICKOVER_START=earliest or latest)"
+        f"if {group} is only another name for {other}, go back to that (TICKOVER_GROUP={other}) or take all of it over "
+        f"(tickover group rename {other} {group}): else all that it has emitted is emitted once more; if both are "
+        f"meant, say where {group} begins (TICKOVER_START=earliest or latest)"
     )
 
 
 def _committed(admin: AdminClient, group: str) -> Iterator[str]:
-    """Topics for which the group has a commit of ours."""
+    """Topics for which the group has a commit of ours, or the mark of a rename in its place."""
     request = [ConsumerGroupTopicPartitions(group)]
     try:
         answer: Any = admin.list_consumer_group_offsets(request, request_timeout=ANSWER_S)[group].result(ANSWER_S + 1)
@@ -75,5 +76,9 @@ def _committed(admin: AdminClient, group: str) -> Iterator[str]:
             return
         raise
     for one in answer.topic_partitions:
-        if one.error is None and one.offset != OFFSET_INVALID and decode_metadata(one.offset, one.metadata or ""):
+        if one.error is None and one.offset != OFFSET_INVALID and _is_ours(one.offset, one.metadata or ""):
             yield one.topic
+
+
+def _is_ours(offset: int, text: str) -> bool:
+    return decode_mark(text) is not None or decode_metadata(offset, text) is not None

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 
-from sidecar.commit import CommitState, encode_metadata
+from sidecar.commit import CommitState, RenameMark, encode_mark, encode_metadata
 from sidecar.finding import Severity
 from sidecar.other_groups import NewGroupError, findings_of, others_with, refuse_if_new
 from sidecar.record import Position
@@ -49,6 +49,15 @@ def test_who_has_the_sources_of_a_new_group_is_named_with_them() -> None:
 def test_a_group_that_has_commits_of_ours_is_not_new() -> None:
     assert others(Groups(old={"orders": OURS}, new={"reminders": OURS}), "orders") == {}
     assert others(Groups(old={"orders": OURS}, new={"reminders": ""}), "orders") == {"old": ["orders"]}
+
+
+def test_a_group_that_is_renamed_or_was_has_its_sources_and_is_not_new() -> None:
+    mark = encode_mark(RenameMark("old", "a.b", OURS))
+    assert others(Groups(old={"orders": mark}, a_b={"reminders": mark}), "orders", "reminders") == {
+        "a.b": ["reminders"],
+        "old": ["orders"],
+    }
+    assert others(Groups(old={"orders": OURS}, new={"orders": mark}), "orders") == {}
 
 
 def test_commits_of_other_programs_do_not_count() -> None:
