@@ -120,6 +120,21 @@ def _stamped(written: _Written, appended_ms: int) -> _Written:
     return written.model_copy(update={"rewound" if written.rewound else "since": appended_ms})
 
 
+def with_times_said(key: bytes, value: bytes | None, appended_ms: int) -> bytes | None:
+    """The value of a record that says itself what the topic said of it: when its count began. So it may be copied into
+    a topic that has another time for it. Other records are as they were.
+    """
+    if value is None or not key.endswith(b"/schedule"):
+        return value
+    try:
+        written = _Written.model_validate_json(value)
+    except ValidationError:
+        return value
+    if _stamped(written, appended_ms) is written:
+        return value
+    return _json({**json.loads(value), "rewound" if written.rewound else "since": appended_ms})
+
+
 def _with_schedule(known: Known, name: str, value: bytes, written: _Written) -> Known:
     try:
         schedule = _Schedule.model_validate_json(value).schedule
