@@ -167,7 +167,7 @@ class LaneKeys:
 
     def __init__(self, group: str, lane: LaneId) -> None:
         # A brace in the group's name would end the hash tag early and scatter the lane over the Cluster.
-        self.tag = f"{{{group.translate(_QUOTED)}:{lane.topic}:{lane.partition}}}"
+        self.tag = f"{{{quoted(group)}:{lane.topic}:{lane.partition}}}"
         self.hw = f"{self.tag}:hw"
         self.struck = f"{self.tag}:x"
         self.fixed = (self.hw, self.level(COARSE), self.level(FINE), self.struck)  # as most scripts have them first
@@ -195,10 +195,15 @@ class LaneKeys:
         return self.index(word % INDEX_SHARDS), _WORD.pack(word)
 
 
+def quoted(group: str) -> str:
+    """The group's name as it is in keys."""
+    return group.translate(_QUOTED)
+
+
 def pattern_of_hw(group: str) -> str:
     """A pattern that the `hw` keys of all lanes of a group match."""
     # A group's name has none of the characters that mean something in a pattern.
-    return f"{{{group.translate(_QUOTED)}:*:hw"
+    return f"{{{quoted(group)}:*:hw"
 
 
 def pattern_of_levels(group: str) -> str:

@@ -15,6 +15,7 @@ from sidecar.cli import (
     configuration,
     dead_letters,
     diagnosis,
+    group,
     held,
     messages,
     overflow,
@@ -80,6 +81,7 @@ app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(redrive.app, name="redrive")
 app.add_typer(schedules.app, name="schedules")
 app.add_typer(overflow.app, name="overflow")
+app.add_typer(group.app, name="group")
 app.add_typer(configuration.app, name="config")
 app.add_typer(access.app, name="acl")
 app.add_typer(pipeline.app, name="pipeline")
