@@ -68,6 +68,7 @@ class Legwork:
         self._here = here
         self._plan: Plan = redrive.plan
         self._progress: Progress = redrive.progress
+        self._written = redrive.progress  # as it stands in the log, if nobody else has written since
         self._may_start = redrive.state.may_start
         self._sorting = Sorting(redrive, here.versions, here.partitions(), here.own, here.loops_max)
         self._waiting: deque[Letter] = deque()
@@ -343,16 +344,23 @@ class Legwork:
         }
 
     def _replace_shipping(self, alone: bool) -> None:
+        """Another producer. It fences off whoever has taken the redrive over meanwhile, so that is looked at before
+        anything is sent: what another one has sent is not in this one's progress. Raises TakenOver.
+        """
         self.shipping.close()
         here = self._here
         transactional_id = f"tickover.{here.group}.redrive.{self._plan.id}"
         self.shipping = Shipping(here.client, transactional_id, here.log.topic, alone)
         self.shipping.init()
+        here.log.catch_up()
+        now = here.log.get(self._plan.id)
+        if now is None or now.progress != self._written:
+            raise TakenOver
 
     def _write(self, parcels: list[Parcel], marks: Sequence[Sendable] = (), **update: Any) -> None:
         """A fact when it returns."""
         always = {"owner": self._here.owner, "updated_ms": self._here.log.now_ms(), "watched": self._returns.positions}
         progress = self._progress.model_copy(update={**always, **update})
         self.shipping.ship(self._plan.id, parcels, progress, marks)
-        self._progress = progress
+        self._progress = self._written = progress
         self._written_s = self._here.monotonic_s()
