@@ -6,6 +6,7 @@ from tests.mutations import Mutant
 
 CHANGES: Final = "operations/test_changes.py"
 SCHEDULES: Final = "operations/test_schedules.py"
+REDRIVES: Final = "operations/test_redrives.py"
 
 MUTANTS: Final[dict[str, Mutant]] = {
     "a change takes any topic of the name": Mutant(
@@ -64,5 +65,38 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "what is apart goes on with what an earlier tenure knew": Mutant(
         "schedules/firing.py", "            apart.begin_anew()\n", "            pass\n", suite=SCHEDULES
+    ),
+    "two redrives of the same letters take no turns": Mutant(
+        "letters/legwork.py",
+        "        if not self._is_planning and not self._has_its_turn():\n",
+        "        if False:\n",
+        suite=REDRIVES,
+    ),
+    "letters go without their marks": Mutant(
+        "letters/legwork.py",
+        "            self._write(parcels, marks, **self._sent_update(parcels, skipped, positions))",
+        "            self._write(parcels, [], **self._sent_update(parcels, skipped, positions))",
+        suite=REDRIVES,
+    ),
+    "what was redriven is redriven again": Mutant(
+        "letters/legwork.py", "if not self._plan.again and self._pen.sent(letter.place):", "if False:", suite=REDRIVES
+    ),
+    "a redrive takes any topic of the name": Mutant(
+        "letters/letter_log.py", "    if now != plan.topic_id:\n", "    if False:\n", suite=REDRIVES
+    ),
+    "letters that retention took are told of nowhere": Mutant(
+        "letters/legwork.py", "max(progress.planned.all - progress.tally.all, 0)", "0", suite=REDRIVES
+    ),
+    "an aborted redrive goes on": Mutant(
+        "letters/legwork.py", "if redrive is None or redrive.aborted_by is None:", "if True:", suite=REDRIVES
+    ),
+    "marks name no topic": Mutant(
+        "letters/legwork.py",
+        "self._plan.topic, self._plan.topic_id)\n        if not",
+        'self._plan.topic, "other")\n        if not',
+        suite=REDRIVES,
+    ),
+    "another producer goes on whoever has taken over": Mutant(
+        "letters/legwork.py", "if now is None or now.progress != self._written:", "if False:", suite=REDRIVES
     ),
 }

@@ -1,0 +1,27 @@
+"""Whatever operators plan over the same dead letters, each is sent once, is marked then, and none is passed over."""
+
+from collections import Counter
+
+import pytest
+
+from sidecar.letters import legwork
+from tests.operations.redrives import Operators
+from tests.operations.seeds import ENOUGH, SEEDS
+
+seen: Counter[str] = Counter()
+KINDS = 13  # of what `Operators.seen` counts
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_letter_is_sent_once_and_marked(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    operators = Operators(seed)
+    for name, stand_in in operators.patches.items():
+        monkeypatch.setattr(legwork, name, stand_in)
+    operators.run()
+    seen.update(operators.seen)
+
+
+def test_the_runs_met_everything_that_they_are_for() -> None:
+    if len(SEEDS) < ENOUGH:
+        pytest.skip("too few runs to judge by")
+    assert len(seen) == KINDS, f"met only {sorted(seen)}"
