@@ -69,6 +69,7 @@ class Sources:
         self.topics: frozenset[str] = frozenset()  # the sources, as last seen
         self.left: dict[str, Left] = {}  # topics that are consumed only until they are empty
         self._elsewhere: frozenset[str] = frozenset()
+        self._asked_of: PolicyTable | None = None  # with these policies it was last asked what is left
         self._subscribed: list[str] | None = None  # None: not looked yet
         self._compacted: dict[str, bool] = {}  # as the brokers last said; False where we may not see it
         self._refused: frozenset[str] = frozenset()  # as the engine was told
@@ -134,17 +135,17 @@ class Sources:
         Returns topics with a policy that aren't consumed here, and of which the group has something: another replica
         may consume them, by its own setting.
         """
-        topics = frozenset(wanted)
-        if topics == self.topics and self._looks % LEFT_LOOKS != 1:
+        topics, table = frozenset(wanted), self._table()
+        if topics == self.topics and table is self._asked_of and self._looks % LEFT_LOOKS != 1:
             return self._elsewhere.intersection(existing)
-        with_policy = source_topics(self._all_sources, policies_of(self._table()), existing)
+        with_policy = source_topics(self._all_sources, policies_of(table), existing)
         found = self._leftovers.beside({*topics, *with_policy, *self._settings.own_topics}, existing)
         if found.keys() != self.left.keys():
             retired = frozenset(found)
             self._machinery.engine.submit(lambda engine: engine.retire(retired)).result(ANSWER_S)
             for words in in_words({topic: one for topic, one in found.items() if topic not in self.left}):
                 log.warning("records without a policy", extra={"about": words})
-        self.topics, self.left = topics, found
+        self.topics, self.left, self._asked_of = topics, found, table
         others = frozenset(with_policy) - topics
         self._elsewhere = frozenset(self._leftovers.of(others)) if others else frozenset()
         return self._elsewhere
