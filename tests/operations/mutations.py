@@ -5,6 +5,7 @@ from typing import Final
 from tests.mutations import Mutant
 
 CHANGES: Final = "operations/test_changes.py"
+POLICIES: Final = "operations/test_policies.py"
 SCHEDULES: Final = "operations/test_schedules.py"
 REDRIVES: Final = "operations/test_redrives.py"
 
@@ -98,5 +99,17 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "another producer goes on whoever has taken over": Mutant(
         "letters/legwork.py", "if now is None or now.progress != self._written:", "if False:", suite=REDRIVES
+    ),
+    "what a deleted policy holds is let go": Mutant(
+        "sources.py", "found = sorted({*wanted, *self.left})", "found = sorted(wanted)", suite=POLICIES
+    ),
+    "a topic that has a policy again is still emptied": Mutant(
+        "sources.py", " and table is self._asked_of and", " and", suite=POLICIES
+    ),
+    "nobody is told what would be left behind": Mutant(
+        "sources.py", "return self._leftovers.of(gone) if gone else {}", "return {}", suite=POLICIES
+    ),
+    "new records are decided by policies that are gone": Mutant(
+        "sources.py", "retired = frozenset(found)", "retired = frozenset()", suite=POLICIES
     ),
 }

@@ -1,0 +1,24 @@
+"""Whatever operators do to policies, each topic of which the group has something is consumed until it is empty."""
+
+from collections import Counter
+
+import pytest
+
+from tests.operations.policies import Operators
+from tests.operations.seeds import ENOUGH, SEEDS
+
+seen: Counter[str] = Counter()
+KINDS = 6  # of what `Operators.seen` counts
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_is_left_behind(seed: int) -> None:
+    operators = Operators(seed)
+    operators.run()
+    seen.update(operators.seen)
+
+
+def test_the_runs_met_everything_that_they_are_for() -> None:
+    if len(SEEDS) < ENOUGH:
+        pytest.skip("too few runs to judge by")
+    assert len(seen) == KINDS, f"met only {sorted(seen)}"
