@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
+from pydantic import BaseModel
 from redis.exceptions import RedisError
 
 from sidecar.config import Settings
@@ -123,7 +124,7 @@ def demo_settings(settings: Settings, group: str, topics: DemoTopics, bootstrap:
             "horizon_ms": settings.horizon_ms if "horizon_ms" in settings.model_fields_set else HORIZON_MS,
             "data_dir": settings.data_dir if "data_dir" in settings.model_fields_set else directory / "data",
             "kafka": settings.kafka.model_copy(update={"bootstrap_servers": bootstrap}),
-            **{name: getattr(settings, name).model_copy(update={"topic": ""}) for name in NAMED_BY_GROUP},
+            **{name: _named_by_group(getattr(settings, name)) for name in NAMED_BY_GROUP},
             "policies": settings.policies.model_copy(
                 update={"file": str(directory / "policies.yaml"), "topic": topics.policies}
             ),
@@ -131,6 +132,12 @@ def demo_settings(settings: Settings, group: str, topics: DemoTopics, bootstrap:
             "api": settings.api.model_copy(update={"port": port}),
         }
     )
+
+
+def _named_by_group(section: BaseModel) -> BaseModel:
+    """With the topics' names by the group, whatever is set."""
+    topics = [name for name in type(section).model_fields if name == "topic" or name.endswith("_topic")]
+    return section.model_copy(update=dict.fromkeys(topics, ""))
 
 
 def create_topics(admin: AdminClient, topics: DemoTopics, replicas: int) -> None:
