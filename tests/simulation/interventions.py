@@ -69,7 +69,16 @@ def set_commits_back(world: World) -> None:
     with all_down(world, rng.choice((SOON_MS, LONG_MS))):
         for lane, (offset, _) in list(committed.items()):
             if not _is_unknown_to_ledger(world, lane):
-                committed[lane] = (0 if to_beginning else rng.randint(0, offset), "")
+                back_to = 0 if to_beginning else rng.randint(0, offset)
+                committed[lane] = (0 if _is_of_former(world, lane) else back_to, "")
+
+
+def _is_of_former(world: World, lane: LaneId) -> bool:
+    """The commit is of a former topic, and the ledger has blocks of the present one: its offset is no way back."""
+    state, topic_id = _state(world, lane), world.broker.topic_id(lane.topic)
+    own = world.broker.logs[LEDGER.name][LEDGER.partition_of(lane)].records
+    blocks = [decode(record.value()) for record in own if record.key() == lane_key(*lane)]
+    return (state is None or state.topic_id != topic_id) and any(block.topic_id == topic_id for block in blocks)
 
 
 def trim_ledger(world: World) -> None:
