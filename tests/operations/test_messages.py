@@ -1,0 +1,35 @@
+"""What is accepted is emitted once however often it is sent, or cancelled, and nobody is told that it is unknown."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from tests.operations.messages import new_operators
+from tests.operations.seeds import ENOUGH, SEEDS
+
+seen: Counter[str] = Counter()
+KINDS = 10  # of what `Operators.seen` counts
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits: what happens meanwhile is the simulation's."""
+    monkeypatch.setattr("api.actions.AGAIN_S", (0.0,))
+    monkeypatch.setattr("api.actions.RECEIPT_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("api.held.AGAIN_S", (0.0,))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_is_accepted_is_emitted_once_or_cancelled(seed: int) -> None:
+    with asyncio.Runner() as runner:
+        operators = new_operators(seed, runner=runner)
+        operators.run()
+    seen.update(operators.seen)
+
+
+def test_the_runs_met_everything_that_they_are_for() -> None:
+    if len(SEEDS) < ENOUGH:
+        pytest.skip("too few runs to judge by")
+    met = {what for what, count in seen.items() if count}
+    assert len(met) == KINDS, f"met only {sorted(met)}"
