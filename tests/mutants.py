@@ -64,7 +64,7 @@ class Bench:
     def try_out(self, name: str, seeds: int) -> Result:
         """Put the mutant in, simulate until a seed fails, and take it out again."""
         mutant = MUTANTS[name]
-        path = self._directory / "sidecar" / mutant.file
+        path = self._directory / mutant.path
         text = path.read_text()
         if text.count(mutant.old) != 1:
             return Result(name, False, 0, 0.0, f"its text is {text.count(mutant.old)} times in {mutant.file}")

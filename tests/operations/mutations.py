@@ -5,6 +5,7 @@ from typing import Final
 from tests.mutations import Mutant
 
 CHANGES: Final = "operations/test_changes.py"
+MESSAGES: Final = "operations/test_messages.py"
 POLICIES: Final = "operations/test_policies.py"
 SCHEDULES: Final = "operations/test_schedules.py"
 REDRIVES: Final = "operations/test_redrives.py"
@@ -111,5 +112,20 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "new records are decided by policies that are gone": Mutant(
         "sources.py", "retired = frozenset(found)", "retired = frozenset()", suite=POLICIES
+    ),
+    "a cancel doesn't look for what isn't read yet": Mutant(
+        "api/actions.py",
+        "find = ports.lookup.find if pause_s is not None else ports.lookup.find_to_end",
+        "find = ports.lookup.find",
+        suite=MESSAGES,
+    ),
+    "a look-up doesn't look for what isn't read yet": Mutant(
+        "api/held.py", "to_end=pause_s is None", "to_end=False", suite=MESSAGES
+    ),
+    "what has left is sent again when its key is lost": Mutant(
+        "api/messages.py", "if message.id is None and (left :=", "if message.id == '' and (left :=", suite=MESSAGES
+    ),
+    "each try has an id of its own": Mutant(
+        "api/messages.py", "message.id or repeatable_id(key, fingerprint)", "message.id or new_id()", suite=MESSAGES
     ),
 }

@@ -28,7 +28,7 @@ def test_a_mistake_is_found(bench: Bench, name: str) -> None:
 @pytest.mark.parametrize("name", MUTANTS)
 def test_each_mistake_can_still_be_made(name: str) -> None:
     mutant = MUTANTS[name]
-    assert (ROOT / "sidecar" / mutant.file).read_text(encoding="utf-8").count(mutant.old) == 1
+    assert (ROOT / mutant.path).read_text(encoding="utf-8").count(mutant.old) == 1
 
 
 def test_there_are_enough() -> None:
