@@ -2,7 +2,7 @@
 
 With `--junit` the results of a test run are recorded first: in docs/reliability/tests.json, for the test files of
 `EXPERIMENTS`. Soak and mutants record themselves with their own `--record`. What was found is written by hand, in
-docs/reliability/found.yaml, and so is the long run of the simulation, in simulation.json.
+docs/reliability/found.yaml, and so are the long runs of the simulations, in simulation.json and operations.json.
 """
 
 import argparse
@@ -150,6 +150,7 @@ def page() -> str:
         "## Promised\n\n" + PROMISES,
         "## Tried\n\n" + _tried(),
         "## Simulation\n\n" + _simulation(),
+        "## Simulation of operations\n\n" + _operations(),
         "## Soak\n\n" + _soak(),
         "## Mutants\n\n" + _mutants(),
         "## Found and mended\n\n" + _found(),
@@ -196,6 +197,33 @@ def _simulation() -> str:
     return "\n".join(lines) + "\n"
 
 
+OPERATIONS: Final = {
+    "policies": "put, changed and deleted, over replicas that restart, have sources of their own, find brokers away",
+    "schedules": "made, changed, paused, deleted and made anew, by replicas whose clocks are wrong; those that write "
+    "die, take over in the middle, and meet silent partitions, refusals and lost answers",
+    "changes": "bulk changes planned and run by processes that die, while others act on the same messages, sources are "
+    "made anew, and partitions don't answer",
+    "redrives": "of the same letters by several plans, by processes that die, are paused and taken over, with letters "
+    "that Kafka refuses, aborts, retention, and a topic that is made anew",
+    "messages": "sent again under their Idempotency-Key, cancelled and looked up, while answers and Redis are lost",
+}
+
+
+def _operations() -> str:
+    record = _load("operations.json")
+    if not record:
+        return "Not recorded yet.\n"
+    head = (
+        "Operators at work, with an oracle that knows what must become of each message, letter and occurrence. Again: "
+        "`make sim-operations`.\n"
+    )
+    lines = [head, "| what | seeds | failed when run first |", "|---|---|---|"]
+    for name, what in OPERATIONS.items():
+        failed = "; ".join(record[name]["failed"]) or "none"
+        lines.append(f"| {name}: {what} | 1 to {record[name]['seeds']:,} | {failed} |")
+    return "\n".join(lines) + "\n"
+
+
 def _soak() -> str:
     record = _load("soak.json")
     if not record:
@@ -222,7 +250,8 @@ def _mutants() -> str:
     found = sum(result["found"] for result in results)
     seeds = Counter("1" if result["seed"] == 1 else "2 to 10" if result["seed"] <= 10 else "more" for result in results)
     head = (
-        f"Mistakes put into the engine on purpose, one at a time: the simulation found {found} of {len(results)} "
+        "Mistakes put on purpose into the engine, the overflow and what operators start, one at a time: the "
+        f"simulations found {found} of {len(results)} "
         f"({seeds['1']} with the first seed, {seeds['2 to 10']} with seeds 2 to 10). Again: `make mutants`.\n"
     )
     lines = [

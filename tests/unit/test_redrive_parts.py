@@ -5,7 +5,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from sidecar.config import MESSAGE_BYTES_MIN
 from sidecar.jobs import job_log
@@ -28,7 +28,7 @@ from sidecar.letters.plan import (
 from sidecar.letters.selection import Selection
 from sidecar.letters.sorting import Sorting
 from sidecar.record import Place
-from tests.unit.letter_world import NOW_MS, dead
+from tests.unit.letter_world import NOW_MS, Record, dead
 from tests.unit.redrive_world import GOVERNOR
 
 INNER = {"tickover.policies": 1, "__consumer_offsets": 50}
@@ -175,28 +175,6 @@ def test_what_somebody_works_on_is_aborting_until_the_one_who_works_has_written_
         assert aborted.state is (State.ABORTING if state.is_active else State.ABORTED)
     assert aborted.state.is_active == state.is_active
     assert not aborted.state.may_start
-
-
-class Record:
-    """A consumed record of the topic of redrives."""
-
-    def __init__(self, offset: int, key: bytes | None, value: bytes | None) -> None:
-        self._offset, self._key, self._value = offset, key, value
-
-    def error(self) -> None:
-        return None
-
-    def offset(self) -> int:
-        return self._offset
-
-    def key(self) -> bytes | None:
-        return self._key
-
-    def value(self) -> bytes | None:
-        return self._value
-
-    def timestamp(self) -> tuple[int, int]:
-        return TIMESTAMP_LOG_APPEND_TIME, 1_800_000_000_000
 
 
 def test_garbage_in_the_topic_of_redrives_is_passed_over() -> None:
