@@ -46,7 +46,7 @@ def bounds(
     client: Mapping[str, str], topic: str, isolation: IsolationLevel = IsolationLevel.READ_COMMITTED
 ) -> tuple[dict[str, int], dict[str, int]]:
     """By partition the first offset, and the end: of what is committed, or of all there is. Raises PipelineError."""
-    admin = AdminClient(dict(client))
+    admin = _admin(client)
     try:
         known = admin.list_topics(topic, timeout=ANSWER_S).topics[topic]
         if known.error is not None:
@@ -62,7 +62,7 @@ def bounds(
 
 def exists(client: Mapping[str, str], topic: str) -> bool:
     """Whether there is a topic of this name. Raises PipelineError when nobody can tell."""
-    admin = AdminClient({**client, "allow.auto.create.topics": "false"})  # to ask must not create it
+    admin = _admin(client)
     try:
         error = admin.list_topics(topic, timeout=ANSWER_S).topics[topic].error
     except KafkaException as failed:
@@ -76,13 +76,18 @@ def topic_id(client: Mapping[str, str], topic: str) -> str:
     """Kafka's id of the topic: another when it was deleted and created again. Empty where the brokers have none (before
     2.8). Raises PipelineError.
     """
-    admin = AdminClient(dict(client))
+    admin = _admin(client)
     try:
         answers = admin.describe_topics(TopicCollection([topic]), request_timeout=ANSWER_S)
         found = str(answers[topic].result(ANSWER_S + 1).topic_id)
     except KafkaException as error:
         raise PipelineError(f"Kafka doesn't answer about topic {topic}: {error.args[0].str()}") from error
     return "" if found == NO_ID else found
+
+
+def _admin(client: Mapping[str, str]) -> AdminClient:
+    """It asks about topics, and to ask must not create them."""
+    return AdminClient({**client, "allow.auto.create.topics": "false"})
 
 
 def _offsets(

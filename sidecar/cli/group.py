@@ -63,7 +63,10 @@ def rename(
 
 def clients_of(new: Settings, redis: object, progress: Callable[[str, int, int], None]) -> Clients:
     """What a rename works with; `progress` is told how far a partition is copied."""
-    kafka = {**new.kafka.client_properties(), "bootstrap.servers": new.kafka.bootstrap_servers}
+    kafka = {
+        **new.kafka.client_properties(), "bootstrap.servers": new.kafka.bootstrap_servers,
+        "allow.auto.create.topics": "false",  # else a broker makes what is only asked about
+    }  # fmt: skip
     transactional_id = f"tickover.{new.group}.rename"
     return Clients(
         GroupCommits(kafka), TopicAdmin(kafka), GroupKeys(redis), lambda: TopicCopier(kafka, transactional_id, progress)
