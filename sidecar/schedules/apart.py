@@ -179,6 +179,7 @@ class _Attempt:
         self._room = order.room
         self._quick = 0
         self._written: list[Job] = []
+        self._elsewhere: dict[str, Names] = {}  # who owes next what goes by another key
         self._slowest_s = 0.0
         self._is_known = True
 
@@ -197,7 +198,7 @@ class _Attempt:
                     return ending
                 if time.monotonic() > deadline_s or self._tenure.is_over:
                     return self._ended()
-        return self._ended()._replace(is_complete=True)
+        return self._ended()._replace(is_complete=True, moved=self._elsewhere)
 
     def _unfinished(self) -> Outcome:
         """Nothing can be written, but the topic says how far they have come: there, that transaction has ended."""
@@ -222,9 +223,14 @@ class _Attempt:
             progress = self._writer.standing(entry, alive[name])
             progress = progress._replace(waiting_ms=progress.waiting_ms or order.since_ms)
             job = job_of(entry, progress, now_ms, here.limits, sources)
-            if job is not None and (job := before(job, closed)[0]) is not None:
-                records += max(len(job.parcels), 1)
-                yield job
+            if job is None:
+                continue
+            mine, place = before(job, closed)
+            if mine is None:
+                self._elsewhere[place] = {**self._elsewhere.get(place, {}), name: entry.version}
+                continue
+            records += max(len(mine.parcels), 1)
+            yield mine
 
     def _room_now(self) -> Room:
         is_probe = self._order.is_probe and not self._written

@@ -60,6 +60,7 @@ def owed(schedule: Schedule, progress: Progress, now_ms: int, limits: Limits, mo
 def after_writing(progress: Progress, owed: Owed, now_ms: int) -> Progress:
     """The progress that goes with it: where more is owed, that waits from now on."""
     known = {*progress.ahead, *owed.due}
-    ahead = tuple(sorted(at_ms for at_ms in known if at_ms > now_ms - REMEMBERED_MS))
+    forgotten_ms = min(now_ms - REMEMBERED_MS, owed.through_ms)  # what lies behind isn't reached yet, however late
+    ahead = tuple(sorted(at_ms for at_ms in known if at_ms > forgotten_ms))
     waiting_ms = 0 if owed.complete else progress.waiting_ms or now_ms
     return Progress(owed.through_ms, "", progress.began, waiting_ms, ahead)
