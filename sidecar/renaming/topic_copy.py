@@ -5,6 +5,7 @@ producer's transactional id is the rename's: whoever begins it again fences off 
 has come, and goes on behind that. So the copy never has a record twice, nor in another order.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from sidecar.jobs.reader import ANSWER_S, READER, LogUnavailable, read
+from sidecar.jobs.reader import ANSWER_S, PASSING, READER, LogUnavailable, read
 from sidecar.jobs.shipment import give_up
 from sidecar.kafka import client_log
 from sidecar.kafka_transactions import transactional_settings
@@ -20,6 +21,10 @@ from sidecar.renaming.errors import RenameError
 from sidecar.renaming.group_commits import kafka_failures
 from sidecar.renaming.rewriting import Places
 
+# Not every broker has heard of a topic that was just made.
+_NOT_HEARD_YET: Final = PASSING | {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
+HEARD_S: Final = 30.0
+AGAIN_S: Final = 0.2
 COPIED_FROM: Final = "tickover-copied-from"  # the offset in the topic that was copied, as decimal text
 TRANSACTION_S: Final = 10.0
 INIT_S: Final = 60.0
@@ -68,8 +73,8 @@ class TopicCopier:
         """Where it begins and ends now."""
         place = TopicPartition(topic, partition)
         with kafka_failures(f"the end of {topic}"):
-            first, end = self._consumer.get_watermark_offsets(place, timeout=ANSWER_S, cached=False)
-            _, written = self._anyone.get_watermark_offsets(place, timeout=ANSWER_S, cached=False)
+            first, end = _watermarks(self._consumer, place)
+            _, written = _watermarks(self._anyone, place)
         return Bounds(first, end, written)
 
     def copy(self, names: tuple[str, str], partition: int, change: Change, places: Places) -> Bounds:
@@ -160,3 +165,15 @@ def portions(messages: Sequence[Message]) -> Iterator[Sequence[Message]]:
         size += length
     if messages:
         yield messages[begin:]
+
+
+def _watermarks(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
+    """The first offset and the end. Raises KafkaException, where that may pass after half a minute."""
+    deadline_s = time.monotonic() + HEARD_S
+    while True:
+        try:
+            return consumer.get_watermark_offsets(place, timeout=ANSWER_S, cached=False)
+        except KafkaException as error:
+            if error.args[0].code() not in _NOT_HEARD_YET or time.monotonic() > deadline_s:
+                raise
+            time.sleep(AGAIN_S)
