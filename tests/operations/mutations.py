@@ -128,9 +128,6 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "each try has an id of its own": Mutant(
         "api/messages.py", "message.id or repeatable_id(key, fingerprint)", "message.id or new_id()", suite=MESSAGES
     ),
-    "what waits for long forgets what was written ahead": Mutant(
-        "schedules/owing.py", "min(now_ms - REMEMBERED_MS, owed.through_ms)", "now_ms - REMEMBERED_MS", suite=SCHEDULES
-    ),
     "what is apart waits behind another one that is apart": Mutant(
         "schedules/apart.py",
         "_replace(is_complete=True, moved=self._elsewhere)",

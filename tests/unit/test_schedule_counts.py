@@ -6,7 +6,7 @@ import pytest
 
 from sidecar.jobs.shipment import Parcel
 from sidecar.schedules.errors import ScheduleRefused
-from sidecar.schedules.owing import REMEMBERED_MS
+from sidecar.schedules.owing import REMEMBERED_MS, Owed, after_writing
 from sidecar.schedules.schedule import Progress
 from sidecar.schedules.schedule_book import progress_record
 from tests.unit.schedule_world import NOW_MS, TOPIC, MemorySchedules, schedule
@@ -166,3 +166,13 @@ def test_a_version_of_an_older_program_goes_on_from_the_progress(world: MemorySc
     assert world.store.put(schedule(value="new"), "reminders", 2, "me").began == 0
     after(world, 5)
     assert seconds(world) == [5, 10, 15, 20]
+
+
+def test_what_was_written_ahead_is_known_until_the_schedule_has_come_to_it() -> None:
+    """It may wait for its partition for longer than a written one is remembered otherwise."""
+    progress = Progress(NOW_MS, began=3, ahead=(NOW_MS + 7_000,))
+    waits = Owed((), 0, dropped=False, through_ms=NOW_MS, complete=False)
+    late_ms = NOW_MS + 7_000 + 2 * REMEMBERED_MS
+    assert after_writing(progress, waits, late_ms).ahead == (NOW_MS + 7_000,)
+    passed = waits._replace(through_ms=NOW_MS + 8_000)
+    assert after_writing(progress, passed, late_ms).ahead == ()
