@@ -8,7 +8,15 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_INVALID,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
 
 from sidecar.ledger import MESSAGE_BYTES_MAX
 from sidecar.ports import NO_ANSWER
@@ -177,3 +185,15 @@ def raising_what_is_meant(serve: Callable[[float], int]) -> Callable[[float], in
 def is_fatal(error: KafkaError) -> bool:
     """Whether the client is of no use any more. It says so in two ways, and not always in both."""
     return error.fatal() or error.code() == KafkaError._FATAL
+
+
+def group_commits(admin: AdminClient, group: str) -> list[TopicPartition]:
+    """All offsets that the group has committed, with their metadata: also for topics that it reads no more. Those that
+    can't be told are left out.
+
+    Raises KafkaException, or TimeoutError, when the brokers don't answer.
+    """
+    request = [ConsumerGroupTopicPartitions(group)]
+    answer = admin.list_consumer_group_offsets(request, request_timeout=ANSWER_TIMEOUT_S)[group]
+    places: list[TopicPartition] = answer.result(ANSWER_TIMEOUT_S + 1).topic_partitions
+    return [one for one in places if one.error is None and one.offset != OFFSET_INVALID]

@@ -15,7 +15,6 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import (
     OFFSET_INVALID,
     Consumer,
-    ConsumerGroupTopicPartitions,
     KafkaError,
     KafkaException,
     TopicCollection,
@@ -24,7 +23,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 
 from sidecar.commit import decode_metadata
-from sidecar.kafka import ANSWER_TIMEOUT_S, consumer_settings
+from sidecar.kafka import ANSWER_TIMEOUT_S, consumer_settings, group_commits
 from sidecar.ledger import CommitsHidden, LedgerUnavailable
 from sidecar.ports import Start
 from sidecar.record import LaneId
@@ -70,14 +69,10 @@ class KafkaStarts:
 
     def has_commits(self) -> bool:
         """See `Starts.has_commits`. Raises LedgerUnavailable when the brokers don't answer."""
-        admin = AdminClient(self._client)
-        request = [ConsumerGroupTopicPartitions(self._group)]
         try:
-            answer = admin.list_consumer_group_offsets(request, request_timeout=ANSWER_TIMEOUT_S)[self._group]
-            commits = answer.result(ANSWER_TIMEOUT_S + 1).topic_partitions
+            return bool(group_commits(AdminClient(self._client), self._group))
         except (KafkaException, TimeoutError) as error:
             raise LedgerUnavailable(f"no answer about the commits of {self._group}: {error}") from error
-        return any(one.error is None and one.offset != OFFSET_INVALID for one in commits)
 
     def _known(self, lanes: Sequence[LaneId]) -> dict[LaneId, Start]:
         if self._consumer is None:

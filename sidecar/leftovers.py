@@ -5,18 +5,17 @@ decision, so such a topic is consumed until it is empty.
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
-from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from sidecar.backlog import Backlog, BacklogUnavailable
 from sidecar.commit import CommitState, decode_metadata
+from sidecar.kafka import group_commits
 from sidecar.record import LaneId
 from sidecar.stats import Left
 from sidecar.topics import topic_ids
-
-ANSWER_S: Final = 10.0
 
 
 class Leftovers:
@@ -40,10 +39,7 @@ class Leftovers:
 
     def _commits(self) -> dict[LaneId, CommitState]:
         """The group's commits with a state of ours."""
-        admin = AdminClient(self._client)
-        request = [ConsumerGroupTopicPartitions(self._group)]
-        answer = admin.list_consumer_group_offsets(request, request_timeout=ANSWER_S)[self._group]
-        return dict(_states(answer.result(ANSWER_S + 1).topic_partitions))
+        return dict(_states(group_commits(AdminClient(self._client), self._group)))
 
     def _left(self, commits: Mapping[LaneId, CommitState]) -> dict[str, Left]:
         if not commits:
@@ -79,7 +75,6 @@ def in_words(left: Mapping[str, Left]) -> list[str]:
 
 def _states(commits: Iterable[TopicPartition]) -> Iterable[tuple[LaneId, CommitState]]:
     for one in commits:
-        if one.error is None and one.offset != OFFSET_INVALID:
-            state = decode_metadata(one.offset, one.metadata or "")
-            if state is not None:
-                yield LaneId(one.topic, one.partition), state
+        state = decode_metadata(one.offset, one.metadata or "")
+        if state is not None:
+            yield LaneId(one.topic, one.partition), state

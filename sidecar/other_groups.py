@@ -6,15 +6,15 @@ of its sources, so after a typo or a change of the name everything that was emit
 
 import re
 from collections.abc import Collection, Iterable, Iterator
-from typing import Any, Final
+from typing import Final
 
-from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from sidecar.commit import decode_mark, decode_metadata
 from sidecar.finding import Finding, Severity
+from sidecar.kafka import group_commits
 
-ANSWER_S: Final = 10.0
 LEDGER: Final = re.compile(r"tickover\.(.+)\.ledger")  # as it is called where no setting says otherwise
 # Who may not see a group can't be asked about it; and one that was never there has nothing.
 UNSEEN: Final = frozenset({KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.GROUP_ID_NOT_FOUND})
@@ -68,15 +68,14 @@ def _ways_on(group: str, others: dict[str, list[str]]) -> str:
 
 def _committed(admin: AdminClient, group: str) -> Iterator[str]:
     """Topics for which the group has a commit of ours, or the mark of a rename in its place."""
-    request = [ConsumerGroupTopicPartitions(group)]
     try:
-        answer: Any = admin.list_consumer_group_offsets(request, request_timeout=ANSWER_S)[group].result(ANSWER_S + 1)
+        commits = group_commits(admin, group)
     except KafkaException as error:
         if error.args[0].code() in UNSEEN:
             return
         raise
-    for one in answer.topic_partitions:
-        if one.error is None and one.offset != OFFSET_INVALID and _is_ours(one.offset, one.metadata or ""):
+    for one in commits:
+        if _is_ours(one.offset, one.metadata or ""):
             yield one.topic
 
 
