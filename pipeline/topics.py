@@ -86,7 +86,7 @@ def topic_id(client: Mapping[str, str], topic: str) -> str:
 
 
 def _admin(client: Mapping[str, str]) -> AdminClient:
-    """It asks about topics, and to ask must not create them."""
+    """A client whose questions about topics create none."""
     return AdminClient({**client, "allow.auto.create.topics": "false"})
 
 

@@ -49,8 +49,8 @@ class Backlog:
         return found
 
     def unread(self, read: Mapping[LaneId, tuple[int, int]]) -> set[LaneId]:
-        """Those of these partitions that have a record between their offsets (one that is to be read, and an end of
-        `ends`), or may get one when a transaction ends.
+        """Partitions with a record between their offsets (the next one to be read, and an end of `ends`), or that may
+        get one when a transaction ends.
         """
         behind = {lane: bounds for lane, bounds in read.items() if bounds[0] < bounds[1]}
         if not behind:

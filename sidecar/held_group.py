@@ -14,7 +14,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from queue import Full
 from types import MappingProxyType
@@ -62,11 +62,7 @@ class Known(NamedTuple):
     @property
     def read(self) -> dict[LaneId, int]:
         """Of each partition that somebody answered for, the offset to be read next."""
-        read: dict[LaneId, int] = {}
-        for answer in self.answers:
-            for lane, offset in zip(answer.lanes, answer.read, strict=True):
-                read[lane] = max(read.get(lane, -1), offset)
-        return read
+        return _read_by(self.answers)
 
 
 class Unread(Protocol):
@@ -274,9 +270,18 @@ class GroupLookUp:
             log.warning("another replica's question can't be answered", extra={"error": type(error).__name__})
 
 
-def _missing(wanted: Mapping[LaneId, int], answers: list[Answer]) -> set[LaneId]:
+def _read_by(answers: Iterable[Answer]) -> dict[LaneId, int]:
+    """Of each partition that somebody answered for, the offset to be read next."""
+    read: dict[LaneId, int] = {}
+    for answer in answers:
+        for lane, offset in zip(answer.lanes, answer.read, strict=True):
+            read[lane] = max(read.get(lane, -1), offset)
+    return read
+
+
+def _missing(wanted: Mapping[LaneId, int], answers: Iterable[Answer]) -> set[LaneId]:
     """Partitions that nobody has read up to the offset that is wanted of them."""
-    read = Known(answers, []).read
+    read = _read_by(answers)
     return {lane for lane, end in wanted.items() if read.get(lane, -1) < end}
 
 

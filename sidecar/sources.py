@@ -68,6 +68,7 @@ class Sources:
         self._all_sources = settings.model_copy(update={"sources": ()})
         self.topics: frozenset[str] = frozenset()  # the sources, as last seen
         self.left: dict[str, Left] = {}  # topics that are consumed only until they are empty
+        # With a policy, not consumed here, and the group has something of them: another replica's, by its own setting.
         self._elsewhere: frozenset[str] = frozenset()
         self._asked_of: PolicyTable | None = None  # with these policies it was last asked what is left
         self._subscribed: list[str] | None = None  # None: not looked yet
@@ -95,11 +96,14 @@ class Sources:
         sizes = {name: len(topic.partitions) or self.partitions.get(name, 0) for name, topic in existing.items()}
         known = [name for name, size in sizes.items() if size]
         wanted = self._consumable(source_topics(self._settings, policies, known))
-        elsewhere = self._keep_left(wanted, known)
+        self._keep_left(wanted, known)
         self._machinery.publisher.warnings = (*self._warnings, *in_words(self.left))
         found = sorted({*wanted, *self.left})
         self._count({topic: sizes[topic] for topic in found})
-        self.group_partitions = {**self.partitions, **{topic: sizes[topic] for topic in elsewhere}}
+        self.group_partitions = {
+            **self.partitions,
+            **{name: sizes[name] for name in self._elsewhere.intersection(known)},
+        }
         if found == self._subscribed:
             return
         log.info("sources", extra={"topics": found})
@@ -129,15 +133,11 @@ class Sources:
         except KafkaException as error:
             raise LookUpUnavailable(error.args[0].str()) from error
 
-    def _keep_left(self, wanted: Sequence[str], existing: Sequence[str]) -> frozenset[str]:
-        """What isn't wanted any more is consumed until the group has nothing of it.
-
-        Returns topics with a policy that aren't consumed here, and of which the group has something: another replica
-        may consume them, by its own setting.
-        """
+    def _keep_left(self, wanted: Sequence[str], existing: Sequence[str]) -> None:
+        """What isn't wanted any more is consumed until the group has nothing of it."""
         topics, table = frozenset(wanted), self._table()
         if topics == self.topics and table is self._asked_of and self._looks % LEFT_LOOKS != 1:
-            return self._elsewhere.intersection(existing)
+            return
         with_policy = source_topics(self._all_sources, policies_of(table), existing)
         found = self._leftovers.beside({*topics, *with_policy, *self._settings.own_topics}, existing)
         if found.keys() != self.left.keys():
@@ -148,7 +148,6 @@ class Sources:
         self.topics, self.left, self._asked_of = topics, found, table
         others = frozenset(with_policy) - topics
         self._elsewhere = frozenset(self._leftovers.of(others)) if others else frozenset()
-        return self._elsewhere
 
     def _count(self, partitions: dict[str, int]) -> None:
         """The gate must know of how many partitions this process has a share."""
