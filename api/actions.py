@@ -9,9 +9,9 @@ said in time: then the control record stands in Kafka and will be obeyed.
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Header, Request
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response
 
@@ -22,6 +22,7 @@ from api.message import Milliseconds
 from api.messages import PositionOut
 from api.openapi import body_of
 from api.ports import Acknowledged, Outgoing, Ports, SenderRefused, SenderUnavailable
+from api.preconditions import message_etag, refuse_other
 from api.problems import Problem, unprocessable
 from api.receipt import Settlement
 from api.receipts import ReceiptsUnavailable, TooManyWaiting
@@ -30,13 +31,17 @@ from policies.decision import CANCEL, FIRE, RESCHEDULE, Facts, Quarantine
 from policies.table import decide
 from sidecar.held_query import LookUpUnavailable
 from sidecar.held_query import Query as HeldQuery
-from sidecar.record import ACTION, DELAY, DELIVER_AT, ID, LaneId, Outcome, Place
+from sidecar.record import ACTION, DELAY, DELIVER_AT, ID, IF_OFFSET, LaneId, Outcome, Place
 
 RECEIPT_TIMEOUT_S: Final = 10.0  # longer than a lookup in a slow Redis takes, shorter than clients give up
 RETRY_LATER: Final = {"Retry-After": "1"}
 _DONE: Final = {CANCEL: "cancelled", RESCHEDULE: "rescheduled", FIRE: "fired"}
 
 router = APIRouter(tags=["messages"])
+
+IfMatch = Annotated[
+    str | None, Header(description="The ETag of the message that is meant: 412 when another has its id")
+]
 
 
 class Reschedule(BaseModel):
@@ -76,44 +81,62 @@ ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
 @router.delete("/v1/messages/{id:path}", responses=ANSWERS)
 async def cancel(
     request: Request, caller: Writer, ports: GivenPorts, trail: GivenTrail, id: str, source: Text = "",
-    partition: Partition = -1,
+    partition: Partition = -1, if_match: IfMatch = None,
 ) -> Response:  # fmt: skip
     """Cancel a held message."""
     refuse_unknown(request, {"source", "partition"})
     trail.note(id=id, source=source or None)
-    return await _act(ports, id, HeldQuery(topic=source, partition=partition), CANCEL, [])
+    return await _act(ports, id, Asked(CANCEL, source, partition, if_match))
 
 
 @router.patch("/v1/messages/{id:path}", responses=ANSWERS, openapi_extra=body_of(Reschedule))
 async def reschedule(
     request: Request, caller: Writer, body: JsonBody, ports: GivenPorts, trail: GivenTrail, id: str, source: Text = "",
-    partition: Partition = -1,
+    partition: Partition = -1, if_match: IfMatch = None,
 ) -> Response:  # fmt: skip
     """Give a held message another due time."""
     refuse_unknown(request, {"source", "partition"})
     trail.note(id=id, source=source or None)
     asked = validated(Reschedule, body)
     when = (DELAY, asked.delay) if asked.delay is not None else (DELIVER_AT, asked.deliver_at)
-    return await _act(ports, id, HeldQuery(topic=source, partition=partition), RESCHEDULE, [(when[0], str(when[1]))])
+    return await _act(ports, id, Asked(RESCHEDULE, source, partition, if_match, (when[0], str(when[1]))))
 
 
 @router.post("/v1/messages/{id:path}/fire", responses=ANSWERS)
 async def fire(
     request: Request, caller: Writer, ports: GivenPorts, trail: GivenTrail, id: str, source: Text = "",
-    partition: Partition = -1,
+    partition: Partition = -1, if_match: IfMatch = None,
 ) -> Response:  # fmt: skip
     """Emit a held message now."""
     refuse_unknown(request, {"source", "partition"})
     trail.note(id=id, source=source or None)
-    return await _act(ports, id, HeldQuery(topic=source, partition=partition), FIRE, [])
+    return await _act(ports, id, Asked(FIRE, source, partition, if_match))
 
 
-async def _act(ports: Ports, id: str, query: HeldQuery, action: str, when: list[tuple[str, str]]) -> Response:
+class Asked(NamedTuple):
+    """What is to be done, to which of the messages with one id."""
+
+    action: str
+    source: str  # empty: any
+    partition: int  # -1: any
+    if_match: str | None
+    when: tuple[str, str] | None = None  # a header: the time that a reschedule gives it
+
+    @property
+    def query(self) -> HeldQuery:
+        """Where the message is looked for."""
+        return HeldQuery(topic=self.source, partition=self.partition)
+
+
+async def _act(ports: Ports, id: str, asked: Asked) -> Response:
+    """Do it to the message that is found, and to no other: the control record names the offset where it is held."""
     if not id or len(id.encode(errors="surrogatepass")) > ID_BYTES_MAX:
         raise unprocessable("invalid-id", f"An id has 1 to {ID_BYTES_MAX} bytes.")
-    held = await _held(ports, id, query)
-    lane, now_ms = LaneId(*place_of_row(held)[:2]), ports.now_ms()
-    headers = [(ID, id.encode()), (ACTION, action.encode()), *((name, text.encode()) for name, text in when)]
+    held = await _held(ports, id, asked.query)
+    place = place_of_row(held)
+    refuse_other(asked.if_match, place)
+    given = [(ID, id), (ACTION, asked.action), (IF_OFFSET, str(place.offset)), *([asked.when] if asked.when else [])]
+    lane, headers, now_ms = LaneId(*place[:2]), [(name, text.encode()) for name, text in given], ports.now_ms()
     decision = decide(Facts(*lane, 0, now_ms, [], dict(headers)), ports.policies.table)
     if isinstance(decision, Quarantine):  # as the engine will see it: nothing is sent for that
         raise unprocessable(decision.reason.replace("_", "-"), decision.detail, reason=decision.reason)
@@ -123,7 +146,9 @@ async def _act(ports: Ports, id: str, query: HeldQuery, action: str, when: list[
         receipt = await ports.receipts.outcome(control, RECEIPT_TIMEOUT_S)
     except (ReceiptsUnavailable, TooManyWaiting):
         receipt = None
-    return _answer(id, action, held, control, receipt)
+    if receipt is not None and receipt.related < 0:
+        raise _missed(receipt, place, ports.receipts.settlement(place), asked.if_match)
+    return _answer(id, asked.action, held, control, receipt)
 
 
 async def _held(ports: Ports, id: str, query: HeldQuery) -> Row:
@@ -176,15 +201,23 @@ def _answer(id: str, action: str, held: Row, control: Place, receipt: Settlement
     }
     if receipt is None:  # its owner is busy, or away: it stands in Kafka and will be obeyed
         return json_response(document, 202)
-    if receipt.related < 0:
-        if receipt.outcome is Outcome.QUARANTINED:
-            raise unprocessable(receipt.reason.replace("_", "-"), "It was refused.", reason=receipt.reason)
-        raise _too_late("leaving", place_of_row(held))
     hit = control._replace(offset=receipt.related) if receipt.place == control else receipt.place
     if hit.offset > control.offset:  # a later one moved it on from the control's place: not what this one has hit
         hit = place_of_row(held)
     due_ms = held["due"] if action == CANCEL else receipt.due_ms
     return json_response({**document, "outcome": _DONE[action], "due": due_ms, "position": hit._asdict()})
+
+
+def _missed(receipt: Settlement, place: Place, left: Settlement | None, if_match: str | None) -> Problem:
+    """Why the control record has hit nothing. `left`: what became of the one that was meant, if known."""
+    if receipt.outcome is Outcome.QUARANTINED:
+        return unprocessable(receipt.reason.replace("_", "-"), "It was refused.", reason=receipt.reason)
+    if left is None:
+        return _too_late("leaving", place)
+    if if_match is not None and left.outcome in (Outcome.MOVED, Outcome.REPLACED):
+        etag = {"ETag": message_etag(place._replace(offset=left.related))}
+        return Problem(412, "precondition-failed", f"The message was {left.outcome.name.lower()} meanwhile.", etag)
+    return _too_late(left.outcome.name.lower(), place)
 
 
 def _too_late(state: str, place: Place) -> Problem:

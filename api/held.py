@@ -16,6 +16,7 @@ from starlette.responses import Response
 from api.dependencies import GivenPorts, Reader, json_response
 from api.pages import PAGE_DEFAULT, Cursor, Limit, decode, encode, unknown_cursor
 from api.ports import Ports
+from api.preconditions import message_etag
 from api.problems import Problem, unprocessable
 from api.receipt import Entry, Settlement
 from api.timeline import Row, final, held_document, place_of_row, settled_document
@@ -137,7 +138,10 @@ async def forecast(
 async def get_message(
     request: Request, caller: Reader, ports: GivenPorts, id: str, source: Text = "", partition: Partition = -1
 ) -> Response:
-    """One message by its id, with all that is known of its way. Of settled ones, those that the ledger said last."""
+    """One message by its id, with all that is known of its way. Of settled ones, those that the ledger said last.
+
+    A held one has an `ETag`: another message with this id has another one, as has this one when it was moved.
+    """
     refuse_unknown(request, {"source", "partition"})
     if not id or len(id.encode(errors="surrogatepass")) > ID_BYTES_MAX:
         raise unprocessable("invalid-id", f"An id has 1 to {ID_BYTES_MAX} bytes.")
@@ -146,7 +150,8 @@ async def get_message(
     for pause_s in (*AGAIN_S, None):
         document, missing = await _look_up(ports, id, query, to_end=pause_s is None)
         if document is not None:
-            return json_response({**document, **missing_document(missing)})
+            etag = {"ETag": message_etag(place_of_row(document))} if document["state"] == "held" else {}
+            return json_response({**document, **missing_document(missing)}, headers=etag)
         if pause_s is not None:
             await asyncio.sleep(pause_s)
     if missing:

@@ -1,9 +1,13 @@
-"""No lost updates (RFC 9110 section 13): an ETag is a version, a write says which it replaces."""
+"""No lost updates (RFC 9110 section 13): an ETag is a version, a write says which it replaces.
+
+A held message has no versions: its ETag is the place where it is held, which no other message ever has.
+"""
 
 import re
 from typing import Final
 
 from api.problems import Problem
+from sidecar.record import Place
 
 _ETAGS: Final = re.compile(r'\s*(?:W/)?"[\x21\x23-\x7e]*"\s*(?:,\s*(?:W/)?"[\x21\x23-\x7e]*"\s*)*')
 _ETAG: Final = re.compile(r'(?:W/)?"[\x21\x23-\x7e]*"')
@@ -31,20 +35,35 @@ def expected_version(if_match: str | None, if_none_match: str | None, current: i
 
 
 def _matched(if_match: str, current: int, thing: str) -> int:
-    if if_match.strip() != "*":
-        if not _ETAGS.fullmatch(if_match):
-            raise mismatch(
-                'If-Match is a list of ETags like "3", with their quotes, or *: this matches nothing.', current
-            )
-        # Strong comparison: a weak tag (W/"3") matches nothing.
-        if etag(current) not in _ETAG.findall(if_match):
-            raise mismatch(f"The {thing} is not, or no longer, at this version.", current)
+    if objection := _objection(if_match, etag(current), thing):
+        raise mismatch(objection, current)
     if not current:
         raise mismatch(f"There is no {thing} of this name.", current)
     return current
+
+
+def _objection(if_match: str, current: str, thing: str) -> str:
+    """Why `if_match` doesn't match the ETag `current`; empty when it does."""
+    if if_match.strip() == "*":
+        return ""
+    if not _ETAGS.fullmatch(if_match):
+        return 'If-Match is a list of ETags like "3", with their quotes, or *: this matches nothing.'
+    # Strong comparison: a weak tag (W/"3") matches nothing.
+    return "" if current in _ETAG.findall(if_match) else f"The {thing} is not, or no longer, the one with this ETag."
 
 
 def mismatch(detail: str, current: int) -> Problem:
     """412, with the ETag of what there is."""
     headers = {"ETag": etag(current)} if current else {}
     return Problem(412, "precondition-failed", detail, headers)
+
+
+def message_etag(place: Place) -> str:
+    """The strong ETag of a message that is held at `place`: `"topic/partition/offset"`."""
+    return f'"{place.topic}/{place.partition}/{place.offset}"'
+
+
+def refuse_other(if_match: str | None, held: Place) -> None:
+    """Raises `Problem` (412) unless `if_match` is left out, or names the message that is held at this place."""
+    if if_match is not None and (objection := _objection(if_match, message_etag(held), "message")):
+        raise Problem(412, "precondition-failed", objection, {"ETag": message_etag(held)})

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from api.ports import Acknowledged, Outgoing, SenderUnavailable
 from api.receipt import LedgerPlace
-from sidecar.record import ACTION, DELAY, ID, LaneId, Outcome
+from sidecar.record import ACTION, DELAY, ID, IF_OFFSET, LaneId, Outcome
 from tests.unit.api_world import NOW_MS, REMINDERS, MemorySender, World
 from tests.unit.test_api_held import row
 from tests.unit.test_receipts import block, settled
@@ -57,6 +57,7 @@ class Engine:
         self.held: dict[int, Held] = {}
         self.emitted: Counter[str] = Counter()
         self.ended: dict[str, Outcome] = {}
+        self.hit: dict[int, int] = {}  # by control record: the offset of what it has cancelled
         self._blocks = 0
 
     @property
@@ -74,9 +75,10 @@ class Engine:
         id = (headers[ID] or b"").decode()
         found = max((one for one in self.held.values() if one.id == id), key=lambda one: one.offset, default=None)
         if headers.get(ACTION) == b"cancel":
-            if found is None:
+            if found is None or headers.get(IF_OFFSET) not in (None, b"%d" % found.offset):
                 self._say({offset: Outcome.APPLIED}, {offset: id}, {})
                 return
+            self.hit[offset] = found.offset
             del self.held[found.offset]
             self.ended[id] = Outcome.CANCELLED
             rows = {found.offset: Outcome.CANCELLED, offset: Outcome.APPLIED}
@@ -126,6 +128,7 @@ class Operators:
         ]
         self.accepted: dict[int, str] = {}  # by key: the id
         self.cancelled: set[str] = set()
+        self.meant: dict[int, int] = {}  # by control record: the offset of what was held when it was asked for
         self.excused: Counter[str] = Counter()  # by id: what may come twice, and why
 
     def run(self) -> None:
@@ -170,10 +173,12 @@ class Operators:
             return
         id = self.rng.choice(sorted(self.accepted.values()))
         before = len(self.sender.sent)
+        held = max((one.offset for one in self.engine.held.values() if one.id == id), default=-1)
         answer = self.world.call("DELETE", f"/v1/messages/{id}")
         self.seen[f"cancel: {answer.status_code}"] += 1
         if len(self.sender.sent) > before:
             self.cancelled.add(id)  # Kafka has it, whatever the answer
+            self.meant[before] = held
         if answer.status_code == 409:
             assert id in self.engine.ended, f"{id} is too late, and has not left"
         elif answer.status_code == 202:
@@ -193,6 +198,10 @@ class Operators:
         self.seen["Redis lost"] += 1
 
     def _judge(self) -> None:
+        for control, offset in self.engine.hit.items():
+            assert offset == self.meant[control], (
+                f"{control} has cancelled {offset}, and {self.meant[control]} was meant"
+            )
         for id in self.accepted.values():
             assert id in self.engine.ended, f"{id} was accepted, and never left"
             most = 1 + self.excused[id]

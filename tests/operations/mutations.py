@@ -122,6 +122,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "a look-up doesn't look for what isn't read yet": Mutant(
         "api/held.py", "to_end=pause_s is None", "to_end=False", suite=MESSAGES
     ),
+    "an action names no offset": Mutant("api/actions.py", " (IF_OFFSET, str(place.offset)),", "", suite=MESSAGES),
     "what has left is sent again when its key is lost": Mutant(
         "api/messages.py", "if message.id is None and (left :=", "if message.id == '' and (left :=", suite=MESSAGES
     ),

@@ -17,6 +17,7 @@ OK, FAILED, USAGE, NOT_FOUND, CONFLICT = range(5)
 CONTROL = 0  # the offset that the fake Kafka gives to what is sent first
 CALLS = [("DELETE", "", None), ("PATCH", "", {"delay": "2h"}), ("POST", "/fire", None)]
 MINE = {"topic": "reminders", "partition": 3, "offset": 8}
+ETAG = '"reminders/3/8"'
 
 
 @pytest.fixture(name="api")
@@ -64,7 +65,7 @@ def test_cancelled_with_its_receipt(api: World) -> None:
         "id": "a", "source": "reminders", "action": "cancel", "outcome": "cancelled", "due": NOW_MS + 8,
         "position": MINE, "control": {**MINE, "offset": CONTROL},
     }  # fmt: skip
-    assert headers_of(api) == {"tickover-id": b"a", "tickover-action": b"cancel"}
+    assert headers_of(api) == {"tickover-id": b"a", "tickover-action": b"cancel", "tickover-if-offset": b"8"}
 
 
 @pytest.mark.parametrize(
@@ -108,6 +109,34 @@ class TestEach:
         hold(api, 8)
         receipt(api, {CONTROL: Outcome.APPLIED}, {})
         problem(api.call(method, f"/v1/messages/a{step}", json=body), 409, "too-late")
+
+    def test_another_with_its_id_took_its_place_meanwhile(self, api: World, method: str, step: str, body: Any) -> None:
+        hold(api, 8)
+        receipt(api, {CONTROL: Outcome.APPLIED}, {CONTROL: -1})
+        rows = settled({8: Outcome.REPLACED})._replace(related={8: 9})
+        api.receipts.add(LedgerPlace(1, 6), block({}, settled=rows))
+        document = problem(api.call(method, f"/v1/messages/a{step}", json=body), 409, "too-late")
+        assert document["state"] == "replaced"
+        assert headers_of(api)["tickover-if-offset"] == b"8"
+        api.sender.sent.clear()
+        named = api.call(method, f"/v1/messages/a{step}", json=body, headers={"If-Match": ETAG})
+        problem(named, 412, "precondition-failed")
+        assert named.headers["ETag"] == '"reminders/3/9"'
+
+    @pytest.mark.parametrize("tag", ['"reminders/3/7"', "reminders/3/8", 'W/"reminders/3/8"', '"*"'])
+    def test_another_than_is_meant(self, api: World, method: str, step: str, body: Any, tag: str) -> None:
+        hold(api, 8)
+        refused = api.call(method, f"/v1/messages/a{step}", json=body, headers={"If-Match": tag})
+        problem(refused, 412, "precondition-failed")
+        assert refused.headers["ETag"] == ETAG
+        assert api.sender.sent == []
+
+    @pytest.mark.parametrize("tag", ["*", ETAG, f'"reminders/3/1", {ETAG}'])
+    def test_the_one_that_is_meant(self, api: World, method: str, step: str, body: Any, tag: str) -> None:
+        hold(api, 8)
+        assert api.call("GET", "/v1/messages/a").headers["ETag"] == ETAG
+        response = api.call(method, f"/v1/messages/a{step}", json=body, headers={"If-Match": tag})
+        assert response.status_code == 202
 
     def test_no_receipt_in_time(self, api: World, method: str, step: str, body: Any) -> None:
         hold(api, 8)
