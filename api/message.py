@@ -27,7 +27,17 @@ from policies.model import Policy
 from policies.request import INT32_MAX
 from policies.table import PolicyTable, decide
 from sidecar.partitioner import source_partition
-from sidecar.record import CONTROL_PREFIX, DELAY, DELIVER_AT, EXPIRES_AT, ID, SPREAD, TARGET, TARGET_PARTITION
+from sidecar.record import (
+    CONTROL_PREFIX,
+    DELAY,
+    DELIVER_AT,
+    EXPIRES_AT,
+    ID,
+    OCCURRENCE_IDS,
+    SPREAD,
+    TARGET,
+    TARGET_PARTITION,
+)
 
 NAME_LENGTH_MAX: Final = 1_024
 ID_LENGTH_MAX: Final = 1_024
@@ -54,6 +64,12 @@ def _printable(text: str) -> str:
     if _CONTROL_CHARACTER.search(text):
         raise ValueError("control characters are not allowed here")
     return text
+
+
+def _free(id: str) -> str:
+    if id.startswith(OCCURRENCE_IDS):
+        raise ValueError(f"ids that begin with {OCCURRENCE_IDS} are those of schedules' occurrences")
+    return id
 
 
 class Binary(BaseModel):
@@ -108,7 +124,10 @@ class NewMessage(BaseModel):
     target_partition: Annotated[StrictInt, Field(ge=0, le=INT32_MAX)] | None = Field(
         default=None, description="Partition of the target; left out: by the key"
     )
-    id: Annotated[str, AfterValidator(_printable), Field(min_length=1, max_length=ID_LENGTH_MAX)] | None = None
+    id: (
+        Annotated[str, AfterValidator(_printable), AfterValidator(_free), Field(min_length=1, max_length=ID_LENGTH_MAX)]
+        | None
+    ) = None
 
     @model_validator(mode="after")
     def _one_time(self) -> "NewMessage":

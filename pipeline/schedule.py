@@ -31,6 +31,7 @@ from sidecar.record import (
     EXPIRES_AT,
     FIRST_FAILURE,
     ID,
+    OCCURRENCE_IDS,
     ORIGIN,
     SPREAD,
     TARGET,
@@ -124,14 +125,17 @@ def messages(rows: DataFrame, source: str, job: str, spread_ms: int) -> DataFram
     spread = F.pmod(F.xxhash64("id"), F.lit(spread_ms + 1)) if spread_ms else F.lit(0)
     due = told.withColumn("due_ms", F.col("asked_ms") + spread)
     repeated = F.count("*").over(Window.partitionBy("id")) > 1
+    rebuilt = PAYLOAD_KNOWN in rows.columns
+    reserved = F.lit(not rebuilt) & F.col("id").startswith(OCCURRENCE_IDS)
     refused = (
         F.when(F.col("target").isNull() | ~F.col("target").rlike(TOPIC_PATTERN), "topic: not a topic name")
         .when(F.col("asked_ms").isNull(), f"due: {NO_TIME}")
         .when(~F.col("due_ms").between(0, TIME_MAX_MS), "due: before 1970 or after 9999")
         .when((F.octet_length("id") > ID_BYTES_MAX) | (F.length("id") == 0), "id: empty or over 1,024 bytes")
+        .when(reserved, f"id: those that begin with {OCCURRENCE_IDS} are of schedules' occurrences")
         .when(repeated, "id: given to several rows")
         .when(F.col("wrong").isNotNull(), F.col("wrong"))
-        .otherwise(_wrong_headers("own", rebuilt=PAYLOAD_KNOWN in rows.columns))
+        .otherwise(_wrong_headers("own", rebuilt))
     )
     asked = {DELIVER_AT: F.col("due_ms").cast("string"), TARGET: F.col("target")}
     asked |= {name: F.col(column) for column, name in MORE.items()}

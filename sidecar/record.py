@@ -12,6 +12,7 @@ Headers = list[tuple[str, bytes | None]]
 NO_HEADERS: Final[Headers] = []  # shared: whoever holds a record never changes its header lists
 
 CONTROL_PREFIX: Final = "tickover-"
+OCCURRENCE_IDS: Final = "schedule:"  # what the ids of schedules' occurrences begin with, and no others
 DELIVER_AT: Final = "tickover-deliver-at"
 DELAY: Final = "tickover-delay"
 TARGET: Final = "tickover-target"

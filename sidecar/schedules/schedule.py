@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool
 
 from policies.fields import TOPIC_LENGTH_MAX, is_topic
 from policies.model import NAME_PATTERN
-from sidecar.record import CONTROL_PREFIX
+from sidecar.record import CONTROL_PREFIX, OCCURRENCE_IDS
 from sidecar.schedules.occurrences import BadCron, check_cron, zone_names
 
 NAME_LENGTH_MAX: Final = 1_024  # of a header
@@ -132,7 +132,7 @@ def headers_of(schedule: Schedule) -> list[tuple[str, bytes | None]]:
 
 def occurrence_id(name: str, at_ms: int) -> str:
     """The id of the message that an occurrence becomes: never the same for two of them."""
-    return f"schedule:{name}:{at_ms}"
+    return f"{OCCURRENCE_IDS}{name}:{at_ms}"
 
 
 class Entry(NamedTuple):

@@ -151,6 +151,7 @@ def test_headers_as_object(api: World) -> None:
         ({"target": "reminders", "source": "reminders"}, "loop"),
         ({"headers": [["tickover-delay", "1s"]]}, "reserved-header"),
         ({"headers": [["tickover-mine", "1s"]]}, "reserved-header"),
+        ({"id": "schedule:nightly:1800000000000"}, "invalid-body"),
         ({"headers": [["", "1s"]]}, "invalid-body"),
         ({"headers": [["a\u0000b", "1s"]]}, "invalid-body"),
         ({"headers": [["a", "1", "2"]]}, "invalid-body"),
