@@ -18,7 +18,10 @@ from api.auth import Caller, Role
 from api.body import Body, json_body
 from api.gate import require
 from api.ports import Ports
-from api.problems import Problem
+from api.problems import Problem, unprocessable
+
+IDEMPOTENCY_KEY: Final = "idempotency-key"
+SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 
 
 async def _ports(request: Request) -> Ports:
@@ -45,6 +48,7 @@ async def _caller(request: Request, ports: Ports, trail: Trail, needed: Role) ->
     trail.caller = await ports.gate.identify(request, now_s)
     ports.gate.limit(trail.caller, request, now_s)
     require(trail.caller, needed)
+    _refuse_unread_key(request)
     return trail.caller
 
 
@@ -99,6 +103,15 @@ JsonBody = Annotated[Body, Depends(json_body)]
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """ASCII JSON."""
     return Response(json.dumps(value, allow_nan=False), status, headers, "application/json")
+
+
+def _refuse_unread_key(request: Request) -> None:
+    """An Idempotency-Key that nobody reads would promise what isn't kept. Raises `Problem` (422)."""
+    route = request.scope.get("route")
+    read = isinstance(route, APIRoute) and any(one.alias == IDEMPOTENCY_KEY for one in route.dependant.header_params)
+    if request.method not in SAFE_METHODS and IDEMPOTENCY_KEY in request.headers and not read:
+        detail = "Only POST /v1/messages honours an Idempotency-Key. Nothing was done; send the request without it."
+        raise unprocessable("idempotency-key-not-supported", detail)
 
 
 class UndeclaredRoute(Exception):

@@ -47,10 +47,10 @@ redis.call('HSET', KEYS[1], 'busy_until', now + ARGV[3], 'holder', ARGV[5])
 return {'fresh', had[4]}
 """
 
-# KEYS: 1 the hash.  ARGV: 1 response
-# The first answer stays, and nothing is written under a key that has expired.
+# KEYS: 1 the hash.  ARGV: 1 holder, 2 response
+# The first answer stays. Nothing is written under a key that has expired, nor by a try whose lease is its successor's.
 FINISH: Final = """
-if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('HSETNX', KEYS[1], 'response', ARGV[1]) end
+if redis.call('HMGET', KEYS[1], 'holder')[1] == ARGV[1] then redis.call('HSETNX', KEYS[1], 'response', ARGV[2]) end
 return 1
 """
 
@@ -98,8 +98,8 @@ class RedisIdempotency:
             case _:
                 return Mismatch()
 
-    async def finish(self, key: str, response: bytes) -> None:
-        await self._run(FINISH, key, response)
+    async def finish(self, key: str, holder: str, response: bytes) -> None:
+        await self._run(FINISH, key, holder, response)
 
     async def release(self, key: str, holder: str) -> None:
         await self._run(RELEASE, key, holder)

@@ -107,7 +107,7 @@ async def _send_once(ports: Ports, message: NewMessage, key: str, fingerprint: b
         case Fresh() as fresh:
             message_id = message.id or repeatable_id(key, fingerprint)
             if message.id is None and (left := _left_before(ports, message_id)) is not None:
-                await _keep(ports, key, left)
+                await _keep(ports, key, fresh, left)
                 return json_response(left, 202, {"Idempotency-Replayed": "true"})
             return await _answer(ports, message, message_id, fresh, key)
 
@@ -124,13 +124,13 @@ def _left_before(ports: Ports, message_id: str) -> dict[str, object] | None:
 async def _answer(ports: Ports, message: NewMessage, message_id: str, fresh: Fresh, key: str) -> Response:
     """Send, and keep the answer. Id and time are the same in every try."""
     accepted = await _send_or_let_go(ports, message, message_id, fresh, key)
-    await _keep(ports, key, accepted)
+    await _keep(ports, key, fresh, accepted)
     return json_response(accepted, 202)
 
 
-async def _keep(ports: Ports, key: str, accepted: dict[str, object]) -> None:
+async def _keep(ports: Ports, key: str, fresh: Fresh, accepted: dict[str, object]) -> None:
     try:
-        await ports.idempotency.finish(key, json.dumps(accepted).encode())
+        await ports.idempotency.finish(key, fresh.holder, json.dumps(accepted).encode())
     except IdempotencyUnavailable:
         # It is in Kafka, and that is what 202 says. A retry would send it again, with the same id and time.
         log.warning("the answer to an idempotent request could not be kept")

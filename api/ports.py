@@ -150,7 +150,8 @@ class Idempotency(Protocol):
 
     async def begin(self, key: str, fingerprint: bytes, now_ms: int) -> Fresh | Answered | Busy | Mismatch: ...
 
-    async def finish(self, key: str, response: bytes) -> None: ...
+    async def finish(self, key: str, holder: str, response: bytes) -> None:
+        """The answer to every later try. Does nothing when the lease is somebody else's by now, or there is one."""
 
     async def release(self, key: str, holder: str) -> None:
         """The try failed and may have reached Kafka: the same body may try again at once, another may not.

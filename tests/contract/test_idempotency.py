@@ -58,11 +58,25 @@ def test_a_late_refusal_neither_ends_the_lease_nor_deletes_the_answer_of_another
     successor = begun(keys)
     asyncio.run(keys.forget(KEY, late.holder))  # refused by a policy that was changed just then
     assert isinstance(begin(keys), Busy)
-    asyncio.run(keys.finish(KEY, b"{}"))
+    asyncio.run(keys.finish(KEY, successor.holder, b"{}"))
     for holder in (late.holder, successor.holder):
         asyncio.run(keys.forget(KEY, holder))
         asyncio.run(keys.release(KEY, holder))
         assert begin(keys) == Answered(b"{}")
+
+
+def test_a_late_answer_is_not_given_for_that_of_the_successor(keys: RedisIdempotency, late: Fresh) -> None:
+    successor = begun(keys)
+    asyncio.run(keys.finish(KEY, late.holder, b"late"))
+    assert isinstance(begin(keys), Busy)
+    asyncio.run(keys.finish(KEY, successor.holder, b"mine"))
+    asyncio.run(keys.finish(KEY, late.holder, b"late"))
+    assert begin(keys) == Answered(b"mine")
+
+
+def test_an_answer_that_comes_late_is_kept_while_nobody_else_tries(keys: RedisIdempotency, late: Fresh) -> None:
+    asyncio.run(keys.finish(KEY, late.holder, b"late"))
+    assert begin(keys) == Answered(b"late")
 
 
 def test_a_refusal_frees_the_key(keys: RedisIdempotency) -> None:

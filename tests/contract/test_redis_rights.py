@@ -143,7 +143,7 @@ async def answer_once(client: Any) -> None:
     sent = await store.begin("key", b"body", NOW_MS)
     assert isinstance(sent, Fresh)
     await store.release("key", sent.holder)
-    await store.finish("key", b"answer")
+    await store.finish("key", sent.holder, b"answer")
     store.stop()
 
 

@@ -294,7 +294,7 @@ class Holders:
         await self._store.forget(key, self._holders.get(key, "nobody"))
 
     async def finish(self, key: str, response: bytes) -> None:
-        await self._store.finish(key, response)
+        await self._store.finish(key, self._holders.get(key, "nobody"), response)
 
 
 def run(*steps: Callable[[], Awaitable[Any]]) -> list[Any]:

@@ -157,9 +157,10 @@ class MemoryIdempotency:
         had["holder"] = str(len(self.kept))
         return Fresh(had["ms"], had["holder"])
 
-    async def finish(self, key: str, response: bytes) -> None:
+    async def finish(self, key: str, holder: str, response: bytes) -> None:
         self._check()
-        self.kept[key]["response"] = response
+        if self.kept[key]["holder"] == holder:
+            self.kept[key]["response"] = response
 
     async def release(self, key: str, holder: str) -> None:
         self._check()

@@ -47,6 +47,17 @@ def test_what_changes_something_needs_more_than_reading() -> None:
             assert access.role > Role.READ, (method, path)
 
 
+def test_an_idempotency_key_is_honoured_or_refused() -> None:
+    acting = [one for one in declared() if one[0] not in ("GET", "HEAD") and one != ("POST", "/v1/messages")]
+    assert ("POST", "/v1/redrives/{id}/canary") in acting
+    with world() as api:
+        for method, path in acting:
+            response = api.call(method, path, json={}, headers={"Idempotency-Key": "k"})
+            problem(response, 422, "idempotency-key-not-supported")
+        assert api.call("GET", "/v1/policies", headers={"Idempotency-Key": "k"}).status_code == 200
+        assert api.sender.sent == []
+
+
 async def nobody() -> PlainTextResponse:
     return PlainTextResponse("let in")
 
