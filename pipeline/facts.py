@@ -9,7 +9,7 @@ from typing import Final
 from policies.decision import REPEATED, Control, Facts
 from sidecar.record import COUNTED, FAILURE, ID, INSTRUCTIONS, ORIGIN, WRITTEN
 
-_READ: Final = INSTRUCTIONS | FAILURE | COUNTED | {ID}
+_READ: Final = INSTRUCTIONS | COUNTED | {ID}
 _WRITTEN: Final = WRITTEN | {ORIGIN}
 
 
@@ -18,7 +18,9 @@ def facts_of(place: tuple[str, int, int], timestamp_ms: int, headers: Iterable[t
     own: list[tuple[str, bytes | None]] = []
     controls: dict[str, Control] = {}
     for name, value in headers:
-        if name in _READ:
+        if name in FAILURE:
+            controls[name] = value  # the last one counts
+        elif name in _READ:
             controls[name] = value if name not in controls else REPEATED
         elif name not in _WRITTEN:
             own.append((name, value))

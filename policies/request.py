@@ -1,5 +1,6 @@
 """What the control headers of one record ask for. Reading them is the only place where they are checked."""
 
+from codecs import getincrementaldecoder
 from collections.abc import Mapping
 from enum import Enum
 from functools import lru_cache
@@ -14,7 +15,6 @@ from sidecar.record import (
     DELAY,
     DELIVER_AT,
     ERROR_CLASS,
-    ERROR_MESSAGE,
     EXPIRES_AT,
     FIRST_FAILURE,
     ID,
@@ -26,7 +26,6 @@ from sidecar.record import (
 INT32_MAX: Final = (1 << 31) - 1
 ID_BYTES_MAX: Final = 1_024
 ERROR_CLASS_BYTES_MAX: Final = 1_024
-UTF8_BYTES_MAX: Final = 4  # of one character
 DURATIONS_CACHED_MAX: Final = 16_384
 DIGITS_MAX: Final = 32
 EPOCH_MS_DIGITS: Final = 13
@@ -42,6 +41,7 @@ class Absent(Enum):
 ABSENT: Final = Absent.ABSENT
 
 _new_tuple: Final = tuple.__new__
+_Decoder: Final = getincrementaldecoder("utf-8")
 
 Found = Control | Absent
 
@@ -103,13 +103,16 @@ def read_failure(controls: Mapping[str, Control], timestamp_ms: int) -> Failure:
             raise Refusal(BAD_HEADER, f"{ATTEMPT}: attempts count from 1")
     if FIRST_FAILURE in controls:
         first_failure_ms = number_of(FIRST_FAILURE, controls[FIRST_FAILURE], TIME_MAX_MS)
-    if ERROR_CLASS in controls:
-        error_class = text_of(ERROR_CLASS, controls[ERROR_CLASS])
-        if len(error_class) > ERROR_CLASS_BYTES_MAX // UTF8_BYTES_MAX:
-            error_class = error_class.encode()[:ERROR_CLASS_BYTES_MAX].decode(errors="ignore")
-    if ERROR_MESSAGE in controls:
-        text_of(ERROR_MESSAGE, controls[ERROR_MESSAGE])
+    if isinstance(raw := controls.get(ERROR_CLASS), bytes):
+        error_class = _readable(raw, ERROR_CLASS_BYTES_MAX)
     return _new_tuple(Failure, (attempt, first_failure_ms, error_class))
+
+
+def _readable(raw: bytes, bytes_max: int) -> str:
+    """The text of what is for people: what isn't UTF-8 is replaced, and a character that the limit cuts is left out."""
+    if len(raw) <= bytes_max:
+        return raw.decode(errors="replace")
+    return _Decoder("replace").decode(raw[:bytes_max])
 
 
 def text_of(header: str, raw: Found) -> str:

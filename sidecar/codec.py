@@ -45,14 +45,14 @@ ERROR_LIMITS_BYTES: Final = {ERROR_CLASS: 1_024, ERROR_MESSAGE: 8_192}
 UNCUT_BYTES: Final = min(ERROR_LIMITS_BYTES.values())
 # What becomes of a reserved header on the way in, by name. A tickover-* name that isn't here is the user's own.
 _CONTROL: Final = 1  # read by policies, gone from what is emitted
-_TRAILED_CONTROL: Final = 2  # read by policies, follows our own headers
-_NAME: Final = 3  # the same, last of all
+_ERROR: Final = 2  # read by policies, follows our own headers; the last one counts: many clients append
+_NAME: Final = 3  # read by policies, comes last of all
 _COUNTED: Final = 4  # read by retry policies, which rewrite it
 _FIRST_MET: Final = 5
 _OWN: Final = 6  # replaced
 _KINDS: Final = {
     **dict.fromkeys(INSTRUCTIONS, _CONTROL),
-    **dict.fromkeys(FAILURE, _TRAILED_CONTROL),
+    **dict.fromkeys(FAILURE, _ERROR),
     ID: _NAME,
     **dict.fromkeys(COUNTED, _COUNTED),
     ORIGIN: _FIRST_MET,
@@ -101,14 +101,17 @@ def split(headers: Headers | None) -> Split:
             controls[name] = value if name not in controls else REPEATED
         elif kind == _FIRST_MET:
             origin = value or origin
+        elif kind == _ERROR:
+            if name in controls:
+                trailer = [header for header in trailer if header[0] != name]
+            controls[name] = value
+            trailer.append((intern(name), value if not value or len(value) <= UNCUT_BYTES else _cut(name, value)))
         elif kind != _OWN:
             controls[name] = value if name not in controls else REPEATED
             if kind == _COUNTED:
                 counted.append((intern(name), value))
-            elif kind == _NAME:
-                ids.append((name, value))
             else:
-                trailer.append((intern(name), value if not value or len(value) <= UNCUT_BYTES else _cut(name, value)))
+                ids.append((name, value))
     trailer += ids
     # A held record keeps its trailer, and most have none: they share one.
     return _new_tuple(Split, (user, controls, trailer or NO_HEADERS, counted, origin, size))

@@ -60,7 +60,7 @@ class Query(NamedTuple):
     def needles(self) -> list[bytes]:
         """Texts that must stand somewhere in a record, and so in whatever contains it."""
         texts = (self.policy, self.target, self.key_prefix, self.error_class)
-        return [text.encode() for text in texts if text]
+        return [text.encode() for text in texts if text and "\ufffd" not in text]  # which stands for any odd bytes
 
     def matches(self, held: Held) -> bool:
         """This record is meant, as far as one can tell without its partition."""

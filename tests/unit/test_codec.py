@@ -28,6 +28,17 @@ def test_a_control_given_twice_or_as_null_is_told_apart() -> None:
     assert dict(parts.controls) == {"tickover-delay": REPEATED, "tickover-target": None}
 
 
+def test_of_error_headers_that_a_client_appended_the_last_counts() -> None:
+    parts = split([
+        ("tickover-error-class", b"First"), ("tickover-error-message", b"1"), ("tickover-id", b"id"),
+        ("tickover-error-class", b"Second"), ("mine", b"x"), ("tickover-error-message", b"2 \xe2\x82"),
+    ])  # fmt: skip
+    assert parts.controls["tickover-error-class"] == b"Second"
+    assert parts.trailer == [
+        ("tickover-error-class", b"Second"), ("tickover-error-message", b"2 \xe2\x82"), ("tickover-id", b"id"),
+    ]  # fmt: skip
+
+
 def test_marks_of_an_earlier_journey_are_replaced() -> None:
     """A retried record that comes back from a quarantine or a dead-letter topic."""
     came: Headers = [
