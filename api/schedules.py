@@ -21,7 +21,7 @@ from api.preconditions import etag, expected_version, mismatch
 from api.problems import Problem, unprocessable
 from sidecar.changes.plan import Time
 from sidecar.schedules.errors import ScheduleConflict, ScheduleRefused, SchedulesUnavailable
-from sidecar.schedules.occurrences import occurrences, zone
+from sidecar.schedules.occurrences import BadCron, check_meant, occurrences, zone
 from sidecar.schedules.schedule import Entry, Schedule, is_about, occurrence_id, schedule_document
 from sidecar.schedules.schedule_book import Known
 
@@ -95,6 +95,10 @@ async def put_schedule(
     trail.note(cron=schedule.cron, time_zone=schedule.time_zone, target=schedule.target, paused=schedule.paused)
     if schedule.name != name:
         raise unprocessable("name-differs", f"The body's name is not {name}.")
+    try:
+        check_meant(schedule.cron)
+    except BadCron as error:
+        raise unprocessable("cron-step-too-large", f"cron: {error}.") from None
     expected = expected_version(if_match, if_none_match, _version(ports, name), "schedule")
     source = await _source(ports, schedule)
     entry = await _written(lambda: ports.schedules.put(schedule, source, expected, caller.name))

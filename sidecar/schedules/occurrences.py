@@ -35,6 +35,18 @@ _MINUTE: Final = timedelta(minutes=1)
 _DAY: Final = timedelta(days=1)
 _YEARS_KEPT_MAX: Final = 4_096  # of all zones: whose changes of the clock are remembered
 _TEXT: Final = re.compile(r"[0-9A-Za-z*/,#\- ]+")
+_FIELDS: Final = (
+    ("second", 0, 59), ("minute", 0, 59), ("hour", 0, 23), ("day-of-month", 1, 31), ("month", 1, 12), ("weekday", 0, 7),
+)  # fmt: skip
+_NICKNAMES: Final = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
 
 
 class BadCron(ValueError):
@@ -58,20 +70,58 @@ def zone(name: str) -> ZoneInfo:
 def check_cron(cron: str) -> None:
     """Raises BadCron with what is wrong, also of what is right and never happens."""
     if len(cron) > CRON_LENGTH_MAX or not _TEXT.fullmatch(cron):
-        raise BadCron(f"a cron expression has at most {CRON_LENGTH_MAX} letters, digits, spaces and * / , - #")
+        what = f"a cron expression has at most {CRON_LENGTH_MAX} letters, digits, spaces and * / , - #"
+        raise BadCron(what + _hint(cron[:CRON_LENGTH_MAX]))
     count = len(cron.split())
     if count not in (5, 6):
         raise BadCron(f"has {count} fields: give 5 (minute hour day month weekday), or 6 with seconds first")
     try:
         found = next(occurrences(cron, "UTC", CHECKED_FROM_MS), None)
     except CronSimError as error:
-        raise BadCron(f"the {_field(error)}; see crontab(5)") from None
+        raise BadCron(f"the {_field(error)}{_hint(cron) or '; see crontab(5)'}") from None
     if found is None:
         raise BadCron("never happens: no day of 50 years fits")
 
 
+def check_meant(cron: str) -> None:
+    """Raises BadCron for what can be read, and can't be meant: `*/90` in minutes is hourly. Call `check_cron` first.
+
+    Schedules are checked so when they are written, and no more when they are read: what was valid once stays valid.
+    """
+    texts = cron.split()
+    for (name, first, last), text in zip(_FIELDS[-len(texts) :], texts, strict=True):
+        for part in text.split(","):
+            span, _, step = part.partition("/")
+            if not step.isdecimal():
+                continue
+            low, _, high = span.partition("-")
+            begin = first if low == "*" else int(low) if low.isdecimal() else first
+            end = int(high) if high.isdecimal() else last
+            if int(step) > end - begin:
+                raise BadCron(
+                    f"the {name} {part} is {begin} alone, as the next one after a step of {step} is beyond {end}: "
+                    f"write {begin}, or a smaller step; what is rarer goes into the next field"
+                )
+
+
+def _hint(cron: str) -> str:
+    """What to write instead of what other crons take."""
+    text = cron.strip().lower()
+    if text in _NICKNAMES:
+        return f": write {_NICKNAMES[text]} for {text}"
+    if text.startswith("@"):
+        return ": nicknames such as @reboot mean nothing here"
+    if "?" in text:
+        return ": write * instead of ?"
+    if "w" in text.replace("wed", ""):
+        return ": W (the nearest weekday) isn't known; write the days, or MON-FRI as the weekday"
+    return ""
+
+
 def _field(error: CronSimError) -> str:
     name = str(error).removeprefix("Bad ")
+    if name == "day-of-week":
+        return "day-of-week cannot be read: 0 to 7, or SUN to SAT; a range ends later than it begins, so FRI-SUN is 5-7"
     if name == "day-of-month":  # the one field that may be well formed and still impossible
         return "day-of-month cannot be read, or is in none of the months: such a day never comes"
     return f"{name} cannot be read"

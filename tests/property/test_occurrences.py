@@ -9,7 +9,7 @@ from cronsim import CronSim
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from sidecar.schedules.occurrences import BadCron, check_cron, latest, occurrences, zone, zone_names
+from sidecar.schedules.occurrences import BadCron, check_cron, check_meant, latest, occurrences, zone, zone_names
 from tests.examples import examples
 
 # Changes by an hour, by half an hour, at midnight, of a whole day, far from UTC, and none.
@@ -195,6 +195,41 @@ def test_a_day_that_was_left_out() -> None:
 def test_what_means_nothing_is_refused_in_words(cron: str, says: str) -> None:
     with pytest.raises(BadCron, match=says):
         check_cron(cron)
+
+
+@pytest.mark.parametrize(
+    ("cron", "says"),
+    [
+        ("@daily", "write 0 0 \\* \\* \\* for @daily"),
+        ("@reboot", "nicknames"),
+        ("0 0 ? * *", "write \\* instead of \\?"),
+        ("0 0 1W * *", "nearest weekday"),
+        ("0 0 * * FRI-MON", "ends later than it begins"),
+    ],
+)
+def test_what_other_crons_take_is_refused_with_what_to_write(cron: str, says: str) -> None:
+    with pytest.raises(BadCron, match=says):
+        check_cron(cron)
+
+
+@pytest.mark.parametrize(
+    "cron",
+    ["*/90 * * * *", "0-59/90 * * * *", "*/1440 * * * *", "*/60 * * * *", "0 */25 * * *", "0 0 */40 * *",
+     "0 0 1-31/50 * *", "5,*/60 * * * *", "*/60 * * * * *", "50/10 * * * *", "0 0 1 */12 *"],
+)  # fmt: skip
+def test_a_step_that_is_never_taken_is_not_meant(cron: str) -> None:
+    check_cron(cron)  # what was stored by an earlier version stays valid
+    with pytest.raises(BadCron, match="alone, as the next one"):
+        check_meant(cron)
+
+
+@pytest.mark.parametrize(
+    "cron",
+    ["*/59 * * * *", "*/5 * * * *", "0 */23 * * *", "0 0 */15 * *", "0 0 * * */2", "10-40/30 * * * *", "0 0 L * *"],
+)
+def test_a_step_that_is_taken_is_meant(cron: str) -> None:
+    check_cron(cron)
+    check_meant(cron)
 
 
 def test_the_rarest_is_not_refused() -> None:

@@ -214,7 +214,7 @@ def test_the_command_line(api: World, tmp_path: Path, monkeypatch: pytest.Monkey
     assert (entry.version, entry.since_ms) == (3, NOW_MS)
     assert tickover("schedules", "rewind", "report", "--to", "2027-01-15T08:00:00Z").exit_code == 1
     assert tickover("schedules", "rewind", "report", "--to", "today").exit_code == 2
-    assert tickover("schedules", "rewind", "none", "--to", "1").exit_code == 3
+    assert tickover("schedules", "rewind", "none", "--to", "2020-01-01T00:00:00Z").exit_code == 3
     assert tickover("schedules", "delete", "other").exit_code == 0
     assert tickover("schedules", "get", "other").exit_code == 3
     path.write_text(yaml.safe_dump_all([{**REPORT, "cron": "0 0 31 2 *"}]))
