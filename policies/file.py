@@ -15,6 +15,8 @@ FILE_BYTES_MAX: Final = 4 * 1024 * 1024
 NODES_MAX: Final = 200_000  # counted with aliases expanded, so that a few lines cannot become gigabytes
 DEPTH_MAX: Final = 40
 ITEMS_MAX: Final = 10_000
+NUMBER_SHOWN_MAX: Final = 20
+_NUMBER: Final = re.compile(r"[-+]?(?:0|[1-9]\d*|\d*\.\d*(?:[eE][-+]?\d+)?|\.(?:inf|nan))", re.ASCII | re.IGNORECASE)
 # What PyYAML lets through of `!!timestamp x`, `!!bool x` and `!!int ""`, of a date that is none and a number too long.
 _QUOTED: Final = re.compile(r"(['\"])((?:\\.|(?!\1).)*)\1", re.DOTALL)
 NOT_PLAIN: Final = (ValueError, AttributeError, LookupError, TypeError)
@@ -87,6 +89,19 @@ def yaml_problem(error: yaml.MarkedYAMLError) -> str:
     return _QUOTED.sub(shown, error.problem or error.context or "not YAML")
 
 
+def odd_number(node: yaml.ScalarNode) -> str:
+    """What is wrong with a number that YAML 1.1 reads as another one than is meant; empty when nothing is.
+
+    `1:30` would be 90, `010` 8, `0x10` 16, `1_000` 1000.
+    """
+    is_number = node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float") and node.style is None
+    if not is_number or _NUMBER.fullmatch(node.value):
+        return ""
+    return (
+        f"{node.value[:NUMBER_SHOWN_MAX]} is no decimal number, and YAML would read another one: quote what is a text"
+    )
+
+
 def _documents(text: str, path: str) -> Iterator[yaml.Node]:
     """The documents that hold something, as nodes, because only nodes know their lines."""
     try:
@@ -107,7 +122,7 @@ def _documents(text: str, path: str) -> Iterator[yaml.Node]:
 
 
 def _check_nodes(document: yaml.Node, path: str) -> None:
-    """Refuse what YAML lets through: keys given twice, and aliases that blow up."""
+    """Refuse what YAML lets through: keys given twice, aliases that blow up, numbers that are read as others."""
     pending = [(document, 1)]
     seen = 0
     while pending:
@@ -126,6 +141,8 @@ def _check_nodes(document: yaml.Node, path: str) -> None:
                     raise PolicyFileError(path, *_place(key), f"the key {key.value} is given twice")
                 keys.add(key.value)
                 pending.append((value, depth + 1))
+        elif isinstance(node, yaml.ScalarNode) and (problem := odd_number(node)):
+            raise PolicyFileError(path, *_place(node), problem)
         elif isinstance(node, yaml.SequenceNode):
             pending.extend((item, depth + 1) for item in node.value)
 

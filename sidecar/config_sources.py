@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, get_args
 import yaml
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from policies.file import NOT_PLAIN, yaml_problem
+from policies.file import NOT_PLAIN, odd_number, yaml_problem
 
 PREFIX: Final = "TICKOVER_"
 # Ours, but no settings: the file's name, what the command line needs to call us, the container's image.
@@ -121,7 +121,13 @@ def _read_document(file: Path) -> object:
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, which takes the last of two equal keys in silence; here the second is an error."""
+    """The safe loader, which takes the last of two equal keys in silence, and 1:30 for 90; here both are errors."""
+
+    def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
+        node = super().compose_scalar_node(anchor)
+        if problem := odd_number(node):
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()

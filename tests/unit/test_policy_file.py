@@ -51,6 +51,12 @@ BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     ("text", "line", "problem"),
     [
         (one("{default: soon}"), 4, "delay.default: not a duration"),
+        (one("{default: 1:30}"), 4, "1:30 is no decimal number"),
+        (one("{default: 010}"), 4, "010 is no decimal number"),
+        (one("{default: 0x10}"), 4, "0x10 is no decimal number"),
+        (one("{default: 1_000}"), 4, "1_000 is no decimal number"),
+        (one("{default: 1.5}"), 4, "delay.default: a fraction needs its unit"),
+        (one("{default: '1:30'}"), 4, "isn't written as on a clock"),
         (one("\n  default: 1m\n  most: 2m"), 6, "delay.most: Extra inputs"),
         (one(more="retry: {attempts: 1, backoff: {kind: fixed, delay: 1s}}"), 1, "exactly one of"),
         (one(more="retry:\n  attempts: 1\n  backoff:\n    kind: exponential\n    initial: x"), 9, "initial"),
