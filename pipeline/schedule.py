@@ -20,7 +20,7 @@ from pyspark.sql import types as T
 from pipeline import delta
 from pipeline.errors import PipelineError
 from pipeline.rebuild import READ
-from policies.duration import TIME_MAX_MS
+from policies.duration import SECONDS_BELOW, TIME_MAX_MS
 from policies.request import INT32_MAX
 from sidecar.record import (
     ATTEMPT,
@@ -40,8 +40,16 @@ from sidecar.record import (
 
 TOPIC_PATTERN: Final = "^[A-Za-z0-9._-]{1,249}$"
 ZONED: Final = r"(Z|[+-]\d\d:?\d\d)$"
+# What Spark doesn't read of the times that are taken elsewhere, and how it is written for it.
+SPELLED_OUT: Final = (
+    (r"(:\d\d),(\d)", "$1.$2"),
+    (r"([Tt ]\d\d:\d\d)([Zz+-])", "$1:00$2"),
+    (r"(:\d\d(?:\.\d+)?[+-]\d\d)$", "$1:00"),
+    (r"(:\d\d(?:\.\d+)?[+-]\d\d)(\d\d)$", "$1:$2"),
+)
 FRACTION: Final = r"^([^.]*)\.(\d+)([^.]*)$"
 NUMBER_MAX: Final = 1e17  # beyond all times; a larger float would become the largest whole number
+IN_SECONDS: Final = "looks like epoch seconds: a time as a number is in milliseconds"
 NO_TIME: Final = "not a time (epoch ms, timestamp, or RFC 3339 with a zone)"
 ID_BYTES_MAX: Final = 1_024
 MARK: Final = ID
@@ -111,6 +119,7 @@ def messages(rows: DataFrame, source: str, job: str, spread_ms: int) -> DataFram
         *(_bytes(rows, name).alias(name) for name in ("key", "value")),
         _headers(rows).alias("own"),
         _time(rows, "due").alias("asked_ms"),
+        _is_in_seconds(rows, "due").alias("in_seconds"),
         _given(rows, "id").cast("string").alias("given"),
         *(_more(rows, name).alias(name) for name in MORE),
         _wrong_more(rows).alias("wrong"),
@@ -130,6 +139,8 @@ def messages(rows: DataFrame, source: str, job: str, spread_ms: int) -> DataFram
     refused = (
         F.when(F.col("target").isNull() | ~F.col("target").rlike(TOPIC_PATTERN), "topic: not a topic name")
         .when(F.col("asked_ms").isNull(), f"due: {NO_TIME}")
+        .when(F.col("in_seconds"), f"due: {IN_SECONDS}")
+        .when(F.col("due_ms").between(1, SECONDS_BELOW - 1), "due: before 1973")  # as a number it looked like seconds
         .when(~F.col("due_ms").between(0, TIME_MAX_MS), "due: before 1970 or after 9999")
         .when((F.octet_length("id") > ID_BYTES_MAX) | (F.length("id") == 0), "id: empty or over 1,024 bytes")
         .when(reserved, f"id: those that begin with {OCCURRENCE_IDS} are of schedules' occurrences")
@@ -196,6 +207,7 @@ def _wrong_more(rows: DataFrame) -> Column:
     why = F.when(~known, "payload: it was not ingested, and a null value would be a deletion")
     lost = {name: _given(rows, name).isNotNull() & _more(rows, name).isNull() for name in MORE}
     why = why.when(lost["expires"], f"expires: {NO_TIME}")
+    why = why.when(_is_in_seconds(rows, "expires"), f"expires: {IN_SECONDS}")
     for name, (least, most) in _NUMBERS.items():
         why = why.when(lost[name], f"{name}: not a whole number from {least} to {most}")
     return why
@@ -242,6 +254,14 @@ def _wrong_headers(own: str, rebuilt: bool) -> Column:
     )
 
 
+def _is_in_seconds(rows: DataFrame, name: str) -> Column:
+    """Whether a number looks like epoch seconds. A text with a date, and a timestamp, are never taken for them."""
+    if name not in rows.columns or isinstance(rows.schema[name].dataType, T.TimestampType):
+        return F.lit(False)
+    number = F.trim(F.col(name).cast("string")).try_cast("decimal(38, 9)")
+    return F.coalesce(number.between(1, SECONDS_BELOW - 1), F.lit(False))
+
+
 def _time(rows: DataFrame, name: str) -> Column:
     """Epoch ms, rounded up: never early. Null: no time."""
     if name not in rows.columns:
@@ -254,6 +274,8 @@ def _time(rows: DataFrame, name: str) -> Column:
     if not isinstance(given, T.StringType):
         return F.ceil(due).try_cast("bigint") if isinstance(given, T.DecimalType) else due.try_cast("bigint")
     text = F.trim(due)
+    for form, full in SPELLED_OUT:
+        text = F.regexp_replace(text, form, full)
     # Spark reads six digits of a fraction.
     digits = F.regexp_extract(text, FRACTION, 2)
     whole_s = F.regexp_replace(text, FRACTION, "$1$3").try_cast("timestamp")

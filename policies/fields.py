@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
-from policies.duration import format_duration, parse_duration
+from policies.duration import format_duration, parse_written_duration
 from policies.rate import format_rate, parse_rate
 
 TOPIC_LENGTH_MAX: Final = 249
@@ -48,7 +48,7 @@ def _percent_of(value: object) -> int:
 
 Duration = Annotated[
     int,
-    BeforeValidator(parse_duration),
+    BeforeValidator(parse_written_duration),
     PlainSerializer(format_duration, return_type=str),
     WithJsonSchema(
         {
@@ -57,7 +57,7 @@ Duration = Annotated[
                     "type": "string",
                     "minLength": 1,
                     "maxLength": 64,
-                    "examples": ["250ms", "90s", "15m", "2h", "PT90S"],
+                    "examples": ["250ms", "90s", "15m", "2h", "1h30m", "PT90S"],
                 },
                 {"type": "number", "minimum": 0, "description": "milliseconds"},
             ]

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, SecretStr
 
-from policies.duration import format_duration, parse_duration
+from policies.duration import format_duration, parse_written_duration
 from policies.fields import is_topic
 
 SIZE_UNITS: Final = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
@@ -87,7 +87,7 @@ def data_dir() -> Path:
 AnyCase: Final = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)  # log levels: `INFO`
 Milliseconds = Annotated[
     int,
-    BeforeValidator(parse_duration, json_schema_input_type=str | int),
+    BeforeValidator(parse_written_duration, json_schema_input_type=str | int),
     PlainSerializer(format_duration, return_type=str, when_used="json"),
 ]
 Bytes = Annotated[int, BeforeValidator(_bytes, json_schema_input_type=str | int)]

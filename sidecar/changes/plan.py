@@ -9,7 +9,7 @@ import hashlib
 import json
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, model_validator
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, model_validator
 
 from policies.decision import CANCEL, FIRE, RESCHEDULE
 from policies.duration import TIME_MAX_MS, parse_time
@@ -29,7 +29,8 @@ Word = Annotated[str, Field(min_length=1, max_length=WORD_LENGTH_MAX)]
 
 
 def _time(given: object) -> object:
-    return parse_time(given) if isinstance(given, str) else given
+    is_number = isinstance(given, int) and not isinstance(given, bool) and given >= 0
+    return parse_time(str(given)) if is_number or isinstance(given, str) else given
 
 
 Time = Annotated[
@@ -41,7 +42,9 @@ class Selection(BaseModel):
     """Held messages that fit everything given, as `GET /v1/messages` takes it; `due_to` is excluded."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    topic: Word | None = Field(default=None, description="The source")
+    topic: Word | None = Field(
+        default=None, description="The source, also given as `source`", validation_alias=AliasChoices("topic", "source")
+    )
     partition: Annotated[StrictInt, Field(ge=0, lt=1 << 31)] | None = None
     policy: Word | None = Field(default=None, description="A name, or name@version")
     target: Word | None = None

@@ -19,8 +19,8 @@ defaults. In the file the dots are nesting: `wheel.records_max` is `wheel: {reco
 name is an error in all three. `tickover config show` prints what is in force, `tickover config schema` the JSON Schema,
 `tickover config schema -o table` this table.
 
-Durations are `250ms`, `90s`, `15m`, `2h`, `3d` or `PT90S`, a bare number is milliseconds; sizes are `256KiB`, `512MiB`,
-a bare number is bytes; lists are separated by commas.
+Durations are `250ms`, `90s`, `15m`, `2h`, `3d`, `1h30m` or `PT90S`, a bare number is milliseconds; sizes are `256KiB`,
+`512MiB`, a bare number is bytes; lists are separated by commas.
 
 """
 

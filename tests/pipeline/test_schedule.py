@@ -24,6 +24,7 @@ ROWS = [
     ("mail", "a", "x", "2030-01-02T03:04:05", None),
     ("mail", "a", "x", "soon", None),
     ("mail", "a", "x", "-5", None),
+    ("mail", "a", "x", "1893456000", None),  # seconds
     ("mail", "a", "x", None, None),
     ("mail", "a", "x", DUE, ""),
     ("mail", "a", "x", DUE, "twice"),
@@ -70,7 +71,7 @@ def test_rows_become_messages_or_say_why_not(spark) -> None:
     hour_ms = 3_600_000
     assert told == [(NOW_MS, None, "two"), (DUE_MS - hour_ms, "ä", None), (DUE_MS, "a", "one"), (DUE_MS, "a", "one")]
     assert len({row.id for row in good}) == SENT
-    assert Counter(row.refused.partition(":")[0] for row in rows if row.refused) == {"topic": 2, "due": 4, "id": 4}
+    assert Counter(row.refused.partition(":")[0] for row in rows if row.refused) == {"topic": 2, "due": 5, "id": 4}
     mine = next(row for row in good if row.id == "mine-1")
     assert [(one["key"], bytes(one["value"])) for one in mine.headers] == [
         ("tickover-deliver-at", str(NOW_MS).encode()),
@@ -112,8 +113,9 @@ def test_input_in_other_forms(spark) -> None:
     [row] = messages(frame, "reminders", "job", 0).collect()
     assert (row.due_ms, bytes(row.value), row.key, row.refused) == (DUE_MS, b"\x00\xff", None, None)
     assert (row.headers[0]["key"], bytes(row.headers[0]["value"])) == ("a", b"b")
-    [row] = messages(frame.selectExpr("topic", "5L AS due", """'{"a": "b"}' AS headers"""), "r", "j", 0).collect()
-    assert (row.due_ms, len(row.headers)) == (5, 4)
+    given = frame.selectExpr("topic", "1893456000000L AS due", """'{"a": "b"}' AS headers""")
+    [row] = messages(given, "r", "j", 0).collect()
+    assert (row.due_ms, len(row.headers)) == (1_893_456_000_000, 4)
     with pytest.raises(PipelineError, match="no column due"):
         messages(frame.select("topic"), "r", "j", 0)
 
@@ -135,6 +137,13 @@ def made(spark, columns: str) -> Any:
         ("'2030-01-02T03:04:05.0000000001Z'", DUE_MS + 1),
         ("'2030-01-02T03:04:05.9990001+00:00'", DUE_MS + 1_000),
         ("'2030-01-02T03:04:05.12Z'", DUE_MS + 120),
+        ("'2030-01-02T03:04:05,12Z'", DUE_MS + 120),
+        ("'2030-01-02T03:04Z'", DUE_MS - 5_000),
+        ("'2030-01-02T04:04:05+0100'", DUE_MS),
+        ("'2030-01-02T04:04:05.5+01'", DUE_MS + 500),
+        ("1893553445L", None),  # seconds
+        ("'1893553445'", None),
+        ("'1971-01-01T00:00:00Z'", None),  # in the record's header it would be taken for seconds
         ("'2030-01-02T03:04:05.120000000Z'", DUE_MS + 120),
         ("1893553445000.9D", DUE_MS + 1),
         ("1893553445000.001BD", DUE_MS + 1),
@@ -163,17 +172,17 @@ def test_a_time_is_rounded_up_never_early(spark, due: str, due_ms: int | None) -
     ],
 )
 def test_a_row_whose_headers_cannot_be_read_is_refused(spark, text: str) -> None:
-    assert made(spark, f"5L AS due, '{text}' AS headers").refused == "headers: not JSON of a map of text"
+    assert made(spark, f"1893456000000L AS due, '{text}' AS headers").refused == "headers: not JSON of a map of text"
 
 
 def test_a_header_that_json_names_twice_is_sent_twice(spark) -> None:
-    row = made(spark, """5L AS due, '{"a": "1", "a": "2"}' AS headers""")
+    row = made(spark, """1893456000000L AS due, '{"a": "1", "a": "2"}' AS headers""")
     assert [(one["key"], bytes(one["value"])) for one in row.headers[:-3]] == [("a", b"1"), ("a", b"2")]
 
 
 @pytest.mark.parametrize("text", ["NULL", "''", "'{}'"])
 def test_headers_may_be_left_out(spark, text: str) -> None:
-    row = made(spark, f"5L AS due, {text} AS headers")
+    row = made(spark, f"1893456000000L AS due, {text} AS headers")
     assert (row.refused, len(row.headers)) == (None, 3)
 
 
@@ -188,7 +197,7 @@ def test_headers_may_be_left_out(spark, text: str) -> None:
 )
 def test_headers_that_would_come_to_something_else_are_refused(spark, headers: str, said: str) -> None:
     """A repeated control header would be quarantined, long after the row was reported as sent."""
-    assert made(spark, f"5L AS due, {headers} AS headers").refused == said
+    assert made(spark, f"1893456000000L AS due, {headers} AS headers").refused == said
 
 
 @pytest.mark.parametrize(
@@ -204,7 +213,7 @@ def test_headers_that_would_come_to_something_else_are_refused(spark, headers: s
     ],
 )
 def test_more_columns_say_what_more_headers_would(spark, columns: str, headers: dict[str, bytes]) -> None:
-    row = made(spark, f"5L AS due, {columns}")
+    row = made(spark, f"1893456000000L AS due, {columns}")
     named = {one["key"].removeprefix("tickover-"): bytes(one["value"]) for one in row.headers}
     assert row.refused is None
     assert {name: named[name] for name in named.keys() - {"deliver-at", "target", "id"}} == headers
@@ -222,7 +231,7 @@ def test_more_columns_say_what_more_headers_would(spark, columns: str, headers: 
     ],
 )
 def test_what_more_columns_cannot_mean_is_refused(spark, columns: str, said: str) -> None:
-    assert made(spark, f"5L AS due, {columns}").refused == said
+    assert made(spark, f"1893456000000L AS due, {columns}").refused == said
 
 
 @pytest.mark.parametrize(
@@ -231,12 +240,12 @@ def test_what_more_columns_cannot_mean_is_refused(spark, columns: str, said: str
         ("DATE '2030-01-02' AS due", "column due is date, not epoch ms, a timestamp"),
         ("TIMESTAMP_NTZ '2030-01-02 03:04:05' AS due", "column due is timestamp_ntz, not epoch ms"),
         ("true AS due", "column due is boolean, not epoch ms"),
-        ("5L AS due, 7L AS key", "column key is bigint, not text or bytes"),
-        ("5L AS due, struct(7) AS value", "column value is struct<col1:int>, not text or bytes"),
-        ("5L AS due, array('a') AS headers", "column headers is array<string>, not a map of text"),
-        ("5L AS due, 5 AS headers", "column headers is int, not a map of text, or JSON of one"),
-        ("5L AS due, true AS attempt", "column attempt is boolean, not a whole number"),
-        ("5L AS due, 1 AS payload_known", "column payload_known is int, not true or false"),
+        ("1893456000000L AS due, 7L AS key", "column key is bigint, not text or bytes"),
+        ("1893456000000L AS due, struct(7) AS value", "column value is struct<col1:int>, not text or bytes"),
+        ("1893456000000L AS due, array('a') AS headers", "column headers is array<string>, not a map of text"),
+        ("1893456000000L AS due, 5 AS headers", "column headers is int, not a map of text, or JSON of one"),
+        ("1893456000000L AS due, true AS attempt", "column attempt is boolean, not a whole number"),
+        ("1893456000000L AS due, 1 AS payload_known", "column payload_known is int, not true or false"),
     ],
 )
 def test_columns_of_types_that_mean_something_else_are_refused(spark, column: str, said: str) -> None:
@@ -252,13 +261,13 @@ def test_running_again_sends_nothing_again(kafka, warehouse) -> None:
 
     topic = kafka.topic("reminders", 3)
     came = run(warehouse, kafka, topic, slice_rows=6)
-    assert came == {"stopped": False, "rows": {"sent": SENT, "refused": 9}}
+    assert came == {"stopped": False, "rows": {"sent": SENT, "refused": 10}}
     assert sum(ids(kafka, topic).values()) == SENT
     report = warehouse.read("gold/schedule/job", REPORT).collect()
     places = {(row.partition, row.offset) for row in report if row.state == "sent"}
     assert places == {(message.partition(), message.offset()) for message in kafka.read_all(topic)}
     more = [*ROWS, ("mail", "new", "row", DUE, None)]
-    assert run(warehouse, kafka, topic, more)["rows"] == {"sent": SENT + 1, "refused": 9}
+    assert run(warehouse, kafka, topic, more)["rows"] == {"sent": SENT + 1, "refused": 10}
     assert set(ids(kafka, topic).values()) == {1}
 
 

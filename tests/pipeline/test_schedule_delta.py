@@ -115,9 +115,11 @@ def test_what_is_no_table_or_none_of_messages_is_said_in_a_line(kafka: Kafka, wa
     assert "doesn't exist" in words(f"{table}-parquet")
     write(spark, table, ("a", "one"))
     assert "is a Delta table, older versions and all: read it by --format delta" in words(table, "parquet")
-    spark.sql("SELECT 'mail' AS target, 5L AS due, 7L AS key").write.format("delta").save(f"{table}-letters")
+    spark.sql("SELECT 'mail' AS target, 1893456000000L AS due, 7L AS key").write.format("delta").save(
+        f"{table}-letters"
+    )
     assert "the input has no column topic" in words(f"{table}-letters")
-    spark.sql("SELECT 'mail' AS topic, 5L AS due, 7L AS key").write.format("delta").save(f"{table}-numbers")
+    spark.sql("SELECT 'mail' AS topic, 1893456000000L AS due, 7L AS key").write.format("delta").save(f"{table}-numbers")
     assert "the input's column key is bigint, not text or bytes" in words(f"{table}-numbers")
     assert kafka.read_all(topic) == []
 

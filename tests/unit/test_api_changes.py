@@ -142,6 +142,8 @@ def test_fired(api: World) -> None:
         ({"action": "explode", "filter": FILTER}, "invalid-body"),
         ({"filter": FILTER}, "invalid-body"),
         ({"action": "cancel", "filter": {"topics": "x"}}, "invalid-body"),
+        ({"action": "cancel", "filter": {"topic": "x", "source": "x"}}, "invalid-body"),
+        ({"action": "cancel", "filter": {"due_from": 1_800_000_000}}, "invalid-body"),
         ({"action": "cancel", "filter": {"key_prefix": ""}}, "invalid-body"),
         ({"action": "cancel", "filter": {"due_from": 5, "due_to": 5}}, "invalid-body"),
         ({"action": "cancel", "filter": {"due_from": "soon"}}, "invalid-body"),
@@ -165,6 +167,13 @@ def test_plans_that_are_refused(api: World, body: dict[str, Any], type: str) -> 
 
 def test_everything_with_confirmation(api: World) -> None:
     assert planned(api, filter={}, confirm_all=True)["planned"]["messages"] == 5
+
+
+def test_a_filter_takes_the_words_of_the_query(api: World) -> None:
+    plans = [api.call("POST", "/v1/changes", json={"action": "cancel", "filter": {name: "reminders"}})
+             for name in ("source", "topic")]  # fmt: skip
+    shown = [plan.json()["filter"] for plan in plans]
+    assert shown[0] == shown[1] == {"topic": "reminders"}
 
 
 def test_a_token_that_is_not_this_plans(api: World) -> None:
@@ -358,8 +367,10 @@ def test_from_plan_to_receipts(tickover: Terminal) -> None:
 
 def test_rescheduling_on_the_command_line(tickover: Terminal) -> None:
     fill(tickover.there)
-    plan = tickover.data("changes", "plan", "reschedule", "--by", "-10s", "--key-prefix", "k", "--due-from", "5")
-    assert (plan["by"], plan["filter"]) == (-10_000, {"key_prefix": "k", "due_from": 5})
+    plan = tickover.data(
+        "changes", "plan", "reschedule", "--by", "-10s", "--key-prefix", "k", "--due-from", "100000000000"
+    )
+    assert (plan["by"], plan["filter"]) == (-10_000, {"key_prefix": "k", "due_from": 100_000_000_000})
     aborted = tickover("changes", "abort", plan["id"], "-o", "yaml")
     assert (aborted.exit_code, "state: aborted" in aborted.stdout) == (OK, True)
 
