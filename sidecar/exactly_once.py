@@ -271,7 +271,8 @@ class ExactlyOnce:
             self._aborted(transaction, ending)
         else:
             assert isinstance(ending, Broken)
-            self._refusals.given_up(transaction.generation)
+            if transaction.stuck:
+                self._refusals.given_up(transaction.generation)
             self._break(ending.reason)
 
     def _break(self, reason: str) -> None:
@@ -298,6 +299,8 @@ class ExactlyOnce:
             self.problem = silence_of(self._ledger)
         if not transaction.doomed:
             log.warning("a transaction was aborted", extra={"cause": cause_of(transaction, ending)})
+        if transaction.stuck:
+            self._refusals.given_up(generation)
         if generation.failures:
             self._refusals.refused(generation)
         elif ending.of_records and ending.cause is not None and ending.cause.name() in OF_RECORDS:

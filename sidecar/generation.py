@@ -176,7 +176,9 @@ class Refusals(Protocol):
         """Take the failed records out of the generation and see to them."""
 
     def given_up(self, generation: Generation) -> None:
-        """Remember the topics that did not acknowledge; the records will be read again."""
+        """Remember the partitions that did not acknowledge in time. What a failed transaction has purged is no such sign:
+        its client drops all that is under way, to healthy targets, too.
+        """
 
     def suspect(self, generation: Generation, cause: Any, careful: bool) -> None:
         """A record or target of this generation is at fault, and the client doesn't say which: take them all out."""

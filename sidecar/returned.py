@@ -53,7 +53,6 @@ class Returned:
 
     def refused(self, generation: Generation) -> None:
         """Take the records that Kafka refused out of a complete generation, and see to each by its error."""
-        self.given_up(generation)
         for failure, found in take_failed(generation):
             name = failure.error.name()
             for lane, parcel in found:

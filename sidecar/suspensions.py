@@ -22,7 +22,7 @@ ANY_PARTITION: Final = -1  # the client chooses: by the key, where there is one
 SUSPENDED_MS: Final = 5_000  # what did not acknowledge is tried again after this time, then after twice it ...
 SUSPENDED_MAX_MS: Final = 60_000
 FOR_EVER: Final = 1 << 62
-TRY_MAX_MS: Final = 30_000  # after it the next one: what was to be tried may be nobody's any more
+TRY_MAX_MS: Final = 30_000  # after it the next one: what became of the last one nobody says any more
 
 
 class Place(NamedTuple):
@@ -38,7 +38,8 @@ class _Topic:
     pause_ms: int = SUSPENDED_MS // 2
     partitions: set[int] = field(default_factory=set)
     tried: int = ANY_PARTITION  # the one of them that is tried just now, as long as `try_until_ms` ...
-    trial: object = None  # ... with this record
+    trial: object = None  # ... with this record ...
+    of_lane: object = None  # ... of this lane
     try_until_ms: int = 0
 
     def rested(self, now_ms: int) -> bool:
@@ -51,7 +52,7 @@ class _Topic:
 
     def no_trial(self) -> None:
         """It is over."""
-        self.tried, self.trial = ANY_PARTITION, None
+        self.tried, self.trial, self.of_lane = ANY_PARTITION, None, None
 
 
 _WELL: Final = _Topic()
@@ -118,12 +119,19 @@ class Suspensions:
         """There is no such topic any more."""
         self._topics.pop(name, None)
 
-    def tries(self, place: Place, parcel: object, now_ms: int) -> bool:
-        """Whether one that doesn't acknowledge is to be tried now, with this record."""
+    def drop(self, lanes: Collection[object]) -> None:
+        """Their records are nobody's any more: what was tried with one of them may be tried with another at once."""
+        for topic in self._topics.values():
+            if topic.of_lane in lanes:
+                topic.no_trial()
+
+    def tries(self, place: Place, lane: object, parcel: object, now_ms: int) -> bool:
+        """Whether one that doesn't acknowledge is to be tried now, with this record of this lane."""
         topic = self._topics[place.topic]
         if not topic.rested(now_ms) or (topic.trial is not None and topic.is_tried(now_ms)):
             return False
-        topic.tried, topic.trial, topic.try_until_ms = place.partition, parcel, now_ms + TRY_MAX_MS
+        topic.tried, topic.trial, topic.of_lane = place.partition, parcel, lane
+        topic.try_until_ms = now_ms + TRY_MAX_MS
         return True
 
     def place_of(self, name: str, parcel: Held | Departure, partitions: int) -> Place:

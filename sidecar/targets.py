@@ -175,7 +175,7 @@ class Targets:
             lane, parcel = self._held_up.first(place)
             if is_early(parcel, self._now_ms):
                 self._let_go_of_early(place, trials)
-            elif self._suspensions.tries(place, parcel, self._now_ms):
+            elif self._suspensions.tries(place, lane, parcel, self._now_ms):
                 queue = self._held_up.pop(place)
                 queue.popleft()
                 self._held_up.put_back(place, queue)  # the others come before it the next time
@@ -193,6 +193,7 @@ class Targets:
         """Forget the records of lanes that were revoked."""
         self._waiting.drop(lanes)
         self._held_up.drop(lanes)
+        self._suspensions.drop(lanes)
 
     def has_waiting(self, topic: str) -> bool:
         """Whether a record waits here for this topic."""

@@ -86,6 +86,7 @@ def test_a_target_that_does_not_acknowledge_is_tried_apart_from_others_until_it_
     bench = Bench()
     generation = bench.generation([held(1, "slow"), held(2)])
     generation.report(SLOW, _Message("slow", b"1"))
+    bench.returned.given_up(generation)
     bench.returned.refused(generation)
     assert bench.returned.one_by_one == {"slow"}
     assert [parcel.offset for _, parcel in bench.returned.again if isinstance(parcel, Held)] == [1]
@@ -103,12 +104,14 @@ def test_what_has_a_key_waits_for_its_partition_and_what_has_none_goes_where_it_
     assert bench.partitions(ask) == [-1, -1, -1, 2, 0]
     generation = bench.generation([held(3)])
     generation.report(SLOW, _Message("mail", b"3", 2))  # it has grown
+    bench.returned.given_up(generation)
     bench.returned.refused(generation)
     well = [None if partition_of(one.key or b"", 3) == 2 else 0 for one in keyed]
     assert bench.partitions(ask) == [*well, 1, None, 0]
     assert bench.targets.count == 2
     generation = bench.generation([held(3)])
     generation.report(SLOW, _Message("mail", b"3", -1))  # nobody knows which: all of them
+    bench.returned.given_up(generation)
     bench.returned.refused(generation)
     assert bench.partitions(ask) == [None] * 5
 
@@ -132,6 +135,7 @@ def test_slow_brokers_get_as_many_one_by_one_as_they_acknowledge_in_time() -> No
             passed += sent
             bench.returned.passed_alone(generation)
             break
+        bench.returned.given_up(generation)
         bench.returned.refused(generation)
         bench.returned.take_back(generation, careful=True)
         bench.returned.passed_alone(bench.generation([]))  # whose records wait for a target that is suspended
@@ -174,6 +178,17 @@ def test_what_only_the_transaction_was_at_fault_for_is_tried_again() -> None:
     generation.report(TransactionError("OUT_OF_ORDER_SEQUENCE_NUMBER"), _Message("mail", b"1"))
     bench.returned.refused(generation)
     assert [parcel for _, parcel in bench.returned.again] == [held(1)]
+
+
+def test_what_a_failed_transaction_has_purged_is_no_silent_target() -> None:
+    """Of a sequence that a new leader doesn't know, say: its client drops all that is under way."""
+    bench = Bench()
+    generation = bench.generation([held(1), held(2, "other")])
+    generation.report(TransactionError("_PURGE_INFLIGHT"), _Message("mail", b"1"))
+    generation.report(TransactionError("_PURGE_QUEUE"), _Message("other", b"2"))
+    bench.returned.refused(generation)
+    assert [parcel for _, parcel in bench.returned.again] == [held(1), held(2, "other")]
+    assert bench.returned.one_by_one == set()
 
 
 def test_records_of_a_lane_that_leaves_are_not_taken_back() -> None:

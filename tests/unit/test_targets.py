@@ -179,6 +179,21 @@ def test_of_a_topic_s_partitions_one_is_tried_at_a_time_and_when_it_is_well_the_
     assert cluster.settle(now_ms + TRY_MAX_MS) == [3], "what became of 2 nobody says any more"
 
 
+def test_a_trial_whose_lane_was_dropped_is_over(cluster: Cluster) -> None:
+    cluster.targets.partitions["mail"] = 2
+    cluster.targets.step(NOW_MS)
+    cluster.targets.suspend("mail", {1})
+    place = Place("mail", 1)
+    assert cluster.targets.holds_up(place, LANE, held(1))
+    assert cluster.settle(NOW_MS + 5_000) == [1]
+    assert cluster.targets.holds_up(place, OTHER, held(2))
+    cluster.targets.drop({OTHER})
+    assert cluster.targets.holds_up(place, OTHER, held(2))
+    assert cluster.settle(NOW_MS + 5_000) == [], "its answer may still come"
+    cluster.targets.drop({LANE})  # the engine starts over from what Kafka has
+    assert cluster.settle(NOW_MS + 5_000) == [2]
+
+
 def test_a_topic_without_an_answer_is_named_and_one_that_is_gone_is_forgotten(cluster: Cluster) -> None:
     cluster.topics["mail"] = NO_ANSWER
     cluster.targets.wait(LANE, held(1))
