@@ -3,12 +3,12 @@
 import re
 from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, model_validator
 from starlette.responses import Response
 
 from api.body import validated
-from api.dependencies import GivenPorts, GivenTrail, JsonBody, Reader, Writer, json_response
+from api.dependencies import GivenPorts, GivenTrail, JsonBody, Reader, Writer, json_response, let_see
 from api.held import missing_document, unavailable
 from api.jobs import accepted, age, told
 from api.openapi import body_of
@@ -23,6 +23,8 @@ from sidecar.held_query import LookUpUnavailable
 
 SHIFT: Final = re.compile(r"([+-]?)(.+)")
 PLACE: Final = re.compile(r"(\d{1,18})/(\d{1,9})", re.ASCII)
+
+KeyPrefix = Annotated[bool, Query(description="Show the filter's key_prefix, masked; needs the role write")]
 
 router = APIRouter(tags=["changes"])
 
@@ -86,7 +88,7 @@ class RunRequest(BaseModel):
 async def plan_change(caller: Writer, body: JsonBody, ports: GivenPorts, trail: GivenTrail) -> Response:
     """Plan a change: pins the messages that are held now, and counts them. Nothing is changed."""
     asked = validated(NewChange, body)
-    trail.note(action=asked.action, filter=asked.filter.model_dump(exclude_none=True))
+    trail.note(action=asked.action, filter=asked.filter.shown())
     rate = ports.change_rate if asked.rate is None else asked.rate
     wanted = Wanted(asked.action, asked.filter, asked.when, rate, asked.confirm_all, caller.name)
     try:
@@ -112,9 +114,17 @@ async def list_changes(
 
 
 @router.get("/v1/changes/{id}")
-async def get_change(caller: Reader, ports: GivenPorts, id: str) -> Response:
+async def get_change(
+    caller: Reader, ports: GivenPorts, trail: GivenTrail, id: str, payload: KeyPrefix = False
+) -> Response:
     """One change: its plan and how far it has come."""
-    return json_response((await told(lambda: ports.changes.get(id))).document())
+    if payload:
+        let_see(caller, trail, payload=True)
+    change = await told(lambda: ports.changes.get(id))
+    document, prefix = change.document(), change.plan.selection.key_prefix
+    if payload and prefix is not None:
+        document["filter"]["key_prefix"] = ports.letters.rules.masking.part("key", prefix.encode())
+    return json_response(document)
 
 
 @router.post("/v1/changes/{id}/run", status_code=202, openapi_extra=body_of(RunRequest))

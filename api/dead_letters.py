@@ -7,10 +7,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 from starlette.responses import Response
 
-from api.audit import Trail
-from api.auth import Caller, Role
-from api.dependencies import GivenPorts, GivenTrail, Reader, json_response
-from api.gate import require
+from api.dependencies import GivenPorts, GivenTrail, Reader, json_response, let_see
 from api.message import Topic
 from api.pages import PAGE_DEFAULT, Cursor, Limit, decode, encode, unknown_cursor
 from api.ports import Ports
@@ -55,7 +52,8 @@ async def list_dead_letters(
 ) -> Response:
     """Dead letters in order of topic, partition and offset; `remaining` is how many records are still to be read."""
     if query.payload:
-        _show_payloads(caller, trail, topics=query.topic, selection=query.selection().model_dump(exclude_none=True))
+        selection = query.selection().model_dump(exclude_none=True)
+        let_see(caller, trail, payload=True, topics=query.topic, selection=selection)
     page = await answered(ports.letters.page(query.topic, query.look(), query.limit, _start(query.cursor)))
     masking = ports.letters.rules.masking if query.payload else None
     trail.note(count=len(page.letters))
@@ -85,7 +83,7 @@ async def get_dead_letter(
 ) -> Response:
     """One dead letter by its place."""
     if payload:
-        _show_payloads(caller, trail)
+        let_see(caller, trail, payload=True)
     shown = await answered(ports.letters.one(Place(topic, partition, offset)))
     if shown is None:
         raise Problem(404, "dead-letter-not-found", "There is no record at this place, or none any more.")
@@ -104,13 +102,6 @@ def _fate(shown: Shown) -> dict[str, Any] | None:
 
 def _sent(sent: Sent | None) -> dict[str, Any] | None:
     return None if sent is None else {"plan": sent.plan, "from": sent.first_ms, "to": sent.last_ms}
-
-
-def _show_payloads(caller: Caller, trail: Trail, **facts: object) -> None:
-    """Payloads are people's data: a role more, and a record of who saw them."""
-    trail.show(payload=True, **facts)
-    trail.needed = Role.WRITE
-    require(caller, Role.WRITE)
 
 
 def _document(ports: Ports, letter: Letter, masking: Masking | None) -> dict[str, Any]:

@@ -100,6 +100,13 @@ Prober = Depends(_prober)  # everybody, always
 JsonBody = Annotated[Body, Depends(json_body)]
 
 
+def let_see(caller: Caller, trail: Trail, **facts: object) -> None:
+    """Keys and payloads are people's data: a role more, and a record of who saw them. Raises `Problem` (403)."""
+    trail.show(**facts)
+    trail.needed = Role.WRITE
+    require(caller, Role.WRITE)
+
+
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """ASCII JSON."""
     return Response(json.dumps(value, allow_nan=False), status, headers, "application/json")

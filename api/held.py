@@ -13,7 +13,7 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from api.dependencies import GivenPorts, Reader, json_response
+from api.dependencies import GivenPorts, GivenTrail, Reader, json_response, let_see
 from api.pages import PAGE_DEFAULT, Cursor, Limit, decode, encode, unknown_cursor
 from api.ports import Ports
 from api.preconditions import message_etag
@@ -22,6 +22,7 @@ from api.receipt import Entry, Settlement
 from api.timeline import Row, final, held_document, place_of_row, settled_document
 from policies.duration import parse_time
 from policies.errors import FormatError
+from sidecar.changes.plan import HIDDEN
 from sidecar.held_query import START, TIME_MAX_MS, Key, LookUpUnavailable
 from sidecar.held_query import Query as HeldQuery
 from sidecar.record import LaneId
@@ -36,6 +37,7 @@ AGAIN_S: Final = (0.1, 0.3)
 router = APIRouter(tags=["messages"])
 
 Text = Annotated[str, Query(max_length=TEXT_LENGTH_MAX)]
+KeyPrefix = Annotated[str, Query(max_length=TEXT_LENGTH_MAX, description="Needs the role write, and is recorded")]
 Partition = Annotated[int, Query(ge=-1, le=(1 << 31) - 1, description="-1: all")]
 
 
@@ -53,12 +55,13 @@ async def list_messages(
     request: Request,
     caller: Reader,
     ports: GivenPorts,
+    trail: GivenTrail,
     source: Text = "",
     topic: Text = "",
     partition: Partition = -1,
     policy: Text = "",
     target: Text = "",
-    key_prefix: Text = "",
+    key_prefix: KeyPrefix = "",
     error_class: Text = "",
     due_from: Text = "",
     due_to: Text = "",
@@ -99,10 +102,13 @@ async def list_messages(
     if query.due_to_ms <= query.due_from_ms:
         raise unprocessable("invalid-range", "due_to must be later than due_from.")
     after = START if cursor is None else _key_of_cursor(cursor)
+    if key_prefix:  # who may ask for prefixes spells keys out, letter by letter
+        let_see(caller, trail, filter={**query.conditions(), "key_prefix": HIDDEN})
     try:
         rows, following, missing = await ports.lookup.page(query, after, limit)
     except LookUpUnavailable as error:
         raise unavailable(error) from None
+    trail.note(count=len(rows))
     following_cursor = None if following is None else encode(json.dumps(following))
     return json_response({"items": rows, "next": following_cursor, **missing_document(missing)})
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from api.body import validated
-from api.dependencies import Admin, GivenPorts, GivenTrail, JsonBody, Reader, json_response
+from api.dependencies import Admin, GivenPorts, GivenTrail, JsonBody, Reader, json_response, let_see
 from api.message import NewMessage, draft, source_of
 from api.openapi import body_of
 from api.pages import PAGE_DEFAULT, Cursor, Limit, page
@@ -20,17 +20,29 @@ from api.ports import Acknowledged, Ports, SenderUnavailable
 from api.preconditions import etag, expected_version, mismatch
 from api.problems import Problem, unprocessable
 from sidecar.changes.plan import Time
+from sidecar.letters.masking import Masking
 from sidecar.schedules.errors import ScheduleConflict, ScheduleRefused, SchedulesUnavailable
 from sidecar.schedules.occurrences import BadCron, check_meant, occurrences, zone
-from sidecar.schedules.schedule import Entry, Schedule, is_about, occurrence_id, schedule_document
+from sidecar.schedules.schedule import (
+    Base64,
+    Content,
+    Entry,
+    Schedule,
+    bytes_of,
+    is_about,
+    occurrence_id,
+    schedule_document,
+)
 from sidecar.schedules.schedule_book import Known
 
 NEXT_DEFAULT: Final = 5
 NEXT_MAX: Final = 100
+PAYLOAD: Final = ("key", "value", "headers")
 
 router = APIRouter(tags=["schedules"])
 
 Answer = TypeVar("Answer")
+WithPayload = Annotated[bool, Query(description="Show key, value and headers, masked; needs the role write")]
 Count = Annotated[int, Query(ge=1, le=NEXT_MAX, description="How many")]
 
 
@@ -43,20 +55,36 @@ class Rewind(BaseModel):
 
 @router.get("/v1/schedules")
 async def list_schedules(
-    caller: Reader, ports: GivenPorts, limit: Limit = PAGE_DEFAULT, cursor: Cursor = None
+    caller: Reader,
+    ports: GivenPorts,
+    trail: GivenTrail,
+    limit: Limit = PAGE_DEFAULT,
+    cursor: Cursor = None,
+    payload: WithPayload = False,
 ) -> Response:
     """All schedules by name; each with its version, how far it has come, its next occurrence, and what is wrong."""
+    if payload:
+        let_see(caller, trail, payload=True)
     alive = ports.schedules.alive()
     names, following = page(sorted(alive), str, limit, cursor)
     now_ms = ports.now_ms()
-    items = [_told(alive[name], now_ms) for name in names]
+    masking = ports.letters.rules.masking if payload else None
+    items = [_told(alive[name], now_ms, masking) for name in names]
+    trail.note(count=len(items))
     return json_response({"items": items, "next": following})
 
 
 @router.get("/v1/schedules/{name}")
-async def get_schedule(caller: Reader, ports: GivenPorts, name: str) -> Response:
-    """One schedule; the ETag header is its version."""
-    return _shown(_current(ports, name))
+async def get_schedule(
+    caller: Reader, ports: GivenPorts, trail: GivenTrail, name: str, payload: WithPayload = False
+) -> Response:
+    """One schedule; the ETag header is its version.
+
+    With `payload` it is as PUT takes it, unless something is masked (`masked`) or no text: PUT refuses such a document.
+    """
+    if payload:
+        let_see(caller, trail, payload=True)
+    return _shown(_current(ports, name), masking=ports.letters.rules.masking if payload else None)
 
 
 @router.get("/v1/schedules/{name}/next")
@@ -149,13 +177,43 @@ def _coming(schedule: Schedule, now_ms: int) -> Any:
     return iter(()) if schedule.paused else occurrences(schedule.cron, schedule.time_zone, now_ms)
 
 
-def _told(known: Known, now_ms: int) -> dict[str, Any]:
+def _document(schedule: Schedule, masking: Masking | None) -> dict[str, Any]:
+    """The schedule as it may be shown; without `masking` with sizes in place of its payload."""
+    document = schedule_document(schedule)
+    if masking is None:
+        sizes = {
+            f"{part}_bytes": None if (data := bytes_of(getattr(schedule, part))) is None else len(data)
+            for part in ("key", "value")
+        }
+        told = {name: value for name, value in document.items() if name not in PAYLOAD}
+        return {**told, **sizes, "header_count": len(schedule.headers)}
+    masked: set[str] = set()
+
+    def shown(name: str, content: Any) -> Any:
+        given: Content = Base64(**content) if isinstance(content, dict) else content
+        data = bytes_of(given)
+        if masking.shows(name, data):
+            return content
+        masked.add(name)
+        return masking.part(name, data)
+
+    for part in document.keys() & {"key", "value"}:
+        document[part] = shown(part, document[part])
+    headers = document["headers"]
+    if isinstance(headers, dict):
+        document["headers"] = {name: shown(name, content) for name, content in headers.items()}
+    else:
+        document["headers"] = [[name, shown(name, content)] for name, content in headers]
+    return {**document, "masked": sorted(masked)} if masked else document
+
+
+def _told(known: Known, now_ms: int, masking: Masking | None) -> dict[str, Any]:
     """An item of the list."""
     entry = known.entry
     assert entry is not None  # it is alive
     problem = "" if entry.schedule.paused else known.progress.problem
     return {
-        **schedule_document(entry.schedule),
+        **_document(entry.schedule, masking),
         "source": entry.source,
         "version": entry.version,
         "state": "paused" if entry.schedule.paused else "failing" if problem else "active",
@@ -165,11 +223,11 @@ def _told(known: Known, now_ms: int) -> dict[str, Any]:
     }
 
 
-def _shown(entry: Entry, status: int = 200) -> Response:
+def _shown(entry: Entry, status: int = 200, masking: Masking | None = None) -> Response:
     headers = {"ETag": etag(entry.version)}
     if status == 201:
         headers["Location"] = f"/v1/schedules/{entry.schedule.name}"
-    return json_response(schedule_document(entry.schedule), status, headers)
+    return json_response(_document(entry.schedule, masking), status, headers)
 
 
 async def _source(ports: Ports, schedule: Schedule) -> str:

@@ -51,6 +51,10 @@ class Query(NamedTuple):
         """Records of this partition may be meant."""
         return self.topic in ("", lane.topic) and self.partition in (-1, lane.partition)
 
+    def conditions(self) -> dict[str, str | int]:
+        """What is asked for, by name."""
+        return {name: value for name, value in self._asdict().items() if value != ALL._asdict()[name]}
+
     @property
     def chooses(self) -> bool:
         """Whether anything but places and times is asked for."""

@@ -22,6 +22,7 @@ NAMES_MAX: Final = 200  # of targets, and of policies, that are counted apart
 OTHERS: Final = "(others)"
 WORD_LENGTH_MAX: Final = 1_024
 TOKEN_LENGTH: Final = 16
+HIDDEN: Final = "***"  # in place of what an answer or an audit record must not have
 DONE: Final = {CANCEL: "cancelled", RESCHEDULE: "rescheduled", FIRE: "fired"}
 _MODEL: Final = ConfigDict(frozen=True, extra="ignore")
 
@@ -63,6 +64,11 @@ class Selection(BaseModel):
     def query(self) -> Query:
         """As look-ups ask."""
         return Query(**{_FIELDS.get(name, name): value for name, value in self.model_dump(exclude_none=True).items()})
+
+    def shown(self) -> dict[str, Any]:
+        """What an answer or an audit record has of it: that keys are chosen by a prefix, and not which."""
+        told = self.model_dump(exclude_none=True)
+        return told if self.key_prefix is None else {**told, "key_prefix": HIDDEN}
 
     @property
     def is_everything(self) -> bool:
@@ -215,7 +221,7 @@ class Change(BaseModel):
             "reason": progress.reason or None,
             "action": plan.action,
             **when,
-            "filter": plan.selection.model_dump(exclude_none=True),
+            "filter": plan.selection.shown(),
             "author": plan.author,
             "created": plan.created_ms,
             "aborted_by": self.aborted_by,

@@ -28,6 +28,7 @@ class Kind(Generic[Item]):
     nouns: str  # also of the path
     model: type[Item]
     document: Callable[[Item], dict[str, Any]]
+    whole: str = ""  # the query that asks for all of one
 
     def path(self, name: str) -> str:
         """Where the one of this name is."""
@@ -63,7 +64,7 @@ class Kind(Generic[Item]):
         """Compare and set: replace exactly what was looked at, or create only what is not there."""
         wanted, path = self.document(item), self.path(item.name) + ("?force=true" if force else "")
         try:
-            response = sidecar.call("GET", self.path(item.name))
+            response = sidecar.call("GET", self.path(item.name) + self.whole)
         except Failure as failure:
             if failure.status is not Status.NOT_FOUND:
                 raise
@@ -75,7 +76,7 @@ class Kind(Generic[Item]):
         return "replaced"
 
     def _written(self, answer: dict[str, Any]) -> dict[str, Any] | None:
-        """What the sidecar has, as `document` says it; None: of a newer program."""
+        """What the sidecar has, as `document` says it; None: of a newer program, or something of it is masked."""
         try:
             return self.document(self.model.model_validate(answer))
         except ValidationError:

@@ -10,7 +10,7 @@ from sidecar.cli.named import BareFile, Kind
 from sidecar.cli.output import Form, OutputOption, output_before, say, show, utc_text
 from sidecar.schedules.schedule import Schedule, schedule_document
 
-_KIND: Final = Kind("schedule", "schedules", Schedule, schedule_document)
+_KIND: Final = Kind("schedule", "schedules", Schedule, schedule_document, whole="?payload=true")
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show and change recurring messages.")
 app.callback()(output_before)
@@ -31,11 +31,18 @@ def list_all(
 
 @app.command()
 def get(
-    context: typer.Context, name: Name, url: UrlOption = "", token: TokenOption = None, form: OutputOption = Form.YAML
+    context: typer.Context,
+    name: Name,
+    payload: Annotated[
+        bool, typer.Option("--payload", help="With key, value, headers, masked; it is recorded.")
+    ] = False,
+    url: UrlOption = "",
+    token: TokenOption = None,
+    form: OutputOption = Form.YAML,
 ) -> None:
-    """Show one schedule."""
+    """Show one schedule; with --payload as `apply` takes it."""
     with connect(context, url, token) as sidecar:
-        show(sidecar.document("GET", _KIND.path(name)), form)
+        show(sidecar.document("GET", _KIND.path(name) + (_KIND.whole if payload else "")), form)
 
 
 @app.command()

@@ -30,7 +30,21 @@ class Masking:
     def payload(self, letter: Letter) -> dict[str, Any]:
         """Key, value and headers as plain data."""
         headers = [[name, self._header(name, value)] for name, value in letter.headers or ()]
-        return {"key": self._part("key", letter.key), "value": self._part("value", letter.value), "headers": headers}
+        return {"key": self.part("key", letter.key), "value": self.part("value", letter.value), "headers": headers}
+
+    def shows(self, name: str, data: bytes | None) -> bool:
+        """Whether all of it may be shown as it is."""
+        if data is None:
+            return True
+        if len(data) > SHOWN_BYTES_MAX or not isinstance(_text(data), str):
+            return False
+        try:
+            json.loads(data, object_pairs_hook=_unambiguous)
+        except _Ambiguous:
+            return False  # of two values of one name only the last is compared with the rules
+        except (ValueError, RecursionError):
+            pass
+        return bool(self.part(name, data) == _OPEN.part(name, data))
 
     def _masks(self, name: str) -> bool:
         return self._rules is not None and self._rules.match(name[:NAME_LENGTH_MAX].lower()) is not None
@@ -38,9 +52,10 @@ class Masking:
     def _header(self, name: str, value: bytes | None) -> Any:
         if name.startswith(CONTROL_PREFIX):
             return _text(value)  # tickover's own words: positions, times, reasons
-        return self._part(name, value)
+        return self.part(name, value)
 
-    def _part(self, name: str, data: bytes | None) -> Any:
+    def part(self, name: str, data: bytes | None) -> Any:
+        """One key, value or header of this name as it may be shown."""
         if data is None:
             return None
         if len(data) > SHOWN_BYTES_MAX:
@@ -61,6 +76,19 @@ class Masking:
         if isinstance(node, list):
             return [self._masked(item, depth - 1) for item in node]
         return node
+
+
+_OPEN: Final = Masking(())
+
+
+class _Ambiguous(Exception):
+    """A JSON object has a name twice."""
+
+
+def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(document := dict(pairs)) != len(pairs):
+        raise _Ambiguous
+    return document
 
 
 def _float(text: str) -> float | str:

@@ -370,7 +370,7 @@ def test_rescheduling_on_the_command_line(tickover: Terminal) -> None:
     plan = tickover.data(
         "changes", "plan", "reschedule", "--by", "-10s", "--key-prefix", "k", "--due-from", "100000000000"
     )
-    assert (plan["by"], plan["filter"]) == (-10_000, {"key_prefix": "k", "due_from": 100_000_000_000})
+    assert (plan["by"], plan["filter"]) == (-10_000, {"key_prefix": "***", "due_from": 100_000_000_000})
     aborted = tickover("changes", "abort", plan["id"], "-o", "yaml")
     assert (aborted.exit_code, "state: aborted" in aborted.stdout) == (OK, True)
 

@@ -40,7 +40,7 @@ def test_create_read_replace_delete(api: World) -> None:
     created = put(api)
     assert (created.status_code, created.headers["etag"]) == (201, '"1"')
     assert created.headers["location"] == "/v1/schedules/report"
-    shown = api.call("GET", "/v1/schedules/report")
+    shown = api.call("GET", "/v1/schedules/report?payload=true")
     assert shown.headers["etag"] == '"1"'
     assert shown.json() == {**REPORT, "headers": [], "missed": "skip", "paused": False}
 
@@ -201,7 +201,7 @@ def test_the_command_line(api: World, tmp_path: Path, monkeypatch: pytest.Monkey
     path.write_text(yaml.safe_dump_all([{**REPORT, "value": "new"}]))
     assert [row["result"] for row in tickover.data("schedules", "apply", file)] == ["replaced"]
     assert [item["name"] for item in tickover.data("schedules", "list")] == ["other", "report"]
-    assert tickover.data("schedules", "get", "report")["value"] == "new"
+    assert tickover.data("schedules", "get", "report", "--payload")["value"] == "new"
     assert len(tickover.data("schedules", "next", "report", "-n", "3")) == 3
     assert "2027-01-18T08:00:00.000Z" in tickover("schedules", "next", "report").stdout
     assert "2027-01-18T08:00:00.000Z" in tickover("schedules", "list").stdout
