@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from tests.pages import commands, configuration, headers, metrics, policy, problems, rest
+from tests.pages import commands, configuration, headers, metrics, policy, problems, rest, roles
 from tests.source import ROOT
 
 DOCS: Final = ROOT / "docs"
@@ -12,7 +12,7 @@ PAGES: Final[Mapping[Path, Callable[[], str]]] = {
     DOCS / "configuration.md": configuration.page,
     **{
         DOCS / "reference" / f"{module.__name__.rpartition('.')[2]}.md": module.page
-        for module in (commands, headers, metrics, policy, problems, rest)
+        for module in (commands, headers, metrics, policy, problems, rest, roles)
     },
 }
 
