@@ -10,12 +10,12 @@ from tests.unit.role_world import CALLS, MARKS, Call, Told, ask, seen_in
 WHO: Final[tuple[Role | None, ...]] = (None, *Role)
 WORDS: Final = """\
 Who may call what, and which of what others gave us the answer then shows. Made by calling: a test fills an API with
-secrets and asks each of its routes in every role. *yes* is an answer without any of them; 401 wants a token, 403 another
-role. *Recorded* calls, and all refusals, are records in the audit topic, in which nothing of it ever stands. Roles and
-tokens: [security of the API](../api-security.md).
+secrets and asks each of its routes in every role. *yes* is an answer without any of them; 401 wants a token, 403
+another role. *Recorded* calls, and all refusals, are records in the audit topic, in which nothing of it ever stands.
+Roles and tokens: [security of the API](../api-security.md).
 
-What is looked for: {kinds}. Error texts are shown without numbers, quoted text and paths. What a payload shows is
-masked by `dead_letters.mask`.
+What is looked for: {kinds}.
+Error texts are shown without numbers, quoted text and paths. What a payload shows is masked by `dead_letters.mask`.
 
 """
 

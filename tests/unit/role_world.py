@@ -25,7 +25,7 @@ from tests.unit.letter_world import dead
 from tests.unit.schedule_world import schedule
 from tests.unit.test_receipts import block, settled
 
-# What somebody gave us and may not want to be seen, by kind: each mark stands in the world wherever such a thing may be.
+# What somebody gave us and may not want to be seen, by kind: each mark stands wherever such a thing may be.
 MARKS: Final = {
     "key": "mark-of-key",
     "value": "mark-of-value",
@@ -83,7 +83,7 @@ def full_world() -> Iterator[World]:
         api.add(RETRY)
         api.sender.topics["push"] = 1
         trailer = [(ID, b"a"), (ERROR_CLASS, b"Refused"), (ERROR_MESSAGE, MARKS["error text"].encode())]
-        secrets = {"key": MARKS["key"].encode(), "value": MARKS["value"].encode(), "headers": HEADERS}
+        secrets: dict[str, Any] = {"key": MARKS["key"].encode(), "value": MARKS["value"].encode(), "headers": HEADERS}
         one = held(OFFSET, NOW_MS + 60_000, trailer=trailer, **secrets)
         api.held.rows = [row_of(LANE, one, "wheel")]
         api.receipts.note_trouble("")
@@ -143,7 +143,8 @@ def obeyed(rows: dict[int, Outcome], related: dict[int, int], moved: bool = Fals
     def prepare(api: World) -> Given:
         told = settled(rows, {} if moved else dict.fromkeys(rows, "a"))._replace(related=related)
         one = ([CONTROL], [90_000], ["p@1"], ["mail"], [-1], [0], [-1], [-1], [""], {CONTROL: "a"}, {CONTROL: OFFSET})
-        api.receipts.add(LedgerPlace(1, 7), block({}, settled=told, **({"carried": Entries(*one)} if moved else {})))
+        carried: dict[str, Any] = {"carried": Entries(*one)} if moved else {}
+        api.receipts.add(LedgerPlace(1, 7), block({}, settled=told, **carried))
         return {"id": "a"}
 
     return prepare

@@ -27,7 +27,7 @@ def needed(name: str) -> Role | None:
         declared_access(route)
         for part in PARTS
         for route in part.router.routes
-        if name in {f"{method} {getattr(route, 'path', '').replace(':path', '')}" for method in route.methods}  # type: ignore[attr-defined]
+        if name in {f"{method} {getattr(route, 'path', '').replace(':path', '')}" for method in route.methods}
     }
     return access.role
 

@@ -1,14 +1,16 @@
 """A mark is put into every field that somebody gives us, and looked for wherever something of us can be read.
 
 That is: log lines at debug, metrics, error bodies and their headers, audit records, texts of exceptions, what commands
-write. What names something (a policy, a topic, a message's id, an error class to look for, a field) may be shown: an
-error or an audit record would say nothing without it. Nothing else may.
+write. What names something (a policy, a topic, a message's id, an error class or reason to look for, a field) may be
+shown: an error or an audit record would say nothing without it. Nothing else may. Fields and parameters come from the
+OpenAPI document, so that a new one is marked, or fails a test. What answers show, to whom, is in `test_api_roles`.
 """
 
 import io
 import json
 import logging
 import os
+import re
 import socket
 import traceback
 from collections.abc import Callable, Iterator
@@ -48,7 +50,7 @@ MESSAGE: dict[str, Any] = {"target": "push", "key": "k", "value": "v", "headers"
 RECORD: dict[str, Any] = {"topic": "reminders", "headers": [["h", "x"]]}
 # The others look a while for a message that isn't there.
 QUICK_ROUTES = [route for route in ROUTES if not route[1].startswith("/v1/messages/x")]
-NAMES = {"name", "id", "target", "source", "topic", "policy", "error_class"}
+NAMES = {"name", "id", "target", "source", "topic", "policy", "error_class", "reason"}
 
 
 @pytest.fixture
@@ -139,6 +141,12 @@ def bad_tokens() -> list[str]:
     ]
 
 
+def parameters(place: str) -> set[str]:
+    """The names of all parameters that some route takes in its query or its headers."""
+    given = [one for operation in described().values() for one in operation.get("parameters", ())]
+    return {one["name"] for one in given if one["in"] == place}
+
+
 def test_no_token_leaves_the_api(log: io.StringIO, tmp_path) -> None:
     with watched(log, tmp_path) as watch:
         schemes = [f"Bearer {token}" for token in bad_tokens()]
@@ -148,35 +156,122 @@ def test_no_token_leaves_the_api(log: io.StringIO, tmp_path) -> None:
 
 
 def test_no_header_leaves_the_api(log: io.StringIO, tmp_path) -> None:
-    names = (
-        "idempotency-key", "if-match", "if-none-match", "cookie", "content-type", "content-encoding", "accept",
+    foreign = (
+        "cookie", "content-type", "content-encoding", "accept",
         "referer", "user-agent", "x-forwarded-for", "expect", "range", "origin", "host", "x-anything",
     )  # fmt: skip
+    names = (*sorted(parameters("header")), *foreign)
     with watched(log, tmp_path) as watch:
         for method, route, _ in ROUTES:
-            watch.call(method, route, headers=dict.fromkeys(names[2:-4], CANARY))
+            watch.call(method, route, headers=dict.fromkeys(names[:-4], CANARY))
         for name in names:
             for method, route, _ in QUICK_ROUTES:
                 watch.call(method, route, headers={name: CANARY})
             watch.call("POST", "/v1/messages", json=MESSAGE | {"target": "nowhere"}, headers={name: CANARY})
 
 
+WHOLE_DELAY: dict[str, Any] = {
+    **REMINDERS,
+    "match": {"topics": ["reminders"], "headers": {"h": "x"}},
+    "delay": {"default": "15m", "max": "400d", "spread": "1s", "spread_max": "2s"},
+    "quota": {"records": 5, "bytes": 6},
+    "target": {"topic": "push", "allow": ["push"], "rate": "500/s", "burst": 5},
+    "dead_letter": {"topic": "dead"},
+}
+WHOLE_RETRY: dict[str, Any] = {
+    **RETRY,
+    "retry": {
+        **RETRY["retry"],
+        "backoff": {"kind": "exponential", "initial": "1s", "factor": 2, "max": "10m", "jitter": "full"},
+        "timeout": "1d", "retry_on": ["*"], "give_up_on": ["X"], "spread": "1s", "spread_max": "2s",
+        "breaker": {"failures": "50%", "window": "1m", "minimum": 5, "open": "30s", "probes": 5},
+    },
+    "order": {"by": "key", "parked_max": 5, "when_full": "pause"},
+}  # fmt: skip
+BACKOFFS: list[dict[str, Any]] = [{"kind": "fixed", "delay": "1s"}, {"kind": "list", "delays": ["1s"]}]
+POLICIES: list[dict[str, Any]] = [
+    WHOLE_DELAY,
+    WHOLE_RETRY,
+    *({**RETRY, "retry": {"attempts": 5, "backoff": backoff}} for backoff in BACKOFFS),
+]
+HELD: dict[str, Any] = {
+    "topic": "reminders", "partition": 3, "policy": "reminders", "target": "push", "key_prefix": "k",
+    "error_class": "X", "due_from": 1, "due_to": 2,
+}  # fmt: skip
+LETTERS: dict[str, Any] = {
+    "reason": "expired", "fingerprint": "0" * 16, "error_class": "X", "policy": "orders", "since": 1, "until": 2,
+}  # fmt: skip
+LIMITS: dict[str, Any] = {"target": "orders", "rate": 1, "ramp": "1s", "stop_share": 0.5, "watch": "1s"}
+WHOLE_RECORD: dict[str, Any] = {**RECORD, "partition": 1, "offset": 2, "timestamp": 3, "key": "k", "value": "v"}
+MORE: dict[str, Any] = {"source": "reminders", "spread": "1s", "expires_at": 5, "target_partition": 0, "id": "i"}
+WHOLE_TICK: dict[str, Any] = {
+    **TICK, "name": "tick", "source": "reminders", "cron": "0 9 * * *", "time_zone": "UTC", "missed": "all",
+    "paused": True,
+}  # fmt: skip
+# By method and path, every field of every body at least once: a test compares them with the OpenAPI document.
 BODIES: list[tuple[str, str, dict[str, Any]]] = [
-    ("POST", "/v1/messages", MESSAGE),
+    ("POST", "/v1/messages", {**MESSAGE, **MORE}),
     ("POST", "/v1/messages", {**MESSAGE, "headers": [["h", "x"]], "deliver_at": 1, "delay": None}),
     ("PATCH", "/v1/messages/x", {"delay": "1m"}),
-    ("PUT", "/v1/policies/reminders", REMINDERS),
-    ("PUT", "/v1/policies/orders-retry", RETRY),
-    ("POST", "/v1/policies/explain", {"policy": REMINDERS, "record": RECORD}),
+    ("PATCH", "/v1/messages/x", {"deliver_at": 1}),
+    *(("PUT", f"/v1/policies/{policy['name']}", policy) for policy in POLICIES),
+    *(("POST", "/v1/policies/explain", {"policy": policy, "record": WHOLE_RECORD}) for policy in POLICIES),
     ("POST", "/v1/policies/reminders/rollback", {"version": 1}),
     ("POST", "/v1/schedules/tick/rewind", {"to": 1}),
-    ("POST", "/v1/redrives", {"topic": "orders-dlq", "filter": {"error_class": "X"}, "rate": 1, "ramp": "1s"}),
+    ("POST", "/v1/redrives", {"topic": "orders-dlq", "filter": LETTERS, **LIMITS, "confirm_all": True, "again": True}),
     ("POST", "/v1/redrives/x/canary", {"count": 1}),
-    ("PUT", "/v1/schedules/tick", {**TICK, "cron": "0 9 * * *", "time_zone": "UTC", "missed": "all", "paused": True}),
+    ("POST", "/v1/changes", {"action": "cancel", "filter": HELD, "rate": 1, "confirm_all": True}),
+    *(
+        ("POST", "/v1/changes", {"action": "reschedule", "filter": {"key_prefix": "k"}, time: 1})
+        for time in ("delay", "deliver_at", "by")
+    ),
+    ("POST", "/v1/changes/x/run", {"token": "t"}),
+    ("PUT", "/v1/schedules/tick", WHOLE_TICK),
 ]
 
 
-@pytest.mark.parametrize(("method", "path", "body"), BODIES, ids=[f"{case[0]} {case[1]}" for case in BODIES])
+def described() -> dict[str, dict[str, Any]]:
+    """The operations of the OpenAPI document, by method and path."""
+    paths = World().app.openapi()["paths"]
+    return {f"{method.upper()} {path}": operation for path, each in paths.items() for method, operation in each.items()}
+
+
+def fields_of(schema: dict[str, Any], schemas: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The fields that a body of this schema may have; without base64, which stands wherever text may (`MARKS`)."""
+    if reference := schema.get("$ref"):
+        yield from fields_of(schemas[reference.rpartition("/")[2]], schemas, path)
+    inside = [one for word in ("anyOf", "oneOf", "allOf", "prefixItems") for one in schema.get(word, ())]
+    for one in (*inside, schema.get("items"), schema.get("additionalProperties")):
+        if isinstance(one, dict):
+            yield from fields_of(one, schemas, path)
+    for name, one in schema.get("properties", {}).items():
+        if name != "base64":
+            yield (*path, name)
+            yield from fields_of(one, schemas, (*path, name))
+
+
+def test_every_field_of_every_body_is_marked() -> None:
+    schemas = World().app.openapi()["components"]["schemas"]
+    missing: dict[str, set[tuple[str, ...]]] = {}
+    for name, operation in described().items():
+        if "requestBody" not in operation:
+            continue
+        method, path = re.sub(r"\{\w+\}", "[^/]+", name).split(" ")
+        bodies = [body for of, at, body in BODIES if of == method and re.fullmatch(path, at)]
+        marked_places = {
+            tuple(step for step in place[:length] if isinstance(step, str))
+            for body in bodies
+            for place in leaves(body)
+            for length in range(1, len(place) + 1)
+        }
+        schema = operation["requestBody"]["content"]["application/json"]["schema"]
+        missing[name] = set(fields_of(schema, schemas)) - marked_places
+    assert {name: fields for name, fields in missing.items() if fields} == {}, "put the new fields into BODIES"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"), BODIES, ids=[f"{number} {case[0]} {case[1]}" for number, case in enumerate(BODIES)]
+)
 def test_no_field_of_a_request_leaves_the_api(
     log: io.StringIO, tmp_path, method: str, path: str, body: dict[str, Any]
 ) -> None:
@@ -219,10 +314,7 @@ def test_no_payload_leaves_the_api_when_kafka_fails(log: io.StringIO, tmp_path) 
 
 
 def test_no_query_leaves_the_api(log: io.StringIO, tmp_path) -> None:
-    names = (
-        "access_token", "token", "limit", "cursor", "partition", "due_from", "due_to", "minutes", "payload", "since",
-        "until", "key_prefix",
-    )  # fmt: skip
+    names = ("access_token", "token", *sorted(parameters("query") - NAMES))
     with watched(log, tmp_path) as watch:
         for method, route, _ in QUICK_ROUTES:
             for name in names:
