@@ -4,6 +4,7 @@ import sys
 
 from pipeline.cli import app
 from pipeline.errors import PipelineError
+from sidecar.foreign_text import LINES, visible
 
 
 def main() -> None:
@@ -11,7 +12,7 @@ def main() -> None:
     try:
         app(prog_name="tickover pipeline")
     except PipelineError as error:
-        print(f"tickover pipeline: {error}", file=sys.stderr)
+        print(visible(f"tickover pipeline: {error}", LINES), file=sys.stderr)
         sys.exit(1)
 
 

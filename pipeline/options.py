@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from pipeline.errors import PipelineError
+from sidecar.foreign_text import LINES, visible, visible_json
 
 WarehouseOption = Annotated[str, typer.Option(help="Where the tables are: a directory, s3a://..., hdfs://...")]
 BootstrapOption = Annotated[
@@ -74,7 +75,7 @@ def kafka_place(bootstrap: str, options: list[str] | None, connector: str) -> An
 
 def show(document: dict[str, Any]) -> None:
     """Data on stdout."""
-    print(json.dumps(document, indent=2, ensure_ascii=False))
+    print(visible_json(json.dumps(document, indent=2, ensure_ascii=False)))
 
 
 def rounds(every_s: float) -> Iterator[None]:
@@ -87,9 +88,9 @@ def rounds(every_s: float) -> Iterator[None]:
 
 def tell(document: dict[str, Any]) -> None:
     """Data on stdout, a line of it: it has come now, and somebody may be waiting."""
-    print(json.dumps(document, ensure_ascii=False), flush=True)
+    print(visible_json(json.dumps(document, ensure_ascii=False)), flush=True)
 
 
 def say(text: str) -> None:
     """Words on stderr."""
-    print(text, file=sys.stderr)
+    print(visible(text, LINES), file=sys.stderr)

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from sidecar.config import Settings
 from sidecar.demo_oracle import Oracle
+from sidecar.foreign_text import LINES, visible
 from sidecar.stats import Stats
 
 TABLE_INTERVAL_S: Final = 0.25
@@ -95,7 +96,7 @@ class Screen:
 
     def say(self, text: str) -> None:
         """One line."""
-        self._console.print(text, markup=False, soft_wrap=True)
+        self._console.print(visible(text, LINES), markup=False, soft_wrap=True)
 
     def start(self) -> None:
         """Begin to show figures."""

@@ -8,6 +8,7 @@ isn't plain data is named by its type, so that neither a client's message nor a 
 import logging
 import re
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping
 from datetime import date
 from enum import Enum
@@ -18,6 +19,7 @@ import structlog
 from structlog.typing import EventDict, Processor
 
 from sidecar.config import LogSettings
+from sidecar.foreign_text import LINES, visible, visible_json
 
 REDACTED: Final = "[redacted]"
 TEXT_MAX: Final = 8_192  # of one field; longer ones are cut
@@ -87,7 +89,9 @@ def _ending(settings: LogSettings, handler: "logging.StreamHandler[TextIO]") -> 
     if settings.format == "json":
         yield structlog.processors.EventRenamer("message")
         yield structlog.processors.JSONRenderer(ensure_ascii=False)
+        yield seen_json
         return
+    yield seen_text
     # The plain formatter, since others print the local variables of each frame, and with them records.
     yield structlog.dev.ConsoleRenderer(
         colors=handler.stream.isatty(),
@@ -100,6 +104,24 @@ def drop_colours(_logger: Any, _method: str, event: EventDict) -> EventDict:
     """Leave out uvicorn's second copy of its message, which is for terminals."""
     event.pop("color_message", None)
     return event
+
+
+def seen_json(_logger: Any, _method: str, line: Any) -> str:
+    """The rendered line with escapes for what does something to a terminal, or ends a line there."""
+    return visible_json(line)
+
+
+def seen_text(_logger: Any, _method: str, event: EventDict) -> EventDict:
+    """Every text with escapes for what does something to a terminal; lines of what failed are indented, so that none of
+    them looks like a line of the log.
+    """
+    shown: EventDict = {}
+    for name, value in event.items():
+        if isinstance(value, str) and name in ("exception", "stack"):
+            shown[name] = textwrap.indent(visible(value, LINES), "    ")
+        else:
+            shown[visible(name)] = visible(value) if isinstance(value, str) else value
+    return shown
 
 
 def redact(_logger: Any, _method: str, event: EventDict) -> EventDict:

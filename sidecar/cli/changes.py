@@ -21,6 +21,7 @@ from sidecar.cli.held import (
 from sidecar.cli.jobs import Kind, NoWait, add_common, finish, given
 from sidecar.cli.messages import time_checked
 from sidecar.cli.output import Form, OutputOption, output_before, say, show, utc_text
+from sidecar.foreign_text import visible
 
 COLUMNS: Final = ("id", "outcome", "state", "due", "place", "control")
 
@@ -94,7 +95,7 @@ def run(
         if plan_token is None:
             planned = sidecar.document("GET", _KIND.of(id))
             count, action = planned["planned"]["messages"], planned["action"]
-            if not yes and not typer.confirm(f"{action} {count} messages?", err=True):
+            if not yes and not typer.confirm(visible(f"{action} {count} messages?"), err=True):
                 raise Failure("nothing was changed", Status.FAILED)
             plan_token = planned["token"] or "-"  # it is still being counted: refused, in the sidecar's words
         finish(sidecar, sidecar.document("POST", f"{_KIND.of(id)}/run", {"token": plan_token}), _KIND, form, no_wait)

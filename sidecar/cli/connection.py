@@ -12,6 +12,7 @@ import typer
 from sidecar.cli.failure import Failure, Status
 from sidecar.config import load_settings
 from sidecar.config_api import is_loopback
+from sidecar.foreign_text import visible
 
 TIMEOUT_S: Final = 30.0
 TOKEN_CHARACTERS_MAX: Final = 16_384  # signed tokens with many claims are long
@@ -107,10 +108,10 @@ def refusal(response: httpx.Response) -> Failure:
         problem = None
     if not isinstance(problem, dict):
         problem = {}
-    text = str(problem.get("detail") or problem.get("title") or response.reason_phrase or "refused")
+    text = visible(str(problem.get("detail") or problem.get("title") or response.reason_phrase or "refused"))
     for error in problem.get("errors") or ():
         if isinstance(error, dict):
-            text += f"\n  {error.get('at', '')}: {error.get('message', '')}"
+            text += "\n  " + visible(f"{error.get('at', '')}: {error.get('message', '')}")
     hint = HINTS.get(response.status_code)
     line = f"{text} ({response.status_code})" + (f"; {hint}" if hint else "")
     return Failure(line, STATUSES.get(response.status_code, Status.FAILED))

@@ -8,13 +8,14 @@ from sidecar.cli.configuration import ConfigOption, SetOption, settings_of
 from sidecar.cli.failure import Status
 from sidecar.cli.output import Form, OutputOption, say, show
 from sidecar.doctor import Finding, Severity, examine
+from sidecar.foreign_text import LINES, visible
 
 
 def doctor(config: ConfigOption = None, given: SetOption = None, form: OutputOption = Form.TABLE) -> None:
     """Check brokers, topics, retention, message sizes, Redis and clocks. Writes nothing. 1 on any error."""
     findings = examine(settings_of(config, given))
     if form is Form.TABLE:
-        print(_text(findings))
+        print(visible(_text(findings), LINES))
     else:
         show([{**finding._asdict(), "severity": finding.severity.value} for finding in findings], form)
     errors = sum(finding.severity is Severity.ERROR for finding in findings)

@@ -11,6 +11,7 @@ from sidecar.cli.configuration import ConfigOption, SetOption, settings_of
 from sidecar.cli.failure import Failure, Status
 from sidecar.cli.output import output_before, say
 from sidecar.config import Settings
+from sidecar.foreign_text import visible
 from sidecar.overflow import OverflowUnavailable
 from sidecar.overflow_link import connect
 from sidecar.renaming.errors import NoSuchGroupError, RenameError, RenameRefusedError
@@ -50,7 +51,7 @@ def rename(
             renaming = Rename(before, after, clients_of(after, redis, _seldom()), say)
             if plan:
                 for line in renaming.plan(renaming.look()):
-                    print(line)
+                    print(visible(line))
             else:
                 renaming.run()
     except NoSuchGroupError as error:

@@ -13,6 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from sidecar.foreign_text import LINES, visible, visible_json
+
 CELL_MAX: Final = 200
 PIPE_WIDTH: Final = 200  # of a table that no terminal limits
 
@@ -43,17 +45,17 @@ def _defaults(command: Any, form: Form) -> dict[str, Any]:
 
 
 def say(text: str) -> None:
-    """Words for the user: on stderr, so that stdout stays data."""
-    print(text, file=sys.stderr)
+    """Words for the user: on stderr, so that stdout stays data. What others said in them does nothing to a terminal."""
+    print(visible(text, LINES), file=sys.stderr)
 
 
 def show(data: Any, form: Form, columns: Sequence[str] | None = None) -> None:
     """Write plain data to stdout. In a table, `columns` picks and orders the fields of a list of mappings."""
     match form:
         case Form.JSON:
-            print(json.dumps(data, indent=2, ensure_ascii=False))
+            print(visible_json(json.dumps(data, indent=2, ensure_ascii=False)))
         case Form.YAML:
-            print(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), end="")
+            print(_yaml(data), end="")
         case Form.TABLE if isinstance(data, Mapping):
             _print(_pairs(data))
         case Form.TABLE:
@@ -69,6 +71,23 @@ def utc_text(time_ms: object) -> object:
     except (OverflowError, ValueError):
         return time_ms
     return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class _Dumper(yaml.SafeDumper):
+    """Puts text that can't be seen whole between double quotes, where it may have escapes."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    is_plain = text.replace("\n", "").isprintable()
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if is_plain else '"')
+
+
+_Dumper.add_representer(str, _text)
+
+
+def _yaml(data: Any) -> str:
+    """YAML with escapes where its writer has none; all that needs them stands between double quotes."""
+    return visible(yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True), "\n")
 
 
 def _print(table: Table) -> None:
@@ -91,7 +110,7 @@ def _rows(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Table:
 def _pairs(data: Mapping[str, Any]) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, value in _flat(data).items():
-        table.add_row(Text(name, style="bold"), Text(_cell(value)))
+        table.add_row(Text(_cell(name), style="bold"), Text(_cell(value)))
     return table
 
 
@@ -116,5 +135,5 @@ def _cell(value: Any) -> str:
             text = ", ".join(str(item) for item in value)
         case _:
             text = json.dumps(value, ensure_ascii=False)
-    text = "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
+    text = visible(text)
     return text if len(text) <= CELL_MAX else text[: CELL_MAX - 3] + "..."
