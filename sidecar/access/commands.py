@@ -22,9 +22,13 @@ def kafka_commands(rights: Iterable[Right], principal: str, bootstrap: str) -> I
 
 
 def redis_command(rights: RedisRights, user: str) -> str:
-    """A line for a shell that makes such a user; it stops where the variable REDIS_PASSWORD isn't set."""
-    password = '">${REDIS_PASSWORD:?the password of this user}"'
-    return f"redis-cli ACL SETUSER {shlex.quote(user)} reset on {password} {shlex.join(rights.rules)}"
+    """A line for a shell that makes such a user; it stops where the variable REDIS_PASSWORD isn't set.
+
+    The shell's own printf hands the password over: as an argument of redis-cli everybody on the machine could see it.
+    """
+    variable = '"${REDIS_PASSWORD:?the password of this user}"'
+    rules = shlex.join(["ACL", "SETUSER", user, "reset", "on", *rights.rules])
+    return f": {variable} && printf '>%s' {variable} | redis-cli -x {rules}"
 
 
 def redis_rules_command(rights: RedisRights, user: str) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -178,11 +179,28 @@ def test_redis_rights_follow_the_url() -> None:
     assert commands("redis://h/2") - plain == {"select"}
     assert commands("redis+cluster://h") ^ plain == {"asking", "cluster|slots", "command", "script|load"}
     rights = redis_rights(Settings(group="g"))
-    line = shlex.split(redis_command(rights, "u"))
-    assert line[:6] == ["redis-cli", "ACL", "SETUSER", "u", "reset", "on"]
-    assert line[6].startswith(">${REDIS_PASSWORD:?"), "it can't run without a password"
-    assert shlex.split(redis_rules_command(rights, "u")) == [*line[:4], *rights.rules]
+    line = shlex.split(redis_command(rights, "u").partition(" | ")[2])
+    assert line == ["redis-cli", "-x", "ACL", "SETUSER", "u", "reset", "on", *rights.rules]
+    assert shlex.split(redis_rules_command(rights, "u")) == ["redis-cli", *line[2:5], *rights.rules]
     assert {"~{g:*", "&tickover:g:questions", "+script|load", "-@all"} < set(line)
+
+
+@pytest.mark.parametrize("password", ["plain", """a b'"$x`\\%s>""", ""])
+def test_the_password_for_redis_is_no_argument_of_a_program(tmp_path: Path, password: str) -> None:
+    program = tmp_path / "redis-cli"
+    program.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\" > arguments\ncat > stdin\n")
+    program.chmod(0o755)
+    command = redis_command(redis_rights(Settings(group="g")), "u")
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", **({"REDIS_PASSWORD": password} if password else {})}
+    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, env=environment, capture_output=True, check=False)
+    if not password:
+        assert done.returncode != 0
+        assert b"the password of this user" in done.stderr
+        assert not (tmp_path / "stdin").exists(), "nothing was asked of Redis"
+        return
+    assert done.returncode == 0
+    assert (tmp_path / "stdin").read_text() == ">" + password
+    assert password not in (tmp_path / "arguments").read_text()
 
 
 def print_acl(*arguments: str, stdin: str = "") -> tuple[int, str, str]:
@@ -220,7 +238,7 @@ def test_the_command_prints_commands_for_a_principal() -> None:
     assert "no policies are given" in said
     *kafka, redis = shown.splitlines()
     assert all(line.startswith("kafka-acls.sh --bootstrap-server k:9093 --add ") for line in kafka)
-    assert redis.startswith("redis-cli ACL SETUSER tickover reset on ")
+    assert " | redis-cli -x ACL SETUSER tickover reset on " in redis
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
