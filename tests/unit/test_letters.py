@@ -10,9 +10,10 @@ from policies.model import Policy, Versioned
 from sidecar.letters.browsing import Browser, Limits, Look, letter_topics
 from sidecar.letters.destination import destination
 from sidecar.letters.letter import Letter, place_of
-from sidecar.letters.masking import MASK, SHOWN_BYTES_MAX, Masking
+from sidecar.letters.masking import MASK, OWN_WORDS, SHOWN_BYTES_MAX, Masking
 from sidecar.letters.selection import Selection
-from sidecar.record import Place
+from sidecar.record import CONTROL_PREFIX, ERROR_CLASS, ERROR_MESSAGE, ID, Place
+from tests.pages.headers import defined
 from tests.unit.letter_world import NOW_MS, MemoryLetterLog, dead
 
 RETRY = {"name": "orders", "match": {"topics": ["orders-retry"]}, "retry": {"attempts": 5}}
@@ -111,6 +112,14 @@ def test_selections(given: dict[str, Any], fits: bool) -> None:
 )
 def test_destinations(headers: Any, topic: str, policy: dict[str, Any], expected: str | None) -> None:
     assert destination(letter(headers, topic), versions_of(policy)) == expected
+
+
+def test_rules_leave_alone_the_headers_of_tickover_and_none_that_only_begin_like_them() -> None:
+    own = [(name, b"1") for name in sorted(OWN_WORDS)]
+    others = [ID, ERROR_CLASS, ERROR_MESSAGE, f"{CONTROL_PREFIX}token", f"{CONTROL_PREFIX}source-x", CONTROL_PREFIX]
+    payload = Masking(("*",)).payload(letter([*own, *((name, b"secret") for name in others)]))
+    assert payload["headers"] == [*([name, "1"] for name, _ in own), *([name, MASK] for name in others)]
+    assert {ID, ERROR_CLASS, ERROR_MESSAGE} == defined() - OWN_WORDS, "say of a new header whose words it has"
 
 
 def test_payloads_are_masked_by_names() -> None:
