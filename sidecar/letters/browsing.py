@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from policies.glob import compile_globs
 from policies.table import PolicyTable
-from sidecar.letters.fingerprint import normalised
+from sidecar.letters.fingerprint import shown
 from sidecar.letters.letter import Letter
 from sidecar.letters.letter_log import LetterLog
 from sidecar.letters.marks import Sent
@@ -140,7 +140,7 @@ class Browser:
             group = found.get(key)
             if group is None:
                 found[key] = Group(
-                    letter.place.topic, letter.reason, letter.error_class, normalised(letter.message), key[2],
+                    letter.place.topic, letter.reason, letter.error_class, shown(letter.message), key[2],
                     1, letter.timestamp_ms, letter.timestamp_ms, letter.place, int(sent is not None),
                 )  # fmt: skip
                 if len(found) == GROUPS_MAX:

@@ -10,6 +10,8 @@ import hashlib
 import re
 from typing import Final
 
+from sidecar.foreign_text import without_addresses
+
 MESSAGE_LENGTH_MAX: Final = 2_048  # of a message this much is looked at
 SHOWN_LENGTH_MAX: Final = 300
 DIGITS: Final = 16
@@ -28,6 +30,11 @@ def normalised(message: str) -> str:
     """The message without numbers, hexadecimal, UUIDs, quoted text and paths; white space is one blank."""
     text = _VARIABLE.sub(lambda found: f"<{found.lastgroup}>", message[:MESSAGE_LENGTH_MAX])
     return " ".join(text.split())[:SHOWN_LENGTH_MAX]
+
+
+def shown(message: str) -> str:
+    """The message as lists have it: normalised, and without addresses, which a fingerprint still tells apart."""
+    return normalised(without_addresses(message[:MESSAGE_LENGTH_MAX]))
 
 
 def fingerprint(error_class: str, message: str) -> str:

@@ -5,7 +5,7 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import Message
 
 from sidecar.codec import headers_of
-from sidecar.letters.fingerprint import fingerprint, normalised
+from sidecar.letters.fingerprint import fingerprint, shown
 from sidecar.record import (
     ATTEMPT,
     DETAIL,
@@ -81,7 +81,7 @@ class Letter(NamedTuple):
             "time": self.timestamp_ms,
             "reason": self.reason or None,
             "error_class": self.error_class or None,
-            "error": normalised(self.message) or None,
+            "error": shown(self.message) or None,
             "fingerprint": self.fingerprint,
             "policy": self.policy or None,
             "attempt": _number(self.text(ATTEMPT)),

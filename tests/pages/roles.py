@@ -15,7 +15,8 @@ another role. *Recorded* calls, and all refusals, are records in the audit topic
 Roles and tokens: [security of the API](../api-security.md).
 
 What is looked for: {kinds}.
-Error texts are shown without numbers, quoted text and paths. What a payload shows is masked by `dead_letters.mask`.
+Lists have error texts without numbers, quoted text, paths and addresses. What a payload shows is masked by
+`dead_letters.mask`.
 
 """
 

@@ -33,6 +33,7 @@ MARKS: Final = {
     "header value": "mark-of-header",
     "key prefix": "mark-of-prefix",
     "error text": "mark-of-failure",
+    "address in an error": "mark-of-host.internal",
     "idempotency key": "mark-of-idempotency",
     "token": "mark-of-token",
 }
@@ -45,6 +46,7 @@ CONTENT: Final[dict[str, Any]] = {
     "value": MARKS["value"],
     "headers": [[MARKS["header name"], MARKS["header value"]]],
 }
+ERROR: Final = f"{MARKS['error text']}: {MARKS['address in an error']}:5432 does not answer"
 WAIT_S: Final = 60.0
 
 Given = dict[str, str]
@@ -82,7 +84,7 @@ def full_world() -> Iterator[World]:
         api.add(REMINDERS)
         api.add(RETRY)
         api.sender.topics["push"] = 1
-        trailer = [(ID, b"a"), (ERROR_CLASS, b"Refused"), (ERROR_MESSAGE, MARKS["error text"].encode())]
+        trailer = [(ID, b"a"), (ERROR_CLASS, b"Refused"), (ERROR_MESSAGE, ERROR.encode())]
         secrets: dict[str, Any] = {"key": MARKS["key"].encode(), "value": MARKS["value"].encode(), "headers": HEADERS}
         one = held(OFFSET, NOW_MS + 60_000, trailer=trailer, **secrets)
         api.held.rows = [row_of(LANE, one, "wheel")]
@@ -91,7 +93,7 @@ def full_world() -> Iterator[World]:
         group.lanes, group.next = {LANE: {}}, {LANE: 0}
         more = {**secrets, "key": MARKS["key prefix"].encode() + b"-and-more"}
         group.accept(LANE, NOW_MS + 60_000, "b", target="push", policy="reminders@1", **more)
-        letter = [*dead(error_class="Refused", error_message=MARKS["error text"]), *HEADERS]
+        letter = [*dead(error_class="Refused", error_message=ERROR), *HEADERS]
         for _ in range(2):
             api.letters.add("orders-dlq", letter, key=secrets["key"], value=secrets["value"])
         api.letters.add("orders", [])
