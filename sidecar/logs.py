@@ -26,7 +26,7 @@ TEXT_MAX: Final = 8_192  # of one field; longer ones are cut
 ITEMS_MAX: Final = 100  # of one list or mapping
 DEPTH_MAX: Final = 4
 FORBIDDEN_NAME: Final = re.compile(
-    r"(.*[_.-])?(keys?|values?|headers?|trailers?|payloads?|body|password|passphrase|token|secret|authorization|cookie)",
+    r"(.*[_.-])?(keys?|key_prefix|values?|headers?|trailers?|payloads?|body|password|passphrase|token|secret|authorization|cookie)",
     re.IGNORECASE,
 )
 # What pydantic puts into the text of its errors: the very input that was refused.

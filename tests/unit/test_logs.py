@@ -64,6 +64,7 @@ def test_structlog_takes_the_same_way(stream: io.StringIO) -> None:
     "name",
     [
         "key",
+        "key_prefix",
         "value",
         "headers",
         "header",
