@@ -3,13 +3,16 @@
 import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from threading import Event
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from pipeline.errors import PipelineError
 from sidecar.foreign_text import LINES, visible, visible_json
+
+FILE_SUFFIX: Final = "_file"
 
 WarehouseOption = Annotated[str, typer.Option(help="Where the tables are: a directory, s3a://..., hdfs://...")]
 BootstrapOption = Annotated[
@@ -20,7 +23,12 @@ LedgerOption = Annotated[str, typer.Option(help="The ledger topic, if it isn't t
 EveryOption = Annotated[float, typer.Option(min=0, help="Go on, a round every so many seconds; 0: one round.")]
 TopicOption = Annotated[list[str] | None, typer.Option("--topic", help="A topic; may be repeated.")]
 KafkaOption = Annotated[
-    list[str] | None, typer.Option("--kafka-option", metavar="KEY=VALUE", help="A setting of the Kafka client.")
+    list[str] | None,
+    typer.Option(
+        "--kafka-option",
+        metavar="KEY=VALUE",
+        help="A setting of the Kafka client; KEY_file=FILE reads it from a file.",
+    ),
 ]
 SparkOption = Annotated[list[str] | None, typer.Option("--spark", metavar="KEY=VALUE", help="A setting of Spark.")]
 ConnectorOption = Annotated[
@@ -34,7 +42,7 @@ def pairs(texts: list[str] | None, option: str) -> dict[str, str]:
     for text in texts or []:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise typer.BadParameter(f"{text!r} is not KEY=VALUE", param_hint=option)
+            raise typer.BadParameter("each must be KEY=VALUE", param_hint=option)  # which may be a password
         found[name] = value
     return found
 
@@ -70,7 +78,24 @@ def kafka_place(bootstrap: str, options: list[str] | None, connector: str) -> An
 
     if connector not in ("auto", "spark", "python"):
         raise typer.BadParameter("auto, spark or python", param_hint="--connector")
-    return KafkaPlace(bootstrap, pairs(options, "--kafka-option"), connector)  # type: ignore[arg-type]
+    return KafkaPlace(bootstrap, kafka_options(options), connector)  # type: ignore[arg-type]
+
+
+def kafka_options(texts: list[str] | None) -> dict[str, str]:
+    """Settings of the Kafka client. `sasl.password_file=FILE` is `sasl.password`, read from there, since everybody on
+    the machine sees the arguments of programs. Raises PipelineError for a file that can't be read.
+    """
+    return dict(_opened(*pair) for pair in pairs(texts, "--kafka-option").items())
+
+
+def _opened(name: str, value: str) -> tuple[str, str]:
+    if not name.endswith(FILE_SUFFIX):
+        return name, value
+    try:
+        return name.removesuffix(FILE_SUFFIX), Path(value).read_text(encoding="utf-8").rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise PipelineError(f"--kafka-option {name}: the file can't be read: {reason}") from None
 
 
 def show(document: dict[str, Any]) -> None:

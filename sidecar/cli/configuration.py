@@ -47,7 +47,7 @@ def _assignments(given: list[str] | None) -> dict[str, object]:
     for text in given or ():
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise Failure(f"--set {text}: must be name=value", Status.USAGE)
+            raise Failure("--set: each must be name=value", Status.USAGE)  # which may be a password
         assigned[name] = value
     return assigned
 
