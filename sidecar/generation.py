@@ -176,8 +176,8 @@ class Refusals(Protocol):
         """Take the failed records out of the generation and see to them."""
 
     def given_up(self, generation: Generation) -> None:
-        """Remember the partitions that did not acknowledge in time. What a failed transaction has purged is no such sign:
-        its client drops all that is under way, to healthy targets, too.
+        """Remember the partitions that did not acknowledge in time. What a failed transaction has purged is no sign of
+        it: its client drops all that is under way, to healthy targets, too.
         """
 
     def suspect(self, generation: Generation, cause: Any, careful: bool) -> None:

@@ -3,13 +3,15 @@
 Policies are compared by the order of their topic, which keeps every record; this one is compacted, and must not keep a
 loser's record in a winner's stead. So whoever writes takes the pen first: a transactional producer, under an id that
 all replicas share. Kafka fences off whoever had it before, everything written until then is read, the versions are
-compared, and what is written after that is refused if somebody else has taken the pen meanwhile.
+compared, and what is written after that is refused if somebody else has taken the pen meanwhile. Within a process one
+writes at a time; who has lost the pen to another process waits a little, until that one may have written.
 
 Nobody may know how a write has ended: an answer is lost, a broker goes. To take the pen again decides it, one way or
 the other, and then the topic says whether it is there. Only if it isn't, it is written again.
 """
 
 import logging
+import random
 import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +31,10 @@ from sidecar.schedules.schedule_book import (
     schedule_record,
 )
 
-TRIES_MAX: Final = 5
+TRIES_MAX: Final = 20
+PAUSE_S: Final = (
+    0.2  # at most, chosen at random: who has lost the pen takes it again, and must not take it in turns for ever
+)
 FAILURES_MAX: Final = 2  # the first one is looked into, and made up for
 UNKNOWN: Final = "; it may still take effect: look again"
 
@@ -68,6 +73,7 @@ class ScheduleStore:
         self._pen = pen
         self._now_ms = now_ms
         self._book = ScheduleBook()
+        self._writing = threading.Lock()
         self._follower = follow(self._book.apply)
         self.start = self._follower.start
         self.stop = self._follower.stop
@@ -138,6 +144,10 @@ class ScheduleStore:
         self._write(name, expected, entry_of, deleted=True)
 
     def _write(self, name: str, expected: int, entry_of: Callable[[Known], Entry], deleted: bool = False) -> Entry:
+        with self._writing:
+            return self._write_alone(name, expected, entry_of, deleted)
+
+    def _write_alone(self, name: str, expected: int, entry_of: Callable[[Known], Entry], deleted: bool) -> Entry:
         write = uuid.uuid4().hex
         tried: Entry | None = None  # of which nobody knows yet whether it is in the topic
         failures = 0
@@ -157,6 +167,7 @@ class ScheduleStore:
                 return self._read_back(name, write) or entry
             except TakenOver:
                 log.info("somebody else writes schedules: once more", extra={"schedule": name})
+                self._let_them_write()
             except (Refused, TargetRefused) as error:
                 raise SchedulesUnavailable(str(error)) from None
             except (ShipmentFailed, SchedulesUnavailable) as error:
@@ -169,6 +180,10 @@ class ScheduleStore:
             finally:
                 pen.close()
         raise SchedulesUnavailable(f"others keep writing schedules{UNKNOWN}")
+
+    def _let_them_write(self) -> None:
+        with self._follower.changed:
+            self._follower.changed.wait(random.uniform(0, PAUSE_S))
 
     def _read_back(self, name: str, write: str) -> Entry | None:
         """What was written, as everybody reads it. It is a fact, and stays one where it can't be read now."""

@@ -1,6 +1,7 @@
 """The rule of the topic of schedules: versions, races, what others write."""
 
 import json
+import threading
 
 import pytest
 
@@ -59,7 +60,24 @@ def test_who_is_disturbed_by_another_name_tries_again(world: MemorySchedules) ->
     assert set(world.store.alive()) == {"tick", "another"}
 
 
-def test_who_is_always_disturbed_gives_up(world: MemorySchedules) -> None:
+def test_writes_of_one_process_do_not_take_the_pen_from_each_other(world: MemorySchedules) -> None:
+    threads = [threading.Thread(target=world.put, kwargs={"name": f"n{number}"}) for number in range(8)]
+
+    def all_come_at_once() -> None:
+        for thread in threads:
+            thread.start()
+        threads[-1].join(0.1)  # without a queue it would be through by then, with the pen
+
+    world.topic.meanwhile = all_come_at_once
+    world.put()
+    for thread in threads:
+        thread.join()
+    assert len(world.store.alive()) == 1 + len(threads)
+    assert world.topic.epochs == {"pen": 1 + len(threads)}, "some were tried again"
+
+
+def test_who_is_always_disturbed_gives_up(world: MemorySchedules, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sidecar.schedules.schedule_store.PAUSE_S", 0.0)
     other = world.replica()
     count = iter(range(100))
 
