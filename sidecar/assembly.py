@@ -97,7 +97,7 @@ def build(
     tally = Tally()
     intake = KafkaIntake(consumer_settings(client, settings.group, settings.instance_id), problem)
     output = KafkaOutput(producer_settings(client), problem)
-    targets = Targets(output.partition_count)
+    targets = Targets(output.partition_count, reserved=settings.reserved_topics)
     transactional = settings.guarantee == "exactly_once"
     emitter = Emitter(targets, tally, settings.quarantine.topic, transactional)
     settlement: Settlement
@@ -125,7 +125,7 @@ def build(
     publisher = Publisher(replica_name(settings), tally, emitter, assignment, worker, time)
     problem.publisher = publisher
     limits = HeaderLimits(settings.intake.headers_max, settings.intake.header_bytes_max, settings.quarantine.topic)
-    decider = Decider(limits, targets.partitions, policies.table_at, settings.own_topics, emitter.gate.failed)
+    decider = Decider(limits, targets.partitions, policies.table_at, settings.reserved_topics, emitter.gate.failed)
     quotas = Quotas(rebuild, settings.quarantine.topic)
     parts = Parts(
         intake, emitter, settlement, decider, worker, rebuild, actions, ordering, quotas, assignment, publisher, tally

@@ -31,6 +31,7 @@ from sidecar.config_values import (
     TopicGlobs,
     data_dir,
 )
+from sidecar.reserved_topics import ReservedTopics
 
 EMBEDDED_JAVA: Final = "embedded-java"
 MESSAGE_BYTES_MIN: Final = 1_000_000  # what tickover writes to its own topics fits into it; librdkafka's default
@@ -229,8 +230,13 @@ class Settings(Section):
 
     @property
     def own_topics(self) -> frozenset[str]:
-        """The topics that are tickover's own: never sources."""
+        """The topics that are tickover's own."""
         return frozenset(self._own)
+
+    @property
+    def reserved_topics(self) -> ReservedTopics:
+        """The topics that are never sources and never targets."""
+        return ReservedTopics(self.own_topics)
 
     @model_validator(mode="after")
     def _topics_differ(self) -> Self:

@@ -1,6 +1,6 @@
 """Decoding and deciding: from a consumed record to what becomes of it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +28,7 @@ from sidecar.record import (
     held_id,
 )
 from sidecar.recovery import table_version_at
+from sidecar.reserved_topics import RESERVED
 
 TOO_MANY_HEADERS: Final = "too_many_headers"
 
@@ -47,9 +48,9 @@ class HeaderLimits:
 
 
 class Decider:
-    """`partitions` are the topics known to exist; `table_at(version)` gives the policy table as it was; `own_topics`
-    are tickover's, which no header may lead to, whatever a policy allows; `failed(target, timestamp)` hears of each
-    retry that came back.
+    """`partitions` are the topics known to exist; `table_at(version)` gives the policy table as it was; `reserved`
+    are topics that no header may lead to, whatever a policy allows; `failed(target, timestamp)` hears of each retry
+    that came back.
     """
 
     def __init__(
@@ -57,12 +58,12 @@ class Decider:
         limits: HeaderLimits,
         partitions: Mapping[str, int],
         table_at: Callable[[int], PolicyTable],
-        own_topics: frozenset[str] = frozenset(),
+        reserved: Container[str] = (),
         failed: Callable[[str, int], None] = lambda target, timestamp_ms: None,
     ) -> None:
         self._limits = limits
         self._failed = failed
-        self._own_topics = own_topics
+        self._reserved = reserved
         self._partitions = partitions
         self._table_at = table_at
         self._recall = Recall()
@@ -185,8 +186,8 @@ class Decider:
         if type(decision) is Hold:
             if decision.attempt > 2 and offset >= lane.recovered_until:  # the one that failed was emitted by us
                 self._failed(decision.target, timestamp_ms)
-            if decision.target in self._own_topics:
-                detail = "the target is one of tickover's own topics"
+            if decision.target in self._reserved:
+                detail = f"{decision.target} {RESERVED}"
                 departure = self._quarantined(lane, record, offset, TARGET_NOT_ALLOWED, detail, headers)
                 return departure._replace(id=decision.id)
             held = _held(record, offset, decision, parts)

@@ -2,12 +2,17 @@
 
 from typing import Final
 
+from policies.decision import TARGET_NOT_ALLOWED
 from sidecar.codec import asked_headers, dead_letter_headers, header_bytes, quarantine_headers
 from sidecar.lane import Lane
 from sidecar.record import DETAIL, REASON, SOURCE, Departure, Held, Outcome, held_id
+from sidecar.reserved_topics import RESERVED
 
 DETAIL_LENGTH_MAX: Final = 500
 REFERENCE_PART_MAX: Final = 64 * 1024  # a larger key, or larger headers, are left out of a quarantine by reference
+
+UNKNOWN_TARGET: Final = "unknown_target"
+CLOSED: Final = -1  # partitions of a topic that nothing may be emitted to: whichever is asked for is beyond them
 
 # Kafka's names of refusals, by what becomes of the record.
 TOO_LARGE: Final = frozenset({"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"})
@@ -87,8 +92,11 @@ def by_reference(topic: str, lane: Lane, parcel: Held | Departure, detail: str) 
     return departure._replace(value=None, key=departure.key if small_key else None, headers=headers)
 
 
-def no_target(held: Held, partitions: int | None) -> str:
-    """Why a record's target can't be emitted to."""
+def no_target(held: Held, partitions: int | None) -> tuple[str, str]:
+    """Why a record's target can't be emitted to: reason and detail."""
+    if partitions == CLOSED:
+        return TARGET_NOT_ALLOWED, f"{held.target} {RESERVED}"
     if partitions is None:
-        return f"no topic {held.target}, or no permission to see it or write to it"
-    return f"topic {held.target} has {partitions} partitions, {held.target_partition} was asked for"
+        return UNKNOWN_TARGET, f"no topic {held.target}, or no permission to see it or write to it"
+    detail = f"topic {held.target} has {partitions} partitions, {held.target_partition} was asked for"
+    return UNKNOWN_TARGET, detail

@@ -3,7 +3,8 @@
 due -> ready -> produce -> open generation (settlement.py)
  ^       |         |
  |       |         +- queue full: stays ready        +- refused by Kafka: `returned.py`
- |       +- expired: dead letter      +- no such topic: quarantine      +- too large: quarantine by reference
+ |       +- expired: dead letter      +- no such topic, or a reserved   +- too large: quarantine by reference
+ |       |                               one: quarantine
  +-------+- the clock was set back, and it isn't due: into the wheel again, wherever it has waited
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
+from policies.decision import TARGET_NOT_ALLOWED
 from sidecar.batch import Batch
 from sidecar.codec import emission_headers, quarantine_headers
 from sidecar.departure import given_up, no_target, quarantined
@@ -20,6 +22,7 @@ from sidecar.lane import Lane
 from sidecar.parcels import Parcel, earliest
 from sidecar.ready import Ready
 from sidecar.record import DUE, ORIGIN, POLICY, Arrival, Departure, Headers, Held, due_of
+from sidecar.reserved_topics import RESERVED
 from sidecar.returned import Returned
 from sidecar.settlement import Settlement
 from sidecar.tally import Tally
@@ -229,8 +232,7 @@ class Emitter:
         if count is None and not self._targets.absent(parcel.target, now_ms):
             self._targets.wait(lane, parcel)
         elif count is None or parcel.target_partition >= count:
-            detail = no_target(parcel, count)
-            no_place = quarantined(self._quarantine, lane, parcel, "unknown_target", detail)
+            no_place = quarantined(self._quarantine, lane, parcel, *no_target(parcel, count))
             self._emit_departure(lane, no_place, now_ms, alone)
         elif self._produce(lane, parcel, parcel.target, emission_headers(parcel, lane.here), alone):
             self.settlement.open.took(lane, [parcel], now_ms, parcel.due_ms)
@@ -252,19 +254,25 @@ class Emitter:
         if count is None and not self._targets.absent(held.target, now_ms):
             self._targets.wait(lane, arrival)
         elif count is None or held.target_partition >= count:
-            detail = no_target(held, count)
-            headers = quarantine_headers(arrival.headers, lane.here + b"%d" % held.offset, "unknown_target", detail)
-            departure = quarantined(self._quarantine, lane, held, "unknown_target", "")._replace(headers=headers)
+            reason, detail = no_target(held, count)
+            headers = quarantine_headers(arrival.headers, lane.here + b"%d" % held.offset, reason, detail)
+            departure = quarantined(self._quarantine, lane, held, reason, "")._replace(headers=headers)
             self.turned_away(lane, held)
             self._emit_departure(lane, departure, now_ms, alone=False)
         else:
             self.hold(lane, held)
 
     def _emit_departure(self, lane: Lane, departure: Departure, now_ms: int, alone: bool) -> None:
-        """Dead letters and quarantined records. A dead-letter topic that isn't there makes it a quarantined one."""
+        """Dead letters and quarantined records. A dead-letter topic that isn't there, or is reserved, makes it a
+        quarantined one.
+        """
         topic = departure.topic
-        known = topic in self._targets.partitions
-        if not known and topic != self._quarantine and self._targets.absent(topic, now_ms):
+        known = self._targets.knows(topic)
+        if topic != self._quarantine and self._targets.is_reserved(topic):
+            detail = f"no letters for {topic}: it {RESERVED}; the reason was {departure.reason}"
+            no_place = quarantined(self._quarantine, lane, departure, TARGET_NOT_ALLOWED, detail)
+            self._emit_departure(lane, no_place, now_ms, alone)
+        elif not known and topic != self._quarantine and self._targets.absent(topic, now_ms):
             detail = f"no dead-letter topic {topic}, or no permission for it; the reason was {departure.reason}"
             no_place = quarantined(self._quarantine, lane, departure, "unknown_target", detail)
             self._emit_departure(lane, no_place, now_ms, alone)

@@ -4,10 +4,11 @@ A record for an unknown topic waits here until the cluster has answered, which n
 partition that doesn't acknowledge, until that is tried again.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Final
 
+from sidecar.departure import CLOSED
 from sidecar.lane import Lane
 from sidecar.parcels import Parcel, Parcels, Queues, earliest, is_early, topic_of
 from sidecar.ports import NO_ANSWER
@@ -24,10 +25,14 @@ ASK_AGAIN_MS: Final = 500  # brokers that are back are asked again within a seco
 class Targets:
     """Partition counts of target topics, and which of these acknowledge. Owned by the engine's thread; only `ask` runs
     in another.
+
+    `partitions` has no topic that is `reserved`, so whatever looks there before it emits is right about these, too.
     """
 
-    def __init__(self, ask: Ask, executor: Executor | None = None) -> None:
+    def __init__(self, ask: Ask, executor: Executor | None = None, reserved: Container[str] = ()) -> None:
         self.partitions: dict[str, int] = {}
+        self._reserved = reserved
+        self._own: dict[str, int] = {}  # partitions of the quarantine, to which records leave and none is emitted
         self._absent_ms: dict[str, int] = {}
         self._counted_ms: dict[str, int] = {}
         self._ask = ask
@@ -42,14 +47,26 @@ class Targets:
         self._held_up: Queues[Place] = Queues()  # until their partition acknowledges
 
     def count_for(self, held: Held, now_ms: int) -> int | None:
-        """How many partitions this record's target has; None: not known, or it may have more by now than it had."""
+        """How many partitions this record's target has; None: not known, or it may have more by now than it had.
+        CLOSED: it is reserved. A record that Redis has kept may name any topic.
+        """
         count = self.partitions.get(held.target)
-        if count is None or held.target_partition < count:
+        if count is None:
+            return CLOSED if held.target in self._reserved else None
+        if held.target_partition < count:
             return count
         if _is_fresh(self._counted_ms, held.target, now_ms):
             return count
         self.forget(held.target)
         return None
+
+    def knows(self, topic: str) -> bool:
+        """The cluster has said that there is this topic."""
+        return topic in self.partitions or topic in self._own
+
+    def is_reserved(self, topic: str) -> bool:
+        """No record may be emitted there."""
+        return topic not in self.partitions and topic in self._reserved
 
     def absent(self, topic: str, now_ms: int) -> bool:
         """True when the cluster said a moment ago that there is no such topic."""
@@ -61,12 +78,16 @@ class Targets:
 
     def forget(self, topic: str) -> None:
         """An emission was refused as if the topic were gone: ask again at the next record."""
-        self.partitions.pop(topic, None)
+        self._counts(topic).pop(topic, None)
 
     def refused(self, topic: str) -> None:
         """It takes nothing from us: for a while no record is tried, as if there were no such topic."""
         self.forget(topic)
         self._no_longer(topic)
+
+    def _counts(self, topic: str) -> dict[str, int]:
+        """Where its count of partitions is."""
+        return self._own if topic in self._reserved else self.partitions
 
     def _no_longer(self, topic: str) -> None:
         """Remember that there is no such topic: records may name any number of them."""
@@ -81,7 +102,7 @@ class Targets:
         is watched, or of which some partition doesn't acknowledge, that is known here.
         """
         topic, asked = topic_of(parcel), self.asked_partition(parcel)
-        count = self.partitions.get(topic)
+        count = self.partitions.get(topic, self._own.get(topic))
         known = topic in self._suspensions.topics or topic in self.watched
         if asked != ANY_PARTITION or count is None or not known:
             return Place(topic, asked)
@@ -94,11 +115,11 @@ class Targets:
 
     def suspend(self, topic: str, partitions: Iterable[int]) -> None:
         """These don't acknowledge: what is for them waits, longer each time. One that isn't known stands for all."""
-        known = set(partitions)
+        known, counts = set(partitions), self._counts(topic)
         if ANY_PARTITION in known:
-            known = set(range(self.partitions.get(topic, 1)))
-        if topic in self.partitions:  # it may have grown
-            self.partitions[topic] = max(self.partitions[topic], *(partition + 1 for partition in known))
+            known = set(range(counts.get(topic, 1)))
+        if topic in counts:  # it may have grown
+            counts[topic] = max(counts[topic], *(partition + 1 for partition in known))
         self._suspensions.suspend(topic, known, self._now_ms)
 
     def await_answers(self, places: Collection[Place]) -> None:
@@ -124,7 +145,7 @@ class Targets:
 
     def is_silent(self, topic: str) -> bool:
         """No partition acknowledges."""
-        return self._suspensions.count(topic) >= self.partitions.get(topic, 1)
+        return self._suspensions.count(topic) >= self._counts(topic).get(topic, 1)
 
     @property
     def suspended_topics(self) -> Iterable[str]:
@@ -156,7 +177,7 @@ class Targets:
                 continue
             self._unanswered.discard(topic)
             if count:
-                self.partitions[topic] = count
+                self._counts(topic)[topic] = count
                 self._counted_ms[topic] = now_ms
                 self._absent_ms.pop(topic, None)
             else:

@@ -165,7 +165,7 @@ def topic_id_of(described: TopicDescription) -> str:
 def source_topics(settings: Settings, policies: Sequence[Policy], existing: Iterable[str]) -> list[str]:
     """The existing topics that are consumed: what the settings name, else what the policies match.
 
-    Never tickover's own nor Kafka's. One that holds dead letters must be meant, by its name or a glob that ends in
+    Never a reserved one. One that holds dead letters must be meant, by its name or a glob that ends in
     `-dlq`: else `orders-*` would take in `orders-eu-dlq`, and what was given up would be delivered after all.
     """
     globs = settings.sources or {glob for policy in policies for glob in policy.match.topics}
@@ -173,14 +173,13 @@ def source_topics(settings: Settings, policies: Sequence[Policy], existing: Iter
     meant = compile_globs(glob for glob in globs if is_exact(glob) or glob.endswith(DEAD_LETTER_SUFFIX))
     named = [policy.dead_letter.topic for policy in policies if policy.dead_letter]
     letters = compile_globs([*settings.dead_letters.topics, *named])
-    own = settings.own_topics
+    reserved = settings.reserved_topics
     if anything is None:
         return []
     return sorted(
         name
         for name in existing
-        if name not in own
-        and not name.startswith("__")
+        if name not in reserved
         and anything.match(name)
         and not (letters and letters.match(name) and not (meant and meant.match(name)))
     )

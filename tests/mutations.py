@@ -131,6 +131,17 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "what was revoked isn't drained": Mutant("assignment.py", "settled = self._drain(leaving)", "settled = True"),
     "what was lost is written on": Mutant("assignment.py", "            lane.dropped = True\n", "            pass\n"),
     "an expired record is emitted": Mutant("emission.py", "if 0 <= parcel.expires_ms < now_ms:", "if False:"),
+    "what Redis has may name a reserved target": Mutant(
+        "targets.py",
+        "            return CLOSED if held.target in self._reserved else None\n",
+        "            return None\n",
+    ),
+    "a record goes wherever some have left to": Mutant(
+        "targets.py", "return self._own if topic in self._reserved else self.partitions", "return self.partitions"
+    ),
+    "what Redis has may name a reserved topic for dead letters": Mutant(
+        "emission.py", "if topic != self._quarantine and self._targets.is_reserved(topic):", "if False:"
+    ),
     "a full producer drops a record": Mutant(
         "emission.py",
         "        batch.start += len(taken)\n",

@@ -135,7 +135,7 @@ def test_a_target_made_later_is_found(site: Site) -> None:
 
 
 @pytest.mark.apart  # the reference broker keeps no topic to itself
-def test_a_topic_that_takes_nothing_from_us_spoils_no_other_s_transactions(site: Site, sidecar: Sidecar) -> None:
+def test_what_is_for_a_topic_of_kafka_s_own_spoils_no_other_s_transactions(site: Site, sidecar: Sidecar) -> None:
     gold, internal = ("tenant", b"gold"), (TARGET, b"__consumer_offsets")
     before = unknown_ends(sidecar)  # where the machine stood still in an earlier test
     forbidden = [(None, b"forbidden %d" % n, [gold, internal]) for n in range(20)]
@@ -151,7 +151,7 @@ def test_a_topic_that_takes_nothing_from_us_spoils_no_other_s_transactions(site:
 
     wait_until(all_found, FOUND_S, lambda: f"{len(found)} found {sidecar.last_words()}")
     assert {message.value() for message in found} == {value for _, value, _ in forbidden}
-    assert {dict(headers_of(message))["tickover-reason"] for message in found} == {b"unknown_target"}
+    assert {dict(headers_of(message))["tickover-reason"] for message in found} == {b"target_not_allowed"}
     free = {report.value() for report in reports}
     wait_until(lambda: free <= {message.value() for message in site.kafka.read_all(site.name("strict-out"))}, FOUND_S)
     assert unknown_ends(sidecar) == before

@@ -28,6 +28,7 @@ class FakeOverflow:
     """Shared by all replicas, as a server is; outlives them."""
 
     finds_each = True  # of several records with one id, whichever is meant
+    rewritable = True  # somebody else may write here
 
     def __init__(self, failing: Failing = _never) -> None:
         self.hw: dict[LaneId, int] = {}
@@ -225,6 +226,13 @@ class FakeOverflow:
         self.lost_once.add(lane)
         if any(held_id(held) is not None for held in self.records[lane]):
             self.unnamed.setdefault(lane, set()).update(held.offset for held in self.records[lane])
+
+    def redirect(self, lane: LaneId, offset: int, target: str, dead_letter: str) -> None:
+        """Somebody else has written here, and this record is to go there, or there when it expires."""
+        self.records[lane] = [
+            held._replace(target=target, dead_letter=dead_letter) if held.offset == offset else held
+            for held in self.records[lane]
+        ]
 
     def _lose(self, lane: LaneId, what: str) -> None:
         self.lost_once.add(lane)

@@ -35,6 +35,7 @@ class RealOverflow(FakeOverflow):
     """The server, and the fake that has what the server must have. It begins with an empty server."""
 
     finds_each = False  # its index has one of them
+    rewritable = False  # nobody else writes its chunks
 
     def __init__(self, failing: Failing, client: Client, rng: Random) -> None:
         super().__init__(failing)

@@ -21,6 +21,7 @@ from sidecar.quotas import Quotas
 from sidecar.rebuild import Sources
 from sidecar.rebuild_worker import RebuildWorker
 from sidecar.recovery_reader import RecoveryWorker
+from sidecar.reserved_topics import ReservedTopics
 from sidecar.settlement import AtLeastOnce, Settlement
 from sidecar.snapshot import Publisher
 from sidecar.tally import Tally
@@ -36,6 +37,7 @@ from tests.simulation.workload import QUARANTINE
 STATE_REPEAT_MS = 20_000
 HASTENED = 0.2  # of all turns: those in which the engine would have time
 LEDGER = LedgerTopic("tickover.sim.ledger", 2, "sim")
+RESERVED = ReservedTopics(frozenset({LEDGER.name, QUARANTINE}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ class Replica:
         self.lone_output = FakeOutput(broker, rng, shared.delay_ms, shape.queue_max, self.fate)
         self.lone_output.lone = True
         self.intake = FakeIntake(shared.group, shared.delay_ms, self.fate)
-        self.targets = targets = Targets(broker.partition_count, self.executors[0])
+        self.targets = targets = Targets(broker.partition_count, self.executors[0], RESERVED)
         transactional = shared.coordinator is not None
         self.emitter = Emitter(targets, tally, QUARANTINE, transactional)
         self.emitter.gate.sources = Counter(lane.topic for lane in shared.group.lanes)
@@ -161,6 +163,7 @@ class Replica:
                     HeaderLimits(30, 64_000, QUARANTINE),
                     targets.partitions,
                     shared.table_at,
+                    RESERVED,
                     failed=self.emitter.gate.failed,
                 ),
                 self.worker,

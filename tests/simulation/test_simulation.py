@@ -15,7 +15,7 @@ FIRST = int(os.environ.get("TICKOVER_TEST_SIM_FIRST", "1"))
 SEEDS_MIN = 20
 STEPS = 400
 TRANSACTION_KINDS = 6
-KINDS = 33  # of things that `World.seen` counts, and repeats
+KINDS = 34  # of things that `World.seen` counts, and repeats
 
 
 def run(seed: int, exactly_once: bool = False, overflow: NewOverflow = FakeOverflow) -> World:
@@ -34,6 +34,7 @@ def run(seed: int, exactly_once: bool = False, overflow: NewOverflow = FakeOverf
             rng.choice(faults)()
         if rng.random() < 0.008:
             rng.choice(EVENTS)(world)
+        world.meddle()
         if rng.random() < 0.05:
             world.spread_policies()
         world.step(rng.choice((1, 3, 10, 50, 50, 200, 700)))

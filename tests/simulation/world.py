@@ -21,6 +21,7 @@ BLOCK_BYTES_MAX = 2_000  # so small that a few long ids fill a block
 RUNS_BYTES_MAX = 500  # that a change which is written again may have more
 CALM_STEPS_MAX = 4_000
 QUOTAS: Final[tuple[dict[str, int] | None, ...]] = (None, {"records": 6}, {"bytes": 3_000}, {"records": 40})
+MEDDLED = 0.01  # of the steps
 TIDY_STEPS = 10
 WRONG_MS: Final = (3_600_000, 60_000, 5_000, 300, 40, 0, -40, -300, -5_000, -60_000)  # clocks
 
@@ -42,6 +43,7 @@ class World:
 
     def __init__(self, seed: int, exactly_once: bool = False, overflow: NewOverflow = FakeOverflow) -> None:
         self.rng = rng = Random(seed)
+        self._neighbour = Random(f"neighbour {seed}")  # chance of its own: without it the runs are as they were
         self.clock = VirtualClock()
         self.weather = Weather()
         self.order = rng.choice(ORDERS)
@@ -237,6 +239,16 @@ class World:
                 self.overflow.lose_tombstones(lane)
             case _:
                 self.overflow.lose_index(lane)
+
+    def meddle(self) -> None:
+        """Somebody else who may write to Redis gives a record another target, now and then: a reserved one."""
+        lanes = [lane for lane, records in self.overflow.records.items() if records]
+        if not (self.overflow.rewritable and lanes and self._neighbour.random() < MEDDLED):
+            return
+        lane = self._neighbour.choice(lanes)
+        held = self._neighbour.choice(self.overflow.records[lane])
+        self.overflow.redirect(lane, held.offset, self._neighbour.choice((LEDGER.name, QUARANTINE)), LEDGER.name)
+        self.seen["a record with another target"] += 1
 
     def change_policies(self) -> None:
         """A new version of the rulebook; each replica hears of it when it does."""

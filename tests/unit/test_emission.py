@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ from sidecar.departure import EmissionError
 from sidecar.record import Headers, Outcome
 from sidecar.targets import ANSWER_AGE_MAX_MS
 from tests.simulation.fake_kafka import VALUE_BYTES_MAX, FakeError, Refused
+from tests.simulation.replica import LEDGER
 from tests.simulation.workload import QUARANTINE
-from tests.unit.engine_bench import SOURCE, Bench
+from tests.unit.engine_bench import LANE, SOURCE, Bench
 
 
 @pytest.fixture(name="bench")
@@ -171,6 +173,46 @@ def test_a_quarantine_that_takes_little_gets_the_place_and_the_reason(bench: Ben
     found = headers_in(bench, QUARANTINE)
     assert found.keys() == {"tickover-source", "tickover-reason", "tickover-detail"}
     assert (found["tickover-source"], found["tickover-reason"]) == (b"reminders/0/0", b"too_large")
+
+
+@pytest.mark.parametrize("topic", [LEDGER.name, QUARANTINE, "tickover.policies", "__transaction_state"])
+@pytest.mark.parametrize("trouble", [None, str])
+def test_what_redis_has_leads_to_no_topic_of_tickover_s_own(topic: str, trouble: Callable[[], str] | None) -> None:
+    """Whoever may write to Redis could otherwise write policies, and blocks of the ledger."""
+    bench = Bench(trouble=trouble)
+    for name in ("tickover.policies", "__transaction_state"):
+        bench.broker.create(name, 2)
+    bench.send(b"bad", headers=[("tickover-delay", b"never")])  # the quarantine is known from now on
+    offset = bench.send(b"forged", 6_000, [("mine", b"1")])
+    bench.send(b"fine", 6_000)
+    bench.wait_until(lambda: len(bench.overflow.records[LANE]) == 2 and bench.values(QUARANTINE))
+    bench.overflow.redirect(LANE, offset, topic, dead_letter="dead")
+    bench.wait_until(lambda: bench.values("mail") == [b"fine"] and len(bench.values(QUARANTINE)) == 2)
+    bench.run(500)
+    assert (bench.lane.imbalance, bench.lane.overflow_held, bench.replica.emitter.backlog) == (0, 0, 0)
+    assert bench.values(QUARANTINE) == [b"bad", b"forged"]
+    headers = dict(bench.records(QUARANTINE)[-1].headers() or [])
+    assert headers["mine"] == b"1"
+    assert (headers["tickover-reason"], headers["tickover-source"]) == (b"target_not_allowed", b"reminders/0/1")
+    assert headers["tickover-detail"] == f"{topic} is one of tickover's own topics, or of Kafka's".encode()
+    if topic not in (LEDGER.name, QUARANTINE):
+        assert not any(log.records for log in bench.broker.logs[topic])
+
+
+@pytest.mark.parametrize("topic", [LEDGER.name, "tickover.policies"])
+def test_what_redis_has_sends_no_dead_letters_to_a_topic_of_tickover_s_own(bench: Bench, topic: str) -> None:
+    bench.broker.create("tickover.policies", 1)
+    due_ms = bench.clock.now_ms + 6_000
+    offset = bench.send(b"v", 6_000, [("tickover-expires-at", b"%d" % (due_ms + 10))])
+    bench.wait_until(lambda: bench.overflow.records[LANE])
+    bench.overflow.redirect(LANE, offset, "mail", dead_letter=topic)
+    bench.run(5_000)
+    bench.clock.advance(2_000)
+    bench.wait_until(lambda: bench.values(QUARANTINE) == [b"v"])
+    headers = headers_in(bench, QUARANTINE)
+    assert headers["tickover-reason"] == b"target_not_allowed"
+    assert (headers["tickover-detail"] or b"").endswith(b"the reason was expired")
+    assert bench.values("mail") == []
 
 
 def test_a_full_producer_keeps_the_order_and_loses_nothing() -> None:

@@ -1,0 +1,32 @@
+"""Topics that no message comes from and none goes to: tickover's own, those of its other groups, and Kafka's.
+
+A record in the topic of policies would be a policy, one in a ledger a block, one in the audit topic something that was
+done. So neither a policy nor a header, a request or what Redis has makes such a topic a source or a target. What reads,
+decides, emits or sends for a caller asks here.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+INTERNAL_PREFIX: Final = "__"  # of Kafka's own topics
+OWN_PREFIX: Final = "tickover."
+RESERVED: Final = "is one of tickover's own topics, or of Kafka's"  # what is said of such a topic
+# What tickover calls its topics where no setting says otherwise, in any group.
+_BY_DEFAULT: Final = re.compile(
+    r"tickover\.(?:policies|quarantine|.+\.(?:ledger|audit|redrives|redriven|changes|schedules))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedTopics:
+    """`topic in reserved` says whether a topic is one of them. `own`: this group's, as its settings call them."""
+
+    own: frozenset[str] = frozenset()
+
+    def __contains__(self, topic: object) -> bool:
+        if topic in self.own:
+            return True
+        if not isinstance(topic, str) or not topic.startswith((INTERNAL_PREFIX, OWN_PREFIX)):
+            return False
+        return topic.startswith(INTERNAL_PREFIX) or _BY_DEFAULT.fullmatch(topic) is not None
