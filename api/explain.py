@@ -1,6 +1,7 @@
 """`POST /v1/policies/explain`: what would become of a record, without side effect."""
 
 import asyncio
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Annotated, Any, Final
 
@@ -14,6 +15,7 @@ from api.message import Content, HeaderName, Topic, bytes_of
 from api.openapi import body_of
 from api.ports import Limits, Ports
 from api.problems import Problem
+from api.sources import decision_of
 from policies.decision import Act, Decision, Facts, Hold, Quarantine
 from policies.duration import TIME_MAX_MS
 from policies.explain import Explanation, Step, explain
@@ -59,7 +61,11 @@ async def explain_record(caller: Reader, body: JsonBody, ports: GivenPorts) -> R
     timestamp_ms = ports.now_ms() if record.timestamp is None else record.timestamp
     facts = Facts(record.topic, record.partition, record.offset, timestamp_ms, headers.user, headers.controls)
     # In a thread: the globs of a policy that nobody has checked yet may take their time.
-    explanation = await asyncio.to_thread(explain, facts, _table(ports, asked.policy))
+    table = _table(ports, asked.policy)
+    explanation = await asyncio.to_thread(explain, facts, table)
+    decision = decision_of(facts, table, ports.sources.reserved)
+    if decision != explanation.decision:
+        explanation = replace(explanation, decision=decision, schedule=(), end=None, truncated=False)
     return json_response(_document(explanation))
 
 

@@ -5,6 +5,7 @@ import binascii
 import math
 import re
 import uuid
+from collections.abc import Container
 from typing import Annotated, Final, NamedTuple
 
 from pydantic import (
@@ -20,12 +21,13 @@ from pydantic import (
 
 from api.ports import Acknowledged, Limits, Outgoing
 from api.problems import Problem, unprocessable
+from api.sources import decision_of
 from policies.decision import Act, Control, Facts, Hold, Quarantine
 from policies.fields import is_topic
 from policies.glob import compile_globs
 from policies.model import Policy
 from policies.request import INT32_MAX
-from policies.table import PolicyTable, decide
+from policies.table import PolicyTable
 from sidecar.partitioner import source_partition
 from sidecar.record import (
     CONTROL_PREFIX,
@@ -151,11 +153,11 @@ class Draft(NamedTuple):
         headers = [*self.headers, *self.controls.items()]
         return Outgoing(source, partition, self.key, self.value, headers, timestamp_ms)
 
-    def due_ms(self, at: Acknowledged, table: PolicyTable) -> int:
+    def due_ms(self, at: Acknowledged, table: PolicyTable, reserved: Container[str]) -> int:
         """When it will be emitted. Raises `Problem` when it would not be."""
         controls: dict[str, Control] = {**self.controls}
         facts = Facts(at.topic, at.partition, at.offset, at.timestamp_ms, self.headers, controls)
-        decision = decide(facts, table)
+        decision = decision_of(facts, table, reserved)
         if isinstance(decision, Hold):
             return decision.due_ms
         assert not isinstance(decision, Act)  # a message asks for none

@@ -1,6 +1,5 @@
 """`POST /v1/messages`: a delayed message without a Kafka client. Accepted means acknowledged by Kafka."""
 
-import asyncio
 import hashlib
 import json
 import logging
@@ -27,8 +26,8 @@ from api.ports import (
     SenderUnavailable,
 )
 from api.problems import Problem, unprocessable
+from api.sources import refuse_unless_source
 from api.timeline import final
-from sidecar.held_query import LookUpUnavailable
 
 KEY_LENGTH_MAX: Final = 255
 RETRY_LATER: Final = {"Retry-After": "1"}
@@ -151,34 +150,17 @@ async def _send_or_let_go(
         raise
 
 
-async def _refuse_unless_source(ports: Ports, topic: str) -> None:
-    """What the group doesn't consume would never be emitted."""
-    if topic in ports.sources.topics:
-        return
-    try:
-        consumed = await asyncio.to_thread(ports.sources.is_source, topic)
-    except LookUpUnavailable as error:
-        detail = f"Whether {topic} is consumed isn't known: {error}"
-        raise Problem(503, "kafka-unavailable", detail, RETRY_LATER) from None
-    if not consumed:
-        raise unprocessable(
-            "not-a-source",
-            f"The group does not consume {topic}: no policy makes it a source, or `sources` leaves it out, or it is "
-            "compacted.",
-        )
-
-
 async def _send(ports: Ports, message: NewMessage, message_id: str, timestamp_ms: int) -> dict[str, object]:
     drafted = draft(message, message_id, ports.limits)
-    table = ports.policies.table
+    table, reserved = ports.policies.table, ports.sources.reserved
     source = message.source or source_of(message.target, table)
     try:
         partitions = await ports.sender.partition_count(source)
         if partitions is None:
             raise unprocessable("unknown-source", f"The source topic {source} does not exist.")
-        await _refuse_unless_source(ports, source)
+        await refuse_unless_source(ports, source)
         record = drafted.record(source, partitions, timestamp_ms)
-        planned_ms = drafted.due_ms(Acknowledged(source, record.partition, 0, timestamp_ms), table)
+        planned_ms = drafted.due_ms(Acknowledged(source, record.partition, 0, timestamp_ms), table, reserved)
         at = await ports.sender.send(record)
     except SenderRefused as error:
         detail = f"Kafka refused the record: {error}."
@@ -188,7 +170,7 @@ async def _send(ports: Ports, message: NewMessage, message_id: str, timestamp_ms
         detail = f"Kafka did not acknowledge the record: {error}. It may or may not have it."
         raise Problem(503, "kafka-unavailable", detail, RETRY_LATER) from None
     try:  # again, as the engine will see it: jitter depends on the offset, and a topic may set its own time
-        due_ms = drafted.due_ms(at, table)
+        due_ms = drafted.due_ms(at, table, reserved)
     except Problem:
         due_ms = planned_ms
     position = {"topic": at.topic, "partition": at.partition, "offset": at.offset}

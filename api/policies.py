@@ -18,6 +18,7 @@ from policies.errors import FileManaged, PolicyConflict, PolicyError, PolicyTooL
 from policies.log import VERSION_MAX
 from policies.model import Policy, Removed, Versioned, policy_document, policy_schema
 from sidecar.held_query import LookUpUnavailable
+from sidecar.reserved_topics import reserved_in
 
 router = APIRouter(tags=["policies"])
 
@@ -80,6 +81,7 @@ async def put_policy(
     policy = validated(Policy, body)
     if policy.name != name:
         raise unprocessable("name-differs", f"The body's name is not {name}.")
+    _refuse_reserved(ports, policy)
     _refuse_file_managed(ports, name)
     expected = expected_version(if_match, if_none_match, _current_version(ports, name))
     await _refuse_what_would_be_left(ports, name, policy, force)
@@ -130,6 +132,7 @@ async def rollback_policy(
         raise Problem(404, "version-not-found", f"The policy has no version {wanted}.")
     if isinstance(found, Removed):
         raise unprocessable("version-is-deletion", f"Version {wanted} is a deletion; use DELETE.")
+    _refuse_reserved(ports, found.policy)
     current = _current_version(ports, name)
     expected = current if if_match is None else expected_version(if_match, None, current)
     await _refuse_what_would_be_left(ports, name, found.policy, force)
@@ -172,6 +175,12 @@ async def _refuse_what_would_be_left(ports: Ports, name: str, policy: Policy | N
             "they are read until these are settled, and what is new there goes to the quarantine.",
             topics=topics,
         )
+
+
+def _refuse_reserved(ports: Ports, policy: Policy) -> None:
+    """It would lead nowhere: such a topic is never a source and never a target."""
+    if what := reserved_in(policy, ports.sources.reserved):
+        raise unprocessable("reserved-topic", f"A policy can't name such a topic: {what}.")
 
 
 def _current(ports: Ports, name: str) -> Versioned:

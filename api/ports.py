@@ -13,6 +13,7 @@ from sidecar.changes.changes import Changes
 from sidecar.letters.plan import Governor
 from sidecar.letters.reading import Reading
 from sidecar.letters.redrives import Redrives
+from sidecar.reserved_topics import ReservedTopics
 from sidecar.schedules.owing import Limits as ScheduleLimits
 from sidecar.schedules.schedule import Entry, Schedule
 from sidecar.schedules.schedule_book import Known
@@ -42,8 +43,12 @@ class Sources(Protocol):
     """What the group consumes (`sidecar.sources.Sources`)."""
 
     @property
+    def reserved(self) -> ReservedTopics:
+        """Topics that are never a source and never a target: tickover's own, and Kafka's."""
+
+    @property
     def topics(self) -> Collection[str]:
-        """The sources, as last seen."""
+        """Topics that are consumed, as last seen, and are sources by the policies of now."""
 
     def is_source(self, topic: str) -> bool:
         """The topic is a source now, be it since a moment ago. Blocks, and raises LookUpUnavailable."""

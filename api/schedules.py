@@ -19,6 +19,7 @@ from api.policies import IfMatch, IfNoneMatch
 from api.ports import Acknowledged, Ports, SenderUnavailable
 from api.preconditions import etag, expected_version, mismatch
 from api.problems import Problem, unprocessable
+from api.sources import refuse_unless_source
 from sidecar.changes.plan import Time
 from sidecar.letters.masking import Masking
 from sidecar.schedules.errors import ScheduleConflict, ScheduleRefused, SchedulesUnavailable
@@ -246,8 +247,9 @@ async def _source(ports: Ports, schedule: Schedule) -> str:
         partitions = await ports.sender.partition_count(source)
         if partitions is None:
             raise unprocessable("unknown-source", f"The source topic {source} does not exist: create it first.")
+        await refuse_unless_source(ports, source)
         record = drafted.record(source, partitions, now_ms)
-        drafted.due_ms(Acknowledged(source, record.partition, 0, now_ms), table)
+        drafted.due_ms(Acknowledged(source, record.partition, 0, now_ms), table, ports.sources.reserved)
         if await ports.sender.partition_count(schedule.target) is None:
             detail = f"The target topic {schedule.target} does not exist: create it first."
             raise unprocessable("unknown-target", detail)

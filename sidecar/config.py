@@ -236,7 +236,7 @@ class Settings(Section):
     @property
     def reserved_topics(self) -> ReservedTopics:
         """The topics that are never sources and never targets."""
-        return ReservedTopics(self.own_topics)
+        return ReservedTopics(self.own_topics, self.quarantine.topic)
 
     @model_validator(mode="after")
     def _topics_differ(self) -> Self:

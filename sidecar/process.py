@@ -30,8 +30,10 @@ from api.ports import Limits, Ports
 from api.receipts import Receipts
 from api.sender import KafkaSender
 from api.server import BindError, Server
-from policies.errors import PolicyError
+from api.sources import SourceSender
+from policies.errors import PolicyError, PolicyFileError
 from policies.file import read_policies_file
+from policies.model import Policy
 from policies.store import PolicyStore
 from sidecar.assembly import Machinery, Policies, Storage, build
 from sidecar.backlog import Backlog
@@ -55,6 +57,7 @@ from sidecar.overflow_rebuild import RedisRebuild
 from sidecar.overflow_redis import RedisOverflow, open_overflow
 from sidecar.overflow_timing import TimedOverflow
 from sidecar.own_topics import ensure_own_topics
+from sidecar.reserved_topics import reserved_in
 from sidecar.retention import policies_of
 from sidecar.schedules.assembly import firing_of, limits_of, schedule_store_of
 from sidecar.schedules.firing import Firing
@@ -198,13 +201,22 @@ class Process:
 
     def _open_policies(self, client: dict[str, str]) -> PolicyStore:
         settings = self.settings
-        file_policies = read_policies_file(settings.policies.file) if settings.policies.file else None
+        file_policies = self._read_policies_file() if settings.policies.file else None
         store = PolicyStore(client, settings.policies.topic, settings.ledger.replication_factor)
         store.start()
         self._stack.callback(store.stop)
         if file_policies is not None:
             store.publish_file(file_policies)
         return store
+
+    def _read_policies_file(self) -> tuple[Policy, ...]:
+        """Raises PolicyFileError."""
+        path = self.settings.policies.file
+        policies = read_policies_file(path)
+        for policy in policies:
+            if what := reserved_in(policy, self.settings.reserved_topics):
+                raise PolicyFileError(path, 0, 0, f"policy {policy.name} can't name such a topic: {what}")
+        return policies
 
     def _start_api(
         self, client: dict[str, str], overflow: RedisOverflow, made: tuple[Recorder, Sources, Gate]
@@ -236,7 +248,7 @@ class Process:
         ports = Ports(
             policies=store,
             stats=lambda: engine.stats,
-            sender=sender,
+            sender=SourceSender(sender, settings.reserved_topics),
             audit_sender=sender,
             audit_topic=settings.audit_topic,
             idempotency=idempotency,
@@ -263,7 +275,7 @@ class Process:
         self._stack.callback(self.server.stop)
         ledger_reader.start()
         self._stack.callback(ledger_reader.stop)  # before the server, so that no request waits for a receipt any more
-        firing = firing_of(settings, client, schedules, self.machinery, lambda: sources.partitions, recorder)
+        firing = firing_of(settings, client, schedules, self.machinery, sources, recorder)
         self._stack.callback(firing.stop)
         return firing, letters
 

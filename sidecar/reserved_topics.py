@@ -9,6 +9,9 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from policies.glob import is_exact
+from policies.model import Policy
+
 INTERNAL_PREFIX: Final = "__"  # of Kafka's own topics
 OWN_PREFIX: Final = "tickover."
 RESERVED: Final = "is one of tickover's own topics, or of Kafka's"  # what is said of such a topic
@@ -20,9 +23,12 @@ _BY_DEFAULT: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ReservedTopics:
-    """`topic in reserved` says whether a topic is one of them. `own`: this group's, as its settings call them."""
+    """`topic in reserved` says whether a topic is one of them. `own`: this group's, as its settings call them, and
+    `quarantine` is one of these: dead letters may go there all the same.
+    """
 
     own: frozenset[str] = frozenset()
+    quarantine: str = ""
 
     def __contains__(self, topic: object) -> bool:
         if topic in self.own:
@@ -30,3 +36,15 @@ class ReservedTopics:
         if not isinstance(topic, str) or not topic.startswith((INTERNAL_PREFIX, OWN_PREFIX)):
             return False
         return topic.startswith(INTERNAL_PREFIX) or _BY_DEFAULT.fullmatch(topic) is not None
+
+
+def reserved_in(policy: Policy, reserved: ReservedTopics) -> str:
+    """What a policy names that it can't have, in words; empty: nothing. Globs name no topic, and match none of them."""
+    target, letters = policy.target, policy.dead_letter
+    named = [
+        *(("match.topics", topic) for topic in policy.match.topics),
+        *([("target.topic", target.topic)] if target.topic is not None else []),
+        *(("target.allow", topic) for topic in target.allow),
+        *([("dead_letter.topic", letters.topic)] if letters and letters.topic != reserved.quarantine else []),
+    ]
+    return next((f"{field}: {topic} {RESERVED}" for field, topic in named if is_exact(topic) and topic in reserved), "")

@@ -66,7 +66,9 @@ class Sources:
         self._leftovers = leftovers
         # What `sources` leaves out has a policy all the same: another replica may consume it.
         self._all_sources = settings.model_copy(update={"sources": ()})
-        self.topics: frozenset[str] = frozenset()  # the sources, as last seen
+        self.reserved = settings.reserved_topics
+        self._wanted: frozenset[str] = frozenset()  # the sources, as last seen
+        self._known: tuple[PolicyTable, frozenset[str], frozenset[str]] | None = None  # what `topics` was asked last
         self.left: dict[str, Left] = {}  # topics that are consumed only until they are empty
         # With a policy, not consumed here, and the group has something of them: another replica's, by its own setting.
         self._elsewhere: frozenset[str] = frozenset()
@@ -111,11 +113,35 @@ class Sources:
         self._machinery.engine.submit(lambda _: intake.subscribe(found)).result(ANSWER_S)
         self._subscribed = found
 
+    @property
+    def topics(self) -> frozenset[str]:
+        """See `api.ports.Sources`. What is only read until it is empty is none of them."""
+        table, consumed = self._table(), frozenset(self.partitions).difference(self.left)
+        if self._known is None or self._known[0] is not table or self._known[1] != consumed:
+            self._known = table, consumed, frozenset(source_topics(self._settings, policies_of(table), consumed))
+        return self._known[2]
+
+    @property
+    def open_partitions(self) -> dict[str, int]:
+        """Partition counts of `topics`: of those that may be written to."""
+        return {topic: count for topic, count in self.partitions.items() if topic in self.topics}
+
     def is_source(self, topic: str) -> bool:
         """See `api.ports.Sources`."""
-        return topic in source_topics(self._settings, policies_of(self._table()), self._existing()) and not (
-            self._compacted.get(topic)
-        )
+        if topic in self.left or topic not in source_topics(
+            self._settings, policies_of(self._table()), self._existing()
+        ):
+            return False
+        if (compacted := self._compacted.get(topic)) is None:
+            compacted = self._is_compacted(topic)
+        return not compacted
+
+    def _is_compacted(self, topic: str) -> bool:
+        """As the brokers say now."""
+        answer = self._configs([topic]).get(topic)
+        if answer is None:
+            raise LookUpUnavailable(f"no answer about the settings of {topic}")
+        return "compact" in answer.get("cleanup.policy", "")
 
     def would_leave(self, policies: Sequence[Policy]) -> dict[str, Left]:
         """See `api.ports.Sources`."""
@@ -136,16 +162,17 @@ class Sources:
     def _keep_left(self, wanted: Sequence[str], existing: Sequence[str]) -> None:
         """What isn't wanted any more is consumed until the group has nothing of it."""
         topics, table = frozenset(wanted), self._table()
-        if topics == self.topics and table is self._asked_of and self._looks % LEFT_LOOKS != 1:
+        if topics == self._wanted and table is self._asked_of and self._looks % LEFT_LOOKS != 1:
             return
         with_policy = source_topics(self._all_sources, policies_of(table), existing)
-        found = self._leftovers.beside({*topics, *with_policy, *self._settings.own_topics}, existing)
+        open_topics = [topic for topic in existing if topic not in self.reserved]
+        found = self._leftovers.beside({*topics, *with_policy}, open_topics)
         if found.keys() != self.left.keys():
             retired = frozenset(found)
             self._machinery.engine.submit(lambda engine: engine.retire(retired)).result(ANSWER_S)
             for words in in_words({topic: one for topic, one in found.items() if topic not in self.left}):
                 log.warning("records without a policy", extra={"about": words})
-        self.topics, self.left, self._asked_of = topics, found, table
+        self._wanted, self.left, self._asked_of = topics, found, table
         others = frozenset(with_policy) - topics
         self._elsewhere = frozenset(self._leftovers.of(others)) if others else frozenset()
 

@@ -45,7 +45,7 @@ def changes_of(
         sources=sources,
         lines=lines,
         table=table,
-        courier=lambda: Courier(client),
+        courier=lambda: Courier(client, settings.reserved_topics),
         sent_by=SentControls(client, topic).of_plan,
         receipts_end=receipts.end,
         aborted=aborted,

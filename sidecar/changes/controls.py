@@ -1,6 +1,6 @@
 """Control records for many messages: made, checked as the engine will, sent; and read again to see who sent them."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
@@ -17,6 +17,7 @@ from sidecar.record import ACTION, CHANGE, DELAY, DELIVER_AT, ID, IF_OFFSET, Hea
 
 FULL_POLL_S: Final = 0.05
 ACKNOWLEDGED_S: Final = 8.0  # well within a lease
+NOT_A_SOURCE: Final = "not_a_source"
 GAP_MAX: Final = 500  # offsets between two control records that are read in one go
 _SETTINGS: Final = {
     "enable.idempotence": "true",
@@ -54,18 +55,22 @@ def objection(item: Item, headers: Headers, table: PolicyTable, now_ms: int) -> 
 class Courier:
     """Sends control records; a producer of its own. A record that is sent twice acts once."""
 
-    def __init__(self, client: Mapping[str, Any]) -> None:
+    def __init__(self, client: Mapping[str, Any], reserved: Container[str] = ()) -> None:
         self._producer: Any = Producer({**client, **_SETTINGS})
+        self._reserved = reserved
 
     def send(self, controls: Sequence[tuple[Item, Headers]], now_ms: int) -> list[int | str]:
         """Returns when Kafka has them all: their offsets, or why Kafka will never take one. Raises LogUnavailable."""
         reports = [_Report() for _ in controls]
         for (item, headers), report in zip(controls, reports, strict=True):
-            self._produce(item, headers, now_ms, report)
+            if item.topic not in self._reserved:
+                self._produce(item, headers, now_ms, report)
         self._producer.flush(ACKNOWLEDGED_S)
         answers: list[int | str] = []
-        for report in reports:
-            if report.offset >= 0:
+        for (item, _), report in zip(controls, reports, strict=True):
+            if item.topic in self._reserved:  # what other replicas hold is said over Redis, where anybody may speak
+                answers.append(NOT_A_SOURCE)
+            elif report.offset >= 0:
                 answers.append(report.offset)
             elif report.error is not None and report.error.code() in OF_ONE_RECORD | OF_THE_TARGET:
                 answers.append(report.error.name().lower())

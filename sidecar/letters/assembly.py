@@ -68,7 +68,7 @@ def redrives_of(
         return Leg(plan_id, begin, stage)
 
     topic_id = TopicIds(client).of_one
-    topics = Topics(lambda log, topic: _choose(reading, log, topic), letters, settings.own_topics, topic_id)
+    topics = Topics(lambda log, topic: _choose(reading, log, topic), letters, settings.reserved_topics, topic_id)
     owner = owner_of(settings.instance_id)
     redrives = Redrives(redrive_log, open_log, topics, leg, owner)
     here = Surroundings(
@@ -81,7 +81,7 @@ def redrives_of(
         topic_id=topic_id,
         owner=owner,
         group=settings.group,
-        own=settings.own_topics,
+        reserved=settings.reserved_topics,
         loops_max=settings.redrive.times_max,
         monotonic_s=time.monotonic,
         wait=redrives.crew.wait,

@@ -23,14 +23,7 @@ from sidecar.record import SOURCE
 
 BY_REFERENCE: Final = "too_large"  # quarantined without its value: there is nothing to send
 
-INTERNAL_PREFIX: Final = "__"
-
 Versions = Callable[[str], Sequence[Versioned | Removed]]
-
-
-def is_internal(topic: str) -> bool:
-    """Whether it is one of Kafka's own."""
-    return topic.startswith(INTERNAL_PREFIX)
 
 
 def is_quarantined(letter: Letter) -> bool:

@@ -5,7 +5,7 @@ any time: the next attempt begins at the progress.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
@@ -54,7 +54,7 @@ class Surroundings:
     topic_id: TopicId
     owner: str
     group: str
-    own: frozenset[str]  # topics of tickover's own
+    reserved: Container[str]  # topics to which no letter goes
     loops_max: int
     monotonic_s: Callable[[], float]
     wait: Callable[[float], bool]  # sleeps; True: the process is asked to stop
@@ -70,7 +70,7 @@ class Legwork:
         self._progress: Progress = redrive.progress
         self._written = redrive.progress  # as it stands in the log, if nobody else has written since
         self._may_start = redrive.state.may_start
-        self._sorting = Sorting(redrive, here.versions, here.partitions(), here.own, here.loops_max)
+        self._sorting = Sorting(redrive, here.versions, here.partitions(), here.reserved, here.loops_max)
         self._waiting: deque[Letter] = deque()
         self._pen: Pen  # of this attempt, once it begins to read
         self._suspects = 0  # of the waiting ones: Kafka has refused some of them

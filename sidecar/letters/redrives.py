@@ -1,17 +1,17 @@
 """Redrives as the API asks for them: plan, canary, run, abort. What they do is in `legwork.py`, in a thread each."""
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from contextlib import closing
 from typing import NamedTuple
 
 from sidecar.jobs.crew import Crew, JobRefused, Jobs, Work
 from sidecar.jobs.job import State
-from sidecar.letters.destination import is_internal
 from sidecar.letters.letter_log import LetterLog, LettersGone, TopicId, check_letters
 from sidecar.letters.plan import Governor, Plan, Redrive, Span
 from sidecar.letters.selection import Selection
 from sidecar.letters.turns import rivals
+from sidecar.reserved_topics import INTERNAL_PREFIX
 
 
 class Wanted(NamedTuple):
@@ -31,7 +31,7 @@ class Topics(NamedTuple):
 
     choose: Callable[[LetterLog, str], None]  # raises UnknownTopic
     letters: Callable[[LetterLog], frozenset[str]]
-    own: frozenset[str]
+    reserved: Container[str]
     id: TopicId
 
 
@@ -103,10 +103,12 @@ class Redrives:
     def _check_target(self, wanted: Wanted, partitions: Mapping[str, int], letters: LetterLog) -> None:
         if wanted.target is None:
             return
-        if wanted.target in self._topics.letters(letters) or wanted.target in self._topics.own:
+        is_reserved = wanted.target in self._topics.reserved
+        is_internal = wanted.target.startswith(INTERNAL_PREFIX)
+        if wanted.target in self._topics.letters(letters) or (is_reserved and not is_internal):
             detail = f"{wanted.target} holds dead letters, or is tickover's own: what goes there would come back."
             raise JobRefused("redrive-loop", detail)
-        if wanted.target not in partitions or is_internal(wanted.target):
+        if wanted.target not in partitions or is_reserved:
             raise JobRefused("unknown-target", f"There is no topic {wanted.target} for this.")
 
     def _span(self, letters: LetterLog, wanted: Wanted, partition: int) -> Span:

@@ -1,9 +1,9 @@
 """What becomes of each letter of a plan: sent where, or passed over why. Pure; planning and sending ask the same."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from sidecar.letters.destination import BY_REFERENCE, Versions, destination, is_internal, is_quarantined
+from sidecar.letters.destination import BY_REFERENCE, Versions, destination, is_quarantined
 from sidecar.letters.letter import Letter, place_of
 from sidecar.letters.lineage import redriven_headers
 from sidecar.letters.plan import TARGETS_MAX, Redrive
@@ -45,18 +45,23 @@ class Parcel(NamedTuple):
 class Sorting:
     """The rules of one plan.
 
-    `partitions` are those of all topics as they were when this was made. `own` are tickover's own topics: whoever can
-    write dead letters writes their headers, and these must not lead there, nor to Kafka's internal topics. The targets
-    of a plan's earlier attempts, which its progress names, count as this one's do.
+    `partitions` are those of all topics as they were when this was made. Whoever can write dead letters writes their
+    headers, and these must not lead to a topic that is `reserved`. The targets of a plan's earlier attempts, which its
+    progress names, count as this one's do.
     """
 
     def __init__(
-        self, redrive: Redrive, versions: Versions, partitions: Mapping[str, int], own: frozenset[str], loops_max: int
+        self,
+        redrive: Redrive,
+        versions: Versions,
+        partitions: Mapping[str, int],
+        reserved: Container[str],
+        loops_max: int,
     ) -> None:
         self._plan = redrive.plan
         self._versions = versions
         self._partitions = partitions
-        self._own = own
+        self._reserved = reserved
         self._loops_max = loops_max
         self._targets: dict[tuple[str, str, bool], str | None] = {}
         self._seen = {*redrive.progress.planned.targets, *redrive.progress.tally.targets}
@@ -78,7 +83,7 @@ class Sorting:
             return "", NO_TARGET
         if target == self._plan.topic:
             return "", LOOP
-        if target in self._own or is_internal(target):
+        if target in self._reserved:
             return "", NOT_ALLOWED
         if target not in self._partitions:
             return "", NO_TOPIC

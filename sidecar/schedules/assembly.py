@@ -1,9 +1,9 @@
 """The parts that handle schedules, made from the settings."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from sidecar.assembly import Machinery
 from sidecar.config import Settings
@@ -18,6 +18,18 @@ from sidecar.schedules.schedule_store import ScheduleStore
 from sidecar.schedules.writing import Surroundings
 
 ANSWER_S: Final = 5.0
+
+
+class Sources(Protocol):
+    """What this process consumes (`sidecar.sources.Sources`), with partition counts: all of it, and what may be
+    written to.
+    """
+
+    @property
+    def partitions(self) -> Mapping[str, int]: ...
+
+    @property
+    def open_partitions(self) -> Mapping[str, int]: ...
 
 
 def schedule_store_of(settings: Settings, client: Mapping[str, Any]) -> ScheduleStore:
@@ -42,13 +54,13 @@ def firing_of(
     client: Mapping[str, Any],
     store: ScheduleStore,
     machinery: Machinery,
-    sources: Callable[[], Mapping[str, int]],
+    sources: Sources,
     recorder: Recorder,
 ) -> Firing:
     """Writes what schedules owe: the replica that has partition 0 of the first source."""
 
     def owns() -> bool:
-        topics = sources()
+        topics = sources.partitions
         if not topics:
             return False
         answer: Future[bool] = machinery.engine.submit(lambda _: machinery.viewer.has(LaneId(min(topics), 0)))
@@ -65,7 +77,10 @@ def firing_of(
     def pen(name: str) -> Shipping:
         return Shipping(client, f"tickover.{settings.group}.schedules.firing{name and '.'}{name}", store.topic)
 
-    here = Surroundings(store, limits_of(settings), pen, owns, sources, now_ms, recorder.schedule, in_background)
+    def written_to() -> Mapping[str, int]:
+        return sources.open_partitions
+
+    here = Surroundings(store, limits_of(settings), pen, owns, written_to, now_ms, recorder.schedule, in_background)
     firing = Firing(here)
     recorder.watch_writer(lambda: firing.is_owner)
     return firing

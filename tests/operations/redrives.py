@@ -308,8 +308,8 @@ class Operators:
     def _here(self) -> Surroundings:
         return Surroundings(
             client={}, log=self.plans, redriven=self.redriven, versions=lambda _: (), partitions=self.letters.topics,  # type: ignore[arg-type]
-            open_log=lambda: self.letters, topic_id=lambda _: self.letters.id, owner="here", group="g", own=frozenset(),
-            loops_max=3, monotonic_s=lambda: self._time_s, wait=self._wait,
+            open_log=lambda: self.letters, topic_id=lambda _: self.letters.id, owner="here", group="g",
+            reserved=frozenset(), loops_max=3, monotonic_s=lambda: self._time_s, wait=self._wait,
         )  # fmt: skip
 
     def write(self, plan_id: str, parcels: Sequence[Any], progress: Any, marks: Sequence[Any]) -> None:

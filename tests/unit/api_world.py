@@ -27,10 +27,12 @@ from api.ports import (
     Ports,
 )
 from api.receipts import Receipts
+from api.sources import SourceSender
 from policies.errors import FileManaged, PolicyConflict, PolicyStoreUnavailable
 from policies.log import Change, PolicyLog, encode_change
 from policies.model import ManagedBy, Policy, Removed, Versioned
 from policies.table import PolicyTable
+from sidecar.config import Settings
 from sidecar.held_query import Key, LookUpUnavailable, Query, key_of_row
 from sidecar.letters.browsing import Limits as ScanLimits
 from sidecar.letters.masking import Masking
@@ -119,6 +121,7 @@ class MemorySources:
     """What is consumed: every topic, but for those that are `not_consumed`."""
 
     topics: Collection[str] = ()
+    reserved = Settings(group="g").reserved_topics
 
     def __init__(self) -> None:
         self.not_consumed: set[str] = set()
@@ -242,7 +245,7 @@ class World:
             Ports(
                 policies=self.policies,
                 stats=lambda: self.stats,
-                sender=self.sender,
+                sender=SourceSender(self.sender, self.sources.reserved),
                 audit_sender=self.audit,
                 audit_topic="tickover.audit",
                 redrives=self.redriving.redrives,

@@ -10,6 +10,7 @@ from sidecar.letters.browsing import UnknownTopic
 from sidecar.letters.letter_log import LetterLog
 from sidecar.letters.plan import Governor, Plan, Progress, Redrive, Tally
 from sidecar.letters.redrives import Redrives, Topics
+from sidecar.reserved_topics import ReservedTopics
 
 GOVERNOR = Governor(rate=1_000, ramp_ms=30_000, stop_share=0.1, watch_ms=30_000)
 COUNTED = Progress(state=State.PLANNED, planned=Tally(targets={"orders": 3}, skipped={"no_target": 1}), updated_ms=1)
@@ -81,7 +82,7 @@ class MemoryRedrives:
         self.legs: list[MemoryLeg] = []
         self.ending: dict[str, Any] = {}  # how canaries and runs end at once; empty: when told
         self.topic_ids: dict[str, str | None] = {}  # None: no answer; else every topic has one
-        topics = Topics(self._choose, self._letters, frozenset({"tickover.policies"}), self._topic_id)
+        topics = Topics(self._choose, self._letters, ReservedTopics(frozenset({"tickover.policies"})), self._topic_id)
         self.redrives = Redrives(self.plans, lambda: letters, topics, self._leg, "here")
 
     def finish(self, **update: object) -> None:

@@ -49,6 +49,7 @@ def test_a_plan_pins_the_letters_of_now() -> None:
         ({"filter": FILTER, "target": "orders-dlq"}, 422, "redrive-loop"),
         ({"filter": FILTER, "target": "other-dlq"}, 422, "redrive-loop"),
         ({"filter": FILTER, "target": "tickover.policies"}, 422, "redrive-loop"),
+        ({"filter": FILTER, "target": "tickover.another.ledger"}, 422, "redrive-loop"),
         ({"filter": FILTER, "target": "nowhere"}, 422, "unknown-target"),
         ({"filter": FILTER, "target": "__consumer_offsets"}, 422, "unknown-target"),
         ({"filter": FILTER, "rate": -1}, 422, "invalid-body"),

@@ -22,6 +22,7 @@ from sidecar.jobs.crew import JobRefused
 from sidecar.jobs.job import State, decoded
 from sidecar.jobs.reader import LogUnavailable
 from sidecar.record import ACTION, CHANGE, DELIVER_AT, ID, Headers, LaneId, Outcome
+from sidecar.reserved_topics import ReservedTopics
 from tests.property.test_change import TABLE
 from tests.unit.change_world import LANES, NOW_MS, CrashError, MemoryChanges, MemoryJobs
 from tests.unit.test_receipts import block, settled
@@ -83,6 +84,7 @@ class FakeConsumer:
 def courier(*answers: Any) -> Courier:
     made = Courier.__new__(Courier)
     made._producer = FakeProducer(list(answers))
+    made._reserved = ReservedTopics()
     return made
 
 
@@ -90,6 +92,14 @@ def test_what_kafka_takes_and_what_it_never_will() -> None:
     gone = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
     answers = courier(41, gone, 42).send([(ITEM, [("x", b"1")])] * 3, 1)
     assert answers == [41, gone.name().lower(), 42]
+
+
+def test_no_control_record_is_sent_to_a_topic_of_tickover_s_own() -> None:
+    """Other replicas say over Redis what they hold, and anybody may speak there."""
+    forged = ITEM.model_copy(update={"topic": "tickover.policies"})
+    there = courier(41, 42)
+    assert there.send([(ITEM, []), (forged, []), (ITEM, [])], 1) == [41, "not_a_source", 42]
+    assert [topic for topic, *_ in there._producer.sent] == ["t", "t"]
 
 
 @pytest.mark.parametrize("answer", [KafkaError(KafkaError._MSG_TIMED_OUT), None, "silent"])

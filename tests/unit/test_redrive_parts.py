@@ -28,6 +28,7 @@ from sidecar.letters.plan import (
 from sidecar.letters.selection import Selection
 from sidecar.letters.sorting import Sorting
 from sidecar.record import Place
+from sidecar.reserved_topics import ReservedTopics
 from tests.unit.letter_world import NOW_MS, Record, dead
 from tests.unit.redrive_world import GOVERNOR
 
@@ -72,6 +73,8 @@ def letter(headers: Any, value: bytes | None = b"v") -> Letter:
         (letter(dead("too_large")), "orders", ("orders", "")),
         (letter(dead("no_policy", source="orders-dlq/0/1")), None, ("", "loop")),
         (letter(dead("no_policy", source="tickover.policies/0/1")), None, ("", "target_not_allowed")),
+        (letter(dead("no_policy", source="tickover.b.ledger/0/1")), None, ("", "target_not_allowed")),
+        (letter(dead()), "tickover.policies", ("", "target_not_allowed")),  # planned by a program of before
         (letter(dead(source="__consumer_offsets-retry/0/1", policy="x@1")), None, ("", "target_not_allowed")),
     ],
 )
@@ -80,7 +83,7 @@ def test_what_becomes_of_a_letter(one: Letter, target: str | None, expected: tup
         Redrive(plan=plan(target=target)),
         lambda _: (),
         {"orders": 1, "elsewhere": 1, "orders-dlq": 1, **INNER},
-        frozenset({"tickover.policies"}),
+        ReservedTopics(frozenset({"tickover.policies"})),
         3,
     )
     assert sorting.target(one) == expected

@@ -20,6 +20,7 @@ from sidecar.partitioner import partition_of
 from sidecar.schedules import assembly
 from sidecar.schedules.apart import AGAIN_MS
 from sidecar.schedules.errors import SchedulesUnavailable
+from sidecar.schedules.firing import Firing
 from sidecar.schedules.writing import Tenure
 from tests.unit.schedule_world import NOW_MS, Delayed, MemoryPen, MemorySchedules, MemoryTopic
 
@@ -328,25 +329,30 @@ def test_a_producer_is_not_closed_while_somebody_asks_with_it(world: MemorySched
         tenure.confirm()
 
 
-def test_a_step_of_the_wall_clock_leaves_no_occurrence_out(
-    world: MemorySchedules, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """This machine's clock is far from `NOW_MS`; the engine's, which follows the brokers', counts."""
+def firing_over(world: MemorySchedules, time: Any, consumed: Any, monkeypatch: pytest.MonkeyPatch) -> Firing:
+    """Made as a process makes it, of an engine that has every partition."""
 
     def submit(command: Callable[[Any], Any]) -> "Future[Any]":
         future: Future[Any] = Future()
         future.set_result(command(None))
         return future
 
-    time = SimpleNamespace(now_ms=lambda: world.now_ms + 86_400_000, is_known=False)
     machinery: Any = SimpleNamespace(
         engine=SimpleNamespace(submit=submit),
         viewer=SimpleNamespace(has=lambda lane: True),
         time=time,
     )
-    settings = Settings(group="g")
     monkeypatch.setattr(assembly, "Shipping", lambda client, id, topic: world.pen(id))
-    firing = assembly.firing_of(settings, {}, world.store, machinery, lambda: world.sources, Recorder())
+    return assembly.firing_of(Settings(group="g"), {}, world.store, machinery, consumed, Recorder())
+
+
+def test_a_step_of_the_wall_clock_leaves_no_occurrence_out(
+    world: MemorySchedules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This machine's clock is far from `NOW_MS`; the engine's, which follows the brokers', counts."""
+    time = SimpleNamespace(now_ms=lambda: world.now_ms + 86_400_000, is_known=False)
+    consumed = SimpleNamespace(partitions=world.sources, open_partitions=world.sources)
+    firing = firing_over(world, time, consumed, monkeypatch)
     world.put()
     firing.step()
     assert (world.topic.sent, len(world.topic.records)) == ([], 1), (
@@ -358,3 +364,19 @@ def test_a_step_of_the_wall_clock_leaves_no_occurrence_out(
     world.now_ms += 5_000
     firing.step()
     assert seconds(world) == [5, 10, 15]
+
+
+def test_nothing_is_written_to_a_source_that_is_only_read_until_it_is_empty(
+    world: MemorySchedules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No policy makes it a source any more: each occurrence would be quarantined."""
+    time = SimpleNamespace(now_ms=lambda: world.now_ms, is_known=True)
+    consumed = SimpleNamespace(partitions=world.sources, open_partitions={})
+    firing = firing_over(world, time, consumed, monkeypatch)
+    world.put()
+    firing.step()
+    assert world.topic.sent == []
+    assert "no policy" in problem(world)
+    consumed.open_partitions = world.sources
+    firing.step()
+    assert seconds(world) == [5, 10]

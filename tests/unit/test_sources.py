@@ -434,6 +434,40 @@ def test_what_would_be_left_is_what_only_the_policies_of_now_consume() -> None:
         looking.is_source("reminders")
 
 
+def test_what_may_be_written_to_follows_the_policies_at_once() -> None:
+    """Also while what was held is still read: what is new there would be quarantined."""
+    cluster = Cluster("reminders", "orders-retry", "tickover.policies")
+    looking = sources(cluster, table({**DELAY, "match": {"topics": ["reminders", "tickover.*"]}}, RETRY))
+    looking.look()
+    assert looking.topics == {"reminders", "orders-retry"}
+    cluster.leftovers.has = {"reminders": Left(3, 2)}
+    cluster.policies = table(RETRY)
+    assert looking.topics == {"orders-retry"}, "before anybody has looked"
+    assert looking.open_partitions == {"orders-retry": 1}
+    looking.look()
+    assert looking.partitions == {"reminders": 1, "orders-retry": 1}
+    assert looking.open_partitions == {"orders-retry": 1}
+    assert not looking.is_source("reminders")
+    cluster.policies = table(DELAY, RETRY)
+    assert not looking.is_source("reminders"), "the engine takes what comes for what is left, until the next look"
+    assert looking.topics == {"orders-retry"}
+    looking.look()
+    assert looking.topics == {"reminders", "orders-retry"}
+
+
+def test_a_topic_that_nobody_has_looked_at_is_no_source_if_it_is_compacted() -> None:
+    cluster = Cluster("reminders", "orders-retry")
+    looking = sources(cluster, table(RETRY))
+    looking.look()
+    cluster.policies = table(DELAY, RETRY)
+    assert looking.is_source("reminders")
+    cluster.settings["reminders"] = {"cleanup.policy": "compact"}
+    assert not looking.is_source("reminders")
+    cluster.unreadable = {"reminders": KafkaError.REQUEST_TIMED_OUT}
+    with pytest.raises(LookUpUnavailable):
+        looking.is_source("reminders")
+
+
 def test_a_topic_that_a_policy_names_for_dead_letters_is_no_source_any_more_and_is_emptied() -> None:
     cluster = Cluster("orders-eu", "orders-retry")
     glob = {**RETRY, "match": {"topics": ["orders-*"]}}
