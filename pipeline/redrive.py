@@ -16,10 +16,11 @@ from pipeline.marking import MARKED, Marked
 from pipeline.plans import TAKEN, Taken
 from pipeline.records import header, place, with_headers
 from pipeline.topics import UNREADABLE
-from policies.decision import DEAD_REASONS
+from policies.decision import DEAD_REASONS, TARGET_NOT_ALLOWED
 from policies.glob import compile_globs
 from sidecar.letters.marks import BLOCK_LETTERS
 from sidecar.record import DETAIL, GONE_ANEW, GONE_UNDECIDED, REDRIVE_COUNT, REDRIVE_PLAN, REDRIVE_SOURCE
+from sidecar.reserved_topics import BY_NAME
 
 MARK: Final = REDRIVE_SOURCE
 BY_REFERENCE: Final = "too_large"
@@ -102,7 +103,8 @@ def parcels(chosen: DataFrame, terms: Terms) -> DataFrame:
     """Rows to `send`, of letters `with_marks` and `with_plans`.
 
     `letter`: its place. `refused`: `redriven`, `planned` (and the plan of the sidecar's, see `with_plans`),
-    `unreadable` (headers), `loop`, `redriven_too_often`, `no_value` (quarantined by reference), `no_target`.
+    `unreadable` (headers), `loop`, `target_not_allowed` (reserved: whoever writes letters writes their headers),
+    `redriven_too_often`, `no_value` (quarantined by reference), `no_target`.
     `partition`: that of its source for what goes back there without a key, as only there are the records of its id;
     else null.
     """
@@ -128,6 +130,7 @@ def parcels(chosen: DataFrame, terms: Terms) -> DataFrame:
         .when(F.exists(own, lambda one: one["key"].contains(UNREADABLE)), "unreadable")
         .when(F.col("to").isNull(), "no_target")
         .when(F.col("to") == F.col("topic"), "loop")
+        .when(F.col("to").rlike(f"^(?:{BY_NAME})$"), TARGET_NOT_ALLOWED)
         .when(F.col("redrives") >= terms.loops_max, "redriven_too_often")
         .when((F.col("reason") == BY_REFERENCE) & F.col("value").isNull(), "no_value")
     )

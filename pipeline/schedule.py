@@ -37,6 +37,7 @@ from sidecar.record import (
     TARGET,
     TARGET_PARTITION,
 )
+from sidecar.reserved_topics import BY_NAME, RESERVED, ReservedTopics
 
 TOPIC_PATTERN: Final = "^[A-Za-z0-9._-]{1,249}$"
 ZONED: Final = r"(Z|[+-]\d\d:?\d\d)$"
@@ -108,8 +109,10 @@ def messages(rows: DataFrame, source: str, job: str, spread_ms: int) -> DataFram
     """Rows to `send` to the delay topic `source`, with their `due_ms`; `refused` says why one can't be.
 
     Due times are spread evenly over `spread_ms` from each, by a hash of the id: the same at every run. Raises
-    PipelineError when a column is missing, or of a type that it can't be of.
+    PipelineError when a column is missing, or of a type that it can't be of, or the source is reserved.
     """
+    if source in ReservedTopics():
+        raise PipelineError(f"no messages for {source}: it {RESERVED}")
     absent = [name for name in ("topic", "due") if name not in rows.columns]
     if absent:
         raise PipelineError(f"the input has no column {', '.join(absent)}")
@@ -138,6 +141,7 @@ def messages(rows: DataFrame, source: str, job: str, spread_ms: int) -> DataFram
     reserved = F.lit(not rebuilt) & F.col("id").startswith(OCCURRENCE_IDS)
     refused = (
         F.when(F.col("target").isNull() | ~F.col("target").rlike(TOPIC_PATTERN), "topic: not a topic name")
+        .when(F.col("target").rlike(f"^(?:{BY_NAME})$"), f"topic: it {RESERVED}")
         .when(F.col("asked_ms").isNull(), f"due: {NO_TIME}")
         .when(F.col("in_seconds"), f"due: {IN_SECONDS}")
         .when(F.col("due_ms").between(1, SECONDS_BELOW - 1), "due: before 1973")  # as a number it looked like seconds

@@ -15,10 +15,9 @@ from policies.model import Policy
 INTERNAL_PREFIX: Final = "__"  # of Kafka's own topics
 OWN_PREFIX: Final = "tickover."
 RESERVED: Final = "is one of tickover's own topics, or of Kafka's"  # what is said of such a topic
-# What tickover calls its topics where no setting says otherwise, in any group.
-_BY_DEFAULT: Final = re.compile(
-    r"tickover\.(?:policies|quarantine|.+\.(?:ledger|audit|redrives|redriven|changes|schedules))"
-)
+# Kafka's, and what tickover calls its topics where no setting says otherwise, in any group.
+BY_NAME: Final = r"__.*|tickover\.(?:policies|quarantine|.+\.(?:ledger|audit|redrives|redriven|changes|schedules))"
+_BY_NAME: Final = re.compile(BY_NAME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +34,7 @@ class ReservedTopics:
             return True
         if not isinstance(topic, str) or not topic.startswith((INTERNAL_PREFIX, OWN_PREFIX)):
             return False
-        return topic.startswith(INTERNAL_PREFIX) or _BY_DEFAULT.fullmatch(topic) is not None
+        return _BY_NAME.fullmatch(topic) is not None
 
 
 def reserved_in(policy: Policy, reserved: ReservedTopics) -> str:

@@ -112,6 +112,29 @@ def test_letters_that_must_not_go_are_passed_over_with_the_reason(spark) -> None
         0: "no_target", 1: None, 2: "no_target", 3: "no_value", 4: "no_target", 5: "no_target", 6: "no_target",
     }  # fmt: skip
     assert {row.refused for row in outgoing(spark, "dlq").values()} == {"loop"}
+    assert {row.refused for row in outgoing(spark, "tickover.shop.ledger").values()} == {"target_not_allowed"}
+    assert {row.refused for row in outgoing(spark, "tickover.shop").values()} <= {
+        None, "redriven_too_often", "no_value"
+    }  # fmt: skip
+
+
+def test_no_letter_goes_back_to_a_source_that_it_has_forged(spark) -> None:
+    """Whoever writes letters writes their headers: as a record of the topic of policies it would be a policy."""
+    from pipeline.redrive import Choice, Terms, letters, parcels, with_marks, with_plans
+    from pipeline.topics import RECORDS
+
+    sources = [b"tickover.policies/0/1", b"__consumer_offsets/3/1", b"tickover.a.b.audit/0/1", b"reminders/0/1"]
+    rows = [
+        ("dlq", 0, offset, NOW_MS, bytearray(b"key"), bytearray(b"value"),
+         [("tickover-reason", bytearray(b"bad_header")), ("tickover-source", bytearray(source))])
+        for offset, source in enumerate(sources)
+    ]  # fmt: skip
+    told = letters(spark.createDataFrame(rows, RECORDS), Choice())
+    sent = parcels(with_plans(with_marks(told, []), []), Terms("", "job", 3)).collect()
+    assert {row.topic: row.refused for row in sent} == {
+        "tickover.policies": "target_not_allowed", "__consumer_offsets": "target_not_allowed",
+        "tickover.a.b.audit": "target_not_allowed", "reminders": None,
+    }  # fmt: skip
 
 
 def test_a_letter_without_a_key_goes_back_to_the_partition_that_it_came_from(spark) -> None:

@@ -80,6 +80,20 @@ def test_rows_become_messages_or_say_why_not(spark) -> None:
     ]
 
 
+def test_no_message_comes_from_a_reserved_topic_or_goes_to_one(spark) -> None:
+    from pipeline.errors import PipelineError
+    from pipeline.schedule import messages
+
+    rows = spark.createDataFrame(
+        [(name, "a", "x", DUE, None) for name in ("__x", "tickover.policies", "mail")], COLUMNS
+    )
+    for source in ("tickover.policies", "__consumer_offsets", "tickover.shop.ledger"):
+        with pytest.raises(PipelineError, match=source):
+            messages(rows, source, "job", 0)
+    told = Counter(row.refused for row in messages(rows, "reminders", "job", 0).collect())
+    assert told == {None: 1, "topic: it is one of tickover's own topics, or of Kafka's": 2}
+
+
 def test_ids_do_not_depend_on_the_order_of_rows(spark) -> None:
     both = [{row.id for row in planned(spark, rows).collect()} for rows in (ROWS[:4], ROWS[3::-1])]
     assert both[0] == both[1]
