@@ -10,6 +10,8 @@ from sidecar.cli.failure import Failure, Status
 from sidecar.cli.messages import read_header
 from sidecar.cli.named import BareFile, Kind
 from sidecar.cli.output import Form, OutputOption, output_before, say, show, utc_text
+from sidecar.config import Settings
+from sidecar.reserved_topics import reserved_in
 
 _KIND: Final = Kind("policy", "policies", Policy, policy_document)
 
@@ -159,11 +161,14 @@ def _one_of(file: str, name: str | None) -> Policy:
 
 @app.command()
 def validate(bare_file: BareFile = None, file: File = None, form: OutputOption = Form.TABLE) -> None:
-    """Check a file of policies, without a sidecar."""
+    """Check a file of policies, without a sidecar: topics of its own it knows by their default names."""
     name = _KIND.given(bare_file, file)
     policies = _KIND.read(name)
     if not policies:
         raise Failure(f"{name}: no policy in it")
+    for policy in policies:
+        if what := reserved_in(policy, Settings().reserved_topics):
+            raise Failure(f"{name}: policy {policy.name} can't name such a topic: {what}")
     say(f"{name}: {len(policies)} {'policy' if len(policies) == 1 else 'policies'}, all valid")
     _show_result([policy_document(policy) for policy in policies], form)
 

@@ -202,6 +202,15 @@ def test_demo_passes_its_options_and_status_on(monkeypatch: pytest.MonkeyPatch) 
     assert "hush" not in secret.stderr
 
 
+def test_validate_names_a_policy_with_which_no_process_would_start(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text(
+        "name: p\nmatch: {topics: [in]}\ndelay: {default: 1s}\ntarget: {topic: tickover.policies}\n"
+    )
+    refused = tickover("policies", "validate", str(tmp_path / "p.yaml"))
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "policy p can't name such a topic: target.topic: tickover.policies is one of" in refused.stderr
+
+
 def test_validate_works_offline_and_names_the_line(tmp_path: Path) -> None:
     good = tickover("policies", "validate", str(ROOT / "examples" / "policies.yaml"))
     assert (good.exit_code, good.stdout) == (0, "")
