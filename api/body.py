@@ -12,9 +12,11 @@ from fastapi import Request
 from pydantic import BaseModel, ValidationError
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.problems import Problem, problem_response, unprocessable, validation_errors
+from api.problems import ERRORS_MAX, Problem, problem_response, unprocessable, validation_errors
+from api.shape import many_unknown_keys, refuse_many_keys, refuse_many_values, validator_of
 
 DRAINED_LIMITS: Final = 16  # of a refused body this many times the limit is read and thrown away
+DIGITS_MAX: Final = 400  # of a whole number; a fraction's never count. Reading n digits takes n * n steps
 DRAIN_PAUSE_S: Final = 1.0  # a client that sends nothing for so long waits for its answer
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -92,13 +94,14 @@ async def json_body(request: Request) -> Body:
 
 
 def parse(data: bytes) -> Body:
-    """Strict JSON: 400 for what isn't JSON, 422 for what is ambiguous."""
+    """Strict JSON: 400 for what isn't JSON, 422 for what is ambiguous or has too many values."""
+    refuse_many_values(data)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
         raise Problem(400, "malformed-json", "The body is not UTF-8.") from None
     try:
-        value = json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
+        value = json.loads(text, object_pairs_hook=_object, parse_int=_integer, parse_constant=_constant)
         # Also finds infinities written as 1e999 (ValueError) and half surrogates (UnicodeEncodeError).
         canonical = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":"))
         return Body(value, canonical.encode("utf-8"))
@@ -115,8 +118,12 @@ def parse(data: bytes) -> Body:
 
 def validated(model: type[Model], body: Body) -> Model:
     """The body as `model`, or 422 with a list of what is wrong where."""
+    if unknown := many_unknown_keys(model, body.value):
+        raise _refused([{"loc": place, "msg": "Extra inputs are not permitted"} for place in unknown])
     try:
-        return model.model_validate(body.value)
+        value = validator_of(model).validate_python(body.value)
+        assert isinstance(value, model)
+        return value
     except ValidationError as error:
         raise invalid(error, body.value) from None
     except RecursionError:
@@ -126,8 +133,11 @@ def validated(model: type[Model], body: Body) -> Model:
 def invalid(error: ValidationError, value: Any) -> Problem:
     """What is wrong where in this value, without what was given."""
     found = error.errors(include_url=False, include_input=False)
-    errors = validation_errors([{**one, "loc": _place(one["loc"], one["type"], value)} for one in found])
-    return unprocessable("invalid-body", "The body does not fit the schema.", errors=errors)
+    return _refused([{**one, "loc": _place(one["loc"], one["type"], value)} for one in found[:ERRORS_MAX]])
+
+
+def _refused(errors: list[dict[str, Any]]) -> Problem:
+    return unprocessable("invalid-body", "The body does not fit the schema.", errors=validation_errors(errors))
 
 
 def _place(steps: tuple[int | str, ...], type: str, value: Any) -> list[int | str]:
@@ -145,10 +155,17 @@ def _place(steps: tuple[int | str, ...], type: str, value: Any) -> list[int | st
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    refuse_many_keys(len(pairs))
     value = dict(pairs)
     if len(value) != len(pairs):
         raise unprocessable("duplicate-key", "An object has the same key twice.")
     return value
+
+
+def _integer(text: str) -> int:
+    if len(text) > DIGITS_MAX:
+        raise unprocessable("invalid-number", f"A number has at most {DIGITS_MAX} digits.")
+    return int(text)
 
 
 def _constant(name: str) -> NoReturn:

@@ -17,6 +17,7 @@ from policies.errors import words_of
 
 MEDIA_TYPE: Final = "application/problem+json"
 ERRORS_MAX: Final = 20
+STEP_LENGTH_MAX: Final = 200  # of a key in the place of an error, so much is shown
 
 log = logging.getLogger("tickover.api")
 
@@ -68,7 +69,7 @@ def install(app: FastAPI) -> None:
 def validation_errors(errors: Any) -> list[dict[str, str]]:
     """Pydantic's errors as place and message; never the input, which may be a payload."""
     return [
-        {"at": "/" + "/".join(str(step) for step in error["loc"]), "message": words_of(error)}
+        {"at": "/" + "/".join(str(step)[:STEP_LENGTH_MAX] for step in error["loc"]), "message": words_of(error)}
         for error in errors[:ERRORS_MAX]
     ]
 

@@ -1,7 +1,9 @@
 """What can go wrong with policies; the type says what to do."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+
+SHOWN_MAX: Final = 80  # characters of what was given
 
 
 class PolicyError(Exception):
@@ -12,8 +14,8 @@ class FormatError(PolicyError, ValueError):
     """A text is not what it should be. `problem` leaves the text itself out, so it may be logged."""
 
     def __init__(self, problem: str, given: object) -> None:
-        shown = repr(given)
-        super().__init__(f"{problem}: {shown if len(shown) <= 80 else shown[:77] + '...'}")
+        shown = repr(given[:SHOWN_MAX] if isinstance(given, str | bytes) else given)
+        super().__init__(f"{problem}: {shown if len(shown) <= SHOWN_MAX else shown[: SHOWN_MAX - 3] + '...'}")
         self.problem = problem
 
 

@@ -14,6 +14,7 @@ from sidecar.schedules.occurrences import BadCron, check_cron, zone_names
 
 NAME_LENGTH_MAX: Final = 1_024  # of a header
 HEADERS_MAX: Final = 1_000
+ZONE_LENGTH_MAX: Final = 256  # no name is half as long
 SHOWN_MAX: Final = 3  # time zones suggested for an unknown one
 TIME_MAX_MS: Final = 32_503_680_000_000  # the year 3000: what is later is no time that anybody meant
 _CONTROL_CHARACTER: Final = re.compile(r"[\x00-\x1f\x7f]")
@@ -92,7 +93,9 @@ class Schedule(BaseModel):
     cron: Annotated[str, AfterValidator(_cron)] = Field(
         description="Minute, hour, day, month, weekday; with six fields the first is seconds"
     )
-    time_zone: Annotated[str, AfterValidator(_zone)] = Field(default="UTC", description="IANA name")
+    time_zone: Annotated[str, Field(max_length=ZONE_LENGTH_MAX), AfterValidator(_zone)] = Field(
+        default="UTC", description="IANA name"
+    )
     source: Topic | None = Field(
         default=None, description="The delay topic; may be left out where one delay policy allows the target"
     )

@@ -361,14 +361,54 @@ def test_murmur2_as_in_kafkas_own_test(key: bytes, expected: int) -> None:
         (b'{"target": "push", "headers": [["\\ud800", "x"]]}', 422, "invalid-text"),
         (b'{"target": "push", "value": "\\udfff"}', 422, "invalid-text"),
         (b'{"target": "push", "\\ud800": 1}', 422, "invalid-text"),
-        (b"[" * 100_000, 422, "too-deep"),
-        (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, 422, "too-deep"),
+        (b'{"target": "push", "delay": ' + b"9" * 401 + b"}", 422, "invalid-number"),
+        (b"[" * 10_000, 422, "too-deep"),
+        (b'{"a":' * 10_000 + b"1" + b"}" * 10_000, 422, "too-deep"),
+        (b"[" * 20_001, 422, "too-many-values"),
+        (b'{"target": "push", "value": "' + b'\\",' * 30_000 + b'", "headers": 1}', 422, "invalid-body"),
+        (b'{"target": "push", "headers": [' + b'"a",' * 20_001 + b'"a"]}', 422, "too-many-values"),
+        (b'{"target": "push", "headers": [' + b'"' * 100_000, 422, "too-many-values"),
+        (b"{" + b",".join(b'"%d":0' % number for number in range(1_001)) + b"}", 422, "too-many-values"),
         (b'{"value":' + b"[" * 900 + b"]" * 900 + b"}", 422, "invalid-body"),
     ],
 )
 def test_hostile_json(api: World, body: bytes, status: int, type: str) -> None:
     problem(api.send_raw("POST", "/v1/messages", body), status, type)
     assert api.sender.sent == []
+
+
+def test_a_text_may_hold_any_number_of_commas_brackets_and_quotes(api: World) -> None:
+    """What counts as a value stands outside of texts: JSON in a text is one value."""
+    value = json.dumps([{"a": 'quote " and backslash \\'}] * 20_000)
+    assert api.message(target="push", value=value).status_code == 202
+    assert api.sender.sent[0].value == value.encode()
+
+
+def test_many_unknown_keys_are_told_of_the_first_twenty(api: World) -> None:
+    document = problem(api.message(target="push", **{f"k{number}": 0 for number in range(500)}), 422, "invalid-body")
+    assert document["errors"] == [
+        {"at": f"/k{number}", "message": "Extra inputs are not permitted"} for number in range(20)
+    ]
+
+
+def test_few_unknown_keys_are_told_with_all_else(api: World) -> None:
+    document = problem(api.message(target="?", key={"base64": "", "x": 0}, y=0), 422, "invalid-body")
+    assert [error["at"] for error in document["errors"]] == ["/target", "/key", "/key/x", "/y"]
+
+
+def test_names_of_headers_are_no_unknown_keys(api: World) -> None:
+    assert api.message(target="push", headers={f"k{number}": "x" for number in range(900)}).status_code == 202
+
+
+def test_of_many_wrong_items_the_first_is_told(api: World) -> None:
+    document = problem(api.message(target="push", headers=[["a", "b"], [], []]), 422, "invalid-body")
+    assert {error["at"].rpartition("/")[0] for error in document["errors"]} <= {"", "/headers", "/headers/1"}
+    assert "/headers/1/0" in {error["at"] for error in document["errors"]}
+
+
+def test_a_long_key_is_cut_in_an_error(api: World) -> None:
+    document = problem(api.message(target="push", **{"k" * 100_000: 0}), 422, "invalid-body")
+    assert document["errors"][0]["at"] == "/" + "k" * 200
 
 
 def test_a_pair_of_surrogates_is_a_character(api: World) -> None:
