@@ -249,5 +249,5 @@ def source_of(target: str, table: PolicyTable) -> str:
 
 
 def _allows(policy: Policy, target: str) -> bool:
-    pattern = compile_globs(policy.target.allow)
-    return policy.target.topic == target or (pattern is not None and pattern.match(target) is not None)
+    matcher = compile_globs(policy.target.allow)
+    return policy.target.topic == target or (matcher is not None and matcher.matches(target))

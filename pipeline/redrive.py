@@ -67,9 +67,10 @@ def letters(records: DataFrame, choice: Choice) -> DataFrame:
 
 
 def _fits(glob: str, column: str) -> Column:
+    matcher = compile_globs((glob,))
+
     def fits(text: str) -> bool:
-        pattern = compile_globs((glob,))
-        return pattern is not None and pattern.match(text) is not None
+        return matcher is not None and matcher.matches(text)
 
     return F.udf(fits, "boolean", useArrow=True)(F.coalesce(column, F.lit("")))
 

@@ -64,4 +64,4 @@ def limits_of(target: str, sources: Mapping[str, int], table: PolicyTable) -> Ta
 
 
 def _leads(rule: Rule, target: str) -> bool:
-    return target == rule.default_target or (rule.allow is not None and rule.allow.match(target) is not None)
+    return target == rule.default_target or (rule.allow is not None and rule.allow.matches(target))

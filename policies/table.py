@@ -14,7 +14,6 @@ Order of questions, the first that says no ends it:
     due           bad_header, too_far, timeout (retry), expired
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -46,7 +45,7 @@ from policies.decision import (
 )
 from policies.duration import TIME_MAX_MS
 from policies.fields import is_topic
-from policies.glob import compile_globs, is_exact, literal_length
+from policies.glob import Matcher, compile_globs, is_exact, literal_length
 from policies.model import DELAY_MAX_DEFAULT_MS, Policy, Retry, Versioned
 from policies.request import ABSENT, Found, Request, read_failure, read_request, text_of
 from policies.spread import Spread, spread_due_ms, spread_of
@@ -90,9 +89,9 @@ class Rule:
     default_delay_ms: int  # -1: none
     delay_max_ms: int
     spread: Spread
-    allow: re.Pattern[str] | None
-    retry_on: re.Pattern[str] | None
-    give_up_on: re.Pattern[str] | None
+    allow: Matcher | None
+    retry_on: Matcher | None
+    give_up_on: Matcher | None
     # By raw header: the target and its dead-letter topic, one pair of strings for all records that name it.
     _topics: dict[Found, tuple[str, str]] = field(default_factory=dict, repr=False)
 
@@ -115,7 +114,7 @@ class Rule:
             raise Refusal(BAD_HEADER, f"{TARGET}: not a topic name")
         if target == self.topic:
             raise Refusal(LOOP, "the target is the source topic")
-        if target != self.default_target and (self.allow is None or not self.allow.match(target)):
+        if target != self.default_target and (self.allow is None or not self.allow.matches(target)):
             raise Refusal(TARGET_NOT_ALLOWED, f"{TARGET}: not allowed by policy {self.label}")
         return target
 
@@ -159,8 +158,8 @@ def _rank(policy: Policy, topic: str) -> tuple[int, int, int] | None:
     """The place of the policy in the matching order (smaller is first); None when no topic glob matches."""
     best = None
     for glob in policy.match.topics:
-        pattern = compile_globs((glob,))
-        if glob == topic or (pattern is not None and pattern.match(topic)):
+        matcher = compile_globs((glob,))
+        if glob == topic or (matcher is not None and matcher.matches(topic)):
             rank = (0 if is_exact(glob) else 1, -literal_length(glob), -len(policy.match.headers))
             best = rank if best is None else min(best, rank)
     return best
@@ -287,6 +286,6 @@ def _spread(rule: Rule, facts: Facts, request: Request, due_ms: int, latest_ms: 
 def _is_retryable(rule: Rule, retry: Retry, error_class: str | None) -> bool:
     if error_class is None:  # matches only `*`, and nothing of the more specific
         return "*" in retry.retry_on and "*" not in retry.give_up_on
-    if rule.give_up_on is not None and rule.give_up_on.match(error_class):
+    if rule.give_up_on is not None and rule.give_up_on.matches(error_class):
         return False
-    return rule.retry_on is not None and rule.retry_on.match(error_class) is not None
+    return rule.retry_on is not None and rule.retry_on.matches(error_class)

@@ -54,8 +54,8 @@ def check_topics(cluster: Cluster, settings: Settings, policies: Sequence[Policy
 
 def matching(globs: Iterable[str], topics: Iterable[str]) -> list[str]:
     """The topics that one of the globs matches, sorted."""
-    pattern = compile_globs(globs)
-    return sorted(topic for topic in topics if pattern.fullmatch(topic)) if pattern else []
+    matcher = compile_globs(globs)
+    return sorted(filter(matcher.matches, topics)) if matcher else []
 
 
 def _ledger(cluster: Cluster, settings: Settings, policies: Sequence[Policy]) -> Iterator[Finding]:

@@ -61,9 +61,9 @@ def longest_holds_ms(policies: Iterable[Policy], sources: Iterable[str]) -> dict
     """The longest hold of any policy that may match a record of each of these topics; 0 where none does."""
     holds_ms = dict.fromkeys(sources, 0)
     for policy in policies:
-        pattern, hold_ms = compile_globs(policy.match.topics), longest_hold_ms(policy)
+        matcher, hold_ms = compile_globs(policy.match.topics), longest_hold_ms(policy)
         for topic in holds_ms:
-            if pattern is not None and pattern.match(topic):
+            if matcher is not None and matcher.matches(topic):
                 holds_ms[topic] = max(holds_ms[topic], hold_ms)
     return holds_ms
 

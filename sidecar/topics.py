@@ -180,8 +180,8 @@ def source_topics(settings: Settings, policies: Sequence[Policy], existing: Iter
         name
         for name in existing
         if name not in reserved
-        and anything.match(name)
-        and not (letters and letters.match(name) and not (meant and meant.match(name)))
+        and anything.matches(name)
+        and not (letters and letters.matches(name) and not (meant and meant.matches(name)))
     )
 
 

@@ -101,8 +101,10 @@ def letter_topics(existing: Sequence[str], table: PolicyTable, globs: Sequence[s
     named = {
         versioned.policy.dead_letter.topic for versioned in table.policies.values() if versioned.policy.dead_letter
     }
-    pattern = compile_globs(globs)
-    return sorted(name for name in existing if name in named or name == quarantine or (pattern and pattern.match(name)))
+    matcher = compile_globs(globs)
+    return sorted(
+        name for name in existing if name in named or name == quarantine or (matcher and matcher.matches(name))
+    )
 
 
 class Browser:

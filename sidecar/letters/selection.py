@@ -1,13 +1,12 @@
 """Which letters are meant."""
 
-import re
 from functools import lru_cache
 from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from policies.duration import TIME_MAX_MS
-from policies.glob import compile_globs
+from policies.glob import Matcher, compile_globs
 from sidecar.letters.letter import Letter
 
 WORD_LENGTH_MAX: Final = 256
@@ -42,7 +41,7 @@ class Selection(BaseModel):
             return False
         if self.policy is not None and letter.policy.partition("@")[0] != self.policy:
             return False
-        if self.error_class is not None and not _pattern(self.error_class).match(letter.error_class):
+        if self.error_class is not None and not _matcher(self.error_class).matches(letter.error_class):
             return False
         return self.fingerprint is None or letter.fingerprint == self.fingerprint
 
@@ -56,7 +55,7 @@ class Selection(BaseModel):
 
 
 @lru_cache(maxsize=64)
-def _pattern(glob: str) -> re.Pattern[str]:
-    pattern = compile_globs((glob,))
-    assert pattern is not None
-    return pattern
+def _matcher(glob: str) -> Matcher:
+    matcher = compile_globs((glob,))
+    assert matcher is not None
+    return matcher
