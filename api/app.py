@@ -77,6 +77,7 @@ def create_app(ports: Ports) -> FastAPI:
     )
     app.state.ports = ports
     app.state.audit = AuditLog(ports.audit_sender, ports.audit_topic, ports.monotonic_s)
+    app.state.explainer = explain.Explainer()
     app.state.routes = tuple(route for part in PARTS for route in part.router.routes)
     problems.install(app)
     for part in PARTS:

@@ -1,11 +1,12 @@
 """`POST /v1/policies/explain`: what would become of a record, without side effect."""
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 from starlette.responses import Response
 
@@ -13,9 +14,10 @@ from api.body import validated
 from api.dependencies import GivenPorts, JsonBody, Reader, json_response
 from api.message import Content, HeaderName, Topic, bytes_of
 from api.openapi import body_of
+from api.policies import refuse_long_globs
 from api.ports import Limits, Ports
 from api.problems import Problem
-from api.sources import decision_of
+from api.sources import allowed
 from policies.decision import Act, Decision, Facts, Hold, Quarantine
 from policies.duration import TIME_MAX_MS
 from policies.explain import Explanation, Step, explain
@@ -25,6 +27,8 @@ from sidecar.codec import split
 from sidecar.record import OFFSET_MAX
 
 PARTITION_MAX: Final = (1 << 31) - 1
+THREADS: Final = 1  # more would only take the interpreter from each other, and from the engine
+WAITING_MAX: Final = 16
 
 router = APIRouter(tags=["policies"])
 
@@ -52,18 +56,37 @@ class ExplainRequest(BaseModel):
     record: RecordIn
 
 
+class Explainer:
+    """`policies.explain` off the event loop: the globs of a policy that nobody has checked yet take their time."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(THREADS, "api-explain")
+        self._under_way = 0
+
+    async def explain(self, facts: Facts, table: PolicyTable) -> Explanation:
+        """Raises `Problem` (503) when too many wait."""
+        if self._under_way >= WAITING_MAX:
+            detail = f"{WAITING_MAX} explanations are under way already."
+            raise Problem(503, "explain-busy", detail, {"Retry-After": "1"})
+        self._under_way += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, explain, facts, table)
+        finally:
+            self._under_way -= 1
+
+
 @router.post("/v1/policies/explain", openapi_extra=body_of(ExplainRequest))
-async def explain_record(caller: Reader, body: JsonBody, ports: GivenPorts) -> Response:
+async def explain_record(request: Request, caller: Reader, body: JsonBody, ports: GivenPorts) -> Response:
     """The decision for a record and the whole schedule of its attempts. Nothing is sent or changed."""
     asked = validated(ExplainRequest, body)
+    if isinstance(asked.policy, Policy):
+        refuse_long_globs(asked.policy)
     record = asked.record
     headers = split(bytes_of(record.headers, Limits()))
     timestamp_ms = ports.now_ms() if record.timestamp is None else record.timestamp
     facts = Facts(record.topic, record.partition, record.offset, timestamp_ms, headers.user, headers.controls)
-    # In a thread: the globs of a policy that nobody has checked yet may take their time.
-    table = _table(ports, asked.policy)
-    explanation = await asyncio.to_thread(explain, facts, table)
-    decision = decision_of(facts, table, ports.sources.reserved)
+    explanation = await request.app.state.explainer.explain(facts, _table(ports, asked.policy))
+    decision = allowed(explanation.decision, ports.sources.reserved)
     if decision != explanation.decision:
         explanation = replace(explanation, decision=decision, schedule=(), end=None, truncated=False)
     return json_response(_document(explanation))

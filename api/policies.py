@@ -16,7 +16,15 @@ from api.preconditions import etag, expected_version, mismatch
 from api.problems import Problem, unprocessable
 from policies.errors import FileManaged, PolicyConflict, PolicyError, PolicyTooLarge, TooManyPolicies
 from policies.log import VERSION_MAX
-from policies.model import Policy, Removed, Versioned, policy_document, policy_schema
+from policies.model import (
+    GLOB_TEXT_MAX,
+    Policy,
+    Removed,
+    Versioned,
+    glob_text_length,
+    policy_document,
+    policy_schema,
+)
 from sidecar.held_query import LookUpUnavailable
 from sidecar.reserved_topics import reserved_in
 
@@ -82,6 +90,7 @@ async def put_policy(
     if policy.name != name:
         raise unprocessable("name-differs", f"The body's name is not {name}.")
     _refuse_reserved(ports, policy)
+    refuse_long_globs(policy)
     _refuse_file_managed(ports, name)
     expected = expected_version(if_match, if_none_match, _current_version(ports, name))
     await _refuse_what_would_be_left(ports, name, policy, force)
@@ -143,6 +152,16 @@ async def rollback_policy(
 async def get_policy_schema(caller: Reader) -> Response:
     """The JSON Schema (2020-12) of a policy."""
     return json_response(policy_schema())
+
+
+def refuse_long_globs(policy: Policy) -> None:
+    """Raises `Problem` (422). A version that the topic holds already may have more, and be taken up again."""
+    length = glob_text_length(policy)
+    if length > GLOB_TEXT_MAX:
+        detail = (
+            f"The policy's globs have {length} characters together, and may have {GLOB_TEXT_MAX}: split it by topics."
+        )
+        raise unprocessable("globs-too-long", detail)
 
 
 async def _put(ports: Ports, policy: Policy, expected: int, author: str) -> Versioned:

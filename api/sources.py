@@ -38,8 +38,12 @@ async def refuse_unless_source(ports: Ports, topic: str) -> None:
 
 
 def decision_of(facts: Facts, table: PolicyTable, reserved: Container[str]) -> Decision:
-    """What the engine will decide: no policy lets a record into a reserved topic."""
-    decision = decide(facts, table)
+    """What the engine will decide."""
+    return allowed(decide(facts, table), reserved)
+
+
+def allowed(decision: Decision, reserved: Container[str]) -> Decision:
+    """A decision as it stands: no policy lets a record into a reserved topic."""
     if isinstance(decision, Hold) and decision.target in reserved:
         return Quarantine(TARGET_NOT_ALLOWED, f"{decision.target} {RESERVED}")
     return decision

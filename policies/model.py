@@ -18,6 +18,7 @@ BACKOFF_MAX_DEFAULT_MS: Final = DAY_MS
 DELAY_MAX_DEFAULT_MS: Final = 400 * DAY_MS
 PARKED_MAX: Final = 100_000_000
 PARKED_MAX_DEFAULT: Final = 100_000
+GLOB_TEXT_MAX: Final = 65_536  # characters of all globs of a policy that comes over REST
 QUOTA_MAX: Final = (1 << 53) - 1  # what every JSON reader keeps exact
 
 
@@ -261,6 +262,17 @@ class Removed:
 def policy_document(policy: Policy) -> dict[str, Any]:
     """The policy as plain data that reads back equal: what REST, the command line and the topic show."""
     return policy.model_dump(mode="json", exclude_none=True)
+
+
+def glob_text_length(policy: Policy) -> int:
+    """Characters of all its globs together: what they cost to match grows with it.
+
+    Not a matter of the model, so that whatever the topic or a file holds is read as before: `GLOB_TEXT_MAX` is for who
+    takes a policy from callers.
+    """
+    match, retry = policy.match, policy.retry
+    failures = () if retry is None else (*retry.retry_on, *retry.give_up_on)
+    return sum(map(len, (*match.topics, *match.headers.values(), *policy.target.allow, *failures)))
 
 
 def policy_schema() -> dict[str, Any]:

@@ -3,6 +3,7 @@
 `pytest -s tests/property/test_bounded_bodies.py` prints the table of docs/api-security.md.
 """
 
+import gc
 import json
 import os
 import threading
@@ -17,6 +18,7 @@ import pytest
 from fastapi.routing import APIRoute
 
 from api.shape import KEYS_MAX, VALUES_MAX
+from policies.model import GLOB_TEXT_MAX
 from tests.unit.api_world import REMINDERS, World, world
 
 BODY_BYTES: Final = 1 << 20
@@ -99,13 +101,16 @@ def filled(schema: dict[str, Any], schemas: dict[str, Any], value: Value, choice
     return value(budget[1])
 
 
-def hostile(route: APIRoute, schemas: dict[str, Any], is_first: bool) -> Iterator[tuple[str, bytes]]:
-    """Bodies for the route, at most as long as a body may be. Most of `BODIES` end before any model: once is enough."""
+def hostile(route: APIRoute, schemas: dict[str, Any], turn: int) -> Iterator[tuple[str, bytes]]:
+    """Bodies for the route, at most as long as a body may be. Most of `BODIES` end before any model: once is enough.
+
+    The first route (`turn` 0) meets all values, the others each second of them, so that each model meets most.
+    """
     schema = model_of(route, schemas)
     holds_many = any(word in json.dumps(schema) for word in ('"array"', '"additionalProperties": {', "$ref"))
-    yield from ((name, body) for name, body in BODIES.items() if ALL or is_first or name in FOR_EVERY_MODEL)
+    yield from ((name, body) for name, body in BODIES.items() if ALL or not turn or name in FOR_EVERY_MODEL)
     for number, (name, value) in enumerate(VALUES.items()):
-        if not (ALL or holds_many or name in FOR_EVERY_MODEL):
+        if not (ALL or name in FOR_EVERY_MODEL or (holds_many and (not turn or (number + turn) % 2))):
             continue
         for choice in range(KINDS) if ALL else [number % KINDS]:
             counted = [0, 1]
@@ -208,9 +213,9 @@ def test_no_body_takes_much_memory_or_stalls_another_thread() -> None:
         schemas = api.app.openapi()["components"]["schemas"]
         for route in sorted(routes_of(api), key=takes_a_body, reverse=True):
             method = min(route.methods or {"GET"})
-            takes, is_first = takes_a_body(route), not costs
+            turn = len(costs)
             cost = costs.setdefault(f"{method} {route.path}", Cost())
-            bodies = hostile(route, schemas, is_first) if takes else [("lists", BODIES["lists"])]
+            bodies = hostile(route, schemas, turn) if takes_a_body(route) else [("lists", BODIES["lists"])]
             for name, body in bodies:
                 cost.note(name, memory_of(api, route, body), stall_of(api, route, body))
     table = [
@@ -219,3 +224,60 @@ def test_no_body_takes_much_memory_or_stalls_another_thread() -> None:
     ]
     print("", "| route | MB | of | stall, ms |", "|---|---|---|---|", *table, sep="\n")
     assert all(cost.bytes_max < MEMORY_BYTES_MAX and cost.stall_s < STALL_S_MAX for cost in costs.values())
+
+
+def characters(count: int, begin: int = 0x4E00) -> str:
+    """Different ones, which a set or a state machine has to keep apart."""
+    return "".join(chr(begin + number % 20_000) for number in range(count))
+
+
+# Globs of `GLOB_TEXT_MAX` characters, and what they are matched with to the end.
+GLOBS: Final[dict[str, list[str]]] = {
+    "stars": ["*a" * 512] * 64,
+    "stars and any": [f"*?{chr(0x4E00 + number)}*" for number in range(1_000)],
+    "any": ["*" + "?a" * 511 + "*"] * 64,
+    "sets": ["*" + "".join(f"[{one}-{chr(ord(one) + 1)}]*" for one in characters(170)[::2]) for _ in range(64)],
+    "long sets": ["*[!" + characters(1_018) + "]a*"] * 64,
+    "literals": ["*" + characters(500, 0x4E00 + 500 * number) + "?" + "*a" * 250 for number in range(60)],
+    "open brackets": ["*" + "[" * 1_023] * 64,
+}
+
+
+@pytest.mark.slow
+def test_explaining_a_policy_of_hostile_globs_takes_little_and_leaves_nothing() -> None:
+    class_of_error = {name: text[:1_024] for name, text in {"a": "a" * 1_024, "wide": characters(341)}.items()}
+    costs: dict[str, Cost] = {}
+    with world() as api:
+        route = next(route for route in routes_of(api) if route.path == "/v1/policies/explain")
+        for name, globs in GLOBS.items():
+            # Each is told from the others by what stands before it: equal globs are matched once.
+            given = [f"{glob[: 1_020 - len(str(number))]}{number}*" for number, glob in enumerate(globs)]
+            while sum(map(len, given)) > GLOB_TEXT_MAX - 50:
+                given.pop()
+            for text in class_of_error.values():
+                retry = {"attempts": 3, "backoff": {"kind": "fixed", "delay": "1s"}, "retry_on": given}
+                policy = {"name": "p", "match": {"topics": ["orders-retry"]}, "retry": retry}
+                record = {"topic": "orders-retry", "headers": {"tickover-error-class": text}}
+                body = json.dumps({"policy": policy, "record": record}).encode()
+                used_bytes = memory_of(api, route, body) if text.isascii() else 0
+                costs.setdefault(name, Cost()).note(name, used_bytes, stall_of(api, route, body))
+        kept = [kept_after(api, route, body) for _ in range(2)]
+    print(
+        "",
+        *(f"{name}: {cost.bytes_max / 1e6:.1f} MB, {cost.stall_s * 1e3:.0f} ms" for name, cost in costs.items()),
+        sep="\n",
+    )
+    assert all(cost.bytes_max < MEMORY_BYTES_MAX and cost.stall_s < STALL_S_MAX for cost in costs.values())
+    assert kept[-1] < 100_000
+    assert api.policies.table.policies == {}
+
+
+def kept_after(api: World, route: APIRoute, body: bytes) -> int:
+    """Bytes that are still there when a request is gone; its globs were never there before."""
+    tracemalloc.start()
+    try:
+        ask(api, route, body.replace(b'"retry_on": ["', b'"retry_on": ["%d' % time.monotonic_ns()))
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()

@@ -1,11 +1,18 @@
+import asyncio
+import threading
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 
-from policies.model import ManagedBy
+from api.explain import WAITING_MAX
+from policies.decision import Facts
+from policies.explain import Explanation, explain
+from policies.model import GLOB_TEXT_MAX, ManagedBy, glob_text_length
+from policies.table import PolicyTable
 from sidecar.stats import Left
-from tests.unit.api_world import NOW_MS, REMINDERS, RETRY, World, problem, world
+from tests.unit.api_world import BASE_URL, NOW_MS, REMINDERS, RETRY, World, problem, world
 
 
 @pytest.fixture
@@ -313,3 +320,67 @@ def test_explain_quarantine_and_dead(api: World) -> None:
 )
 def test_bad_explain(api: World, body: Any, status: int, type: str) -> None:
     problem(explained(api, **body), status, type)
+
+
+def with_globs(length: int) -> dict[str, Any]:
+    """A policy whose globs have so many characters together, in every place that takes globs."""
+    topics = [f"{number:03}{'t' * 97}" for number in range(200)]
+    classes = [f"{number:03}*{'c' * 1_000}" for number in range(20)]
+    fixed: dict[str, Any] = {
+        "match": {"topics": topics, "headers": {"h": "[0-9]" * 100}},
+        "target": {"topic": "orders", "allow": ["a?*" * 80]},
+        "retry": {**RETRY["retry"], "retry_on": classes, "give_up_on": classes[:19]},
+    }
+    given = sum(map(len, (*topics, "[0-9]" * 100, "a?*" * 80, *classes, *classes[:19])))
+    fixed["retry"]["give_up_on"] += ["x" * 1_000] * ((length - given) // 1_000) + ["x" * ((length - given) % 1_000)]
+    return {**RETRY, **fixed}
+
+
+def test_the_globs_of_a_policy_have_a_limit_together(api: World) -> None:
+    as_it_may_be, too_long = with_globs(GLOB_TEXT_MAX), with_globs(GLOB_TEXT_MAX + 1)
+    record = {"topic": "orders-retry"}
+    assert explained(api, policy=as_it_may_be, record=record).status_code == 200
+    document = problem(explained(api, policy=too_long, record=record), 422, "globs-too-long")
+    assert document["detail"].startswith("The policy's globs have 65537 characters together, and may have 65536")
+    put = api.call("PUT", "/v1/policies/orders-retry", json=too_long, headers={"if-none-match": "*"})
+    problem(put, 422, "globs-too-long")
+    put = api.call("PUT", "/v1/policies/orders-retry", json=as_it_may_be, headers={"if-none-match": "*"})
+    assert put.status_code == 201, put.text
+
+
+def test_a_policy_with_longer_globs_that_is_there_already_goes_on(api: World) -> None:
+    """Its record was written by a version without the limit: it is read, asked and taken up again as before."""
+    api.add(with_globs(2 * GLOB_TEXT_MAX))
+    api.add(RETRY)
+    assert api.call("POST", "/v1/policies/orders-retry/rollback", json={"version": 1}).status_code == 200
+    record = {"topic": "000" + "t" * 97, "headers": {"h": "1" * 100}}
+    table = api.policies.table
+    assert glob_text_length(table.policies["orders-retry"].policy) == 2 * GLOB_TEXT_MAX
+    assert explained(api, policy="orders-retry", record=record).json()["policy"] == "orders-retry@3"
+
+
+def test_explanations_wait_for_each_other_and_no_more_than_some_of_them(api: World) -> None:
+    began, end = threading.Event(), threading.Event()
+    api.add(RETRY)
+
+    async def ask_all() -> list[int]:
+        transport = httpx.ASGITransport(api.app)
+        async with httpx.AsyncClient(transport=transport, base_url=BASE_URL) as client:
+            body = {"record": {"topic": "orders-retry"}}
+            asked = [client.post("/v1/policies/explain", json=body) for _ in range(WAITING_MAX + 4)]
+            tasks = [asyncio.ensure_future(one) for one in asked]
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            assert {task.result().status_code for task in done} == {503}
+            end.set()
+            return [response.status_code for response in await asyncio.gather(*tasks)]
+
+    def slow(facts: Facts, table: PolicyTable) -> Explanation:
+        began.set()
+        assert end.wait(10)
+        return explain(facts, table)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("api.explain.explain", slow)
+        statuses = api.runner.run(ask_all())
+    assert began.is_set()
+    assert sorted(statuses) == [200] * WAITING_MAX + [503] * 4
