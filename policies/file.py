@@ -15,7 +15,6 @@ FILE_BYTES_MAX: Final = 4 * 1024 * 1024
 NODES_MAX: Final = 200_000  # counted with aliases expanded, so that a few lines cannot become gigabytes
 DEPTH_MAX: Final = 40
 ITEMS_MAX: Final = 10_000
-NUMBER_SHOWN_MAX: Final = 20
 _NUMBER: Final = re.compile(r"[-+]?(?:0|[1-9]\d*|\d*\.\d*(?:[eE][-+]?\d+)?|\.(?:inf|nan))", re.ASCII | re.IGNORECASE)
 # What PyYAML lets through of `!!timestamp x`, `!!bool x` and `!!int ""`, of a date that is none and a number too long.
 _QUOTED: Final = re.compile(r"(['\"])((?:\\.|(?!\1).)*)\1", re.DOTALL)
@@ -90,16 +89,15 @@ def yaml_problem(error: yaml.MarkedYAMLError) -> str:
 
 
 def odd_number(node: yaml.ScalarNode) -> str:
-    """What is wrong with a number that YAML 1.1 reads as another one than is meant; empty when nothing is.
+    """What is wrong with a number that YAML 1.1 reads as another one than is meant; empty when nothing is. The number
+    isn't shown, as it may be a password.
 
     `1:30` would be 90, `010` 8, `0x10` 16, `1_000` 1000.
     """
     is_number = node.tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float") and node.style is None
     if not is_number or _NUMBER.fullmatch(node.value):
         return ""
-    return (
-        f"{node.value[:NUMBER_SHOWN_MAX]} is no decimal number, and YAML would read another one: quote what is a text"
-    )
+    return "no decimal number, and YAML would read another one than stands here: quote what is a text"
 
 
 def _documents(text: str, path: str) -> Iterator[yaml.Node]:

@@ -217,7 +217,7 @@ BODIES: list[tuple[str, str, dict[str, Any]]] = [
     *(("PUT", f"/v1/policies/{policy['name']}", policy) for policy in POLICIES),
     *(("POST", "/v1/policies/explain", {"policy": policy, "record": WHOLE_RECORD}) for policy in POLICIES),
     ("POST", "/v1/policies/reminders/rollback", {"version": 1}),
-    ("POST", "/v1/schedules/tick/rewind", {"to": 1}),
+    ("POST", "/v1/schedules/tick/rewind", {"to": 100_000_000_000}),
     ("POST", "/v1/redrives", {"topic": "orders-dlq", "filter": LETTERS, **LIMITS, "confirm_all": True, "again": True}),
     ("POST", "/v1/redrives/x/canary", {"count": 1}),
     ("POST", "/v1/changes", {"action": "cancel", "filter": HELD, "rate": 1, "confirm_all": True}),
