@@ -68,9 +68,10 @@ ENV PATH=/opt/tickover/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sb
 USER 10001
 WORKDIR /var/lib/tickover
 EXPOSE 8230
-# By loopback, which also answers where the API listens on this container's own loopback only.
+# By loopback, which also answers where the API listens on this container's own loopback only. With a listener of the
+# probes' own it is asked: plain HTTP also where the API has TLS, and beside all limits.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s \
-    CMD ["python", "-c", "import os, urllib.request; urllib.request.urlopen('http://127.0.0.1:' + os.environ.get('TICKOVER_API__PORT', '8230') + '/livez', timeout=4)"]
+    CMD ["python", "-c", "import os, urllib.request; urllib.request.urlopen('http://127.0.0.1:' + (os.environ.get('TICKOVER_API__PROBE_PORT') or os.environ.get('TICKOVER_API__PORT', '8230')) + '/livez', timeout=4)"]
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["tickover"]
 CMD ["run"]

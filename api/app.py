@@ -7,7 +7,6 @@ caller, rate and role -> strict JSON -> model -> the port that does the work. Wh
 from typing import Final
 
 from fastapi import Depends, FastAPI
-from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api import (
@@ -29,6 +28,7 @@ from api.body import BodyLimit
 from api.dependencies import declared_access, refuse_undeclared
 from api.message import NewMessage
 from api.ports import Ports
+from api.safe_headers import SafeHeaders
 from policies.model import Policy
 from sidecar.metrics import VERSION
 from sidecar.schedules.schedule import Schedule
@@ -49,18 +49,6 @@ _BODIES = (
 
 
 PARTS: Final = (explain, policies, messages, actions, held, dead_letters, redrives, changes, schedules, health, openapi)
-# For whatever answers with a page or plain data: no framing, no guessing of types, nothing loaded, nothing kept.
-SAFE_HEADERS: Final = {
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-}
-DEFAULT_HEADERS: Final = {
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-}
 
 
 def create_app(ports: Ports) -> FastAPI:
@@ -107,21 +95,3 @@ class Head:
             await self.app({**scope, "method": "GET"}, receive, send_without_body)
         else:
             await self.app(scope, receive, send)
-
-
-class SafeHeaders:
-    """What every response says to browsers and caches."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_safely(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                headers.update(SAFE_HEADERS)
-                for name, value in DEFAULT_HEADERS.items():
-                    headers.setdefault(name, value)
-            await send(message)
-
-        await self.app(scope, receive, send_safely)

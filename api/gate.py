@@ -11,13 +11,13 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import Final
 
 from fastapi import Request
 
 from api.auth import ANONYMOUS, AccessConfigError, Caller, Role, Tokens, load_tokens
+from api.connection_limit import network_of
 from api.jwks import Keys, KeysUnavailable, Provider
 from api.oidc import Oidc, TokenRefused
 from api.problems import Problem
@@ -149,12 +149,4 @@ def _refuse_pages(request: Request) -> None:
 
 
 def _address(request: Request) -> str:
-    """The caller's address; of IPv6 the network that one machine may choose its addresses from."""
-    host = request.client.host if request.client else ""
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return f"address {host}"
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is None:
-        return f"network {int(address) >> 64:x}"
-    return f"address {address}"
+    return network_of(request.client.host if request.client else "")

@@ -9,6 +9,7 @@ from typing import Any, Final
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -130,6 +131,8 @@ class Failures:
 
         try:
             await self.app(scope, receive, watched_send)
+        except ClientDisconnect:  # there is nobody to answer, and strangers could fill the log with it
+            return
         except Exception as error:  # noqa: BLE001 - the last line: a client gets an answer, whatever it was
             log.error("request failed: %s at %s", type(error).__name__, _place(error))
             if started:

@@ -3,59 +3,93 @@
 import asyncio
 import socket
 import threading
+from dataclasses import dataclass, field
 from typing import Final
 
-import uvicorn
 from starlette.types import ASGIApp
 
+from api.connection import Deadlines
+from api.connection_limit import ConnectionLimit
+from api.listener import (
+    BACKLOG,
+    PROBE_CONNECTIONS_MAX,
+    UNDER_WAY_MAX,
+    Listener,
+    OnlyProbes,
+    Stopping,
+    UnderWay,
+    connections_max,
+)
+from sidecar.config_api import ApiSettings
+
 STOP_S: Final = 10.0
-GRACE_S: Final = 5
-BACKLOG: Final = 512
-CONCURRENT_MAX: Final = 1_024
-KEEP_ALIVE_S: Final = 30
 
 
 class BindError(OSError):
     """The address can't be listened on; the text says which and why."""
 
 
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """How the API is listened for. Without a `probe_port` there is no listener for probes only."""
+
+    probe_host: str = "127.0.0.1"
+    probe_port: int | None = None
+    connections_per_address: int = 256
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    under_way_max: int = UNDER_WAY_MAX
+
+
+def listening_of(settings: ApiSettings) -> Listening:
+    """What the settings say of it."""
+    return Listening(
+        settings.probe_host,
+        settings.probe_port or None,
+        settings.connections_per_address,
+    )
+
+
 class Server:
     """`start` returns when requests are answered, `stop` when the last one was; both may be called twice."""
 
-    def __init__(self, app: ASGIApp, host: str, port: int) -> None:
+    def __init__(self, app: ASGIApp, host: str, port: int, listening: Listening | None = None) -> None:
+        self._listening = listening or Listening()
         self._host = host
         self._port = port
-        self._socket: socket.socket | None = None
+        self._probe_port = 0
+        self._sockets: list[socket.socket] = []
         self._thread: threading.Thread | None = None
         self._ready = threading.Event()
         self._failure: BaseException | None = None
-        self._server = uvicorn.Server(
-            uvicorn.Config(
-                app,
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,  # nothing here trusts a client address
-                ws="none",
-                lifespan="off",
-                limit_concurrency=CONCURRENT_MAX,
-                backlog=BACKLOG,
-                timeout_keep_alive=KEEP_ALIVE_S,
-                timeout_graceful_shutdown=GRACE_S,
-            )
-        )
+        self._listeners = [self._listener(app)]
+        if self._listening.probe_port is not None:
+            limit = ConnectionLimit(PROBE_CONNECTIONS_MAX, PROBE_CONNECTIONS_MAX)
+            self._listeners.append(Listener(OnlyProbes(app), limit, self._listening.deadlines))
+
+    def _listener(self, app: ASGIApp) -> Listener:
+        given = self._listening
+        limit = ConnectionLimit(connections_max(), given.connections_per_address)
+        return Listener(Stopping(UnderWay(app, given.under_way_max)), limit, given.deadlines)
 
     @property
     def port(self) -> int:
         """The port that is listened on: with 0 asked for, the one the system chose."""
         return self._port
 
+    @property
+    def probe_port(self) -> int:
+        """The port of the probes; 0 where there is none."""
+        return self._probe_port
+
     def start(self) -> None:
         """Raises `BindError`."""
         if self._thread is not None:
             return
-        self._socket = _listening(self._host, self._port)
-        self._port = self._socket.getsockname()[1]
+        self._sockets.append(_listening(self._host, self._port))
+        self._port = self._sockets[0].getsockname()[1]
+        if self._listening.probe_port is not None:
+            self._sockets.append(_probes_listening(self._listening, self._sockets))
+            self._probe_port = self._sockets[1].getsockname()[1]
         self._thread = threading.Thread(target=self._run, name="api", daemon=True)
         self._thread.start()
         self._ready.wait()
@@ -65,10 +99,10 @@ class Server:
     def stop(self) -> None:
         if self._thread is None:
             return
-        self._server.should_exit = True
+        for listener in self._listeners:
+            listener.should_exit = True
         self._thread.join(STOP_S)
-        if self._socket is not None:
-            self._socket.close()
+        _close(self._sockets)
 
     def _run(self) -> None:
         try:
@@ -79,10 +113,24 @@ class Server:
             self._ready.set()
 
     async def _serve(self) -> None:
-        assert self._socket is not None
-        # The socket listens already: who connects from now on waits in its backlog until the loop takes it.
+        # The sockets listen already: who connects from now on waits in a backlog until the loop takes it.
         asyncio.get_running_loop().call_soon(self._ready.set)
-        await self._server.serve([self._socket])
+        serving = zip(self._listeners, self._sockets, strict=True)
+        await asyncio.gather(*(listener.serve([listening]) for listener, listening in serving))
+
+
+def _probes_listening(listening: Listening, opened: list[socket.socket]) -> socket.socket:
+    assert listening.probe_port is not None
+    try:
+        return _listening(listening.probe_host, listening.probe_port)
+    except BindError:
+        _close(opened)
+        raise
+
+
+def _close(sockets: list[socket.socket]) -> None:
+    for one in sockets:
+        one.close()
 
 
 def _listening(host: str, port: int) -> socket.socket:

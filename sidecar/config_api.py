@@ -97,6 +97,15 @@ class ApiSettings(Section):
 
     host: str = Field(default="127.0.0.1", min_length=1, description="Address; other than loopback needs tokens")
     port: int = Field(default=8230, ge=0, le=65_535, description="Port, 0 takes a free one")
+    probe_host: str = Field(default="127.0.0.1", min_length=1, description="Address of the probes' own listener")
+    probe_port: int = Field(
+        default=0, ge=0, le=65_535,
+        description="Port that answers only /livez and /readyz, beside all limits; 0: none",
+    )  # fmt: skip
+    connections_per_address: int = Field(
+        default=256, ge=1, le=100_000,
+        description="Connections of one address, 1 to 100,000; for a new one the idlest is closed",
+    )  # fmt: skip
     tokens_file: str = Field(default="", description="YAML list of (name, role, hash); empty: no such tokens")
     oidc: OidcSettings = Field(default=OidcSettings())
     allow_unauthenticated: bool = Field(

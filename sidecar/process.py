@@ -29,7 +29,7 @@ from api.lookup import LookUp
 from api.ports import Limits, Ports
 from api.receipts import Receipts
 from api.sender import KafkaSender
-from api.server import BindError, Server
+from api.server import BindError, Server, listening_of
 from api.sources import SourceSender
 from policies.errors import PolicyError, PolicyFileError
 from policies.file import read_policies_file
@@ -270,7 +270,7 @@ class Process:
         )
         for part in (redriven, redrive_log, redrives.crew, change_log, changes.crew, schedules):
             part.start()
-        self.server = Server(create_app(ports), settings.api.host, settings.api.port)
+        self.server = Server(create_app(ports), settings.api.host, settings.api.port, listening_of(settings.api))
         self.server.start()
         self._stack.callback(self.server.stop)
         ledger_reader.start()

@@ -10,10 +10,11 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from api import app as api_app
-from api.app import PARTS, SAFE_HEADERS
+from api.app import PARTS
 from api.auth import AccessConfigError, Role, load_tokens
 from api.dependencies import Prober, Reader, UndeclaredRoute, Visitor, Writer, declared_access
 from api.gate import Gate, open_gate
+from api.safe_headers import SAFE_HEADERS
 from sidecar.config_api import ApiSettings, OidcSettings
 from tests.unit.api_world import REMINDERS, World, problem, world
 from tests.unit.oidc_world import AUDIENCE, ISSUER

@@ -150,11 +150,19 @@ def test_every_container_meets_the_restricted_standard(sidecar_chart: Path) -> N
         assert writable == {"/tmp", "/var/lib/tickover"}
 
 
-def test_probes_ask_the_port_of_the_settings() -> None:
+def test_probes_ask_a_listener_of_their_own() -> None:
+    for given, port in (({}, 8231), ({"probe_port": 9001}, 9001)):
+        documents = render({**TOKENS, "settings": {"api": given}})
+        container = next(item for _, item in containers(documents) if item["name"] == "tickover")
+        assert yaml.safe_load(one(documents, "ConfigMap")["data"]["tickover.yaml"])["api"]["probe_port"] == port
+        for probe, path in (("startupProbe", "livez"), ("livenessProbe", "livez"), ("readinessProbe", "readyz")):
+            assert f"http://127.0.0.1:{port}/{path}" in container[probe]["exec"]["command"][2]
+
+
+def test_callers_reach_the_port_of_the_settings() -> None:
     documents = render({**TOKENS, "settings": {"api": {"port": 9000}}})
     container = next(item for _, item in containers(documents) if item["name"] == "tickover")
-    for probe, path in (("startupProbe", "livez"), ("livenessProbe", "livez"), ("readinessProbe", "readyz")):
-        assert f"http://127.0.0.1:9000/{path}" in container[probe]["exec"]["command"][2]
+    container = next(item for _, item in containers(documents) if item["name"] == "tickover")
     assert container["ports"] == [{"name": "tickover", "containerPort": 9000}]
     (port,) = one(documents, "Service")["spec"]["ports"]
     assert (port["port"], port["targetPort"]) == (9000, "tickover")

@@ -1,6 +1,6 @@
 {{/* The two files of the ConfigMap: settings with what the chart says itself, and policies. */}}
 {{- define "tickover.files" -}}
-{{- $api := dict -}}
+{{- $api := dict "probe_port" (include "tickover.probePort" . | int) -}}
 {{- if include "tickover.reachable" . }}{{- $_ := set $api "host" "0.0.0.0" }}{{- end -}}
 {{- if .Values.tokensSecret }}{{- $_ := set $api "tokens_file" "/etc/tickover-tokens/tokens.yaml" }}{{- end -}}
 {{- $own := dict "api" $api -}}

@@ -28,6 +28,11 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{ dig "api" "port" 8230 .Values.settings }}
 {{- end }}
 
+{{/* The probes have a listener of their own: what callers do to the API makes no healthy pod look dead. */}}
+{{- define "tickover.probePort" -}}
+{{ dig "api" "probe_port" 8231 .Values.settings }}
+{{- end }}
+
 {{/* Not empty when callers are known, or all may do everything: only then the API listens beyond the pod. */}}
 {{- define "tickover.reachable" -}}
 {{- $api := dig "api" dict .Values.settings -}}

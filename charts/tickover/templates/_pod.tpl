@@ -49,6 +49,7 @@ checksum/tickover: {{ include "tickover.files" . | sha256sum }}
 {{- define "tickover.container" -}}
 {{- $ := .context -}}
 {{- $port := include "tickover.port" $ -}}
+{{- $probePort := include "tickover.probePort" $ -}}
 name: tickover
 {{- with .restartPolicy }}
 restartPolicy: {{ . }}
@@ -66,16 +67,16 @@ imagePullPolicy: {{ $.Values.image.pullPolicy }}
 ports:
   - name: tickover
     containerPort: {{ $port }}
-# By loopback: the API may listen there only. The first start waits for its partitions to be recovered.
+# By loopback: the probes' listener is there only. The first start waits for its partitions to be recovered.
 startupProbe:
-  {{- include "tickover.probe" (dict "port" $port "path" "livez") | nindent 2 }}
+  {{- include "tickover.probe" (dict "port" $probePort "path" "livez") | nindent 2 }}
   periodSeconds: 2
   failureThreshold: 60
 livenessProbe:
-  {{- include "tickover.probe" (dict "port" $port "path" "livez") | nindent 2 }}
+  {{- include "tickover.probe" (dict "port" $probePort "path" "livez") | nindent 2 }}
   periodSeconds: 10
 readinessProbe:
-  {{- include "tickover.probe" (dict "port" $port "path" "readyz") | nindent 2 }}
+  {{- include "tickover.probe" (dict "port" $probePort "path" "readyz") | nindent 2 }}
   periodSeconds: 10
 {{- include "tickover.securityContext" $ }}
 resources:

@@ -1,0 +1,88 @@
+"""How many connections a listener has, and which of them is closed for a new one.
+
+A connection waits until the head of a request has come, and again after its answer; in between it works. Where the
+listener or one address has as many as it may, the one that has waited longest is closed: who connects and says nothing
+keeps nobody out. Only when all of them work the new one is refused.
+"""
+
+from collections.abc import Callable
+from ipaddress import IPv6Address, ip_address
+
+
+class Accepted:
+    """One connection: whose it is, and how it is closed."""
+
+    __slots__ = ("close", "network")
+
+    def __init__(self, network: str, close: Callable[[], None]) -> None:
+        self.network = network
+        self.close = close
+
+
+class ConnectionLimit:
+    """At most `total` connections, and `per_address` of each address."""
+
+    def __init__(self, total: int, per_address: int) -> None:
+        self._total = total
+        self._per_address = per_address
+        self._all: dict[str, set[Accepted]] = {}
+        self._count = 0
+        # In the order in which they began to wait.
+        self._waiting: dict[Accepted, None] = {}
+        self._waiting_of: dict[str, dict[Accepted, None]] = {}
+
+    def enter(self, network: str, close: Callable[[], None]) -> Accepted | None:
+        """The new connection, which waits; None: it is refused."""
+        if len(self._all.get(network, ())) >= self._per_address and not self._close_oldest(self._waiting_of, network):
+            return None
+        if self._count >= self._total and not self._close_oldest({"": self._waiting}, ""):
+            return None
+        one = Accepted(network, close)
+        self._all.setdefault(network, set()).add(one)
+        self._count += 1
+        self.wait(one)
+        return one
+
+    def wait(self, one: Accepted) -> None:
+        """It has no request now."""
+        if one in self._all.get(one.network, ()):
+            self._waiting.setdefault(one)
+            self._waiting_of.setdefault(one.network, {}).setdefault(one)
+
+    def work(self, one: Accepted) -> None:
+        """A request of it is under way."""
+        self._waiting.pop(one, None)
+        of_network = self._waiting_of.get(one.network, {})
+        of_network.pop(one, None)
+        if not of_network:
+            self._waiting_of.pop(one.network, None)
+
+    def leave(self, one: Accepted) -> None:
+        """It is closed. Twice is harmless."""
+        self.work(one)
+        of_network = self._all.get(one.network, set())
+        if one not in of_network:
+            return
+        of_network.remove(one)
+        self._count -= 1
+        if not of_network:
+            del self._all[one.network]
+
+    def _close_oldest(self, waiting: dict[str, dict[Accepted, None]], network: str) -> bool:
+        oldest = next(iter(waiting.get(network, ())), None)
+        if oldest is None:
+            return False
+        self.leave(oldest)
+        oldest.close()
+        return True
+
+
+def network_of(host: str) -> str:
+    """What one machine's address is counted by; of IPv6 the network that it may choose its addresses from."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return f"address {host}"
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is None:
+        return f"network {int(address) >> 64:x}"
+    return f"address {address}"

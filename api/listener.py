@@ -1,0 +1,195 @@
+"""Takes connections of one port and serves an application to them: no more of them than the limit allows.
+
+The probes have a listener of their own, so that nothing that callers do to the API makes a healthy process look dead.
+"""
+
+import asyncio
+import errno
+import resource
+import socket
+from collections.abc import Coroutine
+from functools import partial
+from typing import Any, Final
+
+import uvicorn
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api.connection import Connection, Deadlines, log
+from api.connection_limit import Accepted, ConnectionLimit, network_of
+from api.problems import Problem, problem_response
+from api.safe_headers import SafeHeaders
+
+BACKLOG: Final = 512
+CONNECTIONS_MAX: Final = 4_096
+UNDER_WAY_MAX: Final = 1_024
+PROBES: Final = ("/livez", "/readyz")
+PROBE_CONNECTIONS_MAX: Final = 64
+GRACE_S: Final = 5
+OUT_OF_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+ACCEPT_PAUSE_S: Final = 0.1
+
+
+def connections_max() -> int:
+    """At most half of the files that this process may open: Kafka, Redis and its own files need the rest."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return CONNECTIONS_MAX if files == resource.RLIM_INFINITY else max(min(CONNECTIONS_MAX, files // 2), 1)
+
+
+class Listener(uvicorn.Server):
+    """uvicorn's server, but for how connections come in."""
+
+    def __init__(self, app: ASGIApp, limit: ConnectionLimit, deadlines: Deadlines) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http="h11",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,  # nothing here trusts a client address
+                ws="none",
+                lifespan="off",
+                timeout_graceful_shutdown=GRACE_S,
+            )
+        )
+        self._limit = limit
+        self._deadlines = deadlines
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Called by uvicorn."""
+        self.servers = []  # of asyncio's there are none
+        for listening in sockets or ():
+            self._start(self._accept(listening))
+        self.started = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Called by uvicorn."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await super().shutdown(sockets)
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        listening.setblocking(False)
+        while True:
+            try:
+                accepted, address = await loop.sock_accept(listening)
+            except OSError as error:  # else the client has gone already
+                if error.errno in OUT_OF_RESOURCES:
+                    log.warning(
+                        "no connection can be taken: raise the limit of open files", extra={"error": str(error)}
+                    )
+                    await asyncio.sleep(ACCEPT_PAUSE_S)
+                continue
+            self._let_in(accepted, str(address[0]))
+            await asyncio.sleep(0)  # where many wait, sock_accept never gives way to requests
+
+    def _let_in(self, accepted: socket.socket, host: str) -> None:
+        one = self._limit.enter(network_of(host), accepted.close)
+        if one is None:
+            log.warning(
+                "connection refused: too many requests of one address are under way; api.connections_per_address "
+                "limits them",
+                extra={"address": host},
+            )
+            accepted.close()
+            return
+        task = self._start(self._connect(accepted, one))
+        one.close = partial(_cancel, task)
+
+    async def _connect(self, accepted: socket.socket, one: Accepted) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: Connection(self.config, self.server_state, self._limit, one, self._deadlines),
+                accepted,
+            )
+        except (OSError, asyncio.CancelledError) as error:
+            self._limit.leave(one)
+            accepted.close()
+            if isinstance(error, asyncio.CancelledError):
+                raise
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+
+
+class UnderWay:
+    """At most so many requests at once; silent connections don't count."""
+
+    def __init__(self, app: ASGIApp, requests_max: int = UNDER_WAY_MAX) -> None:
+        self.app = app
+        self._refusing = SafeHeaders(_busy)
+        self._requests_max = requests_max
+        self._count = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._count >= self._requests_max:
+            log.warning("a request is refused: as many as may be are under way", extra={"requests": self._count})
+            await self._refusing(scope, receive, send)
+            return
+        self._count += 1
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self._count -= 1
+
+
+class OnlyProbes:
+    """The application for those who watch over this process."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+        self._nothing = SafeHeaders(_nothing)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await (self.app if scope["path"] in PROBES else self._nothing)(scope, receive, send)
+
+
+class Stopping:
+    """What is still under way when the server has waited long enough for it, has an answer too."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+        self._cut_off = SafeHeaders(_stopped)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def watched_send(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watched_send)
+        except asyncio.CancelledError:
+            if started:
+                raise
+            await self._cut_off(scope, receive, send)
+
+
+async def _busy(scope: Scope, receive: Receive, send: Send) -> None:
+    detail = "As many requests as may be are under way. Try again in a second."
+    problem = Problem(503, "too-many-requests-under-way", detail, {"Retry-After": "1", "Connection": "close"})
+    await problem_response(problem, scope["path"])(scope, receive, send)
+
+
+async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
+    problem = Problem(404, "not-found", f"Here only {' and '.join(PROBES)} are answered.")
+    await problem_response(problem, scope["path"])(scope, receive, send)
+
+
+async def _stopped(scope: Scope, receive: Receive, send: Send) -> None:
+    problem = Problem(
+        503, "stopping", "This process stops; whether the request was done is not known.", {"Connection": "close"}
+    )
+    await problem_response(problem, scope["path"])(scope, receive, send)

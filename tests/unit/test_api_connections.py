@@ -1,0 +1,286 @@
+"""What a stranger's socket can do to the API: nothing to others, and not for long."""
+
+import asyncio
+import json
+import logging
+import resource
+import select
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import httpx
+import pytest
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from api.connection import Deadlines
+from api.connection_limit import ConnectionLimit, network_of
+from api.safe_headers import DEFAULT_HEADERS, SAFE_HEADERS
+from api.server import BindError, Listening, Server
+from tests.unit.api_world import REMINDERS, world
+
+pytestmark = pytest.mark.slow
+
+ANSWER_S = 60.0
+SILENT = 1_100
+SHORT = Deadlines(0.2, 0.2, 0.2, 0.2, 0.2, 0.2)
+HEAD = b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+@contextmanager
+def serving(app: ASGIApp, **options: Any) -> Iterator[Server]:
+    server = Server(app, "127.0.0.1", 0, Listening(**options))
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@contextmanager
+def connected(port: int, source: str = "127.0.0.1") -> Iterator[socket.socket]:
+    with socket.create_connection(("127.0.0.1", port), ANSWER_S, (source, 0)) as client:
+        yield client
+
+
+def whole_answer(client: socket.socket) -> bytes:
+    """What comes until the connection is closed."""
+    return b"".join(iter(lambda: client.recv(65_536), b""))
+
+
+def check_problem(answer: bytes, status: int, type: str) -> None:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    lines = head.decode().split("\r\n")
+    headers = dict(line.lower().split(": ", 1) for line in lines[1:])
+    assert lines[0].startswith(f"HTTP/1.1 {status} ")
+    assert json.loads(body)["type"] == f"/problems/{type}"
+    assert headers["content-type"] == "application/problem+json"
+    for name, value in {**SAFE_HEADERS, **DEFAULT_HEADERS}.items():
+        assert headers[name.lower()] == value.lower()
+
+
+class Busy:
+    """An application whose requests but for probes wait until they are let go."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+        self.entered = threading.Semaphore(0)
+        self.leave = threading.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/wait":
+            self.entered.release()
+            await asyncio.to_thread(self.leave.wait)
+        await self.app(scope, receive, send)
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4_096)), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /livez HTTP/1.1\r\nHost: loc"], ids=["silent", "half a head"])
+def test_connections_that_ask_nothing_keep_nobody_out(begun: bytes, many_files: None) -> None:
+    with world() as api, serving(api.app, probe_port=0) as server, ExitStack() as strangers:
+        api.add(REMINDERS)
+        for _ in range(SILENT):
+            strangers.enter_context(connected(server.port)).sendall(begun)
+        with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=ANSWER_S) as client:
+            assert client.get("/livez").status_code == 200
+            assert client.post("/v1/messages", json={"target": "push"}).status_code == 202
+        assert httpx.get(f"http://127.0.0.1:{server.probe_port}/livez", timeout=ANSWER_S).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("sent", "answered"),
+    [
+        (b"", b""),
+        (b"GET /livez HTTP/1.1\r\nX: ", b"408"),
+        (HEAD + b"Content-Length: 1000\r\n\r\n{", b"408"),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n3e8\r\n{", b"408"),
+        (b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n", b"200"),
+    ],
+    ids=["nothing", "head", "body", "chunked", "a request, then nothing"],
+)
+def test_who_stops_in_the_middle_is_let_go(sent: bytes, answered: bytes) -> None:
+    with world() as api, serving(api.app, deadlines=SHORT) as server, connected(server.port) as client:
+        client.sendall(sent)
+        answer = whole_answer(client)
+    assert answer.split(b" ", 2)[1:2] == ([answered] if answered else [])
+    if answered == b"408":
+        check_problem(answer, 408, "request-timeout")
+
+
+@pytest.mark.parametrize(
+    "begun", [b"GET /livez HTTP/1.1\r\nX: ", HEAD + b"Content-Length: 1000000\r\n\r\n"], ids=["head", "body"]
+)
+def test_bytes_that_come_one_by_one_don_t_move_a_deadline(begun: bytes) -> None:
+    with world() as api, serving(api.app, deadlines=SHORT) as server, connected(server.port) as client:
+        client.sendall(begun)
+        sent = 0
+        while not select.select([client], [], [], 0.02)[0]:
+            client.sendall(b" ")
+            sent += 1
+        assert sent < 100
+        check_problem(whole_answer(client), 408, "request-timeout")
+
+
+def test_who_does_not_read_its_answer_is_cut_off() -> None:
+    ended = threading.Event()
+
+    async def large(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(1_000):
+            await send({"type": "http.response.body", "body": b" " * 65_536, "more_body": True})
+        await send({"type": "http.response.body"})
+        ended.set()
+
+    with serving(large, deadlines=SHORT) as server, connected(server.port) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert ended.wait(ANSWER_S)
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "type"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400, "bad-request"),
+        (b"GET / HTTP/1.1\r\n\r\n", 400, "bad-request"),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 70_000, 431, "headers-too-large"),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n", 501, "not-implemented"),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\nno number\r\n", 400, "bad-request"),
+    ],
+    ids=["TLS", "no host", "long head", "encoding", "chunk"],
+)
+def test_what_is_no_http_gets_a_problem_with_safe_headers(sent: bytes, status: int, type: str) -> None:
+    with world() as api, serving(api.app) as server, connected(server.port) as client:
+        client.sendall(sent)
+        client.shutdown(socket.SHUT_WR)
+        check_problem(whole_answer(client), status, type)
+
+
+def test_bad_requests_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with world() as api, serving(api.app) as server:
+        upgrade = b"GET /livez HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n"
+        for sent in (b"\x00\r\n\r\n", upgrade, HEAD + b"Content-Length: 2\r\n\r\n{"):
+            for _ in range(50):
+                with connected(server.port) as client:
+                    client.sendall(sent)
+                    client.shutdown(socket.SHUT_WR)
+                    whole_answer(client)
+    warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(warnings) <= 2
+
+
+def test_only_requests_under_way_count_and_probes_never(many_files: None) -> None:
+    with world() as api:
+        busy = Busy(api.app)
+        with serving(busy, probe_port=0, under_way_max=3) as server, ExitStack() as strangers:
+            for _ in range(3):
+                client = strangers.enter_context(connected(server.port))
+                client.sendall(b"GET /wait HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                assert busy.entered.acquire(timeout=ANSWER_S)
+            with connected(server.port) as client:
+                client.sendall(b"GET /v1/stats HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                check_problem(whole_answer(client), 503, "too-many-requests-under-way")
+            for probe in ("/livez", "/readyz"):
+                answer = httpx.get(f"http://127.0.0.1:{server.probe_port}{probe}", timeout=ANSWER_S)
+                assert answer.status_code == 200
+            busy.leave.set()
+            assert whole_head(client=strangers.enter_context(connected(server.port))).startswith(b"HTTP/1.1 200 ")
+
+
+def whole_head(client: socket.socket) -> bytes:
+    client.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    return whole_answer(client)
+
+
+def test_the_probes_own_listener_answers_nothing_else() -> None:
+    with world() as api, serving(api.app, probe_port=0) as server, httpx.Client(timeout=ANSWER_S) as client:
+        url = f"http://127.0.0.1:{server.probe_port}"
+        for path in ("/v1/stats", "/metrics", "/docs", "/livez/x", "//livez"):
+            answer = client.get(url + path)
+            assert (answer.status_code, answer.headers["x-frame-options"]) == (404, "DENY")
+        assert client.delete(f"{url}/livez").status_code == 405
+
+
+def test_a_taken_port_of_the_probes_leaves_the_other_free() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, world() as api:
+        port = taken.getsockname()[1]
+        server = Server(api.app, "127.0.0.1", 0, Listening(probe_port=port))
+        with pytest.raises(BindError, match=rf"can't listen on 127\.0\.0\.1 port {port}"):
+            server.start()
+        with socket.create_server(("127.0.0.1", server.port)):
+            pass
+
+
+def test_one_address_leaves_room_for_others() -> None:
+    with world() as api:
+        busy = Busy(api.app)
+        with serving(busy, connections_per_address=2) as server, ExitStack() as strangers:
+            for _ in range(2):
+                client = strangers.enter_context(connected(server.port, "127.0.0.2"))
+                client.sendall(b"GET /wait HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                assert busy.entered.acquire(timeout=ANSWER_S)
+            with connected(server.port, "127.0.0.2") as client:
+                assert client.recv(1) == b""
+            with connected(server.port) as client:
+                assert whole_head(client).startswith(b"HTTP/1.1 200 ")
+            busy.leave.set()
+
+
+def test_who_is_cut_off_by_the_end_has_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("api.listener.GRACE_S", 0.1)
+    entered = threading.Event()
+
+    async def endless(scope: Scope, receive: Receive, send: Send) -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    with ExitStack() as stack:
+        server = stack.enter_context(serving(endless))
+        client = stack.enter_context(connected(server.port))
+        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert entered.wait(ANSWER_S)
+        server.stop()
+        check_problem(whole_answer(client), 503, "stopping")
+
+
+class TestConnectionLimit:
+    def test_the_one_that_has_waited_longest_makes_room(self) -> None:
+        closed: list[str] = []
+        limit = ConnectionLimit(3, 2)
+        first = limit.enter("a", lambda: closed.append("first"))
+        second = limit.enter("a", lambda: closed.append("second"))
+        assert first is not None
+        assert second is not None
+        limit.work(first)
+        limit.wait(first)  # it waits again, but not as long as the second
+        assert limit.enter("a", lambda: closed.append("third")) is not None
+        assert closed == ["second"]
+        assert limit.enter("b", lambda: None) is not None
+        assert limit.enter("c", lambda: None) is not None
+        assert closed == ["second", "first"]
+
+    def test_with_all_at_work_the_new_one_is_refused(self) -> None:
+        limit = ConnectionLimit(2, 1)
+        working = limit.enter("a", lambda: None)
+        other = limit.enter("b", lambda: None)
+        assert working is not None
+        assert other is not None
+        limit.work(working)
+        assert limit.enter("a", lambda: None) is None
+        limit.work(other)
+        assert limit.enter("c", lambda: None) is None
+        limit.leave(other)
+        limit.leave(other)
+        assert limit.enter("c", lambda: None) is not None
+
+    def test_an_address_counts_as_one_machine(self) -> None:
+        assert network_of("2001:db8::1") == network_of("2001:db8::2") != network_of("2001:db8:0:1::1")
+        assert network_of("fe80::1%eth0") == network_of("fe80::1")
+        assert network_of("10.0.0.1") != network_of("10.0.0.2")
