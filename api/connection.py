@@ -64,6 +64,7 @@ log.addFilter(Seldom())
 class Deadlines:
     """How many seconds a client has for each thing it has to do."""
 
+    handshake_s: float = 10.0
     first_byte_s: float = 10.0
     idle_s: float = 30.0  # between requests
     head_s: float = 10.0

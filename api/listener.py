@@ -14,6 +14,7 @@ from typing import Any, Final
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.certificate import Certificate
 from api.connection import Connection, Deadlines, log
 from api.connection_limit import Accepted, ConnectionLimit, network_of
 from api.problems import Problem, problem_response
@@ -38,7 +39,9 @@ def connections_max() -> int:
 class Listener(uvicorn.Server):
     """uvicorn's server, but for how connections come in."""
 
-    def __init__(self, app: ASGIApp, limit: ConnectionLimit, deadlines: Deadlines) -> None:
+    def __init__(
+        self, app: ASGIApp, limit: ConnectionLimit, deadlines: Deadlines, certificate: Certificate | None = None
+    ) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -54,6 +57,7 @@ class Listener(uvicorn.Server):
         )
         self._limit = limit
         self._deadlines = deadlines
+        self._certificate = certificate
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -61,6 +65,8 @@ class Listener(uvicorn.Server):
         self.servers = []  # of asyncio's there are none
         for listening in sockets or ():
             self._start(self._accept(listening))
+        if self._certificate is not None:
+            self._start(self._certificate.watch())
         self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -100,16 +106,21 @@ class Listener(uvicorn.Server):
         one.close = partial(_cancel, task)
 
     async def _connect(self, accepted: socket.socket, one: Accepted) -> None:
+        tls = self._certificate.context if self._certificate else None
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: Connection(self.config, self.server_state, self._limit, one, self._deadlines),
                 accepted,
+                ssl=tls,
+                ssl_handshake_timeout=self._deadlines.handshake_s if tls else None,
+                ssl_shutdown_timeout=self._deadlines.closing_s if tls else None,
             )
         except (OSError, asyncio.CancelledError) as error:
             self._limit.leave(one)
             accepted.close()
             if isinstance(error, asyncio.CancelledError):
                 raise
+            log.warning("a client did not get through the TLS handshake", extra={"error": type(error).__name__})
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

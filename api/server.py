@@ -8,6 +8,7 @@ from typing import Final
 
 from starlette.types import ASGIApp
 
+from api.certificate import Certificate
 from api.connection import Deadlines
 from api.connection_limit import ConnectionLimit
 from api.listener import (
@@ -36,16 +37,19 @@ class Listening:
     probe_host: str = "127.0.0.1"
     probe_port: int | None = None
     connections_per_address: int = 256
+    certificate: Certificate | None = None
     deadlines: Deadlines = field(default_factory=Deadlines)
     under_way_max: int = UNDER_WAY_MAX
 
 
 def listening_of(settings: ApiSettings) -> Listening:
-    """What the settings say of it."""
+    """What the settings say of it. Raises `AccessConfigError`."""
+    tls = settings.tls
     return Listening(
         settings.probe_host,
         settings.probe_port or None,
         settings.connections_per_address,
+        Certificate(tls.certificate_file, tls.key_file) if tls.certificate_file else None,
     )
 
 
@@ -69,7 +73,7 @@ class Server:
     def _listener(self, app: ASGIApp) -> Listener:
         given = self._listening
         limit = ConnectionLimit(connections_max(), given.connections_per_address)
-        return Listener(Stopping(UnderWay(app, given.under_way_max)), limit, given.deadlines)
+        return Listener(Stopping(UnderWay(app, given.under_way_max)), limit, given.deadlines, given.certificate)
 
     @property
     def port(self) -> int:

@@ -92,15 +92,31 @@ class OidcSettings(Section):
         return self
 
 
+class TlsSettings(Section):
+    """The API by https."""
+
+    certificate_file: str = Field(
+        default="", description="PEM file of the certificate and those that signed it; empty: plain HTTP"
+    )
+    key_file: str = Field(default="", description="PEM file of its key, without a password")
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if bool(self.certificate_file) != bool(self.key_file):
+            raise ValueError("api.tls.certificate_file and api.tls.key_file must be set both, or neither")
+        return self
+
+
 class ApiSettings(Section):
     """The REST interface."""
 
     host: str = Field(default="127.0.0.1", min_length=1, description="Address; other than loopback needs tokens")
     port: int = Field(default=8230, ge=0, le=65_535, description="Port, 0 takes a free one")
+    tls: TlsSettings = Field(default=TlsSettings())
     probe_host: str = Field(default="127.0.0.1", min_length=1, description="Address of the probes' own listener")
     probe_port: int = Field(
         default=0, ge=0, le=65_535,
-        description="Port that answers only /livez and /readyz, beside all limits; 0: none",
+        description="Port that answers only /livez and /readyz, by plain HTTP and beside all limits; 0: none",
     )  # fmt: skip
     connections_per_address: int = Field(
         default=256, ge=1, le=100_000,

@@ -19,7 +19,7 @@ from policies.file import NOT_PLAIN, odd_number, yaml_problem
 PREFIX: Final = "TICKOVER_"
 # Ours, but no settings: the file's name, what the command line needs to call us, the container's image.
 OTHER_VARIABLES: Final = frozenset(
-    {"TICKOVER_CONFIG", "TICKOVER_URL", "TICKOVER_TOKEN", "TICKOVER_TOKEN_FILE", "TICKOVER_IMAGE"}
+    {"TICKOVER_CONFIG", "TICKOVER_URL", "TICKOVER_TOKEN", "TICKOVER_TOKEN_FILE", "TICKOVER_CA_FILE", "TICKOVER_IMAGE"}
 )
 RESERVED_PREFIXES: Final = ("TICKOVER_TEST_", "TICKOVER_BENCH_")
 # Kubernetes sets these for every service whose name begins with "tickover"; they are nobody's settings.

@@ -179,7 +179,8 @@ class Process:
         gc.freeze()
         gc.disable()  # see _collect_garbage
         sys.setswitchinterval(SWITCH_S)
-        self._progress(f"REST at http://{settings.api.host}:{self.server.port}")
+        scheme = "https" if settings.api.tls.certificate_file else "http"
+        self._progress(f"REST at {scheme}://{settings.api.host}:{self.server.port}")
 
     def stop(self) -> None:
         """Stop in the opposite order. Twice is harmless."""

@@ -1,6 +1,7 @@
 """Calling a running sidecar's REST interface, and turning its refusals into one line and a status."""
 
 import os
+import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,7 +34,8 @@ UrlOption = Annotated[
     typer.Option(
         "--url",
         envvar="TICKOVER_URL",
-        help="Address of the sidecar. Default: api.host and api.port of the settings.",
+        help="Address of the sidecar. Default: api.host and api.port of the settings. "
+        "For https TICKOVER_CA_FILE may name a file with the certificates to trust.",
     ),
 ]
 TokenOption = Annotated[
@@ -57,7 +59,12 @@ class Sidecar:
         except UnicodeEncodeError:  # bytes of the command line reach Python as lone surrogates
             text = "an argument is not UTF-8 text (a key for the header: not ASCII); bytes go into a --value-file"
             raise Failure(text, Status.USAGE) from None
-        except httpx.ConnectError:
+        except httpx.ConnectError as error:
+            if "CERTIFICATE" in str(error):
+                raise Failure(
+                    f"{self._client.base_url} can't be trusted: {error}; name the file with the "
+                    "certificates that signed its own in TICKOVER_CA_FILE"
+                ) from None
             raise Failure(
                 f"nobody answers at {self._client.base_url}: start the sidecar with `tickover run`, "
                 "or name it with --url or TICKOVER_URL"
@@ -134,6 +141,7 @@ def connect(context: typer.Context, url: str, token_file: Path | None) -> Iterat
         headers={"Authorization": f"Bearer {token}"} if token else {},
         transport=context.obj if isinstance(context.obj, httpx.BaseTransport) else None,
         trust_env=not is_loopback(parsed.host),  # a proxy of the environment does not know our loopback
+        verify=_trusted(),
     ) as client:
         yield Sidecar(client)
 
@@ -141,7 +149,20 @@ def connect(context: typer.Context, url: str, token_file: Path | None) -> Iterat
 def _default_url() -> str:
     api = load_settings(None, {}, os.environ).api
     host = ANY_ADDRESS.get(api.host, api.host)
-    return f"http://[{host}]:{api.port}" if ":" in host else f"http://{host}:{api.port}"
+    scheme = "https" if api.tls.certificate_file else "http"
+    return f"{scheme}://[{host}]:{api.port}" if ":" in host else f"{scheme}://{host}:{api.port}"
+
+
+def _trusted() -> ssl.SSLContext | bool:
+    """Who may sign the certificate of an https address: the file's, else those that httpx knows."""
+    file = os.environ.get("TICKOVER_CA_FILE", "")
+    if not file:
+        return True
+    try:
+        return ssl.create_default_context(cafile=file)
+    except OSError as error:  # also what ssl says of a file that holds no certificate
+        reason = error.strerror or type(error).__name__
+        raise Failure(f"TICKOVER_CA_FILE {file}: {reason}", Status.USAGE) from None
 
 
 def _token(token_file: Path | None) -> str:

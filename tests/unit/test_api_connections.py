@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 ANSWER_S = 60.0
 SILENT = 1_100
-SHORT = Deadlines(0.2, 0.2, 0.2, 0.2, 0.2, 0.2)
+SHORT = Deadlines(0.2, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2)
 HEAD = b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 

@@ -265,6 +265,14 @@ def test_the_pod_monitor_finds_the_pods_that_carry_the_sidecar(sidecar_chart: Pa
     assert endpoint["authorization"] == {"credentials": {"name": "scraper", "key": "token"}}
 
 
+def test_where_the_api_has_tls_it_is_scraped_by_https() -> None:
+    tls = {"certificate_file": "/etc/tickover-tls/tls.crt", "key_file": "/etc/tickover-tls/tls.key"}
+    values = {**TOKENS, "settings": {"api": {"tls": tls}}, "serviceMonitor": {"enabled": True}}
+    documents = render(values)
+    (endpoint,) = one(documents, "ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint["scheme"] == "https"
+
+
 NOTES = """kind: Notes
 metadata: {name: shop-tickover}
 text: {{ tpl (.Files.Get "files/NOTES.txt") . | quote }}

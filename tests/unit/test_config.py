@@ -260,6 +260,7 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
         ("TICKOVER_REDIS_SERVICE_PORT_REDIS", "6379"),
         ("TICKOVER_URL", "http://x"),
         ("TICKOVER_TOKEN", "x"),
+        ("TICKOVER_CA_FILE", "x"),
         ("TICKOVER_TEST_IMAGE", "x"),
         ("PATH", "/bin"),
     ],

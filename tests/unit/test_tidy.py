@@ -73,7 +73,7 @@ CLOCKS = frozenset(
 ENTRY_POINTS = frozenset({"sidecar.__main__", "pipeline.__main__"})
 # Read by something else than the settings: the file itself, the command line, and the containers' own.
 OTHER_VARIABLES = frozenset(
-    {"TICKOVER_CONFIG", "TICKOVER_URL", "TICKOVER_TOKEN", "TICKOVER_TOKEN_FILE", "TICKOVER_IMAGE"}
+    {"TICKOVER_CONFIG", "TICKOVER_URL", "TICKOVER_TOKEN", "TICKOVER_TOKEN_FILE", "TICKOVER_CA_FILE", "TICKOVER_IMAGE"}
 )
 
 SOURCES = python_files()

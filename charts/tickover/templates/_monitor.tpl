@@ -16,6 +16,9 @@ labels:
 {{- $monitor := index .context.Values .values -}}
 path: /metrics
 interval: {{ $monitor.interval }}
+{{- if dig "api" "tls" "certificate_file" "" .context.Values.settings }}
+scheme: https
+{{- end }}
 {{- with $monitor.tokenSecret }}
 {{- if .name }}
 authorization:
