@@ -8,6 +8,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from api.auth import Caller, Role, load_tokens
 from policies.file import parse_policies
 from tests.helm import CHART, VERSIONS, Document, NotRendered, containers, example, helm, kinds, one, render
 
@@ -116,9 +117,22 @@ def test_the_sidecar_is_native_where_that_exists(sidecar_chart: Path, version: s
 
 
 def test_pods_that_carry_the_sidecar_get_no_workload_of_their_own(sidecar_chart: Path) -> None:
-    assert kinds(render(chart=sidecar_chart)) == {"Deployment", "ConfigMap"}
+    assert kinds(render(chart=sidecar_chart)) == {"Deployment", "ConfigMap", "Secret"}
     everything = render({"tickover": EVERYTHING}, chart=sidecar_chart)
-    assert kinds(everything) == {"Deployment", "ConfigMap", "PodMonitor", "PrometheusRule"}
+    assert kinds(everything) == {"Deployment", "ConfigMap", "Secret", "PodMonitor", "PrometheusRule"}
+
+
+def test_a_pod_with_the_sidecar_has_a_token_that_the_sidecar_knows(sidecar_chart: Path, tmp_path: Path) -> None:
+    documents = render(chart=sidecar_chart)
+    secret = one(documents, "Secret", "shop-tickover-callers")["stringData"]
+    (tmp_path / "tokens.yaml").write_text(secret["tokens.yaml"])
+    caller = load_tokens(tmp_path / "tokens.yaml").caller(secret["token"])
+    assert caller == Caller("shop", Role.WRITE)
+    pod = one(documents, "Deployment", "shop")["spec"]["template"]["spec"]
+    (shop,) = (container for container in pod["containers"] if container["name"] == "shop")
+    reference = {"name": "shop-tickover-callers", "key": "token"}
+    assert shop["env"] == [{"name": "TICKOVER_TOKEN", "valueFrom": {"secretKeyRef": reference}}]
+    assert {"name": "tickover-tokens", "secret": {"secretName": "shop-tickover-callers"}} in pod["volumes"]
 
 
 def test_only_a_pod_that_keeps_its_name_gives_it_to_the_instance(sidecar_chart: Path) -> None:
