@@ -2,7 +2,10 @@
 
     tokens or a provider in the settings    a bearer token, else 401
     none of them, on loopback               whoever is on this machine, but no page in a browser, else 403
-    api.allow_unauthenticated               anybody
+    api.allow_unauthenticated               anybody, but no page of another site, else 403
+
+No mode answers another site's pages. Without tokens a browser would lend each of them what its user may do, so what
+changes something or shows a payload needs more than being there: see `_is_meant`.
 
 A caller is limited by name, or without one by address; so are refused tokens, which cost us as much as good ones.
 """
@@ -26,6 +29,10 @@ from sidecar.config_api import ApiSettings, is_loopback
 
 REFUSED_PER_S: Final = 10  # of one address: refused tokens, then 429
 REFUSED_BURST: Final = 100
+
+CLIENT_HEADER: Final = "Tickover-Client"
+SIMPLE_METHODS: Final = ("GET", "HEAD", "POST")  # what a page may send to another site without asking it first
+OWN_SITE: Final = ("same-origin", "none")
 
 log = logging.getLogger("tickover.api")
 
@@ -66,8 +73,10 @@ class Gate:
     async def _caller(self, request: Request) -> Caller:
         if self.tokens is None and self.oidc is None:
             if not self.anybody:
-                _refuse_pages(request)
-            return Caller(ANONYMOUS, Role.ADMIN)
+                _refuse_other_hosts(request)
+            _refuse_foreign_pages(request)
+            return Caller(ANONYMOUS, Role.ADMIN if _is_meant(request) else Role.READ)
+        _refuse_foreign_pages(request)
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         token = token.strip()
         if scheme.lower() != "bearer" or not token:
@@ -116,6 +125,9 @@ def open_gate(settings: ApiSettings, now_s: Callable[[], float]) -> Gate:
 
 def require(caller: Caller, needed: Role) -> None:
     """403 without the role."""
+    if caller.name == ANONYMOUS and caller.role is Role.READ and needed > Role.READ:
+        detail = f"Without tokens this needs a header that no page in a browser sends: {CLIENT_HEADER}, with any value."
+        raise Problem(403, "client-header-needed", detail)
     if caller.role is None or caller.role < needed:
         raise Problem(403, "forbidden", f"This needs the role {needed.name.lower()}.")
 
@@ -133,19 +145,42 @@ def _retry_after(wait_s: float) -> dict[str, str]:
     return {"Retry-After": str(max(math.ceil(wait_s), 1))}
 
 
-def _refuse_pages(request: Request) -> None:
-    """Without tokens the only fence is the loopback address, and browsers are behind it.
-
-    A page whose host name is pointed at 127.0.0.1 could call us: its requests carry that name in Host. Any page may
-    send requests without a body of its own type, `fire` say, to 127.0.0.1: they carry the page's address in Origin.
+def _refuse_other_hosts(request: Request) -> None:
+    """Without tokens the only fence is the loopback address, and browsers are behind it: a page whose host name is
+    pointed at 127.0.0.1 could call us. Its requests carry that name in Host.
     """
     host = request.headers.get("host", "")
     name = host if host.endswith("]") else host.rpartition(":")[0] or host
     if not is_loopback(name):
         raise Problem(403, "host-not-allowed", "Without tokens the API answers only as localhost.")
+
+
+def _refuse_foreign_pages(request: Request) -> None:
+    """Any page may send requests without a body of its own type, `fire` say, to whatever its browser reaches. Browsers
+    say so: in Sec-Fetch-Site, and, older ones or by plain HTTP, in Origin for all but GET.
+    """
+    if request.headers.get("sec-fetch-site", "none").lower() not in OWN_SITE:
+        raise Problem(403, "origin-not-allowed", "The API answers no other site's pages.")
     origin = request.headers.get("origin")
-    if origin is not None and origin.lower() != f"http://{host}".lower():
-        raise Problem(403, "origin-not-allowed", "Without tokens the API answers no other site's pages.")
+    # Something in front may speak TLS for us, so either scheme is ours.
+    own = [f"{scheme}://{request.headers.get('host', '')}".lower() for scheme in ("http", "https")]
+    if origin is not None and origin.lower() not in own:
+        raise Problem(403, "origin-not-allowed", "The API answers no other site's pages.")
+
+
+def _is_meant(request: Request) -> bool:
+    """Whether no page of another site can have sent this, whatever its browser says or leaves out.
+
+    Such a page's browser asks first (CORS) before it sends a header or a type of body that no form has, or another
+    method than a form's, and we never agree.
+    """
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    return (
+        request.method not in SIMPLE_METHODS
+        or media_type == "application/json"
+        or CLIENT_HEADER in request.headers
+        or "authorization" in request.headers
+    )
 
 
 def _address(request: Request) -> str:

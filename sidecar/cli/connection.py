@@ -138,7 +138,8 @@ def connect(context: typer.Context, url: str, token_file: Path | None) -> Iterat
     with httpx.Client(
         base_url=parsed,
         timeout=TIMEOUT_S,
-        headers={"Authorization": f"Bearer {token}"} if token else {},
+        # Without a token the API wants a header that no page in a browser sends.
+        headers={"Tickover-Client": "cli"} | ({"Authorization": f"Bearer {token}"} if token else {}),
         transport=context.obj if isinstance(context.obj, httpx.BaseTransport) else None,
         trust_env=not is_loopback(parsed.host),  # a proxy of the environment does not know our loopback
         verify=_trusted(),

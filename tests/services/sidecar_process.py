@@ -148,7 +148,8 @@ class Sidecar:
 
     def call(self, method: str, path: str, **options: Any) -> httpx.Response:
         """One request to its API."""
-        return httpx.request(method, self.url + path, timeout=ANSWER_S, **options)
+        headers = {"Tickover-Client": "tests", **options.pop("headers", {})}
+        return httpx.request(method, self.url + path, timeout=ANSWER_S, headers=headers, **options)
 
     def answer(self, method: str, path: str, **options: Any) -> httpx.Response:
         """As `call`, asked again while it says that what it needs doesn't answer for now, as a client would."""

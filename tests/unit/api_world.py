@@ -237,6 +237,7 @@ class World:
     schedules: MemorySchedules = field(default_factory=MemorySchedules)
     recorder: Recorder = field(default_factory=Recorder)
     sources: MemorySources = field(default_factory=MemorySources)
+    client_headers: dict[str, str] = field(default_factory=lambda: {"Tickover-Client": "tests"})
 
     def __post_init__(self) -> None:
         self.redriving = MemoryRedrives(self.letters)
@@ -270,7 +271,8 @@ class World:
     def call(self, method: str, path: str, **options: Any) -> httpx.Response:
         async def request() -> httpx.Response:
             transport = httpx.ASGITransport(self.app)
-            async with httpx.AsyncClient(transport=transport, base_url=BASE_URL) as client:
+            headers = self.client_headers
+            async with httpx.AsyncClient(transport=transport, base_url=BASE_URL, headers=headers) as client:
                 return await client.request(method, path, **options)
 
         return self.runner.run(request())

@@ -117,13 +117,63 @@ def test_metrics_are_open_only_if_a_setting_says_so(tmp_path: Path) -> None:
         assert api.call("GET", "/v1/stats").status_code == 401
 
 
-def test_no_other_sites_page_may_call_without_tokens() -> None:
-    with world() as api:
-        for origin in ("http://evil.example", "null", "http://127.0.0.1:9999", "https://127.0.0.1:8230", ""):
-            for method, path in (("POST", "/v1/messages/a/fire"), ("GET", "/v1/stats")):
-                problem(api.call(method, path, headers={"origin": origin}), 403, "origin-not-allowed")
-        assert api.call("GET", "/v1/stats", headers={"origin": "http://127.0.0.1:8230"}).status_code == 200
+FOREIGN_PAGES: list[dict[str, str]] = [
+    *({"origin": origin} for origin in ("http://evil.example", "null", "http://127.0.0.1:9999", "")),
+    *({"sec-fetch-site": site} for site in ("cross-site", "same-site", "Cross-Site", "")),
+    {"sec-fetch-site": "cross-site", "origin": "http://127.0.0.1:8230"},
+    {"sec-fetch-site": "same-origin", "origin": "http://evil.example"},
+]
+OWN_PAGES: list[dict[str, str]] = [
+    {},
+    {"origin": "http://127.0.0.1:8230"},
+    {"origin": "https://127.0.0.1:8230"},  # TLS in front
+    {"sec-fetch-site": "same-origin", "origin": "http://127.0.0.1:8230"},
+    {"sec-fetch-site": "none"},
+]
+
+
+@pytest.mark.parametrize("mode", ["loopback", "anybody", "tokens"])
+def test_no_other_sites_page_is_answered_in_any_mode(mode: str, tmp_path: Path) -> None:
+    path, given = tokens_file(tmp_path / "tokens.yaml")
+    tokens = load_tokens(path)
+    gate = {"loopback": Gate(), "anybody": Gate(anybody=True), "tokens": Gate(tokens)}[mode]
+    token = bearer(given[Role.ADMIN]) if mode == "tokens" else {}
+    with world(gate=gate) as api:
+        for page in FOREIGN_PAGES:
+            for method, route, _ in ROUTES:
+                answer = api.call(method, route, headers={**token, **page})
+                problem(answer, 403, "origin-not-allowed")
         assert not api.sender.sent
+        for page in OWN_PAGES:
+            assert api.call("GET", "/v1/stats", headers={**token, **page}).status_code == 200
+
+
+@pytest.mark.parametrize("gate", [Gate(), Gate(anybody=True)], ids=["loopback", "anybody"])
+def test_without_tokens_what_a_form_can_send_may_only_read(gate: Gate) -> None:
+    """Old browsers, and such as are part of other programs, say neither Sec-Fetch-Site nor Origin."""
+    forms = [{"content-type": type} for type in ("text/plain", "application/x-www-form-urlencoded", "")]
+    meant = ({"tickover-client": "curl"}, {"content-type": "application/json; charset=utf-8"}, bearer("any"))
+    with world(gate=gate, client_headers={}) as api:
+        api.add(REMINDERS)
+        for headers in ({}, *forms):
+            for method, route, needed in ROUTES:
+                if method == "POST" and needed > Role.READ:
+                    document = problem(api.call(method, route, headers=headers), 403, "client-header-needed")
+                    assert "Tickover-Client" in document["detail"]
+            assert api.call("GET", "/v1/dead-letters", headers=headers).status_code == 200
+            shown = api.call("GET", "/v1/dead-letters?payload=true", headers=headers)
+            problem(shown, 403, "client-header-needed")
+        for headers in meant:
+            assert api.call("POST", "/v1/messages/a/fire", headers=headers).status_code != 403
+            assert api.call("GET", "/v1/dead-letters?payload=true", headers=headers).status_code != 403
+        assert api.message(target="push").status_code == 202  # JSON is no form's
+        assert api.call("DELETE", "/v1/messages/a").status_code != 403
+
+
+def test_with_a_token_no_other_header_is_needed(tmp_path: Path) -> None:
+    path, given = tokens_file(tmp_path / "tokens.yaml")
+    with world(tokens=load_tokens(path), client_headers={}) as api:
+        assert api.call("POST", "/v1/messages/a/fire", headers=bearer(given[Role.WRITE])).status_code != 403
 
 
 def test_anybody_is_let_in_only_if_a_setting_says_so(caplog: pytest.LogCaptureFixture) -> None:

@@ -77,7 +77,9 @@ def shown(port: int, authority: Authority) -> str:
 def test_requests_go_by_https_and_probes_by_http(files: Identity, authority: Authority) -> None:
     with serving(files, probe_port=0) as server:
         with httpx.Client(verify=trusting(authority), timeout=ANSWER_S) as client:
-            assert client.get(f"https://127.0.0.1:{server.port}/v1/stats").status_code == 200
+            for origin in ({}, {"origin": f"https://127.0.0.1:{server.port}"}):
+                answer = client.get(f"https://127.0.0.1:{server.port}/v1/stats", headers=origin)
+                assert answer.status_code == 200
         with pytest.raises(httpx.TransportError):
             httpx.get(f"http://127.0.0.1:{server.port}/livez", timeout=ANSWER_S)
         assert httpx.get(f"http://127.0.0.1:{server.probe_port}/livez", timeout=ANSWER_S).status_code == 200
