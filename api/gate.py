@@ -61,6 +61,16 @@ class Gate:
                 self._limit(self.refused_rate, _address(request), now_s)
             raise
 
+    async def may_read(self, request: Request, now_s: float) -> bool:
+        """Whether the caller has the role read; for what everybody may ask and only some are told all of."""
+        if (self.tokens or self.oidc) and "authorization" not in request.headers:
+            return False
+        try:
+            caller = await self.identify(request, now_s)
+        except Problem:
+            return False
+        return caller.role is not None and caller.role >= Role.READ
+
     def limit(self, caller: Caller, request: Request, now_s: float) -> None:
         """Counts a request of this caller. Raises `Problem` (429)."""
         who = _address(request) if caller.name == ANONYMOUS else f"name {caller.name}"

@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import asdict
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from api.dependencies import GivenPorts, Prober, Reader, Scraper, json_response
@@ -24,15 +24,19 @@ async def live(ports: GivenPorts) -> Response:
 
 
 @router.get("/readyz", dependencies=[Prober])
-async def ready(ports: GivenPorts) -> Response:
-    """200 when this process does its work, else 503 with what is wrong."""
+async def ready(request: Request, ports: GivenPorts) -> Response:
+    """200 when this process does its work, else 503 with what is wrong; where there are tokens, details need one."""
     here = ports.stats()
-    problems = list(here.problems)
+    is_known = await ports.gate.may_read(request, ports.monotonic_s())
+    problems = list(here.problems if is_known else here.problem_kinds)
     if problems:
         raise Problem(503, "not-ready", "; ".join(problems), {"Retry-After": "1"}, problems=problems)
     # Without the policy topic records are decided by the last good table; only writes to policies have to wait.
     warnings = [] if ports.policies.healthy else [f"policies: {ports.policies.reason}"]
-    return json_response({"status": "ready", "warnings": [*warnings, *here.warnings]})
+    warnings += here.warnings
+    if warnings and not is_known:
+        warnings = [f"{len(warnings)}; with a token of the role read this says which"]
+    return json_response({"status": "ready", "warnings": warnings})
 
 
 @router.get("/metrics", response_class=Response, dependencies=[Scraper])

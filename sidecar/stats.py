@@ -139,3 +139,15 @@ class Stats:
             for one in self.rebuilding
         )
         return (*waiting, *recovering, *lost, *(text for text in (self.kafka_problem, self.overflow_problem) if text))
+
+    @property
+    def problem_kinds(self) -> tuple[str, ...]:
+        """As `problems`, without words of Kafka and Redis: they name hosts, topics and addresses."""
+        kinds = {
+            "waiting for the consumer group": not self.joined,
+            "partitions are recovering": self.partitions_recovering,
+            "the overflow is being rebuilt": self.rebuilding,
+            "a problem with Kafka": self.kafka_problem,
+            "a problem with Redis": self.overflow_problem,
+        }
+        return tuple(kind for kind, is_there in kinds.items() if is_there)

@@ -16,6 +16,7 @@ from api.dependencies import Prober, Reader, UndeclaredRoute, Visitor, Writer, d
 from api.gate import Gate, open_gate
 from api.safe_headers import SAFE_HEADERS
 from sidecar.config_api import ApiSettings, OidcSettings
+from sidecar.stats import RebuildProgress
 from tests.unit.api_world import REMINDERS, World, problem, world
 from tests.unit.oidc_world import AUDIENCE, ISSUER
 from tests.unit.test_api_auth import OPEN, ROUTES, bearer, tokens_file
@@ -168,6 +169,40 @@ def test_without_tokens_what_a_form_can_send_may_only_read(gate: Gate) -> None:
             assert api.call("GET", "/v1/dead-letters?payload=true", headers=headers).status_code != 403
         assert api.message(target="push").status_code == 202  # JSON is no form's
         assert api.call("DELETE", "/v1/messages/a").status_code != 403
+
+
+HOSTS = "10.1.2.3:9092/7: Connect to ipv4#10.1.2.3:9092 failed (kafka-7.shop.internal)"
+
+
+@pytest.mark.parametrize(
+    "stats",
+    [
+        {"kafka_problem": HOSTS},
+        {"overflow_problem": HOSTS},
+        {"rebuilding": (RebuildProgress("shop.internal", 0, 1, 2, HOSTS),)},
+        {"warnings": (HOSTS,)},
+        {"partitions_recovering": 3, "joined": False},
+    ],
+    ids=lambda stats: next(iter(stats)),
+)
+def test_hosts_are_named_to_known_callers_only(stats: dict[str, Any], tmp_path: Path) -> None:
+    path, given = tokens_file(tmp_path / "tokens.yaml")
+    with world(tokens=load_tokens(path)) as api:
+        api.change_stats(**stats)
+        full = api.call("GET", "/readyz", headers=bearer(given[Role.READ]))
+        assert full.status_code == (200 if "warnings" in stats else 503)
+        for headers in ({}, bearer("wrong"), {"authorization": "Basic eDp5"}):
+            for _ in range(200):  # probes are never too often
+                answer = api.call("GET", "/readyz", headers=headers)
+                assert answer.status_code == full.status_code
+            assert "10.1.2.3" not in answer.text
+            assert "internal" not in answer.text
+            assert answer.json().get("problems") or answer.json().get("warnings")
+        assert not [record for record in api.audited if record["path"] == "/readyz"]
+    assert "partitions_recovering" in stats or "kafka-7.shop.internal" in full.text
+    with world() as api:
+        api.change_stats(**stats)
+        assert api.call("GET", "/readyz").json() == full.json()
 
 
 def test_with_a_token_no_other_header_is_needed(tmp_path: Path) -> None:
