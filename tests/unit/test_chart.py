@@ -271,7 +271,7 @@ def test_the_pod_monitor_finds_the_pods_that_carry_the_sidecar(sidecar_chart: Pa
     assert monitor["spec"]["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
     (port,) = (port for _, container in containers(documents) for port in container["ports"])
-    assert endpoint == {"port": port["name"], "path": "/metrics", "interval": "30s"}
+    assert endpoint == {"port": port["name"], "path": "/metrics", "interval": "30s", "scheme": "http"}
     token = {"podMonitor": {"enabled": True, "tokenSecret": {"name": "scraper"}}}
     (endpoint,) = one(render({"tickover": {**TOKENS, **token}}, chart=sidecar_chart), "PodMonitor")["spec"][
         "podMetricsEndpoints"

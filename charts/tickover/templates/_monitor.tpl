@@ -16,9 +16,7 @@ labels:
 {{- $monitor := index .context.Values .values -}}
 path: /metrics
 interval: {{ $monitor.interval }}
-{{- if dig "api" "tls" "certificate_file" "" .context.Values.settings }}
-scheme: https
-{{- end }}
+scheme: {{ include "tickover.scheme" .context }}
 {{- with $monitor.tokenSecret }}
 {{- if .name }}
 authorization:

@@ -28,6 +28,10 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{ dig "api" "port" 8230 .Values.settings }}
 {{- end }}
 
+{{- define "tickover.scheme" -}}
+{{ dig "api" "tls" "certificate_file" "" .Values.settings | empty | ternary "http" "https" }}
+{{- end }}
+
 {{/* The probes have a listener of their own: what callers do to the API makes no healthy pod look dead. */}}
 {{- define "tickover.probePort" -}}
 {{ dig "api" "probe_port" 8231 .Values.settings }}
