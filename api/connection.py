@@ -3,6 +3,7 @@
     idle      nothing of a request has come     closed without a word
     head      a part of its head has come       408
     body      its head has come                 408
+    rest      it is answered, its body comes    closed without a word
     sending   the client doesn't read           cut off
     closing   the client doesn't let go         cut off
     working   it is our turn                    no deadline here
@@ -34,7 +35,8 @@ BAD_REQUESTS: Final = {
     501: ("not-implemented", "Of transfer encodings only chunked is known."),
 }
 
-Phase = Literal["idle", "head", "body", "working", "sending", "closing"]
+Phase = Literal["idle", "head", "body", "rest", "working", "sending", "closing"]
+WAITING: Final = ("idle", "head", "rest")  # with these nobody works on a request
 
 
 class Seldom(logging.Filter):
@@ -141,7 +143,7 @@ class Connection(H11Protocol):
             return "sending"
         theirs = self.conn.their_state
         if theirs is h11.SEND_BODY:
-            return "body"
+            return "rest" if self.cycle.response_complete else "body"
         if theirs is not h11.IDLE:
             return "working"
         return "head" if self.conn.trailing_data[0] else "idle"
@@ -152,7 +154,7 @@ class Connection(H11Protocol):
             return
         self._phase = phase
         self._stop_timer()
-        (self._limit.wait if phase[0] in ("idle", "head") else self._limit.work)(self._accepted)
+        (self._limit.wait if phase[0] in WAITING else self._limit.work)(self._accepted)
         self._start_timer()
 
     def _start_timer(self) -> None:
@@ -163,6 +165,7 @@ class Connection(H11Protocol):
             "idle": deadlines.first_byte_s if cycle is None else deadlines.idle_s,
             "head": deadlines.head_s,
             "body": deadlines.body_s,
+            "rest": deadlines.body_s,
             "sending": deadlines.sending_s,
             "closing": deadlines.closing_s,
         }[phase]
@@ -178,6 +181,8 @@ class Connection(H11Protocol):
         match self._phase[0]:
             case "idle":
                 self.timeout_keep_alive_handler()
+            case "rest":
+                self.transport.close()
             case "head":
                 self._refuse(Problem(408, "request-timeout", "The head of the request did not come in time."))
             case "body" if self.flow.read_paused:  # we haven't taken what has come: not the client's fault

@@ -8,18 +8,23 @@ import select
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from api.auth import load_tokens
 from api.connection import Deadlines
 from api.connection_limit import ConnectionLimit, network_of
 from api.safe_headers import DEFAULT_HEADERS, SAFE_HEADERS
-from api.server import BindError, Listening, Server
+from api.server import BindError, Listening, Server, listening_of
+from sidecar.config_api import ApiSettings
+from tests.services.waiting import wait_until
 from tests.unit.api_world import REMINDERS, world
+from tests.unit.test_api_auth import tokens_file
 
 pytestmark = pytest.mark.slow
 
@@ -104,8 +109,9 @@ def test_connections_that_ask_nothing_keep_nobody_out(begun: bytes, many_files: 
         (HEAD + b"Content-Length: 1000\r\n\r\n{", b"408"),
         (HEAD + b"Transfer-Encoding: chunked\r\n\r\n3e8\r\n{", b"408"),
         (b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n", b"200"),
+        (b"GET /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n", b"200"),
     ],
-    ids=["nothing", "head", "body", "chunked", "a request, then nothing"],
+    ids=["nothing", "head", "body", "chunked", "a request, then nothing", "an answer before the body"],
 )
 def test_who_stops_in_the_middle_is_let_go(sent: bytes, answered: bytes) -> None:
     with world() as api, serving(api.app, deadlines=SHORT) as server, connected(server.port) as client:
@@ -233,6 +239,39 @@ def test_one_address_leaves_room_for_others() -> None:
             busy.leave.set()
 
 
+def test_who_goes_away_in_the_middle_leaves_its_place() -> None:
+    with world() as api:
+        busy = Busy(api.app)
+        with serving(busy, connections_per_address=2) as server:
+            for _ in range(2):
+                with connected(server.port) as client:
+                    client.sendall(b"GET /wait HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                    assert busy.entered.acquire(timeout=ANSWER_S)
+            busy.leave.set()
+            wait_until(lambda: is_let_in(server.port))
+
+
+def is_let_in(port: int) -> bool:
+    with connected(port) as client, suppress(ConnectionError):
+        return whole_head(client).startswith(b"HTTP/1.1 200 ")
+    return False
+
+
+def test_who_is_answered_and_keeps_its_body_makes_room(tmp_path: Path) -> None:
+    path, _ = tokens_file(tmp_path / "tokens.yaml")
+    with (
+        world(tokens=load_tokens(path)) as api,
+        serving(api.app, connections_per_address=4) as server,
+        ExitStack() as strangers,
+    ):
+        for _ in range(8):
+            client = strangers.enter_context(connected(server.port))
+            client.sendall(HEAD + b"Content-Length: 1000\r\n\r\n{")
+            assert client.recv(65_536).startswith(b"HTTP/1.1 401 ")
+        with connected(server.port) as client:
+            assert whole_head(client).startswith(b"HTTP/1.1 200 ")
+
+
 def test_who_is_cut_off_by_the_end_has_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("api.listener.GRACE_S", 0.1)
     entered = threading.Event()
@@ -284,3 +323,9 @@ class TestConnectionLimit:
         assert network_of("2001:db8::1") == network_of("2001:db8::2") != network_of("2001:db8:0:1::1")
         assert network_of("fe80::1%eth0") == network_of("fe80::1")
         assert network_of("10.0.0.1") != network_of("10.0.0.2")
+
+
+def test_the_settings_say_how_the_api_is_listened_for() -> None:
+    assert listening_of(ApiSettings()) == Listening()
+    given = ApiSettings(probe_host="0.0.0.0", probe_port=8231, connections_per_address=7)
+    assert listening_of(given) == Listening("0.0.0.0", 8231, 7)
