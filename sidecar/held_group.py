@@ -1,21 +1,22 @@
 """Looking held records up in the whole group: every replica answers for its own partitions.
 
 Replicas meet in Redis, which all of them have: no addresses, no certificates, no tokens between them.
-
-    channel tickover:<group>:questions      PUBLISH: what is asked, and where the answer goes
-    list    tickover:<group>:answer:<id>    RPUSH: one answer of each replica; gone after a minute
+What is said there, and how it is checked: `held_exchange.py`.
 
 Which partitions there are, the asker knows from Kafka. What nobody answered for in time (its replica hangs, the
 partition is being recovered, what it held is not yet read again, or its overflow is rebuilt) is `missing`: an answer
 never pretends to be whole.
+
+A question is worth an answer only while its asker waits: each says how long that is, counted from when it is heard, for
+clocks of hosts differ. Few wait to be answered, and those whose time is over are dropped.
 """
 
-import json
 import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from queue import Full
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
@@ -25,6 +26,7 @@ from redis.cluster import RedisCluster
 from redis.exceptions import RedisError
 
 from sidecar.backlog import BacklogUnavailable
+from sidecar.held_exchange import Question, Refused, answer_bytes, question_bytes, read_answer, read_question
 from sidecar.held_lookup import LocalLookUp
 from sidecar.held_query import Answer, Key, LookUpUnavailable, Query, merged
 from sidecar.mailbox import EngineError
@@ -37,6 +39,7 @@ ANSWER_KEPT_S: Final = 60
 LISTEN_S: Final = 1.0
 AGAIN_S: Final = 0.5
 STOP_S: Final = 10.0
+WAITING_MAX: Final = 64  # questions that wait to be answered; more are dropped, and their askers told nothing
 
 CATCH_UP_S: Final = 1.0  # how long a look-up waits for what isn't read yet
 PROGRESS_S: Final = 0.1
@@ -50,7 +53,29 @@ log = logging.getLogger(__name__)
 NOT_KNOWN: Final = 1 << 63  # an end: so far nobody reads
 NO_ENDS: Final[Mapping[LaneId, int]] = MappingProxyType({})
 
-Question = dict[str, Any]
+# Why a question or an answer was left out, as the metric has it.
+BAD_QUESTION: Final = "bad_question"
+BAD_ANSWER: Final = "bad_answer"
+STALE: Final = "stale_question"
+BUSY: Final = "busy"
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where the replicas of one group meet. `left_out` hears why something that was said there was not heeded."""
+
+    redis: Client
+    group: str
+    left_out: Callable[[str], None] = lambda reason: None
+
+    @property
+    def channel(self) -> str:
+        return f"tickover:{self.group}:questions"
+
+    @property
+    def answers(self) -> str:
+        """How the names of all lists of answers begin."""
+        return f"tickover:{self.group}:answer:"
 
 
 class Known(NamedTuple):
@@ -81,8 +106,7 @@ class GroupLookUp:
     def __init__(
         self,
         local: Callable[[], LocalLookUp],
-        redis: Client,
-        group: str,
+        meeting: Meeting,
         partitions: Callable[[], Mapping[str, int]],
         unread: Unread,
         timeout_s: float = TIMEOUT_S,
@@ -90,12 +114,12 @@ class GroupLookUp:
         self._unread = unread
         self._local = local
         self._name = uuid4().hex
-        self._redis = redis
-        self._channel = f"tickover:{group}:questions"
-        self._answers = f"tickover:{group}:answer:"
+        self._meeting = meeting
+        self._redis = meeting.redis
         self._partitions = partitions
         self._timeout_s = timeout_s
         self._answering = ThreadPoolExecutor(1, "lookup-answer")
+        self._room = threading.Semaphore(WAITING_MAX)
         self.heard = threading.Event()  # others' questions reach us
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -205,20 +229,23 @@ class GroupLookUp:
         others = any(mine.get(lane, -1) < end for lane, end in wanted.items())
         listeners = reply = None
         if others:
-            reply = self._answers + uuid4().hex
+            reply = self._meeting.answers + uuid4().hex
+            data = question_bytes(question, reply, self._name, int(self._timeout_s * 1_000))
             with failures():
-                listeners = self._redis.publish(
-                    self._channel, json.dumps({**question, "reply": reply, "from": self._name})
-                )
+                listeners = self._redis.publish(self._meeting.channel, data)
         answers = [answer_to(local, question)]
         if reply is not None:
             # In a Cluster each node counts its own listeners only.
             others_max = None if isinstance(self._redis, RedisCluster) else int(listeners or 0) - 1
-            self._collect(reply, answers, wanted, others_max)
+            self._collect(reply, answers, (question, wanted), others_max)
         return Known(answers, sorted(_missing(wanted, answers)))
 
-    def _collect(self, reply: str, answers: list[Answer], wanted: Mapping[LaneId, int], others_max: int | None) -> None:
+    def _collect(
+        self, reply: str, answers: list[Answer], asked: tuple[Question, Mapping[LaneId, int]], others_max: int | None
+    ) -> None:
         """Wait until every partition is answered for, every replica has answered, or the time is up."""
+        question, wanted = asked
+        topics = {lane.topic for lane in wanted}
         deadline_s = time.monotonic() + self._timeout_s
         heard = 0
         while _missing(wanted, answers):
@@ -227,10 +254,14 @@ class GroupLookUp:
                 return
             with failures():
                 found = self._redis.blpop([reply], timeout=left_s)
-            if found is not None:
-                heard += 1
-                if (answer := read_answer(found[1])) is not None:
-                    answers.append(answer)
+            if found is None:
+                continue
+            heard += 1
+            try:
+                answers.append(read_answer(found[1], question, topics))
+            except Refused as error:
+                self._meeting.left_out(BAD_ANSWER)
+                log.warning("an answer of another replica is left out", extra={"error": str(error)})
 
     # --- answering ------------------------------------------------------------------------------------------------
 
@@ -238,7 +269,7 @@ class GroupLookUp:
         while not self._stopping.is_set():
             try:
                 with self._redis.pubsub() as channel:
-                    channel.subscribe(self._channel)
+                    channel.subscribe(self._meeting.channel)
                     while not self._stopping.is_set():
                         self.step(channel)
             except (RedisError, OSError) as error:
@@ -251,23 +282,42 @@ class GroupLookUp:
         if message is not None and message["type"] == "subscribe":
             self.heard.set()
         if message is not None and message["type"] == "message":
-            self._answering.submit(self._reply, message["data"])
+            self.hear(message["data"], time.monotonic())
 
-    def _reply(self, data: bytes) -> None:
+    def hear(self, data: bytes, heard_s: float) -> None:
+        """Have a question answered that was heard at this moment of the monotonic clock, if there is room for it."""
         try:
-            question = json.loads(data)
-            reply = str(question.pop("reply"))
-            if question.pop("from") == self._name or not reply.startswith(self._answers):
+            question = read_question(data, self._meeting.answers)
+        except Refused as error:
+            self._meeting.left_out(BAD_QUESTION)
+            log.warning("a question is left out", extra={"error": str(error)})
+            return
+        if question["from"] == self._name:
+            return
+        if not self._room.acquire(blocking=False):
+            self._meeting.left_out(BUSY)
+            return
+        self._answering.submit(self._answer_in_time, question, heard_s + question["wait_ms"] / 1_000)
+
+    def _answer_in_time(self, question: Question, deadline_s: float) -> None:
+        try:
+            if time.monotonic() >= deadline_s:
+                self._meeting.left_out(STALE)
                 return
-            try:
-                answer = answer_to(self._local(), question)
-            except FAILURES as error:
-                log.warning("a look-up can't be answered", extra={"error": str(error) or type(error).__name__})
-                answer = Answer([], [], None, {}, [])
-            self._redis.rpush(reply, json.dumps(answer))
-            self._redis.expire(reply, ANSWER_KEPT_S)
+            self._reply(question)
         except (RedisError, OSError, ValueError, KeyError, TypeError) as error:
             log.warning("another replica's question can't be answered", extra={"error": type(error).__name__})
+        finally:
+            self._room.release()
+
+    def _reply(self, question: Question) -> None:
+        try:
+            data = answer_bytes(answer_to(self._local(), question))
+        except (*FAILURES, Refused) as error:
+            log.warning("a look-up can't be answered", extra={"error": str(error) or type(error).__name__})
+            data = answer_bytes(Answer([], [], None, {}, []))
+        self._redis.rpush(question["reply"], data)
+        self._redis.expire(question["reply"], ANSWER_KEPT_S)
 
 
 def _read_by(answers: Iterable[Answer]) -> dict[LaneId, int]:
@@ -299,21 +349,3 @@ def answer_to(local: LocalLookUp, question: Question) -> Answer:
             return local.ends(query)
         case other:
             raise ValueError(f"an unknown question {other!r}")
-
-
-def read_answer(data: bytes) -> Answer | None:
-    """Another replica's answer; None for what is none."""
-    try:
-        lanes, rows, reach, minutes, read = json.loads(data)
-        if len(lanes) != len(read):
-            raise ValueError(read)
-        return Answer(
-            [LaneId(*lane) for lane in lanes],
-            rows,
-            Key(*reach) if reach is not None else None,
-            {int(minute): int(count) for minute, count in minutes.items()},
-            [int(offset) for offset in read],
-        )
-    except (ValueError, TypeError, AttributeError):
-        log.warning("an answer of another replica can't be read: is it of another version?")
-        return None

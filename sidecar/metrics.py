@@ -90,6 +90,12 @@ class Recorder:
             ["outcome"],
             registry=self.registry,
         )
+        self._left_out = Counter(
+            PREFIX + "lookup_left_out",
+            "What replicas said to each other through Redis and was not heeded, by reason",
+            ["reason"],
+            registry=self.registry,
+        )
         self._memory = Gauge(
             PREFIX + "redis_memory_ratio",
             "Redis memory used, as a share of maxmemory; 0 without a limit",
@@ -147,6 +153,12 @@ class Recorder:
     def spans(self, outcome: str, count: int) -> None:
         """So many spans were exported, refused or dropped."""
         self._spans.labels(outcome).inc(count)
+
+    def leave_out(self, reason: str) -> None:
+        """One question or answer of another replica was not heeded: `bad_question`, `bad_answer`, `stale_question`
+        (whose asker waits no longer), `busy` (too many wait already).
+        """
+        self._left_out.labels(reason).inc()
 
     def set_redis(self, memory_ratio: float, is_persistent: bool, is_evicting: bool, evicted_keys: int) -> None:
         """Used memory of the Redis that is nearest to its limit (0..1), whether all survive a restart, whether one may

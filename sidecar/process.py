@@ -43,7 +43,7 @@ from sidecar.embedded.kafka import KafkaUnavailable
 from sidecar.embedded.valkey import ValkeyUnavailableError
 from sidecar.ending import abandon, in_background
 from sidecar.engine import Engine
-from sidecar.held_group import GroupLookUp
+from sidecar.held_group import GroupLookUp, Meeting
 from sidecar.held_lookup import LocalLookUp
 from sidecar.housekeeping import Housekeeping, Interval
 from sidecar.kafka import client_log
@@ -231,7 +231,7 @@ class Process:
         self._stack.callback(idempotency.stop)
         receipts = Receipts(settings.api.receipts_bytes_max)
         ledger_reader = LedgerReader(client, settings.ledger_topic, receipts, settings.api.receipts_look_back_ms)
-        replicas = self._start_look_up(overflow, sources, Backlog(client, settings.group))
+        replicas = self._start_look_up(overflow, sources, recorder, Backlog(client, settings.group))
         lookup = LookUp(replicas)
         self._stack.callback(lookup.stop)
         redriven = redriven_of(settings, client)
@@ -280,9 +280,12 @@ class Process:
         self._stack.callback(firing.stop)
         return firing, letters
 
-    def _start_look_up(self, overflow: RedisOverflow, sources: Sources, backlog: Backlog) -> GroupLookUp:
+    def _start_look_up(
+        self, overflow: RedisOverflow, sources: Sources, recorder: Recorder, backlog: Backlog
+    ) -> GroupLookUp:
         local = partial(self._look_up_here, overflow)
-        replicas = GroupLookUp(local, overflow.client, self.settings.group, lambda: sources.group_partitions, backlog)
+        meeting = Meeting(overflow.client, self.settings.group, recorder.leave_out)
+        replicas = GroupLookUp(local, meeting, lambda: sources.group_partitions, backlog)
         replicas.start()
         self._stack.callback(replicas.stop)
         return replicas

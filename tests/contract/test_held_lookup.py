@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sidecar import held_group, held_lookup
-from sidecar.held_group import GroupLookUp
+from sidecar.held_group import GroupLookUp, Meeting
 from sidecar.held_lookup import LocalLookUp
 from sidecar.held_query import ALL, START, TIME_MAX_MS, Key, LookUpUnavailable, Query
 from sidecar.held_view import LaneView
@@ -290,7 +290,7 @@ def group(
                 return LocalLookUp(views.submit, views, client.client, overflow.group)  # type: ignore[arg-type]
 
             made = GroupLookUp(
-                local, client.client, overflow.group, lambda: {"gold": 1, "reminders": 2}, FakeBacklog(), 60.0
+                local, Meeting(client.client, overflow.group), lambda: {"gold": 1, "reminders": 2}, FakeBacklog(), 60.0
             )
             made.start()
             stack.callback(made.stop)
@@ -412,16 +412,3 @@ def test_garbage_on_the_channel_harms_nobody(
     reply = f"tickover:{overflow.group}:answer:x".encode()
     overflow.client.publish(f"tickover:{overflow.group}:questions", question.replace(b'"R"', b'"%s"' % reply))
     assert keys_of(asked.page(Query(), START, 10)[0]) == places(records)
-
-
-def test_an_answer_of_another_version_is_passed_over() -> None:
-    for data in (
-        b"",
-        b"[]",
-        b"[1,2,3,4]",
-        b'{"lanes":1}',
-        b"[[],[],[1],{}]",
-        b"[[],[],null,{}]",
-        b"[[],[],null,{},[1]]",
-    ):
-        assert held_group.read_answer(data) is None

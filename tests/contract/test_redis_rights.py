@@ -16,7 +16,7 @@ from api.ports import Fresh
 from sidecar import held_group
 from sidecar.config import Settings
 from sidecar.doctor_redis import inspect_redis
-from sidecar.held_group import GroupLookUp
+from sidecar.held_group import GroupLookUp, Meeting
 from sidecar.held_lookup import LocalLookUp
 from sidecar.held_query import ALL, START, Query
 from sidecar.overflow import Change, OverflowLoss, Redo
@@ -120,7 +120,9 @@ def look_up(redis_server: RedisServer, overflow: RedisOverflow) -> None:
             def local() -> LocalLookUp:
                 return LocalLookUp(views.submit, views, client.client, GROUP)  # type: ignore[arg-type]
 
-            made = GroupLookUp(local, client.client, GROUP, lambda: {"gold": 1, "reminders": 2}, FakeBacklog(), 60.0)
+            made = GroupLookUp(
+                local, Meeting(client.client, GROUP), lambda: {"gold": 1, "reminders": 2}, FakeBacklog(), 60.0
+            )
             made.start()
             stack.callback(made.stop)
             assert made.heard.wait(60.0)

@@ -9,7 +9,7 @@ from sidecar import held_lookup
 from sidecar.block import NO_ENTRIES, NOTHING_SETTLED, Block
 from sidecar.changes.changes import Wanted
 from sidecar.changes.plan import Selection, When
-from sidecar.held_group import GroupLookUp, read_answer
+from sidecar.held_group import GroupLookUp, Meeting
 from sidecar.held_lookup import LocalLookUp
 from sidecar.held_query import ALL, START
 from sidecar.held_view import Viewer
@@ -60,7 +60,7 @@ class Replica:
         local = LocalLookUp(lambda ask: Done(ask(None)), viewer, None, "g")  # type: ignore[arg-type,return-value]
         redis: Any = SimpleNamespace(publish=lambda *_: 1)  # nobody else listens
         self.group = GroupLookUp(
-            lambda: local, redis, "g", lambda: {lane.topic: 1 for lane in self.lanes}, FakeBacklog()
+            lambda: local, Meeting(redis, "g"), lambda: {lane.topic: 1 for lane in self.lanes}, FakeBacklog()
         )
 
     def read(self, lane: LaneId, records: list[Held]) -> None:
@@ -157,11 +157,3 @@ def test_a_page_counts_for_a_partition_only_as_far_as_it_was_read(monkeypatch: p
         assert replica.group.page(ALL, START, 10, {LANE: end})[2] == missing
     assert replica.group.page(ALL, START, 10)[2] == []
     assert replica.group.page(ALL, START, 10, {LaneId("z", 3): 0})[2] == [LaneId("z", 3)]
-
-
-def test_an_answer_of_a_version_that_does_not_say_how_far_it_has_read_is_none() -> None:
-    assert read_answer(b'[[["a", 0]], [], null, {}]') is None
-    answer = read_answer(b'[[["a", 0]], [], null, {}, [7]]')
-    assert answer is not None
-    assert answer.read_up_to(LANE) == 7
-    assert read_answer(b'[[["a", 0]], [], null, {}, []]') is None

@@ -8,7 +8,7 @@ import pytest
 
 from sidecar import held_group
 from sidecar.backlog import BacklogUnavailable
-from sidecar.held_group import GroupLookUp
+from sidecar.held_group import GroupLookUp, Meeting
 from sidecar.held_query import Answer, LookUpUnavailable, Query
 from sidecar.record import LaneId
 from tests.unit.fake_backlog import FakeBacklog
@@ -45,7 +45,7 @@ class Replica:
 
 def look_up(replica: Any, backlog: FakeBacklog) -> GroupLookUp:
     redis: Any = SimpleNamespace(publish=lambda *_: 1)  # nobody else listens
-    return GroupLookUp(lambda: replica, redis, "g", lambda: {"gold": 2}, backlog)
+    return GroupLookUp(lambda: replica, Meeting(redis, "g"), lambda: {"gold": 2}, backlog)
 
 
 @pytest.fixture(autouse=True)
