@@ -29,18 +29,25 @@ The same records give the same bytes, so what is written twice is written to the
 import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import repeat
+from itertools import chain, islice, repeat
+from operator import lt
 from typing import Any, Final, NamedTuple
 
 import xxhash
 import zstandard
 
+from policies.fields import is_topic
 from sidecar.column import ColumnReader, pack_numbers, pack_words
 from sidecar.frame import LedgerFormatError
-from sidecar.record import NO_HEADERS, Headers, Held, Position, as_held
+from sidecar.record import NO_HEADERS, OFFSET_MAX, Headers, Held, Position, as_held
 
 RECORDS_MAX: Final = 512
 BYTES_MAX: Final = 256 * 1024  # uncompressed; a larger record has a chunk for itself
+RECORD_BYTES_MAX: Final = 128 * 1024 * 1024  # a record's `size`: larger ones are set aside, and are never here
+RAW_BYTES_MAX: Final = 256 * 1024 * 1024  # of a chunk with one such record: names of headers come on top
+HEADERS_MAX: Final = 100_000  # of one record: more than `intake.headers_max` can't be
+PARTITION_MAX: Final = (1 << 31) - 1
+NAME_BYTES_MIN: Final = 4  # what a header's column takes at the least
 ZSTD_LEVEL: Final = 1  # measured: 3 gains 2 % and takes a third more time
 
 _HEAD: Final = struct.Struct("<II")
@@ -49,17 +56,31 @@ _NOTHING_ELSE: Final = ("", -1, None, None, NO_HEADERS, "", None, 0, -1, NO_HEAD
 
 ByteColumn = Sequence[bytes | None]
 
+# All that taking bytes apart may raise: whoever may write to Redis may write any bytes.
+_UNREADABLE: Final = (
+    zstandard.ZstdError, LedgerFormatError, struct.error, LookupError, ValueError, TypeError, OverflowError,
+    StopIteration, RuntimeError,
+)  # fmt: skip
+
 
 class ChunkDamagedError(Exception):
     """A blob that isn't what its header says."""
 
 
 class Blob(NamedTuple):
-    """A packed run of records."""
+    """A packed run of records, and what its header says of it where it was read from somewhere."""
 
     data: bytes
     raw_bytes: int  # before compression
     content_hash: int  # xxh3, 64 bits, of `data`
+    rows: int = 0  # 0: no header says
+    first: Position = Position(-1, -1)
+    last: Position = Position(-1, -1)
+
+
+def raw_bytes_max(rows: int) -> int:
+    """What a chunk of so many records unpacks to at the most: a reader allocates no more, whoever wrote it."""
+    return BYTES_MAX if rows > 1 else RAW_BYTES_MAX
 
 
 class ChunkCodec:
@@ -98,14 +119,16 @@ class ChunkCodec:
         if xxhash.xxh3_64_intdigest(blob.data) != blob.content_hash:
             raise ChunkDamagedError("a chunk's content does not match its header")
         try:
-            # Looked at first: a damaged size must not make us allocate it.
+            # Looked at first: a damaged size must not make us allocate it, and nor must one that somebody made up.
             if zstandard.frame_content_size(blob.data) != blob.raw_bytes:
                 raise ChunkDamagedError("a chunk's size does not match its header")
+            if blob.raw_bytes > raw_bytes_max(blob.rows):
+                raise ChunkDamagedError(f"a chunk claims {blob.raw_bytes} bytes, more than any that is written")
             raw = self._decompress(blob.data)
             if self._needles and not all(needle in raw for needle in self._needles):
                 return []
-            return _unpack_columns(raw, after, until, self._places_only)
-        except (zstandard.ZstdError, LedgerFormatError, struct.error, IndexError) as error:
+            return _unpack_columns(raw, blob, (after, until), self._places_only)
+        except _UNREADABLE as error:
             raise ChunkDamagedError(f"a chunk cannot be read: {error}") from error
 
 
@@ -179,6 +202,9 @@ class _Rows:
 
     def __init__(self, raw: bytes) -> None:
         self.count, size = _HEAD.unpack_from(raw)
+        # A column of one value costs no bytes, so only a limit keeps a count that was made up from a huge list.
+        if not 0 < self.count <= RECORDS_MAX or size > len(raw):
+            raise ChunkDamagedError(f"a chunk of {self.count} records in {size} bytes")
         self.raw = raw
         self.reader = ColumnReader(raw, _HEAD.size)
         self.place = self.columns_end = _HEAD.size + size
@@ -239,6 +265,7 @@ class _Rows:
     def headers(self) -> list[Headers]:
         shapes = self._shapes()
         own = self.reader.numbers(self.count)
+        _check_numbers(((own, 0, len(shapes) - 1),))
         if len(shapes) == 1:
             return self._alike(shapes[0], self.count, self.start, self.stop)
         found = []
@@ -248,7 +275,12 @@ class _Rows:
         return [next(found[number]) for number in own][self.start : self.stop]
 
     def _shapes(self) -> list[tuple[str, ...]]:
-        sizes = self.reader.numbers(self.reader.length())
+        count = self.reader.length()
+        if not 0 < count <= self.count:
+            raise ChunkDamagedError(f"{count} shapes of headers in {self.count} records")
+        sizes = self.reader.numbers(count)
+        if not 0 <= min(sizes) <= max(sizes) <= HEADERS_MAX or sum(sizes) * NAME_BYTES_MIN > len(self.raw):
+            raise ChunkDamagedError("more headers than a record may have")
         names = iter(self.reader.words(sum(sizes)))
         return [tuple(next(names) for _ in range(size)) for size in sizes]
 
@@ -264,11 +296,12 @@ class _Rows:
         return zip(repeat(name), self._different(count, start, stop), strict=False)
 
 
-def _unpack_columns(raw: bytes, after: Position, until: Position, places_only: bool) -> list[Held]:
+def _unpack_columns(raw: bytes, blob: Blob, window: tuple[Position, Position], places_only: bool) -> list[Held]:
     rows = _Rows(raw)
     dues = rows.reader.numbers(rows.count)
     offsets = rows.reader.numbers(rows.count)
-    rows.narrow(dues, offsets, after, until)
+    _check_places(blob, dues, offsets)
+    rows.narrow(dues, offsets, *window)
     if rows.start >= rows.stop:
         return []
     dues, offsets = dues[rows.start : rows.stop], offsets[rows.start : rows.stop]
@@ -280,10 +313,40 @@ def _unpack_columns(raw: bytes, after: Position, until: Position, places_only: b
     headers, trailers = rows.headers(), rows.headers()
     moved = rows.reader.place < rows.columns_end  # there is one more column
     sources = rows.numbers() if moved else [-1] * len(dues)
-    if rows.place != len(raw):
+    if rows.place != len(raw) or rows.reader.place != rows.columns_end:
         raise ChunkDamagedError(f"a chunk has {len(raw) - rows.place} bytes too many")
+    _check_numbers(((target_partitions, -1, PARTITION_MAX), (attempts, 0, OFFSET_MAX), (first_failures, -1, OFFSET_MAX),
+                    (expiries, -1, OFFSET_MAX), (sizes, 0, RAW_BYTES_MAX), (sources, -1, OFFSET_MAX)))  # fmt: skip
+    _check_topics({*targets}, {*dead_letters} - {""})
     columns = (
         dues, offsets, targets, target_partitions, keys, values, headers, policies, origins, attempts, first_failures,
         trailers, expiries, dead_letters, sizes, sources,
     )  # fmt: skip
     return list(map(as_held, zip(*columns, strict=True)))
+
+
+def _check_places(blob: Blob, dues: list[int], offsets: list[int]) -> None:
+    """Where records are is what everything else goes by: in order, each once, and where the header says."""
+    in_order = all(map(lt, dues, islice(dues, 1, None)))  # of numbers: a third of the time of pairs
+    if not in_order:
+        places = list(zip(dues, offsets, strict=True))
+        in_order = all(map(lt, places, islice(places, 1, None)))
+    if not in_order or dues[0] < 0 or min(offsets) < 0:
+        raise ChunkDamagedError("records out of order")
+    found = len(dues), (dues[0], offsets[0]), (dues[-1], offsets[-1])
+    if blob.rows and found != (blob.rows, blob.first, blob.last):
+        raise ChunkDamagedError("other records than the header says")
+
+
+def _check_numbers(columns: Iterable[tuple[Sequence[int], int, int]]) -> None:
+    for numbers, lowest, highest in columns:
+        first = numbers[0]
+        is_constant = numbers.count(first) == len(numbers)  # as a rule: a tenth of the time of looking for both ends
+        if not (lowest <= first <= highest if is_constant else lowest <= min(numbers) <= max(numbers) <= highest):
+            raise ChunkDamagedError("a number that no record has")
+
+
+def _check_topics(*names: set[str]) -> None:
+    """A producer that is given something else raises what nobody expects of it."""
+    if not all(map(is_topic, chain(*names))):
+        raise ChunkDamagedError("a target that is no topic's name")

@@ -181,12 +181,16 @@ class ColumnReader:
 
     def texts(self, count: int) -> list[str]:
         """What `pack_texts` wrote."""
-        ends = list(accumulate(self.numbers(count), initial=0))
+        lengths = self.numbers(count)
+        # One back and one forth, and again: many long texts would be cut from a short one.
+        if lengths and min(lengths) < 0:
+            raise LedgerFormatError("texts of another length than announced")
+        ends = list(accumulate(lengths, initial=0))
         try:
             joined = self._take(self.length()).decode()
         except UnicodeDecodeError as error:
             raise LedgerFormatError("text that is not UTF-8") from error
-        if ends[-1] != len(joined) or min(ends) < 0:
+        if ends[-1] != len(joined):
             raise LedgerFormatError("texts of another length than announced")
         return [joined[start:end] for start, end in pairwise(ends)]
 

@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final
 
 from policies.decision import NO_POLICY, TARGET_NOT_ALLOWED
 from policies.duration import TIME_MAX_MS
 from policies.request import ID_BYTES_MAX
 from policies.table import Act, Dead, Facts, Hold, PolicyTable, Quarantine, decide
+from sidecar.chunk import RECORD_BYTES_MAX
 from sidecar.codec import Controls, Split, complete, headers_of, quarantine_headers, split
-from sidecar.departure import dead
+from sidecar.departure import by_reference, dead
 from sidecar.lane import NOT_DECIDED, Lane
 from sidecar.ports import SourceRecord
 from sidecar.recall import Recall
@@ -35,6 +37,7 @@ TOO_MANY_HEADERS: Final = "too_many_headers"
 Named = Held | Arrival | Control | Carried  # has an id, or is a control record
 Parcel = Named | Departure
 
+_size: Final = attrgetter("size")
 _new_tuple: Final = tuple.__new__  # half the time of a NamedTuple's own constructor, which is a Python function
 
 
@@ -141,7 +144,15 @@ class Decider:
                 held.append(parcel)
             else:
                 others.append(parcel)
+        if held and max(map(_size, held)) > RECORD_BYTES_MAX:
+            others += [self._too_large(lane, one) for one in held if one.size > RECORD_BYTES_MAX]
+            held = [one for one in held if one.size <= RECORD_BYTES_MAX]
         return held, others, named
+
+    def _too_large(self, lane: Lane, held: Held) -> Departure:
+        """No batch of Kafka's has so much in it, but one that was compressed may unpack to it."""
+        detail = f"{held.size} bytes, more than the {RECORD_BYTES_MAX} that can be held"
+        return by_reference(self._limits.quarantine, lane, held, detail)._replace(held_bytes=NEVER_HELD)
 
     def _sort_by_id(
         self, parcel: Held | Arrival, held: list[Held], others: list[Departure | Arrival], named: list[Named]
@@ -191,6 +202,8 @@ class Decider:
                 departure = self._quarantined(lane, record, offset, TARGET_NOT_ALLOWED, detail, headers)
                 return departure._replace(id=decision.id)
             held = _held(record, offset, decision, parts)
+            if held.size > RECORD_BYTES_MAX:
+                return self._too_large(lane, held)
             if held.target_partition >= self._partitions.get(held.target, -1):
                 return Arrival(held, headers)
             if offset >= lane.recovered_until:

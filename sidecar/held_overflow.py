@@ -166,9 +166,9 @@ class HeldOverflow:
         """When copies that are struck out would be due."""
 
         def ask(client: Client) -> Any:
-            return client.zrangebyscore(keys.struck, after.due_ms, "+inf", start=0, num=STRUCK_MAX, withscores=True)
+            return client.zrangebyscore(keys.struck, after.due_ms, DUE_MAX_MS, start=0, num=STRUCK_MAX, withscores=True)
 
-        return [int(due_ms) for _, due_ms in self._link.do(ask)]
+        return [int(due_ms) for _, due_ms in self._link.do(keys.struck, ask)]
 
     def _reader(self, lane: LaneId, needles: Sequence[bytes], acknowledged: int) -> LaneReader:
         return LaneReader(self._link, ChunkCodec(needles), LaneKeys(self._group, lane), lane, acknowledged)

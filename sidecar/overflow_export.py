@@ -19,8 +19,8 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from sidecar.held_overflow import HeldOverflow
 from sidecar.jobs.reader import ANSWER_S, READER, LogUnavailable
 from sidecar.overflow import OverflowLoss
-from sidecar.overflow_layout import lane_of, pattern_of_hw, pattern_of_levels
-from sidecar.overflow_link import Client, failures
+from sidecar.overflow_layout import pattern_of_hw, pattern_of_levels
+from sidecar.overflow_link import Client, failures, lane_of
 from sidecar.record import LaneId, Position
 
 KEYS_PER_SCAN: Final = 1_000
@@ -49,7 +49,8 @@ def lanes_in(client: Client, group: str) -> list[LaneId]:
 
     def found(pattern: str) -> set[LaneId]:
         with failures():
-            return set(map(lane_of, client.scan_iter(match=pattern, count=KEYS_PER_SCAN)))
+            keys = client.scan_iter(match=pattern, count=KEYS_PER_SCAN)
+            return {lane_of(key.decode()) for key in keys}
 
     kept = found(pattern_of_levels(group))  # first: a lane that comes meanwhile is no loss
     lanes = found(pattern_of_hw(group))

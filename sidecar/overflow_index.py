@@ -8,7 +8,7 @@ hint: the record may be settled, and its copy gone.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from sidecar.overflow_layout import INDEX_SHARDS, LaneKeys, read_place
+from sidecar.overflow_layout import INDEX_SHARDS
 from sidecar.overflow_link import Link
 from sidecar.overflow_reader import LaneReader
 from sidecar.overflow_scripts import FIND, FORGET
@@ -31,8 +31,8 @@ def find(link: Link, reader: LaneReader, ids: Sequence[str], after: Position = E
         reader.check(hw, keys)
         for message_id, place in zip(some, places, strict=True):
             # An id used again and again points at what was settled long ago: that isn't worth reading.
-            if place is not None and read_place(place) > after:
-                held = _read(reader, read_place(place))
+            if place is not None and reader.place(place) > after:
+                held = _read(reader, reader.place(place))
                 if held is not None and held_id(held) == message_id:  # another id may have the same hash
                     found[message_id] = held
     return found
@@ -55,14 +55,14 @@ class Sweep:
     def __init__(self) -> None:
         self._places: dict[LaneId, tuple[int, int]] = {}  # shard, Redis's cursor in it
 
-    def step(self, link: Link, keys: LaneKeys, lane: LaneId, settled: Position) -> None:
+    def step(self, link: Link, reader: LaneReader, lane: LaneId, settled: Position) -> None:
         """Look at one page, and take out what is at or before `settled`."""
         shard, cursor = self._places.get(lane, (0, 0))
-        key = keys.index(shard)
-        cursor, page = link.do(lambda client: client.hscan(key, cursor, count=SWEPT_PER_STEP))
+        key = reader.keys.index(shard)
+        cursor, page = link.do(key, lambda client: client.hscan(key, cursor, count=SWEPT_PER_STEP))
         over: list[Any] = []
         for field, place in page.items():
-            if read_place(place) <= settled:
+            if reader.place(place) <= settled:
                 over += (field, place)
         for start in range(0, len(over), 2 * FIND_MAX):
             link.run(FORGET, [key], over[start : start + 2 * FIND_MAX])

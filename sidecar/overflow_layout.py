@@ -76,13 +76,16 @@ from typing import Final, NamedTuple
 
 import xxhash
 
-from sidecar.chunk import Blob
+from sidecar.chunk import RAW_BYTES_MAX, RECORDS_MAX, Blob, raw_bytes_max
 from sidecar.overflow import NewerOverflowFormat
-from sidecar.record import Held, LaneId, Position
+from sidecar.record import OFFSET_MAX, Held, LaneId, Position
 
 FORMAT: Final = 1
 DUE_MAX_MS: Final = (1 << 53) - 1  # a score is a double: beyond this it would not be exact
 SERVER_VERSION_MIN: Final = (6, 2)
+
+# zstd makes of what can't be compressed a little more than it is: this much at most (ZSTD_compressBound).
+BLOB_BYTES_MORE_MAX: Final = (RAW_BYTES_MAX >> 8) + 1_024
 
 INDEX_SHARDS: Final = 64  # one hash of a million fields would stall the server when it grows
 
@@ -129,7 +132,7 @@ class Header(NamedTuple):
 
     def blob(self, data: bytes) -> Blob:
         """The chunk's content, to be checked against this header."""
-        return Blob(data, self.raw_bytes, self.content_hash)
+        return Blob(data, self.raw_bytes, self.content_hash, self.rows, self.first, self.last)
 
 
 class HeaderFormatError(Exception):
@@ -157,7 +160,18 @@ def read_header(member: bytes, level: Level) -> Header:
     if version != FORMAT:
         raise HeaderFormatError(f"a chunk of format {version}; this version reads {FORMAT}")
     first, last = Position(due, offset), Position(last_due, last_offset)
+    is_end = member == END_MEMBER
+    if not is_end and not (_is_sound(first, last, slot, level) and 0 < count <= RECORDS_MAX):
+        raise HeaderFormatError("a chunk header that says what no chunk is")
+    if raw > raw_bytes_max(count) or size > raw + BLOB_BYTES_MORE_MAX:
+        raise HeaderFormatError(f"a chunk of {raw} bytes, {size} compressed: more than any that is written")
     return Header(first, last, slot, count, size, raw, content_hash, member, level)
+
+
+def _is_sound(first: Position, last: Position, slot: int, level: Level) -> bool:
+    """A chunk's records are in order, within what a score can express, and all in its slot."""
+    in_range = last.due_ms <= DUE_MAX_MS and max(first.offset, last.offset) <= OFFSET_MAX
+    return first <= last and in_range and slot == first.due_ms // level.slot_ms == last.due_ms // level.slot_ms
 
 
 class LaneKeys:
@@ -211,19 +225,15 @@ def pattern_of_levels(group: str) -> str:
     return pattern_of_hw(group).replace("hw", "[ab]")
 
 
-def lane_of(key: bytes) -> LaneId:
-    """The lane whose key this is; neither a topic nor a group has a colon in its name."""
-    _, topic, partition, _ = key.decode().replace("}", "").split(":")
-    return LaneId(topic, int(partition))
-
-
 def place_member(position: Position) -> bytes:
     """A record's place as the index has it."""
     return _PLACE.pack(*position)
 
 
 def read_place(member: bytes) -> Position:
-    """What the index says."""
+    """What the index says. Raises HeaderFormatError for what is no place."""
+    if len(member) != _PLACE.size:
+        raise HeaderFormatError(f"a place of {len(member)} bytes in the index, expected {_PLACE.size}")
     return Position(*_PLACE.unpack(member))
 
 

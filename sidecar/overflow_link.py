@@ -16,7 +16,8 @@ from redis.exceptions import NoScriptError, RedisClusterException, RedisError, R
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from sidecar.overflow import OverflowFull, OverflowRefused, OverflowUnavailable
+from sidecar.overflow import OverflowFull, OverflowLoss, OverflowRefused, OverflowUnavailable
+from sidecar.record import LaneId
 
 SOCKET_TIMEOUT_S: Final = 5.0
 RETRIES: Final = 2
@@ -44,7 +45,7 @@ class Link:
         self.is_cluster = isinstance(client, RedisCluster)
 
     def run(self, script: str, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
-        """One script; its keys are all of one lane."""
+        """One script; its keys are all of one lane. Raises OverflowLoss where one of them is of another type."""
         with failures():
             return self._run(script, keys, arguments)
 
@@ -60,19 +61,20 @@ class Link:
                     self.client.script_load(script)
                 return self._pipelined(calls)
 
-    def do(self, command: Callable[[Client], Any]) -> Any:
-        """Any other command."""
-        with failures():
+    def do(self, key: str, command: Callable[[Client], Any]) -> Any:
+        """Any other command, on a key of a lane. Raises OverflowLoss where it is of another type."""
+        with failures(), _known_types(key):
             return command(self.client)
 
     def close(self) -> None:
         self.client.close()
 
     def _run(self, script: str, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
-        try:
-            return self.client.evalsha(script_hash(script), len(keys), *keys, *arguments)
-        except NoScriptError:
-            return self.client.eval(script, len(keys), *keys, *arguments)
+        with _known_types(keys[0]):
+            try:
+                return self.client.evalsha(script_hash(script), len(keys), *keys, *arguments)
+            except NoScriptError:
+                return self.client.eval(script, len(keys), *keys, *arguments)
 
     def _pipelined(self, calls: Sequence[Call]) -> list[Any]:
         pipeline = self.client.pipeline(transaction=False)
@@ -81,10 +83,28 @@ class Link:
         replies: list[Any] = pipeline.execute(raise_on_error=False)
         # A missing script matters first: with it everything is sent again, and what was done is done once.
         for kind in (NoScriptError, Exception):
-            for reply in replies:
+            for (_, keys, _), reply in zip(calls, replies, strict=True):
                 if isinstance(reply, kind):
-                    raise reply
+                    with _known_types(keys[0]):
+                        raise reply
         return replies
+
+
+@contextmanager
+def _known_types(key: str) -> Iterator[None]:
+    """A key that somebody has put another type in place of is lost, and its lane is rebuilt as for any other loss."""
+    try:
+        yield
+    except ResponseError as error:
+        if "WRONGTYPE" not in str(error):
+            raise
+        raise OverflowLoss(lane_of(key), 0, "a key is of another type than it was written with") from error
+
+
+def lane_of(key: str) -> LaneId:
+    """The lane whose key this is; neither a topic nor a group has a colon in its name."""
+    _, topic, partition = key.partition("}")[0].removeprefix("{").split(":")
+    return LaneId(topic, int(partition))
 
 
 @contextmanager

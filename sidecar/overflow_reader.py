@@ -14,6 +14,7 @@ from sidecar.overflow_layout import (
     Level,
     offset_member,
     read_header,
+    read_place,
 )
 from sidecar.overflow_link import Client, Link
 from sidecar.overflow_scripts import LIST, READ
@@ -88,6 +89,13 @@ class LaneReader:
         except HeaderFormatError as error:
             raise OverflowLoss(self._lane, 0, str(error)) from error
 
+    def place(self, member: bytes) -> Position:
+        """What the index says. Raises OverflowLoss where it says nothing that could be."""
+        try:
+            return read_place(member)
+        except HeaderFormatError as error:
+            raise OverflowLoss(self._lane, 0, str(error)) from error
+
     def after(self, after: Position) -> Read:
         """Reads chunks, leaving out what is at or before `after` and what is struck out."""
 
@@ -100,6 +108,9 @@ class LaneReader:
             for header, data in zip(headers, blobs, strict=True):
                 if data is None:
                     self._explain_missing(header)
+                if isinstance(data, int):
+                    detail = f"a chunk of {header.blob_bytes} bytes has {data}"
+                    raise OverflowLoss(self._lane, 0, detail)
                 try:
                     records = self._codec.unpack(header.blob(data), after, limit)
                 except ChunkDamagedError as error:
@@ -113,13 +124,13 @@ class LaneReader:
         for start in range(0, len(records), STRUCK_PER_COMMAND):
             some = records[start : start + STRUCK_PER_COMMAND]
             members = [offset_member(held.offset) for held in some]
-            scores = self._link.do(partial(_scores, self.keys.struck, members))
+            scores = self._link.do(self.keys.struck, partial(_scores, self.keys.struck, members))
             kept += [held for held, score in zip(some, scores, strict=True) if score is None]
         return kept
 
     def _explain_missing(self, header: Header) -> None:
         level = self.keys.level(header.level)
-        if self._link.do(lambda client: client.zscore(level, header.member)) is None:
+        if self._link.do(level, lambda client: client.zscore(level, header.member)) is None:
             raise GoneError
         raise OverflowLoss(self._lane, 0, f"a chunk of {header.rows} records has a header but no content")
 

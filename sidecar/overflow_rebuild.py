@@ -24,7 +24,7 @@ from sidecar.overflow_link import Client, Link
 from sidecar.overflow_packing import batched
 from sidecar.overflow_reader import check_whole
 from sidecar.overflow_redis import RedisOverflow
-from sidecar.overflow_scripts import CLEAR, CLEAR_ALL, LIST, NUMBER, REDO
+from sidecar.overflow_scripts import CLEAR, CLEAR_ALL, CLEAR_STRANGE, LIST, NUMBER, REDO
 from sidecar.record import OFFSET_MAX, LaneId, Position
 
 CLEAR_PER_STEP_MAX: Final = 500  # chunks: one script of some milliseconds
@@ -50,7 +50,8 @@ class RedisRebuild:
         """See `RebuildStore.reset`."""
         keys = LaneKeys(self._group, lane)
         if begin:
-            self._link.do(lambda client: client.delete(keys.hw))
+            self._link.do(keys.hw, lambda client: client.delete(keys.hw))
+        self._link.run(CLEAR_STRANGE, [*keys.fixed, *keys.shards()], [])
         for level in LEVELS:
             arguments = [level.place, "-inf", "+inf", CLEAR_PER_STEP_MAX, b""]
             _, members = self._link.run(LIST, keys.fixed, arguments)

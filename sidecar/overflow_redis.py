@@ -241,8 +241,9 @@ class RedisOverflow:
         removed = sum(unlink(self._link, reader, level, settled) for level in LEVELS)
         self._leftovers.step(self._link, reader, lane, settled)
         due_ms = max(settled.due_ms, 0)
-        self._link.do(lambda client: client.zremrangebyscore(reader.keys.struck, "-inf", f"({due_ms}"))
-        self._sweep.step(self._link, reader.keys, lane, settled)
+        struck = reader.keys.struck
+        self._link.do(struck, lambda client: client.zremrangebyscore(struck, "-inf", f"({due_ms}"))
+        self._sweep.step(self._link, reader, lane, settled)
         self._presence.step(self._link, reader, lane, settled, now_ms)
         return removed + cascade(self._link, self._codec, reader, settled, now_ms)
 

@@ -13,6 +13,7 @@ _LAST: Final = "".join(f"\\{byte:03d}" for byte in END_MEMBER)
 _LOOK: Final = f"""
 local last, last_score = '{_LAST}', '{END_SCORE}'
 local number = redis.call('GET', KEYS[1])
+if number and not (#number <= 17 and string.find(number, '^%+?%d+$')) then number = false end
 local hw = tonumber(number or '0')
 local has_ends = number and string.sub(number, 1, 1) == '+'
 if has_ends then
@@ -221,13 +222,19 @@ return {hw, redis.call('ZRANGEBYSCORE', level, ARGV[2], ARGV[3], 'LIMIT', 0, ARG
 READ: Final = (
     """
 -- KEYS: the lane's keys, the slot hash of each header    ARGV: first and last due of all, headers
--- Returns hw, the blobs, false where there is none, and how many copies due then are struck out.
+-- Returns hw, the blobs, and how many copies due then are struck out. In place of a blob: false where there is none,
+-- its size where that isn't what the header says. Such a blob isn't sent: it may have any size.
 """
     + _LOOK
     + """
 if hw < 0 then return {hw, {}, 0} end
 local blobs = {}
-for i = 3, #ARGV do blobs[i - 2] = redis.call('HGET', KEYS[i + 2], ARGV[i]) end
+for i = 3, #ARGV do
+  local blob = redis.call('HGET', KEYS[i + 2], ARGV[i])
+  local a, b, c, d = string.byte(ARGV[i], 43, 46)
+  if blob and #blob ~= ((a * 256 + b) * 256 + c) * 256 + d then blob = #blob end
+  blobs[i - 2] = blob
+end
 return {hw, blobs, redis.call('ZCOUNT', KEYS[4], ARGV[1], ARGV[2])}
 """
 )
@@ -276,16 +283,45 @@ return #ARGV - #KEYS
 # Rebuilding what the server has lost (`overflow_rebuild.py`). While hw is gone, nothing here counts: it is cleared
 # away, then written again. Two may do so at once: whoever finds hw there goes on from it.
 
-CLEAR: Final = """
+_STRANGE: Final = """
+local function is_strange(answer)
+  return type(answer) == 'table' and answer.err and string.find(answer.err, 'WRONGTYPE') ~= nil
+end
+"""
+
+CLEAR_STRANGE: Final = (
+    """
+-- KEYS: hw, level b, level a, struck, all shards of the index
+-- Removes what somebody else put in place of these keys, and is of another type, while hw is gone.
+"""
+    + _STRANGE
+    + f"""
+if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
+for i = 2, #KEYS do
+  local command = 'HGET'
+  if i <= 4 then command = 'ZSCORE' end
+  if is_strange(redis.pcall(command, KEYS[i], '{END_FIELD}')) then redis.call('UNLINK', KEYS[i]) end
+end
+return 1
+"""
+)
+
+CLEAR: Final = (
+    """
 -- KEYS: hw, level, the slot hash of each header    ARGV: headers
 -- Removes these chunks while hw is gone. Returns 0 when it is there: somebody else writes already.
+"""
+    + _STRANGE
+    + """
 if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
 for i = 1, #ARGV do
-  if KEYS[i + 2] ~= KEYS[1] then redis.call('HDEL', KEYS[i + 2], ARGV[i]) end
+  local slot = KEYS[i + 2]
+  if slot ~= KEYS[1] and is_strange(redis.pcall('HDEL', slot, ARGV[i])) then redis.call('UNLINK', slot) end
   redis.call('ZREM', KEYS[2], ARGV[i])
 end
 return 1
 """
+)
 
 REDO: Final = (
     """

@@ -26,6 +26,7 @@ from sidecar.record import OFFSET_MAX, Held, Position
 
 BLOBS_PER_PAGE_MAX: Final = 64
 BLOB_BYTES_PER_PAGE_MAX: Final = 2 * 1024 * 1024
+RAW_BYTES_PER_PAGE_MAX: Final = 32 * 1024 * 1024  # twice what full chunks unpack to; a larger record comes alone
 
 _END: Final = Position(OFFSET_MAX, OFFSET_MAX)
 # Within these a float holds due time and offset exactly: 2^27 ms and twice 2^25 offsets make 53 bits.
@@ -237,10 +238,11 @@ def just_before(position: Position) -> Position:
 def page_of(headers: Sequence[Header], start: int, stop: int) -> Sequence[Header]:
     """The first of headers[start:stop], as many as are read at once: never a page that takes long."""
     stop = min(stop, start + BLOBS_PER_PAGE_MAX)
-    size = 0
+    size = raw_size = 0
     for place in range(start, stop):
         size += headers[place].blob_bytes
-        if place > start and size > BLOB_BYTES_PER_PAGE_MAX:
+        raw_size += headers[place].raw_bytes
+        if place > start and (size > BLOB_BYTES_PER_PAGE_MAX or raw_size > RAW_BYTES_PER_PAGE_MAX):
             return headers[start:place]
     return headers[start:stop]
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from sidecar.chunk import BYTES_MAX, RECORDS_MAX, Blob, ChunkCodec, ChunkDamagedError
+from sidecar.chunk import BYTES_MAX, HEADERS_MAX, RECORDS_MAX, Blob, ChunkCodec, ChunkDamagedError
+from sidecar.config import IntakeSettings
 from sidecar.record import OFFSET_MAX, Held, Position
 
 START = Position(-1, -1)
@@ -88,3 +89,36 @@ def test_strings_are_shared_within_a_chunk() -> None:
     assert first.target is second.target
     assert first.policy is second.policy
     assert first.headers[0][0] is second.headers[0][0]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"target": "no topic"}, {"target": "t\0"}, {"dead_letter": "no topic"}, {"target_partition": 1 << 31},
+     {"target_partition": -2}, {"attempt": -1}, {"expires_ms": -2}, {"size": -1}, {"size": 1 << 40}, {"source": -2}],
+)  # fmt: skip
+def test_what_no_record_has_is_damage(fields: dict[str, object]) -> None:
+    """A producer would raise what nobody expects of it; a size of a terabyte would stop the wheel."""
+    ((_, blob),) = ChunkCodec().pack([held(1)._replace(**fields), held(2, source=1)])  # type: ignore[arg-type]
+    with pytest.raises(ChunkDamagedError):
+        ChunkCodec().unpack(blob, START, END)
+
+
+@pytest.mark.parametrize("records", [[held(2), held(1)], [held(1, due_ms=2), held(2, due_ms=1)], [held(1), held(1)]])
+def test_records_out_of_order_are_damage(records: list[Held]) -> None:
+    ((_, blob),) = ChunkCodec().pack(records)
+    with pytest.raises(ChunkDamagedError):
+        ChunkCodec().unpack(blob, START, END)
+
+
+def test_what_unpacks_to_more_than_is_ever_written_is_refused_before_it_is_allocated() -> None:
+    ((_, blob),) = ChunkCodec().pack([held(1, value=bytes(2 * BYTES_MAX))])
+    with pytest.raises(ChunkDamagedError, match="claims"):
+        ChunkCodec().unpack(blob._replace(rows=2), START, END)
+
+
+def test_as_many_headers_as_a_record_may_have_are_read_back() -> None:
+    headers = [("", None)] * HEADERS_MAX
+    ((_, blob),) = ChunkCodec().pack([held(1, headers=headers)])
+    assert ChunkCodec().unpack(blob, START, END)[0].headers == headers
+    field = IntakeSettings.model_fields["headers_max"]
+    assert [limit.le for limit in field.metadata if hasattr(limit, "le")] == [HEADERS_MAX]

@@ -4,9 +4,11 @@ from queue import Full
 
 import pytest
 
+from sidecar import deciding
 from sidecar.commit import decode_metadata
 from sidecar.mailbox import COMMANDS_MAX, COMMANDS_PER_TURN_MAX
 from sidecar.overflow import OverflowUnavailable
+from sidecar.record import ID, Headers
 from tests.simulation.fake_overflow import FakeOverflow
 from tests.simulation.fake_time import FakeTime
 from tests.simulation.replica import STATE_REPEAT_MS
@@ -354,3 +356,20 @@ def test_of_a_topic_without_a_policy_what_is_held_is_emitted_and_what_is_new_is_
     bench.run(3_000)
     assert bench.values("mail") == [b"held"]
     assert bench.values(QUARANTINE) == [b"new"]
+
+
+@pytest.mark.parametrize("headers", [[], [(ID, b"a")], [("tickover-target", b"other")]])
+def test_a_record_that_no_chunk_can_have_is_set_aside_and_what_is_beside_it_fires(
+    bench: Bench, headers: Headers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch of a megabyte may unpack to a gigabyte. In Redis nobody could read it back."""
+    monkeypatch.setattr(deciding, "RECORD_BYTES_MAX", 1_000)
+    for value in (b"before", b"x" * 1_001, b"after", b"y" * 1_001):
+        bench.send(value, 5_000, headers)
+    bench.run(6_000)
+    sent = bench.values("mail") + bench.values("other")
+    assert sent == ([b"after"] if headers and headers[0][0] == ID else [b"before", b"after"])
+    assert bench.values(QUARANTINE) == [None, None]
+    reasons = [dict(record.headers() or ())["tickover-reason"] for record in bench.records(QUARANTINE)]
+    assert reasons == [b"too_large"] * 2
+    assert bench.lane.overflow_held == 0
