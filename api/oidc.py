@@ -3,10 +3,11 @@
 A token counts if all of this holds, and is refused with the first that doesn't:
 
     algorithm in api.oidc.algorithms, none of them with a shared secret     else no key is even looked for
-    no critical extensions, type JWT or at+jwt
+    no critical extensions, type JWT or at+jwt                              at+jwt alone: api.oidc.access_tokens_only
     key id among the provider's keys, key of the algorithm's type           keys in the token's header mean nothing
     signature
     exp, nbf, iat (api.oidc.leeway), iss, aud                               exp, iss and aud must be there
+    from iat to exp no longer than api.oidc.lifetime_max                    iat must be there, if that is set
     name_claim a text
 
 The role is the highest that a value of `roles_claim` gives; a caller without one is known, and may do nothing.
@@ -24,7 +25,8 @@ from sidecar.config_api import OidcSettings
 TOKEN_CHARACTERS_MAX: Final = 16_384
 KID_CHARACTERS_MAX: Final = 500
 NAME_CHARACTERS_MAX: Final = 200
-TYPES: Final = ("jwt", "at+jwt", "application/at+jwt")
+ACCESS_TYPES: Final = ("at+jwt", "application/at+jwt")  # RFC 9068
+TYPES: Final = ("jwt", *ACCESS_TYPES)
 # What is said of a refusal. PyJWT's own words are not shown: they may hold pieces of the token.
 _WORDS: Final[tuple[tuple[type[Exception], str], ...]] = (
     (jwt.ExpiredSignatureError, "it has expired"),
@@ -77,7 +79,8 @@ class Oidc:
         algorithm, kid, kind = header.get("alg"), header.get("kid"), header.get("typ", "JWT")
         if algorithm not in self._settings.algorithms:
             raise TokenRefused("its algorithm is not allowed")
-        if not isinstance(kind, str) or kind.lower() not in TYPES or "crit" in header:
+        types = ACCESS_TYPES if self._settings.access_tokens_only else TYPES
+        if not isinstance(kind, str) or kind.lower() not in types or "crit" in header:
             raise TokenRefused("it is of another kind")
         if not isinstance(kid, str) or not 0 < len(kid) <= KID_CHARACTERS_MAX:
             raise TokenRefused("it names no key")
@@ -85,19 +88,24 @@ class Oidc:
 
     def _claims(self, token: str, algorithm: str, key: jwt.PyJWK) -> dict[str, Any]:
         settings = self._settings
+        required = ["exp", "iss", "aud", *(["iat"] if settings.lifetime_max_ms else [])]
         try:
-            return jwt.decode(
+            claims: dict[str, Any] = jwt.decode(
                 token,
                 key,
                 algorithms=[algorithm],
                 issuer=settings.issuer,
                 audience=list(settings.audience),
                 leeway=settings.leeway_ms / 1_000,
-                options={"require": ["exp", "iss", "aud"], "enforce_minimum_key_length": True},
+                options={"require": required, "enforce_minimum_key_length": True},
             )
+            lives_ms = (int(claims["exp"]) - int(claims.get("iat", 0))) * 1_000
         except _UNREADABLE as error:
             words = next((words for kind, words in _WORDS if isinstance(error, kind)), "it can't be verified")
             raise TokenRefused(words) from None
+        if 0 < settings.lifetime_max_ms < lives_ms:
+            raise TokenRefused("it is good for too long")
+        return claims
 
     def _role(self, claims: Mapping[str, Any]) -> Role | None:
         given = _claim(claims, self._settings.roles_claim)

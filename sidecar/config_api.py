@@ -69,6 +69,13 @@ class OidcSettings(Section):
     read_roles: CommaList = Field(default=("tickover:read",), description="What gives the role read")
     write_roles: CommaList = Field(default=("tickover:write",), description="What gives the role write")
     admin_roles: CommaList = Field(default=("tickover:admin",), description="What gives the role admin")
+    access_tokens_only: bool = Field(
+        default=False, description="true: only access tokens count (`typ` at+jwt, RFC 9068), no ID tokens and others"
+    )
+    lifetime_max_ms: Milliseconds = Field(
+        default=0, ge=0, le=366 * 86_400_000, alias="lifetime_max",
+        description="Longest time from `iat` to `exp`, 0 to 366d; a token without `iat` has none. 0: no limit",
+    )  # fmt: skip
     leeway_ms: Milliseconds = Field(
         default=30_000, ge=0, le=300_000, alias="leeway", description="How far clocks may differ, 0 to 5m"
     )

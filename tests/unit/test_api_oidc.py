@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import jwt
@@ -12,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from api.auth import Role, Tokens
+from api.auth import Role, load_tokens
 from api.gate import Gate
 from api.oidc import TOKEN_CHARACTERS_MAX, Oidc, TokenRefused
 from sidecar.config_api import OidcSettings
@@ -33,7 +34,7 @@ from tests.unit.oidc_world import (
     signed,
     token_of,
 )
-from tests.unit.test_api_auth import ROUTES, bearer
+from tests.unit.test_api_auth import ROUTES, bearer, tokens_file
 
 pytestmark = pytest.mark.slow
 
@@ -83,9 +84,10 @@ BAD = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_no_route_takes_a_bad_token(kind: str) -> None:
+def test_no_route_takes_a_bad_token(kind: str, tmp_path: Path) -> None:
     token = BAD[kind]()
-    with world(gate=Gate(Tokens(()), oidc_of())) as api:
+    tokens, _ = tokens_file(tmp_path / "tokens.yaml")
+    with world(gate=Gate(load_tokens(tokens), oidc_of())) as api:
         for method, route, _ in ROUTES:
             response = api.call(method, route, headers=bearer(token) if token else {})
             problem(response, 401, "unauthorized")
@@ -161,6 +163,31 @@ def test_tokens_of_another_kind(header: dict[str, Any]) -> None:
 
 def test_tokens_of_a_provider_of_access_tokens() -> None:
     assert caller(oidc_of(), signed(typ="at+JWT")).name == "oidc:maria"
+
+
+def test_where_access_tokens_are_demanded_no_other_kind_counts() -> None:
+    """An ID token has the same issuer, and may have the same audience: it says who logged in, not what they may do."""
+    oidc = oidc_of(settings=SETTINGS.model_copy(update={"access_tokens_only": True}))
+    for kind in ("at+jwt", "at+JWT", "application/at+jwt"):
+        assert caller(oidc, signed(typ=kind)).name == "oidc:maria"
+    for other in ("JWT", "jwt", None, ""):
+        with pytest.raises(TokenRefused, match="another kind"):
+            caller(oidc, signed(typ=other))
+
+
+def test_a_token_that_is_good_for_too_long_does_not_count() -> None:
+    oidc = oidc_of(settings=SETTINGS.model_copy(update={"lifetime_max_ms": 600_000}))
+    at = now()
+    assert caller(oidc, signed(claims(iat=at, exp=at + 600))).name == "oidc:maria"
+    assert caller(oidc, signed(claims(iat=at - 500, exp=at + 100))).name == "oidc:maria"
+    for changes in ({"iat": at, "exp": at + 601}, {"iat": at - 599, "exp": at + 2}, {"exp": 1e10}):
+        with pytest.raises(TokenRefused, match="too long"):
+            caller(oidc, signed(claims(**changes)))
+    with pytest.raises(TokenRefused, match="missing"):
+        caller(oidc, signed(claims(iat=None)))
+    for name, value in (("iat", 1e300), ("iat", "x"), ("iat", float("nan")), ("exp", float("inf"))):
+        with pytest.raises(TokenRefused):
+            caller(oidc, signed(claims(**{name: value})))
 
 
 def test_no_key_is_asked_for_before_the_header_is_right() -> None:
