@@ -14,10 +14,11 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_END, KafkaError, KafkaException, Message, TopicPartition
 
 from api.receipt import LedgerPlace
 from api.receipts import Receipts
+from policies.kafka_clients import Consumer
 from sidecar.frame import LedgerFormatError, NewerLedgerFormatError
 
 POLL_S: Final = 0.1

@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from api.ports import Acknowledged, Outgoing, SenderError, SenderRefused, SenderUnavailable
+from policies.kafka_clients import Producer
 from sidecar.ending import in_background
 
 SETTINGS: Final[Mapping[str, str]] = {

@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from policies.errors import NewerSchema, PolicyStoreUnavailable, VersionUnknown
+from policies.kafka_clients import Consumer
 from policies.log import PolicyLog, Verdict
 from policies.model import Removed, Versioned
 from policies.table import EMPTY_TABLE, PolicyTable

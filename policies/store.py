@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
 from typing import Final, NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from policies.errors import (
     FileManaged,
@@ -23,6 +23,7 @@ from policies.errors import (
     PolicyTooLarge,
     TooManyPolicies,
 )
+from policies.kafka_clients import Producer
 from policies.log import POLICIES_MAX, RECORD_BYTES_MAX, Change, Verdict, encode_change
 from policies.model import ManagedBy, Policy, Removed, Versioned
 from policies.reader import PARTITION, OnTable, PolicyReader

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic, TopicMetadata
+from confluent_kafka.admin import NewTopic, TopicMetadata
 
 from policies.errors import PolicyStoreUnavailable
+from policies.kafka_clients import AdminClient
 
 ASK_TIMEOUT_S: Final = 5.0
 PAUSE_S: Final = 0.05

@@ -7,6 +7,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from pydantic import Field, SecretStr, model_validator
 
 from sidecar.config_values import Section
+from sidecar.watched_file import FileSecret
 
 EMBEDDED: Final = "embedded"
 SERVER_SCHEMES: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster")
@@ -46,11 +47,14 @@ class RedisSettings(Section):
     def embedded(self) -> bool:
         return self.url == EMBEDDED
 
-    def client_options(self) -> dict[str, str]:
-        """redis-py's own words for all but the URL, with the secrets in the clear."""
+    def client_options(self) -> dict[str, Any]:
+        """redis-py's own words for all but the URL, with the secrets in the clear. A password of a file that may change
+        is a `FileSecret`, which `connect` knows.
+        """
+        is_of_file = isinstance(self.password, FileSecret)
         options = {
             "username": self.username,
-            "password": self.password.get_secret_value(),
+            "password": self.password if is_of_file else self.password.get_secret_value(),
             "ssl_ca_certs": self.ca_file,
             "ssl_certfile": self.certificate_file,
             "ssl_keyfile": self.key_file,

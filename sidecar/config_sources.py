@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, SecretStr, ValidationError
 
 from policies.file import NOT_PLAIN, odd_number, yaml_problem
+from sidecar.watched_file import FileSecret
 
 PREFIX: Final = "TICKOVER_"
 # Ours, but no settings: the file's name, what the command line needs to call us, the container's image.
@@ -31,6 +32,8 @@ CLIENT_FILE_KEYS: Final = frozenset(
 )
 CLIENT: Final = ("kafka", "client")
 REDIS_URL: Final = ("redis", "url")  # may hold a password, which the settings take out of it
+# Passwords whose file is read again when it changes.
+CHANGING_SECRETS: Final = frozenset({("redis", "password"), ("kafka", "client", "sasl.password")})
 FILE_BYTES_MAX: Final = 1 << 20
 CREDENTIALS: Final = re.compile(r"://.*@", re.DOTALL)  # a URL with a password in it, where none belongs
 
@@ -212,7 +215,9 @@ def _open_secret(model: type[BaseModel], path: Place, sourced: Sourced, into: Ga
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         into.problems.append(f"{sourced.source}: cannot read the secret from {sourced.value}: {reason}")
         return base, Sourced("", sourced.source)
-    return base, Sourced(text.removesuffix("\n").removesuffix("\r"), sourced.source)
+    secret = text.removesuffix("\n").removesuffix("\r")
+    may_change = base in CHANGING_SECRETS and secret
+    return base, Sourced(FileSecret(secret, Path(str(sourced.value))) if may_change else secret, sourced.source)
 
 
 def _suggestion(model: type[BaseModel], path: Place, source: str) -> str:

@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType, TopicMetadata
+from confluent_kafka.admin import ConfigResource, ResourceType, TopicMetadata
 
 from policies.errors import NewerSchema, PolicyFileError
 from policies.file import read_policies_file
+from policies.kafka_clients import AdminClient
 from policies.log import PolicyLog
 from policies.model import Policy
 from sidecar.access.kafka_rights import kafka_rights

@@ -8,16 +8,9 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from confluent_kafka import (
-    OFFSET_INVALID,
-    ConsumerGroupTopicPartitions,
-    KafkaError,
-    KafkaException,
-    Producer,
-    TopicPartition,
-)
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 
+from policies.kafka_clients import AdminClient, Producer
 from sidecar.ledger import MESSAGE_BYTES_MAX
 from sidecar.ports import NO_ANSWER
 from sidecar.record import LaneId

@@ -7,15 +7,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    TopicPartition,
-)
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
 
+from policies.kafka_clients import Consumer
 from sidecar.ending import in_background
 from sidecar.kafka import ANSWER_TIMEOUT_S, OnProblem, commits_of, error_callback, is_fatal
 from sidecar.ports import GroupEvents, Member
@@ -24,7 +18,7 @@ from sidecar.record import LaneId
 log = logging.getLogger(__name__)
 
 UNREAD: Final = 0  # where a partition is assigned, paused: a number, because for any other word the brokers are asked
-_OnRebalance = Callable[[Consumer, list[TopicPartition]], None]
+_OnRebalance = Callable[[Any, list[TopicPartition]], None]  # the first is the consumer
 
 _METADATA_BEGIN: Final = b"CGMDv2:"
 _GENERATION: Final = struct.Struct("=i")

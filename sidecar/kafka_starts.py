@@ -12,16 +12,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import (
-    OFFSET_INVALID,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    TopicCollection,
-    TopicPartition,
-)
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicCollection, TopicPartition
 
+from policies.kafka_clients import AdminClient, Consumer
 from sidecar.commit import decode_metadata
 from sidecar.kafka import ANSWER_TIMEOUT_S, consumer_settings, group_commits
 from sidecar.ledger import CommitsHidden, LedgerUnavailable

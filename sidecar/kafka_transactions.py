@@ -7,8 +7,9 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException
 
+from policies.kafka_clients import Producer
 from sidecar.ending import in_background
 from sidecar.kafka import OnProblem, client_log, commits_of, producer_settings, raising_what_is_meant
 from sidecar.ports import Member, TransactionalOutput

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient
 
+from policies.kafka_clients import AdminClient
 from sidecar.backlog import Backlog, BacklogUnavailable
 from sidecar.commit import CommitState, decode_metadata
 from sidecar.kafka import group_commits

@@ -96,6 +96,12 @@ class Recorder:
             ["reason"],
             registry=self.registry,
         )
+        self._secret_files = Gauge(
+            PREFIX + "secret_file_bad",
+            "1 while a file of tokens or a password can't be used: what it said before goes on",
+            ["file"],
+            registry=self.registry,
+        )
         self._memory = Gauge(
             PREFIX + "redis_memory_ratio",
             "Redis memory used, as a share of maxmemory; 0 without a limit",
@@ -153,6 +159,10 @@ class Recorder:
     def spans(self, outcome: str, count: int) -> None:
         """So many spans were exported, refused or dropped."""
         self._spans.labels(outcome).inc(count)
+
+    def secret_file(self, name: str, is_good: bool) -> None:
+        """A file with secrets (`tokens`, `kafka`, `redis`) was read, and can be used or not."""
+        self._secret_files.labels(name).set(not is_good)
 
     def leave_out(self, reason: str) -> None:
         """One question or answer of another replica was not heeded: `bad_question`, `bad_answer`, `stale_question`

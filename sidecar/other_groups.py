@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
 
+from policies.kafka_clients import AdminClient
 from sidecar.commit import decode_mark, decode_metadata
 from sidecar.finding import Finding, Severity
 from sidecar.kafka import group_commits

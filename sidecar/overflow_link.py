@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
@@ -11,6 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 from redis import Redis
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.cluster import ClusterNode, RedisCluster
+from redis.credentials import CredentialProvider
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisClusterException, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
@@ -18,6 +19,7 @@ from redis.retry import Retry
 
 from sidecar.overflow import OverflowFull, OverflowLoss, OverflowRefused, OverflowUnavailable
 from sidecar.record import LaneId
+from sidecar.watched_file import FileSecret
 
 SOCKET_TIMEOUT_S: Final = 5.0
 RETRIES: Final = 2
@@ -141,7 +143,7 @@ def connect(url: str, options: Mapping[str, Any] = MappingProxyType({})) -> Clie
     """
     parts = urlsplit(url)
     settings: dict[str, Any] = {
-        **options,
+        **_login(options),
         "socket_timeout": SOCKET_TIMEOUT_S,
         "socket_connect_timeout": SOCKET_TIMEOUT_S,
         "protocol": 2,
@@ -161,6 +163,30 @@ def connect(url: str, options: Mapping[str, Any] = MappingProxyType({})) -> Clie
     settings["startup_nodes"] = [make_node(host.hostname, host.port or REDIS_PORT) for host in hosts]
     with failures():
         return RedisCluster.from_url(urlunsplit(parts._replace(scheme=scheme, netloc=first)), **settings)
+
+
+class FileLogin(CredentialProvider):
+    """Who we are in Redis, asked for at each connection: the password is what its file says then."""
+
+    def __init__(self, username: str, secret: FileSecret) -> None:
+        self._username = username
+        self._secret = secret
+        self._password = secret.get_secret_value()
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        # Just being written: the password from before goes on, and `secret_files.py` tells of it.
+        with suppress(OSError, ValueError):
+            self._password = self._secret.now()
+        return (self._username, self._password) if self._username else (self._password,)
+
+
+def _login(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, with a password that may change as redis-py takes one."""
+    found = dict(options)
+    if isinstance(secret := found.get("password"), FileSecret):
+        del found["password"]
+        found["credential_provider"] = FileLogin(found.pop("username", ""), secret)
+    return found
 
 
 @lru_cache(maxsize=16)

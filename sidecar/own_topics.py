@@ -1,7 +1,6 @@
 """Making tickover's own topics at start, those that are missing."""
 
-from confluent_kafka.admin import AdminClient
-
+from policies.kafka_clients import AdminClient
 from policies.table import PolicyTable
 from sidecar.config import Settings
 from sidecar.ledger import LedgerTopic

@@ -18,7 +18,6 @@ from types import FrameType
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 
 from api.app import create_app
 from api.auth import AccessConfigError
@@ -33,6 +32,7 @@ from api.server import BindError, Server, listening_of
 from api.sources import SourceSender
 from policies.errors import PolicyError, PolicyFileError
 from policies.file import read_policies_file
+from policies.kafka_clients import AdminClient
 from policies.model import Policy
 from policies.store import PolicyStore
 from sidecar.assembly import Machinery, Policies, Storage, build
@@ -61,6 +61,7 @@ from sidecar.reserved_topics import reserved_in
 from sidecar.retention import policies_of
 from sidecar.schedules.assembly import firing_of, limits_of, schedule_store_of
 from sidecar.schedules.firing import Firing
+from sidecar.secret_files import LOOK_S, SecretFiles, password_looks
 from sidecar.services import Progress, RedisWatch, Services, start_services
 from sidecar.sources import Sources
 from sidecar.timekeeper import Timekeeper
@@ -173,7 +174,9 @@ class Process:
         sources = Sources(settings, admin, self.machinery, lambda: self.store.table, Leftovers(client, settings.group))
         sources.look()
         firing, letters = self._start_api(client, overflow, (recorder, sources, gate))
-        self._start_housekeeping(sources, overflow, recorder, (firing, letters, redis_watch))
+        looks = {**({"tokens": gate.tokens.look} if gate.tokens is not None else {}), **password_looks(settings)}
+        secrets = SecretFiles(looks, recorder.secret_file)
+        self._start_housekeeping(sources, overflow, recorder, (firing, letters, redis_watch, secrets))
         self._stack.callback(engine.stop, 0.0)  # first of all: it settles while the rest is stopped
         gc.collect()
         gc.freeze()
@@ -294,9 +297,13 @@ class Process:
         return LocalLookUp(self.engine.submit, self.machinery.viewer, overflow.client, self.settings.group)
 
     def _start_housekeeping(
-        self, sources: Sources, overflow: RedisOverflow, recorder: Recorder, made: tuple[Firing, Reading, RedisWatch]
+        self,
+        sources: Sources,
+        overflow: RedisOverflow,
+        recorder: Recorder,
+        made: tuple[Firing, Reading, RedisWatch, SecretFiles],
     ) -> None:
-        firing, letters, redis_watch = made
+        firing, letters, redis_watch, secrets = made
         publisher, engine, here = self.machinery.publisher, self.engine, self._look_up_here(overflow)
 
         def survey() -> None:
@@ -312,6 +319,7 @@ class Process:
             "retention": Interval(lambda: recorder.set_short_retentions(sources.check_retention()), 600, at_once=True),
             "letters": Interval(lambda: recorder.set_open_letters(letters.open_letters()), 60, at_once=True),
             "memory": Interval(self._collect_garbage, 30),
+            "secrets": Interval(secrets.step, LOOK_S),
         }
         if self.settings.instance_id:
             jobs["unowned"] = Interval(sources.unowned.look, 10)

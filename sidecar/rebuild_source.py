@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
+from policies.kafka_clients import Consumer
 from sidecar.kafka import ANSWER_TIMEOUT_S, client_log, is_fatal
 from sidecar.ports import SourceRecord
 from sidecar.rebuild_account import SourceUnavailable

@@ -5,10 +5,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, TopicDescription
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import NewTopic, TopicDescription
 
 from policies.glob import compile_globs, is_exact
+from policies.kafka_clients import AdminClient, Consumer
 from policies.model import Policy
 from policies.table import DEAD_LETTER_SUFFIX
 from sidecar.config import Settings

@@ -3,9 +3,10 @@
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from policies.decision import CANCEL, FIRE, Facts, Quarantine
+from policies.kafka_clients import Consumer, Producer
 from policies.table import PolicyTable, decide
 from sidecar.changes.outcome import Place
 from sidecar.changes.plan import ChangePlan, Item

@@ -8,8 +8,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
+from policies.kafka_clients import Consumer
 from sidecar.jobs.reader import ANSWER_S, READER, LogUnavailable, read
 from sidecar.record import Headers
 

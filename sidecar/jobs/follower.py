@@ -8,8 +8,9 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, TopicPartition
 
+from policies.kafka_clients import Consumer
 from sidecar.jobs.reader import ANSWER_S, PASSING, READER, LogUnavailable
 
 PARTITION: Final = 0

@@ -11,8 +11,9 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final, Generic
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException
 
+from policies.kafka_clients import Producer
 from sidecar.ending import in_background
 from sidecar.generation import refusal
 from sidecar.jobs.follower import PARTITION, TopicFollower

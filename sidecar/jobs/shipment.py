@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol
 
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException
 
+from policies.kafka_clients import Producer
 from sidecar.ending import in_background
 from sidecar.generation import UNPROVEN
 from sidecar.jobs.follower import PARTITION

@@ -4,8 +4,8 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 
+from policies.kafka_clients import AdminClient
 from sidecar.jobs.reader import LogUnavailable
 from sidecar.topics import topic_ids
 

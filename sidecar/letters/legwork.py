@@ -10,8 +10,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from policies.kafka_clients import Consumer
 from sidecar.jobs.job import State
 from sidecar.jobs.job_log import JobLog
 from sidecar.jobs.pace import Pace, must_stop

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
+from policies.kafka_clients import Consumer
 from sidecar.jobs.reader import ANSWER_S, READER, LogUnavailable, read
 from sidecar.letters.letter import Letter, letter_of
 from sidecar.letters.plan import Plan

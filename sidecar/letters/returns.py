@@ -7,8 +7,9 @@ what it doesn't know may still have kept `tickover-origin`; the latest origins s
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from policies.kafka_clients import Consumer
 from sidecar.jobs.reader import PASSING, READER
 from sidecar.letters.letter import Letter, letter_of
 from sidecar.letters.plan import Plan, Progress

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
 
+from policies.kafka_clients import AdminClient
 from sidecar.kafka import commits_of
 from sidecar.record import LaneId
 from sidecar.renaming.errors import RenameError

@@ -5,15 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    ConfigSource,
-    ResourceType,
-)
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ConfigSource, ResourceType
 
+from policies.kafka_clients import AdminClient
 from sidecar.config import Settings
 from sidecar.renaming.errors import RenameError
 from sidecar.renaming.group_commits import ANSWER_S, kafka_failures

@@ -386,3 +386,35 @@ def test_who_is_not_let_in_is_told_why_and_shown_no_secret(
             assert error.severity is Severity.ERROR
             assert shown_secrets(f"{error}", tokens) == []
             assert "wrong-secret" not in str(error)
+
+
+def test_the_password_of_kafka_changes_under_load_and_brokers_that_start_anew_are_met_with_it(
+    by_password: Guarded, server: SecureServer, secure: SecureKafka, tmp_path: Path
+) -> None:
+    """What is connected goes on; the brokers' restart makes every client log in again, with what the file says now."""
+    sidecar = by_password.sidecar("one").start()
+    file = Path(sidecar.settings["TICKOVER_KAFKA__CLIENT__SASL_PASSWORD_FILE"])
+    sent: list[bytes] = []
+
+    def send(count: int) -> None:
+        for _ in range(count):
+            sent.append(b"%04d" % len(sent))
+            by_password.send(b"500ms", sent[-1])
+
+    send(50)
+    try:
+        secure.add_user(USER, "another-password-4a7")
+        file.write_text("another-password-4a7\n")
+        send(50)
+        wait_until(lambda: "the password of Kafka has changed" in sidecar.log.read_text(), otherwise=sidecar.last_words)
+        server.kill()
+        server.start()
+        send(50)
+        assert by_password.emitted(len(sent)) == sorted(sent)
+        wait_until(sidecar.is_ready, WAIT_S, sidecar.last_words)
+        _, _, said_then = sidecar.log.read_text().partition("the password of Kafka has changed")
+        assert "uthentication failed" not in said_then, "some client came with the former password"
+        assert sidecar.call("GET", "/v1/messages").json()["items"] == []
+        assert sidecar.stop() == 0
+    finally:
+        secure.add_user(USER, PASSWORD)

@@ -13,8 +13,9 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import NewTopic, OffsetSpec
 
+from policies.kafka_clients import AdminClient
 from tests.services.kafka_servers import KafkaServer
 from tests.services.waiting import wait_until
 

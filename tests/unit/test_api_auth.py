@@ -1,11 +1,13 @@
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
-from api.auth import AccessConfigError, Role, load_tokens, new_token
+from api.auth import AccessConfigError, Caller, Role, Tokens, load_tokens, new_token
 from sidecar.config_api import ApiSettings
 from tests.unit.api_world import REMINDERS, World, problem, world
 
@@ -179,6 +181,10 @@ HASH = "sha256:" + "0" * 64
         (f"[{{name: a, role: root, hash: '{HASH}'}}]", "role must be"),
         (f"[{{name: '', role: read, hash: '{HASH}'}}]", "name must be"),
         ("[{name: a, role: read, hash: secret}]", "hash must be"),
+        (f"[{{name: a, role: read, hash: '{HASH}', expires: soon}}]", "entry 1: expires must be"),
+        (f"[{{name: a, role: read, hash: '{HASH}', expires: 2027-01-31}}]", "entry 1: expires must be"),
+        (f"[{{name: a, role: read, hash: '{HASH}', expires: 2027-01-31T00:00:00}}]", "entry 1: expires must be"),
+        (f"[{{name: a, role: read, hash: '{HASH}', expires: 7}}]", "entry 1: expires must be"),
         (f"[{{name: a, role: read, hash: '{HASH}'}}, {{name: b, role: read, hash: '{HASH}'}}]", "same hash"),
     ],
 )
@@ -188,6 +194,56 @@ def test_bad_tokens_files(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(AccessConfigError, match=said) as raised:
         load_tokens(path)
     assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize("written", ["2027-01-31T00:00:00Z", "'2027-01-31T00:00:00Z'", "2027-01-31T01:00:00+01:00"])
+def test_a_token_is_nobodys_from_its_end_on(tmp_path: Path, written: str) -> None:
+    path, (token, digest) = tmp_path / "tokens.yaml", new_token()
+    path.write_text(f"[{{name: a, role: read, hash: '{digest}', expires: {written}}}]")
+    now_s = datetime(2027, 1, 30, 23, 59, 59, tzinfo=UTC).timestamp()
+    tokens = Tokens(path, lambda: now_s)
+    assert tokens.caller(token) == Caller("a", Role.READ)
+    now_s += 1
+    assert tokens.caller(token) is None
+
+
+def test_tokens_change_under_load_with_their_file(tmp_path: Path) -> None:
+    """A new file counts at the next look, a broken one changes nothing: nobody is refused, or let in, by mistake."""
+    kept, given = tmp_path / "tokens.yaml", [new_token() for _ in range(3)]
+
+    def write(*numbers: int) -> None:
+        kept.write_text(json.dumps([{"name": str(n), "role": "read", "hash": given[n][1]} for n in numbers]))
+
+    write(0, 1)
+    with world(tokens=(tokens := load_tokens(kept))) as api, ThreadPoolExecutor(1) as other:
+        assert tokens.look() is None
+
+        def statuses() -> list[int]:
+            return [api.call("GET", "/v1/stats", headers=bearer(token)).status_code for token, _ in given]
+
+        def rotate() -> None:
+            for number in range(40):
+                write(0, 1 + number % 2)
+                assert tokens.look() is True
+            write(0, 1)
+            assert tokens.look() is True
+
+        rotating = other.submit(rotate)
+        while not rotating.done():
+            first, *others = statuses()
+            assert first == 200
+            assert set(others) <= {200, 401}
+        rotating.result()
+        assert statuses() == [200, 200, 401]
+        for broken in ("", "[", "[]", "[{name: x, role: admin}]"):
+            kept.write_text(broken)
+            assert [tokens.look(), tokens.look(), statuses()] == [False, False, [200, 200, 401]]
+        kept.unlink()
+        assert [tokens.look(), statuses()] == [None, [200, 200, 401]]
+        replacement = tmp_path / "other"
+        replacement.write_text(json.dumps([{"name": "2", "role": "read", "hash": given[2][1]}]))
+        replacement.rename(kept)
+        assert [tokens.look(), statuses()] == [True, [401, 401, 200]]
 
 
 def test_missing_tokens_file(tmp_path: Path) -> None:

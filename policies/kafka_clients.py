@@ -1,0 +1,132 @@
+"""Kafka's clients as one process makes them: who changes the password changes it for all that live, and all to come.
+
+A client logs in whenever it connects, and takes another password from then on; what is connected goes on. librdkafka
+keeps the password under a lock of its own, so any thread may change it, whoever uses the client.
+
+The process has one principal, so what is known here is the process's, not an object's: clients are made in twenty
+places, each of settings that were copied long before.
+"""
+
+import threading
+from collections.abc import Mapping
+from typing import Any, Final
+from weakref import WeakSet
+
+import confluent_kafka
+from confluent_kafka import admin
+
+PASSWORD: Final = "sasl.password"
+USERNAME: Final = "sasl.username"
+TELL_S: Final = 2.0
+
+Login = tuple[str, str] | None  # user and password as settings have them
+
+_lock: Final = threading.Lock()
+_living: Final[WeakSet[Any]] = WeakSet()
+_replaced: Final[dict[tuple[str, str], str]] = {}  # user and former password -> the one to use
+
+
+def change_password(user: str, former: str, password: str) -> int:
+    """From now on this user logs in with `password` wherever settings have the `former` one.
+
+    Returns how many living clients are told.
+    """
+    with _lock:
+        _replaced[user, former] = password
+        mine = [client for client in _living if client.login == (user, former)]
+    count = len(mine)
+    # By a thread of its own: it may be the last that holds a client, whose end waits for brokers.
+    telling = threading.Thread(target=_tell, args=(mine, user, password), name="password", daemon=True)
+    del mine
+    telling.start()
+    telling.join(TELL_S)
+    return count
+
+
+def _tell(clients: list[Any], user: str, password: str) -> None:
+    while clients:
+        clients.pop().set_sasl_credentials(user, password)
+
+
+def _present(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with the password as it is now."""
+    login = _login(settings)
+    with _lock:
+        password = _replaced.get(login) if login is not None else None
+    return dict(settings) if password is None else {**settings, PASSWORD: password}
+
+
+def _login(settings: Mapping[str, Any]) -> Login:
+    user, password = settings.get(USERNAME), settings.get(PASSWORD)
+    return None if user is None or password is None else (str(user), str(password))
+
+
+def _live(client: Any) -> None:
+    if client.login is None:
+        return
+    with _lock:
+        _living.add(client)
+        password = _replaced.get(client.login)
+    if password is not None:  # it may have changed while the client was made
+        client.set_sasl_credentials(client.login[0], password)
+
+
+class Producer(confluent_kafka.Producer):
+    """confluent-kafka's."""
+
+    def __init__(self, settings: Mapping[str, Any], **more: Any) -> None:
+        super().__init__(_present(settings), **more)
+        self.login = _login(settings)
+        _live(self)
+
+
+class Consumer(confluent_kafka.Consumer):
+    """confluent-kafka's. It makes one call at a time, and who asks from another thread waits for as long as the owner
+    polls and polls again. So a new password is taken with the owner's next call.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], **more: Any) -> None:
+        super().__init__(_present(settings), **more)
+        self.login = _login(settings)
+        self._fresh: Login = None
+        _live(self)
+
+    def set_sasl_credentials(self, user: str, password: str) -> None:
+        """From the next call on. From any thread."""
+        self._fresh = (user, password)
+
+    def _take_password(self) -> None:
+        fresh = self._fresh
+        if fresh is not None:
+            self._fresh = None
+            super().set_sasl_credentials(*fresh)
+
+    def poll(self, *arguments: Any, **named: Any) -> Any:
+        self._take_password()
+        return super().poll(*arguments, **named)
+
+    def consume(self, *arguments: Any, **named: Any) -> list[confluent_kafka.Message]:
+        self._take_password()
+        return super().consume(*arguments, **named)
+
+    def list_topics(self, *arguments: Any, **named: Any) -> Any:
+        self._take_password()
+        return super().list_topics(*arguments, **named)
+
+    def committed(self, *arguments: Any, **named: Any) -> Any:
+        self._take_password()
+        return super().committed(*arguments, **named)
+
+    def get_watermark_offsets(self, *arguments: Any, **named: Any) -> tuple[int, int]:
+        self._take_password()
+        ends: tuple[int, int] = super().get_watermark_offsets(*arguments, **named)
+        return ends
+
+
+class AdminClient(admin.AdminClient):
+    """confluent-kafka's."""
+
+    def __init__(self, settings: Mapping[str, Any], **more: Any) -> None:
+        super().__init__(_present(settings), **more)
+        self.login = _login(settings)
+        _live(self)

@@ -1,0 +1,59 @@
+"""A file with a secret that somebody may change while the process runs: noticed by its place, size and time."""
+
+from pathlib import Path
+from typing import Final
+
+from pydantic import SecretStr
+
+SECRET_BYTES_MAX: Final = 1 << 20
+
+Signature = tuple[int, int, int]
+
+
+class WatchedFile:
+    """Says once of each change that there was one, and at the first look. A file that can't be looked at has none."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._seen: Signature | None = None
+
+    def changed(self) -> bool:
+        """Whether it is another file, or has other content, than the last time. One look costs some microseconds."""
+        signature = _signature(self.path)
+        if signature is None or signature == self._seen:
+            return False
+        self._seen = signature
+        return True
+
+    def look_again(self) -> None:
+        """Take the next look for a change, too."""
+        self._seen = None
+
+
+class FileSecret(SecretStr):
+    """A secret that was read from a file, and may be read again."""
+
+    def __init__(self, secret_value: str, path: Path) -> None:
+        super().__init__(secret_value)
+        self.path = path
+
+    def now(self) -> str:
+        """What the file says now, less one line end. Raises OSError, and ValueError for what is no secret."""
+        with self.path.open(encoding="utf-8", newline="") as stream:
+            return secret_in(stream.read(SECRET_BYTES_MAX))
+
+
+def secret_in(text: str) -> str:
+    """The secret in a file's text. Raises ValueError where there is none: somebody is just writing it."""
+    secret = text.removesuffix("\n").removesuffix("\r")
+    if not secret:
+        raise ValueError("it is empty")
+    return secret
+
+
+def _signature(path: Path) -> Signature | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns

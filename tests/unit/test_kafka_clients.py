@@ -1,0 +1,130 @@
+"""A password that changes reaches every client that lives, and every one that is made of settings from before."""
+
+import gc
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from policies import kafka_clients
+from policies.kafka_clients import AdminClient, Consumer, Producer, change_password
+from sidecar.config import load_settings
+from sidecar.overflow_link import connect
+from sidecar.secret_files import SecretFiles, password_looks
+from sidecar.watched_file import FileSecret
+from tests.services.waiting import wait_until
+
+
+@pytest.fixture(name="told")
+def told_fixture(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, str]]:
+    """Which kind of client was told which login."""
+    told: list[tuple[str, str, str]] = []
+
+    def note(client: object, user: str, password: str) -> None:
+        told.append((type(client).__name__, user, password))
+
+    for kind in (Producer, Consumer, AdminClient):
+        monkeypatch.setattr(kind, "set_sasl_credentials", note, raising=False)
+    monkeypatch.setattr(kafka_clients, "_replaced", {})
+    return told
+
+
+def settings_of(user: str, password: str = "first") -> dict[str, str]:
+    return {
+        "bootstrap.servers": "127.0.0.1:1", "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN",
+        "sasl.username": user, "sasl.password": password, "log_level": "0",
+    }  # fmt: skip
+
+
+def test_all_that_live_are_told_and_none_of_another_user(told: list[tuple[str, str, str]]) -> None:
+    mine = settings_of("all")
+    clients = [Producer(mine), Consumer({**mine, "group.id": "g"}), AdminClient(mine)]
+    others = [AdminClient(settings_of("else")), AdminClient({"bootstrap.servers": "127.0.0.1:1"})]
+    assert change_password("all", "first", "second") == len(clients)
+    assert sorted(told) == [(kind, "all", "second") for kind in ("AdminClient", "Consumer", "Producer")]
+    assert len(others) == 2
+    del clients
+    gc.collect()
+    assert change_password("all", "first", "third") == 0, "nobody keeps clients alive"
+
+
+def test_a_consumer_that_is_polled_all_the_time_takes_it_with_its_next_poll() -> None:
+    """The client library makes one call of a consumer at a time: a call of another thread may never have its turn."""
+    consumer = Consumer({**settings_of("busy"), "group.id": "g"})
+    polling, stop = threading.Event(), threading.Event()
+
+    def poll() -> None:
+        while not stop.is_set():
+            polling.set()
+            consumer.poll(0.2)
+
+    with ThreadPoolExecutor(1) as owner:
+        owner.submit(poll)
+        assert polling.wait(60.0)
+        assert change_password("busy", "first", "second") == 1
+        assert "password" not in {thread.name for thread in threading.enumerate()}, "it waits for its turn"
+        wait_until(lambda: consumer._fresh is None)
+        stop.set()
+    consumer.close()
+
+
+def test_who_is_made_of_settings_from_before_has_the_present_password(
+    told: list[tuple[str, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change_password("late", "first", "second")
+    change_password("late", "first", "third")
+    assert kafka_clients._present(settings_of("late"))["sasl.password"] == "third"
+    client = AdminClient(settings_of("late"))
+    assert change_password("late", "first", "fourth") == 1
+    assert client.login == ("late", "first")
+
+
+def test_a_file_that_changes_is_told_once_and_one_that_cannot_be_used_changes_nothing(
+    told: list[tuple[str, str, str]], tmp_path: Path
+) -> None:
+    kafka, redis = tmp_path / "kafka", tmp_path / "redis"
+    kafka.write_text("first\n")
+    redis.write_text("one\n")
+    settings = load_settings(
+        environ={
+            "TICKOVER_KAFKA__CLIENT__SASL_USERNAME": "file",
+            "TICKOVER_KAFKA__CLIENT__SASL_PASSWORD_FILE": str(kafka),
+            "TICKOVER_REDIS__URL": "redis://localhost",
+            "TICKOVER_REDIS__PASSWORD_FILE": str(redis),
+        }
+    )
+    client = AdminClient({**settings.kafka.client_properties(), **settings_of("file"), "sasl.password": "first"})
+    heard: list[tuple[str, bool]] = []
+    files = SecretFiles(password_looks(settings), lambda name, is_good: heard.append((name, is_good)))
+    files.step()
+    assert heard == [("kafka", True), ("redis", True)] * 2
+    assert told == []
+    heard.clear()
+    files.step()
+    assert heard == [], "nothing has changed"
+    kafka.write_text("")
+    files.step()
+    files.step()
+    assert heard == [("kafka", False)] * 2
+    kafka.write_text("second\n")
+    files.step()
+    assert heard[2:] == [("kafka", True)]
+    assert told == [("AdminClient", "file", "second")]
+    redis.write_bytes(b"\xff")
+    files.step()
+    assert heard[3:] == [("redis", False)]
+    assert client.login == ("file", "first")
+
+
+def test_redis_is_logged_into_with_what_the_file_says_at_that_moment(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("one\n")
+    options = {"username": "me", "password": FileSecret("one", file)}
+    with connect("redis://127.0.0.1:1", options) as client:
+        provider = client.connection_pool.connection_kwargs["credential_provider"]
+        assert provider.get_credentials() == ("me", "one")
+        file.write_text("two\n")
+        assert provider.get_credentials() == ("me", "two")
+        file.unlink()
+        assert provider.get_credentials() == ("me", "two")
