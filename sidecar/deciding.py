@@ -144,10 +144,14 @@ class Decider:
                 held.append(parcel)
             else:
                 others.append(parcel)
-        if held and max(map(_size, held)) > RECORD_BYTES_MAX:
-            others += [self._too_large(lane, one) for one in held if one.size > RECORD_BYTES_MAX]
-            held = [one for one in held if one.size <= RECORD_BYTES_MAX]
-        return held, others, named
+        return self._fitting(lane, held, others), others, named
+
+    def _fitting(self, lane: Lane, held: list[Held], others: list[Departure | Arrival]) -> list[Held]:
+        """Those that the overflow can have, as a rule all; the others leave at once."""
+        if not held or max(map(_size, held)) <= RECORD_BYTES_MAX:
+            return held
+        others += [self._too_large(lane, one) for one in held if one.size > RECORD_BYTES_MAX]
+        return [one for one in held if one.size <= RECORD_BYTES_MAX]
 
     def _too_large(self, lane: Lane, held: Held) -> Departure:
         """No batch of Kafka's has so much in it, but one that was compressed may unpack to it."""

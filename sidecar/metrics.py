@@ -90,18 +90,6 @@ class Recorder:
             ["outcome"],
             registry=self.registry,
         )
-        self._left_out = Counter(
-            PREFIX + "lookup_left_out",
-            "What replicas said to each other through Redis and was not heeded, by reason",
-            ["reason"],
-            registry=self.registry,
-        )
-        self._secret_files = Gauge(
-            PREFIX + "secret_file_bad",
-            "1 while a file of tokens or a password can't be used: what it said before goes on",
-            ["file"],
-            registry=self.registry,
-        )
         self._memory = Gauge(
             PREFIX + "redis_memory_ratio",
             "Redis memory used, as a share of maxmemory; 0 without a limit",
@@ -121,6 +109,21 @@ class Recorder:
         self._evicted = Counter(
             PREFIX + "redis_evicted_keys",
             "Keys that Redis has evicted since this process was started, of tickover or of anybody else",
+            registry=self.registry,
+        )
+        self._make_trust()
+
+    def _make_trust(self) -> None:
+        self._left_out = Counter(
+            PREFIX + "lookup_left_out",
+            "What replicas said to each other through Redis and was not heeded, by reason",
+            ["reason"],
+            registry=self.registry,
+        )
+        self._secret_files = Gauge(
+            PREFIX + "secret_file_bad",
+            "1 while a file of tokens or a password can't be used: what it said before goes on",
+            ["file"],
             registry=self.registry,
         )
 
