@@ -1,8 +1,9 @@
 """Chunks: the unit in which held records rest in Redis, up to 512 of one slot, as columns, compressed.
 
 Records of one topic look alike, and column beside column they compress to a third of what they take one by
-one. A chunk is a *blob* and a *header* (`overflow_layout.py`) that says which positions it covers. The blob
-is one zstd frame around this, all integers little endian, the columns those of `column.py`:
+one. A chunk is a *blob* and a *header* (`overflow_layout.py`) that says which positions it covers. The blob is one
+zstd frame, and where `redis.signing_key_file` is set its signature (`signing.py`, 32 bytes). In the frame is this, all
+integers little endian, the columns those of `column.py`:
 
     0         4           8
     +---------+-----------+---------------------------+-----------------------------+
@@ -40,6 +41,7 @@ from policies.fields import is_topic
 from sidecar.column import ColumnReader, pack_numbers, pack_words
 from sidecar.frame import LedgerFormatError
 from sidecar.record import NO_HEADERS, OFFSET_MAX, Headers, Held, Position, as_held
+from sidecar.signing import CHUNK, SIGNATURE_BYTES, UNSIGNED, Signing
 
 RECORDS_MAX: Final = 512
 BYTES_MAX: Final = 256 * 1024  # uncompressed; a larger record has a chunk for itself
@@ -76,6 +78,7 @@ class Blob(NamedTuple):
     rows: int = 0  # 0: no header says
     first: Position = Position(-1, -1)
     last: Position = Position(-1, -1)
+    place: bytes = b""  # for its signature
 
 
 def raw_bytes_max(rows: int) -> int:
@@ -89,9 +92,10 @@ class ChunkCodec:
     only due times and offsets are there.
     """
 
-    __slots__ = ("_compress", "_decompress", "_needles", "_places_only")
+    __slots__ = ("_compress", "_decompress", "_needles", "_places_only", "_signing")
 
-    def __init__(self, needles: Sequence[bytes] = (), places_only: bool = False) -> None:
+    def __init__(self, needles: Sequence[bytes] = (), places_only: bool = False, signing: Signing = UNSIGNED) -> None:
+        self._signing = signing
         self._needles = needles
         self._places_only = places_only
         self._compress = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress
@@ -114,17 +118,34 @@ class ChunkCodec:
         data = self._compress(raw)
         packed.append((run, Blob(data, len(raw), xxhash.xxh3_64_intdigest(data))))
 
+    def signed(self, blob: Blob, place: bytes) -> Blob:
+        """The blob with its signature for this place, where there are keys."""
+        if not self._signing.is_on:
+            return blob
+        data = blob.data + self._signing.signature(CHUNK, place, blob.data)
+        return blob._replace(data=data, content_hash=xxhash.xxh3_64_intdigest(data))
+
+    def _frame(self, blob: Blob) -> bytes:
+        """What is signed; without keys nobody looks at a signature behind it."""
+        if not self._signing.is_on:
+            return blob.data
+        frame = blob.data[:-SIGNATURE_BYTES]
+        if not self._signing.holds(CHUNK, blob.place, frame, blob.data[-SIGNATURE_BYTES:]):
+            raise ChunkDamagedError("a chunk that none of our keys has signed for its place")
+        return frame
+
     def unpack(self, blob: Blob, after: Position, until: Position) -> list[Held]:
         """The blob's records with after < position <= until. Raises ChunkDamagedError."""
         if xxhash.xxh3_64_intdigest(blob.data) != blob.content_hash:
             raise ChunkDamagedError("a chunk's content does not match its header")
+        frame = self._frame(blob)
         try:
             # Looked at first: a damaged size must not make us allocate it, and nor must one that somebody made up.
-            if zstandard.frame_content_size(blob.data) != blob.raw_bytes:
+            if zstandard.frame_content_size(frame) != blob.raw_bytes:
                 raise ChunkDamagedError("a chunk's size does not match its header")
             if blob.raw_bytes > raw_bytes_max(blob.rows):
                 raise ChunkDamagedError(f"a chunk claims {blob.raw_bytes} bytes, more than any that is written")
-            raw = self._decompress(blob.data)
+            raw = self._decompress(frame)
             if self._needles and not all(needle in raw for needle in self._needles):
                 return []
             return _unpack_columns(raw, blob, (after, until), self._places_only)

@@ -31,6 +31,13 @@ class RedisSettings(Section):
     key_password: SecretStr = Field(
         default=SecretStr(""), description="Password of that key; better given by redis.key_password_file"
     )
+    signing_key_file: str = Field(
+        default="",
+        description=(
+            "File of keys, one in each line: what replicas write to Redis is signed by the first, and what none of them"
+            " has signed counts as lost; empty: whoever may write to Redis is trusted"
+        ),
+    )
     allow_eviction: bool = Field(
         default=False,
         description=(

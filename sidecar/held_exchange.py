@@ -6,6 +6,9 @@
     question   {"ask": ..., "query": [...], ..., "reply": the list, "from": who asks, "wait_ms": how long}
     answer     [lanes, rows, reach, minutes, read], as `Answer` has them
 
+Where `redis.signing_key_file` is set, the signature stands before each, in hexadecimal digits, and a space: over a
+question for the channel, over an answer for its list.
+
 Whoever may write to Redis may say anything here. So nothing is larger than a limit, has another shape than ours, or
 speaks of topics that aren't the group's, before it becomes part of an answer. What is refused is counted, and is as if
 nobody had said it.
@@ -18,12 +21,14 @@ from typing import Any, Final
 from policies.fields import is_topic
 from sidecar.held_query import OVERFLOW, TIME_MAX_MS, WHEEL, Answer, Key, Query
 from sidecar.record import OFFSET_MAX, LaneId
+from sidecar.signing import SIGNATURE_BYTES, Signing
 
 QUESTION_BYTES_MAX: Final = 64 * 1024
 ANSWER_BYTES_MAX: Final = 16 * 1024 * 1024
 WAIT_MS_MAX: Final = 60_000
 WAIT_MS_DEFAULT: Final = 1_000  # of a replica whose version doesn't say
 LIMIT_MAX: Final = 10_000  # rows of one page
+SIGNATURE_DIGITS: Final = 2 * SIGNATURE_BYTES
 PARTITION_MAX: Final = (1 << 31) - 1
 NUMBER_MAX: Final = OFFSET_MAX
 
@@ -45,6 +50,27 @@ _TOLD: Final = (
 
 class Refused(ValueError):
     """What came over Redis is no question or answer of ours; the text says why, without anything of it."""
+
+
+def sealed(signing: Signing, kind: bytes, place: str, data: bytes) -> bytes:
+    """With its signature for this channel or list, where there are keys."""
+    return signing.signature(kind, place.encode(), data).hex().encode() + b" " + data if signing.is_on else data
+
+
+def opened(signing: Signing, kind: bytes, place: str, data: bytes) -> bytes:
+    """What was signed for this channel or list. Raises Refused where it wasn't."""
+    if not signing.is_on:
+        return data
+    if len(data) > SIGNATURE_DIGITS + 1 + ANSWER_BYTES_MAX:
+        raise Refused(f"{len(data)} bytes, more than {ANSWER_BYTES_MAX}")
+    digits, rest = data[:SIGNATURE_DIGITS], data[SIGNATURE_DIGITS + 1 :]
+    try:
+        signature = bytes.fromhex(digits.decode("ascii"))
+    except ValueError:
+        raise Refused("it is not signed") from None
+    if not signing.holds(kind, place.encode(), rest, signature):
+        raise Refused("none of our keys has signed it")
+    return rest
 
 
 def question_bytes(question: Question, reply: str, sender: str, wait_ms: int) -> bytes:

@@ -26,13 +26,23 @@ from redis.cluster import RedisCluster
 from redis.exceptions import RedisError
 
 from sidecar.backlog import BacklogUnavailable
-from sidecar.held_exchange import Question, Refused, answer_bytes, question_bytes, read_answer, read_question
+from sidecar.held_exchange import (
+    Question,
+    Refused,
+    answer_bytes,
+    opened,
+    question_bytes,
+    read_answer,
+    read_question,
+    sealed,
+)
 from sidecar.held_lookup import LocalLookUp
 from sidecar.held_query import Answer, Key, LookUpUnavailable, Query, merged
 from sidecar.mailbox import EngineError
 from sidecar.overflow import OverflowFailure, OverflowLoss, OverflowUnavailable
 from sidecar.overflow_link import Client, failures
 from sidecar.record import LaneId
+from sidecar.signing import ANSWER, QUESTION, UNSIGNED, Signing
 
 TIMEOUT_S: Final = 1.0  # how long other replicas are waited for
 ANSWER_KEPT_S: Final = 60
@@ -67,6 +77,7 @@ class Meeting:
     redis: Client
     group: str
     left_out: Callable[[str], None] = lambda reason: None
+    signing: Signing = UNSIGNED
 
     @property
     def channel(self) -> str:
@@ -231,6 +242,7 @@ class GroupLookUp:
         if others:
             reply = self._meeting.answers + uuid4().hex
             data = question_bytes(question, reply, self._name, int(self._timeout_s * 1_000))
+            data = sealed(self._meeting.signing, QUESTION, self._meeting.channel, data)
             with failures():
                 listeners = self._redis.publish(self._meeting.channel, data)
         answers = [answer_to(local, question)]
@@ -258,7 +270,8 @@ class GroupLookUp:
                 continue
             heard += 1
             try:
-                answers.append(read_answer(found[1], question, topics))
+                data = opened(self._meeting.signing, ANSWER, reply, found[1])
+                answers.append(read_answer(data, question, topics))
             except Refused as error:
                 self._meeting.left_out(BAD_ANSWER)
                 log.warning("an answer of another replica is left out", extra={"error": str(error)})
@@ -287,6 +300,7 @@ class GroupLookUp:
     def hear(self, data: bytes, heard_s: float) -> None:
         """Have a question answered that was heard at this moment of the monotonic clock, if there is room for it."""
         try:
+            data = opened(self._meeting.signing, QUESTION, self._meeting.channel, data)
             question = read_question(data, self._meeting.answers)
         except Refused as error:
             self._meeting.left_out(BAD_QUESTION)
@@ -316,7 +330,7 @@ class GroupLookUp:
         except (*FAILURES, Refused) as error:
             log.warning("a look-up can't be answered", extra={"error": str(error) or type(error).__name__})
             data = answer_bytes(Answer([], [], None, {}, []))
-        self._redis.rpush(question["reply"], data)
+        self._redis.rpush(question["reply"], sealed(self._meeting.signing, ANSWER, question["reply"], data))
         self._redis.expire(question["reply"], ANSWER_KEPT_S)
 
 

@@ -21,6 +21,7 @@ from sidecar.held_view import LaneView, Viewer
 from sidecar.overflow_layout import FINE
 from sidecar.overflow_link import Client
 from sidecar.record import OFFSET_MAX, Held, LaneId, Position, held_id, place_of
+from sidecar.signing import UNSIGNED, Signing
 
 PASSED_OVER_SHARE: Final = 4  # how much less it costs to pass a record over than to put it in order with others
 LOOKED_AT_MAX: Final = 8_000  # records for one page: then it ends, with fewer rows or none
@@ -58,7 +59,9 @@ class LocalLookUp:
         viewer: Viewer,
         redis: Client,
         group: str,
+        signing: Signing = UNSIGNED,
     ) -> None:
+        self._signing = signing
         self._submit = submit
         self._viewer = viewer
         self._redis = redis
@@ -78,7 +81,7 @@ class LocalLookUp:
     def page(self, query: Query, after: Key, limit: int) -> Answer:
         """The first `limit` records behind `after` that are meant."""
         views = [view for view in self.views() if query.wants_lane(view.lane)]
-        overflow = HeldOverflow(self._redis, self._group, self._breather.rest)
+        overflow = HeldOverflow(self._redis, self._group, self._breather.rest, self._signing)
         rows: list[dict[str, Any]] = []
         last = after
         stream = merge(*(self._stream(view, query, after, overflow) for view in views), key=_key)
@@ -107,7 +110,7 @@ class LocalLookUp:
     def find(self, id: str, query: Query) -> Answer:
         """The records with this id: all in memory, and the latest in the overflow of each lane."""
         views = [view for view in self.views() if query.wants_lane(view.lane)]
-        overflow = HeldOverflow(self._redis, self._group, self._breather.rest)
+        overflow = HeldOverflow(self._redis, self._group, self._breather.rest, self._signing)
         rows: list[dict[str, Any]] = []
         for view in views:
             found = {held.offset: (held, WHEEL) for held in view.leaving if held_id(held) == id}
@@ -123,7 +126,7 @@ class LocalLookUp:
         partitions can be asked for.
         """
         views = [view for view in self.views() if query.wants_lane(view.lane)]
-        overflow = HeldOverflow(self._redis, self._group, self._breather.rest)
+        overflow = HeldOverflow(self._redis, self._group, self._breather.rest, self._signing)
         counts: Counter[int] = Counter()
         for view in views:
             counts.update(overflow.minutes(view.lane, view.cursor, until_ms, view.skip, view.acknowledged))

@@ -25,6 +25,7 @@ from sidecar.overflow_link import Client, Link
 from sidecar.overflow_reader import GoneError, LaneReader
 from sidecar.overflow_window import just_before, page_of, pages
 from sidecar.record import OFFSET_MAX, Held, LaneId, Position
+from sidecar.signing import UNSIGNED, Signing
 
 REREADS_MAX: Final = 5
 STRUCK_MAX: Final = 100_000  # with more of them chunks are opened one and all
@@ -56,7 +57,8 @@ class HeldOverflow:
     change block that the overflow must have, without which it would only seem to hold little.
     """
 
-    def __init__(self, client: Client, group: str, pause: Pause) -> None:
+    def __init__(self, client: Client, group: str, pause: Pause, signing: Signing = UNSIGNED) -> None:
+        self._signing = signing
         self._link = Link(client)
         self._group = group
         self._pause = pause
@@ -171,7 +173,8 @@ class HeldOverflow:
         return [int(due_ms) for _, due_ms in self._link.do(keys.struck, ask)]
 
     def _reader(self, lane: LaneId, needles: Sequence[bytes], acknowledged: int) -> LaneReader:
-        return LaneReader(self._link, ChunkCodec(needles), LaneKeys(self._group, lane), lane, acknowledged)
+        codec = ChunkCodec(needles, signing=self._signing)
+        return LaneReader(self._link, codec, LaneKeys(self._group, lane), lane, acknowledged)
 
 
 def _minute(due_ms: int, until_ms: int) -> int:

@@ -87,7 +87,7 @@ def cascade(link: Link, codec: ChunkCodec, reader: LaneReader, settled: Position
             records += chain.from_iterable(read(page, _END))
     except GoneError:  # somebody else is at it
         return 1
-    fine = packed(codec, in_order(records), FINE)
+    fine = packed(codec, reader.keys.tag, in_order(records), FINE)
     # In small scripts: all at once was seen to take 11 ms, in which nobody else is answered.
     parts = [fine[start : start + ADD_CHUNKS_MAX] for start in range(0, len(fine), ADD_CHUNKS_MAX)]
     if parts:

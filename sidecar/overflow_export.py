@@ -22,6 +22,7 @@ from sidecar.overflow import OverflowLoss
 from sidecar.overflow_layout import pattern_of_hw, pattern_of_levels
 from sidecar.overflow_link import Client, failures, lane_of
 from sidecar.record import LaneId, Position
+from sidecar.signing import UNSIGNED, Signing
 
 KEYS_PER_SCAN: Final = 1_000
 _BEFORE_ALL: Final = Position(-1, -1)
@@ -60,14 +61,14 @@ def lanes_in(client: Client, group: str) -> list[LaneId]:
 
 
 def exported(
-    client: Client, group: str, ledger: str, ends: Callable[[], Mapping[str, int]]
+    client: Client, group: str, ledger: str, ends: Callable[[], Mapping[str, int]], signing: Signing = UNSIGNED
 ) -> Iterator[dict[str, Any]]:
     """The lines, lane by lane in order of due time; `ends` says where the ledger ends just now.
 
     Raises OverflowUnavailable, OverflowLoss, and what `ends` raises.
     """
     began = ends()
-    overflow = HeldOverflow(client, group, lambda: None)
+    overflow = HeldOverflow(client, group, lambda: None, signing)
     records = 0
     for lane in lanes_in(client, group):
         last = _BEFORE_ALL

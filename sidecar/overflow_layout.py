@@ -130,9 +130,9 @@ class Header(NamedTuple):
     member: bytes  # the packed form
     level: Level
 
-    def blob(self, data: bytes) -> Blob:
-        """The chunk's content, to be checked against this header."""
-        return Blob(data, self.raw_bytes, self.content_hash, self.rows, self.first, self.last)
+    def blob(self, data: bytes, place: bytes = b"") -> Blob:
+        """The chunk's content, to be checked against this header and, where it is signed, this place."""
+        return Blob(data, self.raw_bytes, self.content_hash, self.rows, self.first, self.last, place)
 
 
 class HeaderFormatError(Exception):
@@ -145,6 +145,15 @@ def header_of(run: Sequence[Held], level: Level, blob: Blob) -> Header:
     fields = (first.due_ms // level.slot_ms, len(run), len(blob.data), blob.raw_bytes)
     member = _HEADER.pack(*first, *last, *fields, FORMAT, blob.content_hash)
     return Header(first, last, *fields, blob.content_hash, member, level)
+
+
+def chunk_place(tag: str, header: Header) -> bytes:
+    """Where a chunk lies and what its header says of it, but for the blob's own size and hash: what its signature is
+    for, so that it can't be moved. `tag` is the lane's.
+    """
+    return f"{tag}:{header.level.name}:".encode() + _HEADER.pack(
+        *header.first, *header.last, header.slot, header.rows, 0, header.raw_bytes, FORMAT, 0
+    )
 
 
 def read_header(member: bytes, level: Level) -> Header:

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from sidecar.chunk import ChunkCodec
 from sidecar.overflow import Change, Redo
-from sidecar.overflow_layout import COARSE, DUE_MAX_MS, FINE, Header, Level, header_of
+from sidecar.overflow_layout import COARSE, DUE_MAX_MS, FINE, Header, Level, chunk_place, header_of
 from sidecar.record import Held, due_of, place_of
 
 # What one script writes at the most, unless a single block is larger: 10 ms is as long as others may wait for it.
@@ -63,14 +63,17 @@ def by_position(records: Sequence[Held]) -> list[Held]:
     return sorted(records, key=lambda _: following())
 
 
-def chunks_of(codec: ChunkCodec, records: Sequence[Held], now_ms: int) -> list[tuple[Header, bytes]]:
-    """Chunks of sorted records: fine as far as the cascade has come, coarse beyond."""
+def chunks_of(codec: ChunkCodec, tag: str, records: Sequence[Held], now_ms: int) -> list[tuple[Header, bytes]]:
+    """Chunks of a lane's sorted records: fine as far as the cascade has come, coarse beyond."""
     border = bisect_left(records, cascaded_until_ms(now_ms), key=due_of)
-    return [*packed(codec, records[:border], FINE), *packed(codec, records[border:], COARSE)]
+    return [*packed(codec, tag, records[:border], FINE), *packed(codec, tag, records[border:], COARSE)]
 
 
-def packed(codec: ChunkCodec, records: Sequence[Held], level: Level) -> list[tuple[Header, bytes]]:
-    """Chunks of sorted records, slot by slot. Raises ValueError for due times that no score can express."""
+def packed(codec: ChunkCodec, tag: str, records: Sequence[Held], level: Level) -> list[tuple[Header, bytes]]:
+    """Chunks of a lane's sorted records, slot by slot, signed where there are keys; `tag` is that of `LaneKeys`.
+
+    Raises ValueError for due times that no score can express.
+    """
     if records and not 0 <= records[0].due_ms <= records[-1].due_ms <= DUE_MAX_MS:
         raise ValueError(f"due times must be within 0..{DUE_MAX_MS} ms")
     found: list[tuple[Header, bytes]] = []
@@ -79,7 +82,9 @@ def packed(codec: ChunkCodec, records: Sequence[Held], level: Level) -> list[tup
         end_ms = level.start_ms(records[start].due_ms) + level.slot_ms
         stop = bisect_left(records, end_ms, lo=start, key=due_of)
         for run, blob in codec.pack(records[start:stop]):
-            found.append((header_of(run, level, blob), blob.data))
+            header = header_of(run, level, blob)
+            signed = codec.signed(blob, chunk_place(tag, header))
+            found.append((header if signed is blob else header_of(run, level, signed), signed.data))
         start = stop
     return found
 

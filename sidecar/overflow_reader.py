@@ -12,6 +12,7 @@ from sidecar.overflow_layout import (
     HeaderFormatError,
     LaneKeys,
     Level,
+    chunk_place,
     offset_member,
     read_header,
     read_place,
@@ -112,7 +113,7 @@ class LaneReader:
                     detail = f"a chunk of {header.blob_bytes} bytes has {data}"
                     raise OverflowLoss(self._lane, 0, detail)
                 try:
-                    records = self._codec.unpack(header.blob(data), after, limit)
+                    records = self._codec.unpack(header.blob(data, chunk_place(self.keys.tag, header)), after, limit)
                 except ChunkDamagedError as error:
                     raise OverflowLoss(self._lane, 0, str(error)) from error
                 yield self._unstruck(records) if struck else records

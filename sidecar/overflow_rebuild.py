@@ -26,6 +26,7 @@ from sidecar.overflow_reader import check_whole
 from sidecar.overflow_redis import RedisOverflow
 from sidecar.overflow_scripts import CLEAR, CLEAR_ALL, CLEAR_STRANGE, LIST, NUMBER, REDO
 from sidecar.record import OFFSET_MAX, LaneId, Position
+from sidecar.signing import UNSIGNED, Signing
 
 CLEAR_PER_STEP_MAX: Final = 500  # chunks: one script of some milliseconds
 GONE: Final = -1  # also what the script answers
@@ -35,11 +36,12 @@ END: Final = Position(DUE_MAX_MS, OFFSET_MAX)
 class RedisRebuild:
     """`RebuildStore` on Redis. For one thread at a time; it shares the overflow's client and nothing else."""
 
-    def __init__(self, client: Client, group: str) -> None:
+    def __init__(self, client: Client, group: str, signing: Signing = UNSIGNED) -> None:
         self._link = Link(client)
         self._group = group
-        self._overflow = RedisOverflow(client, group)  # its codec and its read-ahead are this thread's own
-        self._places = RedisOverflow(client, group, places_only=True)
+        # Their codecs and read-aheads are this thread's own.
+        self._overflow = RedisOverflow(client, group, signing=signing)
+        self._places = RedisOverflow(client, group, places_only=True, signing=signing)
 
     def place(self, lane: LaneId) -> int:
         """See `RebuildStore.place`."""

@@ -31,6 +31,7 @@ from sidecar.overflow_reader import GoneError, LaneReader, check_whole
 from sidecar.overflow_scripts import APPLY, NUMBER
 from sidecar.overflow_window import BLOBS_PER_PAGE_MAX, Bounds, ReadAhead, earliest, just_before, pages
 from sidecar.record import OFFSET_MAX, Held, LaneId, Position, Struck, held_id
+from sidecar.signing import UNSIGNED, Signing
 
 READ_AHEAD_RECORDS_MAX: Final = 32_768  # of all lanes together
 READ_AHEAD_RECORDS_MIN: Final = 4_096  # of one lane
@@ -46,10 +47,10 @@ class RedisOverflow:
     are read only due times and offsets are there.
     """
 
-    def __init__(self, client: Client, group: str, places_only: bool = False) -> None:
+    def __init__(self, client: Client, group: str, places_only: bool = False, signing: Signing = UNSIGNED) -> None:
         self._link = Link(client)
         self.group = group
-        self._codec = ChunkCodec(places_only=places_only)
+        self._codec = ChunkCodec(places_only=places_only, signing=signing)
         self._read_aheads: OrderedDict[LaneId, ReadAhead] = OrderedDict()
         self._sweep = Sweep()
         self._leftovers = Leftovers()
@@ -128,7 +129,7 @@ class RedisOverflow:
         def number(key: str) -> int:
             return keys_used.setdefault(key, len(keys_used) + 1)
 
-        for header, data in chunks_of(self._codec, by_position(records), now_ms):
+        for header, data in chunks_of(self._codec, keys.tag, by_position(records), now_ms):
             arguments += (header.level.place, number(keys.slot(header)), header.first.due_ms, header.member, data)
         for held in records:
             if held.trailer and (message_id := held_id(held)) is not None:
@@ -269,9 +270,11 @@ def _fitting(headers: Sequence[Header], records_max: int) -> int:
     return max(READ_AHEAD_BYTES_MAX // max(average_bytes, 1), min(records_max, BLOBS_PER_PAGE_MAX))
 
 
-def open_overflow(url: str, group: str, options: Mapping[str, Any] = MappingProxyType({})) -> RedisOverflow:
+def open_overflow(
+    url: str, group: str, options: Mapping[str, Any] = MappingProxyType({}), signing: Signing = UNSIGNED
+) -> RedisOverflow:
     """An overflow at redis://, rediss://, unix://, redis+cluster:// or rediss+cluster://; `options` as for `connect`.
 
     Raises OverflowUnavailable when a Cluster does not answer; a single server is not contacted yet.
     """
-    return RedisOverflow(connect(url, options), group)
+    return RedisOverflow(connect(url, options), group, signing=signing)

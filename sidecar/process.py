@@ -63,6 +63,7 @@ from sidecar.schedules.assembly import firing_of, limits_of, schedule_store_of
 from sidecar.schedules.firing import Firing
 from sidecar.secret_files import LOOK_S, SecretFiles, password_looks
 from sidecar.services import Progress, RedisWatch, Services, start_services
+from sidecar.signing import UNSIGNED, SigningKeyError, read_signing_keys
 from sidecar.sources import Sources
 from sidecar.timekeeper import Timekeeper
 from sidecar.topics import MissingTopicError, source_topics
@@ -80,7 +81,7 @@ ANSWER_S: Final = 10.0  # how long housekeeping waits for the engine
 GARBAGE_HELD_MAX: Final = 10_000
 EXPECTED: Final = (
     AccessConfigError, BindError, KafkaException, KafkaUnavailable, MissingTopicError, NewGroupError, OSError,
-    OverflowFailure, PolicyError, ValkeyUnavailableError,
+    OverflowFailure, PolicyError, SigningKeyError, ValkeyUnavailableError,
 )  # fmt: skip
 
 
@@ -94,6 +95,7 @@ class Process:
         self.store: PolicyStore
         self.machinery: Machinery
         self._progress = progress or log.info
+        self._signing = UNSIGNED
         self._stack = ExitStack()
         self._asked = threading.Event()
 
@@ -150,7 +152,9 @@ class Process:
             "allow.auto.create.topics": "false",  # else a broker makes what we only ask about, by its own defaults
         }  # fmt: skip
         recorder = Recorder()
-        overflow = open_overflow(self.services.redis_url, settings.group, settings.redis.client_options())
+        self._signing = read_signing_keys(settings.redis.signing_key_file)
+        options = settings.redis.client_options()
+        overflow = open_overflow(self.services.redis_url, settings.group, options, self._signing)
         self._stack.callback(overflow.close)
         redis_watch = RedisWatch(overflow, recorder, settings.redis.allow_eviction)
         redis_watch.start()
@@ -161,7 +165,8 @@ class Process:
         ledger = ensure_own_topics(admin, settings, self.store.table)
         timekeeper = Timekeeper()
         policies = Policies(self.store.table, self.store.table_at)
-        storage = Storage(TimedOverflow(overflow, recorder.observe), RedisRebuild(overflow.client, settings.group))
+        rebuild = RedisRebuild(overflow.client, settings.group, self._signing)
+        storage = Storage(TimedOverflow(overflow, recorder.observe), rebuild)
         self.machinery = build(settings, client, storage, ledger, policies, timekeeper)
         engine = self.machinery.engine
         self._stack.callback(self.machinery.close)
@@ -287,14 +292,15 @@ class Process:
         self, overflow: RedisOverflow, sources: Sources, recorder: Recorder, backlog: Backlog
     ) -> GroupLookUp:
         local = partial(self._look_up_here, overflow)
-        meeting = Meeting(overflow.client, self.settings.group, recorder.leave_out)
+        meeting = Meeting(overflow.client, self.settings.group, recorder.leave_out, self._signing)
         replicas = GroupLookUp(local, meeting, lambda: sources.group_partitions, backlog)
         replicas.start()
         self._stack.callback(replicas.stop)
         return replicas
 
     def _look_up_here(self, overflow: RedisOverflow) -> LocalLookUp:
-        return LocalLookUp(self.engine.submit, self.machinery.viewer, overflow.client, self.settings.group)
+        group, viewer = self.settings.group, self.machinery.viewer
+        return LocalLookUp(self.engine.submit, viewer, overflow.client, group, self._signing)
 
     def _start_housekeeping(
         self,

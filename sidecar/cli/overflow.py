@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Iterable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -17,6 +18,7 @@ from sidecar.jobs.reader import LogUnavailable
 from sidecar.overflow import OverflowLoss, OverflowUnavailable
 from sidecar.overflow_export import exported, ledger_ends
 from sidecar.overflow_link import connect
+from sidecar.signing import SigningKeyError, read_signing_keys
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look into Redis without a sidecar.")
 app.callback()(output_before)
@@ -55,8 +57,13 @@ def export(
 def _written(settings: Settings, file: TextIO) -> int:
     kafka = {**settings.kafka.client_properties(), "bootstrap.servers": settings.kafka.bootstrap_servers}
     redis, ledger = settings.redis, settings.ledger_topic
+    try:
+        signing = read_signing_keys(redis.signing_key_file)
+    except SigningKeyError as error:
+        raise Failure(str(error), Status.USAGE) from None
     with closing(connect(redis.url, redis.client_options())) as client:
-        return _lines(exported(client, settings.group, ledger, lambda: ledger_ends(kafka, ledger)), file)
+        ends = partial(ledger_ends, kafka, ledger)
+        return _lines(exported(client, settings.group, ledger, ends, signing), file)
 
 
 def _lines(rows: Iterable[dict[str, Any]], file: TextIO) -> int:

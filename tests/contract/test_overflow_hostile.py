@@ -17,6 +17,7 @@ from sidecar.overflow_layout import COARSE, DUE_MAX_MS, FINE, INDEX_SHARDS, LEVE
 from sidecar.overflow_rebuild import RedisRebuild
 from sidecar.overflow_redis import RedisOverflow, open_overflow
 from sidecar.record import ID, Position
+from sidecar.signing import Signing
 from tests.contract.overflow_records import LANE, NOW_MS, START, at, held, promote_all
 from tests.contract.redis_servers import RedisServer, redis_server_fixture
 
@@ -177,3 +178,70 @@ def test_what_a_neighbour_writes_is_a_loss_and_what_is_rebuilt_is_whole(overflow
     assert overflow.count(LANE, START) == len(RECORDS)
     for level in LEVELS:
         assert overflow.client.type(keys.level(level)) == b"zset"
+
+
+# --- with keys ------------------------------------------------------------------------------------------------------
+
+KEY, OTHER_KEY = b"1" * 32, b"2" * 32
+
+
+def forged(client: Any, keys: LaneKeys) -> None:
+    """A whole partition as a neighbour would write it who knows our format, and has no key."""
+    for level in LEVELS:
+        client.zremrangebyscore(keys.level(level), 0, DUE_MAX_MS)
+    own = RedisOverflow(client, keys.tag[1:].partition(":")[0])
+    own.apply([Change(LANE, 2, [record._replace(target="payments") for record in RECORDS])], NOW_MS)
+
+
+def moved(client: Any, keys: LaneKeys) -> None:
+    """What was signed for another partition."""
+    other = LaneKeys(keys.tag[1:].partition(":")[0], LANE._replace(partition=4))
+    signed = RedisOverflow(client, keys.tag[1:].partition(":")[0], signing=Signing((KEY,)))
+    signed.apply([Change(LANE._replace(partition=4), 1, [RECORDS[5]._replace(target="payments")])], NOW_MS)
+    (member,) = client.zrangebyscore(other.level(COARSE), 0, DUE_MAX_MS)
+    header = read_header(member, COARSE)
+    client.zadd(keys.level(COARSE), {member: header.first.due_ms})
+    client.hset(keys.slot(header), member, client.hget(other.slot(header), member))
+
+
+def of_other_times(client: Any, keys: LaneKeys) -> None:
+    """Signed content under a header of another level."""
+    true = first_header(client, keys)
+    blob = client.hget(keys.slot(true), true.member)
+    slot = true.first.due_ms // FINE.slot_ms
+    member = pack(true.first, true.last, slot, true.rows, true.blob_bytes, true.raw_bytes, true.content_hash)
+    client.zadd(keys.level(FINE), {member: true.first.due_ms})
+    client.hset(f"{keys.tag}:a:{slot}", member, blob)
+
+
+@pytest.mark.parametrize("write", [forged, moved, of_other_times])
+def test_with_a_key_nothing_counts_that_none_of_us_has_written_for_its_place(
+    redis_server: RedisServer, write: Write
+) -> None:
+    signed = open_overflow(redis_server.owner_url, f"signed{next(_groups)}", signing=Signing((KEY,)))
+    signed.apply([Change(LANE, 1, RECORDS)], NOW_MS)
+    assert promote_all(signed, START, FAR) == RECORDS
+    write(signed.client, LaneKeys(signed.group, LANE))
+    reader = RedisOverflow(signed.client, signed.group, signing=Signing((KEY,)))
+    with pytest.raises(OverflowLoss):
+        promote_all(reader, START, FAR)
+    signed.close()
+
+
+def test_what_was_not_signed_is_lost_once_there_is_a_key_and_is_signed_by_the_rebuild(overflow: RedisOverflow) -> None:
+    between = Signing((KEY, OTHER_KEY))
+    reader = RedisOverflow(overflow.client, overflow.group, signing=Signing((KEY,)))
+    with pytest.raises(OverflowLoss, match="none of our keys"):
+        promote_all(reader, START, FAR)
+    store = RedisRebuild(overflow.client, overflow.group, Signing((KEY,)))
+    begin = True
+    while store.reset(LANE, begin):
+        begin = False
+    store.redo(LANE, [Redo(0, 1, RECORDS)], NOW_MS)
+    assert store.read(LANE, START, 1_000, 1).records == RECORDS
+    assert store.places(LANE, START, 1_000, 1).cursor > RECORDS[-1].position
+    assert promote_all(RedisOverflow(overflow.client, overflow.group, signing=between), START, FAR) == RECORDS
+    for _ in range(3):  # moved to the finer level, it is signed anew
+        RedisOverflow(overflow.client, overflow.group, signing=between).tidy(LANE, START, NOW_MS + HOUR_MS)
+    assert promote_all(RedisOverflow(overflow.client, overflow.group, signing=between), START, FAR) == RECORDS
+    assert promote_all(overflow, START, FAR) == RECORDS, "a replica that has no key yet reads what is signed"
