@@ -33,6 +33,7 @@ JOBS_MAX: Final = 4
 STEPS_PER_HORIZON: Final = 16
 SOON_MS: Final = 1_000  # what is due within this time isn't sent to the overflow
 _cursor: Final = attrgetter("cursor")
+_offset: Final = attrgetter("offset")
 CHECK_MS: Final = 1_000
 RETRY_FIRST_MS: Final = 100
 RETRY_MAX_MS: Final = 500  # an overflow that is back is used again within a second
@@ -211,6 +212,10 @@ class OverflowWorker:
 
         def promoted(result: Promotion) -> None:
             self._coming -= records_max
+            known_until = lane.base + len(lane.done)
+            if max(map(_offset, result.records), default=-1) >= known_until:
+                # Nobody has read it, so nobody has put it there: settling it would find no place for its mark.
+                note_loss(lane, 0, f"a record at an offset behind {known_until}, which was never read")
             if lane.loss is not None:  # found meanwhile: the rebuild knows the cursor as it is
                 lane.promised = None
             elif not lane.leaving:

@@ -72,8 +72,9 @@ def test_with_a_key_a_neighbour_has_nothing_emitted_and_what_was_unsigned_is_reb
     with closing(open_overflow(site.redis_url, site.group)) as neighbour:
         number = neighbour.watermark(lane)
         due_ms = time.time_ns() // 1_000_000 + 5_000
+        offset = items[0]["position"]["offset"]
         forged = Held(
-            due_ms, 1 << 40, site.name("payments"), -1, None, b"forged", [], "reminders@1", None, 0, -1, [], -1, "", 6
+            due_ms, offset, site.name("payments"), -1, None, b"forged", [], "reminders@1", None, 0, -1, [], -1, "", 6
         )  # fmt: skip
         neighbour.apply([Change(lane, number + 1, [forged])], due_ms)
     rebuilds = said.count("the overflow of a partition is rebuilt")

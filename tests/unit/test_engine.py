@@ -7,8 +7,8 @@ import pytest
 from sidecar import deciding
 from sidecar.commit import decode_metadata
 from sidecar.mailbox import COMMANDS_MAX, COMMANDS_PER_TURN_MAX
-from sidecar.overflow import OverflowUnavailable
-from sidecar.record import ID, Headers
+from sidecar.overflow import Change, OverflowUnavailable
+from sidecar.record import ID, Headers, Held
 from tests.simulation.fake_overflow import FakeOverflow
 from tests.simulation.fake_time import FakeTime
 from tests.simulation.replica import STATE_REPEAT_MS
@@ -373,3 +373,18 @@ def test_a_record_that_no_chunk_can_have_is_set_aside_and_what_is_beside_it_fire
     reasons = [dict(record.headers() or ())["tickover-reason"] for record in bench.records(QUARANTINE)]
     assert reasons == [b"too_large"] * 2
     assert bench.lane.overflow_held == 0
+
+
+def test_a_record_in_redis_at_an_offset_that_nobody_has_read_is_a_loss_and_no_end(bench: Bench) -> None:
+    """A neighbour's: to settle it would end the engine, at each start."""
+    bench.send(b"ours", 5_000)
+    bench.wait_until(lambda: bench.lane.acknowledged)
+    due_ms = bench.clock.now_ms + 3_000
+    strange = Held(due_ms, 1 << 40, "mail", -1, None, b"theirs", [], "reminders@1", None, 0, -1, [], -1, "", 6)
+    bench.overflow.apply([Change(LANE, bench.lane.acknowledged + 1, [strange])], bench.clock.now_ms)
+    bench.run(10_000)
+    assert bench.values("mail") == [b"ours"]
+    assert bench.replica.tally.rebuilds == 1
+    bench.send(b"next", 3_000)
+    bench.run(5_000)
+    assert bench.values("mail") == [b"ours", b"next"]
