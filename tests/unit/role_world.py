@@ -4,14 +4,17 @@ recorded. The calls are compared with the routes of the application (`test_api_r
 
 import base64
 import hashlib
+import json
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from api.app import PARTS
-from api.auth import Caller, Role, Token, Tokens
+from api.auth import Role, Tokens, load_tokens
 from api.receipt import LedgerPlace
 from sidecar.block import Entries
 from sidecar.changes.changes import Wanted
@@ -71,16 +74,20 @@ def token_of(role: Role) -> str:
     return f"{MARKS['token']}-{role.name}"
 
 
-def tokens() -> Tokens:
-    return Tokens(
-        tuple(Token(Caller(role.name.lower(), role), hashlib.sha256(token_of(role).encode()).digest()) for role in Role)
+def tokens(directory: str) -> Tokens:
+    """A file in the directory with a token of each role."""
+    hashes = {role.name.lower(): hashlib.sha256(token_of(role).encode()).hexdigest() for role in Role}
+    path = Path(directory, "tokens.json")
+    path.write_text(
+        json.dumps([{"name": name, "role": name, "hash": f"sha256:{hash}"} for name, hash in hashes.items()])
     )
+    return load_tokens(path)
 
 
 @contextmanager
 def full_world() -> Iterator[World]:
     """One message that is held, one that bulk changes mean, letters, a schedule, all with every secret."""
-    with world(tokens=tokens()) as api:
+    with tempfile.TemporaryDirectory() as directory, world(tokens=tokens(directory)) as api:
         api.add(REMINDERS)
         api.add(RETRY)
         api.sender.topics["push"] = 1
