@@ -10,6 +10,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from policies.duration import format_duration
 from policies.model import Policy
 from policies.table import PolicyTable
 from sidecar.assembly import Machinery
@@ -79,7 +80,8 @@ class Sources:
         self._looks = 0
         self._warnings: list[str] = []  # of compacted topics
         self._unread: set[str] = set()  # topics whose settings can't be read: said once
-        self._ledger_kept_ms = 0  # as long as was asked for
+        self._ledger_kept_ms = 0  # as long as was asked for since it was last checked
+        self._ledger_warnings: list[str] = []
         self.partitions: dict[str, int] = {}  # of each topic that is consumed here, as last seen
         self.group_partitions: dict[str, int] = {}  # and of those that aren't, of which the group has something
         self.unowned = Unowned(admin, settings.group, machinery, lambda: self.partitions)
@@ -99,7 +101,7 @@ class Sources:
         known = [name for name, size in sizes.items() if size]
         wanted = self._consumable(source_topics(self._settings, policies, known))
         self._keep_left(wanted, known)
-        self._machinery.publisher.warnings = (*self._warnings, *in_words(self.left))
+        self._machinery.publisher.warnings = (*self._warnings, *self._ledger_warnings, *in_words(self.left))
         found = sorted({*wanted, *self.left})
         self._count({topic: sizes[topic] for topic in found})
         self.group_partitions = {
@@ -275,11 +277,16 @@ class Sources:
         return True
 
     def check_retention(self) -> list[Short]:
-        """Say which sources, and whether the ledger, keep records for less than they may be held, or are held now."""
+        """Say which sources, and whether the ledger, keep records for less than they may be held, or are held now.
+
+        A ledger whose retention somebody has put back since is raised again; where it can't be, `/readyz` warns, too.
+        """
         sources = sorted({*(self._subscribed or ()), *self._refused})
         if not sources:
             return []
         ledger, policies = self._settings.ledger_topic, policies_of(self._table())
+        self._ledger_kept_ms = 0
+        self._keep_ledger(policies)
         held_ms = self._machinery.publisher.held_for_ms
         by_policy_ms = longest_holds_ms(policies, sources)
         holds_ms = {topic: max(hold_ms, held_ms.get(topic, 0)) for topic, hold_ms in by_policy_ms.items()}
@@ -289,8 +296,13 @@ class Sources:
             log.warning(
                 "a topic may lose records while they are held: what Redis loses then can't be put back; raise "
                 "retention.ms above the longest hold, set retention.bytes to -1, cleanup.policy to delete",
-                extra={"topic": topic, "setting": setting, "value": value, "longest_ms": wanted_ms},
+                extra={"topic": topic, "setting": setting, "configured": value, "longest_ms": wanted_ms},
             )
+        self._ledger_warnings = [
+            f"{topic}: {setting} is {value}, and records may be held for {format_duration(wanted_ms)}"
+            for topic, setting, value, wanted_ms in short
+            if topic == ledger
+        ]
         return short
 
 

@@ -258,15 +258,35 @@ def test_a_topic_that_may_forget_what_is_held_is_named_in_log_and_metric(
     with caplog.at_level(logging.WARNING, "sidecar.sources"):
         short = looking.check_retention()
     assert [(one.topic, one.setting) for one in short] == ([(topic, setting)] if said else [])
-    assert [(record.__dict__["topic"], record.__dict__["setting"]) for record in caplog.records] == [
-        (one.topic, one.setting) for one in short
-    ]
+    told = [(record.__dict__["topic"], record.__dict__["configured"]) for record in caplog.records
+            if "setting" in record.__dict__]  # fmt: skip
+    assert told == [(one.topic, one.value) for one in short]
+    looking.look()
+    assert len(cluster.publisher.warnings) == (said and topic == LEDGER)
     recorder = Recorder()
     recorder.set_short_retentions(short)
     text = generate_latest(recorder.registry).decode()
     assert (f'tickover_retention_short{{setting="{setting}",topic="{topic}"}} 1.0' in text) == said
     recorder.set_short_retentions([])
     assert "tickover_retention_short{" not in generate_latest(recorder.registry).decode()
+
+
+def test_a_ledger_whose_retention_was_put_back_is_raised_again() -> None:
+    cluster = Cluster("reminders", LEDGER)
+    looking = sources(cluster, table(DELAY))
+    looking.look()
+    cluster.settings[LEDGER]["retention.ms"] = str(7 * DAY_MS)  # by an operator of topics, say
+    assert looking.check_retention() == []
+    assert cluster.settings[LEDGER]["retention.ms"] == str(407 * DAY_MS)
+    cluster.settings[LEDGER]["retention.ms"] = str(7 * DAY_MS)
+    cluster.refusal = KafkaError.TOPIC_AUTHORIZATION_FAILED
+    assert [one[:3] for one in looking.check_retention()] == [(LEDGER, "retention.ms", 7 * DAY_MS)]
+    looking.look()
+    assert cluster.publisher.warnings == (f"{LEDGER}: retention.ms is 604800000, and records may be held for 400d",)
+    cluster.refusal = None
+    looking.check_retention()
+    looking.look()
+    assert cluster.publisher.warnings == ()
 
 
 def test_each_source_is_judged_by_the_policies_that_match_it_and_the_ledger_by_all() -> None:
