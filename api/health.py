@@ -103,6 +103,7 @@ def _counts(counts: TopicCounts) -> dict[str, Any]:
         "cancelled": counts.cancelled,
         "replaced": counts.replaced,
         "applied": counts.applied,
+        "not_found": counts.not_found,
         "held": {"wheel": counts.wheel, "overflow": counts.overflow},
         "parked": counts.parked,
     }

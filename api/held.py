@@ -19,7 +19,7 @@ from api.ports import Ports
 from api.preconditions import message_etag
 from api.problems import Problem, unprocessable
 from api.receipt import Entry, Settlement
-from api.timeline import Row, final, held_document, place_of_row, settled_document
+from api.timeline import Row, final, held_document, missed, place_of_row, settled_document
 from policies.duration import parse_time
 from policies.errors import FormatError
 from sidecar.changes.plan import HIDDEN
@@ -164,7 +164,8 @@ async def get_message(
         detail = "It was not found, but not every partition could be asked, or is read to its end. Ask again."
         raise Problem(503, "look-up-incomplete", detail, {"Retry-After": "1"}, **missing_document(missing))
     detail = "No message with this id is held, and none is among those that were settled last."
-    raise Problem(404, "unknown-message", detail)
+    controls = missed([one for one in ports.receipts.settlements(id) if query.wants_lane(LaneId(*one.place[:2]))])
+    raise Problem(404, "unknown-message", detail, **({"controls": controls} if controls else {}))
 
 
 async def _look_up(

@@ -19,7 +19,7 @@ def held_document(row: Row, settlements: Sequence[Settlement], entries: Sequence
     place = place_of_row(row)
     moves = [one for one in settlements if one.outcome is Outcome.MOVED and _same_lane(one.place, place)]
     filed = [one for one in entries if _same_lane(one.place, place)]
-    events = [accepted(row["accepted"]), *map(_entered, filed), *map(_moved, moves)]
+    events = [accepted(row["accepted"]), *map(_entered, filed), *map(_moved, moves), *missed(settlements)]
     if row["tier"] == "overflow" and not filed:
         events.append({"event": "overflow", "time": None})
     events.append({"event": "due", "time": row["due"]})
@@ -36,6 +36,7 @@ def settled_document(id: str, last: Settlement, settlements: Sequence[Settlement
         accepted(came),
         *(_entered(one) for one in entries if _same_lane(one.place, last.place)),
         *(_moved(one) for one in lane if one.outcome is Outcome.MOVED),
+        *missed(settlements),
     ]
     if last.due_ms <= last.settled_ms or last.outcome is Outcome.EMITTED:  # others may leave before
         events.append({"event": "due", "time": last.due_ms})
@@ -80,6 +81,15 @@ def _entered(entry: Entry) -> Row:
 def _moved(settlement: Settlement) -> Row:
     by = settlement.place._replace(offset=settlement.related)._asdict() if settlement.related >= 0 else None
     return {"event": "moved", "time": settlement.settled_ms, "by": by, "ledger": _at(settlement.ledger)}
+
+
+def missed(settlements: Sequence[Settlement]) -> list[Row]:
+    """Control records for an id that found nothing, wherever: perhaps they went to another partition."""
+    return [
+        {"event": "not-found", "time": one.settled_ms, "control": one.place._asdict(), "ledger": _at(one.ledger)}
+        for one in settlements
+        if one.outcome is Outcome.APPLIED and one.related < 0
+    ]
 
 
 def _left(settlement: Settlement) -> Row:

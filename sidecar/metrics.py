@@ -223,13 +223,16 @@ def _topic_counts(stats: Stats) -> Iterable[Metric]:
     settled = CounterMetricFamily(PREFIX + "settled", "Records that have left for good", labels=["topic", "outcome"])
     emitted = CounterMetricFamily(PREFIX + "emitted", "Records emitted to their target", labels=["topic"])
     cancelled = CounterMetricFamily(PREFIX + "cancelled", "Records cancelled", labels=["topic"])
+    text = "Control records that found nothing to act on"
+    not_found = CounterMetricFamily(PREFIX + "control_not_found", text, labels=["topic"])
     for topic, counts in sorted(stats.topics.items()):
+        not_found.add_metric([topic], counts.not_found)
         accepted.add_metric([topic], counts.accepted)
         emitted.add_metric([topic], counts.emitted)
         cancelled.add_metric([topic], counts.cancelled)
         for outcome in COUNTED:
             settled.add_metric([topic, outcome.name.lower()], _settled_as(outcome, counts))
-    return accepted, settled, emitted, cancelled
+    return accepted, settled, emitted, cancelled, not_found
 
 
 def _settled_as(outcome: Outcome, counts: TopicCounts) -> int:

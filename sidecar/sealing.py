@@ -188,7 +188,7 @@ def record_block(lane: Lane, seal: Seal, ledger_offset: int, tally: Tally) -> No
         seal.change.committed = True
     if lane.quota is not None:
         lane.quota.left(seal.left)
-    tally.settled(lane.id.topic, settled.outcomes, settled.reasons, settled.offsets)
+    tally.settled(lane.id.topic, settled)
 
 
 def mark_of(block: Block, ledger_offset: int) -> LedgerMark:

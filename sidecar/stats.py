@@ -22,6 +22,7 @@ class TopicCounts:
     cancelled: int = 0
     replaced: int = 0
     applied: int = 0
+    not_found: int = 0  # of the applied ones: there was no such record
     wheel: int = 0
     overflow: int = 0
     parked: int = 0  # of the held ones: behind another of the same key

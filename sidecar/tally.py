@@ -2,11 +2,12 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
+from sidecar.block_parts import Settled
 from sidecar.record import Outcome
 from sidecar.stats import LATENESS_BOUNDS_MS, Lateness, TopicCounts, lateness_bucket
 
@@ -22,6 +23,7 @@ class Tally:
     accepted: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[tuple[str, int]] = field(default_factory=Counter)
     reasons: Counter[tuple[str, int, str]] = field(default_factory=Counter)
+    not_found: Counter[str] = field(default_factory=Counter)  # control records that hit nothing
     late: list[int] = field(default_factory=lambda: [0] * LATENESS_FINE_MS)
     very_late: Counter[int] = field(default_factory=Counter)  # by bucket of LATENESS_BOUNDS_MS
     late_sum_ms: int = 0
@@ -31,15 +33,18 @@ class Tally:
     rebuilt: Counter[str] = field(default_factory=Counter)  # records written to Redis once more
     lost: Counter[tuple[str, str]] = field(default_factory=Counter)  # (topic, whose retention took them)
 
-    def settled(self, topic: str, outcomes: Iterable[int], reasons: Mapping[int, str], offsets: Iterable[int]) -> None:
+    def settled(self, topic: str, settled: Settled) -> None:
         """Count one block's settled records."""
-        for outcome, count in Counter(outcomes).items():
+        counts, reasons = Counter(settled.outcomes), settled.reasons
+        for outcome, count in counts.items():
             # A record that was moved goes on: it stands for the control record whose offset it has now.
             self.outcomes[topic, Outcome.APPLIED if outcome == Outcome.MOVED else outcome] += count
-        if reasons:
-            for offset, outcome in zip(offsets, outcomes, strict=True):
+        if reasons or counts[Outcome.APPLIED]:
+            for offset, outcome in zip(settled.offsets, settled.outcomes, strict=True):
                 if offset in reasons:
                     self.reasons[topic, outcome, reasons[offset]] += 1
+                if outcome == Outcome.APPLIED and offset not in settled.related:
+                    self.not_found[topic] += 1
 
     def handed_over(self, now_ms: int, dues_ms: Sequence[int]) -> None:
         """Records with these due times go to the producer now."""
@@ -69,7 +74,8 @@ class Tally:
     def topic_counts(self, topic: str, wheel: int, overflow: int, parked: int) -> TopicCounts:
         """The published counts of one topic."""
         outcomes = {outcome.name.lower(): self.outcomes[topic, outcome] for outcome in COUNTED}
-        return TopicCounts(accepted=self.accepted[topic], wheel=wheel, overflow=overflow, parked=parked, **outcomes)
+        held = {"wheel": wheel, "overflow": overflow, "parked": parked}
+        return TopicCounts(accepted=self.accepted[topic], not_found=self.not_found[topic], **held, **outcomes)
 
     def by_reason(self, outcome: Outcome) -> dict[tuple[str, str], int]:
         """(topic, reason) -> count of one outcome."""

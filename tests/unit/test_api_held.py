@@ -63,7 +63,9 @@ def test_a_settled_message_with_its_whole_way(outcome: Outcome) -> None:
         word, "reminders", 4_008, 5_000,
     )  # fmt: skip
     assert document["position"]["offset"] == 8
-    assert events(document) == [("accepted", None), ("due", 4_008), ("overflow", 5_000), (word, 5_000)]
+    way = [("accepted", None), ("due", 4_008), ("overflow", 5_000), ("not-found", 5_000), (word, 5_000)]
+    assert events(document) == way
+    assert document["timeline"][-2]["control"] == {"topic": "reminders", "partition": 3, "offset": 11}
     assert document["timeline"][-1]["ledger"] == {"partition": 1, "offset": 8}
 
 
@@ -77,6 +79,20 @@ def test_a_message_cancelled_before_it_was_due_never_was_due() -> None:
     assert document["due"] == 9_999
     assert document["timeline"][0]["position"]["offset"] == 8
     assert document["timeline"][-1]["by"]["offset"] == 11
+
+
+def test_a_cancel_that_went_to_another_partition_is_shown_with_the_message_and_without_it() -> None:
+    with world() as api:
+        elsewhere = settled({11: Outcome.APPLIED}, {11: "a"})
+        api.receipts.add(LedgerPlace(1, 8), block({}, settled=elsewhere, partition=0))
+        control = {"topic": "reminders", "partition": 0, "offset": 11}
+        unknown = problem(api.call("GET", "/v1/messages/a"), 404, "unknown-message")
+        assert [one["control"] for one in unknown["controls"]] == [control]
+        api.held.rows = [row(8, id="a")]
+        document = get(api, "/v1/messages/a")
+    assert [(one["event"], one.get("control")) for one in document["timeline"]][-2:] == [
+        ("not-found", control), ("due", None),
+    ]  # fmt: skip
 
 
 def test_a_message_settled_while_it_was_looked_for_is_settled() -> None:

@@ -1,12 +1,14 @@
 from sidecar.record import Outcome
 from sidecar.stats import LATENESS_BOUNDS_MS, lateness_bucket
 from sidecar.tally import LATENESS_FINE_MS, Tally
+from tests.unit.test_receipts import settled
 
 
 def test_settled_records_are_counted_by_outcome_and_reason() -> None:
     tally = Tally()
-    tally.settled("t", [Outcome.EMITTED, Outcome.DEAD, Outcome.DEAD], {2: "expired", 3: "timeout"}, [1, 2, 3])
-    tally.settled("t", [Outcome.QUARANTINED], {9: "loop"}, [9])
+    reasons = {2: "expired", 3: "timeout"}
+    tally.settled("t", settled({1: Outcome.EMITTED, 2: Outcome.DEAD, 3: Outcome.DEAD})._replace(reasons=reasons))
+    tally.settled("t", settled({9: Outcome.QUARANTINED})._replace(reasons={9: "loop"}))
     tally.accepted["t"] = 5
     assert sum(tally.outcomes["t", outcome] for outcome in Outcome) == 4
     assert tally.by_reason(Outcome.DEAD) == {("t", "expired"): 1, ("t", "timeout"): 1}
@@ -14,6 +16,14 @@ def test_settled_records_are_counted_by_outcome_and_reason() -> None:
     counts = tally.topic_counts("t", wheel=1, overflow=2, parked=0)
     assert (counts.accepted, counts.emitted, counts.dead, counts.quarantined) == (5, 1, 2, 1)
     assert (counts.wheel, counts.overflow) == (1, 2)
+
+
+def test_control_records_that_found_nothing_are_counted_apart() -> None:
+    tally = Tally()
+    rows = {1: Outcome.CANCELLED, 2: Outcome.APPLIED, 3: Outcome.APPLIED, 4: Outcome.MOVED}
+    tally.settled("t", settled(rows)._replace(related={1: 2, 2: 1, 4: 5}))
+    counts = tally.topic_counts("t", wheel=0, overflow=0, parked=0)
+    assert (counts.applied, counts.not_found) == (3, 1)
 
 
 def test_lateness_is_published_in_its_bounds() -> None:
