@@ -223,16 +223,17 @@ def _topic_counts(stats: Stats) -> Iterable[Metric]:
     settled = CounterMetricFamily(PREFIX + "settled", "Records that have left for good", labels=["topic", "outcome"])
     emitted = CounterMetricFamily(PREFIX + "emitted", "Records emitted to their target", labels=["topic"])
     cancelled = CounterMetricFamily(PREFIX + "cancelled", "Records cancelled", labels=["topic"])
-    text = "Control records that found nothing to act on"
-    not_found = CounterMetricFamily(PREFIX + "control_not_found", text, labels=["topic"])
+    text = "Control records, by whether they found a record to act on: found, not_found"
+    control = CounterMetricFamily(PREFIX + "control", text, labels=["topic", "outcome"])
     for topic, counts in sorted(stats.topics.items()):
-        not_found.add_metric([topic], counts.not_found)
+        control.add_metric([topic, "found"], counts.applied - counts.not_found)
+        control.add_metric([topic, "not_found"], counts.not_found)
         accepted.add_metric([topic], counts.accepted)
         emitted.add_metric([topic], counts.emitted)
         cancelled.add_metric([topic], counts.cancelled)
         for outcome in COUNTED:
             settled.add_metric([topic, outcome.name.lower()], _settled_as(outcome, counts))
-    return accepted, settled, emitted, cancelled, not_found
+    return accepted, settled, emitted, cancelled, control
 
 
 def _settled_as(outcome: Outcome, counts: TopicCounts) -> int:

@@ -43,7 +43,8 @@ def growing(name: str, labels: str = "") -> dict[str, str]:
 
 ORDERS: Final = ',topic="orders"'
 KEPT: Final = ',topic="orders",retention="source"'
-APPLIED: Final = ',topic="orders",outcome="applied"'
+FOUND: Final = ',topic="orders",outcome="found"'
+NOT_FOUND: Final = ',topic="orders",outcome="not_found"'
 BAD: Final = ',topic="orders",reason="bad_header"'
 SHORT: Final = ',topic="orders",setting="retention.ms"'
 SOUND: Final[dict[str, str]] = {
@@ -52,7 +53,7 @@ SOUND: Final[dict[str, str]] = {
     **always("paused_partitions", 0), **always("rebuilding_partitions", 0), **always("redis_memory_ratio", 0.7),
     **always("redis_persistent", 1), **always("redis_evicting", 0), **always("clock_skew_seconds", 0.1),
     **always("retention_short", 0, SHORT), **always("left_records", 0, ORDERS), **always("quarantined_total", 3, BAD),
-    **always("control_not_found_total", 3, ORDERS), **always("settled_total", 3, APPLIED),
+    **always("control_total", 3, NOT_FOUND), **always("control_total", 3, FOUND),
 }  # fmt: skip
 # Alert: what is different from a sound system then.
 FAULTS: Final[dict[str, dict[str, str]]] = {
@@ -71,7 +72,7 @@ FAULTS: Final[dict[str, dict[str, str]]] = {
     "TickoverClock": always("clock_skew_seconds", 0.6),
     "TickoverRetentionShort": always("retention_short", 1, SHORT),
     "TickoverLeftRecords": always("left_records", 3, ORDERS),
-    "TickoverControlsNotFound": growing("control_not_found_total", ORDERS) | growing("settled_total", APPLIED),
+    "TickoverControlsNotFound": growing("control_total", NOT_FOUND),
     "TickoverQuarantine": growing("quarantined_total", BAD),
 }
 # What is no fault: messages wait for a target that a policy limits.
