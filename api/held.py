@@ -165,7 +165,7 @@ async def get_message(
         raise Problem(503, "look-up-incomplete", detail, {"Retry-After": "1"}, **missing_document(missing))
     detail = "No message with this id is held, and none is among those that were settled last."
     controls = missed([one for one in ports.receipts.settlements(id) if query.wants_lane(LaneId(*one.place[:2]))])
-    raise Problem(404, "unknown-message", detail, **({"controls": controls} if controls else {}))
+    raise Problem(404, "unknown-message", detail, None, **{"controls": controls} if controls else {})
 
 
 async def _look_up(
