@@ -7,19 +7,24 @@ The process has one principal, so what is known here is the process's, not an ob
 places, each of settings that were copied long before.
 """
 
+import logging
 import threading
+from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 from weakref import WeakSet
 
 import confluent_kafka
-from confluent_kafka import admin
+from confluent_kafka import KafkaException, admin
 
 PASSWORD: Final = "sasl.password"
 USERNAME: Final = "sasl.username"
 TELL_S: Final = 2.0
 
 Login = tuple[str, str] | None  # user and password as settings have them
+
+log = logging.getLogger(__name__)
 
 _lock: Final = threading.Lock()
 _living: Final[WeakSet[Any]] = WeakSet()
@@ -45,7 +50,10 @@ def change_password(user: str, former: str, password: str) -> int:
 
 def _tell(clients: list[Any], user: str, password: str) -> None:
     while clients:
-        clients.pop().set_sasl_credentials(user, password)
+        try:
+            clients.pop().set_sasl_credentials(user, password)
+        except (KafkaException, RuntimeError, ValueError) as error:  # it is closed, and somebody holds it still
+            log.info("a Kafka client takes no new password", extra={"error": type(error).__name__})
 
 
 def _present(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,18 +96,17 @@ class Consumer(confluent_kafka.Consumer):
     def __init__(self, settings: Mapping[str, Any], **more: Any) -> None:
         super().__init__(_present(settings), **more)
         self.login = _login(settings)
-        self._fresh: Login = None
+        self._fresh: deque[tuple[str, str]] = deque(maxlen=1)
         _live(self)
 
     def set_sasl_credentials(self, user: str, password: str) -> None:
         """From the next call on. From any thread."""
-        self._fresh = (user, password)
+        self._fresh.append((user, password))
 
     def _take_password(self) -> None:
-        fresh = self._fresh
-        if fresh is not None:
-            self._fresh = None
-            super().set_sasl_credentials(*fresh)
+        if self._fresh:
+            with suppress(IndexError):
+                super().set_sasl_credentials(*self._fresh.popleft())
 
     def poll(self, *arguments: Any, **named: Any) -> Any:
         self._take_password()

@@ -8,26 +8,27 @@ from pydantic import SecretStr
 SECRET_BYTES_MAX: Final = 1 << 20
 
 Signature = tuple[int, int, int]
+NEVER: Final[Signature] = (-1, -1, -1)  # of no file
 
 
 class WatchedFile:
-    """Says once of each change that there was one, and at the first look. A file that can't be looked at has none."""
+    """Says once of each change that there was one, and at the first look. That a file is gone is one, too."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._seen: Signature | None = None
+        self._seen: Signature | None = NEVER
 
     def changed(self) -> bool:
         """Whether it is another file, or has other content, than the last time. One look costs some microseconds."""
         signature = _signature(self.path)
-        if signature is None or signature == self._seen:
+        if signature == self._seen:
             return False
         self._seen = signature
         return True
 
     def look_again(self) -> None:
         """Take the next look for a change, too."""
-        self._seen = None
+        self._seen = NEVER
 
 
 class FileSecret(SecretStr):
@@ -48,10 +49,13 @@ def secret_in(text: str) -> str:
     secret = text.removesuffix("\n").removesuffix("\r")
     if not secret:
         raise ValueError("it is empty")
+    if "\0" in secret:  # a page that isn't written yet, or UTF-16; no client takes it
+        raise ValueError("it has a NUL in it")
     return secret
 
 
 def _signature(path: Path) -> Signature | None:
+    """None: there is no such file, or we may not see it."""
     try:
         found = path.stat()
     except OSError:

@@ -49,6 +49,20 @@ def test_all_that_live_are_told_and_none_of_another_user(told: list[tuple[str, s
     assert change_password("all", "first", "third") == 0, "nobody keeps clients alive"
 
 
+def test_a_client_that_is_closed_keeps_no_other_from_the_new_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Producer] = []
+
+    def take(client: Producer, user: str, password: str) -> None:
+        if client is clients[1]:
+            raise RuntimeError("Handle has been closed")
+        told.append(client)
+
+    monkeypatch.setattr(Producer, "set_sasl_credentials", take, raising=False)
+    clients = [Producer(settings_of("closed")) for _ in range(4)]
+    assert change_password("closed", "first", "second") == len(clients)
+    assert set(map(id, told)) == {id(client) for client in clients if client is not clients[1]}
+
+
 def test_a_consumer_that_is_polled_all_the_time_takes_it_with_its_next_poll() -> None:
     """The client library makes one call of a consumer at a time: a call of another thread may never have its turn."""
     consumer = Consumer({**settings_of("busy"), "group.id": "g"})
@@ -64,7 +78,7 @@ def test_a_consumer_that_is_polled_all_the_time_takes_it_with_its_next_poll() ->
         assert polling.wait(60.0)
         assert change_password("busy", "first", "second") == 1
         assert "password" not in {thread.name for thread in threading.enumerate()}, "it waits for its turn"
-        wait_until(lambda: consumer._fresh is None)
+        wait_until(lambda: not consumer._fresh)
         stop.set()
     consumer.close()
 
@@ -103,17 +117,19 @@ def test_a_file_that_changes_is_told_once_and_one_that_cannot_be_used_changes_no
     heard.clear()
     files.step()
     assert heard == [], "nothing has changed"
-    kafka.write_text("")
+    for broken in ("", "sec\0nd"):
+        kafka.write_text(broken)
+        files.step()
+    kafka.unlink()
     files.step()
-    files.step()
-    assert heard == [("kafka", False)] * 2
+    assert heard == [("kafka", False)] * 3
     kafka.write_text("second\n")
     files.step()
-    assert heard[2:] == [("kafka", True)]
+    assert heard[3:] == [("kafka", True)]
     assert told == [("AdminClient", "file", "second")]
     redis.write_bytes(b"\xff")
     files.step()
-    assert heard[3:] == [("redis", False)]
+    assert heard[4:] == [("redis", False)]
     assert client.login == ("file", "first")
 
 
