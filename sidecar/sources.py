@@ -126,7 +126,8 @@ class Sources:
     @property
     def open_partitions(self) -> dict[str, int]:
         """Partition counts of `topics`: of those that may be written to."""
-        return {topic: count for topic, count in self.partitions.items() if topic in self.topics}
+        topics = self.topics
+        return {topic: count for topic, count in self.partitions.items() if topic in topics}
 
     def is_source(self, topic: str) -> bool:
         """See `api.ports.Sources`."""
@@ -167,16 +168,17 @@ class Sources:
         if topics == self._wanted and table is self._asked_of and self._looks % LEFT_LOOKS != 1:
             return
         with_policy = source_topics(self._all_sources, policies_of(table), existing)
-        open_topics = [topic for topic in existing if topic not in self.reserved]
-        found = self._leftovers.beside({*topics, *with_policy}, open_topics)
+        # One that is reserved by its name may have been a source before that was so: it is read to its end, too.
+        others = [topic for topic in existing if topic not in self._settings.own_topics]
+        found = self._leftovers.beside({*topics, *with_policy}, others)
         if found.keys() != self.left.keys():
             retired = frozenset(found)
             self._machinery.engine.submit(lambda engine: engine.retire(retired)).result(ANSWER_S)
             for words in in_words({topic: one for topic, one in found.items() if topic not in self.left}):
                 log.warning("records without a policy", extra={"about": words})
         self._wanted, self.left, self._asked_of = topics, found, table
-        others = frozenset(with_policy) - topics
-        self._elsewhere = frozenset(self._leftovers.of(others)) if others else frozenset()
+        elsewhere = frozenset(with_policy) - topics
+        self._elsewhere = frozenset(self._leftovers.of(elsewhere)) if elsewhere else frozenset()
 
     def _count(self, partitions: dict[str, int]) -> None:
         """The gate must know of how many partitions this process has a share."""

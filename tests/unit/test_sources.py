@@ -423,6 +423,16 @@ def test_a_topic_without_a_policy_is_consumed_until_the_group_has_nothing_of_it(
     assert cluster.publisher.warnings == ()
 
 
+def test_what_was_a_source_before_its_name_was_reserved_is_read_to_its_end() -> None:
+    cluster = Cluster("tickover.payments.changes", "orders-retry")
+    cluster.leftovers.has = {"tickover.payments.changes": Left(3, 2)}
+    looking = sources(cluster, table(DELAY, RETRY))
+    looking.look()
+    assert cluster.subscribed == [["orders-retry", "tickover.payments.changes"]]
+    assert cluster.retired == [frozenset({"tickover.payments.changes"})]
+    assert looking.topics == {"orders-retry"}
+
+
 def test_what_the_setting_leaves_out_has_a_policy_and_is_another_replicas() -> None:
     cluster = Cluster("reminders", "orders-retry")
     cluster.leftovers.has = {"reminders": Left(3, 2)}
