@@ -11,13 +11,14 @@ from api.body import validated
 from api.dependencies import GivenPorts, GivenTrail, JsonBody, Reader, Writer, json_response, let_see
 from api.held import missing_document, unavailable
 from api.jobs import accepted, age, told
+from api.message import AskedTime, asked_time
 from api.openapi import body_of
 from api.pages import PAGE_DEFAULT, Cursor, Limit, decode, encode, page, unknown_cursor
 from api.problems import Problem
 from policies.decision import RESCHEDULE
 from policies.duration import DURATION_MAX_MS, parse_duration
 from sidecar.changes.changes import NotAllAnswer, Wanted
-from sidecar.changes.plan import Change, Selection, Time, When
+from sidecar.changes.plan import Change, Selection, When
 from sidecar.changes.receipt_log import Place
 from sidecar.held_query import LookUpUnavailable
 
@@ -58,7 +59,7 @@ class NewChange(BaseModel):
     action: Literal["cancel", "reschedule", "fire"]
     filter: Selection = Selection()
     delay: Duration | None = Field(default=None, description="To reschedule: from now")
-    deliver_at: Time | None = Field(default=None, description="To reschedule: RFC 3339, or epoch milliseconds")
+    deliver_at: AskedTime | None = Field(default=None, description="To reschedule: RFC 3339, or epoch milliseconds")
     by: Shift | None = Field(default=None, description="To reschedule: so much later than each was due; -10m: earlier")
     rate: Annotated[StrictInt, Field(ge=0, le=1_000_000)] | None = Field(
         default=None, description="Messages a second at most; 0: no limit. Left out: as the settings say"
@@ -70,6 +71,8 @@ class NewChange(BaseModel):
         given = sum(time is not None for time in (self.delay, self.deliver_at, self.by))
         if given != (self.action == RESCHEDULE):
             raise ValueError("to reschedule give delay, deliver_at or by, one of them; else none")
+        for time in (self.filter.due_from, self.filter.due_to):
+            asked_time(time)  # plans that are stored already may have any number
         return self
 
     @property

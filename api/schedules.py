@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from api.body import validated
 from api.dependencies import Admin, GivenPorts, GivenTrail, JsonBody, Reader, json_response, let_see
-from api.message import NewMessage, draft, source_of
+from api.message import AskedTime, NewMessage, draft, source_of
 from api.openapi import body_of
 from api.pages import PAGE_DEFAULT, Cursor, Limit, page
 from api.policies import IfMatch, IfNoneMatch
@@ -20,7 +20,6 @@ from api.ports import Acknowledged, Ports, SenderUnavailable
 from api.preconditions import etag, expected_version, mismatch
 from api.problems import Problem, unprocessable
 from api.sources import refuse_unless_source
-from sidecar.changes.plan import Time
 from sidecar.letters.masking import Masking
 from sidecar.schedules.errors import ScheduleConflict, ScheduleRefused, SchedulesUnavailable
 from sidecar.schedules.occurrences import BadCron, check_meant, occurrences, zone
@@ -51,7 +50,7 @@ class Rewind(BaseModel):
     """How far back a schedule goes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra={"examples": [{"to": 1800000000000}]})
-    to: Time = Field(description="Occurrences after this time are owed again: RFC 3339, or epoch milliseconds")
+    to: AskedTime = Field(description="Occurrences after this time are owed again: RFC 3339, or epoch milliseconds")
 
 
 @router.get("/v1/schedules")

@@ -30,8 +30,8 @@ Word = Annotated[str, Field(min_length=1, max_length=WORD_LENGTH_MAX)]
 
 
 def _time(given: object) -> object:
-    is_number = isinstance(given, int) and not isinstance(given, bool) and given >= 0
-    return parse_time(str(given)) if is_number or isinstance(given, str) else given
+    """A number is taken as it is: plans that are stored already may have any."""
+    return parse_time(given) if isinstance(given, str) else given
 
 
 Time = Annotated[

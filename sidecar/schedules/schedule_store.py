@@ -31,6 +31,7 @@ from sidecar.schedules.schedule_book import (
     schedule_record,
 )
 
+QUEUE_S: Final = 10.0
 TRIES_MAX: Final = 20
 PAUSE_S: Final = (
     0.2  # at most, chosen at random: who has lost the pen takes it again, and must not take it in turns for ever
@@ -144,8 +145,12 @@ class ScheduleStore:
         self._write(name, expected, entry_of, deleted=True)
 
     def _write(self, name: str, expected: int, entry_of: Callable[[Known], Entry], deleted: bool = False) -> Entry:
-        with self._writing:
+        if not self._writing.acquire(timeout=QUEUE_S):
+            raise SchedulesUnavailable("other writes of this process have not ended")
+        try:
             return self._write_alone(name, expected, entry_of, deleted)
+        finally:
+            self._writing.release()
 
     def _write_alone(self, name: str, expected: int, entry_of: Callable[[Known], Entry], deleted: bool) -> Entry:
         write = uuid.uuid4().hex
