@@ -43,6 +43,7 @@ class Assignment:
     ) -> None:
         self.lanes: dict[tuple[str | None, int | None], Lane] = {}
         self.joined = False
+        self.not_taken_in = ""  # why the group refuses this process
         self.paused = False
         self.rebalances = 0
         self.recovery_s = 0.0
@@ -61,7 +62,7 @@ class Assignment:
 
     def assigned(self, lanes: Sequence[LaneId]) -> None:
         """New partitions, paused by the intake. Their recovery begins."""
-        self.joined = True
+        self.joined, self.not_taken_in = True, ""
         self.rebalances += 1
         log.info("partitions assigned", extra={"partitions": [str(lane) for lane in lanes]})
         self._turned_away.update(lane for lane in lanes if lane.topic in self._refused)
@@ -92,6 +93,10 @@ class Assignment:
         self.rebalances += 1
         self._let_go(self._take_out(lanes))
         log.warning("partitions lost", extra={"partitions": [str(lane) for lane in lanes]})
+
+    def refused(self, words: str) -> None:
+        """The group doesn't take this process in: shown until it does."""
+        self.not_taken_in = words
 
     def committed(self, commits: Mapping[LaneId, tuple[int, str]]) -> None:
         """A recovery would find W there: the overflow may be tidied up to it."""

@@ -26,6 +26,17 @@ _GENERATION: Final = struct.Struct("=i")
 OWN_FENCE_S: Final = 60.0  # after its session was lost, a static member that is fenced has fenced itself
 REJOIN_S: Final = 60.0  # how long a consumer that lost its session has for being back in its group
 REJOIN_MAX_S: Final = 600.0  # the same after many in vain
+REFUSED_MAX_S: Final = 120.0  # so long a process that the group refuses waits for somebody to change that; then it ends
+# Why a group takes a member not in, and what to do; to wait changes nothing.
+REFUSALS: Final[Mapping[int, str]] = {
+    KafkaError.INVALID_SESSION_TIMEOUT: "session.timeout.ms is below the brokers' group.min.session.timeout.ms or "
+    "above their group.max.session.timeout.ms: set kafka.client.session.timeout.ms",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "no right to read the group: `tickover acl` prints what is needed",
+    KafkaError.INCONSISTENT_GROUP_PROTOCOL: "another program is in the group, with another protocol or assignor: give "
+    "tickover a group of its own",
+    KafkaError.GROUP_MAX_SIZE_REACHED: "the group is full: raise the brokers' group.max.size, or run fewer replicas",
+    KafkaError.INVALID_GROUP_ID: "the brokers take no group of this name",
+}
 
 
 class SourceChangedError(Exception):
@@ -37,6 +48,10 @@ class SourceChangedError(Exception):
             f"{topic}/{partition} ends at {end}, but was read up to {wanted}: the topic was created again or lost "
             "records. The process starts over with what the topic has now."
         )
+
+
+class JoinRefused(Exception):
+    """The group doesn't take this process in, and nobody has changed that for a while."""
 
 
 class KafkaIntake:
@@ -59,6 +74,8 @@ class KafkaIntake:
         self._lost_at_s = -OWN_FENCE_S
         self._patience_s = REJOIN_S
         self._anew_at_s = math.inf  # when it must be back in its group
+        self._refusal = ""
+        self._give_up_at_s = math.inf  # when a group that refuses this process must have taken it in
         self._settings = {**settings, "error_cb": error_callback(on_problem), "on_commit": self._on_commit}
         self._consumer = Consumer(self._settings)
 
@@ -92,6 +109,8 @@ class KafkaIntake:
             self._join_anew(f"fenced by its own return: {error.args[0].str()}")
             self._lost_at_s = -OWN_FENCE_S  # who fences us next is somebody else
             return []
+        if time.monotonic() > self._give_up_at_s:
+            raise JoinRefused(self._refusal)
         if time.monotonic() > self._anew_at_s:
             self._join_anew("not back in its group in time")
         return messages
@@ -180,6 +199,7 @@ class KafkaIntake:
         What is raised in a callback comes out of `consume` or `close`: it ends the engine.
         """
         self._anew_at_s, self._patience_s = math.inf, REJOIN_S
+        self._refusal, self._give_up_at_s = "", math.inf
         lanes = [LaneId(part.topic, part.partition) for part in partitions]
         self._assigned.update(lanes)
         self._unread.update(lanes)
@@ -219,8 +239,19 @@ class KafkaIntake:
             return True
         if is_fatal(error):  # such as fenced by another process with the same instance id
             raise KafkaException(error)
-        log.warning("consumer", extra={"error": str(error)})
+        if error.code() in REFUSALS and not self._assigned:
+            self._note_refusal(error)
+        else:
+            log.warning("consumer", extra={"error": str(error)})
         return True
+
+    def _note_refusal(self, error: KafkaError) -> None:
+        """The client goes on asking, and says this once."""
+        if not self._refusal:
+            self._give_up_at_s = time.monotonic() + REFUSED_MAX_S
+        self._refusal = f"{REFUSALS[error.code()]} ({error.str()})"
+        self.events.refused(self._refusal)
+        log.error("the consumer group refuses this process", extra={"why": self._refusal})
 
     def _to_log_start(self, message: Message, error: KafkaError) -> None:
         """The source's retention overtook us while we were reading: go on at its start, and say so.

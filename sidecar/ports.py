@@ -74,6 +74,9 @@ class GroupEvents(Protocol):
     def assigned(self, lanes: Sequence[LaneId]) -> None: ...
     def revoked(self, lanes: Sequence[LaneId]) -> None: ...
     def lost(self, lanes: Sequence[LaneId]) -> None: ...
+    def refused(self, words: str) -> None:
+        """The group doesn't take this process in, and waiting won't change that."""
+
     def committed(self, commits: Mapping[LaneId, tuple[int, str]]) -> None:
         """The group has these (offset, metadata) now."""
 

@@ -114,6 +114,7 @@ class Publisher:
             overflow_problem=self._overflow.problem or self._assignment.problem or self._redis_problem,
             warnings=self._warnings(),
             joined=self._assignment.joined,
+            not_taken_in=self._assignment.not_taken_in,
         )
 
     def _warnings(self) -> tuple[str, ...]:

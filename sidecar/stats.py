@@ -128,11 +128,13 @@ class Stats:
     overflow_problem: str = ""
     warnings: tuple[str, ...] = ()  # what is wrong though this process does its work, for /readyz
     joined: bool = False  # the group has given this process its share
+    not_taken_in: str = ""  # why the group refuses this process, for /readyz
 
     @property
     def problems(self) -> tuple[str, ...]:
         """Why this process isn't ready; empty when it is."""
-        waiting = () if self.joined else ("waiting for the consumer group",)
+        refused = f"the consumer group refuses this process: {self.not_taken_in}" if self.not_taken_in else ""
+        waiting = () if self.joined else (refused or "waiting for the consumer group",)
         recovering = (f"{self.partitions_recovering} partitions recovering",) if self.partitions_recovering else ()
         lost = tuple(
             f"the overflow of {one.topic}/{one.partition} is being rebuilt: {one.done} of {one.held} records"

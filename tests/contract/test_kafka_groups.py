@@ -1,5 +1,6 @@
 """Facts about confluent-kafka that the engine rests on: groups, assignments and committed offsets."""
 
+import math
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from struct import pack
@@ -12,7 +13,7 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPar
 from broker.api_keys import ApiKey
 from sidecar.commit import METADATA_BYTES_MAX
 from sidecar.kafka import consumer_settings
-from sidecar.kafka_intake import KafkaIntake, is_named
+from sidecar.kafka_intake import JoinRefused, KafkaIntake, is_named
 from sidecar.record import LaneId
 from tests.services.clients import consumer, producer
 from tests.services.kafka import Kafka
@@ -109,6 +110,24 @@ def intake_of(kafka: Kafka, topic: str, instance_id: str) -> Iterator[KafkaIntak
     with closing(intake):
         intake.subscribe([topic])
         yield intake
+
+
+@pytest.mark.integration
+def test_a_group_that_refuses_a_process_says_why_and_ends_it(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = kafka.topic("refused")
+    short = {"session.timeout.ms": "900", "heartbeat.interval.ms": "300"}
+    client = {"bootstrap.servers": kafka.bootstrap, "log_level": "0", **short}
+    intake = KafkaIntake(consumer_settings(client, topic, ""), lambda _: None)
+    events: Any = Mock()
+    intake.events = events
+    with closing(intake):
+        intake.subscribe([topic])
+        wait_until(lambda: bool(intake.take(1) or events.refused.called), TIMEOUT_S, lambda: "not refused")
+        assert "set kafka.client.session.timeout.ms" in events.refused.call_args[0][0]
+        intake.take(1)
+        monkeypatch.setattr("time.monotonic", lambda: math.inf)
+        with pytest.raises(JoinRefused, match=r"session\.timeout\.ms"):
+            intake.take(1)
 
 
 def join(intake: KafkaIntake) -> None:

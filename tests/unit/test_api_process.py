@@ -31,6 +31,9 @@ def test_ready_when_nothing_is_wrong(api: World) -> None:
     api.change_stats(joined=False, kafka_problem="brokers down")
     document = problem(api.call("GET", "/readyz"), 503, "not-ready")
     assert document["problems"] == ["waiting for the consumer group", "brokers down"]
+    api.change_stats(joined=False, not_taken_in="it is full", kafka_problem="")
+    document = problem(api.call("GET", "/readyz"), 503, "not-ready")
+    assert document["problems"] == ["the consumer group refuses this process: it is full"]
 
 
 def test_ready_with_words_about_what_may_be_lost(api: World) -> None:
