@@ -10,7 +10,7 @@ places, each of settings that were copied long before.
 import logging
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 from weakref import WeakSet
@@ -21,6 +21,7 @@ from confluent_kafka import KafkaException, admin
 PASSWORD: Final = "sasl.password"
 USERNAME: Final = "sasl.username"
 TELL_S: Final = 2.0
+IDLE_S: Final = 1.0  # of whose owner has made no call for so long, the client is free
 
 Login = tuple[str, str] | None  # user and password as settings have them
 
@@ -49,9 +50,18 @@ def change_password(user: str, former: str, password: str) -> int:
 
 
 def _tell(clients: list[Any], user: str, password: str) -> None:
-    while clients:
+    _each(clients, lambda client: client.set_sasl_credentials(user, password))
+    consumers = [client for client in clients if isinstance(client, Consumer)]
+    clients.clear()
+    if consumers:  # whose owner makes no call now would be refused again and again until it does
+        threading.Event().wait(IDLE_S)
+        _each(consumers, Consumer.take_password)
+
+
+def _each(clients: list[Any], tell: Callable[[Any], None]) -> None:
+    for client in clients:
         try:
-            clients.pop().set_sasl_credentials(user, password)
+            tell(client)
         except (KafkaException, RuntimeError, ValueError) as error:  # it is closed, and somebody holds it still
             log.info("a Kafka client takes no new password", extra={"error": type(error).__name__})
 
@@ -90,7 +100,7 @@ class Producer(confluent_kafka.Producer):
 
 class Consumer(confluent_kafka.Consumer):
     """confluent-kafka's. It makes one call at a time, and who asks from another thread waits for as long as the owner
-    polls and polls again. So a new password is taken with the owner's next call.
+    polls and polls again. So a new password is taken with the owner's next call, or when there is none for a while.
     """
 
     def __init__(self, settings: Mapping[str, Any], **more: Any) -> None:
@@ -103,29 +113,30 @@ class Consumer(confluent_kafka.Consumer):
         """From the next call on. From any thread."""
         self._fresh.append((user, password))
 
-    def _take_password(self) -> None:
+    def take_password(self) -> None:
+        """The one that was told last, if there is one. May wait for the owner's call to end."""
         if self._fresh:
             with suppress(IndexError):
                 super().set_sasl_credentials(*self._fresh.popleft())
 
     def poll(self, *arguments: Any, **named: Any) -> Any:
-        self._take_password()
+        self.take_password()
         return super().poll(*arguments, **named)
 
     def consume(self, *arguments: Any, **named: Any) -> list[confluent_kafka.Message]:
-        self._take_password()
+        self.take_password()
         return super().consume(*arguments, **named)
 
     def list_topics(self, *arguments: Any, **named: Any) -> Any:
-        self._take_password()
+        self.take_password()
         return super().list_topics(*arguments, **named)
 
     def committed(self, *arguments: Any, **named: Any) -> Any:
-        self._take_password()
+        self.take_password()
         return super().committed(*arguments, **named)
 
     def get_watermark_offsets(self, *arguments: Any, **named: Any) -> tuple[int, int]:
-        self._take_password()
+        self.take_password()
         ends: tuple[int, int] = super().get_watermark_offsets(*arguments, **named)
         return ends
 

@@ -44,7 +44,7 @@ PROTOCOLS = {
     "MTLS": "SSL",
     "OAUTH": "SASL_SSL",
 }
-# Kafka's own record of what it allowed, beside what a broker of ours logs.
+# Kafka's own record of what it allowed, and whose logins it refused, beside what a broker of ours logs.
 _ACCESS_LOG = """
 appender.access.type = File
 appender.access.name = ACCESS
@@ -55,6 +55,8 @@ logger.access.name = kafka.authorizer.logger
 logger.access.level = debug
 logger.access.additivity = false
 logger.access.appenderRef.access.ref = ACCESS
+logger.refusals.name = org.apache.kafka.common.network.Selector
+logger.refusals.level = info
 """
 _ALLOWED = re.compile(
     r"Principal = (.+?) is Allowed operation = (\w+) from host.* on resource = (\w+):LITERAL:(\S+) for"

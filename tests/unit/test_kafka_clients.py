@@ -83,6 +83,14 @@ def test_a_consumer_that_is_polled_all_the_time_takes_it_with_its_next_poll() ->
     consumer.close()
 
 
+def test_a_consumer_that_nobody_calls_takes_it_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_clients, "IDLE_S", 0.0)
+    consumer = Consumer({**settings_of("idle"), "group.id": "g"})
+    assert change_password("idle", "first", "second") == 1
+    wait_until(lambda: not consumer._fresh)
+    consumer.close()
+
+
 def test_who_is_made_of_settings_from_before_has_the_present_password(
     told: list[tuple[str, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
