@@ -16,6 +16,7 @@ No clock, no client, no lock: the engine's thread owns it.
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Final
 
 from sidecar.change import ChangeBlock, LedgerMark, Loss, note_rebuild
@@ -28,6 +29,7 @@ from sidecar.wheel import Wheel
 TRIM_BYTES: Final = 1 << 16  # how many done bytes below L may stay before they are cut off
 RUNS_MAX: Final = 8_192  # of the policy table, above L: each block has them all
 NOT_DECIDED: Final = 0  # in a block's runs, in place of a table version: from here on nothing was read
+_offset: Final = attrgetter("offset")
 NOWHERE: Final = Position(-1, -1)
 NEVER: Final = Position(OFFSET_MAX, OFFSET_MAX)
 
@@ -85,6 +87,7 @@ class Lane:
     settled_count: int = 0
     held_at_start: int = 0
     vanished: list[int] = field(default_factory=list)  # offsets of records that were held and are gone from the source
+    passed_over: int = 0  # copies in the overflow that are at an open offset: never promoted
     lost: int = 0  # given up after a rebuild, since neither source nor ledger has them any more
     here: bytes = b""
 
@@ -199,6 +202,8 @@ class Lane:
         """Take in what a promotion copied from the overflow; returns what goes into the wheel."""
         skip = self.skip
         fresh = [held for held in records if held.offset not in skip] if skip else list(records)
+        if fresh and max(map(_offset, fresh)) >= self.low:
+            fresh = self._without_open(fresh)
         if fresh:
             self.windows.append(Window(start, len(fresh)))
             if self.quota is not None:
@@ -207,6 +212,19 @@ class Lane:
                 self.order.found(fresh, False, cursor)
         self.cursor, self.promised = cursor, None
         return fresh
+
+    def _without_open(self, records: list[Held]) -> list[Held]:
+        """An open offset's record comes from the source, or has come: its copy in the overflow is none that we know of.
+
+        It is of a ledger that was lost, or somebody else's. To settle it would find no place for its mark.
+        """
+        base, done, known = self.base, self.done, len(self.done)
+        kept = [
+            held for held in records
+            if (index := held.offset - base) < 0 or (index < known and done[index])
+        ]  # fmt: skip
+        self.passed_over += len(records) - len(kept)
+        return kept
 
     @property
     def watermark(self) -> Position:

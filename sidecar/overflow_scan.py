@@ -54,4 +54,9 @@ class OverflowScan:
             )
             return ()
         self.after = None if page.cursor.offset == OFFSET_MAX else page.cursor
-        return [held for held in page.records if held.offset not in lane.skip and held.position > lane.cursor]
+        known_until = lane.base + len(lane.done)  # what is behind it is passed over: see `Lane.promoted`
+        return [
+            held
+            for held in page.records
+            if held.offset not in lane.skip and held.position > lane.cursor and held.offset < known_until
+        ]

@@ -33,7 +33,10 @@ JOBS_MAX: Final = 4
 STEPS_PER_HORIZON: Final = 16
 SOON_MS: Final = 1_000  # what is due within this time isn't sent to the overflow
 _cursor: Final = attrgetter("cursor")
-_offset: Final = attrgetter("offset")
+PASSED_OVER: Final = (
+    "Redis has records at offsets that are still to be read, or held otherwise: they are passed over; what the source "
+    "has there is decided as it is read"
+)
 CHECK_MS: Final = 1_000
 RETRY_FIRST_MS: Final = 100
 RETRY_MAX_MS: Final = 500  # an overflow that is back is used again within a second
@@ -212,14 +215,13 @@ class OverflowWorker:
 
         def promoted(result: Promotion) -> None:
             self._coming -= records_max
-            known_until = lane.base + len(lane.done)
-            if max(map(_offset, result.records), default=-1) >= known_until:
-                # Nobody has read it, so nobody has put it there: settling it would find no place for its mark.
-                note_loss(lane, 0, f"a record at an offset behind {known_until}, which was never read")
             if lane.loss is not None:  # found meanwhile: the rebuild knows the cursor as it is
                 lane.promised = None
             elif not lane.leaving:
+                passed_over = lane.passed_over
                 self._to_wheel(lane, lane.promoted(start, result.records, result.cursor))
+                if lane.passed_over and not passed_over:  # the first time: whoever writes there may do so each second
+                    log.warning(PASSED_OVER, extra={"lane": str(lane.id), "count": lane.passed_over})
 
         def unpromoted() -> None:
             self._coming -= records_max
@@ -266,7 +268,8 @@ class OverflowWorker:
 
         def done(answers: Mapping[str, Held]) -> None:
             self._finding -= 1
-            found(answers)
+            # What is open would be known here, had it been read and put there: see `Lane.promoted`.
+            found({name: held for name, held in answers.items() if not lane.is_open(held.offset)})
 
         def undone() -> None:
             self._finding -= 1

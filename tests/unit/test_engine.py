@@ -1,5 +1,6 @@
 import logging
 import threading
+from dataclasses import replace
 from queue import Full
 
 import pytest
@@ -8,10 +9,11 @@ from sidecar import deciding
 from sidecar.commit import decode_metadata
 from sidecar.mailbox import COMMANDS_MAX, COMMANDS_PER_TURN_MAX
 from sidecar.overflow import Change, OverflowUnavailable
-from sidecar.record import ID, Headers, Held
+from sidecar.record import ID, Headers, Held, Outcome
+from tests.simulation import replica
 from tests.simulation.fake_overflow import FakeOverflow
 from tests.simulation.fake_time import FakeTime
-from tests.simulation.replica import STATE_REPEAT_MS
+from tests.simulation.replica import LEDGER, STATE_REPEAT_MS
 from tests.simulation.workload import QUARANTINE
 from tests.unit.engine_bench import LANE, SOURCE, Bench, rulebook
 
@@ -375,16 +377,69 @@ def test_a_record_that_no_chunk_can_have_is_set_aside_and_what_is_beside_it_fire
     assert bench.lane.overflow_held == 0
 
 
-def test_a_record_in_redis_at_an_offset_that_nobody_has_read_is_a_loss_and_no_end(bench: Bench) -> None:
+def write_strange(bench: Bench, delay_ms: int, offset: int, name: bytes | None = None) -> None:
+    """What a neighbour writes into Redis."""
+    due_ms = bench.clock.now_ms + delay_ms
+    trailer: Headers = [] if name is None else [(ID, name)]
+    held = Held(due_ms, offset, "mail", -1, None, b"theirs", [], "reminders@1", None, 0, -1, trailer, -1, "", 6)
+    bench.overflow.apply([Change(LANE, bench.lane.acknowledged + 1, [held])], bench.clock.now_ms)
+
+
+def test_a_record_in_redis_at_an_offset_that_nobody_has_read_is_passed_over(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     """A neighbour's: to settle it would end the engine, at each start."""
     bench.send(b"ours", 5_000)
     bench.wait_until(lambda: bench.lane.acknowledged)
-    due_ms = bench.clock.now_ms + 3_000
-    strange = Held(due_ms, 1 << 40, "mail", -1, None, b"theirs", [], "reminders@1", None, 0, -1, [], -1, "", 6)
-    bench.overflow.apply([Change(LANE, bench.lane.acknowledged + 1, [strange])], bench.clock.now_ms)
+    write_strange(bench, 3_000, 1 << 40)
     bench.run(10_000)
     assert bench.values("mail") == [b"ours"]
-    assert bench.replica.tally.rebuilds == 1
-    bench.send(b"next", 3_000)
+    assert bench.replica.tally.rebuilds == 0, "what only Redis may have is not thrown away for it"
+    assert caplog.text.count("passed over") == 1
+    bench.send(b"next", 500)
     bench.run(5_000)
     assert bench.values("mail") == [b"ours", b"next"]
+    assert (bench.lane.overflow_held, bench.lane.imbalance) == (0, 0)
+
+
+@pytest.mark.parametrize("offset", [1, 2, 1 << 40])
+def test_a_control_record_finds_nothing_in_redis_at_an_offset_that_is_open(bench: Bench, offset: int) -> None:
+    """To strike it out would settle what is held otherwise, or find no place for its mark."""
+    bench.send(b"far", 5_000)
+    bench.wait_until(lambda: bench.lane.acknowledged)
+    bench.send(b"near", 1_500)
+    bench.run(100)
+    write_strange(bench, 60_000, offset, b"x")
+    bench.send(b"", None, [(ID, b"x"), ("tickover-action", b"cancel")])
+    bench.run(10_000)
+    assert bench.values("mail") == [b"near", b"far"]
+    outcomes = bench.replica.tally.outcomes
+    assert (outcomes[SOURCE, Outcome.APPLIED], outcomes[SOURCE, Outcome.CANCELLED]) == (1, 0)
+    assert bench.lane.imbalance == 0
+
+
+@pytest.mark.parametrize("reads", ["before its copy is due", "after its copy was due"])
+def test_without_its_ledger_what_redis_has_of_an_offset_still_to_be_read_fires_once_as_the_source_has_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, reads: str
+) -> None:
+    bench.send(b"acknowledged", 60_000)
+    bench.wait_until(lambda: bench.group.committed.get(LANE, (0, ""))[0] == 1)
+    commit = bench.group.committed[LANE]
+    bench.send(b"in redis only", 30_000)
+    bench.wait_until(lambda: bench.lane.acknowledged == 2)
+    bench.replica.crash()
+    bench.group.committed[LANE] = commit
+    bench.broker.create(LEDGER.name, LEDGER.partitions)
+    monkeypatch.setattr(replica, "LEDGER", replace(LEDGER, when_lost="continue"))
+    if reads == "after its copy was due":
+        bench.clock.advance(31_000)
+    bench.replica = bench.new_replica()
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(bench.replica.intake, "_read", lambda lane, count: [])
+        bench.run(2_000)
+    bench.wait_until(lambda: bench.lane.next == 2)
+    bench.run(70_000)
+    assert bench.values("mail") == [b"in redis only", b"acknowledged"]
+    assert bench.replica.tally.rebuilds == 0
+    assert not bench.replica.tally.lost
+    assert bench.lane.imbalance == 0
