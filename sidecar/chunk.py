@@ -27,17 +27,19 @@ integers little endian, the columns those of `column.py`:
 The same records give the same bytes, so what is written twice is written to the same place.
 """
 
+import re
 import struct
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from itertools import chain, islice, repeat
+from itertools import islice, repeat
 from operator import lt
 from typing import Any, Final, NamedTuple
 
 import xxhash
 import zstandard
 
-from policies.fields import is_topic
+from policies.fields import TOPIC_LENGTH_MAX, is_topic
+from policies.table import DEAD_LETTER_SUFFIX
 from sidecar.column import ColumnReader, pack_numbers, pack_words
 from sidecar.frame import LedgerFormatError
 from sidecar.record import NO_HEADERS, OFFSET_MAX, Headers, Held, Position, as_held
@@ -51,6 +53,10 @@ HEADERS_MAX: Final = 100_000  # of one record: more than `intake.headers_max` ca
 PARTITION_MAX: Final = (1 << 31) - 1
 NAME_BYTES_MIN: Final = 4  # what a header's column takes at the least
 ZSTD_LEVEL: Final = 1  # measured: 3 gains 2 % and takes a third more time
+
+# A policy's default is a topic's name and a suffix, and that may be longer than a name can be: such a record leaves by
+# its own exit when it is dead, as one whose dead-letter topic is missing.
+_DEAD_LETTER: Final = re.compile(rf"[A-Za-z0-9._-]{{0,{TOPIC_LENGTH_MAX + len(DEAD_LETTER_SUFFIX)}}}")
 
 _HEAD: Final = struct.Struct("<II")
 _LENGTH: Final = struct.Struct("<I")
@@ -338,7 +344,7 @@ def _unpack_columns(raw: bytes, blob: Blob, window: tuple[Position, Position], p
         raise ChunkDamagedError(f"a chunk has {len(raw) - rows.place} bytes too many")
     _check_numbers(((target_partitions, -1, PARTITION_MAX), (attempts, 0, OFFSET_MAX), (first_failures, -1, OFFSET_MAX),
                     (expiries, -1, OFFSET_MAX), (sizes, 0, RAW_BYTES_MAX), (sources, -1, OFFSET_MAX)))  # fmt: skip
-    _check_topics({*targets}, {*dead_letters} - {""})
+    _check_topics({*targets}, {*dead_letters})
     columns = (
         dues, offsets, targets, target_partitions, keys, values, headers, policies, origins, attempts, first_failures,
         trailers, expiries, dead_letters, sizes, sources,
@@ -367,7 +373,7 @@ def _check_numbers(columns: Iterable[tuple[Sequence[int], int, int]]) -> None:
             raise ChunkDamagedError("a number that no record has")
 
 
-def _check_topics(*names: set[str]) -> None:
+def _check_topics(targets: set[str], dead_letters: set[str]) -> None:
     """A producer that is given something else raises what nobody expects of it."""
-    if not all(map(is_topic, chain(*names))):
+    if not (all(map(is_topic, targets)) and all(map(_DEAD_LETTER.fullmatch, dead_letters))):
         raise ChunkDamagedError("a target that is no topic's name")

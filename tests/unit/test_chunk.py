@@ -1,7 +1,11 @@
 """Chunks: what goes in comes out, and what is damaged is noticed."""
 
 import pytest
+import yaml
 
+from policies.model import Policy, Versioned
+from policies.request import ABSENT
+from policies.table import PolicyTable
 from sidecar.chunk import BYTES_MAX, HEADERS_MAX, RECORDS_MAX, Blob, ChunkCodec, ChunkDamagedError
 from sidecar.config import IntakeSettings
 from sidecar.record import OFFSET_MAX, Held, Position
@@ -93,7 +97,8 @@ def test_strings_are_shared_within_a_chunk() -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"target": "no topic"}, {"target": "t\0"}, {"dead_letter": "no topic"}, {"target_partition": 1 << 31},
+    [{"target": "no topic"}, {"target": "t\0"}, {"target": "t" * 250}, {"dead_letter": "no topic"},
+     {"dead_letter": "t" * 254}, {"target_partition": 1 << 31},
      {"target_partition": -2}, {"attempt": -1}, {"expires_ms": -2}, {"size": -1}, {"size": 1 << 40}, {"source": -2}],
 )  # fmt: skip
 def test_what_no_record_has_is_damage(fields: dict[str, object]) -> None:
@@ -101,6 +106,22 @@ def test_what_no_record_has_is_damage(fields: dict[str, object]) -> None:
     ((_, blob),) = ChunkCodec().pack([held(1)._replace(**fields), held(2, source=1)])  # type: ignore[arg-type]
     with pytest.raises(ChunkDamagedError):
         ChunkCodec().unpack(blob, START, END)
+
+
+@pytest.mark.parametrize("length", [245, 246, 249])
+@pytest.mark.parametrize("part", ["delay: {max: 1d}", "retry: {attempts: 3, backoff: {kind: fixed, delay: 1m}}"])
+def test_what_a_policy_makes_of_a_topic_with_a_long_name_comes_back(length: int, part: str) -> None:
+    """Its dead-letter topic by default has the name and four characters more than that."""
+    name = "t" * length
+    topic = name if part.startswith("delay") else "work-retry"
+    written = f"{{name: p, match: {{topics: [{topic}]}}, {part}, target: {{topic: {'x' if topic == name else name}}}}}"
+    policy = Policy.model_validate(yaml.safe_load(written))
+    (rule,) = PolicyTable(1, {"p": Versioned(policy, 1, "me", 0, "api")}).rules(topic)
+    target, dead_letter = rule.topics_of(ABSENT)
+    assert len(dead_letter) == length + 4
+    record = held(1, target=target, dead_letter=dead_letter)
+    ((_, blob),) = ChunkCodec().pack([record])
+    assert ChunkCodec().unpack(blob, START, END) == [record]
 
 
 @pytest.mark.parametrize("records", [[held(2), held(1)], [held(1, due_ms=2), held(2, due_ms=1)], [held(1), held(1)]])
