@@ -45,7 +45,10 @@ class RedisRebuild:
 
     def place(self, lane: LaneId) -> int:
         """See `RebuildStore.place`."""
-        hw, number = self._link.run(NUMBER, LaneKeys(self._group, lane).fixed, [])
+        try:
+            hw, number = self._link.run(NUMBER, LaneKeys(self._group, lane).fixed, [])
+        except OverflowLoss:  # a key of another type: what is there can't be ours, and is cleared away
+            return GONE
         return int(number) if hw >= 0 else GONE
 
     def reset(self, lane: LaneId, begin: bool) -> bool:
@@ -72,7 +75,12 @@ class RedisRebuild:
             struck = list(chain.from_iterable(redo.struck for redo in batch))
             keys, rest = self._overflow.write_arguments(lane, records, struck, now_ms)
             calls.append((REDO, keys, [batch[0].before, batch[-1].last, *rest]))
-        for (first, *_), hw in zip(batches, self._link.run_all(calls) if calls else (), strict=True):
+        try:
+            answers = self._link.run_all(calls) if calls else []
+        except OverflowLoss:  # a key of another type is in the way: whoever goes on begins with nothing
+            self.reset(lane, begin=True)
+            raise
+        for (first, *_), hw in zip(batches, answers, strict=True):
             check_whole(lane, hw, LaneKeys(self._group, lane).fixed, 0)
             if hw < first.before:
                 raise OverflowLoss(lane, max(hw, 0), f"blocks up to {first.before} were there, and now up to {hw}")

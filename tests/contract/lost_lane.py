@@ -44,7 +44,9 @@ class LostLane:
         )
         for held in records:
             place = (topic, partition, held.offset)
-            self._records[held.offset] = FakeRecord(place, (CREATE_TIME, 0), (held.key, held.value), held.headers)
+            self._records[held.offset] = FakeRecord(
+                place, (CREATE_TIME, 0), (held.key, held.value), [*held.headers, *held.trailer]
+            )  # fmt: skip
 
     def changes(self, first: int, last: int) -> list[Change]:
         """Blocks first to last as they are applied."""

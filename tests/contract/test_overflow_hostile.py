@@ -3,7 +3,7 @@
 import itertools
 import struct
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,8 +16,9 @@ from sidecar.overflow import Change, OverflowLoss, Redo
 from sidecar.overflow_layout import COARSE, DUE_MAX_MS, FINE, INDEX_SHARDS, LEVELS, Header, LaneKeys, read_header
 from sidecar.overflow_rebuild import RedisRebuild
 from sidecar.overflow_redis import RedisOverflow, open_overflow
-from sidecar.record import ID, Position
+from sidecar.record import ID, Held, Position
 from sidecar.signing import Signing
+from tests.contract.lost_lane import LostLane
 from tests.contract.overflow_records import LANE, NOW_MS, START, at, held, promote_all
 from tests.contract.redis_servers import RedisServer, redis_server_fixture
 
@@ -25,6 +26,7 @@ __all__ = ["redis_server_fixture"]
 
 HOUR_MS = 3_600_000
 FAR = at(40 * 24 * HOUR_MS)
+REBUILDS_MAX = 5
 MEMORY_BYTES_MAX = 8 * 1024 * 1024  # what answering a call may take, whatever Redis says
 RECORDS = [held(n, 600_000 + n * HOUR_MS // 2)._replace(trailer=[(ID, b"id%d" % n)]) for n in range(20)]
 _groups = itertools.count()
@@ -168,16 +170,47 @@ def test_what_a_neighbour_writes_is_a_loss_and_what_is_rebuilt_is_whole(overflow
     assert losses, "nobody noticed"
     assert taken < MEMORY_BYTES_MAX
 
-    store = RedisRebuild(overflow.client, overflow.group)
-    begin = True
-    while store.reset(LANE, begin):
-        begin = False
-    store.redo(LANE, [Redo(0, 1, RECORDS)], NOW_MS)
-    assert promote_all(overflow, START, FAR) == RECORDS
-    assert overflow.find(LANE, ["id7"], START, 1) == {"id7": RECORDS[7]}
+    rebuild(overflow, [RECORDS])
+    assert sizeless(promote_all(overflow, START, FAR)) == sizeless(RECORDS)
+    assert sizeless(overflow.find(LANE, ["id7"], START, 1).values()) == sizeless(RECORDS[7:8])
     assert overflow.count(LANE, START) == len(RECORDS)
     for level in LEVELS:
         assert overflow.client.type(keys.level(level)) == b"zset"
+
+
+def test_keys_of_another_type_are_cleared_away_where_only_a_part_is_missing(redis_server: RedisServer) -> None:
+    """A copy of Redis from before is back, so what is there counts, and what is written behind it meets lists."""
+    overflow = open_overflow(redis_server.owner_url, f"hostile{next(_groups)}")
+    overflow.apply([Change(LANE, 1, RECORDS[:10])], NOW_MS)
+    HOSTILE["an index that is a list"](overflow.client, LaneKeys(overflow.group, LANE))
+    rebuild(overflow, [RECORDS[:10], RECORDS[10:]], hw=1)
+    assert sizeless(promote_all(overflow, START, FAR)) == sizeless(RECORDS)
+    overflow.close()
+
+
+def rebuild(overflow: RedisOverflow, blocks: Sequence[list[Held]], hw: int = 0) -> None:
+    """As the engine does it: begun anew with each loss that it meets itself."""
+    lost = LostLane()
+    for records in blocks:
+        lost.add(records)
+    for _ in range(REBUILDS_MAX):
+        work = lost.rebuild(RedisRebuild(overflow.client, overflow.group), hw, len(blocks), START)
+        try:
+            while work.result is None:
+                work.step(NOW_MS)
+        except OverflowLoss as loss:
+            hw = loss.hw
+        else:
+            assert work.result.reconciled
+            return
+        finally:
+            work.close()
+    raise AssertionError("it never came to an end")
+
+
+def sizeless(records: Iterable[Held]) -> list[Held]:
+    """A rebuild counts a record's bytes for itself."""
+    return [record._replace(size=0) for record in records]
 
 
 # --- with keys ------------------------------------------------------------------------------------------------------
