@@ -9,6 +9,7 @@ So a rebuild may end at any instruction, and whoever comes next goes on from hw.
 
 from collections.abc import Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import Final
 
 from sidecar.overflow import OverflowLoss, Promotion, Redo
@@ -25,10 +26,11 @@ from sidecar.overflow_packing import batched
 from sidecar.overflow_reader import check_whole
 from sidecar.overflow_redis import RedisOverflow
 from sidecar.overflow_scripts import CLEAR, CLEAR_ALL, CLEAR_STRANGE, LIST, NUMBER, REDO
-from sidecar.record import OFFSET_MAX, LaneId, Position
+from sidecar.record import OFFSET_MAX, LaneId, Position, place_of
 from sidecar.signing import UNSIGNED, Signing
 
 CLEAR_PER_STEP_MAX: Final = 500  # chunks: one script of some milliseconds
+_offset: Final = attrgetter("offset")
 GONE: Final = -1  # also what the script answers
 END: Final = Position(DUE_MAX_MS, OFFSET_MAX)
 
@@ -71,7 +73,9 @@ class RedisRebuild:
         batches = batched(redos, lambda former, redo: former.last == redo.before)
         calls = []
         for batch in batches:
-            records = list(chain.from_iterable(redo.records for redo in batch))
+            # Twice in the ledger, where a process that was paused has woken up: a chunk has each place once.
+            once = {place_of(held): held for redo in batch for held in redo.records}
+            records = sorted(once.values(), key=_offset)
             struck = list(chain.from_iterable(redo.struck for redo in batch))
             keys, rest = self._overflow.write_arguments(lane, records, struck, now_ms)
             calls.append((REDO, keys, [batch[0].before, batch[-1].last, *rest]))

@@ -197,3 +197,14 @@ def test_a_cascade_removes_nothing_whose_copies_the_server_has_forgotten(valkey:
     assert promote_all(overflow, START, at(6 * HOUR_MS)) == later
     cascading.close()
     overflow.close()
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_a_record_that_the_ledger_has_twice_is_written_and_read_once(
+    overflow: RedisOverflow, store: RedisRebuild, copies: int
+) -> None:
+    """A process that was paused has written its block after all, and has woken up too late to know."""
+    store.reset(LANE, begin=True)
+    store.redo(LANE, [Redo(0, 1, RECORDS[:2]), *(Redo(n, n + 1, RECORDS[1:2]) for n in range(1, copies + 1))], NOW_MS)
+    assert sorted(read_all(store, copies + 1)) == [0, 1]
+    assert promote_all(overflow, START, at(9 * HOUR_MS)) == in_order(RECORDS[:2])
