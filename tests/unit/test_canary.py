@@ -203,7 +203,13 @@ LETTERS: dict[str, Any] = {
 }  # fmt: skip
 LIMITS: dict[str, Any] = {"target": "orders", "rate": 1, "ramp": "1s", "stop_share": 0.5, "watch": "1s"}
 WHOLE_RECORD: dict[str, Any] = {**RECORD, "partition": 1, "offset": 2, "timestamp": 3, "key": "k", "value": "v"}
-MORE: dict[str, Any] = {"source": "reminders", "spread": "1s", "expires_at": 5, "target_partition": 0, "id": "i"}
+MORE: dict[str, Any] = {
+    "source": "reminders",
+    "spread": "1s",
+    "expires_at": 32_503_680_000_000,
+    "target_partition": 0,
+    "id": "i",
+}
 WHOLE_TICK: dict[str, Any] = {
     **TICK, "name": "tick", "source": "reminders", "cron": "0 9 * * *", "time_zone": "UTC", "missed": "all",
     "paused": True,
@@ -211,9 +217,9 @@ WHOLE_TICK: dict[str, Any] = {
 # By method and path, every field of every body at least once: a test compares them with the OpenAPI document.
 BODIES: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/v1/messages", {**MESSAGE, **MORE}),
-    ("POST", "/v1/messages", {**MESSAGE, "headers": [["h", "x"]], "deliver_at": 1, "delay": None}),
+    ("POST", "/v1/messages", {**MESSAGE, "headers": [["h", "x"]], "deliver_at": 100_000_000_000, "delay": None}),
     ("PATCH", "/v1/messages/x", {"delay": "1m"}),
-    ("PATCH", "/v1/messages/x", {"deliver_at": 1}),
+    ("PATCH", "/v1/messages/x", {"deliver_at": 100_000_000_000}),
     *(("PUT", f"/v1/policies/{policy['name']}", policy) for policy in POLICIES),
     *(("POST", "/v1/policies/explain", {"policy": policy, "record": WHOLE_RECORD}) for policy in POLICIES),
     ("POST", "/v1/policies/reminders/rollback", {"version": 1}),

@@ -151,7 +151,10 @@ def test_when_all_that_is_silent_is_back_all_goes_on_at_once() -> None:
 def test_a_topic_for_what_leaves_another_way_may_be_the_silent_one(topic: str) -> None:
     bench = bench_of(partitions=1)
     bench.broker.short.add(topic)
-    ways: dict[str, Headers] = {"dead": [("tickover-expires-at", b"1")], QUARANTINE: [("tickover-delay", b"no")]}
+    ways: dict[str, Headers] = {
+        "dead": [("tickover-expires-at", b"1970-01-01T00:00:01Z")],
+        QUARANTINE: [("tickover-delay", b"no")],
+    }
     for number in range(3_000):
         bench.send(b"%d" % number, None, ways[topic] if number % 2 else [("tickover-delay", b"0")])
         bench.step(10)
