@@ -16,8 +16,8 @@ from api.problems import ERRORS_MAX, Problem, problem_response, unprocessable, v
 from api.shape import many_unknown_keys, refuse_many_keys, refuse_many_values, validator_of
 
 DRAINED_LIMITS: Final = 16  # of a refused body this many times the limit is read and thrown away
+DRAIN_S: Final = 2.0  # for no longer than this in all
 DIGITS_MAX: Final = 400  # of a whole number; a fraction's never count. Reading n digits takes n * n steps
-DRAIN_PAUSE_S: Final = 1.0  # a client that sends nothing for so long waits for its answer
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -32,8 +32,10 @@ class Body(NamedTuple):
 class BodyLimit:
     """Refuses bodies over `limit_bytes`: by Content-Length at once, else (chunked) by counting what comes.
 
-    What else comes of a refused body is thrown away up to a limit: most clients send all of it before they read,
-    and a connection closed in their face is reset, so that they would never see the 413.
+    Most clients send all of a body before they read, and a connection closed in their face is reset, so that they
+    would never see the 413. One that stays open has its answer at once, and throws the rest away while nobody works on
+    the request. One that is closed after its answer is read to the end first, up to a limit and for a short time:
+    nobody has asked for a token yet, and the request counts as under way.
     """
 
     def __init__(self, app: ASGIApp, limit_bytes: int) -> None:
@@ -47,8 +49,8 @@ class BodyLimit:
         headers = dict(scope["headers"])
         declared = headers.get(b"content-length", b"0")
         if declared.isdigit() and int(declared[:20]) > self.limit_bytes:
-            waits = b"expect" in headers  # a client that asks first gets its answer first
-            refusal = self._refusal(drained=not waits and await self._drain(receive))
+            # A client that asks first gets its answer first, and may then send something else than the body.
+            refusal = self._refusal(True) if b"expect" in headers else await self._refuse(scope, receive)
             await problem_response(refusal, scope["path"])(scope, receive, send)
             return
         received = 0
@@ -58,29 +60,38 @@ class BodyLimit:
             message = await receive()
             received += len(message.get("body", b""))
             if received > self.limit_bytes:
-                raise self._refusal(drained=not message.get("more_body") or await self._drain(receive))
+                raise self._refusal(False) if not message.get("more_body") else await self._refuse(scope, receive)
             return message
 
         await self.app(scope, counted_receive, send)
 
-    async def _drain(self, receive: Receive) -> bool:
-        """Whether all of it has come."""
+    async def _refuse(self, scope: Scope, receive: Receive) -> Problem:
+        if not _is_closed_after(scope):
+            return self._refusal(closes=False)
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                await self._drain(receive)
+        except TimeoutError:
+            pass  # the client has had its time, and gets its answer
+        return self._refusal(closes=True)
+
+    async def _drain(self, receive: Receive) -> None:
         discarded = 0
         while discarded <= DRAINED_LIMITS * self.limit_bytes:
-            try:
-                async with asyncio.timeout(DRAIN_PAUSE_S):
-                    message = await receive()
-            except TimeoutError:
-                return False
+            message = await receive()
             discarded += len(message.get("body", b""))
             if not message.get("more_body"):
-                return True
-        return False
+                return
 
-    def _refusal(self, drained: bool) -> Problem:
-        # With the rest of a body still to come, this connection can't carry another request.
-        headers = {} if drained else {"Connection": "close"}
+    def _refusal(self, closes: bool) -> Problem:
+        headers = {"Connection": "close"} if closes else {}
         return Problem(413, "body-too-large", f"A body may have {self.limit_bytes} bytes.", headers)
+
+
+def _is_closed_after(scope: Scope) -> bool:
+    """Whether this request is the last one of its connection."""
+    wishes = [value.lower() for name, value in scope["headers"] if name == b"connection"]
+    return scope["http_version"] == "1.0" or any(b"close" in value for value in wishes)
 
 
 async def json_body(request: Request) -> Body:

@@ -8,8 +8,12 @@
     closing   the client doesn't let go         cut off
     working   it is our turn                    no deadline here
 
-A deadline is for the whole phase: bytes that come one by one don't move it. What the server library answers by itself
-is a problem document with safe headers, as every other answer is.
+In every phase but working the client is waited for, and the connection may be closed for a new one.
+
+A deadline is for the whole phase: bytes that come one by one don't move it. Those of sending and closing are for each
+step of the way: a client that has taken some of its answer since the last look has the time again, so that a large
+answer gets through a slow line. What the server library answers by itself is a problem document with safe headers, as
+every other answer is.
 """
 
 import asyncio
@@ -36,7 +40,6 @@ BAD_REQUESTS: Final = {
 }
 
 Phase = Literal["idle", "head", "body", "rest", "working", "sending", "closing"]
-WAITING: Final = ("idle", "head", "rest")  # with these nobody works on a request
 
 
 class Seldom(logging.Filter):
@@ -71,12 +74,12 @@ class Deadlines:
     idle_s: float = 30.0  # between requests
     head_s: float = 10.0
     body_s: float = 30.0
-    sending_s: float = 30.0
-    closing_s: float = 5.0
+    sending_s: float = 30.0  # without taking anything of an answer
+    closing_s: float = 5.0  # after it has taken all of it
 
 
 class Connection(H11Protocol):
-    """At most one timer runs, and it is started when the phase changes."""
+    """One client's requests, one after the other, its phase, and the timer of this phase: at most one runs."""
 
     def __init__(
         self,
@@ -93,6 +96,7 @@ class Connection(H11Protocol):
         self._deadlines = deadlines
         self._phase: tuple[Phase, object] = ("working", None)
         self._timer: asyncio.TimerHandle | None = None
+        self._unsent_bytes = 0  # at the last look
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -154,11 +158,14 @@ class Connection(H11Protocol):
             return
         self._phase = phase
         self._stop_timer()
-        (self._limit.wait if phase[0] in WAITING else self._limit.work)(self._accepted)
+        self._limit.work(self._accepted)
+        if phase[0] != "working":
+            self._limit.wait(self._accepted)  # from now on: who is in the middle of something is not the oldest
         self._start_timer()
 
     def _start_timer(self) -> None:
         deadlines, (phase, cycle) = self._deadlines, self._phase
+        self._unsent_bytes = _unsent_bytes(self.transport)
         if phase == "working":
             return
         seconds = {
@@ -167,7 +174,7 @@ class Connection(H11Protocol):
             "body": deadlines.body_s,
             "rest": deadlines.body_s,
             "sending": deadlines.sending_s,
-            "closing": deadlines.closing_s,
+            "closing": deadlines.sending_s if self._unsent_bytes else deadlines.closing_s,
         }[phase]
         self._timer = self.loop.call_later(seconds, self._late)
 
@@ -189,6 +196,8 @@ class Connection(H11Protocol):
                 self._start_timer()
             case "body":
                 self._refuse(Problem(408, "request-timeout", "The body of the request did not come in time."))
+            case _ if _unsent_bytes(self.transport) < self._unsent_bytes:  # the client takes it, if slowly
+                self._start_timer()
             case _:
                 self.transport.abort()
         self._follow()
@@ -214,3 +223,9 @@ class Connection(H11Protocol):
             pass
         self.transport.close()
         self._follow()
+
+
+def _unsent_bytes(transport: asyncio.Transport) -> int:
+    """What the system has not taken yet of what was written; with TLS also what is encrypted already."""
+    encrypted = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None)
+    return transport.get_write_buffer_size() + (encrypted.get_write_buffer_size() if encrypted else 0)

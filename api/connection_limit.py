@@ -1,8 +1,8 @@
 """How many connections a listener has, and which of them is closed for a new one.
 
-A connection waits until the head of a request has come, and again after its answer; in between it works. Where the
-listener or one address has as many as it may, the one that has waited longest is closed: who connects and says nothing
-keeps nobody out. Only when all of them work the new one is refused.
+A connection waits while it is its client's turn: to send a request, to read the answer, to close; in between it works.
+Where the listener or one address has as many as it may, the one that has waited longest is closed: who says nothing, or
+little, keeps nobody out. Only when all of them work the new one is refused.
 """
 
 from collections.abc import Callable
@@ -33,9 +33,10 @@ class ConnectionLimit:
 
     def enter(self, network: str, close: Callable[[], None]) -> Accepted | None:
         """The new connection, which waits; None: it is refused."""
-        if len(self._all.get(network, ())) >= self._per_address and not self._close_oldest(self._waiting_of, network):
+        waiting_of = self._waiting_of.get(network, {})
+        if len(self._all.get(network, ())) >= self._per_address and not self._close_oldest(waiting_of):
             return None
-        if self._count >= self._total and not self._close_oldest({"": self._waiting}, ""):
+        if self._count >= self._total and not self._close_oldest(self._waiting):
             return None
         one = Accepted(network, close)
         self._all.setdefault(network, set()).add(one)
@@ -44,13 +45,13 @@ class ConnectionLimit:
         return one
 
     def wait(self, one: Accepted) -> None:
-        """It has no request now."""
+        """It is its client's turn now."""
         if one in self._all.get(one.network, ()):
             self._waiting.setdefault(one)
             self._waiting_of.setdefault(one.network, {}).setdefault(one)
 
     def work(self, one: Accepted) -> None:
-        """A request of it is under way."""
+        """It is our turn now."""
         self._waiting.pop(one, None)
         of_network = self._waiting_of.get(one.network, {})
         of_network.pop(one, None)
@@ -68,8 +69,8 @@ class ConnectionLimit:
         if not of_network:
             del self._all[one.network]
 
-    def _close_oldest(self, waiting: dict[str, dict[Accepted, None]], network: str) -> bool:
-        oldest = next(iter(waiting.get(network, ())), None)
+    def _close_oldest(self, waiting: dict[Accepted, None]) -> bool:
+        oldest = next(iter(waiting), None)
         if oldest is None:
             return False
         self.leave(oldest)

@@ -7,6 +7,7 @@ import asyncio
 import errno
 import resource
 import socket
+from collections import Counter
 from collections.abc import Coroutine
 from functools import partial
 from typing import Any, Final
@@ -28,6 +29,7 @@ PROBE_CONNECTIONS_MAX: Final = 64
 GRACE_S: Final = 5
 OUT_OF_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 ACCEPT_PAUSE_S: Final = 0.1
+TLS_CLOSING_S: Final = 3_600.0  # the connection's own deadlines come first
 
 
 def connections_max() -> int:
@@ -113,7 +115,7 @@ class Listener(uvicorn.Server):
                 accepted,
                 ssl=tls,
                 ssl_handshake_timeout=self._deadlines.handshake_s if tls else None,
-                ssl_shutdown_timeout=self._deadlines.closing_s if tls else None,
+                ssl_shutdown_timeout=TLS_CLOSING_S if tls else None,
             )
         except (OSError, asyncio.CancelledError) as error:
             self._limit.leave(one)
@@ -134,24 +136,40 @@ def _cancel(task: asyncio.Task[None]) -> None:
 
 
 class UnderWay:
-    """At most so many requests at once; silent connections don't count."""
+    """At most so many requests at once, and of one address `of_address_max`; silent connections don't count.
 
-    def __init__(self, app: ASGIApp, requests_max: int = UNDER_WAY_MAX) -> None:
+    An address is limited here, too: a request goes on for a while after its connection was closed.
+    """
+
+    def __init__(
+        self, app: ASGIApp, requests_max: int = UNDER_WAY_MAX, of_address_max: int = UNDER_WAY_MAX // 4
+    ) -> None:
         self.app = app
         self._refusing = SafeHeaders(_busy)
         self._requests_max = requests_max
+        self._of_address_max = of_address_max
         self._count = 0
+        self._count_of: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._count >= self._requests_max:
-            log.warning("a request is refused: as many as may be are under way", extra={"requests": self._count})
+        network = network_of(scope["client"][0] if scope["client"] else "")
+        if self._count >= self._requests_max or self._count_of[network] >= self._of_address_max:
+            log.warning(
+                "a request is refused: as many as may be are under way, or as many of one address; "
+                "api.connections_per_address limits those",
+                extra={"requests": self._count, "of_address": self._count_of[network]},
+            )
             await self._refusing(scope, receive, send)
             return
         self._count += 1
+        self._count_of[network] += 1
         try:
             await self.app(scope, receive, send)
         finally:
             self._count -= 1
+            self._count_of[network] -= 1
+            if not self._count_of[network]:
+                del self._count_of[network]
 
 
 class OnlyProbes:
@@ -189,7 +207,7 @@ class Stopping:
 
 
 async def _busy(scope: Scope, receive: Receive, send: Send) -> None:
-    detail = "As many requests as may be are under way. Try again in a second."
+    detail = "As many requests as may be are under way, in all or of this address. Try again in a second."
     problem = Problem(503, "too-many-requests-under-way", detail, {"Retry-After": "1", "Connection": "close"})
     await problem_response(problem, scope["path"])(scope, receive, send)
 

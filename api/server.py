@@ -73,7 +73,8 @@ class Server:
     def _listener(self, app: ASGIApp) -> Listener:
         given = self._listening
         limit = ConnectionLimit(connections_max(), given.connections_per_address)
-        return Listener(Stopping(UnderWay(app, given.under_way_max)), limit, given.deadlines, given.certificate)
+        under_way = UnderWay(app, given.under_way_max, given.connections_per_address)
+        return Listener(Stopping(under_way), limit, given.deadlines, given.certificate)
 
     @property
     def port(self) -> int:

@@ -6,6 +6,7 @@ import logging
 import resource
 import select
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -17,11 +18,13 @@ import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.auth import load_tokens
-from api.connection import Deadlines
+from api.certificate import Certificate
+from api.connection import Connection, Deadlines
 from api.connection_limit import ConnectionLimit, network_of
 from api.safe_headers import DEFAULT_HEADERS, SAFE_HEADERS
 from api.server import BindError, Listening, Server, listening_of
 from sidecar.config_api import ApiSettings
+from tests.services.certificates import Authority
 from tests.services.waiting import wait_until
 from tests.unit.api_world import REMINDERS, world
 from tests.unit.test_api_auth import tokens_file
@@ -30,6 +33,7 @@ pytestmark = pytest.mark.slow
 
 ANSWER_S = 60.0
 SILENT = 1_100
+LARGE = 32 << 20  # more than the system takes at once
 SHORT = Deadlines(0.2, 0.2, 0.2, 0.2, 0.2, 0.2, 0.2)
 HEAD = b"POST /v1/messages HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
@@ -270,6 +274,134 @@ def test_who_is_answered_and_keeps_its_body_makes_room(tmp_path: Path) -> None:
             assert client.recv(65_536).startswith(b"HTTP/1.1 401 ")
         with connected(server.port) as client:
             assert whole_head(client).startswith(b"HTTP/1.1 200 ")
+
+
+class Reading:
+    """An application that reads every body to its end."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Semaphore(0)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "POST":
+            self.entered.release()
+        while (message := await receive())["type"] == "http.request" and message["more_body"]:
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body"})
+
+
+def test_who_sends_its_body_slowly_makes_room() -> None:
+    reading = Reading()
+    with serving(reading, connections_per_address=4) as server, ExitStack() as strangers:
+        for _ in range(8):
+            client = strangers.enter_context(connected(server.port))
+            client.sendall(HEAD + b"Content-Length: 1000\r\n\r\n{")
+            assert reading.entered.acquire(timeout=ANSWER_S)
+        with connected(server.port) as client:
+            assert whole_head(client).startswith(b"HTTP/1.1 200 ")
+
+
+def test_who_does_not_read_its_answer_makes_room() -> None:
+    answer = b" " * LARGE
+    paused = threading.Semaphore(0)
+
+    async def large(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        if scope["path"] == "/large":
+            await send({"type": "http.response.body", "body": answer, "more_body": True})
+            paused.release()
+        await send({"type": "http.response.body"})
+
+    with serving(large, connections_per_address=4) as server, ExitStack() as strangers:
+        for number in range(8):
+            client = strangers.enter_context(connected(server.port))
+            closing = b"Connection: close\r\n" if number % 2 else b""
+            client.sendall(b"GET /large HTTP/1.1\r\nHost: localhost\r\n" + closing + b"\r\n")
+            assert paused.acquire(timeout=ANSWER_S)
+        with connected(server.port) as client:
+            assert whole_head(client).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_body_that_is_refused_is_under_way_for_a_short_time_only() -> None:
+    with world() as api, serving(api.app, under_way_max=1) as server, connected(server.port) as client:
+        client.sendall(HEAD + b"Content-Length: 2097152\r\n\r\n{")
+        assert client.recv(65_536).startswith(b"HTTP/1.1 413 ")
+        with connected(server.port) as other:
+            assert whole_head(other).startswith(b"HTTP/1.1 200 ")
+        client.sendall(b" " * (2_097_152 - 1))  # and the connection goes on
+        assert whole_head(client).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+def test_a_refused_body_that_comes_byte_by_byte_is_not_waited_for(version: bytes) -> None:
+    with world() as api, serving(api.app) as server, connected(server.port) as client:
+        head = HEAD.replace(b"1.1", version)
+        client.sendall(head + b"Connection: close\r\nContent-Length: 2097152\r\n\r\n")
+        sent = 0
+        while not select.select([client], [], [], 0.05)[0]:
+            client.sendall(b" ")
+            sent += 1
+            assert sent < 150
+        check_problem(whole_answer(client), 413, "body-too-large")
+
+
+def test_requests_of_one_address_that_go_on_without_it_leave_room_for_others() -> None:
+    with world() as api:
+        busy = Busy(api.app)
+        with serving(busy, connections_per_address=2) as server, ExitStack() as strangers:
+            for _ in range(2):
+                client = strangers.enter_context(connected(server.port, "127.0.0.2"))
+                client.sendall(b"GET /wait HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n")
+                assert busy.entered.acquire(timeout=ANSWER_S)
+            with connected(server.port, "127.0.0.2") as client:
+                client.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                check_problem(whole_answer(client), 503, "too-many-requests-under-way")
+            with connected(server.port) as client:
+                assert whole_head(client).startswith(b"HTTP/1.1 200 ")
+            busy.leave.set()
+
+
+def tls_of(path: Path) -> tuple[Certificate, ssl.SSLContext]:
+    authority = Authority(path / "authority")
+    identity = authority.identity("api")
+    certificate = Certificate(str(identity.certificate), str(identity.key))
+    return certificate, ssl.create_default_context(cafile=str(authority.certificate))
+
+
+@pytest.mark.parametrize("is_tls", [False, True], ids=["plain", "TLS"])
+@pytest.mark.parametrize("connection", [b"keep-alive", b"close"])
+def test_who_reads_slowly_but_steadily_has_all_of_its_answer(
+    connection: bytes, is_tls: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = threading.Semaphore(0)
+    look = Connection._late
+
+    def counted_look(one: Connection) -> None:
+        look(one)
+        looked.release()
+
+    async def large(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % LARGE)]})
+        await send({"type": "http.response.body", "body": b" " * LARGE})
+
+    monkeypatch.setattr(Connection, "_late", counted_look)
+    certificate, trusting = tls_of(tmp_path) if is_tls else (None, None)
+    deadlines = Deadlines(idle_s=0.5, sending_s=0.5, closing_s=0.5)
+    with serving(large, deadlines=deadlines, certificate=certificate) as server, ExitStack() as stack:
+        client = stack.enter_context(connected(server.port))
+        if trusting:
+            client = stack.enter_context(trusting.wrap_socket(client, server_hostname="localhost"))
+        client.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: " + connection + b"\r\n\r\n")
+        received, looks = 0, 0
+        while received < LARGE:
+            enough = received + LARGE // 6
+            while received < min(enough, LARGE):
+                data = client.recv(65_536)
+                assert data, f"cut off after {received} bytes"
+                received += len(data)
+            looks += received < LARGE // 2 and looked.acquire(timeout=10.0)
+        assert looks == 2
 
 
 def test_who_is_cut_off_by_the_end_has_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from api.server import BindError, Server
+from api.connection import Deadlines
+from api.server import BindError, Listening, Server
 from tests.unit.api_world import REMINDERS, problem, world
 
 pytestmark = pytest.mark.slow
@@ -46,13 +47,14 @@ def test_serves_from_its_own_thread() -> None:
     "sent",
     [
         b"Content-Length: 2097152\r\n\r\n{",
+        b"Content-Length: 2097152\r\nConnection: close\r\n\r\n{",
         b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n" % ((1 << 20) + 1, b" " * ((1 << 20) + 1)),
     ],
-    ids=["declared", "chunked"],
+    ids=["declared", "the last request", "chunked"],
 )
 def test_a_body_that_is_too_large_and_never_ends_has_its_answer(sent: bytes) -> None:
     with world() as api:
-        server = Server(api.app, "127.0.0.1", 0)
+        server = Server(api.app, "127.0.0.1", 0, Listening(deadlines=Deadlines(body_s=5.0)))
         server.start()
         try:
             with socket.create_connection(("127.0.0.1", server.port)) as client:
