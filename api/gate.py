@@ -33,6 +33,7 @@ REFUSED_BURST: Final = 100
 CLIENT_HEADER: Final = "Tickover-Client"
 SIMPLE_METHODS: Final = ("GET", "HEAD", "POST")  # what a page may send to another site without asking it first
 OWN_SITE: Final = ("same-origin", "none")
+OPENED_BY_LINKS: Final = ("/", "/docs")  # they hold nothing of anybody, and no page may show them in a frame
 
 log = logging.getLogger("tickover.api")
 
@@ -63,11 +64,15 @@ class Gate:
 
     async def may_read(self, request: Request, now_s: float) -> bool:
         """Whether the caller has the role read; for what everybody may ask and only some are told all of."""
+        if getattr(request.state, "nobody_is_known", False):  # on the probes' own listener
+            return False
         if (self.tokens or self.oidc) and "authorization" not in request.headers:
             return False
         try:
             caller = await self.identify(request, now_s)
         except Problem:
+            return False
+        if caller.name == ANONYMOUS and not self.anybody and not _is_of_this_machine(request):
             return False
         return caller.role is not None and caller.role >= Role.READ
 
@@ -77,16 +82,20 @@ class Gate:
         self._limit(self.rate, who, now_s)
 
     def visitor(self, request: Request, now_s: float) -> None:
-        """Limits who calls what is open to everybody. Raises `Problem` (429)."""
+        """Limits who calls what is open to everybody. Raises `Problem`: 403 for a foreign page or host, 429."""
+        self._refuse_browsers(request)
         self._limit(self.rate, _address(request), now_s)
 
-    async def _caller(self, request: Request) -> Caller:
-        if self.tokens is None and self.oidc is None:
-            if not self.anybody:
-                _refuse_other_hosts(request)
-            _refuse_foreign_pages(request)
-            return Caller(ANONYMOUS, Role.ADMIN if _is_meant(request) else Role.READ)
+    def _refuse_browsers(self, request: Request) -> None:
+        """403 for what a page of another site has sent."""
+        if self.tokens is None and self.oidc is None and not self.anybody:
+            _refuse_other_hosts(request)
         _refuse_foreign_pages(request)
+
+    async def _caller(self, request: Request) -> Caller:
+        self._refuse_browsers(request)
+        if self.tokens is None and self.oidc is None:
+            return Caller(ANONYMOUS, Role.ADMIN if _is_meant(request) else Role.READ)
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         token = token.strip()
         if scheme.lower() != "bearer" or not token:
@@ -169,7 +178,8 @@ def _refuse_foreign_pages(request: Request) -> None:
     """Any page may send requests without a body of its own type, `fire` say, to whatever its browser reaches. Browsers
     say so: in Sec-Fetch-Site, and, older ones or by plain HTTP, in Origin for all but GET.
     """
-    if request.headers.get("sec-fetch-site", "none").lower() not in OWN_SITE:
+    is_link = request.method in ("GET", "HEAD") and request.url.path in OPENED_BY_LINKS
+    if not is_link and request.headers.get("sec-fetch-site", "none").lower() not in OWN_SITE:
         raise Problem(403, "origin-not-allowed", "The API answers no other site's pages.")
     origin = request.headers.get("origin")
     # Something in front may speak TLS for us, so either scheme is ours.
@@ -185,13 +195,13 @@ def _is_meant(request: Request) -> bool:
     method than a form's, and we never agree.
     """
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    return (
-        request.method not in SIMPLE_METHODS
-        or media_type == "application/json"
-        or CLIENT_HEADER in request.headers
-        or "authorization" in request.headers
-    )
+    # Not `Authorization`: a browser adds what it remembers for Basic by itself.
+    return request.method not in SIMPLE_METHODS or media_type == "application/json" or CLIENT_HEADER in request.headers
 
 
 def _address(request: Request) -> str:
     return network_of(request.client.host if request.client else "")
+
+
+def _is_of_this_machine(request: Request) -> bool:
+    return request.client is not None and is_loopback(request.client.host)

@@ -173,14 +173,15 @@ class UnderWay:
 
 
 class OnlyProbes:
-    """The application for those who watch over this process."""
+    """The application for those who watch over this process. It takes all of them for strangers."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
         self._nothing = SafeHeaders(_nothing)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await (self.app if scope["path"] in PROBES else self._nothing)(scope, receive, send)
+        state = {**scope.get("state", {}), "nobody_is_known": True}
+        await (self.app if scope["path"] in PROBES else self._nothing)({**scope, "state": state}, receive, send)
 
 
 class Stopping:

@@ -134,8 +134,8 @@ def _probes_listening(listening: Listening, opened: list[socket.socket]) -> sock
 
 
 def _close(sockets: list[socket.socket]) -> None:
-    for one in sockets:
-        one.close()
+    while sockets:
+        sockets.pop().close()
 
 
 def _listening(host: str, port: int) -> socket.socket:

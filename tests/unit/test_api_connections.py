@@ -17,7 +17,7 @@ import httpx
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from api.auth import load_tokens
+from api.auth import Role, load_tokens
 from api.certificate import Certificate
 from api.connection import Connection, Deadlines
 from api.connection_limit import ConnectionLimit, network_of
@@ -27,7 +27,7 @@ from sidecar.config_api import ApiSettings
 from tests.services.certificates import Authority
 from tests.services.waiting import wait_until
 from tests.unit.api_world import REMINDERS, world
-from tests.unit.test_api_auth import tokens_file
+from tests.unit.test_api_auth import bearer, tokens_file
 
 pytestmark = pytest.mark.slow
 
@@ -218,6 +218,20 @@ def test_the_probes_own_listener_answers_nothing_else() -> None:
         assert client.delete(f"{url}/livez").status_code == 405
 
 
+def test_the_probes_own_listener_names_no_hosts(tmp_path: Path) -> None:
+    path, given = tokens_file(tmp_path / "tokens.yaml")
+    for tokens, headers in ((None, {}), (load_tokens(path), bearer(given[Role.ADMIN]))):
+        with world(tokens=tokens) as api, serving(api.app, probe_port=0) as server:
+            api.change_stats(kafka_problem="kafka-7.shop.internal")
+            own, shared = (
+                httpx.get(f"http://127.0.0.1:{port}/readyz", headers=headers, timeout=ANSWER_S)
+                for port in (server.probe_port, server.port)
+            )
+            assert own.status_code == shared.status_code == 503
+            assert "internal" in shared.text
+            assert "internal" not in own.text
+
+
 def test_a_taken_port_of_the_probes_leaves_the_other_free() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, world() as api:
         port = taken.getsockname()[1]
@@ -226,6 +240,12 @@ def test_a_taken_port_of_the_probes_leaves_the_other_free() -> None:
             server.start()
         with socket.create_server(("127.0.0.1", server.port)):
             pass
+        taken.close()
+        server.start()  # once more
+        try:
+            assert httpx.get(f"http://127.0.0.1:{port}/livez", timeout=ANSWER_S).status_code == 200
+        finally:
+            server.stop()
 
 
 def test_one_address_leaves_room_for_others() -> None:

@@ -4,6 +4,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from fastapi import APIRouter, Depends
 from starlette.responses import PlainTextResponse
@@ -153,10 +154,11 @@ def test_no_other_sites_page_is_answered_in_any_mode(mode: str, tmp_path: Path) 
 def test_without_tokens_what_a_form_can_send_may_only_read(gate: Gate) -> None:
     """Old browsers, and such as are part of other programs, say neither Sec-Fetch-Site nor Origin."""
     forms = [{"content-type": type} for type in ("text/plain", "application/x-www-form-urlencoded", "")]
-    meant = ({"tickover-client": "curl"}, {"content-type": "application/json; charset=utf-8"}, bearer("any"))
+    meant = ({"tickover-client": "curl"}, {"content-type": "application/json; charset=utf-8"})
+    remembered = {"authorization": "Basic eDp5"}  # a browser adds it by itself
     with world(gate=gate, client_headers={}) as api:
         api.add(REMINDERS)
-        for headers in ({}, *forms):
+        for headers in ({}, *forms, remembered):
             for method, route, needed in ROUTES:
                 if method == "POST" and needed > Role.READ:
                     document = problem(api.call(method, route, headers=headers), 403, "client-header-needed")
@@ -169,6 +171,43 @@ def test_without_tokens_what_a_form_can_send_may_only_read(gate: Gate) -> None:
             assert api.call("GET", "/v1/dead-letters?payload=true", headers=headers).status_code != 403
         assert api.message(target="push").status_code == 202  # JSON is no form's
         assert api.call("DELETE", "/v1/messages/a").status_code != 403
+
+
+@pytest.mark.parametrize("mode", ["loopback", "anybody", "tokens"])
+def test_what_is_open_to_everybody_is_not_open_to_other_sites_pages(mode: str, tmp_path: Path) -> None:
+    tokens = load_tokens(tokens_file(tmp_path / "tokens.yaml")[0])
+    gate = {
+        "loopback": Gate(metrics_open=True),
+        "anybody": Gate(anybody=True, metrics_open=True),
+        "tokens": Gate(tokens, metrics_open=True),
+    }[mode]
+    with world(gate=gate) as api:
+        for path in ("/openapi.json", "/metrics", "/docs", "/"):
+            for page in FOREIGN_PAGES:
+                answer = api.call("GET", path, headers=page)
+                if path in ("/docs", "/") and page.get("origin") in (None, "http://127.0.0.1:8230"):
+                    assert answer.status_code < 400  # a link on another site may lead there
+                else:
+                    problem(answer, 403, "origin-not-allowed")
+            for page in OWN_PAGES:
+                assert api.call("GET", path, headers=page).status_code < 400
+            answer = api.call("GET", path, headers={"host": "evil.example"})
+            assert answer.status_code == 403 if mode == "loopback" else answer.status_code < 400
+        assert api.call("GET", "/livez", headers={"host": "evil.example", **FOREIGN_PAGES[0]}).status_code == 200
+
+
+def test_without_tokens_hosts_are_named_on_this_machine_only() -> None:
+    async def ask(client: str) -> httpx.Response:
+        transport = httpx.ASGITransport(api.app, client=(client, 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost:8230") as http:
+            return await http.get("/readyz")
+
+    with world() as api:
+        api.change_stats(kafka_problem=HOSTS)
+        for client, is_named in (("10.9.9.9", False), ("2001:db8::1", False), ("127.0.0.1", True), ("::1", True)):
+            answer = api.runner.run(ask(client))
+            assert answer.status_code == 503
+            assert (HOSTS in answer.text) is is_named
 
 
 HOSTS = "10.1.2.3:9092/7: Connect to ipv4#10.1.2.3:9092 failed (kafka-7.shop.internal)"
