@@ -16,15 +16,17 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.auth import Caller, Role
 from api.ports import Outgoing, Sender, SenderError
-from api.problems import Problem, problem_response
+from api.problems import TOLD, Problem, problem_response
 
 TEXT_LENGTH_MAX: Final = 500
 CHEAP_PER_S_MAX: Final = 10  # of refusals that cost the caller nothing: nobody may fill the topic with them
 NOT_LET_IN: Final = (401, 403, 429)
+GONE: Final = 499  # no status of HTTP: the client hung up before its request had come
 
 log = logging.getLogger("tickover.audit")
 
@@ -43,6 +45,7 @@ class Trail:
         self.status = 0
         self.notes: dict[str, Any] = {}
         self.shows = False
+        self.is_recorded = False
 
     def note(self, **facts: object) -> None:
         """Add to the record: names, positions and counts, never a payload or a secret."""
@@ -152,17 +155,33 @@ class Audit:
 
         try:
             await self.app(scope, receive, answer)
-        except Exception:
+        except asyncio.CancelledError:
+            self._interrupted(scope, trail)
+            raise
+        except Exception as error:
             if not trail.status:
-                trail.status = 500
+                is_client = isinstance(error, ClientDisconnect)
+                trail.status = scope["state"].get(TOLD, GONE) if is_client else 500
                 await self._record(scope, trail)
             raise
+
+    def _interrupted(self, scope: Scope, trail: Trail) -> None:
+        """The stop has cut the request off: nothing can be waited for any more, so the log has the record."""
+        if trail.is_recorded or not trail.is_audited:
+            return
+        record = _record_of(scope, trail, self._now_ms())
+        log.error("audit record not written: the stop interrupted the request", extra={"record": record})
 
     async def _record(self, scope: Scope, trail: Trail) -> bool:
         """Whether the answer may be given."""
         if not (trail.is_audited or trail.status in NOT_LET_IN or _is_refused_body(trail)):
             return True
         record = _record_of(scope, trail, self._now_ms())
+        may_answer = await self._write(record, trail)
+        trail.is_recorded = True
+        return may_answer
+
+    async def _write(self, record: dict[str, Any], trail: Trail) -> bool:
         if 400 <= trail.status < 500 or trail.problem == "audit-unavailable":
             await self._audit.refused(record)
         elif trail.needed is not None and trail.needed > Role.READ and not trail.shows:
@@ -188,7 +207,15 @@ def _is_refused_body(trail: Trail) -> bool:
 
 def _record_of(scope: Scope, trail: Trail, now_ms: int) -> dict[str, Any]:
     route, client = scope.get("route"), scope.get("client")
-    outcome = "done" if trail.status < 400 else "refused" if trail.status < 500 else "failed"
+    outcome = (
+        "unknown"
+        if not trail.status
+        else "done"
+        if trail.status < 400
+        else "refused"
+        if trail.status < 500
+        else "failed"
+    )
     return {
         "time": now_ms,
         "actor": trail.caller.name if trail.caller else None,
@@ -197,7 +224,7 @@ def _record_of(scope: Scope, trail: Trail, now_ms: int) -> dict[str, Any]:
         "path": _cut(scope["path"]),
         "subject": {name: _cut(value) for name, value in scope.get("path_params", {}).items()},
         "outcome": "refused" if trail.problem == "audit-unavailable" else outcome,
-        "status": trail.status,
+        "status": trail.status or None,
         "problem": trail.problem or None,
         "client": client[0] if client else None,
         "notes": trail.notes,

@@ -29,7 +29,7 @@ from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol, Request
 from uvicorn.server import ServerState
 
 from api.connection_limit import Accepted, ConnectionLimit
-from api.problems import Problem, problem_response
+from api.problems import TOLD, Problem, problem_response
 from api.safe_headers import DEFAULT_HEADERS, SAFE_HEADERS
 
 WARNING_EVERY_S: Final = 10.0
@@ -207,6 +207,7 @@ class Connection(H11Protocol):
         path, cycle = "/", cast("RequestResponseCycle | None", self.cycle)
         if cycle is not None and not cycle.response_complete:
             path = cycle.scope["path"]
+            cycle.scope["state"][TOLD] = problem.status
             cycle.disconnected = True  # what the application says from now on goes nowhere
             cycle.message_event.set()
         response = problem_response(problem, path)

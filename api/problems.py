@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from policies.errors import words_of
 
 MEDIA_TYPE: Final = "application/problem+json"
+TOLD: Final = "told"  # in a scope's state: the status of what the connection has answered in the application's place
 ERRORS_MAX: Final = 20
 STEP_LENGTH_MAX: Final = 200  # of a key in the place of an error, so much is shown
 

@@ -10,6 +10,7 @@ import pytest
 from api.audit import CHEAP_PER_S_MAX
 from api.auth import Role, load_tokens
 from api.ports import SenderUnavailable
+from api.problems import TOLD
 from tests.unit.api_world import NOW_MS, REMINDERS, RETRY, World, problem, world
 from tests.unit.test_api_auth import bearer, tokens_file
 
@@ -134,6 +135,64 @@ def test_refusals_go_on_without_the_topic() -> None:
         problem(api.message(target="nowhere"), 422, "no-source")
         problem(api.message(target="nowhere"), 422, "no-source")
         assert len(api.audited) == 1
+
+
+async def send_a_message(api: World, receive: Any, state: dict[str, Any]) -> None:
+    headers = [(b"host", b"127.0.0.1:8230"), (b"content-type", b"application/json"), (b"content-length", b"17")]
+    scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http"}
+    scope |= {"path": "/v1/messages", "raw_path": b"/v1/messages", "query_string": b"", "root_path": ""}
+    scope |= {"headers": headers, "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 8230), "state": state}
+
+    async def nobody(message: Any) -> None:
+        pass
+
+    await api.app(scope, receive, nobody)
+
+
+async def whole_body() -> dict[str, Any]:
+    return {"type": "http.request", "body": b'{"target":"push"}', "more_body": False}
+
+
+async def hung_up() -> dict[str, Any]:
+    return {"type": "http.disconnect"}
+
+
+@pytest.mark.parametrize("is_done", [False, True], ids=["the message is on its way", "the record is on its way"])
+def test_what_the_stop_interrupts_is_in_the_log(
+    is_done: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with world() as api:
+        api.add(REMINDERS)
+        entered = asyncio.Event()
+
+        async def never(record: Any) -> None:
+            entered.set()
+            await asyncio.Event().wait()
+
+        async def interrupted() -> None:
+            task = asyncio.create_task(send_a_message(api, whole_body, {}))
+            await entered.wait()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+        monkeypatch.setattr(api.audit if is_done else api.sender, "send", never)
+        api.runner.run(interrupted())
+    (line,) = (line for line in caplog.records if line.name == "tickover.audit")
+    record: dict[str, Any] = vars(line)["record"]
+    assert line.levelname == "ERROR"
+    assert outline(record) == (
+        ("anonymous", "send_message", "done", 202, None)
+        if is_done
+        else ("anonymous", "send_message", "unknown", None, None)
+    )
+
+
+@pytest.mark.parametrize(("state", "status"), [({}, 499), ({TOLD: 408}, 408)])
+def test_a_client_that_hangs_up_or_is_late_has_not_failed(state: dict[str, Any], status: int) -> None:
+    with world() as api:
+        api.runner.run(send_a_message(api, hung_up, state))
+        assert [outline(record)[1:] for record in api.audited] == [("send_message", "refused", status, None)]
 
 
 def test_requests_side_by_side_pay_once() -> None:

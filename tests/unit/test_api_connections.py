@@ -140,6 +140,15 @@ def test_bytes_that_come_one_by_one_don_t_move_a_deadline(begun: bytes) -> None:
         check_problem(whole_answer(client), 408, "request-timeout")
 
 
+def test_who_is_late_with_its_body_is_recorded_as_it_was_told() -> None:
+    with world() as api, serving(api.app, deadlines=SHORT) as server:
+        with connected(server.port) as client:
+            client.sendall(HEAD + b"Content-Length: 9\r\n\r\n{")
+            check_problem(whole_answer(client), 408, "request-timeout")
+        wait_until(lambda: bool(api.audited))
+        assert [(record["status"], record["outcome"]) for record in api.audited] == [(408, "refused")]
+
+
 def test_who_does_not_read_its_answer_is_cut_off() -> None:
     ended = threading.Event()
 
