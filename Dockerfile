@@ -69,9 +69,10 @@ USER 10001
 WORKDIR /var/lib/tickover
 EXPOSE 8230
 # By loopback, which also answers where the API listens on this container's own loopback only. With a listener of the
-# probes' own it is asked: plain HTTP also where the API has TLS, and beside all limits.
+# probes' own it is asked: plain HTTP also where the API has TLS, and beside all limits. This file sets no port for it:
+# the environment is stronger than the settings file, in which it may have another one (the chart's has).
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s \
-    CMD ["python", "-c", "import os, urllib.request; urllib.request.urlopen('http://127.0.0.1:' + (os.environ.get('TICKOVER_API__PROBE_PORT') or os.environ.get('TICKOVER_API__PORT', '8230')) + '/livez', timeout=4)"]
+    CMD ["python", "-c", "import os, urllib.request; ports = [os.environ.get('TICKOVER_API__' + name, '').strip() for name in ('PROBE_PORT', 'PORT')]; urllib.request.urlopen('http://127.0.0.1:' + next((port for port in ports if port.strip('0')), '8230') + '/livez', timeout=4)"]
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["tickover"]
 CMD ["run"]

@@ -1,10 +1,15 @@
 """Which images are built and run: every place names the same, and whoever wants pins the base by its digest."""
 
+import json
 import re
 import subprocess
+import sys
+import threading
 from collections import defaultdict
-from typing import Final
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import ClassVar, Final
 
+import pytest
 import yaml
 
 from tests.source import ROOT
@@ -56,3 +61,44 @@ def test_the_base_can_be_pinned() -> None:
         done = subprocess.run([*command, given], cwd=ROOT, capture_output=True, text=True, check=True)
         assert wanted in done.stdout
         assert ("BASE" in done.stdout) == bool(wanted)
+
+
+class Live(BaseHTTPRequestHandler):
+    """Answers every path, and keeps them."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing goes to the terminal."""
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"PORT": "{}"},
+        {"PORT": "{}", "PROBE_PORT": "0"},
+        {"PORT": "1", "PROBE_PORT": "{}"},
+        {"PORT": "{}", "PROBE_PORT": ""},
+    ],
+    ids=["the API", "no probes' listener", "the probes' listener", "nothing said"],
+)
+def test_the_health_check_asks_a_port_that_is_listened_on(settings: dict[str, str]) -> None:
+    found = re.search(r"^HEALTHCHECK .*\n +CMD (\[.*\])$", text_of("Dockerfile"), re.MULTILINE)
+    assert found
+    _, *arguments = json.loads(found[1])
+    with HTTPServer(("127.0.0.1", 0), Live) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        Live.asked.clear()
+        environment = {f"TICKOVER_API__{name}": text.format(server.server_port) for name, text in settings.items()}
+        try:
+            subprocess.run([sys.executable, *arguments], env=environment, check=True, timeout=30)
+        finally:
+            server.shutdown()
+            serving.join()
+    assert Live.asked == ["/livez"]
