@@ -42,7 +42,7 @@ BAD_REQUESTS: Final = {
 Phase = Literal["idle", "head", "body", "rest", "working", "sending", "closing"]
 
 
-class Seldom(logging.Filter):
+class RateLimitedLog(logging.Filter):
     """Of each text one line in 10 s, with a count of the others: what strangers send must not fill the log."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Seldom(logging.Filter):
 
 
 log = logging.getLogger("tickover.api.connection")
-log.addFilter(Seldom())
+log.addFilter(RateLimitedLog())
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,14 +61,15 @@ class Listener(uvicorn.Server):
         self._deadlines = deadlines
         self._certificate = certificate
         self._tasks: set[asyncio.Task[None]] = set()
+        self.failure: BaseException | None = None  # for which this listener has ended
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Called by uvicorn."""
         self.servers = []  # of asyncio's there are none
         for listening in sockets or ():
-            self._start(self._accept(listening))
+            self._start(self._accept(listening)).add_done_callback(self._end_with)
         if self._certificate is not None:
-            self._start(self._certificate.watch())
+            self._start(self._certificate.watch()).add_done_callback(self._end_with)
         self.started = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -77,6 +78,13 @@ class Listener(uvicorn.Server):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await super().shutdown(sockets)
+
+    def _end_with(self, task: asyncio.Task[None]) -> None:
+        """Without this task nobody is let in, or the certificate is never read again: both would go unseen."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.critical("the API ends: a part of it failed", exc_info=error)
+            self.failure = error
+            self.should_exit = True
 
     async def _accept(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -117,10 +125,10 @@ class Listener(uvicorn.Server):
                 ssl_handshake_timeout=self._deadlines.handshake_s if tls else None,
                 ssl_shutdown_timeout=TLS_CLOSING_S if tls else None,
             )
-        except (OSError, asyncio.CancelledError) as error:
+        except BaseException as error:
             self._limit.leave(one)
             accepted.close()
-            if isinstance(error, asyncio.CancelledError):
+            if not isinstance(error, OSError):
                 raise
             log.warning("a client did not get through the TLS handshake", extra={"error": type(error).__name__})
 

@@ -1,6 +1,7 @@
 """No lost updates (RFC 9110 section 13): an ETag is a version, a write says which it replaces.
 
-A held message has no versions: its ETag is the place where it is held, which no other message ever has.
+A held message has no versions: its ETag is the place where it is held, which no other message has while its source
+exists. A source that is deleted and created again counts from 0, so that a later message may have the place.
 """
 
 import re

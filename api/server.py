@@ -86,6 +86,11 @@ class Server:
         """The port of the probes; 0 where there is none."""
         return self._probe_port
 
+    @property
+    def failure(self) -> BaseException | None:
+        """For what it doesn't answer any more; None: it does, or was stopped."""
+        return self._failure
+
     def start(self) -> None:
         """Raises `BindError`."""
         if self._thread is not None:
@@ -121,7 +126,14 @@ class Server:
         # The sockets listen already: who connects from now on waits in a backlog until the loop takes it.
         asyncio.get_running_loop().call_soon(self._ready.set)
         serving = zip(self._listeners, self._sockets, strict=True)
-        await asyncio.gather(*(listener.serve([listening]) for listener, listening in serving))
+        await asyncio.gather(*(self._listen(listener, listening) for listener, listening in serving))
+
+    async def _listen(self, listener: Listener, listening: socket.socket) -> None:
+        await listener.serve([listening])
+        if listener.failure is not None:
+            self._failure = listener.failure
+            for one in self._listeners:  # the probes would else call this process healthy
+                one.should_exit = True
 
 
 def _probes_listening(listening: Listening, opened: list[socket.socket]) -> socket.socket:

@@ -2,7 +2,7 @@
 
     services -> policy store -> own topics -> engine -> REST -> housekeeping
 
-`Process.run` blocks until SIGTERM, SIGINT or the engine's failure, and ends the process with the exit status.
+`Process.run` blocks until SIGTERM, SIGINT or a failure of engine or API, and ends the process with the exit status.
 """
 
 import gc
@@ -105,7 +105,7 @@ class Process:
         return self.machinery.engine
 
     def run(self) -> int:
-        """Start, wait for a signal or the engine's failure, stop. Ends the process with the exit status.
+        """Start, wait for a signal or a failure of engine or API, stop. Ends the process with the exit status.
 
         Starting and stopping run in threads: a call of a client can't be interrupted, a thread can be left behind.
         """
@@ -121,7 +121,7 @@ class Process:
             unforeseen = None if isinstance(error, EXPECTED) else error
             log.critical("can't start", extra={"error": str(error) or type(error).__name__}, exc_info=unforeseen)
             return self._end(EXIT_FAILED)
-        while not self._asked.is_set() and not self.engine.finished.wait(WATCH_S):
+        while not self._asked.is_set() and not self.engine.finished.wait(WATCH_S) and self.server.failure is None:
             pass
         return self._end(EXIT_OK)
 
@@ -135,6 +135,9 @@ class Process:
             status = EXIT_FAILED
         elif status == EXIT_OK and not self.engine.finished.is_set():
             log.error("ended before everything in flight was settled: some records may fire again")
+            status = EXIT_FAILED
+        elif status == EXIT_OK and self.server.failure is not None:
+            log.critical("ended because the API failed", extra={"error": type(self.server.failure).__name__})
             status = EXIT_FAILED
         elif in_time:
             log.info("stopped")

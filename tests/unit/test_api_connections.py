@@ -21,6 +21,7 @@ from api.auth import Role, load_tokens
 from api.certificate import Certificate
 from api.connection import Connection, Deadlines
 from api.connection_limit import ConnectionLimit, network_of
+from api.listener import Listener
 from api.safe_headers import DEFAULT_HEADERS, SAFE_HEADERS
 from api.server import BindError, Listening, Server, listening_of
 from sidecar.config_api import ApiSettings
@@ -255,6 +256,26 @@ def test_a_taken_port_of_the_probes_leaves_the_other_free() -> None:
             assert httpx.get(f"http://127.0.0.1:{port}/livez", timeout=ANSWER_S).status_code == 200
         finally:
             server.stop()
+
+
+@pytest.mark.parametrize("part", ["accepting", "the certificate"])
+def test_a_part_that_fails_ends_the_server(
+    part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    certificate = None
+    if part == "accepting":
+        monkeypatch.setattr(Listener, "_let_in", lambda *_: 1 // 0)
+    else:
+        certificate, _ = tls_of(tmp_path)
+        monkeypatch.setattr(certificate, "watch", broken)
+    with world() as api, serving(api.app, probe_port=0, certificate=certificate) as server:
+        with connected(server.port):
+            pass
+        wait_until(lambda: isinstance(server.failure, ZeroDivisionError))
+    assert "the API ends" in caplog.text
 
 
 def test_one_address_leaves_room_for_others() -> None:
