@@ -139,7 +139,13 @@ def test_refusals_go_on_without_the_topic() -> None:
 
 async def send_a_message(api: World, receive: Any, state: dict[str, Any]) -> None:
     headers = [(b"host", b"127.0.0.1:8230"), (b"content-type", b"application/json"), (b"content-length", b"17")]
-    scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http"}
+    scope: dict[str, Any] = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+    }
     scope |= {"path": "/v1/messages", "raw_path": b"/v1/messages", "query_string": b"", "root_path": ""}
     scope |= {"headers": headers, "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 8230), "state": state}
 
