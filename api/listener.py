@@ -114,6 +114,7 @@ class Listener(uvicorn.Server):
             return
         task = self._start(self._connect(accepted, one))
         one.close = partial(_cancel, task)
+        task.add_done_callback(partial(_close_cancelled, accepted))  # it may not even have begun
 
     async def _connect(self, accepted: socket.socket, one: Accepted) -> None:
         tls = self._certificate.context if self._certificate else None
@@ -141,6 +142,11 @@ class Listener(uvicorn.Server):
 
 def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
+
+
+def _close_cancelled(accepted: socket.socket, task: asyncio.Task[None]) -> None:
+    if task.cancelled():
+        accepted.close()
 
 
 class UnderWay:
