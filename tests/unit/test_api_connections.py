@@ -258,6 +258,11 @@ def test_a_taken_port_of_the_probes_leaves_the_other_free() -> None:
             server.stop()
 
 
+def close_and_fail(_: Listener, accepted: socket.socket, host: str) -> None:
+    accepted.close()
+    raise ZeroDivisionError(host)
+
+
 def connect(port: int) -> None:
     with connected(port):
         pass
@@ -272,7 +277,7 @@ def test_a_part_that_fails_ends_the_server(
 
     certificate = None
     if part == "accepting":
-        monkeypatch.setattr(Listener, "_let_in", lambda *_: 1 // 0)
+        monkeypatch.setattr(Listener, "_let_in", close_and_fail)
     else:
         certificate, _ = tls_of(tmp_path)
         monkeypatch.setattr(certificate, "watch", broken)
