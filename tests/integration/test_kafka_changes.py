@@ -257,6 +257,9 @@ class Events:
 
     lost = revoked
 
+    def refused(self, words: str) -> None:
+        raise AssertionError(words)
+
     def committed(self, commits: Mapping[LaneId, tuple[int, str]]) -> None:
         self.commits.append(commits)
 
