@@ -50,6 +50,7 @@ from sidecar.kafka import client_log
 from sidecar.leftovers import Leftovers
 from sidecar.letters.assembly import governor_of, reading_of, redriven_of, redrives_of
 from sidecar.letters.reading import Reading
+from sidecar.mailbox import EngineError
 from sidecar.metrics import Exposition, Recorder
 from sidecar.other_groups import NewGroupError, refuse_if_new
 from sidecar.overflow import OverflowFailure
@@ -117,13 +118,17 @@ class Process:
         if not wait((starting,), START_GRACE_S).done:
             log.warning("stopped before everything was started")
             return abandon(EXIT_OK)
-        if (error := starting.exception()) is not None:
+        if (error := self._cause(starting.exception())) is not None:
             unforeseen = None if isinstance(error, EXPECTED) else error
             log.critical("can't start", extra={"error": str(error) or type(error).__name__}, exc_info=unforeseen)
             return self._end(EXIT_FAILED)
         while not self._asked.is_set() and not self.engine.finished.wait(WATCH_S) and self.server.failure is None:
             pass
         return self._end(EXIT_OK)
+
+    def _cause(self, error: BaseException | None) -> BaseException | None:
+        """Who asks something of an engine that has failed hears only that it has ended."""
+        return (self.engine.failure or error) if isinstance(error, EngineError) else error
 
     def _end(self, status: int) -> int:
         """Stop everything, at most for as long as the settings allow; what hangs is left behind."""

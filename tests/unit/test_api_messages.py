@@ -457,8 +457,8 @@ def test_a_chunked_body_is_counted(api: World) -> None:
 
     response = api.call("POST", "/v1/messages", content=chunks(), headers={"content-type": "application/json"})
     problem(response, 413, "body-too-large")
-    assert response.headers["connection"] == "close"
-    assert taken <= 16 * 17 + 4
+    assert "connection" not in response.headers, "the server reads the rest, or closes it when it takes too long"
+    assert taken <= 17 + 4
 
 
 def test_a_lying_content_length(api: World) -> None:
