@@ -29,6 +29,7 @@ class Key(NamedTuple):
     offset: int
 
 
+ORIGIN_BYTES_MAX: Final = 1_024  # a longer one is no place, and would fill what replicas tell each other
 START: Final = Key(-1, "", -1, -1)
 
 
@@ -117,7 +118,7 @@ def row_of(lane: LaneId, held: Held, tier: str) -> dict[str, Any]:
         "first_failure": held.first_failure_ms if held.first_failure_ms >= 0 else None,
         "expires_at": held.expires_ms if held.expires_ms >= 0 else None,
         "error_class": _text_of(held, ERROR_CLASS),
-        "origin": held.origin.decode(errors="replace") if held.origin else None,
+        "origin": held.origin[:ORIGIN_BYTES_MAX].decode(errors="replace") if held.origin else None,
         "size": held.size,
     }
 

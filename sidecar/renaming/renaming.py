@@ -79,6 +79,7 @@ class Rename:
         self._old, self._new = old.group, new.group
         self._topics = list(group_topics(old, new))
         self._ledger, self._new_ledger = old.ledger_topic, new.ledger_topic
+        self._is_signed = bool(old.redis.signing_key_file)
         self._clients = clients
         self._say = say
 
@@ -86,6 +87,7 @@ class Rename:
 
     def look(self) -> Found:
         """What there is. Raises NoSuchGroupError, RenameRefusedError with what to do, RenameError."""
+        self._refuse_signed()
         self._refuse_members()
         commits, marked = self._old_commits()
         found = Found(
@@ -99,6 +101,14 @@ class Rename:
         if not found.is_begun:
             self._refuse_leftovers(found)
         return found
+
+    def _refuse_signed(self) -> None:
+        if self._is_signed:
+            raise RenameRefusedError(
+                f"what Redis has is signed for group {self._old}, and group {self._new} would take none of it: unset "
+                "redis.signing_key_file, repeat the command, and start the new group without it. Set it again when the "
+                "sources still have all that is held: what Redis has is rebuilt and signed then"
+            )
 
     def _refuse_another_ledger(self, found: Found) -> None:
         shape, id = found.shapes[self._ledger], self._clients.topics.id(self._ledger)

@@ -2,6 +2,7 @@
 
 import json
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,9 +17,11 @@ from sidecar.commit import (
     encode_mark,
     encode_metadata,
 )
+from sidecar.config import Settings
 from sidecar.frame import LedgerFormatError
 from sidecar.record import Position
 from sidecar.renaming.errors import RenameRefusedError
+from sidecar.renaming.renaming import Rename
 from sidecar.renaming.rewriting import Places, change_value, renamed_block, renamed_state, schedule_value, wanted_places
 from sidecar.renaming.topic_copy import PORTION_BYTES_MAX, portions
 from sidecar.schedules.schedule_book import ScheduleBook
@@ -129,3 +132,11 @@ def test_a_transaction_has_no_more_than_it_can_take_in_its_time_but_always_a_rec
     sizes = [[len(one.value() or b"") for one in portion] for portion in portions(records)]
     assert sizes == [[1, half], [half], [PORTION_BYTES_MAX + 1], [1, 1]]
     assert list(portions([])) == []
+
+
+def test_what_is_signed_for_the_old_group_is_not_renamed() -> None:
+    old, new = (Settings.model_validate({"group": name, "redis": {"signing_key_file": "keys"}}) for name in "ab")
+    clients: Any = Mock()
+    with pytest.raises(RenameRefusedError, match=r"unset redis\.signing_key_file"):
+        Rename(old, new, clients, lambda _: None).look()
+    assert clients.mock_calls == []
