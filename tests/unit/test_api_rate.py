@@ -76,10 +76,12 @@ def test_who_called_last_is_remembered_longest() -> None:
     ],
 )
 def test_one_machine_has_one_address(one: str, other: str, same: bool) -> None:
-    gate = replace(Gate(), rate=RateLimit(1, 1))
+    gate = replace(Gate(anybody=True), rate=RateLimit(1, 1))
 
     def call(host: str) -> None:
-        gate.visitor(Request({"type": "http", "client": (host, 1), "headers": []}), 0.0)
+        gate.visitor(
+            Request({"type": "http", "client": (host, 1), "method": "GET", "path": "/docs", "headers": []}), 0.0
+        )
 
     call(one)
     with pytest.raises(Problem) if same else nullcontext():
