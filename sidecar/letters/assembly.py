@@ -1,7 +1,7 @@
 """The parts that handle dead letters, made from the settings."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -21,6 +21,9 @@ from sidecar.letters.plan import FORM, Governor, Redrive
 from sidecar.letters.reading import Reading, Rules
 from sidecar.letters.redriven_log import RedrivenLog
 from sidecar.letters.redrives import Redrives, Topics
+from sidecar.letters.sorting import Ways
+from sidecar.retention import policies_of
+from sidecar.topics import source_topics
 
 
 def redriven_of(settings: Settings, client: Mapping[str, Any]) -> RedrivenLog:
@@ -57,6 +60,10 @@ def redrives_of(
         with closing(open_log()) as log:
             return log.topics()
 
+    def ways(existing: Iterable[str]) -> Ways:
+        anybodys = settings.model_copy(update={"sources": ()})  # some are other replicas', by their own setting
+        return Ways(settings.reserved_topics, frozenset(source_topics(anybodys, policies_of(store.table), existing)))
+
     def letters(log: LetterLog) -> frozenset[str]:
         return frozenset(letter_topics(list(log.topics()), store.table, reading.rules.topics, reading.rules.quarantine))
 
@@ -81,7 +88,7 @@ def redrives_of(
         topic_id=topic_id,
         owner=owner,
         group=settings.group,
-        reserved=settings.reserved_topics,
+        ways=ways,
         loops_max=settings.redrive.times_max,
         monotonic_s=time.monotonic,
         wait=redrives.crew.wait,

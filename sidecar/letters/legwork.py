@@ -5,7 +5,7 @@ any time: the next attempt begins at the progress.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
@@ -31,7 +31,7 @@ from sidecar.letters.letter_log import (
 from sidecar.letters.plan import SAMPLE_MAX, Plan, Progress, Redrive, Tally
 from sidecar.letters.redriven_log import Pen, RedrivenLog
 from sidecar.letters.returns import Returns
-from sidecar.letters.sorting import DELETED, REDRIVEN, TOO_LARGE, Parcel, Sorting
+from sidecar.letters.sorting import DELETED, REDRIVEN, TOO_LARGE, Parcel, Sorting, Ways
 from sidecar.letters.turns import CHOOSING, first_of, turn_after
 from sidecar.record import Place
 
@@ -55,7 +55,7 @@ class Surroundings:
     topic_id: TopicId
     owner: str
     group: str
-    reserved: Container[str]  # topics to which no letter goes
+    ways: Callable[[Iterable[str]], Ways]  # among the topics that there are
     loops_max: int
     monotonic_s: Callable[[], float]
     wait: Callable[[float], bool]  # sleeps; True: the process is asked to stop
@@ -71,7 +71,8 @@ class Legwork:
         self._progress: Progress = redrive.progress
         self._written = redrive.progress  # as it stands in the log, if nobody else has written since
         self._may_start = redrive.state.may_start
-        self._sorting = Sorting(redrive, here.versions, here.partitions(), here.reserved, here.loops_max)
+        partitions = here.partitions()
+        self._sorting = Sorting(redrive, here.versions, partitions, here.ways(partitions), here.loops_max)
         self._waiting: deque[Letter] = deque()
         self._pen: Pen  # of this attempt, once it begins to read
         self._suspects = 0  # of the waiting ones: Kafka has refused some of them

@@ -14,6 +14,7 @@ NO_TARGET: Final = "no_target"
 NO_TOPIC: Final = "unknown_target"
 LOOP: Final = "loop"
 NOT_ALLOWED: Final = "target_not_allowed"
+NOT_A_SOURCE: Final = "not_a_source"  # it would go back to where the group reads nothing
 LOOP_CAP: Final = "redriven_too_often"
 NO_VALUE: Final = "no_value"
 UNREADABLE: Final = "unreadable"
@@ -42,11 +43,18 @@ class Parcel(NamedTuple):
         return self.letter.value
 
 
+class Ways(NamedTuple):
+    """Where letters may go: into no `reserved` topic, and back only into `sources`, those of the group."""
+
+    reserved: Container[str]
+    sources: Container[str]
+
+
 class Sorting:
     """The rules of one plan.
 
     `partitions` are those of all topics as they were when this was made. Whoever can write dead letters writes their
-    headers, and these must not lead to a topic that is `reserved`. The targets of a plan's earlier attempts, which its
+    headers, and these must not lead elsewhere than `ways` allow. The targets of a plan's earlier attempts, which its
     progress names, count as this one's do.
     """
 
@@ -55,13 +63,13 @@ class Sorting:
         redrive: Redrive,
         versions: Versions,
         partitions: Mapping[str, int],
-        reserved: Container[str],
+        ways: Ways,
         loops_max: int,
     ) -> None:
         self._plan = redrive.plan
         self._versions = versions
         self._partitions = partitions
-        self._reserved = reserved
+        self._ways = ways
         self._loops_max = loops_max
         self._targets: dict[tuple[str, str, bool], str | None] = {}
         self._seen = {*redrive.progress.planned.targets, *redrive.progress.tally.targets}
@@ -83,10 +91,12 @@ class Sorting:
             return "", NO_TARGET
         if target == self._plan.topic:
             return "", LOOP
-        if target in self._reserved:
+        if target in self._ways.reserved:
             return "", NOT_ALLOWED
         if target not in self._partitions:
             return "", NO_TOPIC
+        if self._goes_back(letter, target) and target not in self._ways.sources:
+            return "", NOT_A_SOURCE
         if target not in self._seen:
             if len(self._seen) >= TARGETS_MAX:
                 return "", TOO_MANY_TARGETS
@@ -95,13 +105,19 @@ class Sorting:
 
     def parcel(self, letter: Letter, target: str, leg: str) -> Parcel:
         """The letter as it is sent."""
-        source = place_of(letter.text(SOURCE)) if is_quarantined(letter) else None
-        if source is None or source.topic != target:
+        source = place_of(letter.text(SOURCE))
+        if source is None or not self._goes_back(letter, target):
             return Parcel(letter, target, redriven_headers(letter, to_its_source=False, leg=leg))
         # Without a key only the partition that it came from has the records of its id.
         stays = letter.key is None and source.partition < self._partitions.get(target, 0)
         headers = redriven_headers(letter, to_its_source=True, leg=leg)
         return Parcel(letter, target, headers, source.partition if stays else -1)
+
+    @staticmethod
+    def _goes_back(letter: Letter, target: str) -> bool:
+        """Whether it is decided anew in its source, rather than delivered."""
+        source = place_of(letter.text(SOURCE)) if is_quarantined(letter) else None
+        return source is not None and source.topic == target
 
     def _destination(self, letter: Letter) -> str | None:
         source = letter.text(SOURCE).partition("/")[0]

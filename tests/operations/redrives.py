@@ -20,6 +20,7 @@ from sidecar.letters.plan import Governor, Redrive
 from sidecar.letters.redrives import Redrives, Topics, Wanted
 from sidecar.letters.returns import Found
 from sidecar.letters.selection import Selection
+from sidecar.letters.sorting import Ways
 from sidecar.record import Headers, Place
 from tests.unit.letter_world import MemoryRedriven, Record, dead
 from tests.unit.redrive_world import MemoryPlans
@@ -309,7 +310,8 @@ class Operators:
         return Surroundings(
             client={}, log=self.plans, redriven=self.redriven, versions=lambda _: (), partitions=self.letters.topics,  # type: ignore[arg-type]
             open_log=lambda: self.letters, topic_id=lambda _: self.letters.id, owner="here", group="g",
-            reserved=frozenset(), loops_max=3, monotonic_s=lambda: self._time_s, wait=self._wait,
+            ways=lambda topics: Ways(frozenset(), frozenset(topics)), loops_max=3, monotonic_s=lambda: self._time_s,
+            wait=self._wait,
         )  # fmt: skip
 
     def write(self, plan_id: str, parcels: Sequence[Any], progress: Any, marks: Sequence[Any]) -> None:

@@ -26,12 +26,13 @@ from sidecar.letters.plan import (
     Tally,
 )
 from sidecar.letters.selection import Selection
-from sidecar.letters.sorting import Sorting
+from sidecar.letters.sorting import Sorting, Ways
 from sidecar.record import Place
 from sidecar.reserved_topics import ReservedTopics
 from tests.unit.letter_world import NOW_MS, Record, dead
 from tests.unit.redrive_world import GOVERNOR
 
+ANYWHERE = Ways(frozenset(), {"reminders", "orders"})
 INNER = {"tickover.policies": 1, "__consumer_offsets": 50}
 
 
@@ -72,6 +73,9 @@ def letter(headers: Any, value: bytes | None = b"v") -> Letter:
         (letter(dead("too_large"), None), "orders", ("", "no_value")),
         (letter(dead("too_large")), "orders", ("orders", "")),
         (letter(dead("no_policy", source="orders-dlq/0/1")), None, ("", "loop")),
+        (letter(dead("no_policy", source="orders-retry/0/1")), None, ("orders-retry", "")),
+        (letter(dead("no_policy", source="elsewhere/0/1")), None, ("", "not_a_source")),  # nobody would take it up
+        (letter(dead("no_policy", source="elsewhere/0/1")), "elsewhere", ("", "not_a_source")),
         (letter(dead("no_policy", source="tickover.policies/0/1")), None, ("", "target_not_allowed")),
         (letter(dead("no_policy", source="tickover.b.ledger/0/1")), None, ("", "target_not_allowed")),
         (letter(dead()), "tickover.policies", ("", "target_not_allowed")),  # planned by a program of before
@@ -82,8 +86,8 @@ def test_what_becomes_of_a_letter(one: Letter, target: str | None, expected: tup
     sorting = Sorting(
         Redrive(plan=plan(target=target)),
         lambda _: (),
-        {"orders": 1, "elsewhere": 1, "orders-dlq": 1, **INNER},
-        ReservedTopics(frozenset({"tickover.policies"})),
+        {"orders": 1, "orders-retry": 1, "elsewhere": 1, "orders-dlq": 1, **INNER},
+        Ways(ReservedTopics(frozenset({"tickover.policies"})), {"orders-retry"}),
         3,
     )
     assert sorting.target(one) == expected
@@ -92,7 +96,7 @@ def test_what_becomes_of_a_letter(one: Letter, target: str | None, expected: tup
 
 def test_only_so_many_targets() -> None:
     topics = {f"t{n}": 1 for n in range(TARGETS_MAX + 1)}
-    sorting = Sorting(Redrive(plan=plan()), lambda _: (), topics, frozenset(), 3)
+    sorting = Sorting(Redrive(plan=plan()), lambda _: (), topics, ANYWHERE, 3)
     found = [sorting.target(letter(dead(policy=f"p{n}@1", source=f"t{n}-retry/0/1"))) for n in range(TARGETS_MAX + 1)]
     assert [why for _, why in found] == [""] * TARGETS_MAX + ["too_many_targets"]
     assert sorting.gone(["t0", "away"]) == ["away"]
@@ -103,7 +107,7 @@ def test_the_targets_of_earlier_attempts_count_too() -> None:
     planned = Tally(targets={f"t{n}": 1 for n in range(TARGETS_MAX - 1)})
     before = Redrive(plan=plan(), progress=Progress(planned=planned, tally=Tally(targets={"a": 1})))
     topics = {**dict.fromkeys(planned.targets, 1), "a": 1, "b": 1}
-    sorting = Sorting(before, lambda _: (), topics, frozenset(), 3)
+    sorting = Sorting(before, lambda _: (), topics, ANYWHERE, 3)
     found = [sorting.target(letter(dead(source=f"{name}-retry/0/1"))) for name in ("t0", "b", "a")]
     assert found == [("t0", ""), ("", "too_many_targets"), ("a", "")]
 
@@ -129,7 +133,7 @@ def test_the_progress_of_the_largest_plan_fits_into_a_record() -> None:
 
 
 def test_only_what_goes_back_to_its_source_keeps_its_control_headers() -> None:
-    sorting = Sorting(Redrive(plan=plan()), lambda _: (), {"orders": 1}, frozenset(), 3)
+    sorting = Sorting(Redrive(plan=plan()), lambda _: (), {"orders": 1}, ANYWHERE, 3)
     one = letter([("tickover-delay", b"5s"), *dead("no_policy", source="orders/0/1")])
     assert dict(sorting.parcel(one, "orders", "p/1").headers)["tickover-delay"] == b"5s"
     assert "tickover-delay" not in dict(sorting.parcel(one, "elsewhere", "p/1").headers)
@@ -137,12 +141,12 @@ def test_only_what_goes_back_to_its_source_keeps_its_control_headers() -> None:
 
 def test_a_letter_without_a_key_goes_back_to_the_partition_that_it_came_from() -> None:
     """There are those of its id: a control record that was sent again would meet none of them elsewhere."""
-    sorting = Sorting(Redrive(plan=plan()), lambda _: (), {"reminders": 4, "orders": 4}, frozenset(), 3)
+    sorting = Sorting(Redrive(plan=plan()), lambda _: (), {"reminders": 4, "orders": 4}, ANYWHERE, 3)
     without_key = Letter(Place("orders-dlq", 0, 5), NOW_MS, None, b"v", dead("no_policy", source="reminders/3/1"))
     assert sorting.parcel(without_key, "reminders", "p/1").partition == 3
     assert sorting.parcel(without_key, "orders", "p/1").partition == -1
     assert sorting.parcel(without_key._replace(key=b"k"), "reminders", "p/1").partition == -1
-    fewer = Sorting(Redrive(plan=plan()), lambda _: (), {"reminders": 3}, frozenset(), 3)  # the topic was made anew
+    fewer = Sorting(Redrive(plan=plan()), lambda _: (), {"reminders": 3}, ANYWHERE, 3)  # the topic was made anew
     assert fewer.parcel(without_key, "reminders", "p/1").partition == -1
 
 
