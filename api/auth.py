@@ -32,9 +32,9 @@ from sidecar.watched_file import WatchedFile
 TOKENS_MAX: Final = 1_000
 ANONYMOUS: Final = "anonymous"
 OIDC_PREFIX: Final = "oidc:"  # of names that a provider gives, so that none is taken for one of the file
-log = logging.getLogger("tickover.api")
-
 _HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
+
+log = logging.getLogger("tickover.api")
 
 
 class Role(IntEnum):
@@ -72,7 +72,6 @@ class Tokens:
     def __init__(self, path: Path, now_s: Callable[[], float] = time.time) -> None:
         self._file = WatchedFile(path)
         self._now_s = now_s
-        self._is_good = True
         self._file.changed()  # before it is read: what is written from now on is a change
         self._tokens = _read_tokens(path)
 
@@ -85,12 +84,10 @@ class Tokens:
         try:
             self._tokens = _read_tokens(self._file.path)
         except AccessConfigError as error:
-            if self._is_good:
+            if self._file.unusable():
                 log.error("the tokens file can't be used: tokens stay as they were", extra={"error": str(error)})
-            self._file.look_again()
-            self._is_good = False
             return False
-        self._is_good = True
+        self._file.usable()
         log.info("tokens are read again", extra={"file": str(self._file.path), "count": len(self._tokens)})
         return True
 

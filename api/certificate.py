@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Final
 
 from api.auth import AccessConfigError
+from sidecar.watched_file import WatchedFile
 
 LOOK_EVERY_S: Final = 10.0
 
 log = logging.getLogger("tickover.api")
-
-_Seen = tuple[tuple[int, int, int], ...]
 
 
 class Certificate:
@@ -20,8 +19,9 @@ class Certificate:
 
     def __init__(self, certificate_file: str, key_file: str, look_every_s: float = LOOK_EVERY_S) -> None:
         self._files = (certificate_file, key_file)
+        self._watched = WatchedFile(Path(certificate_file), Path(key_file))
         self._look_every_s = look_every_s
-        self._seen = self._look()
+        self._watched.changed()  # before they are read: what is written from now on is a change
         self._current = self._read()
         # Connections are made from this one, which takes the newest in the handshake: a context that is half changed,
         # with one file new and the other old, serves nobody.
@@ -36,28 +36,25 @@ class Certificate:
 
     def refresh(self) -> None:
         """Reads the files if they have changed. With files that can't be used the last certificate goes on."""
+        if not self._watched.changed():
+            return
         try:
-            seen = self._look()
-            if seen == self._seen:
-                return
             self._current = self._read()
         except AccessConfigError as error:
+            self._watched.unusable()
             log.warning("the API goes on with its last certificate", extra={"error": str(error)})
         else:
-            self._seen = seen
             log.info("the API has a new certificate")
 
     def _choose(self, handshake: ssl.SSLObject | ssl.SSLSocket, name: str | None, context: ssl.SSLContext) -> None:
         handshake.context = self._current
 
-    def _look(self) -> _Seen:
-        try:
-            status = [Path(file).stat() for file in self._files]
-            return tuple((one.st_mtime_ns, one.st_size, one.st_ino) for one in status)
+    def _read(self) -> ssl.SSLContext:
+        try:  # ssl itself doesn't say which of the two is missing
+            for file in self._files:
+                Path(file).stat()
         except OSError as error:
             raise AccessConfigError(f"api.tls: {error.filename}: {error.strerror}") from None
-
-    def _read(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:

@@ -28,7 +28,6 @@ class PasswordFile:
         self._file = WatchedFile(secret.path)
         self._use = use
         self._password = secret.get_secret_value()
-        self._is_good = True
 
     def look(self) -> bool | None:
         """Use what the file says, if that is new."""
@@ -37,17 +36,15 @@ class PasswordFile:
         try:
             password = self._secret.now()
         except (OSError, ValueError) as error:
-            if self._is_good:
+            if self._file.unusable():
                 extra = {"file": str(self._secret.path), "error": type(error).__name__}
                 log.error("the password file of %s can't be used: the password stays", self._name, extra=extra)
-            self._file.look_again()
-            self._is_good = False
             return False
         if password != self._password:
             told = self._use(password)
             self._password = password
             log.info("the password of %s has changed", self._name, extra={"clients": told})
-        self._is_good = True
+        self._file.usable()
         return True
 
 

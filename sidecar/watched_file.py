@@ -8,27 +8,37 @@ from pydantic import SecretStr
 SECRET_BYTES_MAX: Final = 1 << 20
 
 Signature = tuple[int, int, int]
-NEVER: Final[Signature] = (-1, -1, -1)  # of no file
 
 
 class WatchedFile:
-    """Says once of each change that there was one, and at the first look. That a file is gone is one, too."""
+    """A file, or some that are used together. Says once of each change that there was one, and at the first look. That
+    a file is gone is one, too.
 
-    def __init__(self, path: Path) -> None:
+    Whoever reads it says how that went: what can't be used is looked at again the next time.
+    """
+
+    def __init__(self, path: Path, *more: Path) -> None:
         self.path = path
-        self._seen: Signature | None = NEVER
+        self._all = (path, *more)
+        self._seen: tuple[Signature | None, ...] | None = None  # None: nothing that counts
+        self._is_usable = True
 
     def changed(self) -> bool:
         """Whether it is another file, or has other content, than the last time. One look costs some microseconds."""
-        signature = _signature(self.path)
-        if signature == self._seen:
+        signatures = tuple(map(_signature, self._all))
+        if signatures == self._seen:
             return False
-        self._seen = signature
+        self._seen = signatures
         return True
 
-    def look_again(self) -> None:
-        """Take the next look for a change, too."""
-        self._seen = NEVER
+    def usable(self) -> None:
+        """What it says is in use now."""
+        self._is_usable = True
+
+    def unusable(self) -> bool:
+        """What it says can't be used, so the next look takes it for changed, too. True: that is news."""
+        is_news, self._is_usable, self._seen = self._is_usable, False, None
+        return is_news
 
 
 class FileSecret(SecretStr):
