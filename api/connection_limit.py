@@ -14,7 +14,7 @@ class Accepted:
 
     __slots__ = ("close", "network")
 
-    def __init__(self, network: str, close: Callable[[], None]) -> None:
+    def __init__(self, network: str, close: Callable[[], object]) -> None:
         self.network = network
         self.close = close
 
@@ -31,7 +31,7 @@ class ConnectionLimit:
         self._waiting: dict[Accepted, None] = {}
         self._waiting_of: dict[str, dict[Accepted, None]] = {}
 
-    def enter(self, network: str, close: Callable[[], None]) -> Accepted | None:
+    def enter(self, network: str, close: Callable[[], object]) -> Accepted | None:
         """The new connection, which waits; None: it is refused."""
         waiting_of = self._waiting_of.get(network, {})
         if len(self._all.get(network, ())) >= self._per_address and not self._close_oldest(waiting_of):
@@ -45,13 +45,13 @@ class ConnectionLimit:
         return one
 
     def wait(self, one: Accepted) -> None:
-        """It is its client's turn now."""
+        """From now on this connection waits for its client, behind those that wait already."""
         if one in self._all.get(one.network, ()):
             self._waiting.setdefault(one)
             self._waiting_of.setdefault(one.network, {}).setdefault(one)
 
     def work(self, one: Accepted) -> None:
-        """It is our turn now."""
+        """From now on we work for this connection: it isn't closed for another."""
         self._waiting.pop(one, None)
         of_network = self._waiting_of.get(one.network, {})
         of_network.pop(one, None)
@@ -59,7 +59,7 @@ class ConnectionLimit:
             self._waiting_of.pop(one.network, None)
 
     def leave(self, one: Accepted) -> None:
-        """It is closed. Twice is harmless."""
+        """Forget a connection that is closed. Twice is harmless."""
         self.work(one)
         of_network = self._all.get(one.network, set())
         if one not in of_network:

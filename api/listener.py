@@ -13,12 +13,12 @@ from functools import partial
 from typing import Any, Final
 
 import uvicorn
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.certificate import Certificate
 from api.connection import Connection, Deadlines, log
 from api.connection_limit import Accepted, ConnectionLimit, network_of
-from api.problems import Problem, problem_response
+from api.problems import Answer, Problem, problem_response
 from api.safe_headers import SafeHeaders
 
 BACKLOG: Final = 512
@@ -113,7 +113,7 @@ class Listener(uvicorn.Server):
             accepted.close()
             return
         task = self._start(self._connect(accepted, one))
-        one.close = partial(_cancel, task)
+        one.close = task.cancel
         task.add_done_callback(partial(_close_cancelled, accepted))  # it may not even have begun
 
     async def _connect(self, accepted: socket.socket, one: Accepted) -> None:
@@ -140,10 +140,6 @@ class Listener(uvicorn.Server):
         return task
 
 
-def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-
-
 def _close_cancelled(accepted: socket.socket, task: asyncio.Task[None]) -> None:
     if task.cancelled():
         accepted.close()
@@ -159,7 +155,9 @@ class UnderWay:
         self, app: ASGIApp, requests_max: int = UNDER_WAY_MAX, of_address_max: int = UNDER_WAY_MAX // 4
     ) -> None:
         self.app = app
-        self._refusing = SafeHeaders(_busy)
+        detail = "As many requests as may be are under way, in all or of this address. Try again in a second."
+        headers = {"Retry-After": "1", "Connection": "close"}
+        self._busy = _answering(Problem(503, "too-many-requests-under-way", detail, headers))
         self._requests_max = requests_max
         self._of_address_max = of_address_max
         self._count = 0
@@ -173,7 +171,7 @@ class UnderWay:
                 "api.connections_per_address limits those",
                 extra={"requests": self._count, "of_address": self._count_of[network]},
             )
-            await self._refusing(scope, receive, send)
+            await self._busy(scope, receive, send)
             return
         self._count += 1
         self._count_of[network] += 1
@@ -191,7 +189,7 @@ class OnlyProbes:
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
-        self._nothing = SafeHeaders(_nothing)
+        self._nothing = _answering(Problem(404, "not-found", f"Here only {' and '.join(PROBES)} are answered."))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         state = {**scope.get("state", {}), "nobody_is_known": True}
@@ -203,37 +201,23 @@ class Stopping:
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
-        self._cut_off = SafeHeaders(_stopped)
+        detail = "This process stops; whether the request was done is not known."
+        self._stopped = _answering(Problem(503, "stopping", detail, {"Connection": "close"}))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        started = False
-
-        async def watched_send(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
+        answer = Answer(send)
         try:
-            await self.app(scope, receive, watched_send)
+            await self.app(scope, receive, answer)
         except asyncio.CancelledError:
-            if started:
+            if answer.has_begun:
                 raise
-            await self._cut_off(scope, receive, send)
+            await self._stopped(scope, receive, send)
 
 
-async def _busy(scope: Scope, receive: Receive, send: Send) -> None:
-    detail = "As many requests as may be are under way, in all or of this address. Try again in a second."
-    problem = Problem(503, "too-many-requests-under-way", detail, {"Retry-After": "1", "Connection": "close"})
-    await problem_response(problem, scope["path"])(scope, receive, send)
+def _answering(problem: Problem) -> ASGIApp:
+    """An application that has this one answer."""
 
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await problem_response(problem, scope["path"])(scope, receive, send)
 
-async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
-    problem = Problem(404, "not-found", f"Here only {' and '.join(PROBES)} are answered.")
-    await problem_response(problem, scope["path"])(scope, receive, send)
-
-
-async def _stopped(scope: Scope, receive: Receive, send: Send) -> None:
-    problem = Problem(
-        503, "stopping", "This process stops; whether the request was done is not known.", {"Connection": "close"}
-    )
-    await problem_response(problem, scope["path"])(scope, receive, send)
+    return SafeHeaders(answer)

@@ -110,6 +110,18 @@ def _of_parameters(request: Request, error: Exception) -> Response:
     )
 
 
+class Answer:
+    """An ASGI `send` that knows whether something of the answer has gone."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.has_begun = False
+
+    async def __call__(self, message: Message) -> None:
+        self.has_begun = True
+        await self._send(message)
+
+
 class Failures:
     """The outermost ASGI layer: what nobody foresaw becomes a 500 without internals.
 
@@ -123,20 +135,14 @@ class Failures:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        started = False
-
-        async def watched_send(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
+        answer = Answer(send)
         try:
-            await self.app(scope, receive, watched_send)
+            await self.app(scope, receive, answer)
         except ClientDisconnect:  # there is nobody to answer, and strangers could fill the log with it
             return
         except Exception as error:  # noqa: BLE001 - the last line: a client gets an answer, whatever it was
             log.error("request failed: %s at %s", type(error).__name__, _place(error))
-            if started:
+            if answer.has_begun:
                 raise ConnectionAbortedError("response cut short") from None
             problem = Problem(500, "internal-error", "The request failed inside tickover; its log says where.")
             await problem_response(problem, scope["path"])(scope, receive, send)
