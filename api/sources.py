@@ -12,9 +12,8 @@ from api.problems import Problem, unprocessable
 from policies.decision import TARGET_NOT_ALLOWED, Decision, Facts, Hold, Quarantine
 from policies.table import PolicyTable, decide
 from sidecar.held_query import LookUpUnavailable
-from sidecar.reserved_topics import RESERVED
+from sidecar.reserved_topics import NOT_A_SOURCE, RESERVED
 
-NOT_A_SOURCE: Final = "not_a_source"
 RETRY_LATER: Final = {"Retry-After": "1"}
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from policies.decision import TARGET_NOT_ALLOWED
 from sidecar.batch import Batch
 from sidecar.codec import emission_headers, quarantine_headers
-from sidecar.departure import given_up, no_target, quarantined
+from sidecar.departure import UNKNOWN_TARGET, given_up, no_target, quarantined
 from sidecar.in_order import InOrder
 from sidecar.lane import Lane
 from sidecar.parcels import Parcel, earliest
@@ -274,7 +274,7 @@ class Emitter:
             self._emit_departure(lane, no_place, now_ms, alone)
         elif not known and topic != self._quarantine and self._targets.absent(topic, now_ms):
             detail = f"no dead-letter topic {topic}, or no permission for it; the reason was {departure.reason}"
-            no_place = quarantined(self._quarantine, lane, departure, "unknown_target", detail)
+            no_place = quarantined(self._quarantine, lane, departure, UNKNOWN_TARGET, detail)
             self._emit_departure(lane, no_place, now_ms, alone)
         elif not known:
             if self._targets.absent(topic, now_ms):

@@ -15,10 +15,10 @@ from sidecar.generation import UNPROVEN
 from sidecar.jobs.reader import READER, LogUnavailable, read
 from sidecar.jobs.shipment import OF_ONE_RECORD, OF_THE_TARGET, give_up
 from sidecar.record import ACTION, CHANGE, DELAY, DELIVER_AT, ID, IF_OFFSET, Headers
+from sidecar.reserved_topics import NOT_A_SOURCE
 
 FULL_POLL_S: Final = 0.05
 ACKNOWLEDGED_S: Final = 8.0  # well within a lease
-NOT_A_SOURCE: Final = "not_a_source"
 GAP_MAX: Final = 500  # offsets between two control records that are read in one go
 _SETTINGS: Final = {
     "enable.idempotence": "true",

@@ -8,13 +8,13 @@ from sidecar.letters.letter import Letter, place_of
 from sidecar.letters.lineage import redriven_headers
 from sidecar.letters.plan import TARGETS_MAX, Redrive
 from sidecar.record import SOURCE, Headers
+from sidecar.reserved_topics import NOT_A_SOURCE
 
 # Why a letter is passed over. What is not in the filter isn't counted.
 NO_TARGET: Final = "no_target"
 NO_TOPIC: Final = "unknown_target"
 LOOP: Final = "loop"
 NOT_ALLOWED: Final = "target_not_allowed"
-NOT_A_SOURCE: Final = "not_a_source"  # it would go back to where the group reads nothing
 LOOP_CAP: Final = "redriven_too_often"
 NO_VALUE: Final = "no_value"
 UNREADABLE: Final = "unreadable"
