@@ -207,15 +207,6 @@ def _is_refused_body(trail: Trail) -> bool:
 
 def _record_of(scope: Scope, trail: Trail, now_ms: int) -> dict[str, Any]:
     route, client = scope.get("route"), scope.get("client")
-    outcome = (
-        "unknown"
-        if not trail.status
-        else "done"
-        if trail.status < 400
-        else "refused"
-        if trail.status < 500
-        else "failed"
-    )
     return {
         "time": now_ms,
         "actor": trail.caller.name if trail.caller else None,
@@ -223,12 +214,20 @@ def _record_of(scope: Scope, trail: Trail, now_ms: int) -> dict[str, Any]:
         "method": scope["method"],
         "path": _cut(scope["path"]),
         "subject": {name: _cut(value) for name, value in scope.get("path_params", {}).items()},
-        "outcome": "refused" if trail.problem == "audit-unavailable" else outcome,
+        "outcome": _outcome_of(trail),
         "status": trail.status or None,
         "problem": trail.problem or None,
         "client": client[0] if client else None,
         "notes": trail.notes,
     }
+
+
+def _outcome_of(trail: Trail) -> str:
+    if trail.problem == "audit-unavailable":
+        return "refused"
+    if not trail.status:
+        return "unknown"
+    return "done" if trail.status < 400 else "refused" if trail.status < 500 else "failed"
 
 
 def _cut(fact: object) -> object:

@@ -197,7 +197,7 @@ async def _refuse_what_would_be_left(ports: Ports, name: str, policy: Policy | N
 
 
 def _refuse_reserved(ports: Ports, policy: Policy) -> None:
-    """It would lead nowhere: such a topic is never a source and never a target."""
+    """A policy that names such a topic would lead nowhere: it is never a source and never a target."""
     if what := reserved_in(policy, ports.sources.reserved):
         raise unprocessable("reserved-topic", f"A policy can't name such a topic: {what}.")
 

@@ -147,7 +147,7 @@ class Decider:
         return self._fitting(lane, held, others), others, named
 
     def _fitting(self, lane: Lane, held: list[Held], others: list[Departure | Arrival]) -> list[Held]:
-        """Those that the overflow can have, as a rule all; the others leave at once."""
+        """The records that the overflow can have, as a rule all; the others leave at once."""
         if not held or max(map(_size, held)) <= RECORD_BYTES_MAX:
             return held
         others += [self._too_large(lane, one) for one in held if one.size > RECORD_BYTES_MAX]

@@ -61,12 +61,10 @@ class LocalLookUp:
         group: str,
         signing: Signing = UNSIGNED,
     ) -> None:
-        self._signing = signing
         self._submit = submit
         self._viewer = viewer
-        self._redis = redis
-        self._group = group
         self._breather = Breather()
+        self._overflow = partial(HeldOverflow, redis, group, self._breather.rest, signing)
 
     def views(self) -> list[LaneView]:
         """Of all lanes that are whole. The engine is asked for few at a time."""
@@ -81,7 +79,7 @@ class LocalLookUp:
     def page(self, query: Query, after: Key, limit: int) -> Answer:
         """The first `limit` records behind `after` that are meant."""
         views = [view for view in self.views() if query.wants_lane(view.lane)]
-        overflow = HeldOverflow(self._redis, self._group, self._breather.rest, self._signing)
+        overflow = self._overflow()
         rows: list[dict[str, Any]] = []
         last = after
         stream = merge(*(self._stream(view, query, after, overflow) for view in views), key=_key)
@@ -110,7 +108,7 @@ class LocalLookUp:
     def find(self, id: str, query: Query) -> Answer:
         """The records with this id: all in memory, and the latest in the overflow of each lane."""
         views = [view for view in self.views() if query.wants_lane(view.lane)]
-        overflow = HeldOverflow(self._redis, self._group, self._breather.rest, self._signing)
+        overflow = self._overflow()
         rows: list[dict[str, Any]] = []
         for view in views:
             found = {held.offset: (held, WHEEL) for held in view.leaving if held_id(held) == id}
@@ -126,7 +124,7 @@ class LocalLookUp:
         partitions can be asked for.
         """
         views = [view for view in self.views() if query.wants_lane(view.lane)]
-        overflow = HeldOverflow(self._redis, self._group, self._breather.rest, self._signing)
+        overflow = self._overflow()
         counts: Counter[int] = Counter()
         for view in views:
             counts.update(overflow.minutes(view.lane, view.cursor, until_ms, view.skip, view.acknowledged))

@@ -219,7 +219,7 @@ class Lane:
         It is of a ledger that was lost, or somebody else's. To settle it would find no place for its mark.
         """
         base, done, known = self.base, self.done, len(self.done)
-        kept = [
+        kept = [  # hot: `is_open`, written out
             held for held in records
             if (index := held.offset - base) < 0 or (index < known and done[index])
         ]  # fmt: skip

@@ -349,7 +349,7 @@ def test_the_globs_of_a_policy_have_a_limit_together(api: World) -> None:
 
 
 def test_a_policy_with_longer_globs_that_is_there_already_goes_on(api: World) -> None:
-    """Its record was written by a version without the limit: it is read, asked and taken up again as before."""
+    """A version without the limit has written the record: the policy is read, asked and taken up again as before."""
     api.add(with_globs(2 * GLOB_TEXT_MAX))
     api.add(RETRY)
     assert api.call("POST", "/v1/policies/orders-retry/rollback", json={"version": 1}).status_code == 200

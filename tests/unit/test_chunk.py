@@ -111,7 +111,7 @@ def test_what_no_record_has_is_damage(fields: dict[str, object]) -> None:
 @pytest.mark.parametrize("length", [245, 246, 249])
 @pytest.mark.parametrize("part", ["delay: {max: 1d}", "retry: {attempts: 3, backoff: {kind: fixed, delay: 1m}}"])
 def test_what_a_policy_makes_of_a_topic_with_a_long_name_comes_back(length: int, part: str) -> None:
-    """Its dead-letter topic by default has the name and four characters more than that."""
+    """The dead-letter topic of a topic has by default its name and four characters more."""
     name = "t" * length
     topic = name if part.startswith("delay") else "work-retry"
     written = f"{{name: p, match: {{topics: [{topic}]}}, {part}, target: {{topic: {'x' if topic == name else name}}}}}"
