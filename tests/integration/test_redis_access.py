@@ -11,7 +11,7 @@ from sidecar.config import load_settings
 from sidecar.embedded.valkey import EmbeddedValkey
 from tests.integration.conftest import NewSite
 from tests.services.acted_traffic import ActedTraffic
-from tests.services.oracle import Traffic
+from tests.services.oracle import Traffic, Verdict
 from tests.services.secure_redis import allow, refused
 from tests.services.sidecar_process import Sidecar
 from tests.services.waiting import wait_until
@@ -48,16 +48,22 @@ def test_rights_are_taken_away_one_by_one(new_site: NewSite, guarantee: str, own
             wait_until(lambda: bool(refused(own_redis.url, USER)), SOON_S, partial("nobody minds {}".format, rule))
             allow(own_redis.url, USER, PASSWORD, rights)
         wait_until_flowing(traffic, sidecar)
-        acted.quieten()
-        traffic.quieten()
-        wait_until(acted.all_settled, SOON_S, sidecar.last_words)
-        assert sidecar.stats()["ledger_imbalance"] == 0
-        assert sidecar.stop() == 0, sidecar.last_words()
-        verdict = traffic.verdict()
+        verdict = judge(traffic, acted, sidecar)
     print(f"\n{guarantee}: {verdict}")
-    assert (verdict.lost, verdict.early, verdict.changed, verdict.repeated) == (0, 0, 0, 0), "\n".join(verdict.faults)
     assert acted.faults(guarantee == "exactly_once") == []
     assert sidecar.messages("critical") == []
+
+
+def judge(traffic: Traffic, acted: ActedTraffic, sidecar: Sidecar) -> Verdict:
+    """Let everything arrive, stop the process, and hold it to its promise."""
+    acted.quieten()
+    traffic.quieten()
+    wait_until(acted.all_settled, SOON_S, sidecar.last_words)
+    assert sidecar.stats()["ledger_imbalance"] == 0
+    assert sidecar.stop() == 0, sidecar.last_words()
+    verdict = traffic.verdict()
+    assert (verdict.lost, verdict.early, verdict.changed, verdict.repeated) == (0, 0, 0, 0), "\n".join(verdict.faults)
+    return verdict
 
 
 def wait_until_flowing(traffic: Traffic, sidecar: Sidecar) -> None:

@@ -11,7 +11,7 @@ from sidecar.access.redis_rights import redis_rights
 from sidecar.config import load_settings
 from sidecar.embedded.valkey import EmbeddedValkey
 from tests.integration.conftest import NewSite
-from tests.integration.test_redis_access import ACTED_RATE, PARTITIONS, RATE, SOON_S, USER, wait_until_flowing
+from tests.integration.test_redis_access import ACTED_RATE, PARTITIONS, RATE, SOON_S, USER, judge, wait_until_flowing
 from tests.services.acted_traffic import ActedTraffic
 from tests.services.oracle import Traffic
 from tests.services.secure_redis import allow
@@ -53,12 +53,6 @@ def test_the_password_of_redis_changes_under_load(
             file.write_text(f"password-{number}\n")
             wait_until(partial(has_changed, sidecar, number), SOON_S, sidecar.last_words)
         wait_until_flowing(traffic, sidecar)
-        acted.quieten()
-        traffic.quieten()
-        wait_until(acted.all_settled, SOON_S, sidecar.last_words)
-        assert sidecar.stats()["ledger_imbalance"] == 0
-        assert sidecar.stop() == 0, sidecar.last_words()
-        verdict = traffic.verdict()
-    assert (verdict.lost, verdict.early, verdict.changed, verdict.repeated) == (0, 0, 0, 0), "\n".join(verdict.faults)
+        judge(traffic, acted, sidecar)
     assert acted.faults(guarantee == "exactly_once") == []
     assert sidecar.messages("critical") == []

@@ -127,17 +127,22 @@ def test_who_stops_in_the_middle_is_let_go(sent: bytes, answered: bytes) -> None
         check_problem(answer, 408, "request-timeout")
 
 
+def drip(client: socket.socket, every_s: float, less_than: int) -> None:
+    """Send byte by byte until there is an answer."""
+    sent = 0
+    while not select.select([client], [], [], every_s)[0]:
+        client.sendall(b" ")
+        sent += 1
+        assert sent < less_than
+
+
 @pytest.mark.parametrize(
     "begun", [b"GET /livez HTTP/1.1\r\nX: ", HEAD + b"Content-Length: 1000000\r\n\r\n"], ids=["head", "body"]
 )
 def test_bytes_that_come_one_by_one_don_t_move_a_deadline(begun: bytes) -> None:
     with world() as api, serving(api.app, deadlines=SHORT) as server, connected(server.port) as client:
         client.sendall(begun)
-        sent = 0
-        while not select.select([client], [], [], 0.02)[0]:
-            client.sendall(b" ")
-            sent += 1
-        assert sent < 100
+        drip(client, every_s=0.02, less_than=100)
         check_problem(whole_answer(client), 408, "request-timeout")
 
 
@@ -401,11 +406,7 @@ def test_a_refused_body_that_comes_byte_by_byte_is_not_waited_for(version: bytes
     with world() as api, serving(api.app) as server, connected(server.port) as client:
         head = HEAD.replace(b"1.1", version)
         client.sendall(head + b"Connection: close\r\nContent-Length: 2097152\r\n\r\n")
-        sent = 0
-        while not select.select([client], [], [], 0.05)[0]:
-            client.sendall(b" ")
-            sent += 1
-            assert sent < 150
+        drip(client, every_s=0.05, less_than=150)
         check_problem(whole_answer(client), 413, "body-too-large")
 
 
