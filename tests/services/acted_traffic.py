@@ -36,6 +36,7 @@ ACTED_SHARE: Final = 0.6
 ACTIONS: Final = ("cancel", "reschedule", "fire")
 INTERVAL_S: Final = 0.05
 FLUSH_S: Final = 0.2
+TURN_MAX_MS: Final = 2_000  # `fire` means the time of the turn that reads it, which may begin before it was sent
 
 Place = tuple[str, int, int]  # topic, partition, offset
 
@@ -219,7 +220,7 @@ class ActedTraffic:
             wanted = 1
             if action is None or action.action == "cancel":
                 return "moved, and nobody asked"
-            due_ms = action.due_ms if action.action == "reschedule" else action.sent_ms
+            due_ms = action.due_ms if action.action == "reschedule" else action.sent_ms - TURN_MAX_MS
         elif ending is Outcome.EMITTED:
             wanted = 1
         else:
