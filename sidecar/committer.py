@@ -1,16 +1,18 @@
 """The committer: one thread that waits for the brokers in the engine's stead, one job at a time.
 
 A call of the client that doesn't come back can't be interrupted: its thread is left behind and another takes over.
+How long a call may take is its own matter (`call_limit.py`): a job of many calls may take as long as all of them.
 """
 
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
+from sidecar.call_limit import CallLimit
 from sidecar.ports import Time
 
-JOB_MAX_S: Final = 10.0  # a call of the client that has not come back by then hardly ever does
 HUNG_MAX: Final = 3  # calls that never came back: more, and the process had better start over
 
 
@@ -22,7 +24,7 @@ class HungClientError(Exception):
 class _Job:
     future: Future[Any]
     done: Callable[[Any], None]
-    deadline_s: float
+    limit: CallLimit
 
 
 class Committer:
@@ -44,7 +46,7 @@ class Committer:
     def late(self) -> bool:
         """The job's call does not come back."""
         job = self._job
-        return job is not None and not job.future.done() and self._time.monotonic_s() > job.deadline_s
+        return job is not None and not job.future.done() and job.limit.passed
 
     def renew(self) -> None:
         """Leave behind whatever is under way: its result is not wanted. Raises HungClientError at the last straw."""
@@ -59,7 +61,8 @@ class Committer:
     def submit(self, work: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Do `work` over there; `take` will give what it returned to `done`, here."""
         assert self._executor is not None
-        self._job = _Job(self._executor.submit(work), done, self._time.monotonic_s() + JOB_MAX_S)
+        limit = CallLimit(self._time)
+        self._job = _Job(self._executor.submit(partial(limit.watch, work)), done, limit)
 
     def take(self) -> None:
         """Take the result, when there is one; what `work` raised is raised here."""

@@ -10,6 +10,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException
 
 from policies.kafka_clients import Producer
+from sidecar.call_limit import within
 from sidecar.ending import in_background
 from sidecar.kafka import OnProblem, client_log, commits_of, producer_settings, raising_what_is_meant
 from sidecar.ports import Member, TransactionalOutput
@@ -53,11 +54,8 @@ class KafkaTransactions:
         self._producer: Any = Producer({**settings, "error_cb": report, "logger": client_log})
         self.produce: Any = self._producer.produce
         self.poll = raising_what_is_meant(self._producer.poll)
-        self.flush = raising_what_is_meant(self._producer.flush)
+        self._flush = raising_what_is_meant(self._producer.flush)
         self.begin = self._producer.begin_transaction
-        self.init = self._producer.init_transactions
-        self.commit = self._producer.commit_transaction
-        self.abort = self._producer.abort_transaction
 
     def close(self) -> None:
         """End its threads; what is under way is given up."""
@@ -75,10 +73,27 @@ class KafkaTransactions:
             self._producer.purge(in_queue=True, in_flight=True, blocking=False)
             self.flush(GIVE_UP_S)
 
+    def init(self, seconds: float) -> None:
+        """See the port."""
+        within(seconds, self._producer.init_transactions)
+
+    def flush(self, seconds: float) -> int:
+        """See the port."""
+        missing: int = within(seconds, self._flush)
+        return missing
+
     def send_offsets(self, offsets: Mapping[LaneId, tuple[int, str]], member: Member, seconds: float) -> None:
         """See the port."""
         for some in commits_of(offsets):
-            self._producer.send_offsets_to_transaction(some, member.metadata, seconds)
+            within(seconds, self._producer.send_offsets_to_transaction, some, member.metadata)
+
+    def commit(self, seconds: float) -> None:
+        """See the port."""
+        within(seconds, self._producer.commit_transaction)
+
+    def abort(self, seconds: float) -> None:
+        """See the port."""
+        within(seconds, self._producer.abort_transaction)
 
 
 class KafkaOutputs:

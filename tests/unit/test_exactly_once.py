@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from sidecar.committer import HUNG_MAX, JOB_MAX_S, HungClientError
+from sidecar.call_limit import SILENT_MAX_S
+from sidecar.committer import HUNG_MAX, HungClientError
 from sidecar.exactly_once import PATIENCE_S, ExactlyOnce
 from sidecar.fitting import GROW_S
 from sidecar.partitioner import partition_of
@@ -69,7 +70,7 @@ def test_a_call_that_does_not_come_back_is_left_behind() -> None:
     fresh = StepExecutor()
     settlement._makers._executor = fresh  # type: ignore[attr-defined]
     bench.replica.executors.append(fresh)
-    bench.run(int(JOB_MAX_S * 1_000) + 3_000)
+    bench.run(int(SILENT_MAX_S * 1_000) + 3_000)
     assert len(seen(bench)) == 1
     assert bench.lane.imbalance == 0
 
@@ -153,7 +154,7 @@ def test_a_producer_for_single_records_whose_making_does_not_come_back_is_made_b
     makers: Any = settlement._makers
     usual, makers._executor = makers._executor, StepExecutor()  # its steps are never run
     settlement.sweep(bench.replica.assignment.lanes.values())
-    bench.run(int(JOB_MAX_S * 1_000) - 500)
+    bench.run(int(SILENT_MAX_S * 1_000) - 500)
     bench.send(b"value")
     makers._executor = usual
     bench.run(2_500)
