@@ -31,7 +31,7 @@ from sidecar.generation import NO_OUTPUT, Generation, Refusals
 from sidecar.lane import Lane
 from sidecar.ledger import LedgerTopic
 from sidecar.outputs import ALONE, RETRY_S, Remaker, Sweep, make_outputs, next_output
-from sidecar.ports import Intake, Time, TransactionalOutput, TransactionalOutputs
+from sidecar.ports import NO_MEMBER, Intake, Member, Time, TransactionalOutput, TransactionalOutputs
 from sidecar.record import LaneId
 from sidecar.sealing import probe_clock
 from sidecar.settlement import silence_of
@@ -43,6 +43,10 @@ log = logging.getLogger(__name__)
 
 PATIENCE_S: Final = 1.0  # without all reports by then, the committer finds out why
 SILENCES_MIN: Final = 2  # in a row: one may be what the brokers had too much of
+OUTCAST: Final = frozenset({"UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "FENCED_INSTANCE_ID"})
+OUTCAST_S: Final = (
+    1.0  # between two tries of one whose place in the group is lost; with another place it goes on at once
+)
 
 
 class ExactlyOnce:
@@ -78,6 +82,8 @@ class ExactlyOnce:
         self._fit = Fit()
         self._careful = False  # the last transaction was
         self._silences = 0  # transactions in a row whose blocks the ledger didn't acknowledge
+        self._outcast: Member = NO_MEMBER  # whose offsets the group has refused
+        self._outcast_until_s = 0.0
         self._era = 0  # counts `prepare`: what an earlier one left behind must not go on
         self._prepare_at_s = 0.0
 
@@ -155,12 +161,15 @@ class ExactlyOnce:
         if not self.ready or self._committer.busy or self._closing is not None:
             return False
         self._remaker.step(self._outputs, self._sweep)
+        member = self._intake.member()
+        if member.metadata == self._outcast.metadata and self.time.monotonic_s() < self._outcast_until_s:
+            return False
         probe_clock(lanes, self.time)
         alone = self._refusals.alone and ALONE in self._outputs
         # Turn by turn: neither waits for ever. Blocks that were written ahead go first.
         careful = self._careful = alone and not self._careful and not self._next.blocks
         transaction = self._emit_alone(now_ms) if careful else self._next
-        transaction.member = self._intake.member()
+        transaction.member = member
         self._filling.fill(transaction, lanes, now_ms)
         if transaction.empty:
             return True
@@ -295,6 +304,8 @@ class ExactlyOnce:
         self._filling.take_back(transaction, ending)
         silent = transaction.stuck and any(block.sent and block.written is None for block in transaction.blocks)
         self._silences = self._silences + 1 if silent else 0
+        if not transaction.member.is_named or (ending.cause is not None and ending.cause.name() in OUTCAST):
+            self._outcast, self._outcast_until_s = transaction.member, self.time.monotonic_s() + OUTCAST_S
         if self._silences >= SILENCES_MIN:
             self.problem = silence_of(self._ledger)
         if not transaction.doomed:

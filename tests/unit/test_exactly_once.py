@@ -10,6 +10,7 @@ from sidecar.committer import HUNG_MAX, HungClientError
 from sidecar.exactly_once import PATIENCE_S, ExactlyOnce
 from sidecar.fitting import GROW_S
 from sidecar.partitioner import partition_of
+from sidecar.ports import Member
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_kafka import VALUE_BYTES_MAX, FakeRecord
 from tests.simulation.fake_transactions import FakeTransactions, TransactionError
@@ -349,6 +350,29 @@ def test_who_has_lost_its_place_in_the_group_commits_nothing() -> None:
     assert seen(bench) == []
     bench.run(1_000)
     assert len(seen(bench)) == 1, "it has the partition again"
+
+
+@pytest.mark.parametrize("told_late", [False, True], ids=["nameless", "refused"])
+def test_who_has_lost_its_place_in_the_group_tries_once_a_second_and_with_another_place_at_once(
+    told_late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(trouble=str)
+    bench.send(b"value")
+    bench.wait_until(lambda: settlement_of(bench).open.sent)
+    assert bench.coordinator is not None
+    intake, aborted = bench.replica.intake, bench.coordinator.aborted
+    if told_late:
+        refused = Member((intake, intake.epoch + 1_000), True)  # of a generation that isn't the group's
+        monkeypatch.setattr(intake, "member", lambda: refused)
+    else:
+        intake.lose(turns=10_000)
+    bench.run(2_900)
+    assert 1 <= bench.coordinator.aborted - aborted <= 3
+    assert seen(bench) == []
+    monkeypatch.undo()
+    if told_late:
+        bench.run(300)
+        assert len(seen(bench)) == 1
 
 
 def test_an_aborted_transaction_is_emitted_again() -> None:
