@@ -22,6 +22,7 @@ ANY_PARTITION: Final = -1  # the client chooses: by the key, where there is one
 SUSPENDED_MS: Final = 5_000  # what did not acknowledge is tried again after this time, then after twice it ...
 SUSPENDED_MAX_MS: Final = 60_000
 FOR_EVER: Final = 1 << 62
+UNNEEDED_MS: Final = 60_000  # one for which nothing waits is forgotten so long after it could have been tried
 TRY_MAX_MS: Final = 30_000  # after it the next one: what became of the last one nobody says any more
 
 
@@ -41,6 +42,7 @@ class _Topic:
     trial: object = None  # ... with this record ...
     of_lane: object = None  # ... of this lane
     try_until_ms: int = 0
+    needed_ms: int = 0  # a record waited for one of them then
 
     def rested(self, now_ms: int) -> bool:
         """Nothing keeps it from being tried."""
@@ -124,6 +126,19 @@ class Suspensions:
         for topic in self._topics.values():
             if topic.of_lane in lanes:
                 topic.no_trial()
+
+    def forget_unneeded(self, waited_for: Collection[Place], now_ms: int) -> None:
+        """Forget those for which nothing has waited for a while: their records went to somebody else, or are cancelled,
+        and nothing would ever try them. If need be they are found again.
+        """
+        needed = {place.topic for place in waited_for}
+        for name, topic in list(self._topics.items()):
+            if name in needed or not topic.rested(now_ms) or (topic.trial is not None and topic.is_tried(now_ms)):
+                topic.needed_ms = now_ms
+            elif is_over(now_ms, topic.needed_ms + UNNEEDED_MS, UNNEEDED_MS):
+                del self._topics[name]
+                about = {"topic": name, "partitions": sorted(topic.partitions)}
+                log.info("nothing waits any more for a target that did not acknowledge", extra=about)
 
     def tries(self, place: Place, lane: object, parcel: object, now_ms: int) -> bool:
         """Whether one that doesn't acknowledge is to be tried now, with this record of this lane."""

@@ -165,6 +165,7 @@ class Targets:
         released = Parcels()
         for place in [place for place in self._held_up.names if place not in self._suspensions]:
             released.take_all(self._held_up.pop(place))
+        self._suspensions.forget_unneeded(self._held_up.names, now_ms)
         for topic in self._waiting.names:
             rests = not is_over(now_ms, self._again_ms, ASK_AGAIN_MS)
             if topic not in self._asking and not rests and not self.absent(topic, now_ms):

@@ -3,7 +3,7 @@ import pytest
 from sidecar.lane import Lane
 from sidecar.ports import NO_ANSWER
 from sidecar.record import Held, LaneId, Position
-from sidecar.suspensions import TRY_MAX_MS, Place
+from sidecar.suspensions import TRY_MAX_MS, UNNEEDED_MS, Place
 from sidecar.targets import ABSENT_MAX, ANSWER_AGE_MAX_MS, ASK_AGAIN_MS, Targets
 from sidecar.wheel import Wheel
 from tests.simulation.fake_executor import StepExecutor
@@ -177,6 +177,29 @@ def test_of_a_topic_s_partitions_one_is_tried_at_a_time_and_when_it_is_well_the_
     assert cluster.settle(now_ms) == [4, 2], "all that is for who acknowledges, and the next trial"
     assert cluster.settle(now_ms + TRY_MAX_MS - 1) == []
     assert cluster.settle(now_ms + TRY_MAX_MS) == [3], "what became of 2 nobody says any more"
+
+
+def test_one_for_which_nothing_waits_any_more_is_forgotten(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    cluster.targets.partitions["mail"] = 2
+    cluster.targets.step(NOW_MS)
+    cluster.targets.suspend("mail", {1})
+    place, now_ms = Place("mail", 1), NOW_MS
+    for _ in range(100):
+        assert cluster.targets.holds_up(place, LANE, held(1))
+        now_ms += 4_000
+        assert cluster.settle(now_ms) in ([], [1])
+        cluster.targets.step(now_ms)
+    cluster.targets.drop({LANE})  # it is somebody else's
+    cluster.targets.step(now_ms)
+    cluster.targets.step(now_ms + UNNEEDED_MS - 1)
+    assert cluster.targets.is_suspended(place), "it may be the same lane that comes back"
+    with caplog.at_level("INFO"):
+        cluster.targets.step(now_ms + UNNEEDED_MS)
+    assert not cluster.targets.is_suspended(place)
+    assert caplog.messages[-1] == "nothing waits any more for a target that did not acknowledge"
+    cluster.targets.await_answers([place])
+    cluster.targets.step(now_ms + 100 * UNNEEDED_MS)
+    assert cluster.targets.is_suspended(place), "what is under way says when it acknowledges"
 
 
 def test_a_trial_whose_lane_was_dropped_is_over(cluster: Cluster) -> None:
