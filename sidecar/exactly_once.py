@@ -285,7 +285,7 @@ class ExactlyOnce:
             self._break(ending.reason)
 
     def _break(self, reason: str) -> None:
-        log.error("a transaction's end is unknown: starting over from what Kafka has", extra={"problem": reason})
+        log.warning("a transaction's end is unknown: starting over from what Kafka has", extra={"problem": reason})
         self.problem = reason
         self.broken, self.ready = True, False
         self._start(NO_OUTPUT)

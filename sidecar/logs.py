@@ -34,6 +34,7 @@ PYDANTIC_INPUT: Final = re.compile(r"input_value=.*?, input_type=", re.DOTALL)
 REDACTED_INPUT: Final = "input_value=[redacted], input_type="
 # Types of libraries whose text says nothing about records.
 SHOWN_TYPES: Final = frozenset({"KafkaError", "Job", "URL", "IntervalTrigger"})
+CLIENT: Final = "librdkafka"
 # Libraries that say more than an operator wants at info; their warnings pass.
 CHATTY: Final = ("apscheduler", "httpcore", "httpx", "uvicorn.access")
 
@@ -49,6 +50,7 @@ def configure_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
     ]
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.addFilter(sanitise_arguments)
+    handler.addFilter(soften_client)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*shared, drop_colours],
@@ -135,6 +137,17 @@ def _field(name: str, value: object) -> object:
     if name == "exception":
         return clean(PYDANTIC_INPUT.sub(REDACTED_INPUT, str(value)))
     return REDACTED if FORBIDDEN_NAME.fullmatch(name) else clean(value)
+
+
+def soften_client(record: logging.LogRecord) -> bool:
+    """Make librdkafka's errors warnings; always lets the record pass.
+
+    It calls each lost connection an error, and a producer critical that another of its id has taken over from, which
+    is how transactions are recovered. What needs somebody tickover says itself, when it can't go on.
+    """
+    if record.name == CLIENT and record.levelno > logging.WARNING:
+        record.levelno, record.levelname = logging.WARNING, logging.getLevelName(logging.WARNING)
+    return True
 
 
 def sanitise_arguments(record: logging.LogRecord) -> bool:

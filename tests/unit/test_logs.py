@@ -42,6 +42,15 @@ def test_a_standard_logger_writes_one_json_object(stream: io.StringIO) -> None:
     assert line["time"].endswith("Z")
 
 
+@pytest.mark.parametrize(("level", "shown"), [("critical", "warning"), ("error", "warning"), ("info", "info")])
+def test_what_the_kafka_client_says_is_no_error(stream: io.StringIO, level: str, shown: str) -> None:
+    words = "FENCED [rdkafka#producer-4] Producer fenced by newer instance"
+    for name in ("librdkafka", "sidecar.engine"):
+        logging.getLogger(name).log(logging.getLevelNamesMapping()[level.upper()], words)
+    of_client, ours = lines(stream)
+    assert (of_client["level"], of_client["message"], ours["level"]) == (shown, words, level)
+
+
 def test_a_message_is_not_said_again_in_colours(stream: io.StringIO) -> None:
     again = {"color_message": "Started server process [\x1b[36m%d\x1b[0m]"}
     logging.getLogger("uvicorn.error").warning("Started server process [%d]", 7, extra=again)
