@@ -48,7 +48,7 @@ def test_a_target_with_too_few_replicas_in_sync_holds_up_no_other(
     replicas = NewTopic(partly, 3, replica_assignment=[[1, 2], [2, 3], [3, 1]], config={"min.insync.replicas": "2"})
     site.kafka.admin.create_topics([replicas])[partly].result(ANSWER_S)
     single = one_replica_each(site)
-    sidecar = site.sidecar("one").start()
+    sidecar = site.sidecar("one", KAFKA__CLIENT__CLIENT_RACK="rack-3").start()  # it reads from the broker that goes
     try:
         send = site.kafka.produce
         send(source, [(b"key", b"usual %d" % number, (), 0, 0) for number in range(20)])
