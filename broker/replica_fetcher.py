@@ -101,9 +101,9 @@ class ReplicaFetcher:
                 continue
             fetch = partial(leader.replicas.fetch_messages, self._params(), wanted)
             results = await leader.answer_of(fetch)
-            offsets = {key: one.fetch_offset for key, one in wanted}
-            if not self._take_all(leader, results, offsets):
-                await asyncio.sleep(BACKOFF_S)
+            is_well = self._take_all(leader, results, dict(wanted))
+            # What is answered at once gives nobody else a turn: all brokers share this loop.
+            await asyncio.sleep(0 if is_well else BACKOFF_S)
 
     def _params(self) -> FetchParams:
         epoch = self._epoch()
@@ -127,21 +127,23 @@ class ReplicaFetcher:
             partition.topic_id,
         )
 
-    def _take_all(self, leader: Leader, results: ReadResults, offsets: Mapping[TopicPartition, int]) -> bool:
+    def _take_all(self, leader: Leader, results: ReadResults, asked: Mapping[TopicPartition, FetchPartition]) -> bool:
         """Whether all went well."""
         is_well = True
         for key, result in results:
             partition = self._replicas.partitions.get(key)
-            if partition is None or partition.is_leader or partition.log.log_end_offset != offsets[key]:
+            if partition is None or partition.is_leader or partition.log.log_end_offset != asked[key].fetch_offset:
                 continue
             try:
-                is_well = self._take(leader, key, result) and is_well
+                self._take(leader, key, result)
+                # Who asks the same again gets the same error again.
+                is_well = is_well and (_is_answered(result) or self._wanted(key) != asked[key])
             except (ApiError, OSError, UnexpectedAppendOffset):
                 _log.exception("%s-%d could not be replicated", key.topic, key.partition)
                 is_well = False
         return is_well
 
-    def _take(self, leader: Leader, key: TopicPartition, result: LogReadResult) -> bool:
+    def _take(self, leader: Leader, key: TopicPartition, result: LogReadResult) -> None:
         if result.diverging_epoch is not None:
             self._cut(key, result.diverging_epoch)
         elif result.error is Errors.NONE:
@@ -150,9 +152,6 @@ class ReplicaFetcher:
             self._replicas.append_as_follower(key, data, result.high_watermark, result.log_start_offset)
         elif result.error is Errors.OFFSET_OUT_OF_RANGE:
             self._follow_range(leader, key)
-        else:
-            return False
-        return True
 
     def _cut(self, key: TopicPartition, diverging: EpochEndOffset) -> None:
         """Up to where both have the same history."""
@@ -169,3 +168,8 @@ class ReplicaFetcher:
             self._replicas.truncate_to(key, theirs.log_end_offset)
         elif own.log_end_offset < theirs.log_start_offset:
             start_over_at(self._logs.logs[key].log, own, theirs.log_start_offset)
+
+
+def _is_answered(result: LogReadResult) -> bool:
+    """Whether the leader gave what there was, with no error and no other history."""
+    return result.error is Errors.NONE and result.diverging_epoch is None

@@ -173,8 +173,13 @@ class ReplicaLog:
         self._local_start = max(self._local_start, offset)
 
     def truncate_to(self, offset: int) -> bool:
-        """Remove everything from this offset on. Whether there was anything."""
+        """Remove everything from this offset on. Whether there was anything.
+
+        An epoch that begins at the log's end goes too: a leader that wrote nothing before it was replaced has one, the
+        next leader doesn't, and each fetch that names it would be told again that the histories part.
+        """
         if offset >= self.log_end_offset:
+            self.epochs.truncate_from_end(self.log_end_offset)
             return False
         self.log_end = self.storage.truncate_to(max(offset, self.log_start_offset))
         self.epochs.truncate_from_end(self.log_end_offset)
