@@ -68,8 +68,12 @@ class Cluster:
         self.brokers[broker_id].start()
 
     async def stop_broker(self, broker_id: int) -> None:
-        """Let it go: others lead what it led, then its logs are closed."""
-        server, broker = self.servers.pop(broker_id), self.brokers.pop(broker_id)
+        """Let it go: others lead what it led, who waited for it as the leader is told so, then its logs are closed."""
+        server, broker = self.servers[broker_id], self.brokers[broker_id]
+        self.controller.shut_down(broker_id)
+        await server.drain()
+        self.servers.pop(broker_id, None)
+        self.brokers.pop(broker_id, None)
         self.controller.fence(broker_id)
         await server.stop()
         broker.stop()

@@ -82,6 +82,14 @@ class Controller:
                 listener.partition_changed(key, partition)
         self._save()
 
+    def shut_down(self, broker_id: int) -> None:
+        """A broker is about to go. While it can still answer, it learns that others lead what it led."""
+        known = self.metadata.brokers.get(broker_id)
+        if known is None or known.is_fenced:
+            return
+        self.metadata.brokers[broker_id] = replace(known, is_shutting_down=True)
+        self._settle()
+
     def fence(self, broker_id: int) -> None:
         """A broker is gone: others lead what it led, and it leaves every ISR that has others."""
         known = self.metadata.brokers.get(broker_id)
@@ -92,11 +100,7 @@ class Controller:
         if self.metadata.controller_id == broker_id:
             alive = self.metadata.alive
             self.metadata.controller_id = alive[0].broker_id if alive else NO_LEADER
-        for key, partition in self._all_partitions():
-            settled = self._with_leader(key, self._without_dead(partition))
-            if settled is not partition:
-                self._change(key, settled)
-        self._save()
+        self._settle()
 
     def allocate_producer_ids(self, count: int) -> int:
         """The first of so many ids that no producer has had. Durable when this returns."""
@@ -241,9 +245,17 @@ class Controller:
         self._change(key, completed)
         self._save()
 
+    def _settle(self) -> None:
+        """Brokers have gone, or are about to."""
+        for key, partition in self._all_partitions():
+            settled = self._with_leader(key, self._without_dead(partition))
+            if settled is not partition:
+                self._change(key, settled)
+        self._save()
+
     def _without_dead(self, partition: PartitionRegistration) -> PartitionRegistration:
         """The last of an ISR stays in it: nobody else has what it has."""
-        isr = tuple(broker_id for broker_id in partition.isr if self.metadata.is_alive(broker_id))
+        isr = tuple(broker_id for broker_id in partition.isr if self.metadata.is_eligible(broker_id))
         return partition if not isr or isr == partition.isr else replace(partition, isr=isr)
 
     def _with_leader(self, key: TopicPartition, partition: PartitionRegistration) -> PartitionRegistration:

@@ -17,6 +17,8 @@ from purgatory.errors import Errors
 
 CORRELATION: Final = Struct(">i")
 NO_TAGS: Final = b"\0"
+DRAIN_S: Final = 5.0
+DRAIN_LOOK_S: Final = 0.01
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +39,14 @@ class Server:
         self._is_stopping = False
         self._server = await self._broker.loop.create_server(self._connect, self._host, self.port, backlog=1024)
         self.port = self._server.sockets[0].getsockname()[1]
+
+    async def drain(self) -> None:
+        """Wait until what has been answered is sent, DRAIN_S at most: a client may never read."""
+        deadline_s = self._broker.loop.time() + DRAIN_S
+        is_sending = True
+        while is_sending and self._broker.loop.time() < deadline_s:
+            await asyncio.sleep(DRAIN_LOOK_S)  # in which those write their answers who were given them just now
+            is_sending = any(one.unsent_bytes for one in self.connections)
 
     async def stop(self) -> None:
         """Listen no more, and close what is open. Twice is harmless."""

@@ -4,6 +4,7 @@ import asyncio
 import resource
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ CONNECTIONS = 300
 ASKED = 60
 CROWD = 2_000
 FILES_AT_FIRST = 256
+LARGE_BATCHES = 20
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +108,29 @@ def test_one_connection_too_many_is_closed(broker: ReferenceBroker) -> None:
             assert client.ask(ApiKey.API_VERSIONS, 0).error_code == Errors.NONE
         assert stack.enter_context(RawClient(broker.bootstrap)).is_closed()
         assert clients[0].ask(ApiKey.API_VERSIONS, 0).error_code == Errors.NONE
+
+
+def test_an_answer_that_is_being_sent_when_its_broker_stops_is_sent_whole(tmp_path: Path) -> None:
+    broker = ReferenceBroker(tmp_path, 2).start()
+
+    def is_leaving() -> Any:
+        return broker.inspect(lambda cluster: not cluster.metadata.is_eligible(1))
+
+    with ExitStack() as stack:
+        stack.callback(broker.stop)
+        client = stack.enter_context(RawClient(broker.bootstrap))
+        client.create_topic("topic")
+        for _ in range(LARGE_BATCHES):
+            assert client.produce("topic", batch(bytes(1_000_000))).error_code == Errors.NONE
+        body = client.fetch_body("topic", 0, bytes_max=1 << 30, max_bytes=1 << 30)
+        client.send(ApiKey.FETCH, 12, **body)
+        wait_until(lambda: unsent(broker) > 0, WAIT_S, lambda: "the answer went at once")
+        stopping = stack.enter_context(ThreadPoolExecutor(1)).submit(broker.run, broker.cluster.stop_broker(1))
+        wait_until(is_leaving, WAIT_S, lambda: "broker 1 doesn't stop")
+        [answer] = client.receive(ApiKey.FETCH, 12).responses
+        assert len(answer.partitions[0].records) > LARGE_BATCHES * 1_000_000
+        stopping.result(WAIT_S)
+        assert client.is_closed()
 
 
 def test_a_connection_that_is_ended_before_it_is_made_is_closed_then() -> None:

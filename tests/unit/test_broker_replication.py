@@ -1,6 +1,7 @@
 """Three brokers in one process: replication, in-sync replicas, fail-over, moves, as clients see them."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,53 @@ def test_a_killed_leader_is_replaced_and_nothing_acknowledged_is_lost(world: Wor
     assert (world.elect(), world.state.leader) == (Errors.NONE, 1)
     assert world.produce(b"by the first again").error_code == Errors.NONE
     assert world.values(1) == world.acknowledged
+
+
+@contextmanager
+def waiting_for_the_leader(world: World, max_wait_ms: int = 600_000) -> Iterator[dict[str, RawClient]]:
+    """Clients of broker 1 whose requests wait: fetches of several versions, a produce to all, and one more fetch."""
+    fetches = {"v10": (10, {}), "epoch": (12, {"current_leader_epoch": 0}), "no epoch": (12, {})}
+    leader = world.cluster.inspect(lambda cluster: cluster.brokers[1].replicas)
+    with ExitStack() as stack:
+        clients = {name: stack.enter_context(world.client(1)) for name in (*fetches, "produce")}
+        for name, (version, more) in fetches.items():
+            body = RawClient.fetch_body(world.topic, 1, version=version, max_wait_ms=max_wait_ms, **more)
+            clients[name].send(ApiKey.FETCH, version, **body)
+        wait_until(lambda: leader.fetch.num_delayed == len(fetches), WAIT_S, lambda: f"{leader.fetch.num_delayed}")
+        records = [{"index": 0, "records": bytes(batch(b"parked"))}]
+        body = {"transactional_id": None, "acks": -1, "timeout": max_wait_ms}
+        clients["produce"].send(
+            ApiKey.PRODUCE, 10, **body, topic_data=[{"name": world.topic, "partition_data": records}]
+        )
+        wait_until(lambda: leader.produce.num_delayed == 1, WAIT_S, lambda: "not appended")
+        yield clients
+
+
+def test_who_waits_for_a_leader_that_stops_is_told_that_it_leads_no_more(world: World) -> None:
+    world.produce(b"before")
+    for broker_id in (2, 3):
+        pause(world.cluster, broker_id)
+    with waiting_for_the_leader(world) as clients:
+        world.cluster.run(world.cluster.cluster.stop_broker(1))
+        codes = {}
+        for name, version in (("v10", 10), ("epoch", 12)):
+            [topic] = clients[name].receive(ApiKey.FETCH, version).responses
+            codes[name] = topic.partitions[0].error_code
+        [produced] = clients["produce"].receive(ApiKey.PRODUCE, 10).responses[0].partition_responses
+        assert codes == {"v10": Errors.NOT_LEADER_OR_FOLLOWER, "epoch": Errors.FENCED_LEADER_EPOCH}
+        assert (produced.error_code, produced.base_offset) == (Errors.NOT_LEADER_OR_FOLLOWER, 1)
+        assert all(client.is_closed() for client in clients.values())
+    assert (world.state.leader, world.state.leader_epoch, set(world.state.isr)) == (2, 1, {2, 3})
+
+
+def test_who_waits_for_a_leader_that_is_killed_is_told_nothing(world: World) -> None:
+    world.produce(b"before")
+    for broker_id in (2, 3):
+        pause(world.cluster, broker_id)
+    with waiting_for_the_leader(world) as clients:
+        world.cluster.run(world.cluster.cluster.kill_broker(1))
+        assert all(client.is_closed() for client in clients.values())
+    assert (world.state.leader, world.state.leader_epoch) == (2, 1)
 
 
 def test_what_only_a_former_leader_had_is_cut_off(world: World) -> None:
