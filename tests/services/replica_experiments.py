@@ -173,6 +173,24 @@ def in_a_followers_name(scene: Scene) -> Any:
         return waits, seen, as_follower[0], as_follower[2], still_waits, caught_up, told, strangers
 
 
+def who_lacks_the_high_watermark(scene: Scene) -> Any:
+    """A follower's fetch that waits is not answered because the high watermark alone has moved, nor is the next one of
+    a follower that has never been told of it: records end the wait, and tell it."""
+    topic = scene.create([1, 2, 3], min_insync_replicas=1)
+    with ExitStack() as stack, hung(scene, 3, topic), hung(scene, 2):
+        produced = scene.produce(1, topic, acks=1)
+        first = Parked(connected(scene, stack), topic, 1, replica_id=2)
+        waits = [first.waits]
+        other = scene.fetch(1, topic, 1, replica_id=3)  # now both have the record
+        seen = scene.fetch(1, topic)
+        waits.append(first.waits)
+        second = Parked(connected(scene, stack), topic, 1, replica_id=2)
+        waits.append(second.waits)
+        scene.produce(1, topic, acks=1)
+        told = first.outcome(), second.outcome()
+    return produced, other, seen, waits, told
+
+
 def preferred(scene: Scene, topic: str, rack: str) -> tuple[int, int, bool]:
     with RawClient(scene.addresses[0]) as client:
         row = client.fetch(topic, 0, rack_id=rack, max_wait_ms=LONG_MS)
@@ -213,8 +231,10 @@ EXPERIMENTS: Final[dict[str, Experiment]] = {
         a_leader_moves_under_waits,
         deleting_waits_for_followers,
         in_a_followers_name,
+        who_lacks_the_high_watermark,
         readers_are_sent_to_their_rack,
         what_only_a_killed_leader_had,
     )
 }
-LONG: Final = ("what_only_a_killed_leader_had",)  # a broker that was killed is missed after its session's time
+# A broker that was killed is missed after its session's time; two followers hang and are waited for.
+LONG: Final = ("what_only_a_killed_leader_had", "who_lacks_the_high_watermark")

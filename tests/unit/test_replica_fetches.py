@@ -247,8 +247,12 @@ def test_a_parked_follower_fetch_is_not_woken_by_the_high_watermark_alone():
     world.follow(1, broker_id=3)
     assert world.manager.partitions[KEY].log.high_watermark.offset == 1
     assert world.parked == 1
+    world.follow(1, broker_id=2, max_wait_ms=30_000)  # it has never been told of it, and waits all the same
+    assert world.parked == 2
+    world.answers.clear()
     world.produce(acks=1)
     assert world.parked == 0
+    assert [answer[0][1].high_watermark for answer in world.answers if isinstance(answer, list)] == [1, 1]
 
 
 def test_truncation_completes_what_waits_beyond():
