@@ -86,6 +86,7 @@ class Lane:
     accepted: int = 0
     settled_count: int = 0
     held_at_start: int = 0
+    found: int = 0  # in the overflow, beyond what its count said when the lane came: see `_count_found`
     vanished: list[int] = field(default_factory=list)  # offsets of records that were held and are gone from the source
     passed_over: int = 0  # copies in the overflow that are at an open offset: never promoted
     lost: int = 0  # given up after a rebuild, since neither source nor ledger has them any more
@@ -182,7 +183,7 @@ class Lane:
     @property
     def imbalance(self) -> int:
         """Held at assignment + accepted - settled - lost since - held now: 0, or a record is unaccounted for."""
-        return self.held_at_start + self.accepted - self.settled_count - self.lost - self.held_now()
+        return self.held_at_start + self.found + self.accepted - self.settled_count - self.lost - self.held_now()
 
     def put(self, records: Sequence[Held]) -> None:
         """These go to the overflow, with the next blocks."""
@@ -206,12 +207,26 @@ class Lane:
             fresh = self._without_open(fresh)
         if fresh:
             self.windows.append(Window(start, len(fresh)))
+            self._count_found()
             if self.quota is not None:
                 self.quota.found(fresh)
             if self.order is not None:
                 self.order.found(fresh, False, cursor)
         self.cursor, self.promised = cursor, None
         return fresh
+
+    def _count_found(self) -> None:
+        """Count what was taken out of the overflow beyond what it was thought to hold.
+
+        The count comes from the ledger. A former owner did not count what it had overtaken on the way: it held these
+        by their source offsets. If it was killed then, the overflow has them now. Without this its count, and every
+        later one, would be short of them, and below zero in the end.
+        """
+        more = sum(window.unsettled for window in self.windows) - self.overflow_held
+        if more > 0:
+            self.overflow_held += more
+            self.overflow_sealed += more
+            self.found += more
 
     def _without_open(self, records: list[Held]) -> list[Held]:
         """An open offset's record comes from the source, or has come: its copy in the overflow is none that we know of.
@@ -262,6 +277,7 @@ class Lane:
             struck.difference_update(offsets)
             settle_promoted(windows, sorted(promoted))
             self.overflow_held -= len(promoted)
+            self._count_found()
             while windows and windows[0].unsettled == 0:
                 windows.popleft()
         else:

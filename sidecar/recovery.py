@@ -50,6 +50,7 @@ class Replay:
         self._committed_block = self.block_offset  # blocks up to here are in the commit's counts
         self._highest = self.acknowledged  # number of a change that is known of
         self._counted_to = self.acknowledged  # change blocks up to this number are in overflow_held
+        self._known_in_care = 0  # of the entries in these blocks
         self._rebuild_pointer = commit.rebuild_pointer if commit else -1
         self._rebuild_due_ms = commit.rebuild_due_ms if commit else -1
         self._done = bytearray()
@@ -116,6 +117,8 @@ class Replay:
         overtaken = [
             held for number, entries, _ in self._changes if number <= self.hw for held in self._in_care(number, entries)
         ]
+        # A former owner did not count what it had overtaken on the way, by whose source offsets it held it.
+        self.overflow_held = max(self.overflow_held, self._known_in_care)
         lane = Lane(
             self.id, self.low, Wheel(now_ms, tick_ms), self.watermark, ledger_start=ledger_end, done=self._done,
             number=max([self.hw, *(number for number, _, _ in self._changes)]), acknowledged=self.hw,
@@ -205,6 +208,7 @@ class Replay:
                 continue
             if number > self._counted_to:
                 self.overflow_held += 1
+            self._known_in_care += 1
             self._mark_done(held.offset)
         return overtaken
 

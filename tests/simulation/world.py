@@ -305,6 +305,8 @@ class World:
 
     def _check(self, replica: Replica) -> None:
         assert replica.tally.early == 0
+        for topic, counts in replica.engine.stats.topics.items():
+            assert counts.overflow >= 0, f"{topic}: {counts.overflow} in the overflow"
         ready = replica.emitter.backlog
         for lane in replica.lanes:
             assert lane.imbalance == 0, f"{lane.id}: imbalance {lane.imbalance}"
@@ -378,6 +380,7 @@ class World:
                 assert lane.advance_low() == self._end_of(lane.id.topic, lane.id.partition, lane.low), f"{lane.id}: L"
                 assert not lane.windows
                 assert not lane.changes
+                assert (lane.overflow_held, lane.overflow_sealed) == (0, 0), f"{lane.id}: the overflow's count"
                 for name, used in lane.quota.used.items() if lane.quota is not None else ():
                     assert (used.records, used.bytes) == (0, 0), f"{lane.id}: what {name} holds is miscounted"
             assert replica.emitter.load.records == 0

@@ -55,6 +55,39 @@ def test_far_records_wait_in_the_overflow_and_come_back_in_order(bench: Bench) -
     assert bench.replica.publisher.survey() == 0
 
 
+def test_what_was_overtaken_on_its_way_to_redis_is_counted_there_after_a_crash(bench: Bench) -> None:
+    """Redis is cut off until it is too late to wait for it, then back; the process is killed before they are due."""
+    away = False
+
+    def cut_off(method: str, after: bool) -> None:
+        if away:
+            raise OverflowUnavailable("down")
+
+    bench.overflow.failing = cut_off
+    bench.send(b"promoted", 4_500)
+    bench.wait_until(lambda: bench.lane.overflow_held == 1)
+    away = True
+    for _ in range(2):
+        bench.send(b"overtaken", 3_500)
+    bench.wait_until(lambda: bench.lane.wheel.count == 2)
+    away = False
+    bench.wait_until(lambda: bench.lane.acknowledged == 2 and bench.lane.windows)
+    bench.lane.touched = True
+    bench.run(100)
+    bench.restart()
+    counts = []
+
+    def has_fired() -> bool:
+        topics = bench.replica.publisher.publish(bench.clock.now_ms).topics
+        counts.extend([topics[SOURCE].overflow] if SOURCE in topics else [])
+        return len(bench.values("mail")) == 3
+
+    bench.wait_until(has_fired)
+    assert (min(counts), max(counts)) == (0, 2)
+    bench.run(200)
+    assert (bench.lane.overflow_held, bench.lane.overflow_sealed, bench.replica.publisher.survey()) == (0, 0, 0)
+
+
 def test_for_how_long_the_overflow_holds_its_last_record_is_known_until_it_holds_none(bench: Bench) -> None:
     publisher = bench.replica.publisher
     publisher.survey()

@@ -57,6 +57,20 @@ def test_an_overtaken_record_keeps_its_offset_open_and_its_copy_is_skipped(lane:
     assert (lane.watermark, lane.overflow_held, lane.imbalance) == (Position(700, 0), 0, 0)
 
 
+def test_what_the_overflow_has_beyond_its_count_is_counted_when_it_is_found(lane: Lane) -> None:
+    """The ledger's count is short of what a former owner had overtaken: below zero it would go on for ever."""
+    lane.applied(change(1, held(0, 50), held(1, 600), held(2, 650)))
+    lane.overflow_held = lane.overflow_sealed = 1
+    lane.held_at_start, lane.accepted = -2, 10  # so that the account is even
+    assert lane.imbalance == 0
+    lane.struck.add(2)
+    lane.skip[2] = Position(650, 2)
+    lane.promoted(Position(0, -1), [held(0, 50), held(1, 600)], Position(700, 0))
+    assert (lane.overflow_held, lane.overflow_sealed, lane.found, lane.imbalance) == (2, 2, 1, 0)
+    lane.settle([0, 1, 2], [50, 600, 650])
+    assert (lane.overflow_held, lane.found, lane.imbalance) == (0, 2, 0)
+
+
 def test_what_was_overtaken_is_remembered_until_its_block_is_gone(lane: Lane) -> None:
     lane.changes.append(change(1, held(0, 50), held(1, 150)))
     assert overtaken(lane, 100) == [held(0, 50)]

@@ -116,6 +116,18 @@ def test_what_w_has_passed_while_its_offset_was_open_is_read_again() -> None:
     assert not lane.redo(lane.entries[11]), "no change block waits for it: it goes into the wheel"
 
 
+def test_the_overflow_holds_no_less_than_the_blocks_show() -> None:
+    """A former owner did not count what it had overtaken; one before it may have counted below zero."""
+    first = block(entries_part=entries((11, 90), (12, 80)), number=1)
+    assert recovered([first, block(acknowledged=1, overflow_held=0)], hw=1).overflow_held == 2
+    assert (
+        recovered(
+            [first, block(settled(11, 12, in_overflow=True), acknowledged=1, overflow_held=-2)], hw=1
+        ).overflow_held
+        == 0
+    )
+
+
 def test_settled_copies_ahead_of_w_are_skipped_by_promotion() -> None:
     lane = recovered([block(settled(4, 5, due_ms=30, in_overflow=True), watermark=(30, 4))], hw=0)
     assert lane.skip == {5: Position(30, 5)}
