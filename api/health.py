@@ -2,7 +2,8 @@
 
 import asyncio
 from dataclasses import asdict
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -10,6 +11,8 @@ from starlette.responses import Response
 from api.dependencies import GivenPorts, Prober, Reader, Scraper, json_response
 from api.problems import Problem
 from sidecar.stats import Stats, TargetFlow, TopicCounts
+
+UNREAD_SHOWN_MAX: Final = 20  # schedules named by /readyz; the list has all
 
 router = APIRouter(tags=["process"])
 
@@ -34,6 +37,11 @@ async def ready(request: Request, ports: GivenPorts) -> Response:
     # Without the policy topic records are decided by the last good table; only writes to policies have to wait.
     warnings = [] if ports.policies.healthy else [f"policies: {ports.policies.reason}"]
     warnings += here.warnings
+    warnings += [
+        f"schedule {name}: {known.unread.problem}"
+        for name, known in islice(sorted(ports.schedules.unread().items()), UNREAD_SHOWN_MAX)
+        if known.unread is not None
+    ]
     if warnings and not is_known:
         warnings = [f"{len(warnings)}; with a token of the role read this says which"]
     return json_response({"status": "ready", "warnings": warnings})

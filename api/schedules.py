@@ -33,11 +33,14 @@ from sidecar.schedules.schedule import (
     occurrence_id,
     schedule_document,
 )
-from sidecar.schedules.schedule_book import Known
+from sidecar.schedules.schedule_book import Known, Unread, unread_refused
 
 NEXT_DEFAULT: Final = 5
 NEXT_MAX: Final = 100
 PAYLOAD: Final = ("key", "value", "headers")
+UNWRITTEN: Final = (
+    "the replica that writes what schedules owe can't read it, and none that can has taken over: upgrade that one"
+)
 
 router = APIRouter(tags=["schedules"])
 
@@ -65,11 +68,16 @@ async def list_schedules(
     """All schedules by name; each with its version, how far it has come, its next occurrence, and what is wrong."""
     if payload:
         let_see(caller, trail, payload=True)
-    alive = ports.schedules.alive()
-    names, following = page(sorted(alive), str, limit, cursor)
+    known, unwritten = {**ports.schedules.alive(), **ports.schedules.unread()}, ports.schedules.unwritten()
+    names, following = page(sorted(known), str, limit, cursor)
     now_ms = ports.now_ms()
     masking = ports.letters.rules.masking if payload else None
-    items = [_told(alive[name], now_ms, masking) for name in names]
+    items = [
+        _unread(name, one, one.unread)
+        if (one := known[name]).unread is not None
+        else _told(one, now_ms, masking, UNWRITTEN if name in unwritten else "")
+        for name in names
+    ]
     trail.note(count=len(items))
     return json_response({"items": items, "next": following})
 
@@ -78,12 +86,15 @@ async def list_schedules(
 async def get_schedule(
     caller: Reader, ports: GivenPorts, trail: GivenTrail, name: str, payload: WithPayload = False
 ) -> Response:
-    """One schedule; the ETag header is its version.
+    """One schedule; the ETag header is its version. One that can't be read here is shown as the list does.
 
     With `payload` it is as PUT takes it, unless something is masked (`masked`) or no text: PUT refuses such a document.
     """
     if payload:
         let_see(caller, trail, payload=True)
+    known = ports.schedules.get(name)
+    if known.unread is not None:
+        return json_response(_unread(name, known, known.unread), headers={"ETag": etag(known.version)})
     return _shown(_current(ports, name), masking=ports.letters.rules.masking if payload else None)
 
 
@@ -162,15 +173,18 @@ async def delete_schedule(caller: Admin, ports: GivenPorts, name: str, if_match:
 
 
 def _current(ports: Ports, name: str) -> Entry:
-    entry = ports.schedules.get(name).entry
-    if entry is None:
+    known = ports.schedules.get(name)
+    if known.unread is not None:
+        refused = unread_refused(known.unread)
+        raise Problem(409, refused.type, str(refused))
+    if known.entry is None:
         raise Problem(404, "schedule-not-found", "There is no schedule of this name.")
-    return entry
+    return known.entry
 
 
 def _version(ports: Ports, name: str) -> int:
-    entry = ports.schedules.get(name).entry
-    return 0 if entry is None else entry.version
+    known = ports.schedules.get(name)
+    return 0 if known.entry is None and known.unread is None else known.version
 
 
 def _coming(schedule: Schedule, now_ms: int) -> Any:
@@ -207,11 +221,25 @@ def _document(schedule: Schedule, masking: Masking | None) -> dict[str, Any]:
     return {**document, "masked": sorted(masked)} if masked else document
 
 
-def _told(known: Known, now_ms: int, masking: Masking | None) -> dict[str, Any]:
-    """An item of the list."""
+def _unread(name: str, known: Known, unread: Unread) -> dict[str, Any]:
+    """One that can't be read here, as far as can be told."""
+    return {
+        "name": name,
+        **unread.shown,
+        "source": unread.source or None,
+        "version": known.version,
+        "state": "failing",
+        "problem": unread.problem,
+        "written_up_to": known.progress.last_ms or None,
+        "next": None,
+    }
+
+
+def _told(known: Known, now_ms: int, masking: Masking | None, unwritten: str) -> dict[str, Any]:
+    """An item of the list. `unwritten`: why nobody writes it, whatever is known of it."""
     entry = known.entry
     assert entry is not None  # it is alive
-    problem = "" if entry.schedule.paused else known.progress.problem
+    problem = "" if entry.schedule.paused else unwritten or known.progress.problem
     return {
         **_document(entry.schedule, masking),
         "source": entry.source,

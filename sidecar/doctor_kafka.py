@@ -21,7 +21,10 @@ from sidecar.doctor_rights import findings, lacking, principal_of
 from sidecar.doctor_topics import check_topics, matching
 from sidecar.doctor_transactions import Transactions
 from sidecar.finding import Finding, Severity
+from sidecar.jobs.follower import TopicFollower
+from sidecar.jobs.reader import LogUnavailable
 from sidecar.other_groups import findings_of, others_with
+from sidecar.schedules.schedule_book import ScheduleBook
 from sidecar.topics import source_topics
 
 CONNECT_TIMEOUT_S: Final = 4.0
@@ -90,6 +93,8 @@ def inspect_kafka(settings: Settings, wall_ms: Callable[[], int]) -> Iterator[Fi
         hidden=hidden,
     )
     yield from check_topics(cluster, settings, policies)
+    if settings.schedule_topic in topics:
+        yield from _schedules(settings, client)
     if settings.start == "auto":
         yield from _new_group(settings, admin, topics, sources)
     transactions = Transactions(admin, settings.kafka.bootstrap_servers, settings.group)
@@ -105,6 +110,23 @@ def _new_group(
     except (KafkaException, TimeoutError):
         return  # that commits can't be read is told where it matters
     yield from findings_of(settings.group, others)
+
+
+def _schedules(settings: Settings, client: dict[str, Any]) -> Iterator[Finding]:
+    """Those that a process of this version, on this machine, couldn't read."""
+    book = ScheduleBook()
+    follower = TopicFollower(client, settings.schedule_topic, "doctor-schedules", book.apply)
+    follower.start()
+    try:
+        follower.catch_up(READ_TIMEOUT_S)
+    except LogUnavailable:
+        pass  # that the topic can't be read is told where it matters; what was read is looked at
+    finally:
+        follower.stop()
+    for name, known in sorted(book.unread().items()):
+        if known.unread is not None:
+            fix = "run a version that can read it, with a package tzdata that has its zone; other replicas may write it"
+            yield Finding(Severity.WARNING, f"schedule {name}", known.unread.problem, fix)
 
 
 def _unreachable(settings: Settings, reason: str) -> Finding:

@@ -79,11 +79,6 @@ class Recorder:
             ["schedule"],
             registry=self.registry,
         )
-        self._writer = Gauge(
-            PREFIX + "schedule_writer",
-            "1 for the one process of the group that writes what schedules owe",
-            registry=self.registry,
-        )
         self._spans = Counter(
             PREFIX + "spans",
             "Spans of emissions, by what became of them: exported, failed (the collector did not take them), dropped",
@@ -112,6 +107,19 @@ class Recorder:
             registry=self.registry,
         )
         self._make_trust()
+        self._make_writers()
+
+    def _make_writers(self) -> None:
+        self._writer = Gauge(
+            PREFIX + "schedule_writer",
+            "1 for the one process of the group that writes what schedules owe",
+            registry=self.registry,
+        )
+        self._unread_schedules = Gauge(
+            PREFIX + "schedules_unreadable",
+            "Schedules that this process can't read: of a newer version, or in an unknown time zone",
+            registry=self.registry,
+        )
 
     def _make_trust(self) -> None:
         self._left_out = Counter(
@@ -140,6 +148,10 @@ class Recorder:
     def watch_writer(self, is_writer: Callable[[], bool]) -> None:
         """Ask this whenever somebody scrapes."""
         self._writer.set_function(is_writer)
+
+    def watch_unread_schedules(self, count: Callable[[], int]) -> None:
+        """Ask this whenever somebody scrapes."""
+        self._unread_schedules.set_function(count)
 
     def set_short_retentions(self, short: Iterable[Short]) -> None:
         """Sources and ledger that keep their records for less than they may be held."""

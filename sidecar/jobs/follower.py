@@ -51,7 +51,7 @@ class TopicFollower:
         if self._thread.is_alive():
             self._thread.join(STOP_S)
 
-    def catch_up(self) -> None:
+    def catch_up(self, seconds: float = CATCH_UP_S) -> None:
         """Wait until everything that is in the topic now has been read; what is in open transactions, too.
 
         Raises LogUnavailable.
@@ -63,12 +63,12 @@ class TopicFollower:
             raise LogUnavailable(error.args[0].str()) from None
         finally:
             anyone.close()
-        self.wait_for(end - 1)
+        self.wait_for(end - 1, seconds)
 
-    def wait_for(self, offset: int) -> None:
+    def wait_for(self, offset: int, seconds: float = CATCH_UP_S) -> None:
         """Until what is at this offset has been read. Raises LogUnavailable."""
         with self.changed:
-            self.changed.wait_for(lambda: self._read_up_to > offset or self._stopping.is_set(), CATCH_UP_S)
+            self.changed.wait_for(lambda: self._read_up_to > offset or self._stopping.is_set(), seconds)
             if self._read_up_to <= offset:
                 raise LogUnavailable(f"{self._topic} can't be read to its end")
 

@@ -83,6 +83,7 @@ def firing_of(
     here = Surroundings(store, limits_of(settings), pen, owns, written_to, now_ms, recorder.schedule, in_background)
     firing = Firing(here)
     recorder.watch_writer(lambda: firing.is_owner)
+    recorder.watch_unread_schedules(lambda: len(store.unread()))
     return firing
 
 

@@ -6,6 +6,8 @@ Occurrences and the progress that speaks of them are one transaction, so each oc
 
     step:  what ended apart -> all that the others owe, in as few transactions as may be -> what is tried apart
 
+Where this replica can't read all schedules, another one that can read more takes over (`claim.py`).
+
 Most schedules go together. Where a transaction fails, whose fault it was goes apart (`apart.py`), and the rest is
 written at once. One transaction may take a quarter of the look-ahead, so that the rest is on time. What is large goes
 apart from the beginning.
@@ -15,11 +17,13 @@ apart from the beginning.
 
 import logging
 import threading
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from sidecar.jobs.shipment import Refused, ShipmentFailed, TakenOver, TargetRefused, Unanswered
 from sidecar.schedules.apart import AGAIN_MS, ROOM, SLOW_KEPT_MS, Apart, Names, blame, key_of_name
+from sidecar.schedules.claim import claim_of, is_writer
 from sidecar.schedules.errors import SchedulesUnavailable
 from sidecar.schedules.job import Job, before, job_of, place_of
 from sidecar.schedules.occurrences import occurrences
@@ -61,6 +65,8 @@ class Firing:
         self._apart: dict[str, Apart] = {}  # by key
         self._next: dict[str, tuple[int, int, int]] = {}  # by name: version, since, and the next occurrence
         self._stepping = threading.Lock()
+        self._me = uuid.uuid4().hex
+        self._unread: dict[str, int] = {}  # with their versions, as last said in the log
 
     @property
     def is_owner(self) -> bool:
@@ -96,14 +102,20 @@ class Firing:
             tenure.close()
 
     def _step(self) -> None:
-        if not self._here.owns():
+        self._tell_unread()
+        is_first, now_ms = self._here.owns(), self._here.now_ms()
+        if not self._is_writer(is_first, now_ms):
             self._let_go()
             return
-        if self._here.now_ms() is None:
+        if now_ms is None:
             return  # this machine's clock may be hours ahead: a progress would silence its schedule until then
         try:
             if self._tenure is None or self._tenure.is_over:
                 self._begin()
+                if not self._is_writer(is_first, now_ms):  # all that is in the topic has been read only now
+                    self._let_go()
+                    return
+            self._claim(is_first, now_ms)
             self._collect()
             self._write_all()
             self._try_apart()
@@ -113,6 +125,28 @@ class Firing:
         except (ShipmentFailed, SchedulesUnavailable):
             self._end_tenure()
             raise
+
+    def _tell_unread(self) -> None:
+        found = self._here.schedules.unread()
+        versions = {name: known.version for name, known in found.items()}
+        for name, known in found.items():
+            if known.unread is not None and self._unread.get(name) != known.version:
+                about = {"schedule": name, "version": known.version, "problem": known.unread.problem}
+                log.warning("a schedule can't be read here, and is written by a replica that can read it", extra=about)
+        self._unread = versions
+
+    def _is_writer(self, is_first: bool, now_ms: int | None) -> bool:
+        schedules = self._here.schedules
+        if now_ms is None:
+            return is_first
+        return is_writer(self._me, is_first, schedules.unread(), schedules.last_claim(), now_ms)
+
+    def _claim(self, is_first: bool, now_ms: int) -> None:
+        """Say what others have to know of this writer, if anything. Raises as `Tenure.confirm`."""
+        schedules = self._here.schedules
+        claim = claim_of(self._me, is_first, schedules.unread(), schedules.last_claim(), now_ms)
+        if claim is not None and self._tenure is not None:
+            self._tenure.say(claim)
 
     def _begin(self) -> None:
         self._end_tenure()

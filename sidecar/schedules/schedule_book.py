@@ -6,6 +6,7 @@ One partition, compacted; a record's key says what it is about, its value is JSO
                         "rewound": ms, "source": "...",
                         "schedule": {...} or null}     null: deleted. It stays, so that no version is ever used twice
     <name>/progress    {"schema": 1, "last": ms, "problem": "...", "began": 2, "waiting": ms, "ahead": [ms, ...]}
+    /reader            see `claim.py`
 
 A version begins a count of occurrences, or goes on with one: `began` is the version that began it, and a progress says
 which count it is about. A count begins when its record was appended, by the broker's clock: then the writer's time for
@@ -14,20 +15,29 @@ back to `since`. `write` is unique: a writer knows its own record by it. `waitin
 
 A schedule is written in a transaction of whoever won the right to write (`schedule_store.py`), a progress in the one
 that writes the occurrences it speaks of (`firing.py`).
+
+What says that it is of a newer schema, or is in a time zone that isn't known here, is *unread*: it is shown as failing,
+with the reason, and neither fired nor changed here.
 """
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from sidecar.metrics import VERSION
+from sidecar.schedules import claim
+from sidecar.schedules.claim import Claim
+from sidecar.schedules.errors import ScheduleRefused
 from sidecar.schedules.schedule import TIME_MAX_MS, Entry, Progress, Schedule, schedule_document
 
 SCHEMA: Final = 1
 SCHEDULES_MAX: Final = 1_000
 RECORD_BYTES_MAX: Final = 512 * 1024
 WRITES_MAX: Final = 1_000  # the last ones of which it is known whether they are in the topic
+PROBLEM_LENGTH_MAX: Final = 500
+SHOWN: Final = ("cron", "time_zone", "target", "missed", "paused")  # of one that can't be read: no payload
 
 _MODEL: Final = ConfigDict(frozen=True, extra="ignore", strict=True)
 _Time = Annotated[int, Field(ge=0, le=TIME_MAX_MS)]
@@ -64,13 +74,38 @@ class _Progress(BaseModel):
     ahead: tuple[_Time, ...] = ()
 
 
+class _Claimed(BaseModel):
+    model_config = _MODEL
+    replica: str
+    unread: tuple[str, ...]
+    until: _Time
+
+
+class Unread(NamedTuple):
+    """What is known of a schedule that this program can't read."""
+
+    problem: str  # why, and what to do
+    is_newer: bool  # a newer program has written it
+    source: str = ""
+    shown: Mapping[str, Any] = {}  # as it stands there, those of `SHOWN`; nobody changes it
+
+
+def unread_refused(unread: Unread) -> ScheduleRefused:
+    """It can't be read here, so it can't be changed here either."""
+    if unread.is_newer:
+        detail = "A newer version of tickover has written this schedule: change it there, or upgrade this one."
+        return ScheduleRefused("schedule-of-newer-version", detail)
+    detail = f"This process can't read the schedule: {unread.problem}; or change it at a replica that can read it."
+    return ScheduleRefused("schedule-unreadable", detail)
+
+
 class Known(NamedTuple):
-    """One name at one moment. `version` 0: it never was. Without an entry it was deleted, or is of a newer program."""
+    """One name at one moment. `version` 0: it never was. Without an entry it was deleted, or can't be read here."""
 
     version: int = 0
     entry: Entry | None = None
     progress: Progress = Progress()
-    legible: bool = True
+    unread: Unread | None = None
 
 
 class ScheduleBook:
@@ -79,13 +114,19 @@ class ScheduleBook:
     def __init__(self) -> None:
         self._known: dict[str, Known] = {}
         self._writes: dict[str, Known] = {}  # what each of the last writes has made of its name
+        self.claim = Claim()  # the last one
 
     def apply(self, key: bytes, value: bytes, appended_ms: int) -> None:
         """Take in the next record, and when the broker got it (0: not known). What isn't one of ours is passed over."""
         name, _, kind = key.decode(errors="replace").rpartition("/")
         known = self._known.get(name, Known())
         try:
-            if kind == "schedule":
+            if key == claim.KEY:
+                claimed = _Claimed.model_validate_json(value)
+                self.claim = Claim(claimed.replica, claimed.unread, claimed.until)
+            elif kind == "schedule" and (newer := _of_newer_version(known, value)) is not None:
+                self._known[name] = newer
+            elif kind == "schedule":
                 written = _Written.model_validate_json(value)
                 self._known[name] = known = _with_schedule(known, name, value, _stamped(written, appended_ms))
                 self._remember(written.write, known)
@@ -111,6 +152,10 @@ class ScheduleBook:
     def alive(self) -> Mapping[str, Known]:
         """All schedules that there are, by name; a new mapping."""
         return {name: known for name, known in self._known.items() if known.entry is not None}
+
+    def unread(self) -> Mapping[str, Known]:
+        """All that can't be read here, by name; a new mapping."""
+        return {name: known for name, known in self._known.items() if known.unread is not None}
 
 
 def _stamped(written: _Written, appended_ms: int) -> _Written:
@@ -138,15 +183,58 @@ def with_times_said(key: bytes, value: bytes | None, appended_ms: int) -> bytes 
 def _with_schedule(known: Known, name: str, value: bytes, written: _Written) -> Known:
     try:
         schedule = _Schedule.model_validate_json(value).schedule
-    except ValidationError:
-        return known._replace(version=written.version, entry=None, legible=False)
+    except ValidationError as error:
+        unread = Unread(_why(error), False, written.source, _shown(json.loads(value)))
+        return known._replace(version=written.version, entry=None, unread=unread)
     if schedule is None:
-        return known._replace(version=written.version, entry=None, legible=True)
+        return known._replace(version=written.version, entry=None, unread=None)
     if schedule.name != name:
         return known
     who, when = (written.source, written.version, written.author), (written.time, written.since)
     entry = Entry(schedule, *who, *when, written.began, written.rewound)
-    return known._replace(version=written.version, entry=entry, legible=True)
+    return known._replace(version=written.version, entry=entry, unread=None)
+
+
+def _of_newer_version(known: Known, value: bytes) -> Known | None:
+    """What a newer program has made of a name, as far as can be told; None: it isn't of a newer one."""
+    try:
+        document = json.loads(value)
+    except ValueError:
+        return None
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if type(schema) is not int or schema <= SCHEMA:
+        return None
+    version, source = document.get("version"), document.get("source")
+    known = known._replace(version=version if type(version) is int and version > 0 else known.version or 1, entry=None)
+    if "schedule" in document and document["schedule"] is None:
+        return known._replace(unread=None)  # deleted
+    problem = (
+        f"a newer version of tickover has written it (schema {schema}), which this one ({VERSION}) can't read: "
+        "upgrade this replica"
+    )
+    return known._replace(unread=Unread(problem, True, source if isinstance(source, str) else "", _shown(document)))
+
+
+def _why(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    place = ".".join(map(str, first["loc"]))
+    if place == "schedule.time_zone":
+        what = f"the time zone {first['input']!s:.100} is not known here: upgrade this replica, whose tzdata lacks it"
+    else:
+        what = f"this version of tickover ({VERSION}) can't read its {place}: {first['msg']}; upgrade this replica"
+    return what[:PROBLEM_LENGTH_MAX]
+
+
+def _shown(document: Mapping[str, Any]) -> dict[str, Any]:
+    schedule = document.get("schedule")
+    if not isinstance(schedule, dict):
+        return {}
+    return {name: schedule[name] for name in SHOWN if isinstance(schedule.get(name), str | bool)}
+
+
+def claim_record(said: Claim) -> tuple[bytes, bytes]:
+    """Key and value of a claim."""
+    return claim.KEY, _json({"replica": said.replica, "unread": said.unread, "until": said.until_ms})
 
 
 def schedule_record(name: str, entry: Entry, write: str, deleted: bool = False) -> tuple[bytes, bytes]:

@@ -20,6 +20,7 @@ from typing import Final, Protocol
 from sidecar.jobs.follower import PARTITION, Apply
 from sidecar.jobs.reader import LogUnavailable
 from sidecar.jobs.shipment import Parcel, Refused, ShipmentFailed, TakenOver, TargetRefused
+from sidecar.schedules.claim import Claim
 from sidecar.schedules.errors import ScheduleConflict, ScheduleRefused, SchedulesUnavailable
 from sidecar.schedules.schedule import Entry, Progress, Schedule, standing
 from sidecar.schedules.schedule_book import (
@@ -29,6 +30,7 @@ from sidecar.schedules.schedule_book import (
     ScheduleBook,
     progress_record,
     schedule_record,
+    unread_refused,
 )
 
 QUEUE_S: Final = 10.0
@@ -91,6 +93,21 @@ class ScheduleStore:
         with self._follower.changed:
             return self._book.alive()
 
+    def unread(self) -> Mapping[str, Known]:
+        """All schedules that can't be read here, by name: of a newer version, or in an unknown time zone."""
+        with self._follower.changed:
+            return self._book.unread()
+
+    def unwritten(self) -> frozenset[str]:
+        """Names of schedules that whoever writes what they owe can't read, by what that one has said of itself."""
+        claim = self.last_claim()
+        return frozenset(claim.unread) if claim.stands(self._now_ms()) else frozenset()
+
+    def last_claim(self) -> Claim:
+        """What a writer that can't read all of them, or took over from one, has said last."""
+        with self._follower.changed:
+            return self._book.claim
+
     def catch_up(self) -> None:
         """Return when all that is in the topic now has been read. Raises SchedulesUnavailable."""
         try:
@@ -107,7 +124,7 @@ class ScheduleStore:
         """
 
         def entry_of(known: Known) -> Entry:
-            if known.entry is None and len(self.alive()) >= SCHEDULES_MAX:
+            if known.entry is None and len(self.alive()) + len(self.unread()) >= SCHEDULES_MAX:
                 detail = f"There are {SCHEDULES_MAX} schedules, as many as there can be; delete one first."
                 raise ScheduleRefused("too-many-schedules", detail)
             now_ms, former, version = self._now_ms(), known.entry, known.version + 1
@@ -205,12 +222,11 @@ class ScheduleStore:
 
     def _checked(self, name: str, expected: int, entry_of: Callable[[Known], Entry]) -> Entry:
         known = self.get(name)
-        there = known.version if known.entry is not None or not known.legible else 0
+        there = known.version if known.entry is not None or known.unread is not None else 0
         if there != expected:
             raise ScheduleConflict(name, there)
-        if not known.legible:
-            detail = "A newer version of tickover has written this schedule: change it there, or upgrade this one."
-            raise ScheduleRefused("schedule-of-newer-version", detail)
+        if known.unread is not None:
+            raise unread_refused(known.unread)
         return entry_of(known)
 
 

@@ -24,11 +24,12 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 from sidecar.jobs.follower import PARTITION
 from sidecar.jobs.shipment import Parcel, Refused, ShipmentFailed, TakenOver, TargetRefused
+from sidecar.schedules.claim import Claim
 from sidecar.schedules.errors import SchedulesUnavailable
 from sidecar.schedules.job import Job
 from sidecar.schedules.owing import Limits
 from sidecar.schedules.schedule import Entry, Progress, standing
-from sidecar.schedules.schedule_book import Known
+from sidecar.schedules.schedule_book import Known, claim_record
 from sidecar.schedules.schedule_store import progress_parcel
 
 TENURE: Final = ""  # how the id ends that all replicas share
@@ -63,6 +64,10 @@ class Schedules(Protocol):
 
     def alive(self) -> Mapping[str, Known]: ...
 
+    def unread(self) -> Mapping[str, Known]: ...
+
+    def last_claim(self) -> Claim: ...
+
     def catch_up(self) -> None: ...
 
 
@@ -78,7 +83,7 @@ class Surroundings(NamedTuple):
     schedules: Schedules
     limits: Limits
     pen: Callable[[str], Pen]  # under a transactional id that ends like this
-    owns: Callable[[], bool]  # whether this replica is the one
+    owns: Callable[[], bool]  # whether this replica is the one, if it can read all schedules
     sources: Callable[[], Mapping[str, int]]  # partition counts of the topics that are consumed
     now_ms: Callable[[], int | None]  # never ahead of the brokers'; None: their clock wasn't seen yet
     written: Callable[[str, int, int, bool], None]  # schedule, in time, made up for, whether some were passed over
@@ -101,11 +106,18 @@ class Tenure:
 
     def confirm(self) -> None:
         """Return if nobody else had begun a tenure by now. Else it is over: raises TakenOver, SchedulesUnavailable."""
+        self._write(self._word)
+
+    def say(self, claim: Claim) -> None:
+        """Write what this replica says of itself. Raises as `confirm`."""
+        self._write([*self._word, Parcel(self._here.schedules.topic, *claim_record(claim), partition=PARTITION)])
+
+    def _write(self, facts: Sequence[Parcel]) -> None:
         with self._asking:
             if self.is_over:
                 raise TakenOver
             try:
-                self._pen.write([], self._word, None, ANSWER_S)
+                self._pen.write([], facts, None, ANSWER_S)
             except TakenOver:
                 self.is_over = True
                 raise

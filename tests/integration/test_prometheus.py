@@ -53,7 +53,7 @@ SOUND: Final[dict[str, str]] = {
     **always("paused_partitions", 0), **always("rebuilding_partitions", 0), **always("redis_memory_ratio", 0.7),
     **always("redis_persistent", 1), **always("redis_evicting", 0), **always("clock_skew_seconds", 0.1),
     **always("retention_short", 0, SHORT), **always("left_records", 0, ORDERS), **always("quarantined_total", 3, BAD),
-    **always("control_total", 3, NOT_FOUND), **always("control_total", 3, FOUND),
+    **always("control_total", 3, NOT_FOUND), **always("control_total", 3, FOUND), **always("schedules_unreadable", 0),
 }  # fmt: skip
 # Alert: what is different from a sound system then.
 FAULTS: Final[dict[str, dict[str, str]]] = {
@@ -72,6 +72,7 @@ FAULTS: Final[dict[str, dict[str, str]]] = {
     "TickoverClock": always("clock_skew_seconds", 0.6),
     "TickoverRetentionShort": always("retention_short", 1, SHORT),
     "TickoverLeftRecords": always("left_records", 3, ORDERS),
+    "TickoverScheduleUnreadable": always("schedules_unreadable", 1),
     "TickoverControlsNotFound": growing("control_total", NOT_FOUND),
     "TickoverQuarantine": growing("quarantined_total", BAD),
 }

@@ -189,10 +189,19 @@ class MemorySchedules:
         self.store = self.replica()
         self.writer: Firing | None = None
 
-    def replica(self) -> ScheduleStore:
+    def replica(self, unread: str = "") -> ScheduleStore:
+        """`unread`: a schedule that this one can't read, as a newer version wrote it."""
+
+        def follow(apply: Apply) -> MemoryFollower:
+            def poorly(key: bytes, value: bytes, appended_ms: int) -> None:
+                is_newer = key == f"{unread}/schedule".encode()
+                apply(key, value.replace(b'"schema":1', b'"schema":2') if is_newer else value, appended_ms)
+
+            return MemoryFollower(self.topic, poorly if unread else apply)
+
         return ScheduleStore(
             TOPIC,
-            lambda apply: MemoryFollower(self.topic, apply),
+            follow,
             lambda: self.pen("pen"),
             lambda: self.now_ms + self.host_ahead_ms,
         )
