@@ -20,6 +20,10 @@ from tests.simulation.workload import ORDERS, QUARANTINE, SOURCES, TARGETS, Work
 BLOCK_BYTES_MAX = 2_000  # so small that a few long ids fill a block
 RUNS_BYTES_MAX = 500  # that a change which is written again may have more
 CALM_STEPS_MAX = 4_000
+CALM_STEPS_SHORT = 100  # of `CALM_MS`: then only the records that are due late are left, in steps of `CALM_LONG_MS`
+CALM_MS = 20
+CALM_LONG_MS = 500
+NOTED_EACH = 4  # steps: what is noted lasts for several of them
 QUOTAS: Final[tuple[dict[str, int] | None, ...]] = (None, {"records": 6}, {"bytes": 3_000}, {"records": 40})
 MEDDLED = 0.01  # of the steps
 TIDY_STEPS = 10
@@ -90,6 +94,7 @@ class World:
         self.replicas: list[Replica] = []
         self.copy: Copy = ({}, {}, {}, {}, {})  # of the overflow, some time ago
         self.clock.passing.append(self._as_time_passes)
+        self._steps = 0
         self.seen: Counter[str] = Counter()  # what happened, to know that a run is worth its time
 
     # --- what happens by itself -----------------------------------------------------------------------------------
@@ -294,6 +299,7 @@ class World:
     def step(self, ms: int) -> None:
         """Time passes, then everyone has a turn."""
         self.clock.advance(ms)
+        self._steps += 1
         for replica in list(self.replicas):
             try:
                 replica.turn()
@@ -301,7 +307,8 @@ class World:
                 self._bury(replica)
             else:
                 self._check(replica)
-                self._note(replica)
+                if self._steps % NOTED_EACH == 0:
+                    self._note(replica)
 
     def _check(self, replica: Replica) -> None:
         assert replica.tally.early == 0
@@ -366,7 +373,7 @@ class World:
         for step in range(CALM_STEPS_MAX):
             if not any(self.oracle.open.values()) and self._is_quiet():
                 break
-            self.step(20 if step < 100 else 200)
+            self.step(CALM_MS if step < CALM_STEPS_SHORT else CALM_LONG_MS)
         passed: dict[LaneId, Position] = {}
         for step in range(TIDY_STEPS):
             if step == TIDY_STEPS // 2:  # W goes on passing what was cancelled ahead of its time
