@@ -305,6 +305,14 @@ class Engine:
         """See `Decider.retire`: a command for `submit`."""
         self._decider.retire(topics)
 
+    def forget_topics(self, gone: frozenset[str]) -> None:
+        """Publish nothing more of topics that were deleted, as sources or as targets: a command for `submit`.
+
+        What still has a lane or waiting records goes on.
+        """
+        self._parts.tally.forget(gone.difference(topic for topic, _ in self._lanes if topic is not None))
+        self._parts.emitter.gate.forget(gone)
+
     # --- life -----------------------------------------------------------------------------------------------------
 
     def start(self, time: Time, pace: Callable[[float], None]) -> None:

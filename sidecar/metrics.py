@@ -4,7 +4,7 @@ Counts come from the engine's frozen `Stats`, so a scrape costs the engine nothi
 and housekeeping measure themselves they hand to a `Recorder`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from platform import python_version
 from typing import Final
@@ -27,6 +27,7 @@ from sidecar.tally import COUNTED
 
 PREFIX: Final = "tickover_"
 BREAKER_STATES: Final = ("closed", "half_open", "open")
+OCCURRENCE_KINDS: Final = ("in_time", "made_up")
 COMMAND_BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
 
@@ -79,6 +80,7 @@ class Recorder:
             ["schedule"],
             registry=self.registry,
         )
+        self._schedules: set[str] = set()  # with counts
         self._spans = Counter(
             PREFIX + "spans",
             "Spans of emissions, by what became of them: exported, failed (the collector did not take them), dropped",
@@ -141,9 +143,18 @@ class Recorder:
 
     def schedule(self, name: str, in_time: int, made_up: int, passed_over: bool) -> None:
         """So many occurrences of a schedule are written; `passed_over`: and some that were missed never will be."""
-        self._occurrences.labels(name, "in_time").inc(in_time)
-        self._occurrences.labels(name, "made_up").inc(made_up)
+        for kind, count in zip(OCCURRENCE_KINDS, (in_time, made_up), strict=True):
+            self._occurrences.labels(name, kind).inc(count)
         self._passed_over.labels(name).inc(passed_over)
+        self._schedules.add(name)
+
+    def keep_schedules(self, alive: Collection[str]) -> None:
+        """Remove the counts of all schedules but these: the others were deleted. Housekeeping calls it."""
+        for name in [name for name in tuple(self._schedules) if name not in alive]:
+            self._schedules.discard(name)
+            for kind in OCCURRENCE_KINDS:
+                self._occurrences.remove(name, kind)
+            self._passed_over.remove(name)
 
     def watch_writer(self, is_writer: Callable[[], bool]) -> None:
         """Ask this whenever somebody scrapes."""

@@ -4,7 +4,7 @@ Topics come and go and policies change, so housekeeping looks again every few se
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 ANSWER_S: Final = 10.0
 COMPACTION_LOOKS: Final = 5  # of two seconds each, until all are asked again whether they are compacted
 LEFT_LOOKS: Final = 5  # the same, until it is asked again what is left of former sources
+GONE_LOOKS: Final = 30  # the same, until nothing more is published of a deleted topic: its last counts are scraped
 
 # What is said of a topic that is compacted, and what to do.
 REFUSED: Final = "not consumed: a compacted topic can't be a source; use cleanup.policy=delete"
@@ -78,6 +79,7 @@ class Sources:
         self._compacted: dict[str, bool] = {}  # as the brokers last said; False where we may not see it
         self._refused: frozenset[str] = frozenset()  # as the engine was told
         self._looks = 0
+        self._missed: dict[str, int] = {}  # topics that are published and don't exist: in how many looks
         self._warnings: list[str] = []  # of compacted topics
         self._unread: set[str] = set()  # topics whose settings can't be read: said once
         self._ledger_kept_ms = 0  # as long as was asked for since it was last checked
@@ -94,6 +96,7 @@ class Sources:
             self._machinery.publisher.kafka_problem = f"no answer from Kafka: {error.args[0].str()}"
             raise
         self._machinery.publisher.kafka_problem = ""
+        self._forget_deleted(existing)
         policies = policies_of(self._table())
         self._keep_ledger(policies)
         # Brokers may list a topic before they know its partitions, or lose sight of them for a moment.
@@ -114,6 +117,15 @@ class Sources:
         intake = self._machinery.intake
         self._machinery.engine.submit(lambda _: intake.subscribe(found)).result(ANSWER_S)
         self._subscribed = found
+
+    def _forget_deleted(self, existing: Container[str]) -> None:
+        """Sources and targets come and go: without this each would have its counts until the process ends."""
+        stats = self._machinery.engine.stats
+        published = {*stats.topics, *stats.targets, *stats.rebuilt, *(topic for topic, _ in stats.lost)}
+        self._missed = {topic: self._missed.get(topic, 0) + 1 for topic in published if topic not in existing}
+        gone = frozenset(topic for topic, looks in self._missed.items() if looks >= GONE_LOOKS)
+        if gone:
+            self._machinery.engine.submit(lambda engine: engine.forget_topics(gone)).result(ANSWER_S)
 
     @property
     def topics(self) -> frozenset[str]:

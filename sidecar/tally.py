@@ -2,10 +2,10 @@
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 from sidecar.block_parts import Settled
 from sidecar.record import Outcome
@@ -76,6 +76,16 @@ class Tally:
         outcomes = {outcome.name.lower(): self.outcomes[topic, outcome] for outcome in COUNTED}
         held = {"wheel": wheel, "overflow": overflow, "parked": parked}
         return TopicCounts(accepted=self.accepted[topic], not_found=self.not_found[topic], **held, **outcomes)
+
+    def forget(self, topics: Container[str]) -> None:
+        """Remove the counts of these: there are no such topics any more."""
+        for counts in (self.accepted, self.not_found, self.rebuilt):
+            for topic in [topic for topic in counts if topic in topics]:
+                del counts[topic]
+        by_topic: Iterable[Counter[Any]] = (self.outcomes, self.reasons, self.lost)
+        for of_many in by_topic:
+            for key in [key for key in of_many if key[0] in topics]:
+                del of_many[key]
 
     def by_reason(self, outcome: Outcome) -> dict[tuple[str, str], int]:
         """(topic, reason) -> count of one outcome."""

@@ -11,7 +11,7 @@ through. Then they are emitted and settled as any other; one that comes back fro
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from policies.limits import TargetLimits, is_limiting, limits_of
@@ -240,6 +240,11 @@ class Gate:
     def by_topic(self) -> Counter[str]:
         """How many records wait, by source."""
         return sum((queue.by_topic() for queue in self._queues()), Counter[str]())
+
+    def forget(self, targets: Container[str]) -> None:
+        """There are no such topics any more. One for which records wait stays, until these have left."""
+        self._limited = {target: line for target, line in self._limited.items() if line.count or target not in targets}
+        self._free = {target for target in self._free if target not in targets}
 
     def flows(self) -> dict[str, TargetFlow]:
         """What can be said of each limited target."""

@@ -80,7 +80,8 @@ def firing_of(
     def written_to() -> Mapping[str, int]:
         return sources.open_partitions
 
-    here = Surroundings(store, limits_of(settings), pen, owns, written_to, now_ms, recorder.schedule, in_background)
+    counts = recorder.schedule, in_background, recorder.keep_schedules
+    here = Surroundings(store, limits_of(settings), pen, owns, written_to, now_ms, *counts)
     firing = Firing(here)
     recorder.watch_writer(lambda: firing.is_owner)
     recorder.watch_unread_schedules(lambda: len(store.unread()))

@@ -88,7 +88,15 @@ class Firing:
     def step(self) -> None:
         """Write all that is owed now."""
         with self._stepping:
-            self._step()
+            try:
+                self._step()
+            finally:
+                self._forget_deleted()
+
+    def _forget_deleted(self) -> None:
+        alive = self._here.schedules.alive()
+        self._here.keep(alive.keys())
+        self._next = {name: known for name, known in self._next.items() if name in alive}
 
     def _let_go(self) -> None:
         self._end_tenure()

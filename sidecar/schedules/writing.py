@@ -18,7 +18,7 @@ import json
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Final, NamedTuple, Protocol, TypeVar
 
@@ -88,6 +88,7 @@ class Surroundings(NamedTuple):
     now_ms: Callable[[], int | None]  # never ahead of the brokers'; None: their clock wasn't seen yet
     written: Callable[[str, int, int, bool], None]  # schedule, in time, made up for, whether some were passed over
     run: Run
+    keep: Callable[[Collection[str]], None]  # counts of these schedules: there are no others any more
 
 
 class Tenure:

@@ -222,6 +222,7 @@ class MemorySchedules:
             lambda: self.now_ms if self.time_is_known else None,
             lambda *facts: self.written.append(facts),
             self.run,
+            lambda names: None,
         )
 
     def steps(self) -> None:

@@ -349,6 +349,25 @@ def test_a_target_that_was_free_is_limited_as_soon_as_a_policy_says_so() -> None
     assert gate.count == 1
 
 
+def test_nothing_is_said_of_a_limited_target_that_was_deleted_once_nothing_waits_for_it() -> None:
+    bench = limited()
+    engine, gate = bench.replica.engine, bench.replica.emitter.gate
+    for number in range(5):
+        bench.send(b"%d" % number, 200)
+    bench.run(300)
+    assert waiting(bench) > 2
+    engine.forget_topics(frozenset({"mail", SOURCE}))
+    assert gate.flows()["mail"].waiting > 2, "what waits is not forgotten"
+    bench.wait_until(lambda: len(bench.values("mail")) == 5)
+    at_rest(bench)
+    engine.forget_topics(frozenset({"mail", SOURCE}))
+    assert gate.flows() == {}
+    assert bench.replica.publisher.publish(bench.clock.now_ms).topics[SOURCE].emitted == 5, "its lanes are still here"
+    bench.send(b"again", 200)
+    bench.wait_until(lambda: len(bench.values("mail")) == 6)
+    assert gate.flows()["mail"].rate == 10.0
+
+
 def test_without_any_limit_the_gate_is_not_asked() -> None:
     bench = Bench()
     gate = bench.replica.emitter.gate

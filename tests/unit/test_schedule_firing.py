@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
+from prometheus_client import generate_latest
 
 from sidecar.config import Settings
 from sidecar.ending import in_background
@@ -329,7 +330,13 @@ def test_a_producer_is_not_closed_while_somebody_asks_with_it(world: MemorySched
         tenure.confirm()
 
 
-def firing_over(world: MemorySchedules, time: Any, consumed: Any, monkeypatch: pytest.MonkeyPatch) -> Firing:
+def firing_over(
+    world: MemorySchedules,
+    time: Any,
+    consumed: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    recorder: Recorder | None = None,
+) -> Firing:
     """Made as a process makes it, of an engine that has every partition."""
 
     def submit(command: Callable[[Any], Any]) -> "Future[Any]":
@@ -343,7 +350,7 @@ def firing_over(world: MemorySchedules, time: Any, consumed: Any, monkeypatch: p
         time=time,
     )
     monkeypatch.setattr(assembly, "Shipping", lambda client, id, topic: world.pen(id))
-    return assembly.firing_of(Settings(group="g"), {}, world.store, machinery, consumed, Recorder())
+    return assembly.firing_of(Settings(group="g"), {}, world.store, machinery, consumed, recorder or Recorder())
 
 
 def test_a_step_of_the_wall_clock_leaves_no_occurrence_out(
@@ -380,3 +387,26 @@ def test_nothing_is_written_to_a_source_that_is_only_read_until_it_is_empty(
     consumed.open_partitions = world.sources
     firing.step()
     assert seconds(world) == [5, 10]
+
+
+def test_ten_thousand_schedules_that_were_deleted_leave_nothing_in_the_metrics(
+    world: MemorySchedules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder()
+    time = SimpleNamespace(now_ms=lambda: world.now_ms, is_known=True)
+    consumed = SimpleNamespace(partitions=world.sources, open_partitions=world.sources)
+    firing = firing_over(world, time, consumed, monkeypatch, recorder)
+    world.put(name="stays")
+    firing.step()
+    before = generate_latest(recorder.registry).count(b"\n")
+    for number in range(10_000):
+        recorder.schedule(f"s{number}", 1, 0, passed_over=False)
+    assert generate_latest(recorder.registry).count(b"\n") == before + 60_000
+    firing.step()
+    text = generate_latest(recorder.registry)
+    assert text.count(b"\n") == before
+    assert b'tickover_schedule_occurrences_total{kind="in_time",schedule="stays"} 2.0' in text
+    world.store.delete("stays", 1, "me")
+    consumed.partitions = {}
+    firing.step()
+    assert b'schedule="stays"' not in generate_latest(recorder.registry), "by a replica that writes no more, too"

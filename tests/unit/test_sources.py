@@ -13,8 +13,8 @@ from policies.table import EMPTY_TABLE, PolicyTable
 from sidecar.config import Settings
 from sidecar.held_query import LookUpUnavailable
 from sidecar.metrics import Recorder
-from sidecar.sources import COMPACTED_LEDGER, COMPACTION_LOOKS, LEFT_LOOKS, REFUSED, Sources
-from sidecar.stats import Left
+from sidecar.sources import COMPACTED_LEDGER, COMPACTION_LOOKS, GONE_LOOKS, LEFT_LOOKS, REFUSED, Sources
+from sidecar.stats import Left, Stats, TargetFlow, TopicCounts
 from tests.unit.policy_world import DAY_MS, DELAY, RETRY, retry_with, table
 
 
@@ -33,7 +33,14 @@ class Cluster:
         self.intake = SimpleNamespace(subscribe=self.subscribed.append)
         self.refused: list[frozenset[str]] = []
         self.retired: list[frozenset[str]] = []
-        self.engine = SimpleNamespace(submit=self.submit, refuse=self.refused.append, retire=self.retired.append)
+        self.forgotten: list[frozenset[str]] = []
+        self.engine = SimpleNamespace(
+            submit=self.submit,
+            refuse=self.refused.append,
+            retire=self.retired.append,
+            forget_topics=self.forgotten.append,
+            stats=Stats(),
+        )
         self.leftovers = MemoryLeftovers()
         self.gate = SimpleNamespace(sources={})
 
@@ -509,3 +516,18 @@ def test_a_topic_that_a_policy_names_for_dead_letters_is_no_source_any_more_and_
     looking.look()
     assert cluster.subscribed[-1] == ["orders-eu", "orders-retry"]
     assert cluster.retired == [frozenset({"orders-eu"})], "letters that come now are not delivered"
+
+
+def test_what_is_published_of_a_topic_ends_a_minute_after_it_was_deleted() -> None:
+    cluster = Cluster("reminders", "mail")
+    topics = {topic: TopicCounts() for topic in ("reminders", "deleted-source")}
+    lost, targets = {("deleted-lost", "source"): 1}, {"mail": TargetFlow(), "deleted-target": TargetFlow()}
+    cluster.engine.stats = Stats(topics=topics, targets=targets, rebuilt={"deleted-rebuilt": 1}, lost=lost)
+    looking = sources(cluster, table(DELAY))
+    deleted = {"deleted-source", "deleted-target", "deleted-rebuilt", "deleted-lost"}
+    for _ in range(GONE_LOOKS - 1):
+        looking.look()
+    assert cluster.forgotten == [], "scrapes come less often than looks"
+    cluster.settings["deleted-target"] = {}  # brokers had lost sight of it
+    looking.look()
+    assert cluster.forgotten == [deleted - {"deleted-target"}]

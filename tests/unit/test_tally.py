@@ -55,3 +55,17 @@ def test_early_is_counted_as_such_and_as_not_late() -> None:
     assert tally.early == 2
     assert sum(tally.lateness().counts) == 3
     assert (tally.lateness().sum_ms, tally.lateness().max_ms) == (5, 5)
+
+
+def test_nothing_is_counted_of_a_topic_that_is_forgotten() -> None:
+    tally = Tally()
+    for topic in ("a", "deleted"):
+        for counts in (tally.accepted, tally.not_found, tally.rebuilt):
+            counts[topic] += 1
+        tally.outcomes[topic, Outcome.DEAD] += 1
+        tally.reasons[topic, Outcome.DEAD, "expired"] += 1
+        tally.lost[topic, "source"] += 1
+    tally.forget({"deleted"})
+    assert [set(counts) for counts in (tally.accepted, tally.not_found, tally.rebuilt)] == [{"a"}] * 3
+    assert (set(tally.outcomes), set(tally.lost)) == ({("a", Outcome.DEAD)}, {("a", "source")})
+    assert (tally.by_reason(Outcome.DEAD), tally.topic_counts("a", 0, 0, 0).dead) == ({("a", "expired"): 1}, 1)
