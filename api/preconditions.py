@@ -2,6 +2,10 @@
 
 A held message has no versions: its ETag is the place where it is held, which no other message has while its source
 exists. A source that is deleted and created again counts from 0, so that a later message may have the place.
+
+Proxies that compress an answer change its ETag: nginx makes it weak (`W/"3"`), Apache and Caddy add the coding
+(`"3-gzip"`). All of these name version 3. RFC 9110 lets a weak tag match nothing here, since it may stand for
+several contents; a version stands for one.
 """
 
 import re
@@ -11,7 +15,7 @@ from api.problems import Problem
 from sidecar.record import Place
 
 _ETAGS: Final = re.compile(r'\s*(?:W/)?"[\x21\x23-\x7e]*"\s*(?:,\s*(?:W/)?"[\x21\x23-\x7e]*"\s*)*')
-_ETAG: Final = re.compile(r'(?:W/)?"[\x21\x23-\x7e]*"')
+_NAMED: Final = re.compile(r'"([\x21\x23-\x7e]*?)(?:--?(?:gzip|deflate|br|zstd))?"')
 
 
 def etag(version: int) -> str:
@@ -49,8 +53,8 @@ def _objection(if_match: str, current: str, thing: str) -> str:
         return ""
     if not _ETAGS.fullmatch(if_match):
         return 'If-Match is a list of ETags like "3", with their quotes, or *: this matches nothing.'
-    # Strong comparison: a weak tag (W/"3") matches nothing.
-    return "" if current in _ETAG.findall(if_match) else f"The {thing} is not, or no longer, the one with this ETag."
+    is_named = current.strip('"') in _NAMED.findall(if_match)
+    return "" if is_named else f"The {thing} is not, or no longer, the one with this ETag."
 
 
 def mismatch(detail: str, current: int) -> Problem:

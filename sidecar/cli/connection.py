@@ -21,6 +21,10 @@ PAGES_MAX: Final = 1_000
 PAGE_LIMIT: Final = 500
 ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # where a server listens, where to call it
 STATUSES: Final = {404: Status.NOT_FOUND, 409: Status.CONFLICT, 412: Status.CONFLICT}
+CLIENT_HEADERS: Final = {
+    "Tickover-Client": "cli",  # without a token the API wants a header that no page in a browser sends
+    "Accept-Encoding": "identity",  # a proxy that compresses changes the ETag, by which a write says what it replaces
+}
 HINTS: Final = {
     401: "give a token: --token-file FILE, TICKOVER_TOKEN or TICKOVER_TOKEN_FILE",
     403: "use a token whose role allows this",
@@ -138,8 +142,7 @@ def connect(context: typer.Context, url: str, token_file: Path | None) -> Iterat
     with httpx.Client(
         base_url=parsed,
         timeout=TIMEOUT_S,
-        # Without a token the API wants a header that no page in a browser sends.
-        headers={"Tickover-Client": "cli"} | ({"Authorization": f"Bearer {token}"} if token else {}),
+        headers=CLIENT_HEADERS | ({"Authorization": f"Bearer {token}"} if token else {}),
         transport=context.obj if isinstance(context.obj, httpx.BaseTransport) else None,
         trust_env=not is_loopback(parsed.host),  # a proxy of the environment does not know our loopback
         verify=_trusted(),

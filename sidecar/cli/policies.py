@@ -110,7 +110,7 @@ def rollback(
     with connect(context, url, token) as sidecar:
         path = _KIND.path(name) + "/rollback" + ("?force=true" if force else "")
         answer = sidecar.call("POST", path, {"version": version})
-    now = answer.headers.get("ETag", "").strip('"')
+    now = answer.headers.get("ETag", "").removeprefix("W/").strip('"')
     say(f"policy {name} is as in version {version} again; this is version {now}")
     _show_result({"name": name, "result": "rolled back", "version": int(now), "policy": answer.json()}, form)
 

@@ -97,7 +97,8 @@ def test_what_would_be_left_can_not_be_asked_for_now(api: World) -> None:
         ({}, 428, "precondition-required"),
         ({"if_none_match": "*"}, 412, "precondition-failed"),
         ({"if_match": '"2"'}, 412, "precondition-failed"),
-        ({"if_match": 'W/"1"'}, 412, "precondition-failed"),
+        ({"if_match": 'W/"2"'}, 412, "precondition-failed"),
+        ({"if_match": '"gzip", "-gzip", "1-"'}, 412, "precondition-failed"),
         ({"if_match": '"11"'}, 412, "precondition-failed"),
         ({"if_match": "1"}, 412, "precondition-failed"),
         ({"if_match": "stale"}, 412, "precondition-failed"),
@@ -112,7 +113,9 @@ def test_preconditions(api: World, headers: dict[str, str], status: int, type: s
     assert len(api.policies.versions("reminders")) == 1
 
 
-@pytest.mark.parametrize("if_match", ["*", '"7", "1"', ' "1" '])
+@pytest.mark.parametrize(
+    "if_match", ["*", '"7", "1"', ' "1" ', 'W/"1"', 'W/"7",W/"1"', '"1-gzip"', 'W/"1-br"', '"1--gzip"']
+)
 def test_if_match_forms(api: World, if_match: str) -> None:
     api.add(REMINDERS)
     assert put(api, REMINDERS, if_match=if_match).status_code == 200

@@ -1,5 +1,6 @@
 """Commands that talk to a sidecar, against the real REST interface over fakes."""
 
+import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,14 +28,28 @@ class Bridge(httpx.BaseTransport):
         return httpx.Response(response.status_code, headers=response.headers, content=response.content)
 
 
+class CompressingBridge(Bridge):
+    """A proxy that compresses for whoever takes it, and makes the ETag weak, as nginx does."""
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        response = super().handle_request(request)
+        if "ETag" in response.headers and "gzip" in request.headers.get("Accept-Encoding", ""):
+            response.headers["ETag"] = f"W/{response.headers['ETag']}"
+            response.headers["Content-Encoding"] = "gzip"
+            body = gzip.compress(response.content)
+            return httpx.Response(response.status_code, headers=response.headers, content=body)
+        return response
+
+
 class Terminal:
     """A user with a sidecar."""
 
     def __init__(self, there: World) -> None:
         self.there = there
+        self.bridge = Bridge(there)
 
     def __call__(self, *arguments: str, stdin: str | bytes = "") -> Result:
-        result = CliRunner().invoke(app, list(arguments), obj=Bridge(self.there), input=stdin)
+        result = CliRunner().invoke(app, list(arguments), obj=self.bridge, input=stdin)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         assert "Traceback" not in result.stderr
         return result
@@ -238,3 +253,12 @@ def test_a_refused_message_says_why(tickover: Terminal) -> None:
 def test_control_characters_of_others_do_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     show([{"name": "a\x1b[2Jb\nc"}], Form.TABLE)
     assert "a\\x1b[2Jb\\nc" in capsys.readouterr().out
+
+
+def test_writes_go_through_a_proxy_that_compresses(tickover: Terminal, file: Path) -> None:
+    tickover.bridge = CompressingBridge(tickover.there)
+    tickover.data("policies", "apply", "-f", str(file))
+    file.write_text(yaml.safe_dump_all([{**REMINDERS, "delay": {"default": "20m"}}]))
+    assert tickover.data("policies", "apply", "-f", str(file)) == [{"name": "reminders", "result": "replaced"}]
+    assert tickover.data("policies", "rollback", "reminders", "1")["version"] == 3
+    assert tickover("policies", "delete", "reminders").exit_code == 0
