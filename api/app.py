@@ -1,7 +1,7 @@
 """The REST API: `create_app(ports)`.
 
-A request passes, from outside in: HEAD as GET -> safe headers -> unforeseen failures -> audit -> body limit -> route ->
-caller, rate and role -> strict JSON -> model -> the port that does the work. Whatever goes wrong is a problem document.
+A request passes, from outside in: path of the proxy -> HEAD as GET -> safe headers -> unforeseen failures -> audit ->
+body limit -> route -> caller, rate and role -> strict JSON -> model -> the port that does the work. Whatever goes wrong is a problem document.
 """
 
 from typing import Final
@@ -72,13 +72,39 @@ def create_app(ports: Ports) -> FastAPI:
         app.include_router(part.router)
     for route in app.state.routes:
         declared_access(route)
-    openapi.install(app, _BODIES)
+    openapi.install(app, _BODIES, ports.path)
     app.add_middleware(BodyLimit, limit_bytes=ports.limits.body_bytes)
     app.add_middleware(Audit, audit=app.state.audit, now_ms=ports.now_ms)
     app.add_middleware(problems.Failures)
     app.add_middleware(SafeHeaders)
     app.add_middleware(Head)
+    if ports.path:
+        app.add_middleware(BehindPath, path=ports.path)
     return app
+
+
+class BehindPath:
+    """What a proxy shows under a path. Requests come as they were sent, or without the path: some proxies remove it.
+
+    Only the setting says so: a header (X-Forwarded-Prefix) is whatever a client has written.
+    """
+
+    def __init__(self, app: ASGIApp, path: str) -> None:
+        self.app = app
+        self._path = path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_path(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [self._placed(*header) for header in message["headers"]]}
+            await send(message)
+
+        if scope["type"] == "http" and f"{scope['path']}/".startswith(f"{self._path}/"):
+            scope = {**scope, "path": scope["path"].removeprefix(self._path) or "/"}
+        await self.app(scope, receive, send_with_path)
+
+    def _placed(self, name: bytes, value: bytes) -> tuple[bytes, bytes]:
+        return name, self._path.encode() + value if name.lower() == b"location" else value
 
 
 class Head:

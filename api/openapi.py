@@ -39,8 +39,9 @@ def body_of(model: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
-def install(app: FastAPI, bodies: tuple[type[BaseModel], ...]) -> None:
-    """`bodies` are the models named by `body_of`: FastAPI doesn't see them."""
+def install(app: FastAPI, bodies: tuple[type[BaseModel], ...], path: str = "") -> None:
+    """`bodies` are the models named by `body_of`: FastAPI doesn't see them. `path`: where a proxy shows the API."""
+    app.servers = [{"url": path or "/"}]
     app.openapi = partial(_document, app, bodies)  # type: ignore[method-assign]
 
 
@@ -85,7 +86,9 @@ def _document(app: FastAPI, bodies: tuple[type[BaseModel], ...]) -> dict[str, An
 
 
 def _built(app: FastAPI, bodies: tuple[type[BaseModel], ...]) -> dict[str, Any]:
-    document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+    document = get_openapi(
+        title=app.title, version=app.version, description=app.description, routes=app.routes, servers=app.servers
+    )
     _, models = models_json_schema([(model, "validation") for model in bodies], ref_template=REFERENCE)
     components = document.setdefault("components", {})
     schemas = {**components.get("schemas", {}), **models["$defs"], "Problem": _PROBLEM}

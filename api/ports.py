@@ -207,6 +207,7 @@ class Ports:
     monotonic_s: Callable[[], float]
     sources: Sources
     limits: Limits = Limits()
+    path: str = ""  # under which a proxy shows the API
 
 
 Responses = Mapping[int | str, dict[str, object]]

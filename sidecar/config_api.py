@@ -1,5 +1,6 @@
 """Settings of the REST interface: where it listens, who may call it, and how often."""
 
+import re
 from ipaddress import ip_address
 from typing import Annotated, Final, Self
 from urllib.parse import urlsplit
@@ -13,6 +14,8 @@ from sidecar.config_values import Bytes, CommaList, Milliseconds, Section
 ALGORITHMS: Final = (
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
 )  # fmt: skip
+
+OWN_PATHS: Final = ("/v1", "/docs", "/openapi.json", "/metrics", "/livez", "/readyz")
 
 
 def is_loopback(host: str) -> bool:
@@ -45,6 +48,15 @@ def _provider_url(url: str) -> str:
     return url
 
 
+def _api_path(path: str) -> str:
+    if not re.fullmatch(r"(?:/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*", path.removesuffix("/")):
+        raise ValueError("must be steps of letters, digits and ._~-, each with a / before it, like /tickover")
+    if path.startswith(OWN_PATHS):
+        raise ValueError(f"can't begin like the API's own paths: {', '.join(OWN_PATHS)}")
+    return path.removesuffix("/")
+
+
+ApiPath = Annotated[str, AfterValidator(_api_path)]
 Algorithms = Annotated[CommaList, AfterValidator(_algorithms)]
 ProviderUrl = Annotated[str, AfterValidator(_provider_url)]
 
@@ -119,6 +131,10 @@ class ApiSettings(Section):
 
     host: str = Field(default="127.0.0.1", min_length=1, description="Address; other than loopback needs tokens")
     port: int = Field(default=8230, ge=0, le=65_535, description="Port, 0 takes a free one")
+    path: ApiPath = Field(
+        default="",
+        description="Path under which a proxy shows the API, like /tickover; requests come with it or without. Empty: none",
+    )
     tls: TlsSettings = Field(default=TlsSettings())
     probe_host: str = Field(default="127.0.0.1", min_length=1, description="Address of the probes' own listener")
     probe_port: int = Field(

@@ -284,6 +284,7 @@ class Process:
             monotonic_s=time.monotonic,
             sources=sources,
             limits=Limits(headers=settings.intake.headers_max, header_bytes=settings.intake.header_bytes_max),
+            path=settings.api.path,
         )
         for part in (redriven, redrive_log, redrives.crew, change_log, changes.crew, schedules):
             part.start()

@@ -233,6 +233,7 @@ class World:
     tokens: Tokens | None = None
     gate: Gate | None = None
     limits: Limits = field(default_factory=Limits)
+    path: str = ""
     runner: asyncio.Runner = field(default_factory=asyncio.Runner)
     schedules: MemorySchedules = field(default_factory=MemorySchedules)
     recorder: Recorder = field(default_factory=Recorder)
@@ -264,6 +265,7 @@ class World:
                 now_ms=lambda: self.now_ms,
                 monotonic_s=lambda: self.monotonic_s,
                 limits=self.limits,
+                path=self.path,
                 sources=self.sources,
             )
         )

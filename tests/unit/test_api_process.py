@@ -5,12 +5,15 @@ import hashlib
 import logging
 import re
 from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urljoin
 
+import httpx
 import pytest
 
 from api.dependencies import Prober
 from sidecar.stats import Lateness, TopicCounts
-from tests.unit.api_world import World, problem, world
+from tests.unit.api_world import REMINDERS, World, problem, world
 
 
 @pytest.fixture
@@ -148,3 +151,35 @@ def test_page_has_nothing_from_outside(api: World) -> None:
         (text,) = re.findall(f"<{tag}>(.*?)</{tag}>", response.text, re.DOTALL)
         assert f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" in policy
     assert api.call("GET", "/").headers["location"] == "/docs"
+
+
+@pytest.mark.parametrize("removed", [False, True], ids=["by a proxy that keeps the path", "by one that removes it"])
+def test_behind_a_path_everything_is_found_below_it(removed: bool) -> None:
+    with world(path="/tickover") as api:
+
+        def through_proxy(method: str, path: str, **options: Any) -> httpx.Response:
+            sent = path.removeprefix("/tickover") or "/" if removed else path
+            return api.call(method, sent, **options)
+
+        headers = {"If-None-Match": "*"}
+        made = through_proxy("PUT", "/tickover/v1/policies/reminders", json=REMINDERS, headers=headers)
+        assert (made.status_code, made.headers["location"]) == (201, "/tickover/v1/policies/reminders")
+        assert through_proxy("GET", made.headers["location"]).json()["name"] == "reminders"
+        for start in ("/tickover", "/tickover/"):
+            assert through_proxy("GET", start).headers["location"] == "/tickover/docs"
+        page = through_proxy("GET", "/tickover/docs").text
+        assert {urljoin("/tickover/docs", link) for link in re.findall(r'(?:href=|fetch\()"([^"]*)"', page)} == {
+            "/tickover/openapi.json"
+        }
+        assert through_proxy("GET", "/tickover/openapi.json").json()["servers"] == [{"url": "/tickover"}]
+        assert through_proxy("GET", "/tickover/readyz").status_code == 200
+        foreign = through_proxy("GET", "/tickover/docs", headers={"Sec-Fetch-Site": "cross-site"})
+        assert foreign.status_code == 200, "links of other sites open the page, as without a path"
+        for path in ("/tickoverx/v1/policies", "/tickover/tickover/docs", "/tickover//docs"):
+            problem(api.call("GET", path), 404, "not-found")
+
+
+def test_a_client_that_names_a_path_in_a_header_changes_nothing(api: World) -> None:
+    for name in ("X-Forwarded-Prefix", "X-Script-Name"):
+        assert api.call("GET", "/", headers={name: "//elsewhere.example"}).headers["location"] == "/docs"
+    assert api.call("GET", "/openapi.json").json()["servers"] == [{"url": "/"}]
