@@ -24,7 +24,7 @@ WORDS_LOST: Final = "a fatal error of the client, whose words were lost while it
 OnProblem = Callable[[str], None]
 
 # Answers about a topic that mean: not there for us. Any other error is no answer.
-_ABSENT: Final = frozenset(
+ABSENT: Final = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TOPIC_EXCEPTION}
 )
 
@@ -112,7 +112,7 @@ class KafkaOutput:
         if known.error is None:
             led = any(partition.leader >= 0 for partition in known.partitions.values())
             return len(known.partitions) if led else NO_ANSWER  # what is for the others is suspended when it is tried
-        return 0 if known.error.code() in _ABSENT else NO_ANSWER
+        return 0 if known.error.code() in ABSENT else NO_ANSWER
 
 
 class LoneOutput:

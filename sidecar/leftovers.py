@@ -15,7 +15,7 @@ from sidecar.commit import CommitState, decode_metadata
 from sidecar.kafka import group_commits
 from sidecar.record import LaneId
 from sidecar.stats import Left
-from sidecar.topics import topic_ids
+from sidecar.topics import topic_ids, topic_sizes
 
 
 class Leftovers:
@@ -28,10 +28,11 @@ class Leftovers:
         self._group = group
         self._backlog = Backlog(client, group)
 
-    def beside(self, sources: Collection[str], existing: Collection[str]) -> dict[str, Left]:
-        """Of existing topics with commits of the group, without `sources`: those of which it has anything."""
-        commits = {lane: one for lane, one in self._commits().items() if lane.topic in existing}
-        return self._left({lane: one for lane, one in commits.items() if lane.topic not in sources})
+    def beside(self, known: Collection[str]) -> dict[str, Left]:
+        """Of existing topics with commits of the group, without the `known`: those of which it has anything."""
+        commits = {lane: one for lane, one in self._commits().items() if lane.topic not in known}
+        existing = topic_sizes(AdminClient(self._client), {lane.topic for lane in commits})
+        return self._left({lane: one for lane, one in commits.items() if existing.get(lane.topic)})
 
     def of(self, topics: Collection[str]) -> dict[str, Left]:
         """Those of these topics of which the group has anything."""

@@ -4,13 +4,14 @@ Topics come and go and policies change, so housekeeping looks again every few se
 """
 
 import logging
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from policies.duration import format_duration
+from policies.kafka_clients import AdminClient
 from policies.model import Policy
 from policies.table import PolicyTable
 from sidecar.assembly import Machinery
@@ -26,7 +27,7 @@ from sidecar.retention import (
     short_retentions,
 )
 from sidecar.stats import Left
-from sidecar.topics import PASSING, source_topics
+from sidecar.topics import PASSING, source_names, source_topics, topic_sizes
 from sidecar.unowned import Unowned
 
 log = logging.getLogger(__name__)
@@ -90,22 +91,26 @@ class Sources:
 
     def look(self) -> None:
         """Subscribe to what is there now, if it differs from before."""
+        policies, published = policies_of(self._table()), self._published()
+        names = self._names(policies)
+        if names is not None:
+            names.update(published, self.left, {self._settings.ledger_topic})
         try:
-            existing = self._admin.list_topics(timeout=ANSWER_S).topics
-        except KafkaException as error:
-            self._machinery.publisher.kafka_problem = f"no answer from Kafka: {error.args[0].str()}"
+            existing = topic_sizes(self._admin, names, ANSWER_S)
+        except (KafkaException, TimeoutError) as error:
+            self._machinery.publisher.kafka_problem = f"no answer from Kafka: {words_of(error)}"
             raise
         self._machinery.publisher.kafka_problem = ""
-        self._forget_deleted(existing)
-        policies = policies_of(self._table())
+        self._forget_deleted(published, existing)
         self._keep_ledger(policies)
         # Brokers may list a topic before they know its partitions, or lose sight of them for a moment.
-        sizes = {name: len(topic.partitions) or self.partitions.get(name, 0) for name, topic in existing.items()}
+        sizes = {name: size or self.partitions.get(name, 0) for name, size in existing.items()}
         known = [name for name, size in sizes.items() if size]
         wanted = self._consumable(source_topics(self._settings, policies, known))
         self._keep_left(wanted, known)
         self._machinery.publisher.warnings = (*self._warnings, *self._ledger_warnings, *in_words(self.left))
-        found = sorted({*wanted, *self.left})
+        sizes |= topic_sizes(self._admin, self.left.keys() - sizes.keys(), ANSWER_S)  # nobody had named these
+        found = sorted({*wanted, *(topic for topic in self.left if sizes.get(topic))})
         self._count({topic: sizes[topic] for topic in found})
         self.group_partitions = {
             **self.partitions,
@@ -118,10 +123,18 @@ class Sources:
         self._machinery.engine.submit(lambda _: intake.subscribe(found)).result(ANSWER_S)
         self._subscribed = found
 
-    def _forget_deleted(self, existing: Container[str]) -> None:
-        """Sources and targets come and go: without this each would have its counts until the process ends."""
+    def _names(self, *tables: Sequence[Policy]) -> set[str] | None:
+        """The only topics that the settings or these policies could make sources; None: others may become some."""
+        globs = {glob for policies in tables for policy in policies for glob in policy.match.topics}
+        return source_names({*globs, *self._settings.sources})
+
+    def _published(self) -> set[str]:
+        """Topics that the engine has counts of."""
         stats = self._machinery.engine.stats
-        published = {*stats.topics, *stats.targets, *stats.rebuilt, *(topic for topic, _ in stats.lost)}
+        return {*stats.topics, *stats.targets, *stats.rebuilt, *(topic for topic, _ in stats.lost)}
+
+    def _forget_deleted(self, published: Collection[str], existing: Container[str]) -> None:
+        """Sources and targets come and go: without this each would have its counts until the process ends."""
         self._missed = {topic: self._missed.get(topic, 0) + 1 for topic in published if topic not in existing}
         gone = frozenset(topic for topic, looks in self._missed.items() if looks >= GONE_LOOKS)
         if gone:
@@ -143,9 +156,8 @@ class Sources:
 
     def is_source(self, topic: str) -> bool:
         """See `api.ports.Sources`."""
-        if topic in self.left or topic not in source_topics(
-            self._settings, policies_of(self._table()), self._existing()
-        ):
+        policies = policies_of(self._table())
+        if topic in self.left or topic not in source_topics(self._settings, policies, self._existing({topic})):
             return False
         if (compacted := self._compacted.get(topic)) is None:
             compacted = self._is_compacted(topic)
@@ -160,19 +172,20 @@ class Sources:
 
     def would_leave(self, policies: Sequence[Policy]) -> dict[str, Left]:
         """See `api.ports.Sources`."""
-        existing = self._existing()
-        now = set(source_topics(self._all_sources, policies_of(self._table()), existing))
+        present = policies_of(self._table())
+        existing = self._existing(self._names(present, policies))
+        now = set(source_topics(self._all_sources, present, existing))
         gone = now.difference(source_topics(self._all_sources, policies, existing))
         try:
             return self._leftovers.of(gone) if gone else {}
         except (KafkaException, TimeoutError) as error:
             raise LookUpUnavailable(str(error)) from error
 
-    def _existing(self) -> list[str]:
+    def _existing(self, names: Collection[str] | None) -> list[str]:
         try:
-            return list(self._admin.list_topics(timeout=ANSWER_S).topics)
-        except KafkaException as error:
-            raise LookUpUnavailable(error.args[0].str()) from error
+            return list(topic_sizes(self._admin, names, ANSWER_S))
+        except (KafkaException, TimeoutError) as error:
+            raise LookUpUnavailable(words_of(error)) from error
 
     def _keep_left(self, wanted: Sequence[str], existing: Sequence[str]) -> None:
         """What isn't wanted any more is consumed until the group has nothing of it."""
@@ -181,8 +194,7 @@ class Sources:
             return
         with_policy = source_topics(self._all_sources, policies_of(table), existing)
         # One that is reserved by its name may have been a source before that was so: it is read to its end, too.
-        others = [topic for topic in existing if topic not in self._settings.own_topics]
-        found = self._leftovers.beside({*topics, *with_policy}, others)
+        found = self._leftovers.beside({*topics, *with_policy, *self._settings.own_topics})
         if found.keys() != self.left.keys():
             retired = frozenset(found)
             self._machinery.engine.submit(lambda engine: engine.retire(retired)).result(ANSWER_S)
@@ -318,6 +330,11 @@ class Sources:
             if topic == ledger
         ]
         return short
+
+
+def words_of(error: KafkaException | TimeoutError) -> str:
+    """What went wrong."""
+    return "no answer in time" if isinstance(error, TimeoutError) else str(error.args[0].str())
 
 
 def code_of(error: KafkaException | TimeoutError) -> int:

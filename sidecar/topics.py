@@ -13,6 +13,7 @@ from policies.kafka_clients import AdminClient, Consumer
 from policies.model import Policy
 from policies.table import DEAD_LETTER_SUFFIX
 from sidecar.config import Settings
+from sidecar.kafka import ABSENT
 from sidecar.ledger import LedgerError, LedgerRecord, LedgerUnavailable
 from sidecar.retention import JOBS_KEPT_MS
 
@@ -157,10 +158,40 @@ def topic_ids(admin: AdminClient, names: Sequence[str], seconds: float = TIMEOUT
     return ids
 
 
+def topic_sizes(admin: AdminClient, names: Collection[str] | None, seconds: float = TIMEOUT_S) -> dict[str, int]:
+    """Partition counts of the topics that exist and that we may see, 0 while the brokers don't know one yet: of all
+    where `names` is None, else of these alone. A cluster may have thousands of others.
+
+    Raises KafkaException or TimeoutError when the brokers don't answer.
+    """
+    if names is None:
+        return {name: len(topic.partitions) for name, topic in admin.list_topics(timeout=seconds).topics.items()}
+    if not names:
+        return {}
+    asked = sorted(names)
+    cluster = admin.list_topics(asked[0], timeout=seconds)
+    if cluster.controller_id not in cluster.brokers:
+        return topic_sizes(admin, None, seconds)  # the mock: the client would wait for a controller
+    sizes: dict[str, int] = {}
+    for name, answer in admin.describe_topics(TopicCollection(asked), request_timeout=seconds).items():
+        try:
+            sizes[name] = len(answer.result(seconds + 1).partitions)
+        except KafkaException as error:
+            if error.args[0].code() not in ABSENT:
+                raise
+    return sizes
+
+
 def topic_id_of(described: TopicDescription) -> str:
     """Kafka's id of a topic as text; "" where brokers have none, which the client shows as zero."""
     text = str(described.topic_id)
     return "" if text == NO_TOPIC_ID else text
+
+
+def source_names(globs: Iterable[str]) -> set[str] | None:
+    """The only topics that can be sources by these globs; None where one has a wildcard."""
+    names = set(globs)
+    return names if all(is_exact(name) for name in names) else None
 
 
 def source_topics(settings: Settings, policies: Sequence[Policy], existing: Iterable[str]) -> list[str]:

@@ -51,7 +51,7 @@ class Operators:
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
-        self.leftovers = MemoryLeftovers()
+        self.leftovers = MemoryLeftovers(TOPICS)
         self.seen: Counter[str] = Counter()
         self.documents: dict[str, dict[str, Any]] = {}
         self.table = table()

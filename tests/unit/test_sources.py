@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from prometheus_client import generate_latest
 
 from policies.model import Policy
@@ -41,7 +41,8 @@ class Cluster:
             forget_topics=self.forgotten.append,
             stats=Stats(),
         )
-        self.leftovers = MemoryLeftovers()
+        self.leftovers = MemoryLeftovers(self.settings)
+        self.asked: list[list[str] | None] = []  # for the sizes of which topics; None: of all
         self.gate = SimpleNamespace(sources={})
 
     def submit(self, command: Any) -> Future[Any]:
@@ -52,6 +53,8 @@ class Cluster:
     def list_topics(self, topic: str | None = None, timeout: float = 0) -> Any:
         if self.away:
             raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+        if topic is None:
+            self.asked.append(None)
         return SimpleNamespace(
             topics={
                 name: SimpleNamespace(partitions=dict.fromkeys(range(self.sizes.get(name, 1))))
@@ -60,6 +63,17 @@ class Cluster:
             controller_id=1,
             brokers={1: None},
         )
+
+    def describe_topics(self, topics: TopicCollection, request_timeout: float) -> dict[str, Future[Any]]:
+        names = list(topics.topic_names)
+        self.asked.append(sorted(names))
+        answers = {name: Future[Any]() for name in names}
+        for name, answer in answers.items():
+            if name in self.settings:
+                answer.set_result(SimpleNamespace(partitions=[None] * self.sizes.get(name, 1)))
+            else:
+                answer.set_exception(KafkaException(KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)))
+        return answers
 
     def describe_configs(self, resources: list[Any], request_timeout: float) -> dict[Any, Future[Any]]:
         answers = {}
@@ -86,14 +100,15 @@ class Cluster:
 class MemoryLeftovers:
     """What the group has of each topic."""
 
-    def __init__(self) -> None:
+    def __init__(self, existing: Collection[str]) -> None:
         self.has: dict[str, Left] = {}
+        self._existing = existing
 
     def of(self, topics: Collection[str]) -> dict[str, Left]:
         return {topic: left for topic, left in self.has.items() if topic in topics and left.records}
 
-    def beside(self, known: Collection[str], existing: Collection[str]) -> dict[str, Left]:
-        return self.of([topic for topic in existing if topic not in known])
+    def beside(self, known: Collection[str]) -> dict[str, Left]:
+        return self.of([topic for topic in self._existing if topic not in known])
 
 
 def sources(cluster: Cluster, policies: PolicyTable = EMPTY_TABLE, **settings: Any) -> Sources:
@@ -531,3 +546,24 @@ def test_what_is_published_of_a_topic_ends_a_minute_after_it_was_deleted() -> No
     cluster.settings["deleted-target"] = {}  # brokers had lost sight of it
     looking.look()
     assert cluster.forgotten == [deleted - {"deleted-target"}]
+
+
+def test_of_a_cluster_only_the_topics_that_policies_name_are_asked_for() -> None:
+    cluster = Cluster(
+        "reminders", "orders-retry", "push", "left", "tickover.ledger", *(f"other-{n}" for n in range(100))
+    )
+    looking = sources(cluster, table(DELAY))
+    cluster.leftovers.has = {"left": Left(1, 0)}
+    for _ in range(LEFT_LOOKS):
+        looking.look()
+    assert cluster.subscribed[-1] == ["left", "reminders"]
+    named = {"reminders", looking._settings.ledger_topic}
+    assert cluster.asked[:2] == [sorted(named), ["left"]]
+    assert cluster.asked[2:] == [sorted(named | {"left"})] * (LEFT_LOOKS - 1)
+    assert looking.is_source("reminders")
+    assert cluster.asked[-1] == ["reminders"]
+    assert looking.would_leave([]) == {}
+    assert cluster.asked[-1] == ["reminders"]
+    cluster.policies = table({**DELAY, "match": {"topics": ["remind*"]}})
+    looking.look()
+    assert cluster.asked[-1] is None, "any topic may match"
