@@ -1,7 +1,8 @@
 """The REST API: `create_app(ports)`.
 
 A request passes, from outside in: path of the proxy -> HEAD as GET -> safe headers -> unforeseen failures -> audit ->
-body limit -> route -> caller, rate and role -> strict JSON -> model -> the port that does the work. Whatever goes wrong is a problem document.
+body limit -> route -> caller, rate and role -> strict JSON -> model -> the port that does the work. Whatever goes wrong
+is a problem document.
 """
 
 from typing import Final

@@ -28,7 +28,7 @@ from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from api.connection_limit import Accepted, ConnectionLimit
+from api.connection_limit import Accepted, ConnectionLimit, plain_address
 from api.problems import TOLD, Problem, problem_response
 from api.safe_headers import DEFAULT_HEADERS, SAFE_HEADERS
 
@@ -100,6 +100,8 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        if self.client is not None:
+            self.client = plain_address(self.client[0]), self.client[1]
         self._accepted.close = transport.abort
         self._follow()
 

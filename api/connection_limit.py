@@ -78,12 +78,21 @@ class ConnectionLimit:
         return True
 
 
+def plain_address(host: str) -> str:
+    """The address of a client; one with IPv4 comes to a listener on `::` as `::ffff:192.0.2.1`."""
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return host
+    return str(address.ipv4_mapped) if isinstance(address, IPv6Address) and address.ipv4_mapped else host
+
+
 def network_of(host: str) -> str:
     """What one machine's address is counted by; of IPv6 the network that it may choose its addresses from."""
     try:
-        address = ip_address(host.partition("%")[0])
+        address = ip_address(plain_address(host.partition("%")[0]))
     except ValueError:
         return f"address {host}"
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is None:
+    if isinstance(address, IPv6Address):
         return f"network {int(address) >> 64:x}"
     return f"address {address}"

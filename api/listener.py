@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.certificate import Certificate
 from api.connection import Connection, Deadlines, log
-from api.connection_limit import Accepted, ConnectionLimit, network_of
+from api.connection_limit import Accepted, ConnectionLimit, network_of, plain_address
 from api.problems import Answer, Problem, problem_response
 from api.safe_headers import SafeHeaders
 
@@ -99,7 +99,7 @@ class Listener(uvicorn.Server):
                     )
                     await asyncio.sleep(ACCEPT_PAUSE_S)
                 continue
-            self._let_in(accepted, str(address[0]))
+            self._let_in(accepted, plain_address(str(address[0])))
             await asyncio.sleep(0)  # where many wait, sock_accept never gives way to requests
 
     def _let_in(self, accepted: socket.socket, host: str) -> None:

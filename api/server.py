@@ -24,6 +24,7 @@ from api.listener import (
 from sidecar.config_api import ApiSettings
 
 STOP_S: Final = 10.0
+EVERYWHERE: Final = "::"
 
 
 class BindError(OSError):
@@ -152,8 +153,17 @@ def _close(sockets: list[socket.socket]) -> None:
 
 def _listening(host: str, port: int) -> socket.socket:
     try:
+        if host == EVERYWHERE:
+            return _listening_everywhere(port)
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, address = addresses[0][0], addresses[0][4]
         return socket.create_server((str(address[0]), port), family=family, backlog=BACKLOG)
     except OSError as error:
         raise BindError(f"the API can't listen on {host} port {port}: {error.strerror or error}") from error
+
+
+def _listening_everywhere(port: int) -> socket.socket:
+    """On IPv6 and IPv4; on IPv4 alone where the kernel has no IPv6, so that one setting does for every cluster."""
+    if socket.has_dualstack_ipv6():
+        return socket.create_server((EVERYWHERE, port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=True)
+    return socket.create_server(("", port), backlog=BACKLOG)

@@ -18,10 +18,20 @@ ALGORITHMS: Final = (
 OWN_PATHS: Final = ("/v1", "/docs", "/openapi.json", "/metrics", "/livez", "/readyz")
 
 
+def without_brackets(host: str) -> str:
+    """An IPv6 address may be written as in a URL."""
+    return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
+def url_of(scheme: str, host: str, port: int) -> str:
+    """The URL of a host, be it a name or an address without brackets."""
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach `host` (a name or an address, IPv6 with or without brackets)."""
     try:
-        return ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
+        return ip_address(without_brackets(host)).is_loopback
     except ValueError:
         return host.lower() == "localhost"
 
@@ -56,6 +66,7 @@ def _api_path(path: str) -> str:
     return path.removesuffix("/")
 
 
+Host = Annotated[str, AfterValidator(without_brackets)]
 ApiPath = Annotated[str, AfterValidator(_api_path)]
 Algorithms = Annotated[CommaList, AfterValidator(_algorithms)]
 ProviderUrl = Annotated[str, AfterValidator(_provider_url)]
@@ -129,14 +140,19 @@ class TlsSettings(Section):
 class ApiSettings(Section):
     """The REST interface."""
 
-    host: str = Field(default="127.0.0.1", min_length=1, description="Address; other than loopback needs tokens")
+    host: Host = Field(
+        default="127.0.0.1", min_length=1,
+        description="Address; other than loopback needs tokens. `::`: all addresses, IPv6 and IPv4",
+    )  # fmt: skip
     port: int = Field(default=8230, ge=0, le=65_535, description="Port, 0 takes a free one")
     path: ApiPath = Field(
         default="",
-        description="Path under which a proxy shows the API, like /tickover; requests come with it or without. Empty: none",
+        description="Path under which a proxy shows the API (/tickover), be it removed on the way or not; empty: none",
     )
     tls: TlsSettings = Field(default=TlsSettings())
-    probe_host: str = Field(default="127.0.0.1", min_length=1, description="Address of the probes' own listener")
+    probe_host: Host = Field(
+        default="127.0.0.1", min_length=1, description="Address of the probes' own listener; `::`: all, IPv6 and IPv4"
+    )
     probe_port: int = Field(
         default=0, ge=0, le=65_535,
         description="Port that answers only /livez and /readyz, by plain HTTP and beside all limits; 0: none",

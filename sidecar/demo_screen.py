@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.table import Table
 
 from sidecar.config import Settings
+from sidecar.config_api import url_of
 from sidecar.demo_oracle import Oracle
 from sidecar.foreign_text import LINES, visible
 from sidecar.stats import Stats
@@ -186,8 +187,7 @@ def line(figures: View) -> str:
 
 def invitation(settings: Settings, port: int, bootstrap: str, push: str) -> list[str]:
     """Addresses, and commands to try while the demo runs."""
-    host = f"[{settings.api.host}]" if ":" in settings.api.host else settings.api.host
-    url = f"http://{host}:{port}"
+    url = url_of("http", settings.api.host, port)
     program = _program()
     at = "" if port == settings.api.port and port == type(settings.api)().port else f" --url {url}"
     bearer = ' -H "authorization: Bearer $TICKOVER_TOKEN"' if settings.api.tokens_file else ""

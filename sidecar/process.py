@@ -39,6 +39,7 @@ from sidecar.assembly import Machinery, Policies, Storage, build
 from sidecar.backlog import Backlog
 from sidecar.changes.assembly import changes_of
 from sidecar.config import Settings
+from sidecar.config_api import url_of
 from sidecar.embedded.kafka import KafkaUnavailable
 from sidecar.embedded.valkey import ValkeyUnavailableError
 from sidecar.ending import abandon, in_background
@@ -196,7 +197,7 @@ class Process:
         gc.disable()  # see _collect_garbage
         sys.setswitchinterval(SWITCH_S)
         scheme = "https" if settings.api.tls.certificate_file else "http"
-        self._progress(f"REST at {scheme}://{settings.api.host}:{self.server.port}")
+        self._progress(f"REST at {url_of(scheme, settings.api.host, self.server.port)}")
 
     def stop(self) -> None:
         """Stop in the opposite order. Twice is harmless."""

@@ -14,7 +14,7 @@ SCHEMA: Final = CHART / "values.schema.json"
 
 # Settings that the chart has from elsewhere than `settings`, as (section of the model, name).
 CHART_OWN: Final = (
-    ("Settings", "instance_id"), ("Settings", "data_dir"), ("PoliciesSettings", "file"), ("ApiSettings", "host"),
+    ("Settings", "instance_id"), ("Settings", "data_dir"), ("PoliciesSettings", "file"),
     ("ApiSettings", "probe_host"), ("ApiSettings", "tokens_file"), ("RedisSettings", "password"),
     ("RedisSettings", "key_password"),
 )  # fmt: skip

@@ -12,14 +12,15 @@ import typer
 
 from sidecar.cli.failure import Failure, Status
 from sidecar.config import load_settings
-from sidecar.config_api import is_loopback
+from sidecar.config_api import is_loopback, url_of
 from sidecar.foreign_text import visible
 
 TIMEOUT_S: Final = 30.0
 TOKEN_CHARACTERS_MAX: Final = 16_384  # signed tokens with many claims are long
 PAGES_MAX: Final = 1_000
 PAGE_LIMIT: Final = 500
-ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # where a server listens, where to call it
+ANY_ADDRESS: Final = ("0.0.0.0", "::")  # who listens there listens on this one, too:
+LOOPBACK: Final = "127.0.0.1"
 STATUSES: Final = {404: Status.NOT_FOUND, 409: Status.CONFLICT, 412: Status.CONFLICT}
 CLIENT_HEADERS: Final = {
     "Tickover-Client": "cli",  # without a token the API wants a header that no page in a browser sends
@@ -152,9 +153,8 @@ def connect(context: typer.Context, url: str, token_file: Path | None) -> Iterat
 
 def _default_url() -> str:
     api = load_settings(None, {}, os.environ).api
-    host = ANY_ADDRESS.get(api.host, api.host)
     scheme = "https" if api.tls.certificate_file else "http"
-    return f"{scheme}://[{host}]:{api.port}" if ":" in host else f"{scheme}://{host}:{api.port}"
+    return url_of(scheme, LOOPBACK if api.host in ANY_ADDRESS else api.host, api.port)
 
 
 def _trusted() -> ssl.SSLContext | bool:

@@ -519,6 +519,7 @@ class TestConnectionLimit:
         assert network_of("2001:db8::1") == network_of("2001:db8::2") != network_of("2001:db8:0:1::1")
         assert network_of("fe80::1%eth0") == network_of("fe80::1")
         assert network_of("10.0.0.1") != network_of("10.0.0.2")
+        assert network_of("::ffff:10.0.0.1") == network_of("10.0.0.1")
 
 
 def test_the_settings_say_how_the_api_is_listened_for() -> None:

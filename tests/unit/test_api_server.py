@@ -7,7 +7,9 @@ import httpx
 import pytest
 
 from api.connection import Deadlines
+from api.gate import Gate
 from api.server import BindError, Listening, Server
+from sidecar.config_api import url_of
 from tests.unit.api_world import REMINDERS, problem, world
 
 pytestmark = pytest.mark.slow
@@ -74,6 +76,36 @@ def test_a_taken_port_is_said_plainly() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(BindError, match=rf"can't listen on 127\.0\.0\.1 port {port}: Address already in use"):
             Server(api.app, "127.0.0.1", port).start()
+
+
+@pytest.mark.parametrize("has_ipv6", [True, False], ids=["dual-stack", "a kernel without IPv6"])
+def test_everywhere_is_ipv6_and_ipv4_and_a_client_has_its_own_address(
+    has_ipv6: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    addresses = ["127.0.0.1", *(["::1"] if has_ipv6 and _has_ipv6_loopback() else [])]
+    if not has_ipv6:
+        monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
+    with world(gate=Gate(anybody=True)) as api:
+        api.add(REMINDERS)
+        server = Server(api.app, "::", 0, Listening(probe_host="::", probe_port=0))
+        server.start()
+        try:
+            for address in addresses:
+                assert httpx.get(url_of("http", address, server.probe_port) + "/livez", timeout=ANSWER_S).is_success
+                url = url_of("http", address, server.port) + "/v1/messages"
+                assert httpx.post(url, json={"target": "push"}, timeout=ANSWER_S).status_code == 202
+        finally:
+            server.stop()
+        assert [record["client"] for record in api.audited] == addresses
+
+
+def _has_ipv6_loopback() -> bool:
+    """Containers often have none."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
 
 
 def test_an_unknown_host_is_said_plainly() -> None:

@@ -42,6 +42,7 @@ EVERYTHING: dict[str, Any] = {
     ],
     "priorityClassName": "high",
     "serviceAccountName": "shop",
+    "service": {"ipFamilyPolicy": "RequireDualStack", "ipFamilies": ["IPv4", "IPv6"]},
     "networkPolicy": {
         "enabled": True,
         "from": [{"podSelector": {"matchLabels": {"app": "shop"}}}],
@@ -196,7 +197,22 @@ def test_there_is_a_service_wherever_callers_can_be_known(values: dict[str, Any]
     documents = render(values)
     settings = yaml.safe_load(one(documents, "ConfigMap")["data"]["tickover.yaml"])
     assert ("Service" in kinds(documents)) == is_reachable
-    assert settings["api"].get("host") == ("0.0.0.0" if is_reachable else None)
+    assert settings["api"].get("host") == ("::" if is_reachable else None)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "fd00::1", "[fd00::1]"])
+def test_the_api_listens_where_the_settings_say(host: str) -> None:
+    documents = render({**TOKENS, "settings": {"api": {"host": host}}})
+    assert yaml.safe_load(one(documents, "ConfigMap")["data"]["tickover.yaml"])["api"]["host"] == host
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_service_has_the_families_of_addresses_that_the_values_name(version: str) -> None:
+    families = {"ipFamilyPolicy": "PreferDualStack", "ipFamilies": ["IPv6", "IPv4"]}
+    documents = render({**TOKENS, "service": families}, version)
+    assert_valid(documents, version)
+    assert families.items() <= one(documents, "Service")["spec"].items()
+    assert not families.keys() & one(render(TOKENS, version), "Service")["spec"].keys()
 
 
 def test_new_settings_and_policies_need_new_pods() -> None:

@@ -14,7 +14,7 @@ from tests.helm import CHART, NotRendered, one, render
 
 WHOLE = json.loads(SCHEMA.read_text(encoding="utf-8"))
 # What the chart says itself, and how users say it instead.
-CHART_OWN = {"instance_id", "data_dir", "policies.file", "api.host", "api.probe_host", "api.tokens_file"}
+CHART_OWN = {"instance_id", "data_dir", "policies.file", "api.probe_host", "api.tokens_file"}
 IN_FILES = {"redis.password", "redis.key_password"}  # secrets, which values name by their file
 
 
@@ -123,7 +123,7 @@ def test_the_chart_s_own_settings_are_ones_that_the_program_takes(tmp_path: Path
     documents = render({"tokensSecret": "callers", "policies": [policy]})
     file.write_text(one(documents, "ConfigMap")["data"]["tickover.yaml"])
     settings = load_settings(file)
-    assert (settings.api.host, settings.api.tokens_file) == ("0.0.0.0", "/etc/tickover-tokens/tokens.yaml")
+    assert (settings.api.host, settings.api.tokens_file) == ("::", "/etc/tickover-tokens/tokens.yaml")
     assert settings.policies.file == "/etc/tickover/policies.yaml"
     (container,) = one(documents, "StatefulSet")["spec"]["template"]["spec"]["containers"]
     places = {mount["mountPath"] for mount in container["volumeMounts"]}

@@ -262,3 +262,18 @@ def test_writes_go_through_a_proxy_that_compresses(tickover: Terminal, file: Pat
     assert tickover.data("policies", "apply", "-f", str(file)) == [{"name": "reminders", "result": "replaced"}]
     assert tickover.data("policies", "rollback", "reminders", "1")["version"] == 3
     assert tickover("policies", "delete", "reminders").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [("::", "127.0.0.1"), ("0.0.0.0", "127.0.0.1"), ("::1", "[::1]"), ("[::1]", "[::1]"), ("localhost", "localhost")],
+)
+def test_the_sidecar_of_the_settings_is_called_where_it_listens(
+    host: str, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TICKOVER_API__HOST", host)
+    monkeypatch.setenv("TICKOVER_API__PORT", "1")  # where nobody answers
+    monkeypatch.setenv("TICKOVER_API__ALLOW_UNAUTHENTICATED", "true")
+    monkeypatch.delenv("TICKOVER_URL", raising=False)
+    result = CliRunner().invoke(app, ["policies", "list"])
+    assert f"nobody answers at http://{address}:1:" in result.stderr

@@ -71,6 +71,7 @@ def test_the_file_can_be_named_by_the_environment(tmp_path: Path) -> None:
         ("TICKOVER_LOG__LEVEL", "WARNING", "log.level", "warning"),
         ("TICKOVER_API__PATH", "/shop/tickover/", "api.path", "/shop/tickover"),
         ("TICKOVER_API__PATH", "/", "api.path", ""),
+        ("TICKOVER_API__HOST", "[::1]", "api.host", "::1"),
         ("TICKOVER_LOG__FORMAT", "Text", "log.format", "text"),
     ],
 )
@@ -189,6 +190,7 @@ def test_settings_of_redis_that_cannot_be_meant(redis: dict[str, str], says: str
         ("TICKOVER_AUDIT__TOPIC", "tickover.policies", "seven different topics"),
         ("TICKOVER_API__PORT", "70000", "65535"),
         ("TICKOVER_API__HOST", "0.0.0.0", "api.tokens_file must be set"),
+        ("TICKOVER_API__HOST", "[::]", "api.tokens_file must be set"),
         ("TICKOVER_API__PATH", "tickover", "like /tickover"),
         ("TICKOVER_API__PATH", "/a/../b", "like /tickover"),
         ("TICKOVER_API__PATH", "//elsewhere.example", "like /tickover"),

@@ -1,7 +1,7 @@
 {{/* The two files of the ConfigMap: settings with what the chart says itself, and policies. */}}
 {{- define "tickover.files" -}}
 {{- $api := dict "probe_port" (include "tickover.probePort" . | int) -}}
-{{- if include "tickover.reachable" . }}{{- $_ := set $api "host" "0.0.0.0" }}{{- end -}}
+{{- if and (include "tickover.reachable" .) (not (dig "api" "host" "" .Values.settings)) }}{{- $_ := set $api "host" "::" }}{{- end -}}
 {{- if .Values.tokensSecret }}{{- $_ := set $api "tokens_file" "/etc/tickover-tokens/tokens.yaml" }}{{- end -}}
 {{- $own := dict "api" $api -}}
 {{- if .Values.policies }}{{- $_ := set $own "policies" (dict "file" "/etc/tickover/policies.yaml") }}{{- end -}}
