@@ -24,6 +24,7 @@ STATUSES: Final = {
     "letters-busy": 409,
     "too-many-redrives": 409,
     "redrives-busy": 503,
+    "transactions-unsupported": 503,
     "change-not-found": 404,
     "change-too-large": 422,
     "change-active": 409,

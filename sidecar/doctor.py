@@ -1,4 +1,4 @@
-"""Looks at all that tickover needs: brokers, topics, policies, Redis, clocks. Writes nothing."""
+"""Looks at all that tickover needs: brokers, topics, policies, Redis, clocks. Writes no record."""
 
 import threading
 import time

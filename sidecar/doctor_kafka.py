@@ -23,6 +23,7 @@ from sidecar.doctor_transactions import Transactions
 from sidecar.finding import Finding, Severity
 from sidecar.jobs.follower import TopicFollower
 from sidecar.jobs.reader import LogUnavailable
+from sidecar.jobs.transactions import why_none
 from sidecar.other_groups import findings_of, others_with
 from sidecar.schedules.schedule_book import ScheduleBook
 from sidecar.topics import source_topics
@@ -85,6 +86,7 @@ def inspect_kafka(settings: Settings, wall_ms: Callable[[], int]) -> Iterator[Fi
     yield from about_policies
     lacks, hidden = lacking(admin, kafka_rights(settings, policies, topics).rights, list(topics))
     yield from findings(lacks, settings)
+    yield from _transactions(settings, client)
     sources = source_topics(settings, policies, topics)
     ours = _concerned(settings, topics, policies, sources)
     cluster = replace(
@@ -110,6 +112,15 @@ def _new_group(
     except (KafkaException, TimeoutError):
         return  # that commits can't be read is told where it matters
     yield from findings_of(settings.group, others)
+
+
+def _transactions(settings: Settings, client: dict[str, Any]) -> Iterator[Finding]:
+    """Kafka says only to who takes a transactional id whether it has them: one is taken, and nothing sent."""
+    problem = why_none({**client, "logger": _SILENT}, settings.group)
+    if problem:
+        is_needed = settings.guarantee == "exactly_once"
+        fix = "use brokers that have transactions; guarantee=at_least_once (TICKOVER_GUARANTEE) does without them"
+        yield Finding(Severity.ERROR if is_needed else Severity.WARNING, "transactions", problem, fix)
 
 
 def _schedules(settings: Settings, client: dict[str, Any]) -> Iterator[Finding]:

@@ -47,6 +47,7 @@ from sidecar.engine import Engine
 from sidecar.held_group import GroupLookUp, Meeting
 from sidecar.held_lookup import LocalLookUp
 from sidecar.housekeeping import Housekeeping, Interval
+from sidecar.jobs.transactions import LOOK_AGAIN_S, TransactionWatch, why_none
 from sidecar.kafka import client_log
 from sidecar.leftovers import Leftovers
 from sidecar.letters.assembly import governor_of, reading_of, redriven_of, redrives_of
@@ -96,6 +97,7 @@ class Process:
         self.server: Server
         self.store: PolicyStore
         self.machinery: Machinery
+        self._transactions: TransactionWatch
         self._progress = progress or log.info
         self._signing = UNSIGNED
         self._stack = ExitStack()
@@ -183,6 +185,7 @@ class Process:
             self._start_tracing(self.machinery.traces, recorder)
         self.store.on_change(lambda table: setattr(engine, "table", table))
         engine.table = self.store.table
+        self._transactions = TransactionWatch(partial(why_none, client, settings.group), settings.guarantee)
         engine.start(timekeeper, time.sleep)
         self._stack.callback(engine.stop, settings.shutdown_timeout_ms / 1_000)
         sources = Sources(settings, admin, self.machinery, lambda: self.store.table, Leftovers(client, settings.group))
@@ -330,6 +333,7 @@ class Process:
             "sources": Interval(partial(self._look_at_sources, sources, recorder), 2),
             "survey": Interval(survey, 5),
             "schedules": Interval(firing.step, 1),
+            "transactions": Interval(self._look_for_transactions, LOOK_AGAIN_S, at_once=True),
             "overflow": Interval(lambda: engine.submit(Engine.tidy).result(ANSWER_S), 10),
             "redis-state": Interval(lambda: redis_watch.look(publisher.note_redis), 10),
             "retention": Interval(lambda: recorder.set_short_retentions(sources.check_retention()), 600, at_once=True),
@@ -342,6 +346,10 @@ class Process:
         housekeeping = Housekeeping(jobs)
         housekeeping.start()
         self._stack.callback(housekeeping.stop)
+
+    def _look_for_transactions(self) -> None:
+        self._transactions.step()
+        self.machinery.publisher.lacks = self._transactions.warnings
 
     def _look_at_sources(self, sources: Sources, recorder: Recorder) -> None:
         sources.look()

@@ -29,6 +29,7 @@ class Publisher:
     ) -> None:
         self.kafka_problem = ""  # set by the clients' error callbacks
         self.warnings: tuple[str, ...] = ()  # set by housekeeping
+        self.lacks: tuple[str, ...] = ()  # what the brokers don't have; set by housekeeping
         self._redis_problem = ""
         self._time = time
         self._replica = replica
@@ -119,4 +120,5 @@ class Publisher:
 
     def _warnings(self) -> tuple[str, ...]:
         waiting = self._assignment.turned_away
-        return (*self.warnings, f"{waiting} partitions of compacted sources wait") if waiting else self.warnings
+        told = (*self.warnings, *self.lacks)
+        return (*told, f"{waiting} partitions of compacted sources wait") if waiting else told

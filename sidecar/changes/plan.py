@@ -190,11 +190,12 @@ class Change(BaseModel):
     plan: ChangePlan
     progress: Progress = Progress()
     aborted_by: str | None = None
+    given_up: str = ""  # why, where nobody asked for it
 
     @property
     def state(self) -> State:
         """As everybody sees it."""
-        return state_of(self.progress.state, self.aborted_by)
+        return state_of(self.progress.state, self.aborted_by, self.given_up)
 
     @property
     def token(self) -> str | None:
@@ -218,7 +219,7 @@ class Change(BaseModel):
         return {
             "id": plan.id,
             "state": self.state,
-            "reason": progress.reason or None,
+            "reason": progress.reason or self.given_up or None,
             "action": plan.action,
             **when,
             "filter": plan.selection.shown(),

@@ -12,7 +12,7 @@ from sidecar.foreign_text import LINES, visible
 
 
 def doctor(config: ConfigOption = None, given: SetOption = None, form: OutputOption = Form.TABLE) -> None:
-    """Check brokers, topics, retention, message sizes, Redis and clocks. Writes nothing. 1 on any error."""
+    """Check brokers, topics, retention, message sizes, Redis and clocks. Writes no record. 1 on any error."""
     findings = examine(settings_of(config, given))
     if form is Form.TABLE:
         print(visible(_text(findings), LINES))

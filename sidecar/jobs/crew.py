@@ -42,7 +42,7 @@ class Jobs(Protocol[AnyJob]):
 
     def write_plan(self, plan: PlanHead) -> AnyJob: ...
 
-    def write_abort(self, plan_id: str, author: str) -> None: ...
+    def write_abort(self, plan_id: str, author: str, given_up: str = "") -> None: ...
 
     def catch_up(self) -> None: ...
 
@@ -53,6 +53,9 @@ class Work(Protocol):
     """One leg (`leg.Leg`)."""
 
     begun: threading.Event
+
+    @property
+    def problem(self) -> str: ...
 
     def run(self) -> None: ...
 
@@ -149,7 +152,9 @@ class Crew(Generic[AnyJob]):
         return self.get(plan_id)
 
     def begin(self, plan_id: str, work: Work) -> None:
-        """Returns when the leg stands in the log, or has ended."""
+        """Returns when the leg stands in the log, or has ended. JobRefused where nothing can come of it, but for a plan
+        that says so itself.
+        """
         with self._changing:
             if plan_id in self._legs:
                 raise JobRefused(f"{self.noun}-active", f"The {self.noun} is being started already.")
@@ -158,6 +163,8 @@ class Crew(Generic[AnyJob]):
             self._legs[plan_id] = thread
         thread.start()
         work.begun.wait(BEGIN_S)
+        if work.problem and self.get(plan_id).state is not State.ABORTED:
+            raise JobRefused("transactions-unsupported", f"{work.problem}.")
 
     def _refuse_when_busy(self) -> None:
         if len(self._legs) >= LEGS_MAX:

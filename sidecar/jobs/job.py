@@ -7,6 +7,8 @@
 A job that somebody works on is *aborting* from the moment at which its end was asked for until the one who works on it,
 or a successor that has fenced that one off, has written that it is aborted: only then nothing more is done by it.
 
+A plan that can't be counted, as brokers have no transactions, is given up with a reason: nobody can write a progress.
+
 Plan and progress are JSON in a topic of jobs (`job_log.py`). A job may leave out the canary.
 """
 
@@ -84,6 +86,9 @@ class Job(Protocol):
     def aborted_by(self) -> str | None: ...
 
     @property
+    def given_up(self) -> str: ...
+
+    @property
     def state(self) -> State: ...
 
 
@@ -96,18 +101,18 @@ class Form(Generic[AnyJob]):
 
     planned: Callable[[bytes], AnyJob | None]
     progressed: Callable[[AnyJob, bytes], AnyJob | None]
-    aborted: Callable[[AnyJob, str], AnyJob]
+    aborted: Callable[[AnyJob, str, str], AnyJob]  # by whom, and why it was given up
 
 
-def state_of(state: State, aborted_by: str | None) -> State:
-    """As everybody sees it, where `state` is what the progress says.
+def state_of(state: State, aborted_by: str | None, given_up: str = "") -> State:
+    """As everybody sees it, where `state` is what the progress says. `given_up`: why its count never ends.
 
     Nobody works on a job whose progress is not active: an end that was asked for is there at once. Whoever begins later
     reads the request before anything is done.
     """
     if aborted_by is None or state in (State.DONE, State.ABORTED):
         return state
-    return State.ABORTING if state.is_active else State.ABORTED
+    return State.ABORTING if state.is_active and not (given_up and state is State.PLANNING) else State.ABORTED
 
 
 def decoded(model: type[Model], value: bytes, newest: int) -> Model | None:
@@ -121,7 +126,7 @@ def decoded(model: type[Model], value: bytes, newest: int) -> Model | None:
 
 
 def form_of(plan: type[BaseModel], progress: type[BaseModel], job: Callable[..., AnyJob], newest: int) -> Form[AnyJob]:
-    """The form of jobs that are made of these models: `job(plan=, progress=, aborted_by=)`."""
+    """The form of jobs that are made of these models: `job(plan=, progress=, aborted_by=, given_up=)`."""
 
     def planned(value: bytes) -> AnyJob | None:
         found = decoded(plan, value, newest)
@@ -129,9 +134,11 @@ def form_of(plan: type[BaseModel], progress: type[BaseModel], job: Callable[...,
 
     def progressed(known: AnyJob, value: bytes) -> AnyJob | None:
         found = decoded(progress, value, newest)
-        return None if found is None else job(plan=known.plan, progress=found, aborted_by=known.aborted_by)
+        if found is None:
+            return None
+        return job(plan=known.plan, progress=found, aborted_by=known.aborted_by, given_up=known.given_up)
 
-    def aborted(known: AnyJob, author: str) -> AnyJob:
-        return job(plan=known.plan, progress=known.progress, aborted_by=author)
+    def aborted(known: AnyJob, author: str, given_up: str) -> AnyJob:
+        return job(plan=known.plan, progress=known.progress, aborted_by=author, given_up=given_up)
 
     return Form(planned, progressed, aborted)

@@ -63,9 +63,10 @@ class JobLog(Generic[AnyJob]):
             raise LogUnavailable("the plan could not be read back")
         return job
 
-    def write_abort(self, plan_id: str, author: str) -> None:
-        """Ask whoever works on it to end."""
-        self._write(f"{plan_id}/abort".encode(), json.dumps({"author": author}).encode())
+    def write_abort(self, plan_id: str, author: str, given_up: str = "") -> None:
+        """Ask whoever works on it to end; `given_up`: say why nobody can."""
+        said = {"author": author, **({"given_up": given_up} if given_up else {})}
+        self._write(f"{plan_id}/abort".encode(), json.dumps(said).encode())
 
     def _write(self, key: bytes, value: bytes) -> None:
         offsets: list[int] = []
@@ -109,7 +110,7 @@ class JobLog(Generic[AnyJob]):
         elif kind == "progress" and job is not None:
             fresh = self._form.progressed(job, value)
         elif kind == "abort" and job is not None:
-            fresh = self._form.aborted(job, _author(value))
+            fresh = self._form.aborted(job, *_end(value))
         else:
             fresh = None
         if fresh is not None:
@@ -127,9 +128,11 @@ class JobLog(Generic[AnyJob]):
         return time.time_ns() // 1_000_000
 
 
-def _author(value: bytes) -> str:
+def _end(value: bytes) -> tuple[str, str]:
+    """Who has asked for it, and why it was given up."""
     try:
-        author = json.loads(value)["author"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return "?"
-    return author if isinstance(author, str) else "?"
+        said = json.loads(value)
+        author, given_up = said["author"], said.get("given_up", "")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return "?", ""
+    return author if isinstance(author, str) else "?", given_up if isinstance(given_up, str) else ""

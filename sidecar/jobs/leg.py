@@ -13,11 +13,12 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from confluent_kafka import KafkaException
 
-from sidecar.jobs.job import AnyJob
+from sidecar.jobs.job import AnyJob, State
 from sidecar.jobs.job_log import JobLog
 from sidecar.jobs.reader import LogUnavailable
-from sidecar.jobs.shipment import ShipmentFailed, Shipping, TakenOver
+from sidecar.jobs.shipment import NoTransactions, ShipmentFailed, Shipping, TakenOver
 
+AUTHOR: Final = "tickover"  # of an end that nobody has asked for
 FAILURES_MAX: Final = 5  # in a row; then the lease runs out, and somebody tries again later
 
 log = logging.getLogger("tickover.jobs")
@@ -55,6 +56,7 @@ class Leg(Generic[AnyJob, AnyWork]):
         self._plan_id = plan_id
         self._begin = begin
         self._stage = stage
+        self.problem = ""  # why nothing can come of it; empty: nothing is known to be in the way
         self.begun = threading.Event()  # set when the leg stands in the log, or never will
 
     def run(self) -> None:
@@ -72,12 +74,27 @@ class Leg(Generic[AnyJob, AnyWork]):
             except TakenOver:
                 log.info("a job was taken over", extra={"plan": self._plan_id})
                 return
+            except NoTransactions as error:
+                self.problem = str(error)
+                log.error("a job can't be worked on", extra={"plan": self._plan_id, "error": self.problem})
+                self._give_up(self.problem)
+                return
             except (ShipmentFailed, LogUnavailable, KafkaException) as error:
                 failures += 1
                 log.warning("a job begins anew", extra={"plan": self._plan_id, "error": str(error)})
                 if self._stage.wait(min(2**failures, 10)):
                     return
         log.error("a job is given up for now", extra={"plan": self._plan_id})
+
+    def _give_up(self, reason: str) -> None:
+        """Its plan ends where it was still being counted: nothing was sent. Else it waits for what is in the way."""
+        job = self._stage.log.get(self._plan_id)
+        if job is None or job.progress.state is not State.PLANNING or job.aborted_by is not None:
+            return
+        try:
+            self._stage.log.write_abort(self._plan_id, AUTHOR, reason)
+        except LogUnavailable as error:
+            log.warning("a plan can't be ended now", extra={"plan": self._plan_id, "error": str(error)})
 
     def _attempt(self) -> None:
         stage = self._stage

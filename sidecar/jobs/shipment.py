@@ -21,6 +21,7 @@ from sidecar.record import Headers
 
 TRANSACTION_MS: Final = 10_000  # a process that died holds up the readers of targets no longer than this
 ANSWER_S: Final = 15.0
+LOOK_S: Final = 2.0  # to begin with an id: after so long the client is asked what it has heard, and goes on
 ANY_PARTITION: Final = -1  # the key decides, as in Java
 FULL_POLL_S: Final = 0.05
 _SETTINGS: Final = {
@@ -57,6 +58,8 @@ _SILENT: Final = frozenset(
     | {KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
 )
 _PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
+# Of brokers that have no transactions: the client goes on asking, and nothing comes of it.
+_WITHOUT_TRANSACTIONS: Final = frozenset({KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE})
 _TAKEN_OVER: Final = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})
 
 
@@ -127,6 +130,16 @@ class Unfinished(ShipmentFailed):
     """Nothing can be sent under this id yet: its last transaction is decided, and a partition can't be told of it."""
 
 
+class NoTransactions(ShipmentFailed):
+    """Nothing was sent: the brokers have no transactions."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(
+            "these Kafka brokers have no transactions, and without them schedules, redrives and changes don't work; "
+            f"use brokers that have them: {text}"
+        )
+
+
 class Shipping:
     """One producer. `alone`: every record in a batch of its own, so that only the guilty are refused."""
 
@@ -138,13 +151,21 @@ class Shipping:
         self._producer: Any = Producer(settings)
 
     def init(self, seconds: float = ANSWER_S * 2) -> None:
-        """Fence off whoever came before. Raises ShipmentFailed, Unfinished."""
-        try:
-            self._producer.init_transactions(seconds)
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.CONCURRENT_TRANSACTIONS:
-                raise Unfinished(error.args[0].str()) from None
-            raise ShipmentFailed(error.args[0].str()) from None
+        """Fence off whoever came before. Raises ShipmentFailed, Unfinished, and soon NoTransactions."""
+        deadline_s = time.monotonic() + seconds
+        while True:
+            try:
+                self._producer.init_transactions(min(LOOK_S, max(deadline_s - time.monotonic(), 0.0)))
+                return
+            except KafkaException as error:
+                failure = error.args[0]
+            if failure.code() in _WITHOUT_TRANSACTIONS:
+                raise NoTransactions(failure.str())
+            if not failure.retriable() or time.monotonic() >= deadline_s:
+                break
+        if failure.code() == KafkaError.CONCURRENT_TRANSACTIONS:
+            raise Unfinished(failure.str())
+        raise ShipmentFailed(failure.str())
 
     def ship(
         self, plan_id: str, parcels: Sequence[Sendable], progress: ProgressHead, facts: Sequence[Sendable] = ()

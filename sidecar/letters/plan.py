@@ -106,11 +106,12 @@ class Redrive(BaseModel):
     plan: Plan
     progress: Progress = Progress()
     aborted_by: str | None = None
+    given_up: str = ""  # why, where nobody asked for it
 
     @property
     def state(self) -> State:
         """As everybody sees it."""
-        return state_of(self.progress.state, self.aborted_by)
+        return state_of(self.progress.state, self.aborted_by, self.given_up)
 
     def document(self) -> dict[str, Any]:
         """As REST shows it."""
@@ -121,7 +122,7 @@ class Redrive(BaseModel):
         return {
             "id": plan.id,
             "state": self.state,
-            "reason": progress.reason or None,
+            "reason": progress.reason or self.given_up or None,
             "topic": plan.topic,
             "filter": plan.selection.model_dump(exclude_none=True),
             "target": plan.target,

@@ -21,7 +21,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from sidecar.jobs.shipment import Refused, ShipmentFailed, TakenOver, TargetRefused, Unanswered
+from sidecar.jobs.shipment import NoTransactions, Refused, ShipmentFailed, TakenOver, TargetRefused, Unanswered
 from sidecar.schedules.apart import AGAIN_MS, ROOM, SLOW_KEPT_MS, Apart, Names, blame, key_of_name
 from sidecar.schedules.claim import claim_of, is_writer
 from sidecar.schedules.errors import SchedulesUnavailable
@@ -41,6 +41,7 @@ TOGETHER: Final = "together"  # how the transactional id of most transactions en
 PATIENCE: Final = 0.25  # of the look-ahead
 PATIENCE_MAX_S: Final = 5.0
 STOP_S: Final = 5.0
+WITHOUT_MS: Final = 60_000  # brokers that have no transactions are asked again after so long
 _NEVER_MS: Final = 1 << 62
 
 log = logging.getLogger("tickover.schedules")
@@ -65,6 +66,7 @@ class Firing:
         self._apart: dict[str, Apart] = {}  # by key
         self._next: dict[str, tuple[int, int, int]] = {}  # by name: version, since, and the next occurrence
         self._stepping = threading.Lock()
+        self._without_until_ms = 0  # until then the brokers have no transactions
         self._me = uuid.uuid4().hex
         self._unread: dict[str, int] = {}  # with their versions, as last said in the log
 
@@ -117,6 +119,8 @@ class Firing:
             return
         if now_ms is None:
             return  # this machine's clock may be hours ahead: a progress would silence its schedule until then
+        if not is_over(now_ms, self._without_until_ms, WITHOUT_MS):
+            return
         try:
             if self._tenure is None or self._tenure.is_over:
                 self._begin()
@@ -130,6 +134,10 @@ class Firing:
         except TakenOver:
             log.info("another replica writes what schedules owe, or has done so")
             self._end_tenure()
+        except NoTransactions:
+            self._without_until_ms = now_ms + WITHOUT_MS
+            self._end_tenure()
+            raise
         except (ShipmentFailed, SchedulesUnavailable):
             self._end_tenure()
             raise

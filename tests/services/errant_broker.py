@@ -34,10 +34,24 @@ class Errand:
     def __init__(self, directory: Path) -> None:
         self._wanted = directory / "wanted.json"
         self._given = directory / "given.json"
+        self._without_transactions = directory / "without-transactions"
 
     def want(self, number: int, where: str, error: Errors) -> None:
         """Answer with this error once: to a produce request for the topic `where`, or to an API of this name."""
         _write(self._wanted, json.dumps({"number": number, "where": where, "error": error.value}))
+
+    @property
+    def without_transactions(self) -> bool:
+        """Whether transactional ids are refused, as by brokers that have no transactions."""
+        return self._without_transactions.exists()
+
+    def take_transactions_away(self) -> None:
+        """From now on."""
+        self._without_transactions.touch()
+
+    def give_transactions_back(self) -> None:
+        """Twice is harmless."""
+        self._without_transactions.unlink(missing_ok=True)
 
     @property
     def given(self) -> int:
@@ -92,12 +106,24 @@ def _handler(errand: Errand, key: ApiKey) -> Any:
     return handle
 
 
+def _init_producer_id(errand: Errand) -> Any:
+    do = HANDLERS[ApiKey.INIT_PRODUCER_ID]
+
+    async def handle(broker: Broker, request: Request) -> Mapping[str, Any] | None:
+        if request.body.transactional_id is not None and errand.without_transactions:
+            return {"error_code": Errors.UNSUPPORTED_VERSION, "producer_id": -1, "producer_epoch": -1}
+        return await do(broker, request)
+
+    return handle
+
+
 def serve(options: Sequence[str]) -> None:
     """Until it is asked to end."""
     errand = Errand(Path(options[options.index("--data") + 1]).parent)
     with ExitStack() as stack:
         stack.enter_context(patch.object(handle_produce, "_check", _check(errand)))
         stack.enter_context(patch.dict(HANDLERS, {key: _handler(errand, key) for key in CALLS}))
+        stack.enter_context(patch.dict(HANDLERS, {ApiKey.INIT_PRODUCER_ID: _init_producer_id(errand)}))
         stack.enter_context(patch.object(sys, "argv", ["tickover", "broker", *options]))
         main()
 

@@ -189,8 +189,9 @@ class MemoryJobs:
         self.changes[plan.id] = Change(plan=plan)
         return self.changes[plan.id]
 
-    def write_abort(self, plan_id: str, author: str) -> None:
-        self.changes[plan_id] = self.changes[plan_id].model_copy(update={"aborted_by": author})
+    def write_abort(self, plan_id: str, author: str, given_up: str = "") -> None:
+        said = {"aborted_by": author, "given_up": given_up}
+        self.changes[plan_id] = self.changes[plan_id].model_copy(update=said)
 
     def catch_up(self) -> None:
         self.changes |= self.elsewhere
@@ -264,6 +265,8 @@ class MemoryChanges:
 
 class MemoryLeg:
     """One leg, done when it begins; or held up by `MemoryGroup.fault`."""
+
+    problem = ""
 
     def __init__(self, world: MemoryChanges, plan_id: str, begins: bool) -> None:
         self.begun = threading.Event()

@@ -37,8 +37,9 @@ class MemoryPlans:
     def catch_up(self) -> None:
         """All that there is is known."""
 
-    def write_abort(self, plan_id: str, author: str) -> None:
-        self.redrives[plan_id] = self.redrives[plan_id].model_copy(update={"aborted_by": author})
+    def write_abort(self, plan_id: str, author: str, given_up: str = "") -> None:
+        said = {"aborted_by": author, "given_up": given_up}
+        self.redrives[plan_id] = self.redrives[plan_id].model_copy(update=said)
 
     def now_ms(self) -> int:
         return self.time_ms
@@ -52,6 +53,8 @@ class MemoryPlans:
 
 class MemoryLeg:
     """Planning counts three letters at once; a canary or a run begins, and ends when told."""
+
+    problem = ""
 
     def __init__(
         self, plans: MemoryPlans, plan_id: str, state: State | None, count: int, ending: dict[str, Any]

@@ -86,6 +86,8 @@ def test_jobs_of_more_than_thirty_days_ago_are_not_listed_and_make_room() -> Non
 class Waiting:
     """A leg that is under way until it is told to end."""
 
+    problem = ""
+
     def __init__(self, end: threading.Event) -> None:
         self.begun = threading.Event()
         self.begun.set()

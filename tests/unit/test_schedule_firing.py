@@ -15,13 +15,13 @@ from prometheus_client import generate_latest
 from sidecar.config import Settings
 from sidecar.ending import in_background
 from sidecar.jobs.reader import LogUnavailable
-from sidecar.jobs.shipment import ShipmentFailed, TakenOver
+from sidecar.jobs.shipment import NoTransactions, ShipmentFailed, TakenOver
 from sidecar.metrics import Recorder
 from sidecar.partitioner import partition_of
 from sidecar.schedules import assembly
 from sidecar.schedules.apart import AGAIN_MS
 from sidecar.schedules.errors import SchedulesUnavailable
-from sidecar.schedules.firing import Firing
+from sidecar.schedules.firing import WITHOUT_MS, Firing
 from sidecar.schedules.writing import Tenure
 from tests.unit.schedule_world import NOW_MS, Delayed, MemoryPen, MemorySchedules, MemoryTopic
 
@@ -135,6 +135,26 @@ def test_before_the_brokers_clock_is_seen_nothing_is_written(world: MemorySchedu
     world.time_is_known = True
     firing.step()
     assert {*seconds(world)} == {5, 10, 15}
+
+
+def test_brokers_without_transactions_are_asked_again_after_a_minute(world: MemorySchedules) -> None:
+    world.put()
+    asked: list[int] = []
+
+    def ask() -> None:
+        asked.append(world.now_ms)
+        raise NoTransactions("API version not supported")
+
+    firing = world.firing()
+    for _ in range(WITHOUT_MS // 1_000):
+        world.topic.before = ask
+        with suppress(NoTransactions):
+            firing.step()
+        world.now_ms += 1_000
+    assert len(asked) == 1
+    world.topic.before = None
+    firing.step()
+    assert firing.is_owner
 
 
 def test_kafka_away_while_it_takes_over(world: MemorySchedules) -> None:

@@ -8,7 +8,17 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from sidecar.jobs import shipment
-from sidecar.jobs.shipment import Parcel, Refused, ShipmentFailed, Shipping, TakenOver, Unanswered, Unfinished
+from sidecar.jobs.shipment import (
+    LOOK_S,
+    NoTransactions,
+    Parcel,
+    Refused,
+    ShipmentFailed,
+    Shipping,
+    TakenOver,
+    Unanswered,
+    Unfinished,
+)
 
 PARCELS = [Parcel(target, b"k", b"v") for target in ("well", "silent", "well")]
 FACT = [Parcel("topic", b"p/progress", b"{}")]
@@ -23,10 +33,13 @@ class Client:
         self.errors: dict[str, int] = {}
         self.ends: list[str] = []
         self.fails: dict[str, int] = {}
+        self.passing: list[int] = []  # errors of the next tries to begin, by which it may be tried again
+        self.seconds: list[float] = []  # given to each of them
 
     def begin_transaction(self) -> None: ...
 
-    def init_transactions(self, _: float) -> None:
+    def init_transactions(self, seconds: float) -> None:
+        self.seconds.append(seconds)
         self._end("init")
 
     def commit_transaction(self, _: float) -> None:
@@ -51,6 +64,8 @@ class Client:
 
     def _end(self, how: str) -> None:
         self.ends.append(how)
+        if how == "init" and self.passing:
+            raise KafkaException(KafkaError(self.passing.pop(0), "not yet", retriable=True))
         if how in self.fails:
             raise KafkaException(KafkaError(self.fails[how]))
 
@@ -119,3 +134,20 @@ def test_an_id_whose_last_transaction_has_not_ended_is_told_from_brokers_that_ar
     with pytest.raises(ShipmentFailed) as caught:
         pen.init(1.0)
     assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize("code", [KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE])
+def test_brokers_without_transactions_are_found_out_soon(pen: Shipping, client: Client, code: int) -> None:
+    client.passing = [code]
+    with pytest.raises(NoTransactions, match="schedules, redrives and changes"):
+        pen.init(30.0)
+    assert client.seconds == [LOOK_S]
+
+
+def test_brokers_that_do_not_answer_yet_are_asked_for_as_long_as_was_said(pen: Shipping, client: Client) -> None:
+    client.passing = [KafkaError._TIMED_OUT, KafkaError.CONCURRENT_TRANSACTIONS]
+    pen.init(30.0)
+    assert len(client.seconds) == 3
+    client.passing = [KafkaError._TIMED_OUT]
+    with pytest.raises(ShipmentFailed):
+        pen.init(0.0)
