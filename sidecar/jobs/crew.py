@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from typing import Final, Generic, Protocol
+from typing import Final, Generic, NamedTuple, Protocol
 
 from sidecar.jobs.job import AnyJob, PlanHead, State
 from sidecar.jobs.reader import LogUnavailable
@@ -20,6 +20,7 @@ LEGS_MAX: Final = 4
 BEGIN_S: Final = 20.0
 STOP_S: Final = 5.0
 PLANS_MAX: Final = 1_000
+BEGUN_WITHIN_MS: Final = JOBS_KEPT_MS - 86_400_000  # of its plan: what is begun later might be forgotten meanwhile
 PLAN_BYTES_MAX: Final = 512 << 10  # it names each partition, and the progress has up to three numbers of each
 
 log = logging.getLogger("tickover.jobs")
@@ -49,6 +50,13 @@ class Jobs(Protocol[AnyJob]):
     def now_ms(self) -> int: ...
 
 
+class Heard(NamedTuple):
+    """The last sign of work on a job: by the clock of who gave it, and when it was first seen here, by this one's."""
+
+    said_ms: int
+    heard_ms: int
+
+
 class Work(Protocol):
     """One leg (`leg.Leg`)."""
 
@@ -74,6 +82,7 @@ class Crew(Generic[AnyJob]):
         self._legs: dict[str, threading.Thread] = {}
         self._ended_ms: dict[str, int] = {}  # by job: when a leg of this life ended
         self._written_ms: dict[str, int] = {}  # by job: when its plan was written again
+        self._heard: dict[str, Heard] = {}  # of those that are active
         self._changing = threading.Lock()
         self._stopping = threading.Event()
         self._supervisor = threading.Thread(target=self._supervise, name=f"{noun}s", daemon=True)
@@ -136,6 +145,9 @@ class Crew(Generic[AnyJob]):
             raise JobRefused(f"{self.noun}-active", f"The {self.noun} is {job.state} already.")
         if not job.state.may_start:
             raise JobRefused(f"{self.noun}-ended", f"The {self.noun} is {job.state}: plan a new one.")
+        if self.jobs.now_ms() - job.plan.created_ms > BEGUN_WITHIN_MS:
+            detail = f"The {self.noun} was planned more than 29 days ago, and is forgotten after 30: plan a new one."
+            raise JobRefused(f"{self.noun}-ended", detail)
         return job
 
     def abort(self, plan_id: str, author: str) -> AnyJob:
@@ -189,13 +201,17 @@ class Crew(Generic[AnyJob]):
 
     def _supervise(self) -> None:
         while not self._stopping.wait(SUPERVISED_S):
-            self._repeat_plans()
-            for plan_id in self.abandoned():
-                log.info("going on with a %s that nobody works on", self.noun, extra={"plan": plan_id})
-                try:
-                    self.begin(plan_id, self._go_on(plan_id))
-                except (JobRefused, LogUnavailable) as error:
-                    log.warning("not now", extra={"plan": plan_id, "error": str(error)})
+            self.supervise()
+
+    def supervise(self) -> None:
+        """One look: plans of long jobs are written again, and what others have left is gone on with."""
+        self._repeat_plans()
+        for plan_id in self.abandoned():
+            log.info("going on with a %s that nobody works on", self.noun, extra={"plan": plan_id})
+            try:
+                self.begin(plan_id, self._go_on(plan_id))
+            except (JobRefused, LogUnavailable) as error:
+                log.warning("not now", extra={"plan": plan_id, "error": str(error)})
 
     def _repeat_plans(self) -> None:
         """Plans of what is under way for long are written again, before the topic forgets them."""
@@ -205,6 +221,10 @@ class Crew(Generic[AnyJob]):
             if job is None or now_ms - self._written_ms.get(plan_id, job.plan.created_ms) < JOBS_KEPT_MS // 4:
                 continue
             try:
+                self.jobs.catch_up()
+                job = self.jobs.get(plan_id)
+                if job is None or not job.state.is_active:
+                    continue  # a successor has ended it: once its progress has expired, the plan alone would begin anew
                 self.jobs.write_plan(job.plan)
                 self._written_ms[plan_id] = now_ms
             except LogUnavailable as error:
@@ -213,22 +233,31 @@ class Crew(Generic[AnyJob]):
     def abandoned(self) -> list[str]:
         """Jobs whose lease has run out, and our own of a former life."""
         now_ms = self.jobs.now_ms()
+        active = {plan_id: job for plan_id, job in self.jobs.all().items() if job.state.is_active}
+        self._heard = {plan_id: self._hear(plan_id, job, now_ms) for plan_id, job in active.items()}
         return [
             plan_id
-            for plan_id, job in self.jobs.all().items()
-            if job.state.is_active
-            and plan_id not in self._legs
-            and (self._is_of_a_former_life(plan_id, job) or now_ms - self._seen_ms(plan_id, job) > LEASE_MS)
+            for plan_id, job in active.items()
+            if plan_id not in self._legs
+            and (self._is_of_a_former_life(plan_id, job) or now_ms - self._seen_ms(plan_id) > LEASE_MS)
         ]
 
     def _is_of_a_former_life(self, plan_id: str, job: AnyJob) -> bool:
         return job.progress.owner == self._owner and plan_id not in self._ended_ms
 
-    def _seen_ms(self, plan_id: str, job: AnyJob) -> int:
-        """When somebody was seen working on it. A leg of ours that has ended counts: whoever took it over may need a
-        while until the progress says so, and two that take it from each other at once would never come to anything.
+    def _hear(self, plan_id: str, job: AnyJob, now_ms: int) -> Heard:
+        said_ms = max(job.progress.updated_ms, job.plan.created_ms)
+        known = self._heard.get(plan_id)
+        if known is None or known.said_ms != said_ms or known.heard_ms > now_ms:
+            return Heard(said_ms, now_ms)
+        return known
+
+    def _seen_ms(self, plan_id: str) -> int:
+        """When somebody was seen working on it: never later than when that was heard, as clocks may be ahead. A leg of
+        ours that has ended counts: whoever took it over may need a while until the progress says so, and two that take
+        it from each other at once would never come to anything.
         """
-        return max(job.progress.updated_ms, job.plan.created_ms, self._ended_ms.get(plan_id, 0))
+        return max(min(self._heard[plan_id]), self._ended_ms.get(plan_id, 0))
 
 
 def owner_of(instance_id: str) -> str:

@@ -3,6 +3,9 @@
 Partition 0, compacted. Keys are `<plan id>/plan`, `/progress` and `/abort`, values JSON. Plans and aborts are written
 by the process that was asked; a progress only within the transactions of the process that does the work, so that a
 process that was taken over can't write one.
+
+The plan of a job that takes long is written again (`crew.py`), and compaction leaves the last of each key. So what
+is said of a job may stand before its plan: it waits for that.
 """
 
 import json
@@ -22,6 +25,7 @@ from sidecar.jobs.reader import LogUnavailable
 from sidecar.retention import JOBS_KEPT_MS
 
 WRITE_S: Final = 15.0
+EARLY_MAX: Final = 1_000  # jobs of which something is known before their plan is
 
 
 def progress_key(plan_id: str) -> bytes:
@@ -37,6 +41,7 @@ class JobLog(Generic[AnyJob]):
         self._form = form
         self._client = client
         self._jobs: dict[str, AnyJob] = {}
+        self._early: dict[str, dict[str, bytes]] = {}  # by plan, then kind: what was said before the plan was known
         self._follower = TopicFollower(client, topic, "job-log", self._apply)
         self._changed = self._follower.changed
         self._producer: Producer | None = None
@@ -104,19 +109,33 @@ class JobLog(Generic[AnyJob]):
         """Garbage, and what a newer version wrote, is passed over."""
         plan_id, _, kind = key.decode(errors="replace").rpartition("/")
         job = self._jobs.get(plan_id)
-        if kind == "plan" and job is None:
+        if job is not None:
+            self._jobs[plan_id] = self._told(job, kind, value)
+        elif kind == "plan":
             fresh = self._form.planned(value)
-            fresh = fresh if fresh is not None and fresh.plan.id == plan_id else None
-        elif kind == "progress" and job is not None:
-            fresh = self._form.progressed(job, value)
-        elif kind == "abort" and job is not None:
-            fresh = self._form.aborted(job, *_end(value))
-        else:
-            fresh = None
-        if fresh is not None:
-            self._jobs[plan_id] = fresh
-        if kind == "plan" and fresh is not None:
-            self._forget_before(fresh.plan.created_ms - JOBS_KEPT_MS)
+            if fresh is not None and fresh.plan.id == plan_id:
+                for early, said in self._early.pop(plan_id, {}).items():
+                    fresh = self._told(fresh, early, said)
+                self._jobs[plan_id] = fresh
+                self._forget_before(fresh.plan.created_ms - JOBS_KEPT_MS)
+        elif kind in ("progress", "abort"):
+            self._keep_early(plan_id, kind, value)
+
+    def _told(self, job: AnyJob, kind: str, value: bytes) -> AnyJob:
+        """The job, with what a record says of it."""
+        match kind:
+            case "progress":
+                return self._form.progressed(job, value) or job
+            case "abort":
+                return self._form.aborted(job, *_end(value))
+            case _:
+                return job
+
+    def _keep_early(self, plan_id: str, kind: str, value: bytes) -> None:
+        """The last words about so many jobs: of most the plan is gone for good."""
+        self._early[plan_id] = {**self._early.pop(plan_id, {}), kind: value}
+        if len(self._early) > EARLY_MAX:
+            del self._early[next(iter(self._early))]
 
     def _forget_before(self, created_ms: int) -> None:
         """The topic forgets after so long, too. What somebody works on is known for as long as that takes."""

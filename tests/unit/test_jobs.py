@@ -10,10 +10,10 @@ from api.ledger_reader import LedgerReader
 from api.receipts import Receipts
 from policies.log import PolicyLog
 from sidecar.changes.plan import FORM as CHANGES
-from sidecar.jobs.crew import LEGS_MAX, PLANS_MAX, JobRefused
+from sidecar.jobs.crew import LEASE_MS, LEGS_MAX, PLANS_MAX, JobRefused
 from sidecar.jobs.follower import TopicFollower
 from sidecar.jobs.job import State
-from sidecar.jobs.job_log import JobLog
+from sidecar.jobs.job_log import EARLY_MAX, JobLog
 from sidecar.letters.plan import FORM as REDRIVES
 from sidecar.letters.plan import Progress, Redrive
 from sidecar.retention import JOBS_KEPT_MS
@@ -83,6 +83,55 @@ def test_jobs_of_more_than_thirty_days_ago_are_not_listed_and_make_room() -> Non
     assert {job.plan.id for job in crew.all()} == {"p0", "new"}
 
 
+def test_what_compaction_has_left_before_the_plan_counts_in_whatever_order() -> None:
+    """A plan that is written again stands behind what was said before, and its first record goes."""
+    log = log_of_redrives()
+    log.take(Record(7, b"p/progress", encode(Progress(state=State.RUNNING, positions={0: 5}))))
+    log.take(Record(8, b"p/abort", b'{"author": "me"}'))
+    assert log.all() == {}
+    log.take(Record(9, b"p/plan", encode(plan(id="p", created_ms=NOW_MS))))
+    job = log.get("p")
+    assert job is not None
+    assert (job.progress.positions, job.aborted_by, job.state) == ({0: 5}, "me", State.ABORTING)
+
+
+def test_of_jobs_without_a_plan_not_everything_is_kept() -> None:
+    log = log_of_redrives()
+    for number in range(EARLY_MAX + 1):
+        log.take(Record(number, f"p{number}/progress".encode(), encode(Progress(state=State.RUNNING))))
+    for number in range(EARLY_MAX + 1):
+        log.take(Record(number, f"p{number}/plan".encode(), encode(plan(id=f"p{number}", created_ms=NOW_MS))))
+    assert [id for id, job in log.all().items() if job.state is State.PLANNING] == ["p0"]
+
+
+def test_what_is_almost_forgotten_is_not_begun() -> None:
+    """The topic would forget its plan, and every process the job, before a progress says that somebody works on it."""
+    world = MemoryRedrives(MemoryLetterLog())
+    crew, plans = world.redrives.crew, world.plans
+    plans.write_plan(plan(id="old", created_ms=plans.time_ms))
+    plans.set("old", state=State.PLANNED)
+    plans.time_ms += JOBS_KEPT_MS - DAY_MS
+    crew.startable("old")
+    plans.time_ms += 1
+    with pytest.raises(JobRefused, match="29 days"):
+        crew.startable("old")
+
+
+def test_a_lease_ends_in_its_time_whatever_the_clock_of_its_owner_says() -> None:
+    world = MemoryRedrives(MemoryLetterLog())
+    crew, plans = world.redrives.crew, world.plans
+    plans.write_plan(plan(id="ahead", created_ms=plans.time_ms))
+    plans.set("ahead", state=State.RUNNING, owner="there", updated_ms=plans.time_ms + DAY_MS)
+    assert crew.abandoned() == []
+    plans.time_ms += LEASE_MS
+    plans.set("ahead", updated_ms=plans.time_ms + DAY_MS)  # a sign of work
+    assert crew.abandoned() == []
+    plans.time_ms += LEASE_MS
+    assert crew.abandoned() == []
+    plans.time_ms += 1
+    assert crew.abandoned() == ["ahead"]
+
+
 class Waiting:
     """A leg that is under way until it is told to end."""
 
@@ -115,9 +164,12 @@ def test_the_plan_of_a_job_that_takes_long_is_written_again_before_its_topic_for
     world = MemoryRedrives(MemoryLetterLog())
     crew, plans, end = world.redrives.crew, world.plans, threading.Event()
     plans.write_plan(plan(id="long", created_ms=plans.time_ms))
+    plans.write_plan(plan(id="ended", created_ms=plans.time_ms))
     written: list[str] = []
     plans.write_plan = lambda one: written.append(one.id)  # type: ignore[assignment,return-value]
     crew.begin("long", Waiting(end))
+    crew.begin("ended", Waiting(end))  # by a successor, while this process stood still
+    plans.set("ended", state=State.DONE)
     try:
         crew._repeat_plans()
         assert written == []

@@ -188,7 +188,7 @@ def test_garbage_in_the_topic_of_redrives_is_passed_over() -> None:
     log = JobLog({}, "tickover.g.redrives", FORM)
     progress = encode(Progress(state=State.PLANNED))
     records = [
-        (b"p/progress", progress),  # of a plan that is not there
+        (b"r/progress", progress),  # of a plan that is not there
         (b"p/plan", encode(plan())),
         (b"q/plan", encode(plan())),  # somebody else's
         (None, None),
