@@ -205,6 +205,8 @@ OPERATIONS: Final = {
     "made anew, and partitions don't answer",
     "redrives": "of the same letters by several plans, by processes that die, are paused and taken over, with letters "
     "that Kafka refuses, aborts, retention, and a topic that is made anew",
+    "jobs": "planned, begun and aborted by replicas that die and stand still for longer than their leases, with clocks "
+    "that differ, over a topic that is compacted, forgets after 30 days, and has what anybody writes to it",
     "messages": "sent again under their Idempotency-Key, cancelled and looked up, while answers and Redis are lost",
 }
 
