@@ -1,7 +1,7 @@
 """The parts that handle schedules, made from the settings."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, Final, Protocol
 
@@ -66,14 +66,6 @@ def firing_of(
         answer: Future[bool] = machinery.engine.submit(lambda _: machinery.viewer.has(LaneId(min(topics), 0)))
         return answer.result(ANSWER_S)
 
-    def now_ms() -> int | None:
-        """As the engine has it, once that has seen the brokers' clock. It follows no step of the wall clock that they
-        don't confirm: one of an hour, for a moment, and an hour's occurrences would count as missed.
-        """
-        time = machinery.time
-        answer: Future[int | None] = machinery.engine.submit(lambda _: time.now_ms() if time.is_known else None)
-        return answer.result(ANSWER_S)
-
     def pen(name: str) -> Shipping:
         return Shipping(client, f"tickover.{settings.group}.schedules.firing{name and '.'}{name}", store.topic)
 
@@ -81,11 +73,24 @@ def firing_of(
         return sources.open_partitions
 
     counts = recorder.schedule, in_background, recorder.keep_schedules
-    here = Surroundings(store, limits_of(settings), pen, owns, written_to, now_ms, *counts)
+    here = Surroundings(store, limits_of(settings), pen, owns, written_to, clock_of(machinery), *counts)
     firing = Firing(here)
     recorder.watch_writer(lambda: firing.is_owner)
     recorder.watch_unread_schedules(lambda: len(store.unread()))
     return firing
+
+
+def clock_of(machinery: Machinery) -> Callable[[], int | None]:
+    """Epoch milliseconds as the engine has them, once that has seen the brokers' clock. It follows no step of the wall
+    clock that they don't confirm: one of an hour, for a moment, and an hour's occurrences would count as missed.
+    """
+    time = machinery.time
+
+    def now_ms() -> int | None:
+        answer: Future[int | None] = machinery.engine.submit(lambda _: time.now_ms() if time.is_known else None)
+        return answer.result(ANSWER_S)
+
+    return now_ms
 
 
 def _now_ms() -> int:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
@@ -10,10 +11,12 @@ from typing import Any, Final
 
 from sidecar.jobs.reader import LogUnavailable
 from sidecar.jobs.shipment import ShipmentFailed, TakenOver
+from sidecar.schedules.assembly import clock_of
 from sidecar.schedules.errors import ScheduleConflict, ScheduleRefused, SchedulesUnavailable
 from sidecar.schedules.firing import Firing
 from sidecar.schedules.occurrences import occurrences
 from sidecar.schedules.schedule import Schedule
+from sidecar.timekeeper import Timekeeper
 from tests.unit.schedule_world import LIMITS, NOW_MS, Delayed, MemorySchedules, schedule
 
 NAMES: Final = ("tick", "keyed", "large", "hourly")
@@ -25,6 +28,7 @@ CALM_STEPS: Final = 60
 PAUSE_MS: Final = 6_000  # between two steps, at most
 HEARD_MS: Final = PAUSE_MS  # who writes occurrences hears of a change so late
 HOUR_MS: Final = 3_600_000
+OFF_MS: Final = (0, 0, 24 * HOUR_MS, HOUR_MS, 90_000, -20_000)  # how far a machine's clock is ahead
 
 
 @dataclass(slots=True)
@@ -41,6 +45,39 @@ class Count:
         return set(takewhile(lambda at_ms: at_ms <= last_ms, occurrences(self.cron, "UTC", self.start_ms)))
 
 
+class Machine:
+    """The clocks of one: the wall's, which anybody may set, and the time since it was started."""
+
+    def __init__(self, world: MemorySchedules, off_ms: int) -> None:
+        self.off_ms = off_ms
+        self._world = world
+
+    def read(self) -> tuple[float, float]:
+        return float(self._world.now_ms + self.off_ms), float(self._world.now_ms - NOW_MS)
+
+    def monotonic_s(self) -> float:
+        return self.read()[1] / 1_000
+
+
+class Engine:
+    """One process's, as far as schedules ask it for the time; they begin before it has seen the brokers' clock."""
+
+    def __init__(self, world: MemorySchedules, machine: Machine) -> None:
+        self.time = Timekeeper(machine)
+        self.engine = self
+        self._world = world
+
+    def submit(self, command: Callable[[Any], int | None]) -> "Future[int | None]":
+        future: Future[int | None] = Future()
+        future.set_result(command(None))
+        return future
+
+    def write_block(self) -> None:
+        """It is acknowledged at once, and says what the brokers' clock says."""
+        boot_ms = self.time.boot_ms()
+        self.time.observe(boot_ms, self._world.now_ms, boot_ms)
+
+
 class Operators:
     """One run. `seen` counts what happened."""
 
@@ -52,10 +89,11 @@ class Operators:
         self.seen: Counter[str] = Counter()
         self.counts: dict[str, list[Count]] = {name: [] for name in NAMES}
         self._alive: dict[str, Schedule] = {}
+        self._machines = [Machine(self.world, self.rng.choice(OFF_MS)) for _ in range(REPLICAS)]
+        self._engines = [Engine(self.world, machine) for machine in self._machines]
         self._stores = [self.world.replica() for _ in range(REPLICAS)]
         self._replicas = [self._firing(number) for number in range(REPLICAS)]
         self._stepping: set[int] = set()  # in the middle of a step
-        self.world.time_is_known = False
 
     def run(self) -> None:
         """All of it, and the verdict."""
@@ -65,16 +103,17 @@ class Operators:
             if self.rng.random() < 0.1:
                 self._kill(self.rng.randrange(REPLICAS))
             self._hear()
+            self._see_the_time()
             self._strike()
             self._step(self.rng.randrange(REPLICAS))
             while self.rng.random() < 0.6:
                 self.delayed.work(self.rng)
             self._calm_down()
             self.world.now_ms += self.rng.randint(0, PAUSE_MS)
-            self.world.time_is_known = self.world.time_is_known or self.rng.random() < 0.3
-        self.world.topic.silent, self.world.topic.refused, self.world.time_is_known = set(), set(), True
+        self.world.topic.silent, self.world.topic.refused, self._machines[0].off_ms = set(), set(), 0
         for _ in range(CALM_STEPS):
             self.world.now_ms += 2_000
+            self._engines[0].write_block()
             self._step(0)
             self.delayed.work_all()
         self._judge()
@@ -128,12 +167,14 @@ class Operators:
     # --- what happens to replicas ---------------------------------------------------------------------------------
 
     def _firing(self, number: int) -> Firing:
-        firing = self.world.firing(self._stores[number])
+        clock = clock_of(self._engines[number])  # type: ignore[arg-type] # no more of it is asked for
+        firing = Firing(self.world.surroundings(self._stores[number])._replace(now_ms=clock))
         firing._patience_s = self.rng.choice((1.0, 0.0))  # 0: whatever goes apart is slow, and stays there
         return firing
 
     def _kill(self, number: int) -> None:
         """Nothing of its memory is left, but for what runs on in a thread."""
+        self._engines[number] = Engine(self.world, self._machines[number])
         self._stores[number] = self.world.replica()
         self._replicas[number] = self._firing(number)
         self.seen["killed"] += 1
@@ -150,6 +191,15 @@ class Operators:
         for store in self._stores:
             with suppress(SchedulesUnavailable):
                 store.catch_up()
+
+    def _see_the_time(self) -> None:
+        """By the blocks that engines write; and somebody may set a machine's clock."""
+        for machine, engine in zip(self._machines, self._engines, strict=True):
+            if self.rng.random() < 0.5:
+                engine.write_block()
+            if self.rng.random() < 0.02:
+                machine.off_ms = self.rng.choice(OFF_MS)
+                self.seen["clocks set"] += 1
 
     def _strike(self) -> None:
         """Faults of the next transactions, and of partitions; and others come in between."""
@@ -182,9 +232,10 @@ class Operators:
 
     def _judge(self) -> None:
         written: dict[str, list[int]] = {name: [] for name in NAMES}
-        for parcel in self.world.topic.sent:
+        for parcel, sent_ms in zip(self.world.topic.sent, self.world.topic.sent_ms, strict=True):
             _, name, at_ms = (dict(parcel.headers)["tickover-id"] or b"").decode().split(":")
             written[name].append(int(at_ms))
+            assert int(at_ms) <= sent_ms + LIMITS.ahead_ms, f"{name}: {at_ms} was written at {sent_ms}"
         until_ms = self.world.now_ms + LIMITS.ahead_ms
         for name, counts in self.counts.items():
             mine = written[name]

@@ -9,7 +9,7 @@ from tests.operations.seeds import SEEDS, check_met
 
 FOUND = (623, 5_050)  # seeds that have found something
 seen: Counter[str] = Counter()
-KINDS = 9  # of what `Operators.seen` counts
+KINDS = 10  # of what `Operators.seen` counts
 
 
 @pytest.mark.parametrize("seed", [*FOUND, *SEEDS])
