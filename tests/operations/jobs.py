@@ -108,10 +108,10 @@ class Follower(TopicFollower):
             self.take(record)
         self._read_up_to = self.topic.end
 
-    def catch_up(self) -> None:
+    def catch_up(self, seconds: float = 0) -> None:
         self.read()
 
-    def wait_for(self, offset: int) -> None:
+    def wait_for(self, offset: int, seconds: float = 0) -> None:
         self.read()
 
 
