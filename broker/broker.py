@@ -5,10 +5,10 @@ Handlers get it as their first argument. It belongs to the event loop's thread.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from broker.cluster_metadata import NO_LEADER, ClusterMetadata, PartitionRegistration, Topic
 from broker.controller import Controller
@@ -38,6 +38,9 @@ from purgatory.replica_selector import select_rack_aware
 Answer = TypeVar("Answer")
 LeadershipListener = Callable[[TopicPartition, PartitionRegistration | None], None]
 """Told of every change of a partition, after the replica has taken it in; None: its topic was deleted."""
+
+TURN_S: Final = 0.02
+"""What work on thousands of partitions may take of the event loop at once."""
 
 _log = logging.getLogger(__name__)
 
@@ -78,8 +81,8 @@ class Broker:
 
     def start(self) -> None:
         """Look after logs and replicas from now on."""
-        self._repeat(self.settings.log_retention_check_interval_ms, self.logs.look_after)
-        self._repeat(self.settings.log_flush_interval_ms, self.logs.flush)
+        self._repeat(self.settings.log_retention_check_interval_ms, lambda: self._go_through(self.logs.looking_after()))
+        self._repeat(self.settings.log_flush_interval_ms, lambda: self._go_through(self.logs.flushing()))
         self._repeat(self.settings.replica_lag_time_max_ms // 2, self.replicas.maybe_shrink_isr)
         self._repeat(self.settings.offsets_retention_check_interval_ms, self.coordinators.group_store.expire_offsets)
         transactions = self.coordinators.transactions
@@ -112,6 +115,14 @@ class Broker:
         self.replicas.try_complete_actions()
         return await future
 
+    async def share(self, began_s: float) -> float:
+        """Let others have their turn if this one began more than TURN_S ago. When the turn that goes on now began, by
+        the event loop's clock."""
+        if self.loop.time() - began_s < TURN_S:
+            return began_s
+        await asyncio.sleep(0)
+        return self.loop.time()
+
     # What the controller says
 
     def partition_changed(self, key: TopicPartition, partition: PartitionRegistration) -> None:
@@ -126,7 +137,7 @@ class Broker:
                 _log.exception("%s-%d can't be opened", key.topic, key.partition)
                 self.replicas.mark_offline(key)
         elif key in self.replicas.partitions:
-            self._let_go(key)
+            self._let_go([key])
         for listener in self.leadership_listeners:
             listener(key, partition)
 
@@ -138,10 +149,9 @@ class Broker:
 
     def topic_deleted(self, topic: Topic) -> None:
         """Remove its logs, and answer whoever waits for them."""
-        for number in range(len(topic.partitions)):
-            key = TopicPartition(topic.name, number)
-            if key in self.replicas.partitions:
-                self._let_go(key)
+        keys = [TopicPartition(topic.name, number) for number in range(len(topic.partitions))]
+        self._let_go([key for key in keys if key in self.replicas.partitions])
+        for key in keys:
             for listener in self.leadership_listeners:
                 listener(key, None)
 
@@ -165,10 +175,11 @@ class Broker:
         settings = self._partition_settings(topic)
         self.replicas.host(Partition(key, self.broker_id, hosted.replica, self.metadata, settings, topic.topic_id))
 
-    def _let_go(self, key: TopicPartition) -> None:
-        self.fetcher.unfollow(key)
-        self.replicas.stop_replica(key)
-        self.logs.delete(key)
+    def _let_go(self, keys: Sequence[TopicPartition]) -> None:
+        for key in keys:
+            self.fetcher.unfollow(key)
+            self.replicas.stop_replica(key)
+        self.logs.delete(keys)
 
     def _config_of(self, topic: Topic) -> dict[str, str]:
         return {**self.settings.topic_defaults, **topic.config}
@@ -190,6 +201,14 @@ class Broker:
             self.replicas.alter_partition_answered(key, proposal, reply)
         if reply.error is Errors.NONE:
             self.controller.complete_reassignment(key)
+
+    def _go_through(self, steps: Iterator[None]) -> None:
+        """Do one step after the other, and let others have their turn meanwhile. A broker that was stopped has none."""
+        until_s = self.loop.time() + TURN_S
+        for _ in steps:
+            if self.loop.time() > until_s:
+                self.loop.call_soon(self._go_through, steps)
+                return
 
     def _repeat(self, interval_ms: int, work: Callable[[], object]) -> None:
         place = len(self._periodic)

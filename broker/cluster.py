@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final
 
 from broker.broker import Broker
-from broker.cluster_metadata import BrokerRegistration, ClusterMetadata
+from broker.cluster_metadata import BrokerRegistration, ClusterMetadata, MetadataChanges
 from broker.controller import Controller
 from broker.messages import preload
-from broker.metadata_store import load_metadata, save_metadata
+from broker.metadata_store import MetadataStore
 from broker.server import Server
 from broker.settings import BrokerSettings
 
@@ -40,7 +40,8 @@ class Cluster:
         self._clock = clock
         directory.mkdir(parents=True, exist_ok=True)
         self._lock = _lock(directory)
-        self.metadata = load_metadata(directory) or ClusterMetadata(chance.new_id().replace("-", "")[:22])
+        self._store = MetadataStore(directory)
+        self.metadata = self._store.load() or ClusterMetadata(chance.new_id().replace("-", "")[:22])
         self.controller = Controller(self.metadata, chance.new_id, chance.draw, self._save)
         self.brokers: dict[int, Broker] = {}
         self.servers: dict[int, Server] = {}
@@ -102,17 +103,22 @@ class Cluster:
         for broker in self.brokers.values():
             broker.stop()
         if self.brokers:
-            self._save()
+            self._count_change()
+            self._store.save(self.metadata)
+        self._store.close()
         self.servers.clear()
         self.brokers.clear()
         descriptor, self._lock = self._lock, -1
         if descriptor >= 0:
             os.close(descriptor)
 
-    def _save(self) -> None:
+    def _save(self, changes: MetadataChanges) -> None:
+        self._count_change()
+        self._store.append(self.metadata, changes)
+
+    def _count_change(self) -> None:
         known = self.metadata
         known.quorum.append(known.controller_id, (one.broker_id for one in known.alive), int(self._clock()))
-        save_metadata(self.metadata, self._directory)
 
 
 def _lock(directory: Path) -> int:

@@ -62,6 +62,14 @@ class Topic:
         return self.name in INTERNAL_TOPICS
 
 
+@dataclass(slots=True)
+class MetadataChanges:
+    """What is to be written down: topics that came, went or changed as a whole, and single partitions of others."""
+
+    topics: set[str] = field(default_factory=set)
+    partitions: set[TopicPartition] = field(default_factory=set)
+
+
 class MetadataListener(Protocol):
     """A broker, as the controller sees it."""
 
@@ -86,6 +94,17 @@ class ClusterMetadata:
         self.topic_names: dict[str, str] = {}
         self.next_producer_id = 0
         self.quorum = Quorum()
+
+    def add(self, topic: Topic) -> None:
+        """It is there."""
+        self.topics[topic.name] = topic
+        self.topic_names[topic.topic_id] = topic.name
+
+    def remove(self, name: str) -> None:
+        """It is there no more, if it was."""
+        topic = self.topics.pop(name, None)
+        if topic is not None:
+            del self.topic_names[topic.topic_id]
 
     def knows(self, topic_partition: TopicPartition) -> bool:
         """Whether the partition exists, wherever it is."""

@@ -13,6 +13,7 @@ from broker.cluster_metadata import (
     NO_LEADER,
     BrokerRegistration,
     ClusterMetadata,
+    MetadataChanges,
     MetadataListener,
     PartitionRegistration,
     Topic,
@@ -47,19 +48,20 @@ class NewTopic:
 
 
 class Controller:
-    """`new_id` makes ids of topics, `draw(n)` a number below n, `save` writes the metadata down."""
+    """`new_id` makes ids of topics, `draw(n)` a number below n, `save` writes down what has changed."""
 
     def __init__(
         self,
         metadata: ClusterMetadata,
         new_id: Callable[[], str],
         draw: Callable[[int], int],
-        save: Callable[[], None],
+        save: Callable[[MetadataChanges], None],
     ) -> None:
         self.metadata = metadata
         self.new_id = new_id
         self.draw = draw
-        self._save = save
+        self._write = save
+        self._changes = MetadataChanges()
         self._listeners: dict[int, MetadataListener] = {}
 
     # Brokers
@@ -128,8 +130,8 @@ class Controller:
         topic = Topic(new.name, self.new_id(), config, [self._new_partition(row) for row in assignment])
         if validate_only:
             return topic
-        self.metadata.topics[topic.name] = topic
-        self.metadata.topic_names[topic.topic_id] = topic.name
+        self.metadata.add(topic)
+        self._changes.topics.add(topic.name)
         self._save()
         self._tell(topic, range(len(topic.partitions)))
         return topic
@@ -164,14 +166,15 @@ class Controller:
         if validate_only:
             return
         topic.partitions += [self._new_partition(row) for row in rows]
+        self._changes.topics.add(name)
         self._save()
         self._tell(topic, added)
 
     def delete_topic(self, name: str) -> None:
         """UNKNOWN_TOPIC_OR_PARTITION if it isn't there."""
         topic = self.topic(name)
-        del self.metadata.topics[name]
-        del self.metadata.topic_names[topic.topic_id]
+        self.metadata.remove(name)
+        self._changes.topics.add(name)
         self._save()
         for listener in list(self._listeners.values()):
             listener.topic_deleted(topic)
@@ -183,6 +186,7 @@ class Controller:
         if validate_only:
             return
         topic.config = checked
+        self._changes.topics.add(name)
         self._save()
         for listener in list(self._listeners.values()):
             listener.config_changed(topic)
@@ -278,6 +282,11 @@ class Controller:
 
     def _put(self, key: TopicPartition, partition: PartitionRegistration) -> None:
         self.metadata.topics[key.topic].partitions[key.partition] = partition
+        self._changes.partitions.add(key)
+
+    def _save(self) -> None:
+        changes, self._changes = self._changes, MetadataChanges()
+        self._write(changes)
 
     def _tell(self, topic: Topic, partitions: Iterable[int]) -> None:
         for number in partitions:

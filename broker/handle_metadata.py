@@ -1,12 +1,14 @@
 """Metadata: who is there, and who leads what."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
+from broker.api_keys import ApiKey
 from broker.broker import Broker
 from broker.cluster_metadata import NO_LEADER, PartitionRegistration, Topic
 from broker.controller import NewTopic
 from broker.log_manager import TOPIC_NAME
+from broker.messages import encode_element
 from broker.request import Request
 from purgatory.errors import ApiError, Errors
 
@@ -18,10 +20,15 @@ async def metadata(broker: Broker, request: Request) -> Mapping[str, Any]:
     known = broker.metadata
     wanted = request.body.topics
     if wanted is None or (request.version < NULL_MEANS_ALL_SINCE and not wanted):
-        topics: Iterable[Mapping[str, Any]] = [_describe(broker, topic) for topic in known.topics.values()]
+        described = (_describe(broker, topic) for topic in list(known.topics.values()))
     else:
         creates = broker.settings.auto_create_topics_enable and getattr(request.body, "allow_auto_topic_creation", True)
-        topics = [_find(broker, one, creates=creates) for one in wanted]
+        described = (_find(broker, one, creates=creates) for one in wanted)
+    topics = []
+    began_s = broker.loop.time()
+    for topic in described:
+        topics.append(encode_element(ApiKey.METADATA, request.version, "topics", topic))
+        began_s = await broker.share(began_s)
     return {
         "brokers": [
             {"node_id": one.broker_id, "host": one.host, "port": one.port, "rack": one.rack} for one in known.alive

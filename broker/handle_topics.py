@@ -16,14 +16,17 @@ DEFAULT: Final = -1
 async def create_topics(broker: Broker, request: Request) -> Mapping[str, Any]:
     """Each topic by itself: one that can't be created says nothing about the others."""
     counts = Counter(wanted.name for wanted in request.body.topics)
+    named = {wanted.name: wanted for wanted in request.body.topics}
     answers = []
+    began_s = broker.loop.time()
     for name, count in counts.items():
+        began_s = await broker.share(began_s)
         if count > 1:
             answers.append(_refused(name, ApiError(Errors.INVALID_REQUEST, "Duplicate topic name.")))
             continue
-        wanted = next(one for one in request.body.topics if one.name == name)
         try:
-            topic = broker.controller.create_topic(_new_topic(broker, wanted), validate_only=request.body.validate_only)
+            new = _new_topic(broker, named[name])
+            topic = broker.controller.create_topic(new, validate_only=request.body.validate_only)
         except ApiError as error:
             answers.append(_refused(name, error))
         else:
@@ -76,7 +79,9 @@ def _refused(name: str, error: ApiError) -> Mapping[str, Any]:
 async def create_partitions(broker: Broker, request: Request) -> Mapping[str, Any]:
     """Each topic by itself."""
     results = []
+    began_s = broker.loop.time()
     for wanted in request.body.topics:
+        began_s = await broker.share(began_s)
         rows = None if wanted.assignments is None else [tuple(one.broker_ids) for one in wanted.assignments]
         answer: dict[str, Any] = {"name": wanted.name}
         try:
@@ -92,8 +97,15 @@ async def create_partitions(broker: Broker, request: Request) -> Mapping[str, An
 async def delete_topics(broker: Broker, request: Request) -> Mapping[str, Any]:
     """By name, or from version 6 on by id."""
     if hasattr(request.body, "topic_names"):
-        return {"responses": [_delete(broker, name, None) for name in request.body.topic_names]}
-    return {"responses": [_delete(broker, one.name, one.topic_id) for one in request.body.topics]}
+        named = [(name, None) for name in request.body.topic_names]
+    else:
+        named = [(one.name, one.topic_id) for one in request.body.topics]
+    responses = []
+    began_s = broker.loop.time()
+    for name, topic_id in named:
+        began_s = await broker.share(began_s)
+        responses.append(_delete(broker, name, topic_id))
+    return {"responses": responses}
 
 
 def _delete(broker: Broker, name: str | None, topic_id: object) -> Mapping[str, Any]:

@@ -1,4 +1,8 @@
-"""Leader epochs in a file of their log, which follows every change: they are rare."""
+"""Leader epochs in a file of their log, which follows every change but one: a leader's epoch that has no record yet.
+
+Whoever opens the log forgets such an epoch at its end anyway, and brokers with thousands of partitions begin thousands
+of epochs at once. The first record's append writes it.
+"""
 
 from pathlib import Path
 from typing import Final
@@ -10,11 +14,12 @@ FILE: Final = "leader-epoch-checkpoint"
 
 
 class LeaderEpochCheckpoint(LeaderEpochCache):
-    """The cache of `ReplicaLog`, durable."""
+    """The cache of `ReplicaLog`, durable. `is_new`: nothing was written yet."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, is_new: bool = False) -> None:
         super().__init__()
-        for epoch, start_offset in read_json(directory / FILE) or ():
+        written = None if is_new else read_json(directory / FILE)
+        for epoch, start_offset in written or ():
             super().assign(epoch, start_offset)
         self._path = directory / FILE
         self._written = self.entries
@@ -23,6 +28,10 @@ class LeaderEpochCheckpoint(LeaderEpochCache):
         """As the cache; written when it returns."""
         super().assign(epoch, start_offset)
         self._write()
+
+    def begin(self, epoch: int, log_end_offset: int) -> None:
+        """As the cache; not written."""
+        super().assign(epoch, log_end_offset)
 
     def truncate_from_end(self, end_offset: int) -> None:
         """As the cache; written when it returns."""

@@ -156,7 +156,7 @@ class Log:
         for segment in self.segments:
             segment.delete()
         self.segments = [LogSegment(self.directory, offset, self.config)]
-        self.checkpoint = Checkpoint(offset, offset, offset, offset)
+        self.checkpoint.start_at(offset)
         self.checkpoint.write(self.directory)
         self.state.forget_snapshots(-1)
         self.state.rebuild([], offset)
@@ -207,10 +207,15 @@ class Log:
 
     def close(self, high_watermark: int) -> None:
         """Write everything down: the next start reads no batch."""
-        self.active.seal()
-        self.state.snapshot(self.log_end.offset)
+        end = self.log_end.offset
+        if end:
+            self.active.seal()
+            self.state.snapshot(end)
         self.checkpoint.high_watermark = high_watermark
-        self.flush()
+        if self.checkpoint.recovery_point < end:
+            self.flush()
+        else:
+            self.checkpoint.write(self.directory)
         for segment in self.segments:
             segment.file.close()
 

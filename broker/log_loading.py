@@ -20,8 +20,19 @@ _log = logging.getLogger(__name__)
 
 
 def open_replica_log(directory: Path, config: LogConfig, clock: Callable[[], float]) -> tuple[Log, ReplicaLog]:
-    """A log and what replication sees of it, as they were when last written down."""
-    directory.mkdir(parents=True, exist_ok=True)
+    """A log and what replication sees of it, as they were when last written down; new ones where nothing was."""
+    try:
+        directory.mkdir(parents=True)
+    except FileExistsError:
+        return _open_known(directory, config, clock)
+    log = Log(directory, config, clock, [LogSegment(directory, 0, config, is_new=True)], Checkpoint())
+    replica = ReplicaLog(log)
+    replica.epochs = LeaderEpochCheckpoint(directory, is_new=True)
+    replica.transactions = log.state.transactions
+    return log, replica
+
+
+def _open_known(directory: Path, config: LogConfig, clock: Callable[[], float]) -> tuple[Log, ReplicaLog]:
     for left in (*directory.glob(f"*{TEMPORARY}"), *directory.glob(f"*{CLEANED_SUFFIX}")):
         left.unlink()
     checkpoint = Checkpoint.read(directory)
@@ -58,7 +69,7 @@ def _recover(directory: Path, config: LogConfig, checkpoint: Checkpoint) -> Sequ
     segments: list[LogSegment] = []
     is_cut = False
     for base in bases or [checkpoint.log_start_offset]:
-        segment = LogSegment(directory, base, config)
+        segment = LogSegment(directory, base, config, is_new=not bases)
         is_cut = is_cut or (bool(segments) and _is_hole(segments[-1].next_offset, base, config, checkpoint))
         if is_cut or (segments and base < segments[-1].next_offset):
             _log.warning("dropped segment %d: %s", base, "the log ends before it" if is_cut else "merged into another")

@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -46,30 +46,42 @@ class LogManager:
         self.logs[key] = hosted
         return hosted
 
-    def delete(self, key: TopicPartition) -> None:
-        """Its topic was deleted, or it is hosted elsewhere. Answers under way keep their bytes."""
-        del self.logs[key]
-        path = self._path(key)
-        target = path.with_name(f"{path.name}{DELETED_SUFFIX}")
-        path.rename(target)
-        sync_directory(self.directory)
-        shutil.rmtree(target)
+    def delete(self, keys: Iterable[TopicPartition]) -> None:
+        """Their topic was deleted, or they are hosted elsewhere. Answers under way keep their bytes."""
+        targets = []
+        for key in keys:
+            del self.logs[key]
+            path = self._path(key)
+            targets.append(path.rename(path.with_name(f"{path.name}{DELETED_SUFFIX}")))
+        if targets:
+            sync_directory(self.directory)
+        for target in targets:
+            shutil.rmtree(target)
 
-    def look_after(self) -> None:
-        """Delete what is too old or too much, compact, and write the high watermarks down. Kafka does the first every
-        five minutes, the second every 15 seconds, the third every five."""
-        now_ms = int(self._clock())
-        for hosted in self.logs.values():
-            log, replica = hosted.log, hosted.replica
+    def looking_after(self) -> Iterator[None]:
+        """Delete what is too old or too much, compact, and write the high watermarks down, one log at each step. Kafka
+        does the first every five minutes, the second every 15 seconds, the third every five."""
+        for hosted in self._each():
+            log, replica, now_ms = hosted.log, hosted.replica, int(self._clock())
             apply_retention(log, replica, now_ms)
             clean_log(log, replica.last_stable.offset, now_ms)
             log.write_checkpoint(replica.high_watermark.offset)
+            yield
 
-    def flush(self) -> None:
-        """What is in the logs survives a loss of power. Those that have nothing new cost nothing."""
-        for hosted in self.logs.values():
+    def flushing(self) -> Iterator[None]:
+        """What is in the logs survives a loss of power, one log at each step. Those that have nothing new cost
+        nothing."""
+        for hosted in self._each():
             if hosted.log.checkpoint.recovery_point < hosted.log.log_end.offset:
                 hosted.log.flush()
+            yield
+
+    def _each(self) -> Iterator[HostedLog]:
+        """All logs; between two of them others may come and go."""
+        for key in list(self.logs):
+            hosted = self.logs.get(key)
+            if hosted is not None:
+                yield hosted
 
     def close(self) -> None:
         """Close all: the next start reads no batch. Twice is harmless."""

@@ -29,10 +29,18 @@ class TimestampOffset(NamedTuple):
 class LogSegment:
     """Batches from `base_offset` on. `max_timestamp` is the greatest in it, -1 if it is empty."""
 
-    def __init__(self, directory: Path, base_offset: int, config: LogConfig, suffix: str = LOG_SUFFIX) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        base_offset: int,
+        config: LogConfig,
+        suffix: str = LOG_SUFFIX,
+        *,
+        is_new: bool = False,
+    ) -> None:
         self.base_offset = base_offset
         self.path = directory / f"{base_offset:020d}{suffix}"
-        self.file = LogFile(self.path)
+        self.file = LogFile(self.path, is_new=is_new)
         self.next_offset = base_offset
         self.max_timestamp = NO_TIMESTAMP
         self.first_timestamp: int | None = None  # of the first batch: age is counted from it

@@ -5,7 +5,7 @@ headers from the nearest snapshot on.
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +21,8 @@ from purgatory.transaction_offsets import EndedTransaction, TransactionOffsets
 SNAPSHOT_SUFFIX: Final = ".snapshot"
 CHECKPOINT: Final = "log-checkpoint"
 SNAPSHOTS_KEPT: Final = 3
+CHECKPOINT_VALUES: Final = ("log_start_offset", "recovery_point", "cleaned_to", "high_watermark")
+NOTHING: Final = dict.fromkeys(CHECKPOINT_VALUES, 0)
 
 
 @dataclass(slots=True)
@@ -32,15 +34,29 @@ class Checkpoint:
     recovery_point: int = 0
     cleaned_to: int = 0
     high_watermark: int = 0
+    _written: dict[str, int] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def values(self) -> dict[str, int]:
+        """As they are written."""
+        return {name: getattr(self, name) for name in CHECKPOINT_VALUES}
 
     def write(self, directory: Path) -> None:
-        """Durable when this returns."""
-        write_json(directory / CHECKPOINT, asdict(self))
+        """Durable when this returns. What is written already costs nothing, and of a log without records nothing is."""
+        values = self.values
+        if values != (self._written or NOTHING):
+            write_json(directory / CHECKPOINT, values)
+            self._written = values
+
+    def start_at(self, offset: int) -> None:
+        """Of a log that has nothing, and begins there."""
+        self.log_start_offset = self.recovery_point = self.cleaned_to = self.high_watermark = offset
 
     @classmethod
     def read(cls, directory: Path) -> "Checkpoint":
         """What was written last; a new one for a new log."""
-        return cls(**(read_json(directory / CHECKPOINT) or {}))
+        found = read_json(directory / CHECKPOINT)
+        return cls() if found is None else cls(**found, _written=found)
 
 
 class LogState:

@@ -37,6 +37,17 @@ def read_request(api_key: int, version: int, body: memoryview) -> Any:
     return _request_reader(api_key, version)(Reader(body, is_compact=is_flexible(api_key, version)))
 
 
+class Encoded(bytes):
+    """A struct of a response as it is sent, in the place of its mapping."""
+
+
+def encode_element(api_key: int, version: int, name: str, value: Mapping[str, Any]) -> Encoded:
+    """One of a response's list of this name: who has thousands of them can write them in several turns."""
+    parts: list[bytes] = []
+    _element_writer(api_key, version, name)(parts.append, value)
+    return Encoded(b"".join(parts))
+
+
 def write_response(api_key: int, version: int, response: Mapping[str, Any]) -> list[Part]:
     """The body of a response, in parts; records that lie in a file stay there."""
     parts: list[Part] = []
@@ -66,6 +77,12 @@ def _request_reader(api_key: int, version: int) -> ReadValue:
 @cache
 def _response_writer(api_key: int, version: int) -> Writer:
     return struct_writer(load_response_schema(api_key, version), names_of(api_key))
+
+
+@cache
+def _element_writer(api_key: int, version: int, name: str) -> Writer:
+    [field] = [one for one in fields(load_response_schema(api_key, version)) if one.name == name]
+    return struct_writer(element_type(field.type), names_of(api_key))
 
 
 @cache
@@ -101,7 +118,10 @@ def struct_writer(kind: Any, names: Mapping[str, frozenset[str]]) -> Writer:
             plain.append((field.name, _default(field), write))
     tagged.sort()
 
-    def write_struct(put: Put, value: Mapping[str, Any]) -> None:
+    def write_struct(put: Put, value: Mapping[str, Any] | Encoded) -> None:
+        if isinstance(value, Encoded):
+            put(value)
+            return
         if not known.issuperset(value):
             raise KeyError(f"{kind.__name__} has no {sorted(set(value) - known)}")
         for name, default, write in plain:

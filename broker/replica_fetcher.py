@@ -1,6 +1,7 @@
 """A follower's side of replication: it fetches from leaders as consumers do, and keeps what it gets.
 
-Each leader that has something to be followed is asked by one task, in one fetch for all its partitions. That fetch
+Partitions of one leader are asked for by one task, in one fetch for so many: a fetch looks at all it names whenever one
+of them has something, and nobody else has a turn meanwhile. Thousands of partitions are several tasks. A fetch
 tells the leader how far this replica is, and the leader's answer how far everything is committed. Where the histories
 part, the leader says so and this replica cuts its own.
 """
@@ -8,6 +9,7 @@ part, the leader says so and this replica cuts its own.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -22,6 +24,7 @@ from purgatory.log_offsets import EpochEndOffset, Isolation
 
 BACKOFF_S: Final = 0.1
 NO_EPOCH: Final = -1
+GROUP_PARTITIONS_MAX: Final = 64
 
 _log = logging.getLogger(__name__)
 
@@ -33,6 +36,15 @@ class Leader(Protocol):
 
     async def answer_of(self, start: Callable[[Callable[[ReadResults], None]], None]) -> ReadResults:
         """Wait for a delayed operation."""
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """Partitions of one leader that are fetched together, in the order in which they came."""
+
+    leader_id: int
+    keys: dict[TopicPartition, None] = field(default_factory=dict)
+    task: asyncio.Task[None] | None = None
 
 
 class ReplicaFetcher:
@@ -51,51 +63,67 @@ class ReplicaFetcher:
         self._settings = settings
         self._find = find
         self._epoch = epoch
-        self._leaders: dict[TopicPartition, int] = {}
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._groups: dict[int, list[_Group]] = {}
+        self._group_of: dict[TopicPartition, _Group] = {}
         self._is_paused = False
 
     def follow(self, key: TopicPartition, leader_id: int) -> None:
         """Fetch this partition from that broker from now on."""
-        former = self._leaders.get(key, leader_id)
-        self._leaders[key] = leader_id
-        self._begin_again({former, leader_id})
+        group = self._group_of.get(key)
+        if group is None or group.leader_id != leader_id:
+            self.unfollow(key)
+            group = self._group_of[key] = self._group_with_room(leader_id)
+            group.keys[key] = None
+        self._begin_again(group)
 
     def unfollow(self, key: TopicPartition) -> None:
         """This broker leads it, nobody does, or it is hosted no longer."""
-        former = self._leaders.pop(key, None)
-        if former is not None:
-            self._begin_again({former})
+        group = self._group_of.pop(key, None)
+        if group is None:
+            return
+        del group.keys[key]
+        if not group.keys:
+            self._groups[group.leader_id].remove(group)
+        self._begin_again(group)
 
     def pause(self) -> None:
         """Fetch nothing, as a follower that hangs."""
         self._is_paused = True
-        self._begin_again(set(self._tasks))
+        self._begin_all_again()
 
     def resume(self) -> None:
         """Go on."""
         self._is_paused = False
-        self._begin_again(set(self._leaders.values()))
+        self._begin_all_again()
 
     def stop(self) -> None:
         """End all. Twice is harmless."""
-        self._leaders.clear()
-        self._begin_again(set(self._tasks))
+        for key in list(self._group_of):
+            self.unfollow(key)
 
-    def _begin_again(self, leader_ids: set[int]) -> None:
+    def _group_with_room(self, leader_id: int) -> "_Group":
+        groups = self._groups.setdefault(leader_id, [])
+        if not groups or len(groups[-1].keys) >= GROUP_PARTITIONS_MAX:
+            groups.append(_Group(leader_id))
+        return groups[-1]
+
+    def _begin_all_again(self) -> None:
+        for groups in self._groups.values():
+            for group in groups:
+                self._begin_again(group)
+
+    def _begin_again(self, group: "_Group") -> None:
         """A fetch under way may wait for half a second, and doesn't know what has changed: it is given up."""
-        for leader_id in leader_ids:
-            task = self._tasks.pop(leader_id, None)
-            if task is not None:
-                task.cancel()
-            if leader_id in self._leaders.values() and not self._is_paused:
-                self._tasks[leader_id] = asyncio.get_running_loop().create_task(self._fetch_from(leader_id))
+        task, group.task = group.task, None
+        if task is not None:
+            task.cancel()
+        if group.keys and not self._is_paused:
+            group.task = asyncio.get_running_loop().create_task(self._fetch(group))
 
-    async def _fetch_from(self, leader_id: int) -> None:
+    async def _fetch(self, group: "_Group") -> None:
         while True:
-            leader = self._find(leader_id)
-            keys = [key for key, followed in self._leaders.items() if followed == leader_id]
-            wanted = [(key, self._wanted(key)) for key in keys if key in self._replicas.partitions]
+            leader = self._find(group.leader_id)
+            wanted = [(key, self._wanted(key)) for key in group.keys if key in self._replicas.partitions]
             if leader is None or not wanted:
                 await asyncio.sleep(BACKOFF_S)
                 continue

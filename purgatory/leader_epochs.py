@@ -43,6 +43,10 @@ class LeaderEpochCache:
         self._epochs.append(epoch)
         self._starts.append(start_offset)
 
+    def begin(self, epoch: int, log_end_offset: int) -> None:
+        """A leader's epoch begins, and has no record yet: as `assign`, but nothing that must outlive a crash."""
+        self.assign(epoch, log_end_offset)
+
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEndOffset:
         """The latest epoch up to this one, and where it ends."""
         if epoch == NO_EPOCH or not self._epochs or epoch > self._epochs[-1]:

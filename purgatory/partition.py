@@ -86,7 +86,7 @@ class Partition:
         followers = [broker_id for broker_id in assignment.replicas if broker_id != self.broker_id]
         if is_new_epoch:
             self.leader_epoch_start_offset = self.log.log_end_offset
-            self.log.epochs.assign(assignment.leader_epoch, self.log.log_end_offset)
+            self.log.epochs.begin(assignment.leader_epoch, self.log.log_end_offset)
         # One assignment, so that nobody sees a replica missing that is in both the old and the new one.
         self.remote = {
             broker_id: at_leader_change(broker_id, broker_id in assignment.isr, now_ms)

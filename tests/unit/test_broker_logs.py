@@ -40,7 +40,7 @@ def test_logs_are_as_they_were_left(manager, tmp_path, clock):
 
 def test_a_flushed_log_needs_no_check(manager, tmp_path, clock, monkeypatch):
     fill(manager.open(KEY, SMALL))
-    manager.flush()
+    assert list(manager.flushing()) == [None]
     monkeypatch.setattr("broker.log_segment.check_crc", lambda *_: pytest.fail("a batch was read"))
     assert LogManager(tmp_path, clock).open(KEY, SMALL).replica.log_end_offset == 6
 
@@ -53,7 +53,7 @@ def test_looking_after_deletes_compacts_and_writes_the_high_watermark(manager, t
     fill(old)
     fill(compacted)
     clock.now_ms += 5000
-    manager.look_after()
+    assert list(manager.looking_after()) == [None, None]
     assert (old.replica.log_start_offset, old.log.size) == (6, 0)
     assert compacted.replica.log_start_offset == 0
     assert compacted.log.size == 3 * len(pairs([(b"k", bytes(400))]))
@@ -65,7 +65,7 @@ def test_a_deleted_log_is_gone_and_may_come_again(manager, tmp_path):
     hosted = manager.open(KEY, SMALL)
     fill(hosted, 1)
     region = hosted.log.read(0, 1000, hosted.log.log_end, min_one_message=True).records
-    manager.delete(KEY)
+    manager.delete([KEY])
     assert list(tmp_path.iterdir()) == []
     assert len(region.read()) == len(pairs([(b"k", bytes(400))]))
     assert manager.open(KEY, SMALL).replica.append_as_leader(batch(b"new"), 0).first_offset == 0
