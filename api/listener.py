@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 import uvicorn
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.certificate import Certificate
@@ -194,6 +195,32 @@ class OnlyProbes:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         state = {**scope.get("state", {}), "nobody_is_known": True}
         await (self.app if scope["path"] in PROBES else self._nothing)({**scope, "state": state}, receive, send)
+
+
+class Starting:
+    """What is answered until the application is there: this process lives and isn't ready, and why.
+
+    `/livez?started=true` is for whoever waits until it has started, as the kubelet does with a native sidecar.
+    """
+
+    def __init__(self) -> None:
+        self.app: ASGIApp | None = None
+        self.reason = "it is being started"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = self.app or self._answer(scope["path"], scope["query_string"])
+        await answer(scope, receive, send)
+
+    def _answer(self, path: str, query: bytes) -> ASGIApp:
+        detail = f"This process has not started yet: {self.reason}."
+        again = {"Retry-After": "1"}
+        match path:
+            case "/livez" if query != b"started=true":
+                return SafeHeaders(Response('{"status": "starting"}', media_type="application/json"))
+            case "/readyz":
+                return _answering(Problem(503, "not-ready", detail, again, problems=[self.reason]))
+            case _:
+                return _answering(Problem(503, "starting", detail, again))
 
 
 class Stopping:

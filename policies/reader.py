@@ -93,16 +93,17 @@ class PolicyReader:
 
     def _ask_bounds(self, consumer: Consumer, deadline_s: float) -> tuple[int, int]:
         while True:
+            cause: Exception = TimeoutError()
             try:
                 bounds = consumer.get_watermark_offsets(self._topic, timeout=ASK_TIMEOUT_S)
                 problem = "no answer"
             except KafkaException as error:
-                bounds, problem = None, str(error.args[0])
+                bounds, problem, cause = None, str(error.args[0]), error
                 self._look_again(consumer)
             if bounds is not None:
                 return bounds
             if self._stopping.wait(POLL_S) or time.monotonic() > deadline_s:
-                raise PolicyStoreUnavailable(f"topic {self._topic.topic} cannot be read: {problem}")
+                raise PolicyStoreUnavailable(f"topic {self._topic.topic} cannot be read: {problem}") from cause
 
     def _follow(self, consumer: Consumer) -> None:
         try:

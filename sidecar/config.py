@@ -167,6 +167,13 @@ class Settings(Section):
     settle_interval_ms: int = Field(
         default=50, ge=20, le=100, description="Time between ledger blocks, milliseconds, 20 to 100"
     )
+    start_timeout_ms: Milliseconds = Field(
+        default=900_000,
+        ge=10_000,
+        le=86_400_000,
+        alias="start_timeout",
+        description="So long a start waits for brokers that are away, then the process ends with status 1; 10s to 1d",
+    )
     shutdown_timeout_ms: Milliseconds = Field(
         default=10_000,
         ge=1_000,

@@ -1,6 +1,6 @@
 """The process: every part made, started in order, and stopped in the opposite one.
 
-    services -> policy store -> own topics -> engine -> REST -> housekeeping
+    probes -> services -> policy store -> own topics -> engine -> REST -> housekeeping
 
 `Process.run` blocks until SIGTERM, SIGINT or a failure of engine or API, and ends the process with the exit status.
 """
@@ -11,11 +11,12 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import wait
 from contextlib import ExitStack
 from functools import partial
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaException
 
@@ -24,13 +25,14 @@ from api.auth import AccessConfigError
 from api.gate import Gate, open_gate
 from api.idempotency import RedisIdempotency
 from api.ledger_reader import LedgerReader
+from api.listener import Starting
 from api.lookup import LookUp
 from api.ports import Limits, Ports
 from api.receipts import Receipts
 from api.sender import KafkaSender
 from api.server import BindError, Server, listening_of
 from api.sources import SourceSender
-from policies.errors import PolicyError, PolicyFileError
+from policies.errors import PolicyError, PolicyFileError, PolicyStoreUnavailable
 from policies.file import read_policies_file
 from policies.kafka_clients import AdminClient
 from policies.model import Policy
@@ -49,6 +51,7 @@ from sidecar.held_lookup import LocalLookUp
 from sidecar.housekeeping import Housekeeping, Interval
 from sidecar.jobs.transactions import LOOK_AGAIN_S, TransactionWatch, why_none
 from sidecar.kafka import client_log
+from sidecar.ledger import LedgerTopic
 from sidecar.leftovers import Leftovers
 from sidecar.letters.assembly import governor_of, reading_of, redriven_of, redrives_of
 from sidecar.letters.reading import Reading
@@ -69,8 +72,10 @@ from sidecar.services import Progress, RedisWatch, Services, start_services
 from sidecar.signing import UNSIGNED, SigningKeyError, read_signing_keys
 from sidecar.sources import Sources
 from sidecar.timekeeper import Timekeeper
-from sidecar.topics import MissingTopicError, source_topics
+from sidecar.topics import MissingTopicError, is_away, source_topics
 from sidecar.traces import Traces
+
+Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +85,7 @@ WATCH_S: Final = 0.2
 SWITCH_S: Final = 0.0005  # how long the committer waits for a busy engine, after each of its calls of the client
 START_GRACE_S: Final = 3.0  # when asked to stop while starting: nothing is at stake yet
 EXIT_S: Final = 0.5  # kept back for the end itself
+AGAIN_S: Final = 1.0  # between two tries to reach brokers that are away
 ANSWER_S: Final = 10.0  # how long housekeeping waits for the engine
 GARBAGE_HELD_MAX: Final = 10_000
 EXPECTED: Final = (
@@ -100,6 +106,7 @@ class Process:
         self._transactions: TransactionWatch
         self._progress = progress or log.info
         self._signing = UNSIGNED
+        self._front = Starting()
         self._stack = ExitStack()
         self._asked = threading.Event()
 
@@ -115,9 +122,11 @@ class Process:
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        starting = in_background(self.start)
+        starting, deadline_s = in_background(self.start), time.monotonic() + self.settings.start_timeout_ms / 1_000
         while not self._asked.is_set() and not wait((starting,), WATCH_S).done:
-            pass
+            if time.monotonic() > deadline_s:
+                log.critical("can't start", extra={"error": f"start_timeout is over, and {self._front.reason}"})
+                return abandon(EXIT_FAILED)
         if not wait((starting,), START_GRACE_S).done:
             log.warning("stopped before everything was started")
             return abandon(EXIT_OK)
@@ -155,6 +164,9 @@ class Process:
         """Everything, in order. What fails is raised after what was started has been stopped by `stop`."""
         settings = self.settings
         gate = open_gate(settings.api, time.monotonic)
+        self.server = Server(self._front, settings.api.host, settings.api.port, listening_of(settings.api))
+        self.server.start()  # brokers may be away for long: meanwhile the probes have an answer
+        self._stack.callback(self.server.stop)
         self.services = start_services(settings, self._progress)
         self._stack.callback(self.services.stop)
         # With the logger what the clients say is logged as everything else is; without it they write to stderr.
@@ -169,11 +181,11 @@ class Process:
         self._stack.callback(overflow.close)
         redis_watch = RedisWatch(overflow, recorder, settings.redis.allow_eviction)
         redis_watch.start()
-        self.store = self._open_policies(client)
+        self._front.reason = "it waits for Kafka"
+        self.store = self._once_brokers_answer(partial(self._open_policies, client))
         admin = AdminClient(dict(client))
-        if settings.start == "auto":
-            self._refuse_if_new(admin)
-        ledger = ensure_own_topics(admin, settings, self.store.table)
+        ledger = self._once_brokers_answer(partial(self._ensure_topics, admin))
+        self._front.reason = "its parts are being started"
         timekeeper = Timekeeper()
         policies = Policies(self.store.table, self.store.table_at)
         rebuild = RedisRebuild(overflow.client, settings.group, self._signing)
@@ -215,6 +227,25 @@ class Process:
         tracing.start()
         self._stack.callback(tracing.stop)
 
+    def _once_brokers_answer(self, ask: Callable[[], Result]) -> Result:
+        """What `ask` returns; asked again while brokers are away: to end would only make the next start wait longer.
+
+        `run` ends it: by `start_timeout`, or when somebody asks for it.
+        """
+        while True:
+            try:
+                return ask()
+            except (KafkaException, PolicyStoreUnavailable) as error:
+                if not is_away(error):
+                    raise
+                log.warning("the start waits for Kafka", extra={"error": str(error)})
+            time.sleep(AGAIN_S)
+
+    def _ensure_topics(self, admin: AdminClient) -> LedgerTopic:
+        if self.settings.start == "auto":
+            self._refuse_if_new(admin)
+        return ensure_own_topics(admin, self.settings, self.store.table)
+
     def _refuse_if_new(self, admin: AdminClient) -> None:
         topics = admin.list_topics(timeout=ANSWER_S).topics
         sources = source_topics(self.settings, policies_of(self.store.table), topics)
@@ -224,10 +255,12 @@ class Process:
         settings = self.settings
         file_policies = self._read_policies_file() if settings.policies.file else None
         store = PolicyStore(client, settings.policies.topic, settings.ledger.replication_factor)
-        store.start()
-        self._stack.callback(store.stop)
-        if file_policies is not None:
-            store.publish_file(file_policies)
+        with ExitStack() as if_it_fails:
+            if_it_fails.callback(store.stop)
+            store.start()
+            if file_policies is not None:
+                store.publish_file(file_policies)
+            self._stack.push(if_it_fails.pop_all())
         return store
 
     def _read_policies_file(self) -> tuple[Policy, ...]:
@@ -292,9 +325,8 @@ class Process:
         )
         for part in (redriven, redrive_log, redrives.crew, change_log, changes.crew, schedules):
             part.start()
-        self.server = Server(create_app(ports), settings.api.host, settings.api.port, listening_of(settings.api))
-        self.server.start()
-        self._stack.callback(self.server.stop)
+        self._front.app = create_app(ports)
+        self._stack.callback(self.server.stop)  # while what it asks is still there
         ledger_reader.start()
         self._stack.callback(ledger_reader.stop)  # before the server, so that no request waits for a receipt any more
         firing = firing_of(settings, client, schedules, self.machinery, sources, recorder)

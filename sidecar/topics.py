@@ -28,6 +28,11 @@ PASSING: Final = frozenset(  # too few brokers may also be brokers that are not 
     {KafkaError.INVALID_REPLICATION_FACTOR, KafkaError.NOT_CONTROLLER, KafkaError.THROTTLING_QUOTA_EXCEEDED}
     | {KafkaError.REQUEST_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError._TRANSPORT}
 )
+AWAY: Final = frozenset(
+    {KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE}
+    | {KafkaError.REQUEST_TIMED_OUT, KafkaError.NETWORK_EXCEPTION, KafkaError.BROKER_NOT_AVAILABLE}
+    | {KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.NOT_CONTROLLER}
+)
 NO_TOPIC_ID: Final = "A" * 22  # 16 zero bytes in base64
 READ_BATCH: Final = 500
 READ_WAIT_S: Final = 0.05  # a read returns at once only when it is full
@@ -36,6 +41,16 @@ STALLED_READS_MAX: Final = 300  # reads in a row without a record, each READ_WAI
 
 class MissingTopicError(Exception):
     """A topic of tickover's own is missing and can't be created, or the brokers don't tell its size."""
+
+
+def is_away(error: BaseException) -> bool:
+    """Brokers don't answer, or one that is needed: the same may be right a moment later."""
+    chain: BaseException | None = error
+    while chain is not None:
+        if isinstance(chain, TimeoutError) or (isinstance(chain, KafkaException) and chain.args[0].code() in AWAY):
+            return True
+        chain = chain.__cause__
+    return False
 
 
 def ledger_config(retention_ms: int) -> dict[str, str]:

@@ -98,9 +98,17 @@ def test_brokers_that_go_away_are_waited_for_and_their_silence_quarantines_nothi
         waiting = site.sidecar("two", **PROMPT)
         waiting.launch()
         wait_until(lambda: "no answer from Kafka" in waiting.last_words(), SOON_S, waiting.last_words)
+        assert waiting.call("GET", "/livez").status_code == 200
+        wait_for_problem(waiting, "it waits for Kafka", SOON_S)
         started_s = time.monotonic()
         assert waiting.stop() == 0, waiting.last_words()
         assert time.monotonic() - started_s < END_S + SLACK_S
+        waiting.launch()
+        wait_until(
+            lambda: not waiting.is_ready() and "it waits for Kafka" in waiting.readiness, SOON_S, waiting.last_words
+        )
+        own_kafka.start()
+        waiting.wait_until_ready()
     finally:
         site.close()
 

@@ -1,11 +1,23 @@
 """The process as a whole, but for what needs Kafka and Redis."""
 
+import asyncio
+import logging
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from api.listener import Starting
+from policies.errors import PolicyStoreUnavailable
+from policies.store import PolicyStore
+from sidecar import process as module
 from sidecar.config import Settings
 from sidecar.mailbox import EngineError
 from sidecar.process import Process
+from tests.unit.api_world import BASE_URL, problem, world
 
 
 def test_what_has_ended_the_engine_is_named_and_not_that_it_has_ended() -> None:
@@ -17,3 +29,98 @@ def test_what_has_ended_the_engine_is_named_and_not_that_it_has_ended() -> None:
     process.machinery.engine.failure = other
     assert process._cause(ended) is other
     assert process._cause(None) is None
+
+
+def ask(app: Starting, path: str) -> httpx.Response:
+    async def request() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=BASE_URL) as client:
+            return await client.get(path)
+
+    return asyncio.run(request())
+
+
+def test_while_it_starts_a_process_lives_and_is_not_ready_and_says_why() -> None:
+    front = Starting()
+    front.reason = "it waits for Kafka"
+    assert (ask(front, "/livez").status_code, ask(front, "/livez").json()) == (200, {"status": "starting"})
+    assert problem(ask(front, "/readyz"), 503, "not-ready")["problems"] == ["it waits for Kafka"]
+    problem(ask(front, "/livez?started=true"), 503, "starting")
+    early = ask(front, "/v1/policies")
+    problem(early, 503, "starting")
+    assert early.headers["retry-after"] == "1"
+    assert early.headers["x-content-type-options"] == "nosniff"
+    with world() as api:
+        front.app = api.app
+        for path in ("/livez", "/livez?started=true"):
+            assert ask(front, path).json() == {"status": "alive"}
+
+
+def unavailable(cause: Exception) -> PolicyStoreUnavailable:
+    error = PolicyStoreUnavailable("the topic can't be read")
+    error.__cause__ = cause
+    return error
+
+
+def kafka(code: int) -> KafkaException:
+    return KafkaException(KafkaError(code))
+
+
+def failing(*errors: Exception) -> Callable[[], str]:
+    left = list(errors)
+
+    def work() -> str:
+        if left:
+            raise left.pop(0)
+        return "done"
+
+    return work
+
+
+def test_a_start_outlasts_brokers_that_are_away(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "AGAIN_S", 0.0)
+    away = [kafka(KafkaError._TRANSPORT), unavailable(kafka(KafkaError.LEADER_NOT_AVAILABLE))]
+    with caplog.at_level(logging.WARNING, "sidecar.process"):
+        assert Process(Settings())._once_brokers_answer(failing(*away, unavailable(TimeoutError()))) == "done"
+    assert [record.message for record in caplog.records] == ["the start waits for Kafka"] * 3
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        PolicyStoreUnavailable("it lost its first records"),
+        unavailable(kafka(KafkaError.TOPIC_AUTHORIZATION_FAILED)),
+        kafka(KafkaError.CLUSTER_AUTHORIZATION_FAILED),
+    ],
+)
+def test_what_waiting_does_not_mend_ends_the_start(error: Exception) -> None:
+    with pytest.raises(type(error)):
+        Process(Settings())._once_brokers_answer(failing(error))
+
+
+@pytest.mark.slow
+def test_the_policy_topic_of_brokers_that_are_away_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store says by its error's cause that nobody has answered; what it had begun is stopped."""
+    monkeypatch.setattr(module, "AGAIN_S", 0.0)
+    monkeypatch.setattr(PolicyStore.start, "__defaults__", (0.5,))
+    tried: list[PolicyStore] = []
+    stopped: list[PolicyStore] = []
+    begin = PolicyStore.start
+
+    def start(store: PolicyStore) -> None:
+        tried.append(store)
+        if len(tried) < 3:
+            begin(store)
+
+    def stop(store: PolicyStore) -> None:
+        stopped.append(store)
+
+    monkeypatch.setattr(PolicyStore, "start", start)
+    monkeypatch.setattr(PolicyStore, "stop", stop)
+    process = Process(Settings())
+    client = {"bootstrap.servers": "127.0.0.1:1", "log_level": "0"}
+    assert process._once_brokers_answer(lambda: process._open_policies(client)) is tried[2]
+    assert stopped == tried[:2]
+    process.stop()
+    assert stopped == tried
