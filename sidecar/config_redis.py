@@ -2,15 +2,14 @@
 
 from collections.abc import Mapping
 from typing import Any, Final, Self
-from urllib.parse import unquote, urlsplit, urlunsplit
 
 from pydantic import Field, SecretStr, model_validator
 
 from sidecar.config_values import Section
+from sidecar.redis_url import SENTINEL, read_redis_url
 from sidecar.watched_file import FileSecret
 
 EMBEDDED: Final = "embedded"
-SERVER_SCHEMES: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster")
 
 
 class RedisSettings(Section):
@@ -19,8 +18,9 @@ class RedisSettings(Section):
     url: str = Field(
         default=EMBEDDED,
         description=(
-            "`embedded` starts the bundled server; else redis://, rediss://, redis+cluster:// or rediss+cluster://; a"
-            " Cluster may have several hosts, by commas: any that answers will do"
+            "`embedded` starts the bundled server; else redis[s]://host:6379/0, redis[s]+cluster://host:6379,...,"
+            " redis[s]+sentinel://host:26379,.../service/0 or unix:///path?db=0; of several hosts, by commas, any that"
+            " answers will do"
         ),
     )
     username: str = Field(default="", description="User name; empty for the default user")
@@ -30,6 +30,17 @@ class RedisSettings(Section):
     key_file: str = Field(default="", description="PEM file of its key")
     key_password: SecretStr = Field(
         default=SecretStr(""), description="Password of that key; better given by redis.key_password_file"
+    )
+    tls_name: str = Field(
+        default="",
+        description=(
+            "Name that the certificates of Redis and of Sentinels must have, where those are reached by address or by"
+            " another name; empty: the host's"
+        ),
+    )
+    sentinel_username: str = Field(default="", description="User name in Sentinels; empty for their default user")
+    sentinel_password: SecretStr = Field(
+        default=SecretStr(""), description="Password of Sentinels; better given by redis.sentinel_password_file"
     )
     signing_key_file: str = Field(
         default="",
@@ -55,26 +66,35 @@ class RedisSettings(Section):
         return self.url == EMBEDDED
 
     def client_options(self) -> dict[str, Any]:
-        """redis-py's own words for all but the URL, with the secrets in the clear. A password of a file that may change
-        is a `FileSecret`, which `connect` knows.
+        """What `connect` takes beside the URL, with the secrets in the clear. A password of a file that may change is a
+        `FileSecret`.
         """
-        is_of_file = isinstance(self.password, FileSecret)
         options = {
             "username": self.username,
-            "password": self.password if is_of_file else self.password.get_secret_value(),
+            "password": _of_file(self.password),
             "ssl_ca_certs": self.ca_file,
             "ssl_certfile": self.certificate_file,
             "ssl_keyfile": self.key_file,
             "ssl_password": self.key_password.get_secret_value(),
+            "tls_name": self.tls_name,
+            "sentinel_username": self.sentinel_username,
+            "sentinel_password": _of_file(self.sentinel_password),
         }
         return {name: value for name, value in options.items() if value}
 
     @model_validator(mode="after")
-    def _tls_is_whole(self) -> Self:
-        if any(name.startswith("ssl_") for name in self.client_options()) and not self.url.startswith("rediss"):
-            raise ValueError("redis.ca_file, certificate_file and key_file are for rediss:// only: set redis.url so")
+    def _is_whole(self) -> Self:
+        options = self.client_options()
+        if any(name.startswith(("ssl_", "tls_")) for name in options) and not self.url.startswith("rediss"):
+            raise ValueError(
+                "redis.ca_file, certificate_file, key_file and tls_name are for rediss:// only: set redis.url so"
+            )
         if bool(self.certificate_file) != bool(self.key_file):
             raise ValueError("redis.certificate_file and redis.key_file belong together: set both")
+        if any(name.startswith(SENTINEL) for name in options) and f"+{SENTINEL}" not in self.url:
+            raise ValueError(
+                "redis.sentinel_username and sentinel_password are for redis[s]+sentinel:// only: set redis.url so"
+            )
         return self
 
     @model_validator(mode="before")
@@ -83,25 +103,14 @@ class RedisSettings(Section):
         url = values.get("url", EMBEDDED) if isinstance(values, Mapping) else None
         if not isinstance(url, str) or url == EMBEDDED:
             return values
-        try:
-            parts = urlsplit(url)
-            hosts = [urlsplit(f"//{host}") for host in parts.netloc.rpartition("@")[2].split(",")]
-            are_hosts = all(host.hostname and host.port != 0 for host in hosts)
-        except ValueError:  # its text may hold a piece of the password
-            raise ValueError("redis.url has no valid host; percent-encode / # ? @ in a password") from None
-        if parts.scheme not in SERVER_SCHEMES or not are_hosts:
-            raise ValueError("redis.url must be `embedded` or redis[s][+cluster]://host[:port][/database]")
-        if parts.query or parts.fragment:  # a password, or what undoes our time-outs
-            raise ValueError(
-                "redis.url takes no options behind ? or #; redis.password, ca_file and others are settings"
-            )
-        if len(hosts) > 1 and "+cluster" not in parts.scheme:
-            raise ValueError("redis.url names several hosts, which only redis[s]+cluster:// has")
-        if "@" not in parts.netloc:
-            return values
-        given = {"username": unquote(parts.username or ""), "password": unquote(parts.password or "")}
+        there = read_redis_url(url)
+        given = {"username": there.username, "password": there.password}
         for name, item in given.items():
             if item and values.get(name):
                 raise ValueError(f"redis.{name} is given twice: in redis.url and by itself")
-        bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-        return {**values, **{name: item for name, item in given.items() if item}, "url": bare}
+        login = {name: item for name, item in given.items() if item}
+        return {**values, **login, "url": there.bare} if login else values
+
+
+def _of_file(secret: SecretStr) -> SecretStr | str:
+    return secret if isinstance(secret, FileSecret) else secret.get_secret_value()

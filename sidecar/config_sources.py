@@ -33,7 +33,9 @@ CLIENT_FILE_KEYS: Final = frozenset(
 CLIENT: Final = ("kafka", "client")
 REDIS_URL: Final = ("redis", "url")  # may hold a password, which the settings take out of it
 # Passwords whose file is read again when it changes.
-CHANGING_SECRETS: Final = frozenset({("redis", "password"), ("kafka", "client", "sasl.password")})
+CHANGING_SECRETS: Final = frozenset(
+    {("redis", "password"), ("redis", "sentinel_password"), ("kafka", "client", "sasl.password")}
+)
 FILE_BYTES_MAX: Final = 1 << 20
 CREDENTIALS: Final = re.compile(r"://.*@", re.DOTALL)  # a URL with a password in it, where none belongs
 

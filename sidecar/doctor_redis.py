@@ -13,9 +13,11 @@ from sidecar.finding import Finding, Severity
 from sidecar.overflow import OverflowUnavailable
 from sidecar.overflow_inspection import inspect, server_information
 from sidecar.overflow_link import Client, connect
+from sidecar.redis_connection import SentinelRefused
 
 SKEW_MAX_MS: Final = 1_000
 PART: Final = "redis"
+_PRIMARY: Final = "name the primary in redis.url, or Sentinels that know it (redis+sentinel://host:26379,.../service)"
 
 
 def inspect_redis(settings: Settings, wall_ms: Callable[[], int]) -> Iterator[Finding]:
@@ -56,17 +58,23 @@ def _unreachable(settings: Settings, error: Exception) -> Finding:
             fix = redis_rules_command(redis_rights(settings), redis.username)
         return Finding(Severity.ERROR, PART, f"{redis.url} gives too few rights: {error}", fix)
     fix = "check that it runs there, and redis.url (TICKOVER_REDIS__URL); TLS needs rediss://"
-    if "SSL" in str(error):
+    if "mismatch" in str(error):
+        fix = "its certificate has other names than the host in use: set redis.tls_name to one of them"
+    elif "SSL" in str(error):
         fix = (
             "correct redis.ca_file, and where the server wants a certificate redis.certificate_file and redis.key_file"
         )
+    elif "redis.sentinel_password" in str(error):
+        fix = "correct redis.sentinel_username and redis.sentinel_password (TICKOVER_REDIS__SENTINEL_PASSWORD_FILE)"
+    elif isinstance(cause, SentinelRefused):
+        fix = "check that the Sentinels run there, and the service that ends redis.url (TICKOVER_REDIS__URL)"
     return Finding(Severity.ERROR, PART, f"no answer from {redis.url}: {error}", fix)
 
 
 def _fitting(url: str, information: Any) -> Iterator[Finding]:
     """Whether it is the kind of server that the URL says."""
     if information.get("role") == "slave":
-        yield Finding(Severity.ERROR, PART, "this is a replica: it takes no writes", "name the primary in redis.url")
+        yield Finding(Severity.ERROR, PART, "this is a replica: it takes no writes", _PRIMARY)
     clustered = information.get("redis_mode") == "cluster"
     if clustered != ("+cluster:" in url):
         what = "this is a Cluster" if clustered else "this is no Cluster"

@@ -73,21 +73,22 @@ def server_information(client: Client) -> list[Facts]:
     with failures():
         if not isinstance(client, RedisCluster):
             return [_of_server(client)]
+        # By the Cluster's client, not by a node's own: it looks for the nodes anew where one does not answer.
         cluster: Client = client
-        return [_of_server(cluster.get_redis_connection(node)) for node in cluster.get_primaries()]
+        return [_of_server(cluster, target_nodes=node) for node in cluster.get_primaries()]
 
 
-def _of_server(server: Client) -> Facts:
-    information: dict[str, Any] = dict(server.info())
-    information["save"] = _setting(server, "save")
+def _of_server(server: Client, **node: Any) -> Facts:
+    information: dict[str, Any] = dict(server.info(**node))
+    information["save"] = _setting(server, "save", **node)
     if POLICY not in information:
-        information[POLICY] = _setting(server, "maxmemory-policy")
+        information[POLICY] = _setting(server, "maxmemory-policy", **node)
     return information
 
 
-def _setting(server: Client, name: str) -> str | None:
+def _setting(server: Client, name: str, **node: Any) -> str | None:
     try:
-        return str(server.config_get(name).get(name, ""))
+        return str(server.config_get(name, **node).get(name, ""))
     except ResponseError:  # managed servers hide CONFIG
         return None
 

@@ -1,16 +1,16 @@
-"""The connection to Redis: one server or a Cluster, scripts by hash, errors in the overflow's words."""
+"""The way to Redis: one server, a Cluster or what Sentinels name; scripts by hash, errors in the overflow's words."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any, Final
-from urllib.parse import urlsplit, urlunsplit
 
 from redis import Redis
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.cluster import ClusterNode, RedisCluster
+from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.credentials import CredentialProvider
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisClusterException, RedisError, ResponseError
@@ -19,12 +19,13 @@ from redis.retry import Retry
 
 from sidecar.overflow import OverflowFull, OverflowLoss, OverflowRefused, OverflowUnavailable
 from sidecar.record import LaneId
+from sidecar.redis_connection import Pool, PrimaryConnection, PrimaryTlsConnection, Sentinels
+from sidecar.redis_url import RedisUrl, read_redis_url
 from sidecar.watched_file import FileSecret
 
 SOCKET_TIMEOUT_S: Final = 5.0
 RETRIES: Final = 2
-REDIS_PORT: Final = 6379
-_CLUSTER_SCHEMES: Final = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
+OF_SENTINELS: Final = "sentinel_"  # how options begin that are for connections to Sentinels
 
 # First words of error replies. A script's error may have others in front (Redis 6).
 _FULL: Final = ("OOM ", "MISCONF ")
@@ -135,13 +136,12 @@ _AWAY_TYPES: Final = frozenset(
 
 
 def connect(url: str, options: Mapping[str, Any] = MappingProxyType({})) -> Client:
-    """A client for redis://, rediss://, unix://, redis+cluster:// or rediss+cluster://.
+    """A client for what `read_redis_url` reads.
 
-    `options` are redis-py's, for logins and TLS (`RedisSettings.client_options`). One server is not contacted yet; a
-    Cluster is, to learn who has which slot: at the first of its hosts, separated by commas, that answers. Raises
-    OverflowUnavailable.
+    `options` are those of `RedisSettings.client_options`: redis-py's, and some of ours. Nobody is contacted yet, but
+    for a Cluster, to learn who has which slot: at the first of its hosts that answers. Raises OverflowUnavailable.
     """
-    parts = urlsplit(url)
+    there = read_redis_url(url)
     settings: dict[str, Any] = {
         **_login(options),
         "socket_timeout": SOCKET_TIMEOUT_S,
@@ -154,15 +154,40 @@ def connect(url: str, options: Mapping[str, Any] = MappingProxyType({})) -> Clie
             supported_errors=(RedisConnectionError,),
         ),
     }
-    scheme = _CLUSTER_SCHEMES.get(parts.scheme)
-    if scheme is None:
-        return Redis.from_url(url, **settings)
-    first, *others = parts.netloc.split(",")
-    hosts = [urlsplit(f"//{other}") for other in others]
+    if there.username or there.password:
+        settings |= {"username": there.username or None, "password": there.password}
+    sentinel = _login({name.removeprefix(OF_SENTINELS): settings.pop(name) for name in list(settings)
+                       if name.startswith(OF_SENTINELS)})  # fmt: skip
+    name = {"tls_name": settings.pop("tls_name")} if "tls_name" in settings else {}
+    connection: Any = SSLConnection if there.is_tls else Connection
+    match there.kind:
+        case "cluster":
+            return _cluster(there, partial(Pool, **name), settings)
+        case "sentinel":
+            tls = {key: value for key, value in settings.items() if key.startswith("ssl_")}
+            settings["sentinels"] = Sentinels(there.hosts, there.service, there.is_tls, {**tls, **name, **sentinel})
+            connection = PrimaryTlsConnection if there.is_tls else PrimaryConnection
+            return Redis.from_pool(Pool(connection, db=there.database, **name, **settings))
+        case "socket":
+            return Redis.from_pool(Pool(UnixDomainSocketConnection, path=there.path, db=there.database, **settings))
+    [(host, port)] = there.hosts
+    return Redis.from_pool(Pool(connection, host=host, port=port, db=there.database, **name, **settings))
+
+
+def _cluster(there: RedisUrl, pool: Any, settings: Mapping[str, Any]) -> Client:
+    """Its first host is redis-py's own, for it makes our connections only where it was given a URL."""
     make_node: Any = ClusterNode
-    settings["startup_nodes"] = [make_node(host.hostname, host.port or REDIS_PORT) for host in hosts]
+    (host, port), *others = there.hosts
+    bare = f"redis{'s' * there.is_tls}://{f'[{host}]' if ':' in host else host}:{port}"
     with failures():
-        return RedisCluster.from_url(urlunsplit(parts._replace(scheme=scheme, netloc=first)), **settings)
+        return RedisCluster.from_url(
+            bare,
+            startup_nodes=[make_node(*other) for other in others],
+            # These hosts are asked again once nobody else answers: by their names, all nodes may have other addresses.
+            dynamic_startup_nodes=False,
+            connection_pool_class=pool,
+            **settings,
+        )
 
 
 class FileLogin(CredentialProvider):

@@ -71,7 +71,9 @@ def password_looks(settings: Settings) -> dict[str, Look]:
     if isinstance(kafka, FileSecret) and isinstance(user, str):
         former = kafka.get_secret_value()
         looks["kafka"] = PasswordFile("Kafka", kafka, lambda new: change_password(user, former, new)).look
-    if isinstance(settings.redis.password, FileSecret):
-        # Its clients read the file whenever they connect: here it is only told whether they can.
-        looks["redis"] = PasswordFile("Redis", settings.redis.password, lambda _: 0).look
+    of_redis = {"redis": ("Redis", settings.redis.password), "sentinel": ("Sentinel", settings.redis.sentinel_password)}
+    for name, (title, secret) in of_redis.items():
+        if isinstance(secret, FileSecret):
+            # Its clients read the file whenever they connect: here it is only told whether they can.
+            looks[name] = PasswordFile(title, secret, lambda _: 0).look
     return looks

@@ -16,7 +16,7 @@ SCHEMA: Final = CHART / "values.schema.json"
 CHART_OWN: Final = (
     ("Settings", "instance_id"), ("Settings", "data_dir"), ("PoliciesSettings", "file"),
     ("ApiSettings", "probe_host"), ("ApiSettings", "tokens_file"), ("RedisSettings", "password"),
-    ("RedisSettings", "key_password"),
+    ("RedisSettings", "key_password"), ("RedisSettings", "sentinel_password"),
 )  # fmt: skip
 
 
@@ -31,7 +31,7 @@ def mirrored() -> tuple[dict[str, Any], dict[str, Any]]:
     # What is a secret would stand in a ConfigMap.
     redis, kafka = (sections[name]["properties"] for name in ("RedisSettings", "KafkaSettings"))
     redis["url"]["not"] = {"pattern": CREDENTIALS.pattern}
-    for name in ("password_file", "key_password_file"):
+    for name in ("password_file", "key_password_file", "sentinel_password_file"):
         redis[name] = {"type": "string", "description": "File with the password, of an extra volume"}
     secret = {"pattern": f"^{SECRET_CLIENT_KEY.pattern}$", "not": {"pattern": "_file$"}}
     kafka["client"]["propertyNames"] = {"not": secret}

@@ -5,9 +5,9 @@ file either.
 """
 
 from typing import Final, NamedTuple
-from urllib.parse import urlsplit
 
 from sidecar.config import Settings
+from sidecar.redis_url import CLUSTER, SENTINEL, read_redis_url
 
 _HOLDING: Final = (
     "del", "eval", "evalsha", "exists", "get", "hdel", "hexists", "hget", "hscan", "hset", "info", "set", "unlink",
@@ -16,6 +16,7 @@ _HOLDING: Final = (
 _IDEMPOTENCY: Final = ("expire", "hmget", "hsetnx", "time")
 _LOOKING_UP: Final = ("blpop", "publish", "rpush", "subscribe")
 _ONE_SERVER: Final = ("script|load",)  # in a Cluster scripts are sent whole, where a node doesn't know them
+_OF_PRIMARY: Final = ("role",)
 _CLUSTER: Final = ("asking", "cluster|slots", "command")
 
 
@@ -36,11 +37,14 @@ class RedisRights(NamedTuple):
 
 
 def redis_rights(settings: Settings) -> RedisRights:
-    """Exactly what is used of one server, or of a Cluster where the settings name one."""
-    group, url = settings.group, urlsplit(settings.redis.url)
-    is_cluster = "+cluster" in url.scheme
-    commands = {*_HOLDING, *_IDEMPOTENCY, *_LOOKING_UP, *(_CLUSTER if is_cluster else _ONE_SERVER)}
-    if not is_cluster and not settings.redis.embedded and url.path.strip("/") not in ("", "0"):
+    """Exactly what is used of one server, or of a Cluster or what Sentinels name where the settings say so."""
+    group = settings.group
+    there = None if settings.redis.embedded else read_redis_url(settings.redis.url)
+    kind = "" if there is None else there.kind
+    commands = {*_HOLDING, *_IDEMPOTENCY, *_LOOKING_UP, *(_CLUSTER if kind == CLUSTER else _ONE_SERVER)}
+    if kind == SENTINEL:
+        commands |= set(_OF_PRIMARY)
+    if there is not None and there.database:
         commands.add("select")
     keys = (f"{{{group}:*", f"tickover:{group}:answer:*", f"tickover:{group}:idempotency:*")
     return RedisRights(keys, (f"tickover:{group}:questions",), tuple(sorted(commands)))

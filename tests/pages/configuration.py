@@ -30,9 +30,10 @@ last `__` in lower case, `_` becomes `.`. They go to every Kafka client of the p
 rests on (`enable.idempotence`, `acks`, `enable.auto.commit`, `auto.offset.reset`, `isolation.level`, `partitioner`,
 `message.timeout.ms` and the assignment strategy), which are fixed in `sidecar/kafka.py`.
 
-**Secrets.** `<variable>_FILE` reads the value from a file, for `redis.password`, `redis.key_password`, `redis.url` and
-every client setting (`TICKOVER_KAFKA__CLIENT__SASL_PASSWORD_FILE`). A user name and password in `redis.url` are taken
-out of it. Secrets are masked wherever settings are shown.
+**Secrets.** `<variable>_FILE` reads the value from a file, for `redis.password`, `redis.sentinel_password`,
+`redis.key_password`, `redis.url` and every client setting (`TICKOVER_KAFKA__CLIENT__SASL_PASSWORD_FILE`). A user name
+and password in `redis.url` are taken out of it; only there `%` and two hexadecimal digits stand for a byte of UTF-8,
+and `/`, `?` and `#` must be written so (`%2F`, `%3F`, `%23`). Secrets are masked wherever settings are shown.
 
 **Not settings.** `TICKOVER_CONFIG` names the file. `TICKOVER_URL`, `TICKOVER_TOKEN` and `TICKOVER_TOKEN_FILE` tell
 the commands that ask a sidecar (`policies`, `messages`, `changes`, `forecast`, `dead-letters`, `redrive`) which one,

@@ -40,7 +40,7 @@ class RedisProxy:
         self.lost: Counter[str] = Counter()  # by kind of command
         self.seen: Counter[str] = Counter()
         self.delay_s = 0.0
-        self._server_port = server_port
+        self.server_port = server_port
         self._links: set[_Link] = set()
         self._selector = selectors.DefaultSelector()
         self._cutting = threading.Event()
@@ -83,7 +83,7 @@ class RedisProxy:
     def _accept(self) -> None:
         client, _ = self._listener.accept()
         try:
-            server = socket.create_connection(("127.0.0.1", self._server_port), _CONNECT_S)
+            server = socket.create_connection(("127.0.0.1", self.server_port), _CONNECT_S)
         except OSError:  # the server is away: so is the connection
             client.close()
             return

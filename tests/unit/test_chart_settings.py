@@ -15,7 +15,8 @@ from tests.helm import CHART, NotRendered, one, render
 WHOLE = json.loads(SCHEMA.read_text(encoding="utf-8"))
 # What the chart says itself, and how users say it instead.
 CHART_OWN = {"instance_id", "data_dir", "policies.file", "api.probe_host", "api.tokens_file"}
-IN_FILES = {"redis.password", "redis.key_password"}  # secrets, which values name by their file
+# Secrets, which values name by their file.
+IN_FILES = {"redis.password", "redis.key_password", "redis.sentinel_password"}
 
 
 def objects(schema: Any) -> Iterator[dict[str, Any]]:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
 from sidecar.config import ConfigError, Settings, load_settings
 
@@ -66,6 +66,9 @@ def test_the_file_can_be_named_by_the_environment(tmp_path: Path) -> None:
             "redis.url",
             "rediss+cluster://a:1,b,[::1]:3/0",
         ),
+        ("TICKOVER_REDIS__URL", "rediss+sentinel://u:p@a,[::1]:3/s/2", "redis.url", "rediss+sentinel://a,[::1]:3/s/2"),
+        ("TICKOVER_REDIS__URL", "unix://u:p@/run/r.sock?db=2", "redis.url", "unix:///run/r.sock?db=2"),
+        ("TICKOVER_REDIS__URL", 'redis://u:p%2F%3f%41@%%zz"[@a', "redis.password", SecretStr('p/?A@%%zz"[')),
         ("TICKOVER_DATA_DIR", "/data", "data_dir", Path("/data")),
         ("TICKOVER_LOG__LEVEL", "debug", "log.level", "debug"),
         ("TICKOVER_LOG__LEVEL", "WARNING", "log.level", "warning"),
@@ -153,6 +156,20 @@ def test_what_tls_to_redis_needs() -> None:
         ({"url": "rediss://cache", "key_file": "k"}, "belong together"),
         ({"url": "rediss://cache?ssl_cert_reqs=none"}, "no options"),
         ({"url": f"redis://cache?password={SECRET}"}, "no options"),
+        ({"url": "redis://cache", "tls_name": "cache"}, "rediss:// only"),
+        ({"url": "rediss+cluster://cache", "sentinel_username": "me"}, "redis[s]+sentinel:// only"),
+        ({"url": "rediss+cluster://cache", "sentinel_password": SECRET}, "redis[s]+sentinel:// only"),
+        ({"url": "redis+sentinel://cache"}, "must end with the name by which the Sentinels know the servers"),
+        ({"url": "redis+sentinel://cache/s/x"}, "must end with the name by which the Sentinels know the servers"),
+        ({"url": "redis+cluster://cache/1"}, "names a database, which a Cluster doesn't have"),
+        ({"url": f"redis://me:{SECRET}@cache/x"}, "something else than the number of a database"),
+        ({"url": "unix://run/redis.sock"}, "must be unix:///path"),
+        ({"url": "unix:///run/redis.sock?password=x"}, "must be unix:///path"),
+        *(({"url": f"redis://me:1{end}{SECRET}@cache"}, "percent-encode / ? # in a password") for end in "/?#"),
+        ({"url": f"redis://me:{SECRET}\n@cache"}, "control character"),
+        ({"url": f"redis://me:{SECRET}%E4@cache"}, "no UTF-8"),
+        ({"url": f"redis://me:{SECRET}@cache:99999"}, "no valid host"),
+        ({"url": f"redis://me:{SECRET}@"}, "no valid host"),
     ],
 )
 def test_settings_of_redis_that_cannot_be_meant(redis: dict[str, str], says: str) -> None:
@@ -195,8 +212,8 @@ def test_settings_of_redis_that_cannot_be_meant(redis: dict[str, str], says: str
         ("TICKOVER_API__PATH", "/a/../b", "like /tickover"),
         ("TICKOVER_API__PATH", "//elsewhere.example", "like /tickover"),
         ("TICKOVER_API__PATH", "/v1", "the API's own paths"),
-        ("TICKOVER_REDIS__URL", "http://x", "redis[s][+cluster]://"),
-        ("TICKOVER_REDIS__URL", "redis+cluster://a:1,,b", "redis[s][+cluster]://"),
+        ("TICKOVER_REDIS__URL", "http://x", "redis[s]+sentinel://host[:port],.../service"),
+        ("TICKOVER_REDIS__URL", "redis+cluster://a:1,,b", "no valid host"),
         ("TICKOVER_REDIS__URL", "redis+cluster://a:1,b:x", "no valid host"),
         ("TICKOVER_REDIS__URL", "redis://a:1,b:2", "several hosts"),
         ("TICKOVER_REDIS__PASSWORD_FILE", "/does/not/exist", "No such file"),

@@ -141,6 +141,14 @@ def test_a_file_that_changes_is_told_once_and_one_that_cannot_be_used_changes_no
     assert client.login == ("file", "first")
 
 
+def test_the_file_of_the_sentinels_password_is_looked_at_too(tmp_path: Path) -> None:
+    file = tmp_path / "sentinel"
+    file.write_text("one\n")
+    url = "redis+sentinel://localhost/held"
+    settings = load_settings(environ={"TICKOVER_REDIS__URL": url, "TICKOVER_REDIS__SENTINEL_PASSWORD_FILE": str(file)})
+    assert list(password_looks(settings)) == ["sentinel"]
+
+
 def test_redis_is_logged_into_with_what_the_file_says_at_that_moment(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("one\n")
