@@ -12,11 +12,16 @@ from sidecar.config import Settings
 from sidecar.finding import Finding, Severity
 from sidecar.overflow import OverflowUnavailable
 from sidecar.overflow_inspection import inspect, server_information
-from sidecar.overflow_link import Client, connect
+from sidecar.overflow_link import WRONG_SERVERS, Client, connect
 from sidecar.redis_connection import SentinelRefused
 
 SKEW_MAX_MS: Final = 1_000
 PART: Final = "redis"
+_WRONG_SERVERS: Final = {
+    "unknown command 'SENTINEL'": "this is no Sentinel: a server needs redis:// in redis.url",
+    "Cluster mode is not enabled": "this is no Cluster: use redis:// in redis.url",
+    **WRONG_SERVERS,
+}
 _PRIMARY: Final = "name the primary in redis.url, or Sentinels that know it (redis+sentinel://host:26379,.../service)"
 
 
@@ -64,6 +69,8 @@ def _unreachable(settings: Settings, error: Exception) -> Finding:
         fix = (
             "correct redis.ca_file, and where the server wants a certificate redis.certificate_file and redis.key_file"
         )
+    elif wrong := next((words for reply, words in _WRONG_SERVERS.items() if reply in str(error)), ""):
+        fix = wrong
     elif "redis.sentinel_password" in str(error):
         fix = "correct redis.sentinel_username and redis.sentinel_password (TICKOVER_REDIS__SENTINEL_PASSWORD_FILE)"
     elif isinstance(cause, SentinelRefused):

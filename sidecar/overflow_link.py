@@ -3,17 +3,18 @@
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import lru_cache, partial
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final
+from weakref import WeakSet
 
 from redis import Redis
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.cluster import ClusterNode, RedisCluster
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.credentials import CredentialProvider
+from redis.exceptions import AuthenticationError, NoScriptError, RedisClusterException, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import NoScriptError, RedisClusterException, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
@@ -35,6 +36,12 @@ _AWAY: Final = (
     # NOPERM within a script: of Redis to 7.0, and of later ones and Valkey.
     "user executing the script can't", "ACL failure in script",
 )  # fmt: skip
+
+# Replies of a server that can't be meant, and what to do.
+WRONG_SERVERS: Final = {
+    "DB index is out of range": "correct the database at the end of redis.url",
+    "unknown command": "a Sentinel needs redis+sentinel:// in redis.url, and no command may be renamed",
+}
 
 Client = Any  # redis-py's own types for commands are unions of sync and async results: of no use to a checker
 Call = tuple[str, Sequence[str], Sequence[Any]]  # script, keys, arguments
@@ -115,6 +122,8 @@ def failures() -> Iterator[None]:
     """Turn redis-py's errors into the overflow's."""
     try:
         yield
+    except AuthenticationError as error:
+        raise OverflowUnavailable(f"Redis refuses the login of redis.username and redis.password: {error}") from error
     except (RedisConnectionError, RedisTimeoutError, RedisClusterException) as error:
         raise OverflowUnavailable(f"Redis does not answer: {error}") from error
     except ResponseError as error:
@@ -123,6 +132,8 @@ def failures() -> Iterator[None]:
             raise OverflowFull(f"Redis takes no more writes: {error}") from error
         if any(word in text for word in _AWAY) or type(error).__name__ in _AWAY_TYPES:
             raise OverflowRefused(f"Redis refuses: {error}") from error
+        if wrong := next((words for reply, words in WRONG_SERVERS.items() if reply in text), ""):
+            raise OverflowRefused(f"Redis refuses: {error}; {wrong}") from error
         raise
     except RedisError as error:
         raise OverflowUnavailable(f"Redis: {error}") from error
@@ -162,7 +173,7 @@ def connect(url: str, options: Mapping[str, Any] = MappingProxyType({})) -> Clie
     connection: Any = SSLConnection if there.is_tls else Connection
     match there.kind:
         case "cluster":
-            return _cluster(there, partial(Pool, **name), settings)
+            return _cluster(there, name, settings)
         case "sentinel":
             tls = {key: value for key, value in settings.items() if key.startswith("ssl_")}
             settings["sentinels"] = Sentinels(there.hosts, there.service, there.is_tls, {**tls, **name, **sentinel})
@@ -174,20 +185,31 @@ def connect(url: str, options: Mapping[str, Any] = MappingProxyType({})) -> Clie
     return Redis.from_pool(Pool(connection, host=host, port=port, db=there.database, **name, **settings))
 
 
-def _cluster(there: RedisUrl, pool: Any, settings: Mapping[str, Any]) -> Client:
-    """Its first host is redis-py's own, for it makes our connections only where it was given a URL."""
+def _cluster(there: RedisUrl, name: Mapping[str, Any], settings: Mapping[str, Any]) -> Client:
+    """Its first host is given by a URL: only then does redis-py take connections that it hasn't made itself."""
     make_node: Any = ClusterNode
     (host, port), *others = there.hosts
-    bare = f"redis{'s' * there.is_tls}://{f'[{host}]' if ':' in host else host}:{port}"
-    with failures():
-        return RedisCluster.from_url(
-            bare,
-            startup_nodes=[make_node(*other) for other in others],
-            # These hosts are asked again once nobody else answers: by their names, all nodes may have other addresses.
-            dynamic_startup_nodes=False,
-            connection_pool_class=pool,
-            **settings,
-        )
+    pools = WeakSet[Pool]()
+
+    def new_pool(**options: Any) -> Pool:
+        pool = Pool(**name, **options)
+        pools.add(pool)
+        return pool
+
+    try:
+        with failures():
+            return RedisCluster.from_url(
+                f"redis{'s' * there.is_tls}://{f'[{host}]' if ':' in host else host}:{port}",
+                startup_nodes=[make_node(*other) for other in others],
+                # These hosts are asked again once nobody else answers: by their names, for all nodes may have moved.
+                dynamic_startup_nodes=False,
+                connection_pool_class=new_pool,
+                **settings,
+            )
+    except OverflowUnavailable:
+        for pool in pools:
+            pool.disconnect()
+        raise
 
 
 class FileLogin(CredentialProvider):

@@ -172,6 +172,30 @@ def test_what_is_wrong_with_sentinels_is_named(
     assert PASSWORD not in f"{failure.value} {finding}"
 
 
+def test_a_server_of_another_kind_is_named(group: SentinelGroup) -> None:
+    """In `/readyz` and by `doctor`, with what to do."""
+    server, sentinel = f"127.0.0.1:{port_of(group.primary)}", f"127.0.0.1:{group.port}"
+    wrongs: dict[str, tuple[dict[str, str], str, str]] = {
+        f"redis://{server}/99": ({}, "correct the database at the end of redis.url", "correct the database"),
+        f"redis://{sentinel}": ({"password": PASSWORD}, "a Sentinel needs redis+sentinel://", "a Sentinel needs"),
+        f"redis+sentinel://{server}/held": ({}, "unknown command 'SENTINEL'", "this is no Sentinel"),
+        f"redis+cluster://{server}": ({}, "Cluster mode is not enabled", "this is no Cluster"),
+        f"redis://me@{server}": (
+            {"password": PASSWORD},
+            "refuses the login of redis.username",
+            "correct redis.username",
+        ),
+    }
+    for url, (login, says, fix) in wrongs.items():
+        settings = Settings.model_validate({"redis": {"url": url, **login}})
+        with pytest.raises(OverflowUnavailable) as failure, closing(connect_by(settings)) as overflow:
+            overflow.watermark(LANE)
+        assert says in str(failure.value)
+        [finding] = inspect_redis(settings, lambda: NOW_MS)
+        assert (finding.severity, fix in finding.fix) == (Severity.ERROR, True), finding
+        assert PASSWORD not in f"{failure.value} {finding}"
+
+
 def connect_by(settings: Settings) -> RedisOverflow:
     return open_overflow(settings.redis.url, "g", settings.redis.client_options())
 
