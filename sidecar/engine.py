@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 EMIT_PER_TURN_MAX: Final = 1_000  # bounds a turn to a few milliseconds: the group, REST and the clock wait no longer
 PUBLISH_INTERVAL_MS: Final = 250
 PRESS_INTERVAL_MS: Final = 50
+PASS_INTERVAL_MS: Final = 2_000  # so often what holds no record, and no record follows, counts as read
 OVERFLOW_PENDING_MAX: Final = 50_000  # records on their way to the overflow: above, intake pauses
 OVERFLOW_PENDING_LANE_MAX: Final = 10_000  # of a lane whose overflow is being rebuilt: above, its own intake waits
 RELEASE_SHARE: Final = 0.9  # intake goes on when the load is below this share of its limit
@@ -101,6 +102,7 @@ class Engine:
         self._knows_time = False
         self._now_ms = 0
         self._pressed_ms = 0
+        self._passed_ms = 0
         self._published_ms = 0
         parts.emitter.settlement = parts.settlement
         parts.emitter.hold = self._hold_arrived
@@ -128,6 +130,9 @@ class Engine:
             self._pressed_ms = now_ms
             parts.emitter.gate.follow(self.table, lanes, now_ms)
             self._press()
+        if now_ms - self._passed_ms >= PASS_INTERVAL_MS or now_ms < self._passed_ms:
+            self._passed_ms = now_ms
+            self._pass_marks(lanes)
         if now_ms - self._published_ms >= PUBLISH_INTERVAL_MS or now_ms < self._published_ms:
             self._published_ms = now_ms
             self.stats = parts.publisher.publish(now_ms)
@@ -185,6 +190,14 @@ class Engine:
         self._hold_run(lane, run[first : first + len(fresh)], fresh, near_ms)
         if lane.vanished:
             self._lose(lane)
+
+    def _pass_marks(self, lanes: Collection[Lane]) -> None:
+        """The mark at a transaction's end is an offset without a record: where none follows it, it would be lag."""
+        idle = {lane.id: lane for lane in lanes if lane.low >= lane.next}
+        for place, offset in self._parts.intake.positions(list(idle)).items():
+            idle[place].read_up_to(offset)
+            if idle[place].vanished:
+                self._lose(idle[place])
 
     def _lose(self, lane: Lane) -> None:
         """The ledger says that these were held, and the source has them no more: it did not wait for Redis."""

@@ -131,6 +131,14 @@ class KafkaIntake:
             self._unread.discard(lane)
             self._read_from(lane, offset)
 
+    def positions(self, lanes: Sequence[LaneId]) -> dict[LaneId, int]:
+        """See the port. Before its first record, and after a seek, the client knows of none (a negative number)."""
+        asked = [lane for lane in lanes if lane in self._assigned and lane not in self._unread]
+        if not asked:
+            return {}
+        found = self._consumer.position(_partitions(asked))
+        return {LaneId(one.topic, one.partition): one.offset for one in found if one.error is None and one.offset >= 0}
+
     def _read_from(self, lane: LaneId, offset: int) -> None:
         """Seek. A partition whose offset was out of range the client has given up: assigned anew, it starts again."""
         place = TopicPartition(lane.topic, lane.partition, offset)

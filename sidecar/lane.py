@@ -120,6 +120,13 @@ class Lane:
         self.next = first + count
         return True
 
+    def read_up_to(self, offset: int) -> None:
+        """Note that the source was read up to here, where no record follows the last one that was given out."""
+        if offset > self.next:
+            self._close_gap(offset - self.base)
+            self.next = offset
+            self.touched = True
+
     def _close_gap(self, index: int) -> None:
         """Offsets that the source doesn't have (control records, compaction) count as done."""
         done = self.done

@@ -93,6 +93,11 @@ class Intake(Protocol):
     def pause(self, lanes: Sequence[LaneId]) -> None: ...
     def resume(self, lanes: Sequence[LaneId]) -> None: ...
 
+    def positions(self, lanes: Sequence[LaneId]) -> Mapping[LaneId, int]:
+        """Up to where each of these has been read, by what `take` has given out: marks of transactions and other
+        offsets without a record are passed. Those of which it isn't known are left out. Asks nobody.
+        """
+
     def commit(self, offsets: Mapping[LaneId, tuple[int, str]], wait: bool) -> None:
         """Commit (offset, metadata) of each lane; `wait` for the broker's answer or let it come by itself. Nothing is
         sent while this process has no place in its group."""

@@ -207,3 +207,34 @@ def test_offsets_of_a_transaction_are_taken_from_who_names_no_member(cluster: Ka
 )
 def test_who_is_named_has_a_generation_and_a_name(metadata: bytes, expected: bool | None) -> None:
     assert is_named(metadata) is expected
+
+
+@pytest.mark.integration
+def test_the_client_knows_that_it_has_read_past_the_marks_of_transactions(kafka: Kafka) -> None:
+    """Also where all of the last transaction was aborted. After a seek it knows nothing, until there is a record."""
+    topic = kafka.topic("marks")
+    lane = LaneId(topic, 0)
+    client = producer(kafka.bootstrap, transactional_id=topic)
+    client.init_transactions(TIMEOUT_S)
+    for end in (client.commit_transaction, client.abort_transaction):
+        client.begin_transaction()
+        client.produce(topic, b"one", partition=0)
+        client.flush(TIMEOUT_S)
+        end(TIMEOUT_S)
+    with intake_of(kafka, topic, "") as intake:
+        join(intake)
+        assert intake.positions([lane]) == {}
+        intake.begin({lane: 0})
+        intake.resume([lane])
+        taken: list[Any] = []
+
+        def is_at_the_end() -> bool:
+            taken.extend(message.offset() for message in intake.take(10))
+            return intake.positions([lane]) == {lane: 4}
+
+        wait_until(is_at_the_end, TIMEOUT_S, lambda: f"{intake.positions([lane])}")
+        assert taken == [0]
+        intake.pause([lane])
+        intake._read_from(lane, 0)
+        assert intake.positions([lane]) == {}
+        assert intake.positions([LaneId("another", 0)]) == {}

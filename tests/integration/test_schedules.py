@@ -4,13 +4,15 @@ import base64
 import os
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import httpx
 import pytest
-from confluent_kafka import Message
+from confluent_kafka import Message, TopicPartition
 
 from tests.integration.conftest import NewSite
+from tests.services.clients import consumer
 from tests.services.sidecar_process import Sidecar, now_ms
 from tests.services.site import Site, due_of, headers_of
 from tests.services.waiting import wait_until
@@ -154,3 +156,19 @@ def test_a_record_that_kafka_refuses_is_said_and_holds_up_no_other(bench: Bench)
     assert bench.arrived("large") == []
     for name in ("large", "fine"):
         bench.delete(name)
+
+
+def lag(bench: Bench) -> dict[int, int]:
+    """What the group's commits say is left of the source, as anybody would count it."""
+    topic = bench.site.name("source")
+    with closing(consumer(bench.site.kafka.bootstrap, bench.site.group)) as anyone:
+        places = anyone.committed([TopicPartition(topic, partition) for partition in range(4)], WAIT_S)
+        ends = {place.partition: anyone.get_watermark_offsets(place, WAIT_S)[1] for place in places}
+    return {place.partition: ends[place.partition] - max(place.offset, 0) for place in places}
+
+
+def test_when_all_has_fired_no_lag_is_left_behind_the_marks_of_transactions(bench: Bench) -> None:
+    bench.put("last")
+    bench.wait_until_arrived("last", now_ms())
+    bench.delete("last")
+    bench.wait(lambda: not any(lag(bench).values()), lambda: lag(bench))

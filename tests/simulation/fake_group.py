@@ -213,6 +213,18 @@ class FakeIntake:
         assert set(offsets) <= set(self._positions) & self._paused, "begun what isn't assigned, or is being read"
         self._positions.update(offsets)
 
+    def positions(self, lanes: Sequence[LaneId]) -> dict[LaneId, int]:
+        """See `Intake.positions`. Nothing is known of what isn't read."""
+        found = {}
+        for lane in lanes:
+            position = self._positions.get(lane, 0)
+            log = self._group.broker.logs[lane.topic][lane.partition]
+            if lane in self._paused or not position:
+                continue
+            following = bisect_left(log.records, position, key=FakeRecord.offset)
+            found[lane] = log.end if following == len(log.records) else position
+        return found
+
     def pause(self, lanes: Sequence[LaneId]) -> None:
         assert set(lanes) <= set(self._positions), "paused what isn't assigned"
         self._paused.update(lanes)

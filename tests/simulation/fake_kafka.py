@@ -160,15 +160,13 @@ class Broker:
     def topic_id(self, topic: str) -> str:
         return f"{topic}.{self._created[topic]}"
 
-    def append(
-        self, topic: str, partition: int, record: FakeRecord, gap: int = 0, undecided: bool = False
-    ) -> FakeRecord:
-        """Give a record its offset; `gap` offsets before it have no record, as after a transaction's marker.
+    def append(self, topic: str, partition: int, record: FakeRecord, undecided: bool = False) -> FakeRecord:
+        """Give a record its offset.
 
         An `undecided` one is in an open transaction: nobody hears of it before it is committed.
         """
         log = self.logs[topic][partition]
-        offset = log.end + gap
+        offset = log.end
         placed = FakeRecord(
             (topic, partition, offset), record.stamp, record.pair, record.named, record.handed_over_ms, record.garbled
         )

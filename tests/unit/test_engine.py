@@ -1,5 +1,6 @@
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from queue import Full
 
@@ -476,3 +477,23 @@ def test_without_its_ledger_what_redis_has_of_an_offset_still_to_be_read_fires_o
     assert bench.replica.tally.rebuilds == 0
     assert not bench.replica.tally.lost
     assert bench.lane.imbalance == 0
+
+
+@pytest.mark.parametrize("trouble", [None, str], ids=["at least once", "exactly once"])
+def test_marks_behind_the_last_record_leave_no_lag(trouble: Callable[[], str] | None) -> None:
+    bench = Bench(trouble=trouble)
+    log = bench.broker.logs[SOURCE][0]
+    bench.send(b"first", 1_900)
+    log.end += 1
+    bench.run(1_500)
+    assert bench.lane.next == 1, "an open record is lag anyway"
+    bench.wait_until(lambda: bench.group.committed.get(LANE, (0, ""))[0] == 2)
+    bench.send(b"second", 10)
+    bench.run(1_000)
+    assert bench.values("mail") == [b"first", b"second"]
+    log.end += 3
+    bench.wait_until(lambda: bench.group.committed[LANE][0] == log.end)
+    bench.restart()
+    bench.send(b"third", 10)
+    bench.run(5_000)
+    assert bench.values("mail") == [b"first", b"second", b"third"]

@@ -151,3 +151,22 @@ def test_only_the_rebuild_pointer_waits_for_a_far_entry(lane: Lane) -> None:
     assert lane.rebuild_pointer() == 7, "a recovery doesn't know yet that W has passed it"
     lane.committed_watermark = lane.watermark
     assert lane.rebuild_pointer() == 9
+
+
+def test_what_follows_the_last_record_and_holds_none_is_read_and_leaves_no_lag(lane: Lane) -> None:
+    lane.settle(list(range(10)), [0] * 10)
+    assert lane.advance_low() == 10
+    lane.uncommitted = lane.touched = False
+    lane.read_up_to(9)
+    assert (lane.next, lane.touched) == (10, False)
+    lane.read_up_to(12)
+    assert (lane.advance_low(), lane.next, lane.uncommitted) == (12, 12, True)
+    assert lane.accept_run([12, 13])
+    lane.accepted += 2
+    assert (lane.advance_low(), lane.imbalance) == (12, 0)
+
+
+def test_a_record_of_the_ledger_that_is_not_where_the_source_was_read_is_gone(lane: Lane) -> None:
+    lane.entries = {10: held(10, 50)}
+    lane.read_up_to(12)
+    assert (lane.vanished, lane.entries) == ([10], {})
