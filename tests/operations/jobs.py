@@ -82,9 +82,8 @@ class Topic:
         self.end += 1
         return self.end - 1
 
-    def compact(self, rng: Random) -> None:
-        """Of each key the last one stays, but in the segment that is written to."""
-        closed = rng.randint(0, self.end)
+    def compact(self, closed: int) -> None:
+        """Of each key the last one stays, but in the segment that is written to, which begins at `closed`."""
         last = {record.name: record.place for record in self.records if record.place < closed}
         self.records = [one for one in self.records if one.place >= closed or last[one.name] == one.place]
 
@@ -428,17 +427,19 @@ class Operators:
 
     def _happen(self) -> None:
         replica, rng = self.rng.choice(self.replicas), self.rng
-        event = rng.choice(("read", "read", "look", "look", "kill", "garbage", "compact", "forget"))
+        event = rng.choice(("read", "read", "look", "look", "kill", "outage", "garbage", "compact", "forget"))
         if event == "read":
             replica.log.read()
         elif event == "look":
             self._as(replica, replica.crew.supervise)
         elif event == "kill":
             self._kill(replica)
+        elif event == "outage":
+            self._lose_all()
         elif event == "garbage":
             self._scribble()
         elif event == "compact":
-            self.topic.compact(rng)
+            self.topic.compact(rng.randint(0, self.topic.end))
         else:
             self.topic.forget(self.now_ms)
         self.seen[event] += 1
@@ -461,6 +462,17 @@ class Operators:
             number = self.replicas.index(replica)
             self.replicas[number] = Replica(self, number)
 
+    def _lose_all(self) -> None:
+        """The whole group is away for longer than Kafka takes to compact the topic."""
+        if self._crashes_left:
+            self._crashes_left -= 1
+            self.seen["all lost"] += 1
+            for replica in self.replicas:
+                replica.is_dead = True
+            self.now_ms += 2 * DAY_MS
+            self.topic.compact(self.topic.end)
+            self.replicas = [Replica(self, number) for number in range(REPLICAS)]
+
     def meanwhile(self) -> None:
         """At each call to the outside: others act, and this process may have died."""
         if self._stack and self.acting.is_dead:
@@ -474,7 +486,7 @@ class Operators:
         """While a job is worked on: its process goes on looking after it. Days pass only where nothing else waits."""
         times_ms = [1_000, 4_000, 20_000]
         is_alone = len(self._stack) == 1 and self._active() == 1 and not self.waiting
-        times_ms += [DAY_MS, 3 * DAY_MS] if is_alone else []
+        times_ms += [DAY_MS, 5 * DAY_MS] if is_alone else []
         self._pass(self.rng.choice(times_ms) if self.is_wild else 100)
         if not replica.is_dead:
             replica.crew.supervise()
@@ -526,7 +538,7 @@ class Operators:
         assert not self.wrong, self.wrong
         active = {id: job.progress for id, job in self.topic.jobs.items() if job.state.is_active}
         assert not active, f"nobody goes on with {active}, clocks {self.off_ms}"
-        self.topic.compact(self.rng)
+        self.topic.compact(self.topic.end)
         self.topic.forget(self.now_ms)
         newcomer = Replica(self, 0)
         for replica in [*self.replicas, newcomer]:

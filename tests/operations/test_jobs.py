@@ -9,7 +9,7 @@ from tests.operations.jobs import Operators
 from tests.operations.seeds import SEEDS, check_met
 
 seen: Counter[str] = Counter()
-KINDS = 26  # of what `Operators.seen` counts
+KINDS = 28  # of what `Operators.seen` counts
 
 
 @pytest.mark.parametrize("seed", SEEDS)
