@@ -139,15 +139,23 @@ class Operators:
                 self._note(name, None)
 
     def _write(self, act: Callable[[Any], object]) -> bool:
-        """By REST on a replica, whose machine's clock may be wrong."""
+        """By REST on a replica, whose machine's clock may be wrong, and which may not hear how its write has ended."""
         store = self.rng.choice(self._stores)
         self.world.host_ahead_ms = self.rng.choice((0, 0, HOUR_MS, -HOUR_MS))
+        topic, chance = self.world.topic, self.rng.random()
         try:
             store.catch_up()
+            if chance < 0.1:
+                topic.failures = [self.rng.choice((ShipmentFailed("x"), TakenOver()))]
+            elif chance < 0.2:
+                topic.lost_answers = [self.rng.choice((ShipmentFailed("x"), TakenOver()))]
+                self.seen["lost answers to operators"] += 1
             act(store)
         except (ScheduleConflict, ScheduleRefused, SchedulesUnavailable) as error:
             self.seen[type(error).__name__] += 1
             return False
+        finally:
+            self._calm_down()
         return True
 
     def _note(self, name: str, new: Schedule | None) -> None:

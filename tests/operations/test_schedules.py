@@ -9,7 +9,13 @@ from tests.operations.seeds import SEEDS, check_met
 
 FOUND = (623, 5_050)  # seeds that have found something
 seen: Counter[str] = Counter()
-KINDS = 10  # of what `Operators.seen` counts
+KINDS = 11  # of what `Operators.seen` counts
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for another writer: it has written."""
+    monkeypatch.setattr("sidecar.schedules.schedule_store.PAUSE_S", 0.0)
 
 
 @pytest.mark.parametrize("seed", [*FOUND, *SEEDS])
