@@ -95,7 +95,7 @@ sim-redis: setup ## Run the simulation over Redis: TICKOVER_TEST_SIM_REDIS_SEEDS
 
 .PHONY: sim-operations
 sim-operations: setup ## Run the simulation of operations: TICKOVER_TEST_OPERATIONS_SEEDS=n seeds (10,000)
-	@TICKOVER_TEST_OPERATIONS_SEEDS=$${TICKOVER_TEST_OPERATIONS_SEEDS:-10000} $(pytest) -n 2 tests/operations \
+	@TICKOVER_TEST_OPERATIONS_SEEDS=$${TICKOVER_TEST_OPERATIONS_SEEDS:-10000} $(pytest) -n 2 -p no:logging tests/operations \
 		-k "not met_everything"
 
 .PHONY: reliability
