@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,19 +29,20 @@ MUTANTS: Final = {**OF_THE_ENGINE, **OF_OPERATIONS}
 SEEDS: Final = 300  # a budget: most are found by the first three
 TIMEOUT_S: Final = 1_800.0
 WORKERS: Final = 2
-COPIED: Final = ("sidecar", "policies", "api", "purgatory", "broker", "tests", "pyproject.toml")
+COPIED: Final = ("sidecar", "policies", "api", "pipeline", "purgatory", "broker", "tests", "pyproject.toml")
 RECORDED: Final = ROOT / "docs" / "reliability" / "mutants.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of a mutant. `seed` is the first that found it, 0: none did."""
+    """What became of a mutant. `seed` is the first that found it, 0: none did. `test`: one without seeds that did."""
 
     name: str
     found: bool
     seed: int
     seconds: float
     why: str
+    test: str = ""
 
 
 class Bench:
@@ -75,6 +77,7 @@ class Bench:
         finally:
             path.write_text(text)
         seed = re.search(r"FAILED .*\[(\d+)\]", done.stdout)
+        test = re.search(r"FAILED tests/.*?(\w+)\.py::(?:\w+::)?(\w+)", done.stdout)
         why = re.search(r"^E +(.*)", done.stdout, re.MULTILINE)
         return Result(
             name,
@@ -82,6 +85,7 @@ class Bench:
             int(seed[1]) if seed else 0,
             round(time.monotonic() - started_s, 1),
             why[1][:160] if why else "",
+            f"{test[1]}.{test[2]}" if test and not seed else "",
         )
 
     def _simulate(self, seeds: int, tests: str = "", suite: str = ENGINE) -> subprocess.CompletedProcess[str]:
@@ -106,14 +110,24 @@ class Bench:
         )
 
 
+def record(results: Sequence[Result], seeds: int) -> None:
+    """Keep what was found, beside what is known of those that were not tried this time."""
+    known = json.loads(RECORDED.read_text())["results"] if RECORDED.exists() else []
+    found = {**{one["name"]: one for one in known}, **{result.name: asdict(result) for result in results}}
+    RECORDED.parent.mkdir(exist_ok=True)
+    kept = [found[name] for name in MUTANTS if name in found]
+    RECORDED.write_text(json.dumps({"seeds": seeds, "results": kept}, indent=1) + "\n")
+
+
 def main() -> int:
     """Try them all; status 1 when one lives."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=SEEDS)
-    parser.add_argument("--only", default="", help="those with this text in their name")
+    parser.add_argument("--only", default="", help="those with this text in their name, or in that of their suite")
+    parser.add_argument("--workers", type=int, default=WORKERS)
     parser.add_argument("--record", action="store_true", help=f"write the results to {RECORDED.relative_to(ROOT)}")
     given = parser.parse_args()
-    wanted = [name for name in MUTANTS if given.only in name]
+    wanted = [name for name, mutant in MUTANTS.items() if given.only in name or given.only in mutant.suite]
     benches: SimpleQueue[Bench] = SimpleQueue()
 
     def try_out(name: str) -> Result:
@@ -127,18 +141,15 @@ def main() -> int:
 
     with (
         tempfile.TemporaryDirectory(prefix="tickover-mutants-") as directory,
-        ThreadPoolExecutor(WORKERS) as workers,
+        ThreadPoolExecutor(given.workers) as workers,
     ):
-        for number in range(WORKERS):
+        for number in range(given.workers):
             benches.put(Bench(Path(directory) / str(number)))
         results = list(workers.map(try_out, wanted))
     found = sum(result.found for result in results)
     print(f"{found} of {len(results)} mutants found, {given.seeds} seeds at most")
     if given.record:
-        RECORDED.parent.mkdir(exist_ok=True)
-        RECORDED.write_text(
-            json.dumps({"seeds": given.seeds, "results": [asdict(result) for result in results]}, indent=1) + "\n"
-        )
+        record(results, given.seeds)
     return int(found < len(results) or not results)
 
 

@@ -9,8 +9,8 @@ REDIS: Final = "simulation/test_simulation_redis.py"
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """In a file of `sidecar/`, or one that begins with `api/`, `old` (there once) becomes `new`. `tests`: pytest's -k,
-    when only some could find it; `suite`: the file under tests/ that has them.
+    """In a file of `sidecar/`, or one that begins with `api/` and the like, `old` (there once) becomes `new`. `tests`:
+    pytest's -k, when only some could find it; `suite`: the file under tests/ that has them.
     """
 
     file: str
@@ -22,7 +22,7 @@ class Mutant:
     @property
     def path(self) -> str:
         """From the project's root."""
-        return self.file if self.file.startswith("api/") else f"sidecar/{self.file}"
+        return self.file if self.file.startswith(("api/", "policies/", "pipeline/")) else f"sidecar/{self.file}"
 
 
 TRANSACTIONS: Final = "transactions"

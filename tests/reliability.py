@@ -2,7 +2,8 @@
 
 With `--junit` the results of a test run are recorded first: in docs/reliability/tests.json, for the test files of
 `EXPERIMENTS`. Soak and mutants record themselves with their own `--record`. What was found is written by hand, in
-docs/reliability/found.yaml, and so are the long runs of the simulations, in simulation.json and operations.json.
+docs/reliability/found.yaml, which mutants take the mends of which holes out in holes.yaml, and the long runs of the
+simulations in simulation.json and operations.json.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import json
 import re
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +19,7 @@ from xml.etree import ElementTree
 
 import yaml
 
+from tests.mutants import MUTANTS
 from tests.source import ROOT
 
 PAGE: Final = ROOT / "docs" / "RELIABILITY.md"
@@ -153,6 +156,7 @@ def page() -> str:
         "## Simulation of operations\n\n" + _operations(),
         "## Soak\n\n" + _soak(),
         "## Mutants\n\n" + _mutants(),
+        "## Holes in what operators start\n\n" + _holes(),
         "## Found and mended\n\n" + _found(),
     ]
     return "\n".join(sections)
@@ -259,8 +263,33 @@ def _mutants() -> str:
     lines = [
         head,
         "| mistake | found by seed |", "|---|---|",
-        *(f"| {result['name']} | {result['seed'] if result['found'] else 'not found'} |" for result in results),
+        *(f"| {result['name']} | {_found_by(result)} |" for result in results),
     ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _found_by(result: Mapping[str, Any]) -> str:
+    if not result["found"]:
+        return "not found"
+    return f"`{result['test']}`" if result.get("test") else str(result["seed"])
+
+
+def _holes() -> str:
+    """Of each hole what its mend keeps from happening, and who notices when that is taken out."""
+    results = {result["name"]: result for result in _load("mutants.json")["results"]}
+    head = (
+        "A hostile review of what operators start found these. Each mend is taken out again as a mutant: a seed of the "
+        "simulation of operations finds that, or, of what lies beside it (one answer, one row, one date), a test.\n"
+    )
+    lines = [
+        head,
+        "| hole | its mends | taken out: found by seed, or test |", "|---|---|---|",
+    ]  # fmt: skip
+    for one in yaml.safe_load((RECORDS / "holes.yaml").read_text()):
+        known = [results[name] for name in one["mutants"] if name in results]
+        files = ", ".join(sorted({f"`{MUTANTS[name].path}`" for name in one["mutants"]}))
+        found = "; ".join(f"{result['name']}: {_found_by(result)}" for result in known)
+        lines.append(f"| {one['hole']} | {files} | {found} |")
     return "\n".join(lines) + "\n"
 
 

@@ -9,6 +9,173 @@ MESSAGES: Final = "operations/test_messages.py"
 POLICIES: Final = "operations/test_policies.py"
 SCHEDULES: Final = "operations/test_schedules.py"
 REDRIVES: Final = "operations/test_redrives.py"
+JOBS: Final = "operations/test_jobs.py"
+
+# Mends of the same review that lie beside what these runs express: one answer, one row, one date. A test has each.
+ELSEWHERE: Final[dict[str, Mutant]] = {
+    "what is large goes with all others": Mutant(
+        "schedules/firing.py",
+        "elif job.size > ROOM.size or len(job.parcels) > ROOM.records:",
+        "elif not job.name:",
+        suite="unit/test_schedule_apart.py",
+    ),
+    "a clock changes by whole hours": Mutant(
+        "schedules/occurrences.py",
+        "if (begin := _change(place.key, first, instant)) is not None:",
+        "if begin is not None:",
+        tests="by_passing_time",
+        suite="property/test_occurrences.py",
+    ),
+    "a bulk change takes a partition as far as it is read": Mutant(
+        "held_group.py", "if read.get(lane, -1) < end}", "if lane not in read}", suite="unit/test_change_partitions.py"
+    ),
+    "what an internal topic has ends its reader": Mutant(
+        "jobs/follower.py",
+        "        except Exception as error:  # noqa: BLE001 - whatever",
+        "        except KafkaException as error:  # noqa: BLE001 - whatever",
+        tests="nobody_thought_of",
+        suite="unit/test_jobs.py",
+    ),
+    "a late release ends the lease of another": Mutant(
+        "api/idempotency.py",
+        "if redis.call('HMGET', KEYS[1], 'holder')[1] == ARGV[1] then redis.call('HSET'",
+        "if true then redis.call('HSET'",
+        suite="contract/test_idempotency.py",
+    ),
+    "a late refusal deletes the answer of another": Mutant(
+        "api/idempotency.py",
+        "if had[1] == ARGV[1] and not had[2] then",
+        "if true then",
+        suite="contract/test_idempotency.py",
+    ),
+    "a receipt names the message of a later reschedule": Mutant(
+        "api/actions.py", "if hit.offset > control.offset:", "if hit.offset < 0:", suite="unit/test_api_actions.py"
+    ),
+    "REST takes messages for what nobody consumes": Mutant(
+        "api/sources.py", "    if not consumed:", "    if consumed is None:", suite="unit/test_api_messages.py"
+    ),
+    "a policy that Kafka has taken late is called not written": Mutant(
+        "policies/store.py",
+        "if error.code() not in _REFUSED:",
+        "if error.code() == 0:",
+        suite="unit/test_policy_writes.py",
+    ),
+    "a producer of REST is kept whatever has happened to it": Mutant(
+        "api/sender.py",
+        "            if not _is_fatal(error.args[0]):",
+        "            if True:",
+        suite="unit/test_api_sender.py",
+    ),
+    "a look-up knows only what is consumed here": Mutant(
+        "sources.py",
+        "**{name: sizes[name] for name in self._elsewhere.intersection(known)},",
+        "",
+        suite="unit/test_sources.py",
+    ),
+    "nobody asks who has the sources of a new group": Mutant(
+        "other_groups.py",
+        "    if others:\n        raise NewGroupError",
+        "    if not topics:\n        raise NewGroupError",
+        suite="unit/test_other_groups.py",
+    ),
+    "a row without an answer is failed and sent again": Mutant(
+        "pipeline/sending.py",
+        "            _end(self._producer.abort_transaction)\n        except",
+        "        except",
+        suite="pipeline/test_sending.py",
+    ),
+    "a row goes to a partition of its own": Mutant(
+        "pipeline/sending.py",
+        'source_partition(key, row["id"].encode(), count)',
+        'source_partition(key, row["id"].encode()[::-1], count)',
+        tests="where_rest_sends",
+        suite="pipeline/test_sending.py",
+    ),
+    "whoever carries the id of a row has sent it": Mutant(
+        "pipeline/dispatch.py",
+        ".where(header(JOB) == part.mark)",
+        "",
+        tests="only_what_the_slice",
+        suite="pipeline/test_dispatch.py",
+    ),
+    "partitions that were added meanwhile are not read": Mutant(
+        "pipeline/dispatch.py",
+        "start = starts.get(name, 0)",
+        "start = starts.get(name, end)",
+        tests="partition_that_was_added",
+        suite="pipeline/test_dispatch.py",
+    ),
+    "a topic made anew is read on": Mutant(
+        "pipeline/stream.py",
+        "if known and now and known != now and",
+        "if not known and now and",
+        tests="made_anew_is_refused",
+        suite="pipeline/test_ingest.py",
+    ),
+    "letters go without headers that can't be read": Mutant(
+        "pipeline/kafka_source.py",
+        "[(UNREADABLE, None)]",
+        "None",
+        tests="headers_cannot_be_read",
+        suite="pipeline/test_redrive.py",
+    ),
+    "a time is rounded down": Mutant(
+        "pipeline/schedule.py",
+        'more = F.when(digits.rlike("^...0*[1-9]"), 1).otherwise(0)',
+        "more = F.lit(0)",
+        tests="rounded_up",
+        suite="pipeline/test_schedule.py",
+    ),
+    "headers that can't be read are left out": Mutant(
+        "pipeline/schedule.py",
+        'F.when(F.col(own).isNull(), "headers: not JSON of a map of text")\n        .when(unreadable',
+        "F.when(unreadable",
+        tests="headers_cannot_be_read",
+        suite="pipeline/test_schedule.py",
+    ),
+    "headers of tickover's own pass": Mutant(
+        "pipeline/schedule.py",
+        'one["key"].startswith(CONTROL_PREFIX))',
+        'one["key"].startswith("~"))',
+        tests="come_to_something_else",
+        suite="pipeline/test_schedule.py",
+    ),
+    "the id of a row depends on others": Mutant(
+        "pipeline/schedule.py",
+        'Window.partitionBy("content", F.col("given").isNull())',
+        'Window.partitionBy("content")',
+        tests="nothing_but_its_row",
+        suite="pipeline/test_schedule.py",
+    ),
+    "what a record was decided to be doesn't travel with it": Mutant(
+        "pipeline/schedule.py",
+        "    asked |= {name: F.col(column) for column, name in MORE.items()}\n",
+        "",
+        tests="more_columns_say",
+        suite="pipeline/test_schedule.py",
+    ),
+    "a row without its payload is sent": Mutant(
+        "pipeline/schedule.py",
+        'F.when(~known, "payload',
+        'F.when(known.isNull(), "payload',
+        tests="more_columns_cannot",
+        suite="pipeline/test_schedule.py",
+    ),
+    "a control record is a message that failed": Mutant(
+        "pipeline/backtest.py",
+        "records.where(~acts)",
+        "records",
+        tests="control_record",
+        suite="pipeline/test_backtest.py",
+    ),
+    "what the ledger doesn't have here is lost": Mutant(
+        "pipeline/reconcile.py",
+        'return F.col("offset") >= one["since"]',
+        "return F.lit(True)",
+        tests="before_the_ledger_begins",
+        suite="pipeline/test_reconcile.py",
+    ),
+}
 
 MUTANTS: Final[dict[str, Mutant]] = {
     "a change takes any topic of the name": Mutant(
@@ -135,4 +302,53 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "_replace(is_complete=True)",
         suite=SCHEDULES,
     ),
+    "who holds up a transaction doesn't go apart": Mutant(
+        "schedules/firing.py",
+        "        for key, names in guilty.items():\n            log.warning(",
+        "        for key, names in ():\n            log.warning(",
+        suite=SCHEDULES,
+    ),
+    "what schedules owe is written by a clock that nobody has confirmed": Mutant(
+        "schedules/assembly.py", "time.now_ms() if time.is_known else None", "time.now_ms()", suite=SCHEDULES
+    ),
+    "a writer of schedules doesn't know its own record": Mutant(
+        "schedules/schedule_store.py",
+        "if tried is not None and (made :=",
+        "if tried is None and (made :=",
+        suite=SCHEDULES,
+    ),
+    "what was said before a plan is passed over": Mutant(
+        "jobs/job_log.py", 'elif kind in ("progress", "abort"):', "elif not kind:", suite=JOBS
+    ),
+    "the plan of a long job is forgotten": Mutant(
+        "jobs/crew.py", "                self.jobs.write_plan(job.plan)\n", "", suite=JOBS
+    ),
+    "a plan is written again though its job has ended": Mutant(
+        "jobs/crew.py", "if job is None or not job.state.is_active:", "if job is None:", suite=JOBS
+    ),
+    "a lease goes by the clock of who had it": Mutant(
+        "jobs/crew.py", "max(min(self._heard[plan_id]),", "max(self._heard[plan_id].said_ms,", suite=JOBS
+    ),
+    "a job is begun that is about to be forgotten": Mutant(
+        "jobs/crew.py", "job.plan.created_ms > BEGUN_WITHIN_MS:", "job.plan.created_ms > JOBS_KEPT_MS:", suite=JOBS
+    ),
+    "jobs of former months count": Mutant(
+        "jobs/crew.py", "job.plan.created_ms >= since_ms or job.state.is_active]", "since_ms]", suite=JOBS
+    ),
+    "a plan that is refused is kept": Mutant(
+        "jobs/crew.py",
+        "        self._refuse_when_busy()\n        if len(self.all())",
+        "        if len(self.all())",
+        suite=JOBS,
+    ),
+    "an abort that can't be read ends nothing": Mutant(
+        "jobs/job_log.py",
+        "except (ValueError, KeyError, TypeError, RecursionError):",
+        "except (ValueError, KeyError, TypeError):",
+        suite=JOBS,
+    ),
+    "an abort is answered before who works has ended": Mutant(
+        "jobs/job.py", "State.ABORTING if state.is_active else State.ABORTED", "State.ABORTED", suite=JOBS
+    ),
+    **ELSEWHERE,
 }

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.mutants import MUTANTS, Bench
 from tests.mutations import FAST
@@ -29,6 +30,12 @@ def test_a_mistake_is_found(bench: Bench, name: str) -> None:
 def test_each_mistake_can_still_be_made(name: str) -> None:
     mutant = MUTANTS[name]
     assert (ROOT / mutant.path).read_text(encoding="utf-8").count(mutant.old) == 1
+
+
+def test_each_mend_that_the_documents_name_has_its_mutant() -> None:
+    holes = yaml.safe_load((ROOT / "docs" / "reliability" / "holes.yaml").read_text(encoding="utf-8"))
+    assert all(one["mutants"] for one in holes)
+    assert {name for one in holes for name in one["mutants"]} <= set(MUTANTS)
 
 
 def test_there_are_enough() -> None:

@@ -220,6 +220,21 @@ def test_whatever_is_written_to_an_internal_topic_its_reader_goes_on(topic: str)
             take(Record(offset, key, value))
 
 
+def test_a_record_that_nobody_thought_of_does_not_end_the_thread_that_follows() -> None:
+    taken: list[bytes] = []
+
+    def apply(key: bytes, value: bytes, _: int) -> None:
+        if value == b"bad":
+            raise ZeroDivisionError
+        taken.append(value)
+
+    follower = TopicFollower({}, "topic", "name", apply)
+    for offset, value in enumerate((b"one", b"bad", b"two")):
+        follower.take(Record(offset, b"k", value))
+    assert taken == [b"one", b"two"]
+    follower.wait_for(2)
+
+
 def test_after_garbage_the_next_record_is_taken_in() -> None:
     log = log_of_redrives()
     log.take(Record(0, b"p/plan", encode(plan())))
