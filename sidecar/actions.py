@@ -203,7 +203,7 @@ class Actions:
                 waiting.fetching = waiting.unfetched[:FETCHED_MAX]
                 del waiting.unfetched[:FETCHED_MAX]
                 offsets = sorted({item.held.came_at for item in waiting.fetching})
-                waiting.fetch = self._rebuild.fetch(lane.id, offsets)
+                waiting.fetch = self._rebuild.fetch(lane.id, lane.cuts, offsets)
 
     def _ask(self, lane: Lane, waiting: _Waiting) -> None:
         ids = waiting.unasked[:ASKED_MAX]

@@ -7,6 +7,8 @@ committed before the call returns, so that its next owner starts where this one 
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import Final
 
 from sidecar.commit import decode_metadata
@@ -19,6 +21,7 @@ from sidecar.ports import Intake
 from sidecar.record import LaneId
 from sidecar.recovery_reader import RecoveryJob, RecoveryWorker
 from sidecar.settlement import Settlement
+from sidecar.source_cuts import note_cut
 from sidecar.waits import is_over
 
 log = logging.getLogger(__name__)
@@ -28,6 +31,14 @@ POLL_S: Final = 0.005
 REMIND_MS: Final = 60_000  # a recovery that goes on waiting says so again
 RETRY_MS: Final = 500  # an overflow that is back is used again within a second
 SWEEP_MS: Final = 30_000  # by then Kafka has ended every open transaction of tickover's: a third of it is their timeout
+
+
+@dataclass(slots=True)
+class Look:
+    """A look at what a source's log has, under way."""
+
+    future: Future[int | None]
+    retry_at_ms: int = -1  # when nobody answered
 
 
 class Assignment:
@@ -57,6 +68,7 @@ class Assignment:
         self._refused: frozenset[str] = frozenset()  # sources that may not be consumed
         self._turned_away: set[LaneId] = set()  # assigned since, of such a source
         self._jobs: list[RecoveryJob] = []
+        self._out_of_range: dict[Lane, Look] = {}  # nothing is read of these for now
 
     # --- the consumer group's events ------------------------------------------------------------------------------
 
@@ -105,6 +117,12 @@ class Assignment:
             if lane is not None and state is not None and state.topic_id == lane.topic_id:
                 lane.committed_watermark = max(lane.committed_watermark, state.watermark)
 
+    def out_of_range(self, lane_id: LaneId) -> None:
+        """The log of a lane that is read was cut back, it seems. What is held of it goes on meanwhile."""
+        if (lane := self.lanes.get(lane_id)) is not None and lane not in self._out_of_range:
+            self._intake.pause([lane_id])
+            self._out_of_range[lane] = Look(self._recovery.look_at(lane))
+
     def leave(self) -> None:
         """Shutdown: settle and commit everything."""
         self.revoked([lane.id for lane in self.lanes.values()])
@@ -123,6 +141,23 @@ class Assignment:
                 self._take(job, now_ms)
         if self._jobs:
             self._jobs = [job for job in self._jobs if job.lanes]
+        for lane, look in list(self._out_of_range.items()):
+            if look.future.done():
+                self._go_on(lane, look, now_ms)
+
+    def _go_on(self, lane: Lane, look: Look, now_ms: int) -> None:
+        """Read on where the log goes on."""
+        if isinstance(look.future.exception(), LedgerUnavailable):
+            if look.retry_at_ms < 0:
+                look.retry_at_ms = now_ms + RETRY_MS
+            elif is_over(now_ms, look.retry_at_ms, RETRY_MS):
+                self._out_of_range[lane] = Look(self._recovery.look_at(lane))
+            return
+        if (log_offset := look.future.result()) is not None:
+            note_cut(lane, log_offset)
+        del self._out_of_range[lane]
+        self._intake.begin({lane.id: lane.cuts.log_offset(lane.next)})
+        self._resume([lane])
 
     def _take(self, job: RecoveryJob, now_ms: int) -> None:
         """What has come of a recovery: lanes, or why it has to wait."""
@@ -138,9 +173,8 @@ class Assignment:
             for lane in fresh:
                 self.lanes[lane.id] = lane
             self.recovery_s = (now_ms - job.started_ms) / 1_000
-            self._intake.begin({lane.id: lane.next for lane in fresh})
-            if not self.paused:
-                self._intake.resume([lane.id for lane in fresh])
+            self._intake.begin({lane.id: lane.cuts.log_offset(lane.next) for lane in fresh})
+            self._resume(fresh)
         if job.lanes and fresh:
             self._recovery.again(job, now_ms)  # those that had to be waited for
         elif job.lanes:
@@ -202,14 +236,22 @@ class Assignment:
         """Read on."""
         if self.paused:
             self.paused = False
-            self._intake.resume([lane.id for lane in self.lanes.values() if not lane.intake_held])
+            self._resume(self.lanes.values())
 
     def hold_back(self, lane: Lane, wanted: bool) -> None:
         """Read nothing more of one lane for now, or read on."""
         if lane.intake_held != wanted:
             lane.intake_held = wanted
-            if not self.paused:
-                (self._intake.pause if wanted else self._intake.resume)([lane.id])
+            if wanted:
+                self._intake.pause([lane.id])
+            else:
+                self._resume([lane])
+
+    def _resume(self, lanes: Iterable[Lane]) -> None:
+        """Read on, unless something else is in the way."""
+        if not self.paused:
+            ready = [lane.id for lane in lanes if not lane.intake_held and lane not in self._out_of_range]
+            self._intake.resume(ready)
 
     # --- letting go -----------------------------------------------------------------------------------------------
 
@@ -221,6 +263,8 @@ class Assignment:
         for job in self._jobs:
             job.lanes -= gone
         leaving = [self.lanes.pop(lane) for lane in lane_ids if lane in self.lanes]
+        for lane in leaving:
+            self._out_of_range.pop(lane, None)
         self._emitter.drop(set(leaving))
         for lane in leaving:
             lane.leaving = True

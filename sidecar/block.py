@@ -12,6 +12,9 @@
              |  related   |    sources     | carried | their ids | their sources |   from version 2 on
              |    u32     |      u32       |   u32   |    u32    |     u32       |
              +------------+----------------+---------+-----------+---------------+
+             |    cuts    |  read: offset  |  epoch  | timestamp |                   from version 3 on
+             |    u32     |      i64       |   i64   |    i64    |
+             +------------+----------------+---------+-----------+
              then the columns, in this order (how each is packed: column.py)
              group, topic, topic_id                                    words, one each
              runs      from_offset, version                            numbers
@@ -28,6 +31,7 @@
                        sources: offset (offsets), source offset (numbers)
              carried   as entries: records held from here on under the offset of the control record that moved them
              related   offset (offsets), related offset (numbers)
+             cuts      lane offset, log offset                         numbers
 
 Columns, not rows: neighbours in a column are alike, so two thousand settled records cost 2 to 5 bytes each,
 and every step of the work is one call into C for a whole column (figures: docs/ledger-format.md).
@@ -44,6 +48,7 @@ from zlib import crc32
 from sidecar.block_parts import NO_ENTRIES, NOTHING_SETTLED, PROMOTED, STRUCK, Entries, Settled
 from sidecar.column import RECORDS_MAX, ColumnReader, pack_numbers, pack_offsets, pack_texts, pack_words
 from sidecar.frame import LedgerFormatError, NewerLedgerFormatError, pack_frame, unpack_frame
+from sidecar.log_cuts import NO_CUTS, Cuts, ReadMark
 from sidecar.record import Outcome, Position
 
 __all__ = [
@@ -65,9 +70,13 @@ __all__ = [
     "pack_frame",
 ]
 
-_FIXED: Final = struct.Struct("<7qi11I")
-_FIXED_1: Final = struct.Struct("<7qi6I")  # of version 1
-_NO_COUNTS: Final = (0,) * 5  # that version 1 doesn't have
+_FIXED: Final = struct.Struct("<7qi12I3q")
+_NO_MARK: Final = (-1, -1, -1)
+# Of earlier versions, and what they don't say.
+_EARLIER: Final = {
+    1: (struct.Struct("<7qi6I"), (0,) * 6 + _NO_MARK),
+    2: (struct.Struct("<7qi11I"), (0, *_NO_MARK)),
+}
 _OUTCOMES: Final = tuple(Outcome)
 
 
@@ -77,7 +86,8 @@ class Block:
 
     `topic_id`: Kafka's, "" where brokers have none. `number` counts the blocks of a lane that change the overflow, 0
     for others. `carried`: records that a control record has moved, whose offset stays open for them. `runs` are
-    (from_offset, version of the policy table that decided from there on).
+    (from_offset, version of the policy table that decided from there on). `read`: the record of the source that was
+    read last, by then. All offsets but that one are the lane's own; `cuts` say which of the log's these are.
     """
 
     group: str
@@ -94,6 +104,8 @@ class Block:
     settled: Settled
     entries: Entries
     carried: Entries = NO_ENTRIES
+    read: ReadMark | None = None
+    cuts: Cuts = NO_CUTS
 
 
 def encode(block: Block) -> bytes:
@@ -113,6 +125,8 @@ def body_of(block: Block) -> bytes:
             if entries.offsets:
                 body += b"".join(_entry_columns(entries))
         body += _pack_sparse(block.settled.related, pack_numbers)
+        if block.cuts:
+            body += b"".join(map(pack_numbers, zip(*block.cuts.pairs, strict=True)))
     except (struct.error, OverflowError) as error:
         raise ValueError(f"a number out of range: {error}") from error
     return body
@@ -132,6 +146,7 @@ def _fixed_part(block: Block) -> bytes:
         len(carried.offsets),
         len(carried.ids),
         len(carried.sources),
+        len(block.cuts.pairs),
     )
     if max(counts) > RECORDS_MAX:
         raise ValueError(f"a block of {max(counts)} records, more than {RECORDS_MAX}")
@@ -147,6 +162,7 @@ def _fixed_part(block: Block) -> bytes:
         block.number,
         block.partition,
         *counts,
+        *(block.read or _NO_MARK),
     )
 
 
@@ -200,12 +216,14 @@ def _pack_sparse(values: Mapping[int, Any], pack: Callable[[Sequence[Any]], byte
 def decode(data: bytes | None) -> Block:
     """What `encode` was given, columns as lists. Raises LedgerFormatError for anything else, only that."""
     version, body = unpack_frame(data)
-    layout = _FIXED if version > 1 else _FIXED_1
+    layout, unsaid = _EARLIER.get(version, (_FIXED, ()))
     if len(body) < layout.size:
         raise LedgerFormatError("cut short")
-    fixed = layout.unpack_from(body)
-    counts = fixed[8:] if version > 1 else (*fixed[8:], *_NO_COUNTS)
-    runs, settled, settled_ids, reasons, entries, entry_ids, related, sources, carried, carried_ids, origins = counts
+    fixed = (*layout.unpack_from(body), *unsaid)
+    counts, read = fixed[8:20], ReadMark(*fixed[20:])
+    runs, settled, settled_ids, reasons, entries, entry_ids, related, sources, carried, carried_ids, origins, cuts = (
+        counts
+    )
     if max(counts) > RECORDS_MAX or max(settled_ids, reasons, related) > settled:
         raise LedgerFormatError("counts out of range")
     if max(entry_ids, sources) > entries or max(carried_ids, origins) > carried:
@@ -218,6 +236,7 @@ def decode(data: bytes | None) -> Block:
     carried_part = _read_entries(reader, carried, carried_ids, origins)
     if related:
         settled_part = settled_part._replace(related=_read_sparse(reader, related, reader.numbers))
+    pairs = tuple(zip(reader.numbers(cuts), reader.numbers(cuts), strict=True))
     reader.end()
     return Block(
         group=group,
@@ -234,6 +253,8 @@ def decode(data: bytes | None) -> Block:
         settled=settled_part,
         entries=entries_part,
         carried=carried_part,
+        read=read if read.offset >= 0 else None,
+        cuts=Cuts(pairs) if pairs else NO_CUTS,
     )
 
 

@@ -5,9 +5,11 @@ version:
 
     {"tickover":2,"watermark":[due_ms,offset],"acknowledged":A,"block":E,"recovery":..,"rebuild":..,
      "overflow_held":..,"topic_id":"..","leader_epoch":..,"rebuild_due":..,"partitions":..,
-     "ledger_id":"..","ledger_partitions":..,"first_change":..}
+     "ledger_id":"..","ledger_partitions":..,"first_change":..,"read":[[offset,epoch,timestamp_ms],..]}
 
-L is the committed offset itself. Version 1 had none of the last three.
+L is the committed offset itself, as the source's log has it. Version 1 had none of the last four, version 2 did
+without the last one. `leader_epoch` is always -1: it is in `read`. Where the log was cut back there is one more, of
+version 3, as who doesn't know it would take one record for another: "cuts":[[lane offset,log offset],..].
 
 While a group is renamed, and for ever after at its old name, a commit is a mark instead, of a version that no state
 will ever have, so that every program stops at it:
@@ -22,12 +24,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sidecar.frame import LedgerFormatError, NewerLedgerFormatError
+from sidecar.log_cuts import NO_CUTS, Cuts, Marks, ReadMark
 from sidecar.record import Position
 
 METADATA_BYTES_MAX: Final = 4_095  # the broker takes 4,096, but librdkafka sends a NUL with them
 
 _MARK: Final = '{"tickover":'
-_VERSION: Final = 2
+_VERSION: Final = 3
+_VERSION_WITHOUT_CUTS: Final = 2
 _RENAMED_VERSION: Final = 1 << 30
 _INT64_MAX: Final = (1 << 63) - 1
 _encode_json: Final = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
@@ -41,7 +45,8 @@ class CommitState:
     source's: a commit of another topic of the same name is not ours to go on from. `partitions`: see `Start`.
     `ledger_id` and `ledger_partitions` are Kafka's id and the size of the ledger that the places are in; "" and 0 where
     they aren't known. `first_change`: after which number the changes of this source began; smaller ones in Redis are
-    of a former topic of this name.
+    of a former topic of this name. `read`: records of the source that were read, the last one last; `cuts`: where its
+    log was cut back. `low` is an offset of the log.
     """
 
     low: int
@@ -58,6 +63,8 @@ class CommitState:
     ledger_id: str = ""
     ledger_partitions: int = 0
     first_change: int = 0
+    read: Marks = ()
+    cuts: Cuts = NO_CUTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +101,7 @@ def encode_metadata(state: CommitState) -> str:
     """The metadata to commit with offset `state.low`. Raises ValueError when Kafka would refuse it."""
     text = _encode_json(
         {
-            "tickover": _VERSION,
+            "tickover": _VERSION if state.cuts else _VERSION_WITHOUT_CUTS,
             "watermark": state.watermark,
             "acknowledged": state.acknowledged,
             "block": state.block_offset,
@@ -108,6 +115,8 @@ def encode_metadata(state: CommitState) -> str:
             "ledger_id": state.ledger_id,
             "ledger_partitions": state.ledger_partitions,
             "first_change": state.first_change,
+            "read": state.read,
+            **({"cuts": state.cuts.pairs} if state.cuts else {}),
         }
     )
     return _checked(text)
@@ -161,9 +170,15 @@ def decode_metadata(offset: int, text: str) -> CommitState | None:
             ledger_id=_text(fields["ledger_id"]) if version > 1 else "",
             ledger_partitions=_integer(fields["ledger_partitions"]) if version > 1 else 0,
             first_change=_integer(fields["first_change"]) if version > 1 else 0,
+            read=tuple(ReadMark(*map(_integer, mark)) for mark in fields.get("read", ())),
+            cuts=_cuts(fields["cuts"]) if version >= _VERSION else NO_CUTS,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise LedgerFormatError(f"commit metadata with a field missing or wrong: {error!r}") from error
+
+
+def _cuts(value: Any) -> Cuts:
+    return Cuts(tuple((_integer(lane_from), _integer(log_from)) for lane_from, log_from in value))
 
 
 def _integer(value: Any) -> int:

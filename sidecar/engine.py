@@ -23,7 +23,7 @@ from sidecar.lane import Lane
 from sidecar.mailbox import Mailbox
 from sidecar.ordering import Ordering
 from sidecar.overflow_worker import OverflowWorker
-from sidecar.ports import Intake, SourceRecord, Time
+from sidecar.ports import Intake, SourceRecord, Time, mark_of
 from sidecar.quotas import Quotas
 from sidecar.reading import Read
 from sidecar.rebuild_worker import RebuildWorker
@@ -173,6 +173,9 @@ class Engine:
 
     def _accept_run(self, lane: Lane, run: Sequence[SourceRecord], soon_ms: int) -> None:
         offsets = list(map(_offset_of, run))
+        lane.note_read(mark_of(run[-1]))
+        if lane.cuts:
+            offsets = list(map(lane.cuts.lane_offset, offsets))
         near_ms = max(soon_ms, (lane.promised or lane.cursor).due_ms)
         lane.touched = True
         if lane.accept_run(offsets):
@@ -195,9 +198,10 @@ class Engine:
         """The mark at a transaction's end is an offset without a record: where none follows it, it would be lag."""
         idle = {lane.id: lane for lane in lanes if lane.low >= lane.next}
         for place, offset in self._parts.intake.positions(list(idle)).items():
-            idle[place].read_up_to(offset)
-            if idle[place].vanished:
-                self._lose(idle[place])
+            lane = idle[place]
+            lane.read_up_to(lane.cuts.lane_offset(offset))
+            if lane.vanished:
+                self._lose(lane)
 
     def _lose(self, lane: Lane) -> None:
         """The ledger says that these were held, and the source has them no more: it did not wait for Redis."""
@@ -267,6 +271,8 @@ class Engine:
         records_held, bytes_held = self._in_memory()
         pending = 0
         for lane in self._lanes.values():
+            if lane.vanished:  # as its recovery found
+                self._lose(lane)
             waiting = lane.on_the_way
             # A lane that is being rebuilt waits alone: its puts can't go, and the other lanes' can.
             lost = lane.loss is not None and waiting >= OVERFLOW_PENDING_LANE_MAX

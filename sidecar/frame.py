@@ -2,7 +2,7 @@
 
 +------+---------+---------+-------------------------------------------------------------------+
 | "TL" | version | packing | body; packing 0: as it is, 1: one zstd frame that states its size |
-|  2   | u8 = 2  |   u8    |                                                                   |
+|  2   | u8 = 3  |   u8    |                                                                   |
 +------+---------+---------+-------------------------------------------------------------------+
 """
 
@@ -15,7 +15,7 @@ BODY_BYTES_MAX: Final = 16 << 20
 """A body's size unpacked. A ledger record of a few kilobytes must not unpack to gigabytes."""
 
 _MAGIC: Final = b"TL"
-_VERSION: Final = 2
+_VERSION: Final = 3
 _PLAIN: Final = 0
 _ZSTD: Final = 1
 _HEAD_BYTES: Final = 4

@@ -39,17 +39,6 @@ REFUSALS: Final[Mapping[int, str]] = {
 }
 
 
-class SourceChangedError(Exception):
-    """A source lost records that were read already, or was deleted and created again, while this process ran."""
-
-    def __init__(self, topic: str, partition: int, wanted: int, end: int) -> None:
-        self.topic, self.partition, self.wanted, self.end = topic, partition, wanted, end
-        super().__init__(
-            f"{topic}/{partition} ends at {end}, but was read up to {wanted}: the topic was created again or lost "
-            "records. The process starts over with what the topic has now."
-        )
-
-
 class JoinRefused(Exception):
     """The group doesn't take this process in, and nobody has changed that for a while."""
 
@@ -243,7 +232,7 @@ class KafkaIntake:
         if error is None:
             return False
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
-            self._to_log_start(message, error)
+            self._out_of_range(message, error)
             return True
         if is_fatal(error):  # such as fenced by another process with the same instance id
             raise KafkaException(error)
@@ -261,24 +250,26 @@ class KafkaIntake:
         self.events.refused(self._refusal)
         log.error("the consumer group refuses this process", extra={"why": self._refusal})
 
-    def _to_log_start(self, message: Message, error: KafkaError) -> None:
+    def _out_of_range(self, message: Message, error: KafkaError) -> None:
         """The source's retention overtook us while we were reading: go on at its start, and say so.
 
-        A log that ends before what was read already is another one: what is known of the old one must not be taken
-        for the new one's. Recovery sorts that out, so the process ends and starts over.
+        Or its log was cut back: it ends before what was read, or did until new records came. The client looks for that
+        whenever a partition has another leader, and says no offset then. Where to read on, who reads it must find out.
         """
-        topic, partition, wanted = message.topic() or "", message.partition() or 0, message.offset() or 0
-        if LaneId(topic, partition) in self._unread:
+        lane, wanted = LaneId(message.topic() or "", message.partition() or 0), message.offset()
+        if lane in self._unread:
             return  # fetched before it was paused: `begin` says from where it is read
-        place = TopicPartition(topic, partition, OFFSET_BEGINNING)
-        first, end = self._consumer.get_watermark_offsets(place, timeout=ANSWER_TIMEOUT_S, cached=False)
-        if first < wanted:
-            raise SourceChangedError(topic, partition, wanted, end)
+        place = TopicPartition(*lane, OFFSET_BEGINNING)
+        first, _ = self._consumer.get_watermark_offsets(place, timeout=ANSWER_TIMEOUT_S, cached=False)
+        if wanted is None or first < wanted:
+            log.warning("a source may have lost the end of its log", extra={"lane": str(lane), "error": str(error)})
+            self.events.out_of_range(lane)
+            return
         log.error(
             "records were deleted by the source's retention before they were read; reading on at its start",
-            extra={"topic": topic, "partition": partition, "error": str(error)},
+            extra={"topic": lane.topic, "partition": lane.partition, "error": str(error)},
         )
-        self._read_from(LaneId(topic, partition), first)
+        self._read_from(lane, first)
 
     def _on_commit(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
         failed = {str(place.error) for place in places if place.error is not None}

@@ -17,7 +17,9 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicCol
 from policies.kafka_clients import AdminClient, Consumer
 from sidecar.commit import decode_metadata
 from sidecar.kafka import ANSWER_TIMEOUT_S, consumer_settings, group_commits
+from sidecar.kafka_records import KafkaRecords
 from sidecar.ledger import CommitsHidden, LedgerUnavailable
+from sidecar.log_cuts import ReadMark
 from sidecar.ports import Start
 from sidecar.record import LaneId
 from sidecar.topics import topic_id_of
@@ -47,6 +49,7 @@ class KafkaStarts:
         self._client: dict[str, Any] = dict(client)
         self._consumer: Any = None
         self._admin: Any = None
+        self._records = KafkaRecords(client, group)
 
     def starts(self, lanes: Sequence[LaneId]) -> dict[LaneId, Start]:
         """Those that are known. A partition without a leader, with an open transaction, or whose topic nobody describes
@@ -66,6 +69,10 @@ class KafkaStarts:
             return bool(group_commits(AdminClient(self._client), self._group))
         except (KafkaException, TimeoutError) as error:
             raise LedgerUnavailable(f"no answer about the commits of {self._group}: {error}") from error
+
+    def records(self, places: Mapping[LaneId, int]) -> dict[LaneId, ReadMark | None]:
+        """See `Starts.records`. Raises LedgerUnavailable when the brokers don't answer."""
+        return dict(_answered("what logs have", lambda: self._records.at(places)))
 
     def _known(self, lanes: Sequence[LaneId]) -> dict[LaneId, Start]:
         if self._consumer is None:
@@ -150,6 +157,7 @@ class KafkaStarts:
     def close(self) -> None:
         """Let go of the clients. Not by the consumer's own close, which waits for brokers that are away."""
         self._consumer = self._admin = None
+        self._records.close()
 
     def _start(self, committed: TopicPartition, topic: _Topic) -> Start | None:
         topic_id = topic.id
@@ -167,14 +175,14 @@ class KafkaStarts:
         if committed.offset == OFFSET_INVALID:
             added = committed.partition >= topic.partitions > 0
             if self._start_latest and not added:
-                return Start(end, "", *topic, earliest=first, log_start=first)
-            return Start(first, "", *topic, log_start=first)
-        if committed.offset > end or (known_id and topic_id and known_id != topic_id):
+                return Start(end, "", *topic, earliest=first, log_start=first, log_end=end)
+            return Start(first, "", *topic, log_start=first, log_end=end)
+        if (state is None and committed.offset > end) or (known_id and topic_id and known_id != topic_id):
             log.error(
                 "this topic was deleted and created again, or lost records: its old commit is not used",
                 extra={**place, "committed": committed.offset},
             )
-            return Start(first, "", *topic, made_anew=True, log_start=first)
+            return Start(first, "", *topic, made_anew=True, log_start=first, log_end=end)
         offset = max(committed.offset, first)
         if offset > committed.offset:
             log.error(
@@ -182,7 +190,7 @@ class KafkaStarts:
                 extra={**place, "from": committed.offset, "count": offset - committed.offset},
             )
         partitions = (state.partitions if state is not None else 0) or topic.partitions
-        return Start(offset, committed.metadata or "", topic_id or known_id, partitions, log_start=first)
+        return Start(offset, committed.metadata or "", topic_id or known_id, partitions, log_start=first, log_end=end)
 
     def _topics(self, topics: set[str]) -> dict[str, _Topic]:
         """Their ids and sizes, of those that are answered for. An id is "" where brokers have none to give (before 2.8,

@@ -10,6 +10,7 @@ What must hold (design: the journey of a record):
   then `changes`), and its offset stays open until the overflow has acknowledged it;
 * an offset's byte is 1 only when the fact is in the ledger;
 * everything in the overflow at or before W is settled, so recovery starts with C = W.
+Offsets are the lane's own: those of the source's log, until that is cut back (`log_cuts.py`).
 No clock, no client, no lock: the engine's thread owns it.
 """
 
@@ -21,6 +22,7 @@ from typing import Final
 
 from sidecar.change import ChangeBlock, LedgerMark, Loss, note_rebuild
 from sidecar.identity import Identities
+from sidecar.log_cuts import NO_CUTS, Cuts, Marks, ReadMark, below, noted
 from sidecar.order import Order
 from sidecar.quota import Quota
 from sidecar.record import OFFSET_MAX, Departure, Held, LaneId, Position, Window, due_of, place_of, settle_promoted
@@ -82,6 +84,8 @@ class Lane:
     loss: Loss | None = None  # Redis lacks something: no puts, no promotion until it is rebuilt
     source_partitions: int = 0  # how many the source had when it was new to the group; 0: not known
     intake_held: bool = False  # intake of this lane waits: for its rebuild, its order, or L
+    cuts: Cuts = NO_CUTS  # where the source's log was cut back
+    read_marks: Marks = ()  # records of it that were read, by its own offsets
     topic_id: str = ""  # Kafka's id of the source: a topic created anew under the same name is another one
     accepted: int = 0
     settled_count: int = 0
@@ -126,6 +130,21 @@ class Lane:
             self._close_gap(offset - self.base)
             self.next = offset
             self.touched = True
+
+    @property
+    def read_until(self) -> int:
+        """Behind the highest offset that was ever read."""
+        return max(self.next, self.recovered_until)
+
+    def note_read(self, mark: ReadMark) -> None:
+        """This record of the source was read last."""
+        self.read_marks = noted(self.read_marks, mark)
+
+    def cut_back(self, log_offset: int) -> None:
+        """The source's log was cut back: what it has from there on was never read. What was, is held on."""
+        self.cuts = self.cuts.then(log_offset, self.read_until)
+        self.read_marks = below(self.read_marks, log_offset)
+        self.touched = self.uncommitted = True
 
     def _close_gap(self, index: int) -> None:
         """Offsets that the source doesn't have (control records, compaction) count as done."""

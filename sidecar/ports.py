@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any, Final, NamedTuple, Protocol
 
+from sidecar.log_cuts import ReadMark
 from sidecar.record import LaneId
 
 NO_ANSWER: Final = -1  # in place of a partition count: brokers are away, which says nothing about the topic
@@ -19,10 +20,17 @@ class SourceRecord(Protocol):
     def partition(self) -> int | None: ...
     def offset(self) -> int | None: ...
     def timestamp(self) -> tuple[int, int]: ...
+    def leader_epoch(self) -> int | None: ...
     def key(self) -> Any: ...
     def value(self) -> Any: ...
     def headers(self) -> Any: ...
     def error(self) -> Any: ...
+
+
+def mark_of(record: SourceRecord) -> ReadMark:
+    """What is kept of a record that was read."""
+    epoch = record.leader_epoch()
+    return ReadMark(record.offset() or 0, -1 if epoch is None else epoch, record.timestamp()[1])
 
 
 class Start(NamedTuple):
@@ -31,7 +39,8 @@ class Start(NamedTuple):
     `metadata` is empty where nothing was committed. `partitions`: how many the source had when it was new to the group;
     0: not known. `earliest`: the log's start, where nothing was committed and `offset` is the log's end by the setting
     `start`; else -1. `log_start`: the first offset that the source still has. `made_anew`: the group's commit is about
-    a former topic of this name, and isn't used.
+    a former topic of this name, and isn't used. `log_end`: where the log ends, -1 where that isn't known. `offset` may
+    lie beyond, where it was cut back.
     """
 
     offset: int
@@ -41,6 +50,7 @@ class Start(NamedTuple):
     earliest: int = -1
     made_anew: bool = False
     log_start: int = 0
+    log_end: int = -1
 
 
 class Starts(Protocol):
@@ -51,6 +61,11 @@ class Starts(Protocol):
 
     def has_commits(self) -> bool:
         """The group has a commit of some partition, of whatever topic."""
+
+    def records(self, places: Mapping[LaneId, int]) -> Mapping[LaneId, ReadMark | None]:
+        """The first record that each log has at or behind this offset; None: it has none. A lane of which nobody knows
+        for now is left out.
+        """
 
 
 class Member(NamedTuple):
@@ -76,6 +91,11 @@ class GroupEvents(Protocol):
     def lost(self, lanes: Sequence[LaneId]) -> None: ...
     def refused(self, words: str) -> None:
         """The group doesn't take this process in, and waiting won't change that."""
+
+    def out_of_range(self, lane: LaneId) -> None:
+        """The log doesn't have any more what was to be read next, or what was read before it; nothing is read of it
+        until `begin` says from where.
+        """
 
     def committed(self, commits: Mapping[LaneId, tuple[int, str]]) -> None:
         """The group has these (offset, metadata) now."""

@@ -29,7 +29,7 @@ from sidecar.codec import complete, headers_of, split
 from sidecar.ledger import LedgerLog, LedgerRecord, LedgerTopic
 from sidecar.overflow import Redo
 from sidecar.ports import SourceRecord
-from sidecar.rebuild_account import DIGEST_MASK, Account, Plan, RebuildStore, Rebuilt, SourceLog
+from sidecar.rebuild_account import DIGEST_MASK, Account, Plan, RebuildStore, Rebuilt, SourceLog, fetch
 from sidecar.record import OFFSET_MAX, Held, Struck
 from sidecar.recovery import decided
 from sidecar.sealing import struck_out
@@ -163,7 +163,7 @@ class LaneRebuild:
         bunch, plan = self._bunch, self.plan
         wanted = [offset for _, _, came_at, _ in bunch.blocks for offset in came_at]
         offsets = sorted(set(wanted))
-        found = self._sources.source.fetch(plan.lane, offsets) if offsets else {}
+        found = fetch(self._sources.source, plan.lane, plan.cuts, offsets) if offsets else {}
         # Let go of each as soon as it is used: freed later, out of memory that has gone cold, it costs as much again.
         take = found.pop if len(offsets) == len(wanted) else found.get
         redos, gone = self._redos(bunch, take)

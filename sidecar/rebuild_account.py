@@ -7,6 +7,7 @@ from typing import Final, Protocol
 
 from sidecar.change import FOREIGN, Loss
 from sidecar.lane import Lane
+from sidecar.log_cuts import NO_CUTS, Cuts
 from sidecar.overflow import Promotion, Redo
 from sidecar.ports import SourceRecord
 from sidecar.record import LaneId, Position
@@ -46,6 +47,14 @@ class SourceLog(Protocol):
         """Nothing more is wanted for now."""
 
 
+def fetch(source: SourceLog, lane: LaneId, cuts: Cuts, offsets: Sequence[int]) -> dict[int, SourceRecord]:
+    """`SourceLog.fetch` by the lane's own offsets. What a log lost that was cut back is left out."""
+    if not cuts:
+        return source.fetch(lane, offsets)
+    own = {cuts.log_offset(offset): offset for offset in offsets if not cuts.is_lost(offset)}
+    return {own[at]: record for at, record in source.fetch(lane, sorted(own)).items()} if own else {}
+
+
 class RebuildStore(Protocol):
     """The overflow's storage as a rebuild sees it. All raise OverflowUnavailable."""
 
@@ -81,6 +90,7 @@ class Plan:
     rebuild_pointer: int
     block_offset: int
     first_change: int = 0  # see `Lane`
+    cuts: Cuts = NO_CUTS
 
 
 @dataclass(slots=True)

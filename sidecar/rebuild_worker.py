@@ -14,10 +14,11 @@ from typing import Final
 from sidecar.change import Loss
 from sidecar.lane import Lane
 from sidecar.ledger import LedgerUnavailable
+from sidecar.log_cuts import Cuts
 from sidecar.overflow import OverflowFull, OverflowLoss, OverflowUnavailable, Promotion
 from sidecar.ports import SourceRecord
 from sidecar.rebuild import LaneRebuild, Sources
-from sidecar.rebuild_account import Plan, Rebuilt, SourceUnavailable, loss_of
+from sidecar.rebuild_account import Plan, Rebuilt, SourceUnavailable, fetch, loss_of
 from sidecar.record import LaneId, Position
 from sidecar.tally import Tally
 
@@ -51,19 +52,19 @@ class RebuildWorker:
         """Give up what is under way and end the thread. Twice is harmless."""
         self._executor.shutdown(wait=True, cancel_futures=True)
 
-    def fetch(self, lane: LaneId, offsets: Sequence[int]) -> Future[Mapping[int, SourceRecord]]:
-        """Read records of a source again, beside the group; those that it has no more are left out. It may raise
-        SourceUnavailable.
+    def fetch(self, lane: LaneId, cuts: Cuts, offsets: Sequence[int]) -> Future[Mapping[int, SourceRecord]]:
+        """Read records of a source again, beside the group, by the lane's own offsets; those that it has no more are
+        left out. It may raise SourceUnavailable.
         """
         source = self._sources.source
 
-        def fetch() -> Mapping[int, SourceRecord]:
+        def fetched() -> Mapping[int, SourceRecord]:
             try:
-                return source.fetch(lane, offsets)
+                return fetch(source, lane, cuts, offsets)
             finally:
                 source.release()
 
-        return self._executor.submit(fetch)
+        return self._executor.submit(fetched)
 
     def read(self, lane: LaneId, after: Position, records_max: int, acknowledged: int) -> Future[Promotion]:
         """Read what a lane has in the overflow, a page of it: see `RebuildStore.read`."""
@@ -195,6 +196,7 @@ def plan_of(lane: Lane, loss: Loss) -> Plan:
         rebuild_pointer=lane.rebuild_pointer(),
         block_offset=lane.block_offset,
         first_change=lane.first_change,
+        cuts=lane.cuts,
     )
 
 

@@ -18,6 +18,7 @@ from sidecar.block import Block, Entries
 from sidecar.change import ChangeBlock, Loss
 from sidecar.commit import CommitState
 from sidecar.lane import NEVER, NOT_DECIDED, NOWHERE, Lane
+from sidecar.log_cuts import NO_CUTS, Cuts, Marks, below, noted
 from sidecar.ports import Start
 from sidecar.rebuild_account import note_loss
 from sidecar.record import NO_HEADERS, Held, LaneId, Position, Struck, as_held
@@ -31,13 +32,16 @@ class Replay:
     def __init__(self, lane: LaneId, start: Start, commit: CommitState | None, hw: int, *, whole: bool = False) -> None:
         self.id = lane
         self._whole = whole
-        self.low = start.offset
+        self.cuts: Cuts = commit.cuts if commit else NO_CUTS
+        self.marks: Marks = commit.read if commit else ()
+        self.low = self.cuts.lane_offset(start.offset)
+        self._log_from = -1 if commit else start.offset  # where it begins, by the log as it is now
         self._earliest = start.earliest
         self._log_start = start.log_start
         self._is_anew = start.made_anew
         self._topic_id = start.topic_id
         self._partitions = start.partitions
-        self._settled_below = start.offset
+        self._settled_below = self.low
         self.hw = hw
         self._trusted = False
         self._begun = commit is not None  # there is a state of this source
@@ -61,6 +65,8 @@ class Replay:
         self._runs: tuple[tuple[int, int], ...] = ()
         self._written_ms = -1  # of the last block
         self.read_to = -1  # L as the last block has it
+        self.known_id = commit.topic_id if commit else ""  # Kafka's id of the source, as it was said last
+        self._is_news = False  # a cut that no block says yet
         self.met = False  # the ledger has blocks of this name, be it of an earlier topic
 
     def trust_overflow(self) -> None:
@@ -78,9 +84,11 @@ class Replay:
             return
         if not self._blocks and self._earliest >= 0:  # it was read before: the ledger knows better than the setting
             self.low = self._settled_below = max(min(self.low, block.low), self._earliest)
+            self._log_from = self._earliest
         self._blocks.append((ledger_offset, block))
         if self._whole and block.acknowledged > self._highest:  # it says that it goes on from somebody else's number
             self.first_change = max(self.first_change, block.acknowledged)
+        self.known_id = block.topic_id or self.known_id
         self._highest = max(self._highest, block.acknowledged, block.number)
         self._written_ms, self.read_to = block.written_ms, block.low
         self.block_offset = max(self.block_offset, ledger_offset)
@@ -91,6 +99,7 @@ class Replay:
         if ledger_offset > self._committed_block:
             self.overflow_held = block.overflow_held
             self._counted_to = block.acknowledged
+            self._note_log(block)
         for offset, due_ms, held in zip(
             block.settled.offsets, block.settled.dues_ms, block.settled.in_overflow, strict=True
         ):
@@ -101,11 +110,39 @@ class Replay:
             self._changes.append((block.number, block.entries, struck_out(block.settled)))
         self._carried += decided(block.carried)
 
+    def _note_log(self, block: Block) -> None:
+        """How the source's log was when this block was written."""
+        if block.cuts != self.cuts:
+            self.cuts = block.cuts
+            self.marks = below(self.marks, block.cuts.pairs[-1][1] if block.cuts else 0)
+        if block.read is not None:
+            self.marks = noted(self.marks, block.read)
+
+    @property
+    def read_until(self) -> int:
+        """Behind the highest offset that anything is known of."""
+        read_to = max((start for start, _ in self._runs), default=-1)
+        entries = max((block.entries.offsets[-1] for _, block in self._blocks if block.entries.offsets), default=-1)
+        carried = max((block.carried.offsets[-1] for _, block in self._blocks if block.carried.offsets), default=-1)
+        return max(read_to, self._settled_below, self.low + len(self._done), entries + 1, carried + 1)
+
+    def cut_back(self, log_offset: int) -> None:
+        """The source's log was cut back to this offset since. Raises TooManyCuts.
+
+        Nothing that is known is about the records that it has from there on. What was lost of it is given up, but for
+        what the overflow has.
+        """
+        self.cuts = self.cuts.then(log_offset, self.read_until)
+        self.marks = below(self.marks, log_offset)
+        self._is_news = True
+
     def lane(self, now_ms: int, tick_ms: int, ledger_end: int) -> Lane:
         """The lane as it was, as if Redis had all that it acknowledged; else with a loss to be made up for."""
         if self._is_anew and not self._begun and not self._blocks:
             # An offset that somebody set, without a word of ours, may have been meant for the former topic.
             self.low = self._settled_below = self._log_start
+        elif self._log_from > self._log_start:
+            self._begin_at(self.cuts.lane_offset(self._log_from))
         self._number_from_former()
         loss = self._loss()
         if loss is not None:
@@ -117,6 +154,8 @@ class Replay:
         overtaken = [
             held for number, entries, _ in self._changes if number <= self.hw for held in self._in_care(number, entries)
         ]
+        vanished = self._give_up_lost()
+        overtaken = [held for held in overtaken if not self._is_done(held.offset)]
         # A former owner did not count what it had overtaken on the way, by whose source offsets it held it.
         self.overflow_held = max(self.overflow_held, self._known_in_care)
         lane = Lane(
@@ -128,14 +167,15 @@ class Replay:
         lane.committed_watermark = self.watermark
         lane.topic_id, lane.source_partitions = self._topic_id, self._partitions
         lane.first_change = self.first_change
+        lane.cuts, lane.read_marks, lane.vanished = self.cuts, self.marks, vanished
+        lane.touched = self._is_news
         lane.block_ms = self._written_ms if self._blocks else now_ms
         if loss is not None:
             note_loss(lane, loss.hw, loss.detail)
         lane.skip = {offset: place for offset, place in self._settled_ahead.items() if place > self.watermark}
         lane.runs = [run for run in self._runs if run[1] != NOT_DECIDED]
         lane.recovered_runs = list(self._runs)
-        read_to = max((start for start, _ in self._runs), default=-1)
-        lane.recovered_until = max(read_to, self.low + len(self._done))
+        lane.recovered_until = self.read_until
         lane.entries = {held.offset: held for held in overtaken}
         self._redo(lane)
         for held in self._carried:
@@ -145,6 +185,25 @@ class Replay:
         lane.advance_low()
         lane.uncommitted = True
         return lane
+
+    def _begin_at(self, offset: int) -> None:
+        """Nothing below this offset is read any more."""
+        if offset > self.low:
+            del self._done[: offset - self.low]
+            self.low = offset
+            self._settled_below = max(self._settled_below, offset)
+
+    def _give_up_lost(self) -> list[int]:
+        """What the log lost while it was open counts as done: nobody can read it again. Returns the offsets of it."""
+        lost = [
+            offset
+            for first, stop in self.cuts.lost()
+            for offset in range(max(first, self.low), stop)
+            if not self._is_done(offset)
+        ]
+        for offset in lost:
+            self._mark_done(offset)
+        return lost
 
     def _number_from_former(self) -> None:
         """Changes of a topic that was made anew are numbered on from the former one's. So whatever Redis has of that,

@@ -16,6 +16,7 @@ from sidecar.overflow import Overflow, OverflowLoss
 from sidecar.ports import Start, Starts
 from sidecar.record import LaneId
 from sidecar.recovery import Replay
+from sidecar.source_cuts import SourceCuts, end_of
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class RecoveryWorker:
         executor: Executor | None = None,
     ) -> None:
         self._starts = starts
+        self._cuts = SourceCuts(starts)
         self._ledger = ledger
         self._log = ledger_log
         self._overflow = overflow
@@ -63,6 +65,13 @@ class RecoveryWorker:
         """Once more, for those of its lanes that aren't recovered yet."""
         job.retry_at_ms = -1
         job.future = self._executor.submit(self.recover, sorted(job.lanes), now_ms)
+
+    def look_at(self, lane: Lane) -> Future[int | None]:
+        """To where the log of a lane that is read was cut back since; None when it wasn't.
+
+        It may raise LedgerUnavailable, and SourceChangedError.
+        """
+        return self._executor.submit(self._cuts.look_at, lane.id, lane.topic_id, lane.read_marks, end_of(lane))
 
     def stop(self) -> None:
         """Give up what is queued. Twice is harmless."""
@@ -84,6 +93,7 @@ class RecoveryWorker:
             for one in begun:
                 one.give_up_beyond_end()
             blocks = self._read(begun)
+        begun = self._with_cuts(begun)
         for one in begun:
             if missing := self._missing(one):
                 self._go_on_without(missing)
@@ -147,6 +157,11 @@ class RecoveryWorker:
                 found.take(record)
                 blocks += 1
         return blocks
+
+    def _with_cuts(self, begun: Sequence["_Begun"]) -> list["_Begun"]:
+        """Note where logs were cut back since they were read. Those are left out that nobody can tell of for now."""
+        known = self._cuts.find([(one.replay, one.start) for one in begun])
+        return [one for one in begun if one.replay.id in known]
 
     def _missing(self, one: "_Begun") -> str:
         """What the ledger should know of a lane and doesn't, in words; empty when all is well."""

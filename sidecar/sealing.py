@@ -140,11 +140,13 @@ def _block(lane: Lane, rows: _Rows, now_ms: int, group: str) -> tuple[Block, Cha
         watermark=lane.watermark,
         acknowledged=lane.acknowledged,
         overflow_held=lane.overflow_sealed - promoted,
-        runs=(*lane.runs, (max(lane.next, lane.recovered_until), NOT_DECIDED)),
+        runs=(*lane.runs, (lane.read_until, NOT_DECIDED)),
         number=change.number if change else 0,
         settled=settled,
         entries=entry_columns(rows.puts),
         carried=entry_columns(carried),
+        read=lane.read_marks[-1] if lane.read_marks else None,
+        cuts=lane.cuts,
     )
     return block, change, promoted
 
@@ -313,7 +315,7 @@ def _bounded(puts: list[Held]) -> list[Held]:
 def commit_state(lane: Lane, overflow_held: int, ledger: LedgerTopic) -> CommitState:
     """What a recovery of this lane needs beside its offset. `overflow_held`: as of the commit's own last block."""
     return CommitState(
-        low=lane.low,
+        low=lane.cuts.log_offset(lane.low),
         watermark=lane.watermark,
         acknowledged=lane.acknowledged,
         block_offset=lane.block_offset,
@@ -327,4 +329,6 @@ def commit_state(lane: Lane, overflow_held: int, ledger: LedgerTopic) -> CommitS
         ledger_id=ledger.id,
         ledger_partitions=ledger.partitions,
         first_change=lane.first_change,
+        read=lane.read_marks,
+        cuts=lane.cuts,
     )

@@ -213,8 +213,9 @@ class AtLeastOnce:
         offsets: dict[LaneId, tuple[int, str]] = {}
         for lane in lanes:
             if lane.uncommitted and not lane.dropped:
-                low, state = lane.advance_low(), commit_state(lane, lane.overflow_held, self._ledger)
-                offsets[lane.id] = (low, encode_metadata(state))
+                lane.advance_low()
+                state = commit_state(lane, lane.overflow_held, self._ledger)
+                offsets[lane.id] = (state.low, encode_metadata(state))
                 lane.uncommitted = False
         if offsets:
             self._intake.commit(offsets, wait)

@@ -260,6 +260,9 @@ class Events:
     def refused(self, words: str) -> None:
         raise AssertionError(words)
 
+    def out_of_range(self, lane: LaneId) -> None:
+        raise AssertionError(f"{lane} is read where nothing is")
+
     def committed(self, commits: Mapping[LaneId, tuple[int, str]]) -> None:
         self.commits.append(commits)
 

@@ -57,6 +57,9 @@ class Message(NamedTuple):
     def partition(self) -> int:
         return self.place.partition
 
+    def leader_epoch(self) -> int | None:
+        return None
+
     def offset(self) -> int:
         return self.place.offset
 

@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 from sidecar.commit import decode_metadata
-from sidecar.ports import GroupEvents, Member, Start
+from sidecar.log_cuts import ReadMark
+from sidecar.ports import GroupEvents, Member, Start, mark_of
 from sidecar.record import LaneId
 from tests.simulation.fake_kafka import Broker, FakeRecord, Fate
 
@@ -105,18 +106,32 @@ class FakeStarts:
         """See `Starts.has_commits`."""
         return bool(self._group.committed)
 
+    def records(self, places: Mapping[LaneId, int]) -> dict[LaneId, ReadMark | None]:
+        """See `Starts.records`."""
+        logs = self._group.broker.logs
+        return {
+            lane: self._first(logs[lane.topic][lane.partition].records, offset)
+            for lane, offset in places.items()
+            if self._group.rng.random() < 0.9
+        }
+
+    @staticmethod
+    def _first(records: Sequence[FakeRecord], offset: int) -> ReadMark | None:
+        index = bisect_left(records, offset, key=FakeRecord.offset)
+        return mark_of(records[index]) if index < len(records) else None
+
     def _start(self, lane: LaneId) -> Start:
         broker, committed = self._group.broker, self._group.committed.get(lane)
         topic_id, log = broker.topic_id(lane.topic), broker.logs[lane.topic][lane.partition]
         if committed is None:
             if self._group.starts_latest and lane in self._group.seen:
-                return Start(log.end, "", topic_id, earliest=log.start, log_start=log.start)
-            return Start(log.start, "", topic_id, log_start=log.start)
+                return Start(log.end, "", topic_id, earliest=log.start, log_start=log.start, log_end=log.end)
+            return Start(log.start, "", topic_id, log_start=log.start, log_end=log.end)
         offset, metadata = committed
         state = decode_metadata(offset, metadata)
         if state is not None and state.topic_id != topic_id:
-            return Start(log.start, "", topic_id, made_anew=True, log_start=log.start)
-        return Start(offset, metadata, topic_id, log_start=log.start)
+            return Start(log.start, "", topic_id, made_anew=True, log_start=log.start, log_end=log.end)
+        return Start(offset, metadata, topic_id, log_start=log.start, log_end=log.end)
 
 
 class FakeIntake:

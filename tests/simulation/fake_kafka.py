@@ -33,6 +33,7 @@ class FakeRecord:
     named: Headers | None
     handed_over_ms: int = -1  # when the producer got it, by the engine's time
     garbled: bool = False  # a header name that is not UTF-8
+    epoch: int = 0  # of the leader that took it
 
     def topic(self) -> str:
         return self.place[0]
@@ -45,6 +46,9 @@ class FakeRecord:
 
     def timestamp(self) -> tuple[int, int]:
         return self.stamp
+
+    def leader_epoch(self) -> int:
+        return self.epoch
 
     def key(self) -> bytes | None:
         return self.pair[0]
@@ -130,6 +134,7 @@ class Log:
     records: list[FakeRecord]
     end: int = 0
     start: int = 0  # retention took what was before
+    epoch: int = 0  # of its leader
     undecided: set[int] = field(default_factory=set)  # offsets of records in open transactions
 
     def stable_end(self) -> int:
@@ -168,8 +173,9 @@ class Broker:
         log = self.logs[topic][partition]
         offset = log.end
         placed = FakeRecord(
-            (topic, partition, offset), record.stamp, record.pair, record.named, record.handed_over_ms, record.garbled
-        )
+            (topic, partition, offset), record.stamp, record.pair, record.named, record.handed_over_ms, record.garbled,
+            log.epoch,
+        )  # fmt: skip
         log.records.append(placed)
         log.end = offset + 1
         if undecided:

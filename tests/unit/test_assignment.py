@@ -9,9 +9,13 @@ from unittest.mock import Mock
 import pytest
 
 from sidecar.assignment import REMIND_MS, RETRY_MS, SWEEP_MS, Assignment
+from sidecar.lane import NOWHERE, Lane
 from sidecar.ledger import CommitsHidden, LedgerUnavailable
+from sidecar.log_cuts import NO_CUTS, ReadMark
 from sidecar.record import LaneId
 from sidecar.recovery_reader import RecoveryJob
+from sidecar.source_cuts import SourceChangedError
+from sidecar.wheel import Wheel
 
 START_MS = 1_000_000
 LANE = LaneId("source", 0)
@@ -120,7 +124,7 @@ def test_a_partition_without_a_leader_is_no_reason(assignment: Assignment) -> No
 
 
 def test_partitions_that_are_known_begin_while_others_are_waited_for(assignment: Assignment) -> None:
-    known, later = Mock(id=LaneId("source", 1), next=7), Mock(id=LaneId("source", 2), next=9)
+    known, later = (Mock(id=LaneId("source", n), next=at, cuts=NO_CUTS) for n, at in ((1, 7), (2, 9)))
     recovery: Any = assignment._recovery
     intake: Any = assignment._intake
     assignment.step(START_MS)
@@ -150,3 +154,81 @@ def test_partitions_that_are_known_begin_while_others_are_waited_for(assignment:
     assignment.step(START_MS + 4 + RETRY_MS)
     assert list(assignment.lanes) == [known.id, later.id]
     assert assignment._jobs == [one]
+
+
+class Looks:
+    """Looks at a log, each of which comes to what it is told."""
+
+    def __init__(self) -> None:
+        self.under_way: list[Future[int | None]] = []
+
+    def look_at(self, lane: Lane) -> Future[int | None]:
+        self.under_way.append(Future())
+        return self.under_way[-1]
+
+
+@pytest.fixture
+def reading() -> tuple[Assignment, Lane, Looks]:
+    """One lane that was read up to 100, with one record in the wheel."""
+    looks: Any = Looks()
+    settlement: Any = Mock(broken=False, ready=True)
+    assignment = Assignment(Mock(), Mock(), settlement, (Mock(), looks), lambda: START_MS)
+    lane = Lane(LANE, 0, Wheel(START_MS, 1), NOWHERE, 0)
+    assert lane.accept_run(list(range(100)))
+    lane.note_read(ReadMark(99, 1, START_MS))
+    lane.done[:] = b"\x01" * 95 + b"\x00" + b"\x01" * 4
+    lane.advance_low()
+    assignment.lanes[LANE] = lane
+    return assignment, lane, looks
+
+
+def test_a_log_that_is_cut_back_while_it_is_read_is_read_on_and_what_is_held_stays(
+    reading: tuple[Assignment, Lane, Looks],
+) -> None:
+    assignment, lane, looks = reading
+    intake: Any = assignment._intake
+    assignment.out_of_range(LANE)
+    assignment.out_of_range(LANE)
+    intake.pause.assert_called_once_with([LANE])
+    assignment.step(START_MS)
+    assignment.hold_back(lane, False)
+    intake.begin.assert_not_called()
+    looks.under_way[0].set_exception(LedgerUnavailable("no leader"))
+    for now_ms in (START_MS, START_MS + RETRY_MS):
+        assignment.step(now_ms)
+    looks.under_way[1].set_result(90)
+    assignment.step(START_MS + RETRY_MS)
+    intake.begin.assert_called_once_with({LANE: 90})
+    intake.resume.assert_called_once_with([LANE])
+    assert lane.accept(lane.cuts.lane_offset(90)), "it is a new one"
+    assert (lane.low, lane.is_open(95), lane.next) == (95, True, 101)
+    assert (lane.touched, lane.uncommitted, lane.read_marks) == (True, True, ())
+
+
+def test_a_log_that_was_not_cut_is_read_on_where_it_was(reading: tuple[Assignment, Lane, Looks]) -> None:
+    assignment, lane, looks = reading
+    intake: Any = assignment._intake
+    assignment.out_of_range(LANE)
+    looks.under_way[0].set_result(None)
+    assignment.step(START_MS)
+    intake.begin.assert_called_once_with({LANE: 100})
+    assert not lane.cuts
+
+
+def test_a_topic_that_is_another_one_ends_the_process(reading: tuple[Assignment, Lane, Looks]) -> None:
+    assignment, _, looks = reading
+    assignment.out_of_range(LANE)
+    looks.under_way[0].set_exception(SourceChangedError("deleted and created again"))
+    with pytest.raises(SourceChangedError):
+        assignment.step(START_MS)
+
+
+def test_of_a_partition_that_is_gone_meanwhile_nothing_is_read_on(reading: tuple[Assignment, Lane, Looks]) -> None:
+    assignment, _, looks = reading
+    intake: Any = assignment._intake
+    assignment.out_of_range(LANE)
+    assignment.lost([LANE])
+    assignment.out_of_range(LANE)
+    looks.under_way[0].set_result(90)
+    assignment.step(START_MS)
+    intake.begin.assert_not_called()

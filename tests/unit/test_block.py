@@ -25,6 +25,8 @@ from sidecar.block import (
     lane_key,
     ledger_partition,
 )
+from sidecar.frame import unpack_frame
+from sidecar.log_cuts import Cuts, ReadMark
 from sidecar.record import Outcome, Position
 
 NOW_MS = 1_763_720_000_000
@@ -120,16 +122,22 @@ def test_the_bytes_are_those_of_the_documented_format():
         00 1000000000000000  00 2000000000000000
     """
 
+    no_mark = "ff" * 24
+
     def in_bytes(head: str, counts: str, rest: str = "") -> bytes:
         return bytes.fromhex(head + fixed + counts + columns + rest)
 
-    assert decode(in_bytes("544c 01 00", "")) == block  # the version before
-    assert encode(block) == in_bytes("544c 02 00", "00000000" * 5)
-    assert (
-        zstandard.decompress(encode(moved)[4:])
-        == in_bytes("544c 02 00", "01000000 00000000 01000000 01000000 01000000", carried)[4:]
-    )
+    assert decode(in_bytes("544c 01 00", "")) == block  # versions before
+    assert decode(in_bytes("544c 02 00", "00000000" * 5)) == block
+    assert unpack_frame(encode(block)) == (3, in_bytes("544c 03 00", "00000000" * 6 + no_mark)[4:])
+    moved_counts = "01000000 00000000 01000000 01000000 01000000"
+    assert unpack_frame(encode(moved))[1] == in_bytes("544c 03 00", f"{moved_counts} 00000000 {no_mark}", carried)[4:]
     assert decode(encode(moved)) == moved
+    cut = replace(block, read=ReadMark(33, 2, 1280), cuts=Cuts(((100, 90), (120, 95))))
+    counts = "00000000" * 5 + "02000000 2100000000000000 0200000000000000 0005000000000000"
+    cuts = "01 0000000000000000 64 78  01 0000000000000000 5a 5f"
+    assert unpack_frame(encode(cut))[1] == in_bytes("544c 03 00", counts, cuts)[4:]
+    assert decode(encode(cut)) == cut
 
 
 def carried_of() -> Entries:
@@ -223,8 +231,8 @@ def test_a_body_that_no_reader_would_unpack_is_not_written():
 
 
 def test_a_newer_version_stops_the_reader():
-    with pytest.raises(NewerLedgerFormatError, match="version 3"):
-        decode(b"TL\x03" + encode(EMPTY)[3:])
+    with pytest.raises(NewerLedgerFormatError, match="version 4"):
+        decode(b"TL\x04" + encode(EMPTY)[3:])
 
 
 @pytest.mark.parametrize("data", [

@@ -35,6 +35,9 @@ class Record:
     def error(self) -> None:
         return None
 
+    def leader_epoch(self) -> int | None:
+        return None
+
     def offset(self) -> int:
         return self._offset
 

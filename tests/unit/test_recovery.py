@@ -11,6 +11,7 @@ from sidecar.change import FOREIGN
 from sidecar.commit import CommitState, encode_metadata
 from sidecar.lane import NOT_DECIDED, Lane
 from sidecar.ledger import LedgerError, LedgerRecord, LedgerTopic
+from sidecar.log_cuts import ReadMark
 from sidecar.overflow import Change
 from sidecar.ports import Start
 from sidecar.record import LaneId, Outcome, Position
@@ -307,16 +308,20 @@ class Log:
 
 
 class Commits:
-    """The group's commits."""
+    """The group's commits, and what the sources' logs have."""
 
-    def __init__(self, starts: dict[LaneId, Start]) -> None:
+    def __init__(self, starts: dict[LaneId, Start], source: Sequence[ReadMark] = ()) -> None:
         self.known = starts
+        self.source = source
 
     def starts(self, lanes: Sequence[LaneId]) -> dict[LaneId, Start]:
         return {lane: self.known[lane] for lane in lanes if lane in self.known}
 
     def has_commits(self) -> bool:
         return any(start.metadata for start in self.known.values())
+
+    def records(self, places: Mapping[LaneId, int]) -> dict[LaneId, ReadMark | None]:
+        return {lane: next((one for one in self.source if one.offset >= at), None) for lane, at in places.items()}
 
 
 def worker_of(log: Log, starts: dict[LaneId, Start], ledger: LedgerTopic = LEDGER, hw: int = 0) -> RecoveryWorker:

@@ -1,0 +1,97 @@
+"""Whether sources lost the end of their logs since they were read: what was read is looked for where it was.
+
+Used by the recovery thread; what that means for a lane is in `log_cuts.py`.
+"""
+
+import logging
+from collections.abc import Sequence
+
+from sidecar.lane import Lane
+from sidecar.ledger import LedgerError, LedgerUnavailable
+from sidecar.log_cuts import Marks, ReadMark, TooManyCuts, find_cut
+from sidecar.ports import Start, Starts
+from sidecar.record import LaneId
+from sidecar.recovery import Replay
+
+log = logging.getLogger(__name__)
+
+
+class SourceChangedError(Exception):
+    """A source was deleted and created again while this process read it."""
+
+
+class SourceCuts:
+    """Asks Kafka. Blocking."""
+
+    def __init__(self, starts: Starts) -> None:
+        self._starts = starts
+
+    def find(self, replays: Sequence[tuple[Replay, Start]]) -> set[LaneId]:
+        """Note the cuts of lanes that are being recovered. Returns those that are known about.
+
+        Raises LedgerUnavailable when that is none, LedgerError where a cut can't be told any more.
+        """
+        places = {replay.id: replay.marks[-1].offset for replay, _ in replays if replay.marks}
+        found = self._starts.records(places) if places else {}
+        known: set[LaneId] = set()
+        for replay, start in replays:
+            marks = replay.marks
+            if marks and replay.id not in found:
+                continue
+            known.add(replay.id)
+            if marks and (marks[-1].offset < start.log_start or found[replay.id] == marks[-1]):
+                continue  # as it was read, or taken by retention
+            cut = self._cut_of(replay.id, start, (replay.known_id, marks, end_of(replay)))
+            if cut is not None:
+                note_cut(replay, cut)
+        if replays and not known:
+            raise LedgerUnavailable(f"no answer about what the log of {replays[0][0].id} has")
+        return known
+
+    def look_at(self, lane: LaneId, topic_id: str, marks: Marks, end: int) -> int | None:
+        """To where the log was cut back since these marks were read, and it ended at `end`; None: it wasn't.
+
+        Raises LedgerUnavailable, SourceChangedError.
+        """
+        start = self._starts.starts([lane]).get(lane)
+        if start is None:
+            raise LedgerUnavailable(f"no answer about the log of {lane}")
+        if start.topic_id and topic_id and start.topic_id != topic_id:
+            raise SourceChangedError(
+                f"the topic of {lane} was deleted and created again: the process starts over with what it has now"
+            )
+        return self._cut_of(lane, start, (topic_id, marks, end))
+
+    def _cut_of(self, lane: LaneId, start: Start, known: tuple[str, Marks, int]) -> int | None:
+        topic_id, marks, end = known
+        if not marks:  # nothing but its end tells
+            return start.log_end if 0 <= start.log_end < end else None
+        is_same = bool(start.topic_id) and start.topic_id == topic_id
+        bounds = (start.log_start, start.log_end)
+        return find_cut(marks, bounds, is_same, lambda offset: self._record(lane, offset))
+
+    def _record(self, lane: LaneId, offset: int) -> ReadMark | None:
+        found = self._starts.records({lane: offset})
+        if lane not in found:
+            raise LedgerUnavailable(f"no answer about what the log of {lane} has")
+        return found[lane]
+
+
+def end_of(of: Replay | Lane) -> int:
+    """Where its log ended when it was read, at least."""
+    return of.cuts.log_offset(of.read_until)
+
+
+def note_cut(of: Replay | Lane, log_offset: int) -> None:
+    """Its log was cut back to this offset. Raises LedgerError where that can't be told any more."""
+    lost_from, read_until = of.cuts.lane_offset(log_offset), of.read_until
+    try:
+        of.cut_back(log_offset)
+    except TooManyCuts as error:
+        raise LedgerError(f"{of.id}: {error}; give the group another name, which begins where `start` says") from error
+    log.error(
+        "a source lost the end of its log, which was read already: what it has there now is read as new, and counts on "
+        "from another offset; what is held of the lost still fires where Redis or memory has it, the rest is gone",
+        extra={"topic": of.id.topic, "partition": of.id.partition, "cut_back_to": log_offset,
+               "lost": read_until - lost_from, "counts_from": read_until},
+    )  # fmt: skip

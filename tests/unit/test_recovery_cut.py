@@ -1,0 +1,190 @@
+"""Recovery of a partition whose source lost the end of its log since."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from sidecar.block import NO_ENTRIES, NOTHING_SETTLED, Block
+from sidecar.commit import CommitState, decode_metadata, encode_metadata
+from sidecar.lane import NOT_DECIDED, Lane
+from sidecar.ledger import LedgerUnavailable
+from sidecar.log_cuts import CUTS_MAX, Cuts, Marks, ReadMark
+from sidecar.ports import Start
+from sidecar.record import LaneId, Position
+from sidecar.recovery import Replay
+from sidecar.recovery_reader import RecoveryWorker
+from sidecar.sealing import commit_state
+from tests.simulation.fake_executor import StepExecutor
+from tests.simulation.fake_overflow import FakeOverflow
+from tests.unit.test_log_cuts import Source, written
+from tests.unit.test_recovery import LANE, LEDGER, Commits, Log, block, entries, settled
+
+ID = "vL4xXyz0Q0mJp1n5cQmRrA"
+
+
+def block_of(low: int, read_to: int = 100, marks: Marks = (), **more: object) -> Block:
+    """A block of this topic, by which all below `low` is settled and all below `read_to` is read."""
+    one = replace(block(**more), topic_id=ID, low=low, runs=((0, 1), (read_to, NOT_DECIDED)))  # type: ignore[arg-type]
+    return replace(one, read=marks[-1] if marks else None)
+
+
+def committed(low: int, marks: Marks, log_end: int, **more: object) -> Start:
+    state = CommitState(low, Position(0, 0), 0, 0, 0, 0, 0, ID, -1, read=marks)
+    return Start(low, encode_metadata(replace(state, **more)), ID, log_end=log_end)  # type: ignore[arg-type]
+
+
+def without_commit(source: Source, topic_id: str = ID) -> Start:
+    return Start(source.start, "", topic_id, log_start=source.start, log_end=source.end)
+
+
+def recover(start: Start, source: Source, *blocks: Block, hw: int = 0) -> Lane:
+    overflow = FakeOverflow()
+    overflow.hw[LANE] = hw
+    starts = Commits({LANE: start}, source.records)
+    worker = RecoveryWorker(starts, LEDGER, Log(*blocks), overflow, 1, StepExecutor())
+    [lane] = worker.recover([LANE], 0)
+    return lane
+
+
+def fresh(lane: Lane, source: Source) -> list[int]:
+    """Offsets of the log that the lane takes for new when it reads on."""
+    begin = lane.cuts.log_offset(lane.next)
+    return [
+        one.offset for one in source.records if one.offset >= begin and lane.accept(lane.cuts.lane_offset(one.offset))
+    ]
+
+
+@pytest.mark.parametrize("since", [0, 5, 10, 20])
+@pytest.mark.parametrize("with_commit", [True, False])
+def test_what_came_since_the_log_was_cut_back_is_new_and_nothing_else(since: int, with_commit: bool) -> None:
+    source = written(100)
+    marks = source.marks(99)
+    last = block_of(100, marks=marks)
+    source.cut(90)
+    source.write(since)
+    start = committed(100, marks, source.end) if with_commit else without_commit(source)
+    assert fresh(recover(start, source, last), source) == list(range(90, 90 + since))
+
+
+def test_by_the_ledger_alone_a_log_that_ends_before_what_was_read_was_cut() -> None:
+    """As earlier versions wrote it."""
+    source = written(90)
+    replay = Replay(LANE, without_commit(source), None, 0)
+    replay.block(0, block_of(100))
+    assert not replay.lane(0, 1, 1).accept(90), "nobody has said that it was cut"
+    lane = recover(without_commit(source), source, block_of(100))
+    source.write(20)
+    assert fresh(lane, source) == list(range(90, 110))
+
+
+@pytest.mark.parametrize("since", [10, 150])
+def test_a_topic_made_anew_where_brokers_give_no_ids_is_read_from_its_start(since: int) -> None:
+    source = written(100)
+    marks = source.marks(99)
+    last = replace(block_of(100, marks=marks), topic_id="")
+    anew = Source(now_ms=200_000_000_000)
+    anew.write(since)
+    for start in (committed(100, marks, anew.end, topic_id="")._replace(topic_id=""), without_commit(anew, "")):
+        assert fresh(recover(start, anew, last), anew) == list(range(since))
+
+
+def test_what_is_open_below_the_cut_is_read_again_and_what_redis_has_beyond_it_stays() -> None:
+    source = written(100)
+    marks = source.marks(99)
+    first = block_of(50, entries_part=entries((85, 9_000), (95, 9_000)), number=1, marks=marks)
+    second = block_of(50, settled_part=settled(*(set(range(50, 100)) - {70, 85, 95, 97})), acknowledged=1, marks=marks)
+    source.cut(90)
+    source.write(20)
+    lane = recover(committed(50, marks, source.end), source, first, replace(second, overflow_held=2), hw=1)
+    assert lane.overflow_held == 2, "both are there and fire"
+    assert lane.vanished == [97], "it was read, and only its log had it"
+    assert fresh(lane, source) == [70, *range(90, 110)]
+    assert lane.next == 120
+
+
+def test_an_entry_that_redis_has_not_and_the_log_has_no_more_is_given_up() -> None:
+    source = written(100)
+    marks = source.marks(99)
+    first = block_of(50, entries_part=entries((85, 9_000), (95, 9_000)), number=1, marks=marks)
+    source.cut(90)
+    lane = recover(committed(50, marks, source.end), source, first)
+    [change] = lane.changes
+    assert change.missing == {85}
+    assert 95 in lane.vanished
+
+
+def test_a_cut_is_said_in_the_next_block_and_commit_and_found_once(caplog: pytest.LogCaptureFixture) -> None:
+    source = written(100)
+    marks = source.marks(99)
+    last = block_of(100, marks=marks)
+    source.cut(90)
+    source.write(20)
+    caplog.set_level(logging.ERROR)
+    lane = recover(committed(100, marks, source.end), source, last)
+    [said] = [record for record in caplog.records if "lost the end of its log" in record.message]
+    assert (said.cut_back_to, said.lost, said.counts_from) == (90, 10, 100)  # type: ignore[attr-defined]
+    assert (lane.touched, lane.cuts) == (True, Cuts(((100, 90),)))
+    for offset in range(90, 95):
+        lane.accept(lane.cuts.lane_offset(offset))
+        lane.note_read(source.records[offset])
+    lane.done[:] = b"\x01" * len(lane.done)
+    lane.advance_low()
+    state = commit_state(lane, 0, LEDGER)
+    assert state.low == 95, "what Kafka is told is an offset of its log"
+    caplog.clear()
+    start = Start(95, encode_metadata(replace(state, block_offset=0)), ID, log_end=source.end)
+    again = recover(start, source, replace(last, cuts=lane.cuts, read=source.records[94], low=105))
+    assert not caplog.records
+    assert fresh(again, source) == list(range(95, 110))
+    assert decode_metadata(95, start.metadata) == replace(state, block_offset=0)
+
+
+def test_without_its_commit_the_blocks_say_where_the_log_was_cut() -> None:
+    source = written(100)
+    former = block_of(100, marks=source.marks(99))
+    source.cut(90)
+    source.write(20)
+    cuts = Cuts(((100, 90),))
+    since = replace(block_of(100, 110, settled_part=settled(102)), cuts=cuts, read=source.records[99])
+    lane = recover(without_commit(source), source, former, since)
+    assert fresh(lane, source) == [offset for offset in range(90, 110) if offset != 92]
+
+
+def test_an_offset_that_an_operator_set_is_one_of_the_log_as_it_is_now() -> None:
+    source = written(100)
+    source.cut(90)
+    source.write(20)
+    last = replace(block_of(100, 110), cuts=Cuts(((100, 90),)), read=source.records[99])
+    lane = recover(Start(95, "", ID, log_end=source.end), source, last)
+    assert fresh(lane, source) == list(range(95, 110))
+
+
+def test_a_partition_of_whose_log_nobody_knows_is_waited_for() -> None:
+    source = written(100)
+
+    class Silent(Commits):
+        def records(self, places: Mapping[LaneId, int]) -> dict[LaneId, ReadMark | None]:
+            return {}
+
+    starts = Silent({LANE: committed(100, source.marks(99), 100)})
+    worker = RecoveryWorker(starts, LEDGER, Log(block_of(100)), FakeOverflow(), 1, StepExecutor())
+    with pytest.raises(LedgerUnavailable, match="no answer about what the log of reminders/3 has"):
+        worker.recover([LANE], 0)
+
+
+def test_a_log_that_is_cut_back_again_and_again_is_refused_in_the_end() -> None:
+    source = written(100)
+    marks = source.marks(99)
+    cuts = Cuts(tuple((1_000 + number, number) for number in range(CUTS_MAX)))
+    source.cut(90)
+    with pytest.raises(Exception, match=f"more than {CUTS_MAX} times; give the group another name"):
+        recover(committed(100, marks, 90, cuts=cuts), source, replace(block_of(1_100, 1_100), cuts=cuts))
+
+
+def test_nothing_was_cut_where_nothing_was_read() -> None:
+    lane = recover(Start(0, "", ID, log_end=0), Source())
+    assert not lane.cuts
+    empty = replace(block(NOTHING_SETTLED, NO_ENTRIES), topic_id=ID, runs=((0, NOT_DECIDED),))
+    assert not recover(Start(0, "", ID, log_end=0), Source(), empty).cuts
