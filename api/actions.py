@@ -146,6 +146,7 @@ async def _act(ports: Ports, id: str, asked: Asked) -> Response:
         receipt = await ports.receipts.outcome(control, RECEIPT_TIMEOUT_S)
     except (ReceiptsUnavailable, TooManyWaiting):
         receipt = None
+    control = ports.receipts.own(control)
     if receipt is not None and receipt.related < 0:
         raise _missed(receipt, place, ports.receipts.settlement(place), asked.if_match)
     return _answer(id, asked.action, held, control, receipt)

@@ -26,6 +26,7 @@ from api.receipt import (
     settled_rows,
 )
 from sidecar.block import Block, decode
+from sidecar.log_cuts import NO_CUTS, Cuts
 from sidecar.record import LaneId, Place
 
 BLOCK_BYTES: Final = 400  # what a remembered block takes beside its own bytes
@@ -69,6 +70,7 @@ class Receipts:
         self._by_lane: dict[LaneId, deque[_Kept]] = {}
         self._by_id: dict[str, list[_Kept]] = {}
         self._by_action: dict[Place, _Kept] = {}
+        self._cuts: dict[LaneId, Cuts] = {}  # of those whose log was cut back, as their last block says
         self._waiting: dict[LaneId, dict[int, list[Future[Settlement]]]] = {}
         self._waiting_count = 0
         self._trouble = "the ledger was not read yet"
@@ -84,6 +86,8 @@ class Receipts:
     async def outcome(self, place: Place, timeout_s: float) -> Settlement | None:
         """How the record at `place` was settled, as soon as the ledger says so; None when it did not in time.
 
+        The place is the one in its topic, as its producer is told. All others here are the lane's own
+        (`sidecar/log_cuts.py`).
         May be called before or after it was settled, from any event loop. A caller that goes away takes its place in
         the queue with it. Raises ReceiptsUnavailable while the ledger isn't read, TooManyWaiting.
         """
@@ -112,6 +116,10 @@ class Receipts:
             for place, one in waiting.items():
                 if isinstance(one, Future):
                     self._forget(place, one)
+
+    def own(self, place: Place) -> Place:
+        """A place in its topic, as the lane counts."""
+        return place._replace(offset=self._own(LaneId(place.topic, place.partition), place.offset))
 
     def line(self, place: tuple[str, int, int]) -> Settlement | None:
         """How this record was settled, as far as that is remembered."""
@@ -145,6 +153,8 @@ class Receipts:
         if not ids and ends == (0, -1):
             return  # nothing that anybody could ask for
         with self._lock:
+            if block.cuts or lane in self._cuts:
+                self._cuts[lane] = block.cuts
             self._keep(kept)
             answered = self._answers(kept, block)
         for future, settlement in answered:
@@ -172,7 +182,7 @@ class Receipts:
     def _wait_for(self, place: Place) -> "Settlement | Future[Settlement]":
         lane, offset = LaneId(place.topic, place.partition), place.offset
         with self._lock:
-            if (found := self._find(place)) is not None:
+            if (found := self._find(self.own(place))) is not None:
                 return found
             if self._trouble or self._ended:
                 raise ReceiptsUnavailable(self._trouble)
@@ -202,13 +212,16 @@ class Receipts:
             return []
         answered = []
         last = max(kept.last, *kept.actions) if kept.actions else kept.last
-        for offset in [offset for offset in wanted if kept.first <= offset <= last]:
-            settlement = receipt_row(kept.ledger, block, offset)
+        for offset in [offset for offset in wanted if kept.first <= self._own(kept.lane, offset) <= last]:
+            settlement = receipt_row(kept.ledger, block, self._own(kept.lane, offset))
             if settlement is not None:
                 futures = wanted.pop(offset)
                 self._waiting_count -= len(futures)
                 answered += [(future, settlement) for future in futures]
         return answered
+
+    def _own(self, lane: LaneId, log_offset: int) -> int:
+        return self._cuts.get(lane, NO_CUTS).lane_offset(log_offset)
 
     # --- remembering ----------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from api import receipts as receipts_module
 from api.receipt import LedgerPlace, Settlement
 from api.receipts import Receipts, ReceiptsUnavailable, TooManyWaiting
 from sidecar.block import NO_ENTRIES, NOTHING_SETTLED, Block, Entries, LedgerFormatError, Settled, encode
+from sidecar.log_cuts import Cuts
 from sidecar.record import Outcome, Place, Position
 
 EMPTY = Block("g", "reminders", "i", 3, 5_000, 2, Position(4, 5), 6, 7, (), 8, NOTHING_SETTLED, NO_ENTRIES)
@@ -209,3 +210,23 @@ def test_empty_blocks_take_no_room_and_garbage_is_refused(receipts: Receipts) ->
     assert not receipts._blocks
     with pytest.raises(LedgerFormatError):
         receipts.add(LedgerPlace(0, 2), b"TL\x01\x00rubbish")
+
+
+def test_a_receipt_is_found_where_a_log_was_cut_back(receipts: Receipts, runner: asyncio.Runner) -> None:
+    """The producer is told the offset in the log, and the ledger has the lane's own."""
+    at = Place("reminders", 3, 95)
+
+    async def both() -> tuple[Settlement | None, Settlement | None]:
+        waiting = asyncio.create_task(receipts.outcome(at, SOON_S))
+        await asyncio.sleep(0)
+        receipts.add(LedgerPlace(0, 1), block({104: Outcome.CANCELLED, 105: Outcome.APPLIED}, cuts=Cuts(((100, 90),))))
+        return await waiting, await receipts.outcome(at, SOON_S)
+
+    receipts.add(LedgerPlace(0, 0), block(emitted(80)))
+    early, late = runner.run(both())
+    assert early == late
+    assert early is not None
+    assert (early.place.offset, early.outcome) == (105, Outcome.APPLIED)
+    assert receipts.own(at).offset == 105
+    assert receipts.own(Place("reminders", 4, 95)).offset == 95
+    assert receipts.settlement(Place("reminders", 3, 80)) is not None
