@@ -22,6 +22,7 @@ READ_WAIT_S: Final = 0.05
 _SETTINGS: Final = {
     "isolation.level": "read_uncommitted",  # what is there is there, whatever becomes of its transaction
     "enable.partition.eof": "true",
+    "client.rack": "",  # from the leader: a follower may not know yet what all have
     "queued.min.messages": "1",
     "fetch.message.max.bytes": "16384",  # of each partition one batch is enough
 }

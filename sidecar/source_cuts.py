@@ -25,6 +25,7 @@ class SourceCuts:
 
     def __init__(self, starts: Starts) -> None:
         self._starts = starts
+        self._doubted: dict[LaneId, ReadMark] = {}  # not there, where the log is said to go on
 
     def find(self, replays: Sequence[tuple[Replay, Start]]) -> set[LaneId]:
         """Note the cuts of lanes that are being recovered. Returns those that are known about.
@@ -36,7 +37,7 @@ class SourceCuts:
         known: set[LaneId] = set()
         for replay, start in replays:
             marks = replay.marks
-            if marks and replay.id not in found:
+            if marks and (replay.id not in found or self._is_doubtful(start, replay.id, marks[-1], found[replay.id])):
                 continue
             known.add(replay.id)
             if marks and (marks[-1].offset < start.log_start or found[replay.id] == marks[-1]):
@@ -60,7 +61,19 @@ class SourceCuts:
             raise SourceChangedError(
                 f"the topic of {lane} was deleted and created again: the process starts over with what it has now"
             )
+        if marks and self._is_doubtful(start, lane, marks[-1], self._record(lane, marks[-1].offset)):
+            raise LedgerUnavailable(f"brokers don't agree yet on what the log of {lane} has")
         return self._cut_of(lane, start, (topic_id, marks, end))
+
+    def _is_doubtful(self, start: Start, lane: LaneId, mark: ReadMark, found: ReadMark | None) -> bool:
+        """Whether to ask once more: a log that goes on behind a record has nothing there. The rest may be marks of
+        transactions alone; or a leader of a moment ago doesn't know yet what all have.
+        """
+        doubted = self._doubted.pop(lane, None)
+        if found is not None or not start.log_start <= mark.offset < start.log_end or doubted == mark:
+            return False
+        self._doubted[lane] = mark
+        return True
 
     def _cut_of(self, lane: LaneId, start: Start, known: tuple[str, Marks, int]) -> int | None:
         topic_id, marks, end = known

@@ -188,3 +188,26 @@ def test_nothing_was_cut_where_nothing_was_read() -> None:
     assert not lane.cuts
     empty = replace(block(NOTHING_SETTLED, NO_ENTRIES), topic_id=ID, runs=((0, NOT_DECIDED),))
     assert not recover(Start(0, "", ID, log_end=0), Source(), empty).cuts
+
+
+@pytest.mark.parametrize("again", ["there", "marks"])
+def test_a_leader_that_does_not_know_yet_what_all_have_is_asked_again(again: str) -> None:
+    source = written(100)
+    marks = source.marks(99)
+
+    class Late(Commits):
+        asked = 0
+
+        def records(self, places: Mapping[LaneId, int]) -> dict[LaneId, ReadMark | None]:
+            self.asked += 1
+            return dict.fromkeys(places) if self.asked == 1 else super().records(places)
+
+    start = committed(100, marks, 100)
+    if again == "marks":  # cut back by one, and the transaction that began there was aborted
+        source.cut(99)
+    starts = Late({LANE: start}, source.records)
+    worker = RecoveryWorker(starts, LEDGER, Log(block_of(100, marks=marks)), FakeOverflow(), 1, StepExecutor())
+    with pytest.raises(LedgerUnavailable):
+        worker.recover([LANE], 0)
+    [lane] = worker.recover([LANE], 0)
+    assert lane.cuts == (Cuts() if again == "there" else Cuts(((100, 99),)))
