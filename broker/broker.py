@@ -17,8 +17,9 @@ from broker.fetch_session import FetchSessionCache
 from broker.log import Log
 from broker.log_manager import LogManager
 from broker.replica_fetcher import ReplicaFetcher
+from broker.replication_quota import RATES, ReplicationQuota
 from broker.settings import BrokerSettings
-from broker.topic_config import log_config, value_of
+from broker.topic_config import FOLLOWER_THROTTLED, LEADER_THROTTLED, log_config, throttled_partitions, value_of
 from purgatory import (
     ApiError,
     Errors,
@@ -65,12 +66,15 @@ class Broker:
         self.loop = asyncio.get_running_loop()
         self.driver = TimerDriver(self.loop.call_later)
         self.logs = LogManager(directory, clock)
+        self.leader_quota, self.follower_quota = (
+            ReplicationQuota(hi_res_clock_ms, partial(self._rate, name)) for name in RATES
+        )
         self.replicas = ReplicaManager(
             broker_id,
             Surroundings(hi_res_clock_ms, SystemTimer, self.metadata, self._alter_partition, self._reading_settings()),
         )
         epoch = partial(self.metadata.broker_epoch, broker_id)
-        self.fetcher = ReplicaFetcher(self.replicas, self.logs, settings, peers.get, epoch)
+        self.fetcher = ReplicaFetcher(self.replicas, self.logs, settings, peers.get, epoch, self.follower_quota)
         self.fetch_sessions = FetchSessionCache(settings.max_fetch_sessions, controller.draw)
         self.peers = peers
         self.coordinators = Coordinators(self)
@@ -149,6 +153,8 @@ class Broker:
 
     def topic_deleted(self, topic: Topic) -> None:
         """Remove its logs, and answer whoever waits for them."""
+        for quota in (self.leader_quota, self.follower_quota):
+            quota.throttle(topic.name, frozenset())
         keys = [TopicPartition(topic.name, number) for number in range(len(topic.partitions))]
         self._let_go([key for key in keys if key in self.replicas.partitions])
         for key in keys:
@@ -158,6 +164,7 @@ class Broker:
     def config_changed(self, topic: Topic) -> None:
         """Let its logs and replicas follow its new settings."""
         config = self._config_of(topic)
+        self._throttle(topic.name, config)
         for number in range(len(topic.partitions)):
             key = TopicPartition(topic.name, number)
             hosted = self.logs.logs.get(key)
@@ -171,7 +178,9 @@ class Broker:
 
     def _host(self, key: TopicPartition) -> None:
         topic = self.metadata.topics[key.topic]
-        hosted = self.logs.open(key, log_config(self._config_of(topic), self.controller.draw))
+        config = self._config_of(topic)
+        self._throttle(topic.name, config)
+        hosted = self.logs.open(key, log_config(config, self.controller.draw))
         settings = self._partition_settings(topic)
         self.replicas.host(Partition(key, self.broker_id, hosted.replica, self.metadata, settings, topic.topic_id))
 
@@ -180,6 +189,14 @@ class Broker:
             self.fetcher.unfollow(key)
             self.replicas.stop_replica(key)
         self.logs.delete(keys)
+
+    def _throttle(self, topic: str, config: Mapping[str, str]) -> None:
+        self.leader_quota.throttle(topic, throttled_partitions(config, LEADER_THROTTLED, self.broker_id))
+        self.follower_quota.throttle(topic, throttled_partitions(config, FOLLOWER_THROTTLED, self.broker_id))
+
+    def _rate(self, name: str) -> int | None:
+        value = self.metadata.broker_setting(self.broker_id, name)
+        return None if value is None else int(value)
 
     def _config_of(self, topic: Topic) -> dict[str, str]:
         return {**self.settings.topic_defaults, **topic.config}
@@ -190,7 +207,7 @@ class Broker:
 
     def _reading_settings(self) -> ReadingSettings:
         selector = select_rack_aware if self.settings.replica_selector_class else None
-        return ReadingSettings(selector, self.metadata.rack_of)
+        return ReadingSettings(selector, self.metadata.rack_of, self.leader_quota)
 
     def _alter_partition(self, key: TopicPartition, proposal: AlterPartition) -> None:
         self.loop.call_soon(self._propose, key, proposal)

@@ -92,6 +92,7 @@ class ClusterMetadata:
         self.brokers: dict[int, BrokerRegistration] = {}
         self.topics: dict[str, Topic] = {}
         self.topic_names: dict[str, str] = {}
+        self.broker_configs: dict[str, dict[str, str]] = {}  # by broker id as text; "" is for all
         self.next_producer_id = 0
         self.quorum = Quorum()
 
@@ -139,6 +140,13 @@ class ClusterMetadata:
         """Where it stands, empty if it doesn't say."""
         broker = self.brokers.get(broker_id)
         return "" if broker is None else broker.rack or ""
+
+    def broker_setting(self, broker_id: int, name: str) -> str | None:
+        """What was set while brokers run, for this one or for all."""
+        for place in (str(broker_id), ""):
+            if name in self.broker_configs.get(place, ()):
+                return self.broker_configs[place][name]
+        return None
 
     def broker_epoch(self, broker_id: int) -> int | None:
         """The epoch of its registration."""

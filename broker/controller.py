@@ -26,6 +26,7 @@ from broker.election import (
     reassignment_completed,
     with_leader,
 )
+from broker.log_config import LONG_MAX
 from broker.log_manager import TOPIC_NAME
 from broker.replica_assignment import assign_replicas_to_brokers, check_assignment, checked_count
 from broker.topic_config import check_config, is_true
@@ -190,6 +191,24 @@ class Controller:
         self._save()
         for listener in list(self._listeners.values()):
             listener.config_changed(topic)
+
+    def change_broker_config(
+        self, place: str, changes: Mapping[str, str | None], *, validate_only: bool = False
+    ) -> None:
+        """Set rates of replication, or (None) take them back, for the broker of this id, or (empty) for all.
+
+        ApiError: INVALID_CONFIG for what is no number of bytes, INVALID_REQUEST for an unknown broker.
+        """
+        if place and place not in map(str, self.metadata.brokers):
+            raise ApiError(Errors.INVALID_REQUEST, f"There is no broker {place[:300]!r}.")
+        for name, value in changes.items():
+            if value is not None and not (value.isascii() and value.isdecimal() and int(value) <= LONG_MAX):
+                raise ApiError(Errors.INVALID_CONFIG, f"Invalid value {value[:300]} for configuration {name}")
+        if validate_only:
+            return
+        config = {**self.metadata.broker_configs.get(place, {}), **changes}
+        self.metadata.broker_configs[place] = {name: value for name, value in config.items() if value is not None}
+        self._save()
 
     def topic(self, name: str) -> Topic:
         """UNKNOWN_TOPIC_OR_PARTITION if it isn't there."""

@@ -7,18 +7,33 @@ from typing import Any, Final
 
 from broker.broker import Broker
 from broker.cluster_metadata import Topic
+from broker.log_config import LONG_MAX
+from broker.replication_quota import RATES
 from broker.request import Request
-from broker.topic_config import BOOLEAN, BROKER_NAMES, DEFINITIONS, INT, STRING, check_config, policies_of, value_of
+from broker.topic_config import (
+    BOOLEAN,
+    BROKER_NAMES,
+    DEFINITIONS,
+    INT,
+    LONG,
+    STRING,
+    check_config,
+    policies_of,
+    value_of,
+)
 from purgatory.errors import ApiError, Errors
 
 TOPIC: Final = 2
 BROKER: Final = 4
 
 SOURCE_TOPIC: Final = 1
+SOURCE_DYNAMIC_BROKER: Final = 2
 SOURCE_STATIC_BROKER: Final = 4
 SOURCE_DEFAULT: Final = 5
 
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
+
+REFUSED: Final = "Only settings of topics and rates of replication can be changed while a broker runs."
 
 Change = Callable[[Topic, Any], Mapping[str, str | None]]
 
@@ -64,19 +79,27 @@ def _alter(broker: Broker, request: Request, change: Change) -> Mapping[str, Any
                 config = change(broker.controller.topic(name), resource)
                 broker.controller.change_config(name, config, validate_only=request.body.validate_only)
             else:
-                _refuse_change(resource)
+                _change_broker(broker, resource, validate_only=request.body.validate_only)
         except ApiError as error:
             answer |= {"error_code": error.error, "error_message": str(error)}
         answers.append(answer)
     return {"responses": answers}
 
 
-def _refuse_change(resource: Any) -> None:
-    """A broker's settings are as it was started. To take back what was never changed is no change: tools that move
-    partitions do so."""
-    operations = [getattr(one, "config_operation", SET) for one in resource.configs]
-    if resource.resource_type != BROKER or any(operation != DELETE for operation in operations):
-        raise ApiError(Errors.INVALID_REQUEST, "Only settings of topics can be changed while a broker runs.")
+def _change_broker(broker: Broker, resource: Any, *, validate_only: bool) -> None:
+    """A broker's settings are as it was started, but for the rates of replication. To take back what was never changed
+    is no change: tools that move partitions do so."""
+    changes: dict[str, str | None] = {}
+    for one in resource.configs:
+        operation = getattr(one, "config_operation", None)
+        if resource.resource_type != BROKER or operation not in (SET, DELETE):
+            raise ApiError(Errors.INVALID_REQUEST, REFUSED)
+        if one.name in RATES:
+            changes[one.name] = one.value if operation == SET else None
+        elif operation == SET:
+            raise ApiError(Errors.INVALID_REQUEST, REFUSED)
+    if changes:
+        broker.controller.change_broker_config(resource.resource_name, changes, validate_only=validate_only)
 
 
 def _changed(topic: Topic, resource: Any) -> Mapping[str, str | None]:
@@ -142,7 +165,19 @@ def _of_topic(broker: Broker, topic: Topic) -> list[dict[str, Any]]:
 def _of_broker(broker: Broker) -> list[dict[str, Any]]:
     values = {"broker.id": broker.broker_id, **asdict(broker.settings)}
     del values["topic_defaults"]
-    return [
+    rates = [
+        {
+            "name": name,
+            "value": value or str(LONG_MAX),
+            "read_only": False,
+            "config_source": SOURCE_DEFAULT if value is None else SOURCE_DYNAMIC_BROKER,
+            "config_type": LONG,
+            "synonyms": (),
+        }
+        for name in RATES
+        for value in (broker.metadata.broker_setting(broker.broker_id, name),)
+    ]
+    return rates + [
         {
             "name": name.replace("_", "."),
             "value": str(value).lower() if isinstance(value, bool) else str(value),

@@ -124,6 +124,7 @@ def _entries(path: Path) -> Iterator[Mapping[str, Any]]:
 def _take(metadata: ClusterMetadata, content: Mapping[str, Any]) -> None:
     metadata.next_producer_id = content["next_producer_id"]
     metadata.quorum = Quorum(**content.get("quorum", {}))
+    metadata.broker_configs = content.get("broker_configs", {})
     for row in content["brokers"]:
         broker = BrokerRegistration(**{**row, "is_fenced": True})
         metadata.brokers[broker.broker_id] = broker
@@ -141,6 +142,7 @@ def _small(metadata: ClusterMetadata) -> dict[str, Any]:
     return {
         "next_producer_id": metadata.next_producer_id,
         "quorum": {"epoch": metadata.quorum.epoch, "end_offset": metadata.quorum.end_offset},
+        "broker_configs": metadata.broker_configs,
         "brokers": [asdict(broker) for broker in metadata.brokers.values()],
     }
 

@@ -21,6 +21,7 @@ from purgatory.delayed_fetch import FetchParams, FetchPartition
 from purgatory.errors import ApiError, Errors, UnexpectedAppendOffset
 from purgatory.fetch_reading import LogReadResult, ReadResults
 from purgatory.log_offsets import EpochEndOffset, Isolation
+from purgatory.partition_reader import ReplicaQuota
 
 BACKOFF_S: Final = 0.1
 NO_EPOCH: Final = -1
@@ -45,10 +46,12 @@ class _Group:
     leader_id: int
     keys: dict[TopicPartition, None] = field(default_factory=dict)
     task: asyncio.Task[None] | None = None
+    committed: dict[TopicPartition, int] = field(default_factory=dict)  # the leader's high watermarks, as told last
 
 
 class ReplicaFetcher:
-    """Follows leaders for one broker. `find` gives a living broker by id, `epoch` is that of our registration."""
+    """Follows leaders for one broker. `find` gives a living broker by id, `epoch` is that of our registration, `quota`
+    limits what is fetched of throttled partitions until they are in sync."""
 
     def __init__(
         self,
@@ -57,12 +60,14 @@ class ReplicaFetcher:
         settings: BrokerSettings,
         find: Callable[[int], Leader | None],
         epoch: Callable[[], int | None],
+        quota: ReplicaQuota,
     ) -> None:
         self._replicas = replicas
         self._logs = logs
         self._settings = settings
         self._find = find
         self._epoch = epoch
+        self._quota = quota
         self._groups: dict[int, list[_Group]] = {}
         self._group_of: dict[TopicPartition, _Group] = {}
         self._is_paused = False
@@ -74,6 +79,7 @@ class ReplicaFetcher:
             self.unfollow(key)
             group = self._group_of[key] = self._group_with_room(leader_id)
             group.keys[key] = None
+        group.committed.pop(key, None)
         self._begin_again(group)
 
     def unfollow(self, key: TopicPartition) -> None:
@@ -82,6 +88,7 @@ class ReplicaFetcher:
         if group is None:
             return
         del group.keys[key]
+        group.committed.pop(key, None)
         if not group.keys:
             self._groups[group.leader_id].remove(group)
         self._begin_again(group)
@@ -123,15 +130,25 @@ class ReplicaFetcher:
     async def _fetch(self, group: "_Group") -> None:
         while True:
             leader = self._find(group.leader_id)
-            wanted = [(key, self._wanted(key)) for key in group.keys if key in self._replicas.partitions]
+            keys = [
+                key for key in group.keys if key in self._replicas.partitions and not self._is_held_back(group, key)
+            ]
+            wanted = [(key, self._wanted(key)) for key in keys]
             if leader is None or not wanted:
                 await asyncio.sleep(BACKOFF_S)
                 continue
             fetch = partial(leader.replicas.fetch_messages, self._params(), wanted)
             results = await leader.answer_of(fetch)
+            group.committed.update((key, result.high_watermark) for key, result in results)
             is_well = self._take_all(leader, results, dict(wanted))
             # What is answered at once gives nobody else a turn: all brokers share this loop.
             await asyncio.sleep(0 if is_well else BACKOFF_S)
+
+    def _is_held_back(self, group: "_Group", key: TopicPartition) -> bool:
+        """Who has all that is committed is in sync as far as it knows, and is never held back."""
+        if not (self._quota.is_throttled(key) and self._quota.is_quota_exceeded()):
+            return False
+        return not 0 <= group.committed.get(key, -1) <= self._replicas.partitions[key].log.log_end_offset
 
     def _params(self) -> FetchParams:
         epoch = self._epoch()
@@ -177,6 +194,8 @@ class ReplicaFetcher:
         elif result.error is Errors.NONE:
             records: Any = result.data.records
             data = records.read() if result.size else b""
+            if self._quota.is_throttled(key):
+                self._quota.record(key, len(data))
             self._replicas.append_as_follower(key, data, result.high_watermark, result.log_start_offset)
         elif result.error is Errors.OFFSET_OUT_OF_RANGE:
             self._follow_range(leader, key)

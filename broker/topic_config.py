@@ -1,5 +1,6 @@
 """Topic settings by Kafka's names: their defaults, what values they take, and what they mean to a log and a replica."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,6 +13,9 @@ from purgatory.errors import ApiError, Errors
 
 INT_MAX: Final = (1 << 31) - 1
 SEGMENT_BYTES_MIN: Final = 1 << 20
+LEADER_THROTTLED: Final = "leader.replication.throttled.replicas"
+FOLLOWER_THROTTLED: Final = "follower.replication.throttled.replicas"
+REPLICA: Final = re.compile(r"([0-9]+):([0-9]+)")  # partition:broker
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,10 @@ def _is_ratio(text: str) -> bool:
         return False
 
 
+def _is_replica_list(text: str) -> bool:
+    return text.strip() == "*" or all(REPLICA.fullmatch(word) for word in policies_of(text))
+
+
 def _is_cleanup_policy(text: str) -> bool:
     return set(policies_of(text)) <= {"compact", "delete"}
 
@@ -60,7 +68,9 @@ DEFINITIONS: Final[Mapping[str, ConfigDefinition]] = {
     "file.delete.delay.ms": _integer(60_000, 0),
     "flush.messages": _integer(LONG_MAX, 1),
     "flush.ms": _integer(LONG_MAX, 0),
+    FOLLOWER_THROTTLED: ConfigDefinition("", LIST, _is_replica_list, is_list=True),
     "index.interval.bytes": _integer(4096, 0, INT_MAX),
+    LEADER_THROTTLED: ConfigDefinition("", LIST, _is_replica_list, is_list=True),
     "max.compaction.lag.ms": _integer(LONG_MAX, 1),
     "max.message.bytes": _integer(1_048_588, 0, INT_MAX),
     "message.timestamp.after.max.ms": _integer(3_600_000, 0),
@@ -105,7 +115,7 @@ BROKER_NAMES: Final[Mapping[str, str]] = {
 
 
 def policies_of(text: str) -> list[str]:
-    """The words of `cleanup.policy`."""
+    """The words of `cleanup.policy`, or of another list."""
     return [word.strip() for word in text.split(",") if word.strip()]
 
 
@@ -132,6 +142,15 @@ def value_of(config: Mapping[str, str], name: str) -> str:
 def is_true(config: Mapping[str, str], name: str) -> bool:
     """A boolean setting."""
     return value_of(config, name).lower() == "true"
+
+
+def throttled_partitions(config: Mapping[str, str], name: str, broker_id: int) -> frozenset[int] | None:
+    """The partitions of which the replica at this broker is throttled by the setting of this name; None: all."""
+    words = policies_of(value_of(config, name))
+    if words == ["*"]:
+        return None
+    found = (REPLICA.fullmatch(word) for word in words)
+    return frozenset(int(one[1]) for one in found if one is not None and int(one[2]) == broker_id)
 
 
 def log_config(config: Mapping[str, str], draw: Callable[[int], int]) -> LogConfig:

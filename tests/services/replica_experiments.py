@@ -191,6 +191,38 @@ def who_lacks_the_high_watermark(scene: Scene) -> Any:
     return produced, other, seen, waits, told
 
 
+def throttle(scene: Scene, number: int, rate: int | None) -> int:
+    """How many bytes of throttled replicas a broker may send in a second; None: as many as it can."""
+    name = "leader.replication.throttled.rate"
+    change = {"name": name, "config_operation": 1 if rate is None else 0, "value": None if rate is None else str(rate)}
+    resource = {"resource_type": 4, "resource_name": str(number), "configs": [change]}
+    body = {"resources": [resource], "validate_only": False}
+    [answer] = scene.ask(number, ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, **body).responses
+    return int(answer.error_code)
+
+
+def who_is_held_back_by_a_quota(scene: Scene) -> Any:
+    """Who fetches in the name of a follower out of sync; not one in sync, and not consumers."""
+    topic = scene.create([1, 2, 3], min_insync_replicas=1)
+    names = "leader_replication_throttled_replicas"
+    refused = scene.try_to_create(f"{topic}-refused", [1], **{names: "0"})
+    throttled = scene.create([1, 2, 3], min_insync_replicas=1, **{names: "0:1"})
+    with hung(scene, 3, topic, throttled):
+        for one in (topic, throttled):
+            scene.produce(1, one, acks=1)
+        for one in (topic, throttled):
+            scene.wait_for(1, one, isr=[1, 2])
+        before = scene.fetch(1, throttled, replica_id=3)[2] > 0
+        codes = [throttle(scene, 1, 1)]
+        for one in (topic, throttled):
+            scene.produce(1, one)  # broker 2 fetches it, and that counts
+        wait_until(lambda: scene.fetch(1, throttled, replica_id=3)[2] == 0, SETTLED_S, lambda: "it isn't held back")
+        seen = [[scene.fetch(1, one, replica_id=who)[2] > 0 for who in (3, 2, -1)] for one in (topic, throttled)]
+        codes.append(throttle(scene, 1, None))
+        wait_until(lambda: scene.fetch(1, throttled, replica_id=3)[2] > 0, SETTLED_S, lambda: "it is held back")
+    return refused, before, codes, seen
+
+
 def preferred(scene: Scene, topic: str, rack: str) -> tuple[int, int, bool]:
     with RawClient(scene.addresses[0]) as client:
         row = client.fetch(topic, 0, rack_id=rack, max_wait_ms=LONG_MS)
@@ -232,9 +264,10 @@ EXPERIMENTS: Final[dict[str, Experiment]] = {
         deleting_waits_for_followers,
         in_a_followers_name,
         who_lacks_the_high_watermark,
+        who_is_held_back_by_a_quota,
         readers_are_sent_to_their_rack,
         what_only_a_killed_leader_had,
     )
 }
-# A broker that was killed is missed after its session's time; two followers hang and are waited for.
-LONG: Final = ("what_only_a_killed_leader_had", "who_lacks_the_high_watermark")
+# A broker that was killed is missed after its session's time; followers hang, are given up and are waited for.
+LONG: Final = ("what_only_a_killed_leader_had", "who_lacks_the_high_watermark", "who_is_held_back_by_a_quota")

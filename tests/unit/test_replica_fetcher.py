@@ -13,6 +13,7 @@ from broker.replica_fetcher import ReplicaFetcher
 from broker.settings import BrokerSettings
 from purgatory.fetch_reading import ReadResults
 from purgatory.partition import Partition
+from purgatory.partition_reader import NoQuota
 from purgatory.replica_manager import ReplicaManager
 from tests.unit.log_world import NOW_MS, batch
 from tests.unit.replica_world import KEY, Brokers, World, assignment
@@ -52,7 +53,7 @@ class Pair:
         self.led, _ = self._host(self.leader.replicas, directory / "1", batches)
         self.followed, logs = self._host(self.follower, directory / "2", 1)
         known = BrokerSettings(**settings)  # type: ignore[arg-type]
-        self.fetcher = ReplicaFetcher(self.follower, logs, known, lambda _: self.leader, lambda: None)
+        self.fetcher = ReplicaFetcher(self.follower, logs, known, lambda _: self.leader, lambda: None, NoQuota())
 
     @staticmethod
     def _host(manager: ReplicaManager, directory: Path, batches: int) -> tuple[Partition, LogManager]:
