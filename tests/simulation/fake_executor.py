@@ -17,6 +17,11 @@ class StepExecutor(Executor):
         self._waiting.append((future, lambda: fn(*args, **kwargs)))
         return future
 
+    @property
+    def waits(self) -> bool:
+        """Something is to be run."""
+        return bool(self._waiting)
+
     def step(self) -> bool:
         """Run the next piece; False when there is none."""
         if not self._waiting:

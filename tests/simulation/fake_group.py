@@ -275,6 +275,11 @@ class FakeIntake:
             if self._group.owner[lane] is self:
                 self._group.commit(lane, offset, metadata)
 
+    @property
+    def is_committing(self) -> bool:
+        """Commits are under way."""
+        return bool(self._commits)
+
     def crash(self) -> None:
         """Of the commits under way a prefix arrives."""
         for _, offsets in self._commits[: self._group.rng.randint(0, len(self._commits))]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from sidecar.block import decode, encode, lane_key
 from sidecar.commit import CommitState, decode_metadata
+from sidecar.lane import NOWHERE
 from sidecar.ledger import LedgerError, LedgerTopic, LedgerUnavailable
 from sidecar.overflow import OverflowUnavailable
 from sidecar.record import LaneId
@@ -21,11 +22,14 @@ from tests.simulation.fake_kafka import LOG_APPEND_TIME, FakeLedgerLog, FakeReco
 from tests.simulation.replica import LEDGER
 
 if TYPE_CHECKING:
+    from tests.simulation.replica import Replica
     from tests.simulation.world import World
 
 SOON_MS = 6_500  # the dead are out of the group, and their transactions are still open
 LONG_MS = 30_000  # whatever was open has timed out
 PARTITIONS_MAX = 3
+COMMITS_WATCHED = 60  # steps
+COPIED_EACH = 12  # steps of these
 TRIES_MAX = 50  # of a recovery whose commits aren't known for now
 
 
@@ -182,6 +186,81 @@ def add_partition(world: World) -> None:
 EVENTS: tuple[Callable[[World], None], ...] = (
     lose_commits, set_commits_back, trim_ledger, damage_ledger, make_source_anew, make_all_anew, add_partition,
 )  # fmt: skip
+
+
+def die_in_a_commit(world: World) -> None:
+    """What waited for Redis has fallen due when Redis is back; W passes it, the transaction that says so takes long,
+    Redis is tidied meanwhile, and the process dies.
+    """
+    rng = world.rare
+    world.weather.overflow_down = True
+    until_ms = world.clock.now_ms + world.shape.horizon_ms + rng.randint(-1_000, 2_000)
+    while world.clock.now_ms < until_ms:
+        world.send(rng.choice((0, 1, 5)))
+        world.step(rng.choice((50, 200, 300)))
+    world.weather.overflow_down = world.weather.overflow_full = False
+    for _ in range(COMMITS_WATCHED):
+        world.step(rng.choice((3, 10, 50)))
+        hit = [one for one in world.replicas if one.is_committing and _passes_what_is_held(world, one)]
+        if hit:
+            _stall(world, rng.choice(hit))
+            return
+
+
+def _passes_what_is_held(world: World, replica: Replica) -> bool:
+    """W has passed a record that is on its way from the wheel, and no commit says so yet."""
+    for lane in replica.lanes:
+        state, watermark = _state(world, lane.id), lane.watermark
+        reached = state.watermark if state is not None else NOWHERE
+        if any(reached < place <= watermark and not lane.in_care(offset) for offset, place in lane.skip.items()):
+            return True
+    return False
+
+
+def _stall(world: World, replica: Replica) -> None:
+    """The thread that commits stands still while all others go on, until the process is gone."""
+    replica.commits_stand = True
+    for _ in range(world.rare.randint(1, 8)):
+        if replica in world.replicas:
+            replica.engine.tidy()
+            world.step(world.rare.choice((3, 10, 50, 200)))
+    if replica in world.replicas:
+        world.bury(replica)
+        world.seen["died in a commit"] += 1
+
+
+def set_commits_and_redis_back(world: World) -> None:
+    """Redis has lost its last writes, and an operator sets offsets to where they are, or to a little before."""
+    rng, committed = world.rare, world.group.committed
+    for step in range(COMMITS_WATCHED):
+        if step % COPIED_EACH == 0:
+            world.copy = world.overflow.copy()
+            world.send(rng.randint(0, 5))
+        world.step(rng.choice((3, 10, 50)))
+        if any(_is_said_by_commits_alone(world, lane) for lane in world.group.lanes):
+            break
+    with all_down(world, rng.choice((SOON_MS, LONG_MS))):
+        world.overflow.restore(world.copy)
+        for lane, (offset, _) in list(committed.items()):
+            if not _is_unknown_to_ledger(world, lane) and not _is_of_former(world, lane):
+                committed[lane] = (max(offset - rng.choice((0, 0, 0, 1)), 0), "")
+        world.seen["Redis and offsets set back"] += 1
+
+
+def _is_said_by_commits_alone(world: World, lane: LaneId) -> bool:
+    """Redis has got a held record since its copy was made, and only the commit says so: no block was written since."""
+    state, copied = _state(world, lane), world.copy[0].get(lane, 0)
+    if state is None or state.acknowledged <= copied:
+        return False
+    log = world.broker.logs[LEDGER.name][LEDGER.partition_of(lane)]
+    blocks = [decode(record.value()) for record in log.records if record.key() == lane_key(*lane)]
+    if not blocks or blocks[-1].acknowledged > copied:
+        return False
+    fresh = [offset for block in blocks if block.number > copied for offset in block.entries.offsets]
+    return any(offset < state.low and offset in world.oracle.open[lane] for offset in fresh)
+
+
+RARE: tuple[Callable[[World], None], ...] = (die_in_a_commit, set_commits_and_redis_back)  # in some runs
 
 
 def _state(world: World, lane: LaneId) -> CommitState | None:

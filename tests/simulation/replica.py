@@ -34,6 +34,7 @@ from tests.simulation.fake_time import FakeTime, Machine
 from tests.simulation.fake_transactions import Coordinator, FakeTransactions
 from tests.simulation.workload import QUARANTINE
 
+COMMITTER = 4  # of a replica's threads, the last
 STATE_REPEAT_MS = 20_000
 HASTENED = 0.2  # of all turns: those in which the engine would have time
 LEDGER = LedgerTopic("tickover.sim.ledger", 2, "sim")
@@ -115,6 +116,7 @@ class Replica:
         self.root = root  # of its transactional ids
         broker, clock, rng = shared.broker, shared.broker.clock, shared.rng
         self.executors = [StepExecutor() for _ in range(5)]
+        self.commits_stand = False  # the thread that commits hangs in a call
         tally = Tally()
         self.tally = tally
         self.fate = Fate()
@@ -130,7 +132,7 @@ class Replica:
         self.settlement: Settlement
         refusals = self.emitter.returned
         if transactional:
-            producers = Producers(shared, root, shape.queue_max, self.fate, self.executors[4], time)
+            producers = Producers(shared, root, shape.queue_max, self.fate, self.executors[COMMITTER], time)
             self.settlement = ExactlyOnce(producers, self.intake, shared.ledger, refusals, tally, time)
         else:
             outputs = (self.output, self.lone_output)
@@ -182,6 +184,11 @@ class Replica:
     def lanes(self) -> list[Lane]:
         return list(self.assignment.lanes.values())
 
+    @property
+    def is_committing(self) -> bool:
+        """A transaction is with the thread that ends it, or offsets are on their way to the group."""
+        return self.executors[COMMITTER].waits or self.intake.is_committing
+
     def turn(self) -> None:
         clock = self._shared.broker.clock
         told_ms = self.time.now_ms()
@@ -192,7 +199,7 @@ class Replica:
 
     def background(self, jobs_max: int) -> None:
         """Some of what the other threads have to do."""
-        for executor in self.executors:
+        for executor in self.executors[:COMMITTER] if self.commits_stand else self.executors:
             for _ in range(self._shared.rng.randint(0, jobs_max)):
                 if not executor.step():
                     break

@@ -7,15 +7,15 @@ import pytest
 
 from sidecar.record import Outcome
 from tests.simulation.fake_overflow import FakeOverflow, NewOverflow
-from tests.simulation.interventions import EVENTS
+from tests.simulation.interventions import EVENTS, RARE
 from tests.simulation.world import World
 
 SEEDS = int(os.environ.get("TICKOVER_TEST_SIM_SEEDS", "24"))
 FIRST = int(os.environ.get("TICKOVER_TEST_SIM_FIRST", "1"))
 SEEDS_MIN = 20
 STEPS = 400
-TRANSACTION_KINDS = 6
-KINDS = 34  # of things that `World.seen` counts, and repeats
+TRANSACTION_KINDS = 7
+KINDS = 36  # of things that `World.seen` counts, and repeats
 
 
 def run(seed: int, exactly_once: bool = False, overflow: NewOverflow = FakeOverflow) -> World:
@@ -34,6 +34,8 @@ def run(seed: int, exactly_once: bool = False, overflow: NewOverflow = FakeOverf
             rng.choice(faults)()
         if rng.random() < 0.008:
             rng.choice(EVENTS)(world)
+        if world.has_rare and world.rare.random() < 0.01:
+            world.rare.choice(RARE)(world)
         world.meddle()
         if rng.random() < 0.05:
             world.spread_policies()
@@ -71,6 +73,7 @@ def test_with_transactions_nothing_is_repeated(seed: int) -> None:
     transactions["aborted"] += world.coordinator.aborted
     transactions["fenced"] += world.coordinator.fenced
     transactions["a producer's successor"] += world.coordinator.succeeded
+    transactions["died in a commit"] += world.seen["died in a commit"]
     transactions["started over"] += world.seen["starting over"]
     transactions["one by one"] += sum(bool(replica.emitter.returned.one_by_one) for replica in world.replicas)
 

@@ -27,6 +27,8 @@ NOTED_EACH = 4  # steps: what is noted lasts for several of them
 QUOTAS: Final[tuple[dict[str, int] | None, ...]] = (None, {"records": 6}, {"bytes": 3_000}, {"records": 40})
 MEDDLED = 0.01  # of the steps
 TIDY_STEPS = 10
+RARE_EACH = 7  # no divisor of what else goes by the seed
+RARE_SEEDS = (4, 5)  # the rest of these
 WRONG_MS: Final = (3_600_000, 60_000, 5_000, 300, 40, 0, -40, -300, -5_000, -60_000)  # clocks
 
 
@@ -48,6 +50,8 @@ class World:
     def __init__(self, seed: int, exactly_once: bool = False, overflow: NewOverflow = FakeOverflow) -> None:
         self.rng = rng = Random(seed)
         self._neighbour = Random(f"neighbour {seed}")  # chance of its own: without it the runs are as they were
+        self.rare = Random(f"rare {seed}")
+        self.has_rare = seed % RARE_EACH in RARE_SEEDS  # all other runs are as they were
         self.clock = VirtualClock()
         self.weather = Weather()
         self.order = rng.choice(ORDERS)
@@ -163,7 +167,8 @@ class World:
         self.oracle.crashed(lanes)
         self.seen["killed"] += 1
 
-    def _bury(self, replica: Replica) -> None:
+    def bury(self, replica: Replica) -> None:
+        """It is gone, and another comes."""
         self.take_down(replica)
         self.start()
 
@@ -179,7 +184,7 @@ class World:
         try:
             replica.stop()
         except Killed:
-            self._bury(replica)
+            self.bury(replica)
         else:
             if self.broker.short:  # it has waited for some time
                 self.oracle.crashed(lane.id for lane in lanes)
@@ -305,7 +310,7 @@ class World:
             try:
                 replica.turn()
             except Killed:
-                self._bury(replica)
+                self.bury(replica)
             else:
                 self._check(replica)
                 if self._steps % NOTED_EACH == 0:
