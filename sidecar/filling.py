@@ -103,7 +103,7 @@ class Filling:
         if lane.uncommitted:
             lane.uncommitted = False
             lane.advance_low()
-            transaction.states.append((lane, commit_state(lane, lane.overflow_sealed, self._ledger)))
+            transaction.states.append((lane, commit_state(lane, lane.held_as_found(True), self._ledger)))
 
     def _seal(self, transaction: Transaction, lane: Lane, now_ms: int) -> None:
         seal = seal_of(lane, now_ms, self._ledger)

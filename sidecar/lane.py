@@ -15,7 +15,7 @@ No clock, no client, no lock: the engine's thread owns it.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final
@@ -51,6 +51,8 @@ class Lane:
     windows: deque[Window] = field(default_factory=deque)
     skip: dict[int, Position] = field(default_factory=dict)  # has an entry, needs no promotion: settled or in the wheel
     struck: set[int] = field(default_factory=set)  # of `skip`: left ahead of their promotion, not settled yet
+    overtaken: set[int] = field(default_factory=set)  # of `skip`: taken out on the way to the overflow, not settled yet
+    overtaken_sealed: set[int] = field(default_factory=set)  # of these: blocks under way settle them
     ids: Identities = field(default_factory=Identities)
     quota: Quota | None = None  # a policy limits what is held here
     order: Order | None = None  # a policy releases records in order of their keys here
@@ -276,6 +278,20 @@ class Lane:
             reached = min(reached, Position(due_ms, offset - 1))
         return reached
 
+    def held_as_found(self, sealed: bool, settled: Collection[int] = ()) -> int:
+        """How many records a recovery from here finds in the overflow's care: more than are there for this lane.
+
+        It takes the copies ahead of W of what was overtaken for held there, as it can't know who has been promoted.
+        `sealed`: less what blocks under way settle, and `settled`.
+        """
+        count = self.overflow_sealed if sealed else self.overflow_held
+        if self.overtaken:
+            left = self.overtaken.difference(settled, self.overtaken_sealed if sealed else ())
+            left.difference_update(*(change.records for change in self.changes))
+            watermark, skip = self.watermark, self.skip
+            count += sum(self.is_open(offset) and skip.get(offset, NOWHERE) > watermark for offset in left)
+        return count
+
     # --- settlement ---------------------------------------------------------------------------------------------
 
     def in_care(self, offset: int) -> bool:
@@ -309,6 +325,9 @@ class Lane:
         else:
             for offset in offsets:
                 done[offset - base] = 1
+        if self.overtaken:
+            self.overtaken.difference_update(offsets)
+            self.overtaken_sealed.difference_update(offsets)
         self.ids.settled(offsets)
         if self.order is not None:
             self.order.settled(offsets)

@@ -55,6 +55,7 @@ class Replay:
         self._highest = self.acknowledged  # number of a change that is known of
         self._counted_to = self.acknowledged  # change blocks up to this number are in overflow_held
         self._known_in_care = 0  # of the entries in these blocks
+        self._counted_from = self.watermark  # and of their entries those ahead of this W
         self._rebuild_pointer = commit.rebuild_pointer if commit else -1
         self._rebuild_due_ms = commit.rebuild_due_ms if commit else -1
         self._done = bytearray()
@@ -100,6 +101,7 @@ class Replay:
             self.overflow_held = block.overflow_held
             self._counted_to = block.acknowledged
             self._note_log(block)
+            self._counted_from = block.watermark
         for offset, due_ms, held in zip(
             block.settled.offsets, block.settled.dues_ms, block.settled.in_overflow, strict=True
         ):
@@ -264,6 +266,7 @@ class Replay:
                 continue
             if held.position <= self.watermark:
                 overtaken.append(held)
+                self.overflow_held -= number <= self._counted_to and held.position > self._counted_from
                 continue
             if number > self._counted_to:
                 self.overflow_held += 1

@@ -139,7 +139,7 @@ def _block(lane: Lane, rows: _Rows, now_ms: int, group: str) -> tuple[Block, Cha
         low=lane.low,
         watermark=lane.watermark,
         acknowledged=lane.acknowledged,
-        overflow_held=lane.overflow_sealed - promoted,
+        overflow_held=lane.held_as_found(True, settled.offsets) - promoted,
         runs=(*lane.runs, (lane.read_until, NOT_DECIDED)),
         number=change.number if change else 0,
         settled=settled,
@@ -160,6 +160,8 @@ def _left(batch: list[Held], departed: list[Departure]) -> Left:
 def take_sealed(lane: Lane, seal: Seal) -> None:
     """The producer has the block: what is in it leaves the lane's lists."""
     lane.overflow_sealed -= seal.promoted
+    if lane.overtaken:
+        lane.overtaken_sealed |= lane.overtaken.intersection(seal.block.settled.offsets)
     del lane.settled[: seal.emitted]
     del lane.departed[: seal.departed]
     lane.touched = False
@@ -175,6 +177,7 @@ def take_sealed(lane: Lane, seal: Seal) -> None:
 def restore_sealed(lane: Lane, seal: Seal) -> None:
     """The transaction with this block was aborted. What it settled is emitted anew; its change keeps its number."""
     lane.overflow_sealed += seal.promoted
+    lane.overtaken_sealed.difference_update(seal.block.settled.offsets)
     lane.touched = True
     lane.departed[:0] = seal.silent  # the others are produced again
     if seal.change is not None:

@@ -214,7 +214,7 @@ class AtLeastOnce:
         for lane in lanes:
             if lane.uncommitted and not lane.dropped:
                 lane.advance_low()
-                state = commit_state(lane, lane.overflow_held, self._ledger)
+                state = commit_state(lane, lane.held_as_found(False), self._ledger)
                 offsets[lane.id] = (state.low, encode_metadata(state))
                 lane.uncommitted = False
         if offsets:

@@ -19,6 +19,8 @@ def take_out(lane: Lane, held: Held, in_memory: bool) -> Place:
     if not in_memory or _is_on_the_way(lane, held.offset):
         lane.skip[held.offset] = held.position
         lane.struck.add(held.offset)
+        if lane.is_open(held.offset):
+            lane.overtaken.add(held.offset)
         return Place.OVERFLOW
     return Place.PUTS if _take_put(lane, held) else Place.WHEEL
 
@@ -79,6 +81,7 @@ def overtaken(lane: Lane, due_ms: int) -> list[Held]:
                 if held.position <= cursor or (held.due_ms <= due_ms and held.offset not in stay)
             ]
             lane.skip.update((held.offset, held.position) for held in late)
+            lane.overtaken.update(held.offset for held in late)
             soon += late
             if not change.missing:
                 change.earliest = min(

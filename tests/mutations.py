@@ -234,8 +234,8 @@ MUTANTS: Final[dict[str, Mutant]] = {
     # --- recovery -----------------------------------------------------------------------------------------------
     "recovery forgets what W has passed and the wheel held": Mutant(
         "recovery.py",
-        "                overtaken.append(held)\n                continue\n",
-        "                continue\n",
+        "                overtaken.append(held)\n",
+        "",
     ),
     "recovery begins at the commit's own block": Mutant(
         "recovery_reader.py",
@@ -290,8 +290,8 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "W counts as committed before it is": Mutant(
         "filling.py",
-        "            transaction.states.append((lane, commit_state(lane, lane.overflow_sealed, self._ledger)))",
-        "            transaction.states.append((lane, commit_state(lane, lane.overflow_sealed, self._ledger)))\n"
+        "            transaction.states.append((lane, commit_state(lane, lane.held_as_found(True), self._ledger)))",
+        "            transaction.states.append((lane, commit_state(lane, lane.held_as_found(True), self._ledger)))\n"
         "            lane.committed_watermark = lane.watermark",
         TRANSACTIONS,
     ),

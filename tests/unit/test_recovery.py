@@ -129,6 +129,15 @@ def test_the_overflow_holds_no_less_than_the_blocks_show() -> None:
     )
 
 
+def test_what_a_commit_has_passed_since_its_last_block_was_counted_counts_no_more() -> None:
+    """Without transactions a commit may overtake a block that was written before it."""
+    change = block(entries_part=entries((11, 50), (12, 150)), number=1)
+    state = commit(watermark=(100, 0), acknowledged=1, block_offset=100, overflow_held=1)
+    lane = recovered([change, block(acknowledged=1, overflow_held=2, watermark=(40, 0))], state, hw=1)
+    assert lane.overflow_held == 1
+    assert list(lane.entries) == [11]
+
+
 def test_settled_copies_ahead_of_w_are_skipped_by_promotion() -> None:
     lane = recovered([block(settled(4, 5, due_ms=30, in_overflow=True), watermark=(30, 4))], hw=0)
     assert lane.skip == {5: Position(30, 5)}

@@ -7,14 +7,17 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import KafkaException, Producer
 
-from sidecar.block import body_of
+from sidecar.block import Block, body_of
 from sidecar.config import MESSAGE_BYTES_MIN
 from sidecar.kafka import producer_settings
 from sidecar.lane import RUNS_MAX, Lane
 from sidecar.ledger import BLOCK_BYTES_MAX, MESSAGE_BYTES_MAX, LedgerTopic
+from sidecar.ports import Start
 from sidecar.record import ID, Departure, Headers, Held, LaneId, Outcome, Position, held_id
+from sidecar.recovery import Replay
 from sidecar.sealing import Seal, has_news, restore_sealed, seal_of, take_sealed, unsealed
 from sidecar.wheel import Wheel
+from sidecar.withdrawal import overtaken
 from tests.unit.test_recovery import block, entries, recovered
 
 LEDGER = LedgerTopic("ledger", 1, "g" * 64)
@@ -185,3 +188,40 @@ def test_blocks_and_batches_of_them_fit_where_brokers_take_what_they_do_by_defau
     assert BLOCK_BYTES_MAX + RUNS_BYTES + OVERHEAD < MESSAGE_BYTES_MIN
     settings = producer_settings({})
     assert int(settings["batch.size"]) + OVERHEAD < MESSAGE_BYTES_MAX == int(settings["message.max.bytes"])
+
+
+def counted(lane: Lane, *blocks: Block, hw: int) -> tuple[int, int]:
+    """What a recovery from these blocks takes for held by the overflow: by its count, and by its marks."""
+    replay = Replay(lane.id, Start(0, "", ""), None, hw)
+    for place, one in enumerate(blocks):
+        replay.block(place, one)
+    again = replay.lane(0, 1, len(blocks))
+    return again.overflow_held, sum(not again.is_open(offset) for offset in range(lane.next))
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_a_recovery_counts_what_was_overtaken_as_often_as_it_takes_it_for_held_by_the_overflow(applied: bool) -> None:
+    """Else its count is too low for ever, and a topic that must be emptied first looks empty."""
+    lane = lane_of(3)
+    lane.put([held(0), held(1), held(2)])
+    [first] = sealed(lane)
+    assert first.change is not None
+    first.change.committed = True
+    assert overtaken(lane, NOW_MS) == [held(0)]
+    if applied:
+        lane.applied(lane.changes.popleft())
+    lane.touched = True
+    [second] = sealed(lane)
+    assert counted(lane, first.block, second.block, hw=1) == (3, 3)
+    lane.settled = [held(0)]
+    lane.cursor = Position(NOW_MS - 1, 0)
+    [third] = sealed(lane)
+    lane.touched = True
+    [fourth] = sealed(lane)
+    for last in (third, fourth):
+        assert last.block.overflow_held == 2 * applied
+    restore_sealed(lane, third)
+    lane.settled = []
+    lane.cursor = Position(NOW_MS, 0)
+    [fifth] = sealed(lane)
+    assert counted(lane, first.block, second.block, fifth.block, hw=1) == (2, 2), "W has passed it"
