@@ -126,7 +126,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "generation.py", "return self.acknowledged == self.sent", "return True"
     ),
     "the commit is one ahead": Mutant(
-        "settlement.py", "low, state = lane.advance_low(), ", "low, state = lane.advance_low() + 1, "
+        "settlement.py", "(state.low, encode_metadata(state))", "(state.low + 1, encode_metadata(state))"
     ),
     "what was revoked isn't drained": Mutant("assignment.py", "settled = self._drain(leaving)", "settled = True"),
     "what was lost is written on": Mutant("assignment.py", "            lane.dropped = True\n", "            pass\n"),

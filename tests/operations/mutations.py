@@ -269,7 +269,10 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "letters/legwork.py", "if now is None or now.progress != self._written:", "if False:", suite=REDRIVES
     ),
     "what a deleted policy holds is let go": Mutant(
-        "sources.py", "found = sorted({*wanted, *self.left})", "found = sorted(wanted)", suite=POLICIES
+        "sources.py",
+        "found = sorted({*wanted, *(topic for topic in self.left if sizes.get(topic))})",
+        "found = sorted(wanted)",
+        suite=POLICIES,
     ),
     "a topic that has a policy again is still emptied": Mutant(
         "sources.py", " and table is self._asked_of and", " and", suite=POLICIES
@@ -343,12 +346,15 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "an abort that can't be read ends nothing": Mutant(
         "jobs/job_log.py",
-        "except (ValueError, KeyError, TypeError, RecursionError):",
-        "except (ValueError, KeyError, TypeError):",
+        "except (ValueError, KeyError, TypeError, AttributeError, RecursionError):",
+        "except (ValueError, KeyError, TypeError, AttributeError):",
         suite=JOBS,
     ),
     "an abort is answered before who works has ended": Mutant(
-        "jobs/job.py", "State.ABORTING if state.is_active else State.ABORTED", "State.ABORTED", suite=JOBS
+        "jobs/job.py",
+        "return State.ABORTING if state.is_active and not (given_up and state is State.PLANNING) else State.ABORTED",
+        "return State.ABORTED",
+        suite=JOBS,
     ),
     **ELSEWHERE,
 }
