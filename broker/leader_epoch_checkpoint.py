@@ -2,6 +2,9 @@
 
 Whoever opens the log forgets such an epoch at its end anyway, and brokers with thousands of partitions begin thousands
 of epochs at once. The first record's append writes it.
+
+A log's first epochs are not flushed to disk either, since opening the log finds them again in its batches: it reads
+those since the newest snapshot, so they are flushed before there is one.
 """
 
 from pathlib import Path
@@ -14,15 +17,15 @@ FILE: Final = "leader-epoch-checkpoint"
 
 
 class LeaderEpochCheckpoint(LeaderEpochCache):
-    """The cache of `ReplicaLog`, durable. `is_new`: nothing was written yet."""
+    """The cache of `ReplicaLog`, durable."""
 
-    def __init__(self, directory: Path, *, is_new: bool = False) -> None:
+    def __init__(self, directory: Path) -> None:
         super().__init__()
-        written = None if is_new else read_json(directory / FILE)
-        for epoch, start_offset in written or ():
+        for epoch, start_offset in read_json(directory / FILE) or ():
             super().assign(epoch, start_offset)
         self._path = directory / FILE
         self._written = self.entries
+        self._is_synced = bool(self._written)  # then what replaces it must not be lost either
 
     def assign(self, epoch: int, start_offset: int) -> None:
         """As the cache; written when it returns."""
@@ -43,7 +46,13 @@ class LeaderEpochCheckpoint(LeaderEpochCache):
         super().truncate_from_start(start_offset)
         self._write()
 
+    def sync(self) -> None:
+        """What is written survives a loss of power. To be called before a snapshot is written."""
+        if self._written and not self._is_synced:
+            self._is_synced = True
+            write_json(self._path, self._written)
+
     def _write(self) -> None:
         if self.entries != self._written:
             self._written = self.entries
-            write_json(self._path, self._written)
+            write_json(self._path, self._written, is_synced=self._is_synced)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from broker.checked_file import TEMPORARY
-from broker.leader_epoch_checkpoint import LeaderEpochCheckpoint
 from broker.log import Log
 from broker.log_config import LogConfig
 from broker.log_segment import CLEANED_SUFFIX, LOG_SUFFIX, LogSegment
@@ -27,7 +26,7 @@ def open_replica_log(directory: Path, config: LogConfig, clock: Callable[[], flo
         return _open_known(directory, config, clock)
     log = Log(directory, config, clock, [LogSegment(directory, 0, config, is_new=True)], Checkpoint())
     replica = ReplicaLog(log)
-    replica.epochs = LeaderEpochCheckpoint(directory, is_new=True)
+    replica.epochs = log.state.epochs
     replica.transactions = log.state.transactions
     return log, replica
 
@@ -44,7 +43,7 @@ def _open_known(directory: Path, config: LogConfig, clock: Callable[[], float]) 
     end = log.log_end.offset
     start = min(max(checkpoint.log_start_offset, segments[0].base_offset), end)
     checkpoint.log_start_offset, checkpoint.recovery_point = start, min(checkpoint.recovery_point, end)
-    epochs = LeaderEpochCheckpoint(directory)
+    epochs = log.state.epochs
     for info in log.state.rebuild(segments, end):
         epochs.assign(info.leader_epoch, info.first_offset)
     epochs.truncate_from_end(end)

@@ -11,6 +11,7 @@ from typing import Final
 
 from broker.checked_file import read_json, write_json
 from broker.control_records import EndMarker, read_end_marker
+from broker.leader_epoch_checkpoint import LeaderEpochCheckpoint
 from broker.log_segment import LogSegment
 from broker.producer_state import ProducerState
 from broker.record_batch import Batch, BatchHeader
@@ -60,11 +61,12 @@ class Checkpoint:
 
 
 class LogState:
-    """Producers and transactions of one log. Transactions are those of its `ReplicaLog`, which tells them of each
-    append; here they are written down and built again."""
+    """Producers, leader epochs and transactions of one log. Epochs and transactions are those of its `ReplicaLog`,
+    which tells them of each append; here they are written down and built again."""
 
     def __init__(self, directory: Path) -> None:
         self.producers = ProducerState()
+        self.epochs = LeaderEpochCheckpoint(directory)
         self.transactions = TransactionOffsets()
         self._directory = directory
 
@@ -83,7 +85,9 @@ class LogState:
         )
 
     def snapshot(self, offset: int) -> None:
-        """Write down what is known of all batches below `offset`, and forget the oldest snapshots."""
+        """Write down what is known of all batches below `offset`, and forget the oldest snapshots. Whoever has it
+        doesn't read these batches: their epochs are on disk before."""
+        self.epochs.sync()
         transactions = self.transactions
         aborted = [[getattr(ended, name) for name in EndedTransaction.__slots__] for ended in transactions.aborted]
         content = {

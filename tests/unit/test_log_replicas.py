@@ -1,7 +1,11 @@
 """ReplicaManager over real files: the requests of `tests/unit/replica_world.py` with Kafka's own bytes."""
 
+import os
+from pathlib import Path
+
 import pytest
 
+from broker.leader_epoch_checkpoint import FILE
 from broker.log_loading import open_replica_log
 from broker.record_batch import read_header
 from broker.records import read_records
@@ -91,3 +95,37 @@ def test_a_broker_goes_on_after_a_restart(world):
     assert world.answer().base_offset == 1
     assert world.files.replica.epochs.entries == [(0, 0), (1, 1)]
     assert world.files.values() == [b"a", b"b"]
+
+
+@pytest.fixture
+def flushes(monkeypatch):
+    """The names of what is flushed to disk."""
+    found = []
+    flush = os.fsync
+
+    def note(descriptor):
+        found.append(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+        flush(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    return found
+
+
+def test_the_first_epochs_are_flushed_when_nobody_would_find_them_in_the_batches(world, flushes):
+    path = world.files.directory / FILE
+    assert not path.exists(), "there is no record of this epoch"
+    world.send(batch(b"a"))
+    world.host(epoch=3)
+    world.send(batch(b"b"))
+    assert flushes == []
+    path.unlink()  # as a loss of power may leave it
+    world.files.open()
+    assert world.files.replica.epochs.entries == [(0, 0), (3, 1)]
+    world.files.log.roll()
+    assert f"{FILE}.tmp" in flushes
+    flushes.clear()
+    world.host(epoch=5)
+    world.send(batch(b"c"))
+    assert f"{FILE}.tmp" in flushes, "what replaces one that is on disk is flushed too"
+    world.files.open()
+    assert world.files.replica.epochs.entries == [(0, 0), (3, 1), (5, 2)]

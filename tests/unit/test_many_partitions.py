@@ -1,0 +1,142 @@
+"""Many partitions: others have their turn meanwhile, and one more disturbs few."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from broker.api_keys import ApiKey
+from broker.cluster import Cluster
+from broker.handlers import HANDLERS
+from broker.log_manager import LogManager
+from broker.replica_fetcher import GROUP_PARTITIONS_MAX, ReplicaFetcher
+from broker.request import Request, read_frame
+from broker.settings import BrokerSettings
+from purgatory.delayed_fetch import FetchParams, FetchPartition
+from purgatory.fetch_reading import ReadResults
+from purgatory.log_offsets import TopicPartition
+from purgatory.partition_reader import NoQuota
+from tests.services.raw_client import RawClient, encode
+from tests.services.reference_broker import ReferenceBroker
+from tests.unit.replica_world import World, assignment, new_partition
+
+TOPICS: Final = 30
+
+
+async def wait_turn() -> None:
+    """Until everybody else in the event loop had a turn."""
+    await asyncio.sleep(0)
+
+
+async def turns_meanwhile(work: Coroutine[Any, Any, Any]) -> int:
+    """How many turns others have in the event loop until this is done."""
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await wait_turn()
+            turns += 1
+
+    task = asyncio.create_task(others())
+    await work
+    task.cancel()
+    return turns
+
+
+def request(api_key: ApiKey, version: int, **body: Any) -> Request:
+    header, read = read_frame(bytearray(encode(api_key, version, body)[4:]))
+    return Request(header, read)
+
+
+def test_another_client_is_answered_while_many_topics_are_made_told_and_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.broker.TURN_S", 0.0)
+    names = [f"topic-{number}" for number in range(TOPICS)]
+    topic = {"num_partitions": 4, "replication_factor": 1, "assignments": [], "configs": []}
+    requests = [
+        request(ApiKey.CREATE_TOPICS, 7, topics=[{"name": name, **topic} for name in names], timeout=60_000),
+        request(ApiKey.METADATA, 12, topics=None, allow_auto_topic_creation=False),
+        request(ApiKey.METADATA, 12, topics=[{"name": name} for name in names], allow_auto_topic_creation=False),
+        request(
+            ApiKey.CREATE_PARTITIONS,
+            3,
+            topics=[{"name": name, "count": 5, "assignments": None} for name in names],
+            timeout=60_000,
+        ),
+        request(ApiKey.DELETE_TOPICS, 6, topics=[{"name": name, "topic_id": None} for name in names], timeout=60_000),
+    ]
+
+    async def turns(cluster: Cluster) -> list[int]:
+        return [
+            await turns_meanwhile(HANDLERS[one.header.api_key](cluster.brokers[1], one))  # type: ignore[arg-type]
+            for one in requests
+        ]
+
+    broker = ReferenceBroker(tmp_path).start()
+    try:
+        assert min(broker.run(turns(broker.cluster))) >= TOPICS - 1
+        with RawClient(broker.bootstrap) as client:
+            assert client.ask(ApiKey.METADATA, 12, topics=None).topics == ()
+    finally:
+        broker.stop()
+
+
+class CountedLeader:
+    """Broker 1, which keeps what it is asked for and answers nothing."""
+
+    def __init__(self) -> None:
+        self.replicas: Any = self
+        self.asked: list[int] = []
+
+    def fetch_messages(
+        self, _: FetchParams, wanted: Sequence[tuple[TopicPartition, FetchPartition]], __: Callable[[ReadResults], None]
+    ) -> None:
+        self.asked.append(len(wanted))
+
+    async def answer_of(self, start: Callable[[Callable[[ReadResults], None]], None]) -> ReadResults:
+        start(lambda _: None)
+        never: asyncio.Future[ReadResults] = asyncio.get_running_loop().create_future()
+        return await never
+
+
+def test_a_follower_asks_for_so_many_partitions_at_once_and_a_new_one_disturbs_few(tmp_path: Path) -> None:
+    world, leader = World(), CountedLeader()
+    world.manager.broker_id = 2
+    keys = [TopicPartition("topic", number) for number in range(3 * GROUP_PARTITIONS_MAX + 1)]
+    for key in keys:
+        world.manager.host(new_partition(world.brokers, broker_id=2, key=key))
+        world.manager.become(key, assignment(replicas=(1, 2)))
+    fetcher = ReplicaFetcher(
+        world.manager,
+        LogManager(tmp_path, lambda: 0.0),
+        BrokerSettings(),
+        lambda _: leader,
+        lambda: None,
+        NoQuota(),
+    )
+
+    async def asked(change: Callable[[], None]) -> list[int]:
+        leader.asked.clear()
+        change()
+        await wait_turn()
+        await wait_turn()
+        return sorted(leader.asked)
+
+    async def scene() -> None:
+        def follow_most() -> None:
+            for key in keys[:-1]:
+                fetcher.follow(key, 1)
+
+        assert await asked(follow_most) == [GROUP_PARTITIONS_MAX] * 3
+        assert await asked(lambda: fetcher.follow(keys[-1], 1)) == [1]
+        assert await asked(lambda: fetcher.unfollow(keys[0])) == [GROUP_PARTITIONS_MAX - 1]
+        assert await asked(lambda: fetcher.follow(keys[1], 3)) == [1, GROUP_PARTITIONS_MAX - 2]
+        fetcher.pause()
+        assert await asked(fetcher.resume) == [1, 1, GROUP_PARTITIONS_MAX - 2, *[GROUP_PARTITIONS_MAX] * 2]
+        assert await asked(fetcher.stop) == []
+
+    asyncio.run(scene())
