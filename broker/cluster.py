@@ -42,7 +42,7 @@ class Cluster:
         self._lock = _lock(directory)
         self._store = MetadataStore(directory)
         self.metadata = self._store.load() or ClusterMetadata(chance.new_id().replace("-", "")[:22])
-        self.controller = Controller(self.metadata, chance.new_id, chance.draw, self._save)
+        self.controller = Controller(self.metadata, chance.new_id, chance.draw, self._save, self._store.sync)
         self.brokers: dict[int, Broker] = {}
         self.servers: dict[int, Server] = {}
 

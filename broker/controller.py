@@ -49,7 +49,8 @@ class NewTopic:
 
 
 class Controller:
-    """`new_id` makes ids of topics, `draw(n)` a number below n, `save` writes down what has changed."""
+    """`new_id` makes ids of topics, `draw(n)` a number below n, `save` writes down what has changed, and
+    `sync` makes that survive a loss of power."""
 
     def __init__(
         self,
@@ -57,11 +58,13 @@ class Controller:
         new_id: Callable[[], str],
         draw: Callable[[int], int],
         save: Callable[[MetadataChanges], None],
+        sync: Callable[[], None],
     ) -> None:
         self.metadata = metadata
         self.new_id = new_id
         self.draw = draw
         self._write = save
+        self.sync = sync
         self._changes = MetadataChanges()
         self._listeners: dict[int, MetadataListener] = {}
 
@@ -114,8 +117,8 @@ class Controller:
 
     # Topics
 
-    def create_topic(self, new: NewTopic, *, validate_only: bool = False) -> Topic:
-        """ApiError with Kafka's code if it can't be."""
+    def create_topic(self, new: NewTopic, *, validate_only: bool = False, is_synced: bool = True) -> Topic:
+        """ApiError with Kafka's code if it can't be. Not synced: whoever asks for several calls `sync` once."""
         if not TOPIC_NAME.fullmatch(new.name):
             raise ApiError(Errors.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {new.name[:300]!r}")
         if new.name in self.metadata.topics:
@@ -133,7 +136,7 @@ class Controller:
             return topic
         self.metadata.add(topic)
         self._changes.topics.add(topic.name)
-        self._save()
+        self._save(is_synced=is_synced)
         self._tell(topic, range(len(topic.partitions)))
         return topic
 
@@ -144,6 +147,7 @@ class Controller:
         assignment: Sequence[tuple[int, ...]] | None = None,
         *,
         validate_only: bool = False,
+        is_synced: bool = True,
     ) -> None:
         """Let a topic have `count` partitions, which must be more than it has."""
         topic = self.topic(name)
@@ -168,15 +172,15 @@ class Controller:
             return
         topic.partitions += [self._new_partition(row) for row in rows]
         self._changes.topics.add(name)
-        self._save()
+        self._save(is_synced=is_synced)
         self._tell(topic, added)
 
-    def delete_topic(self, name: str) -> None:
+    def delete_topic(self, name: str, *, is_synced: bool = True) -> None:
         """UNKNOWN_TOPIC_OR_PARTITION if it isn't there."""
         topic = self.topic(name)
         self.metadata.remove(name)
         self._changes.topics.add(name)
-        self._save()
+        self._save(is_synced=is_synced)
         for listener in list(self._listeners.values()):
             listener.topic_deleted(topic)
 
@@ -303,9 +307,11 @@ class Controller:
         self.metadata.topics[key.topic].partitions[key.partition] = partition
         self._changes.partitions.add(key)
 
-    def _save(self) -> None:
+    def _save(self, *, is_synced: bool = True) -> None:
         changes, self._changes = self._changes, MetadataChanges()
         self._write(changes)
+        if is_synced:
+            self.sync()
 
     def _tell(self, topic: Topic, partitions: Iterable[int]) -> None:
         for number in partitions:

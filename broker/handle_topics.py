@@ -26,11 +26,12 @@ async def create_topics(broker: Broker, request: Request) -> Mapping[str, Any]:
             continue
         try:
             new = _new_topic(broker, named[name])
-            topic = broker.controller.create_topic(new, validate_only=request.body.validate_only)
+            topic = broker.controller.create_topic(new, validate_only=request.body.validate_only, is_synced=False)
         except ApiError as error:
             answers.append(_refused(name, error))
         else:
             answers.append(_created(topic))
+    broker.controller.sync()
     return {"topics": answers}
 
 
@@ -86,11 +87,12 @@ async def create_partitions(broker: Broker, request: Request) -> Mapping[str, An
         answer: dict[str, Any] = {"name": wanted.name}
         try:
             broker.controller.create_partitions(
-                wanted.name, wanted.count, rows, validate_only=request.body.validate_only
+                wanted.name, wanted.count, rows, validate_only=request.body.validate_only, is_synced=False
             )
         except ApiError as error:
             answer |= {"error_code": error.error, "error_message": str(error)}
         results.append(answer)
+    broker.controller.sync()
     return {"results": results}
 
 
@@ -105,6 +107,7 @@ async def delete_topics(broker: Broker, request: Request) -> Mapping[str, Any]:
     for name, topic_id in named:
         began_s = await broker.share(began_s)
         responses.append(_delete(broker, name, topic_id))
+    broker.controller.sync()
     return {"responses": responses}
 
 
@@ -115,7 +118,7 @@ def _delete(broker: Broker, name: str | None, topic_id: object) -> Mapping[str, 
     if known is None:
         return {**answer, "error_code": Errors.UNKNOWN_TOPIC_ID, "error_message": "This server does not host this ID."}
     try:
-        broker.controller.delete_topic(known)
+        broker.controller.delete_topic(known, is_synced=False)
     except ApiError as error:
         return {**answer, "error_code": error.error, "error_message": str(error)}
     return answer

@@ -3,8 +3,8 @@
     metadata.json          brokers, topics, partitions, and the number of the journal that goes on from there
     metadata-7.journal     entries: size (4 bytes), CRC-32C (4 bytes), JSON. One that is cut or damaged ends the journal
 
-A change costs what it changes and one flush to disk, however many topics there are. Everything is written anew at the
-start, at the end, and when a journal has become long.
+A change costs what it changes, however many topics there are, and those of one request are flushed to disk once.
+Everything is written anew at the start, at the end, and when a journal has become long.
 """
 
 import contextlib
@@ -42,6 +42,7 @@ class MetadataStore:
         self._journal_bytes_max = journal_bytes_max
         self._number = 0
         self._journal: BinaryIO | None = None
+        self._is_synced = True
 
     def load(self) -> ClusterMetadata | None:
         """As it was saved, except that nobody is there yet and nobody leads. None: it never was, or it is damaged."""
@@ -56,7 +57,7 @@ class MetadataStore:
         return metadata
 
     def append(self, metadata: ClusterMetadata, changes: MetadataChanges) -> None:
-        """Write down what has changed. Durable when this returns."""
+        """Write down what has changed: it survives the end of this process, and after `sync` a loss of power."""
         if self._journal is None or self._journal.tell() > self._journal_bytes_max:
             self.save(metadata)
             return
@@ -73,13 +74,24 @@ class MetadataStore:
         }
         content = dumps(entry, separators=(",", ":")).encode()
         head = b"".join(number.to_bytes(NUMBER_BYTES, "big") for number in (len(content), crc32c(content)))
+        self._is_synced = False
         try:
             self._journal.write(head + content)
             self._journal.flush()
-            os.fdatasync(self._journal.fileno())
         except OSError:
             self.close()  # whatever is there of the entry would end the journal: the next change writes everything
             raise
+
+    def sync(self) -> None:
+        """What was written survives a loss of power."""
+        if self._journal is None or self._is_synced:
+            return
+        try:
+            os.fdatasync(self._journal.fileno())
+        except OSError:
+            self.close()
+            raise
+        self._is_synced = True
 
     def save(self, metadata: ClusterMetadata) -> None:
         """Write all of it down, and begin a journal. Durable when this returns."""

@@ -38,7 +38,7 @@ class World:
         self.metadata = ClusterMetadata("cluster")
         ids = iter(range(1_000_000))
         draw = random.Random(1).randrange
-        self.controller = Controller(self.metadata, lambda: f"id-{next(ids)}", draw, self.save)
+        self.controller = Controller(self.metadata, lambda: f"id-{next(ids)}", draw, self.save, self.sync)
         self.register()
 
     def register(self) -> None:
@@ -47,6 +47,9 @@ class World:
     def save(self, changes: MetadataChanges) -> None:
         self.metadata.quorum.append(1, (1, 2), 0)
         self.store.append(self.metadata, changes)
+
+    def sync(self) -> None:
+        self.store.sync()
 
     def create(self, *numbers: int) -> None:
         for number in numbers:
