@@ -1,7 +1,8 @@
 """Many partitions: others have their turn meanwhile, and one more disturbs few."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+import gc
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from broker.handlers import HANDLERS
 from broker.log_manager import LogManager
 from broker.replica_fetcher import GROUP_PARTITIONS_MAX, ReplicaFetcher
 from broker.request import Request, read_frame
+from broker.serving import GARBAGE_PARTITIONS_MAX, collect_garbage, keep_collections_short
 from broker.settings import BrokerSettings
 from purgatory.delayed_fetch import FetchParams, FetchPartition
 from purgatory.fetch_reading import ReadResults
@@ -81,6 +83,41 @@ def test_another_client_is_answered_while_many_topics_are_made_told_and_deleted(
         assert min(broker.run(turns(broker.cluster))) >= TOPICS - 1
         with RawClient(broker.bootstrap) as client:
             assert client.ask(ApiKey.METADATA, 12, topics=None).topics == ()
+    finally:
+        broker.stop()
+
+
+@pytest.fixture
+def collections() -> Iterator[list[int]]:
+    """The generations that the interpreter has looked through, of this process, whose settings are put back."""
+    found: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            found.append(info["generation"])
+
+    threshold = gc.get_threshold()
+    gc.callbacks.append(note)
+    yield found
+    gc.callbacks.remove(note)
+    gc.set_threshold(*threshold)
+    gc.unfreeze()
+
+
+def test_the_program_looks_at_all_it_has_only_while_that_is_little(tmp_path: Path, collections: list[int]) -> None:
+    gc.set_threshold(10, 1, 1)
+    keep_collections_short()
+    collections.clear()
+    kept = [[[] for _ in range(100)] for _ in range(1_000)]  # type: ignore[var-annotated]
+    assert set(collections) == {0, 1}, len(kept)
+    broker = ReferenceBroker(tmp_path).start()
+    try:
+        for partitions in (GARBAGE_PARTITIONS_MAX, 1):
+            collections.clear()
+            with RawClient(broker.bootstrap) as client:
+                assert client.create_topic(f"topic-{partitions}", partitions).error_code == 0
+            broker.inspect(collect_garbage)
+            assert (2 in collections) is (partitions > 1)
     finally:
         broker.stop()
 
