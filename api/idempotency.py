@@ -27,6 +27,8 @@ from api.ports import Answered, Busy, Fresh, IdempotencyUnavailable, Mismatch
 KEPT_S: Final = 24 * 3_600
 LEASE_MS: Final = 30_000
 THREADS: Final = 4
+# A Cluster that is away is no RedisError.
+AWAY: Final = (redis.exceptions.RedisError, redis.exceptions.RedisClusterException, OSError)
 
 # KEYS: 1 the hash.  ARGV: 1 fingerprint, 2 now_ms of the caller, 3 lease ms, 4 seconds kept, 5 holder
 # -> {"fresh", timestamp_ms} | {"answered", response} | {"busy"} | {"mismatch"}
@@ -112,7 +114,7 @@ class RedisIdempotency:
         call = (self._client.eval, script, 1, self._prefix + hashed(key), *arguments)
         try:
             return await loop.run_in_executor(self._threads, *call)
-        except (redis.exceptions.RedisError, OSError) as error:
+        except AWAY as error:
             raise IdempotencyUnavailable(type(error).__name__) from None
 
 

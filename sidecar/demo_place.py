@@ -9,9 +9,10 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 from pydantic import BaseModel
-from redis.exceptions import RedisError
+from redis.exceptions import RedisClusterException, RedisError
 
 from sidecar.config import Settings
+from sidecar.overflow import OverflowUnavailable
 from sidecar.overflow_link import connect
 
 PARTITIONS: Final = 4
@@ -174,7 +175,7 @@ def remove_traces(client: Mapping[str, Any], topics: DemoTopics, settings: Setti
     if not settings.redis.embedded:
         try:
             _remove_keys(settings)
-        except RedisError as error:
+        except (RedisError, RedisClusterException, OverflowUnavailable) as error:
             left.append(f"keys in Redis: {error}")
     return left
 

@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from uuid import uuid4
 
 from redis.cluster import RedisCluster
-from redis.exceptions import RedisError
+from redis.exceptions import RedisClusterException, RedisError
 
 from sidecar.backlog import BacklogUnavailable
 from sidecar.held_exchange import (
@@ -54,6 +54,7 @@ WAITING_MAX: Final = 64  # questions that wait to be answered; more are dropped,
 CATCH_UP_S: Final = 1.0  # how long a look-up waits for what isn't read yet
 PROGRESS_S: Final = 0.1
 
+AWAY: Final = (RedisError, RedisClusterException, OSError)  # the second is no RedisError
 FAILURES: Final = (
     OverflowFailure, OverflowLoss, OverflowUnavailable, EngineError, Full, TimeoutError, BacklogUnavailable,
 )  # fmt: skip
@@ -285,7 +286,7 @@ class GroupLookUp:
                     channel.subscribe(self._meeting.channel)
                     while not self._stopping.is_set():
                         self.step(channel)
-            except (RedisError, OSError) as error:
+            except AWAY as error:
                 log.warning("questions of other replicas can't be heard", extra={"error": type(error).__name__})
                 self._stopping.wait(AGAIN_S)
 
@@ -319,7 +320,7 @@ class GroupLookUp:
                 self._meeting.left_out(STALE)
                 return
             self._reply(question)
-        except (RedisError, OSError, ValueError, KeyError, TypeError) as error:
+        except (*AWAY, ValueError, KeyError, TypeError) as error:
             log.warning("another replica's question can't be answered", extra={"error": type(error).__name__})
         finally:
             self._room.release()

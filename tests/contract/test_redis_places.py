@@ -2,6 +2,7 @@
 form of `redis.url` leads to. On real servers.
 """
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -11,6 +12,8 @@ from urllib.parse import quote
 import pytest
 from redis.exceptions import ReadOnlyError
 
+from api.idempotency import RedisIdempotency
+from api.ports import Fresh, IdempotencyUnavailable
 from sidecar.access.redis_rights import redis_rights
 from sidecar.change import ChangeBlock
 from sidecar.config import Settings
@@ -18,8 +21,11 @@ from sidecar.doctor_redis import inspect_redis
 from sidecar.embedded.child import free_port
 from sidecar.embedded.valkey import EmbeddedValkey
 from sidecar.finding import Severity
+from sidecar.held_group import GroupLookUp, Meeting
+from sidecar.held_lookup import LocalLookUp
 from sidecar.lane import Lane
 from sidecar.overflow import Change, OverflowLoss, OverflowRefused, OverflowUnavailable
+from sidecar.overflow_link import connect
 from sidecar.overflow_redis import RedisOverflow, open_overflow
 from sidecar.overflow_worker import CHECK_MS, OverflowWorker
 from sidecar.watched_file import FileSecret
@@ -32,12 +38,14 @@ from tests.services.redis_sentinel import PASSWORD, USER, SentinelGroup, ask, po
 from tests.services.secure_redis import allow
 from tests.services.waiting import wait_until
 from tests.simulation.fake_executor import StepExecutor
+from tests.unit.fake_backlog import FakeBacklog
 
 pytestmark = pytest.mark.slow
 
 __all__ = ["valkey_fixture"]
 
 HOUR_MS = 3_600_000
+SOON_S = 30.0
 LOGIN = {"sentinel_username": USER, "sentinel_password": PASSWORD}
 SPECIAL = "p@:/?#[]!$&'()*+,;=%41 %zz\"\\^`{|}~ä€"
 
@@ -83,6 +91,33 @@ def test_a_cluster_whose_nodes_all_come_back_elsewhere_is_found_by_its_name(tmp_
         with pytest.raises(OverflowUnavailable):
             looking.state()
         assert looking.state().is_persistent
+
+
+def test_while_a_cluster_is_away_its_keys_are_unavailable_and_replicas_hear_again_when_it_is_back(
+    tmp_path: Path, name: RedisProxy
+) -> None:
+    with ExitStack() as stack:
+        former = cluster_of_one(stack, tmp_path / "former")
+        lead_to(name, former)
+        client = connect(f"redis+cluster://127.0.0.1:{name.port}")
+        stack.callback(client.close)
+        keys = RedisIdempotency(client, "g")
+        stack.callback(keys.stop)
+        replicas = GroupLookUp(nobody, Meeting(client, "g"), dict, FakeBacklog())
+        stack.callback(replicas.stop)
+        replicas.start()
+        assert replicas.heard.wait(SOON_S)
+        former.kill()
+        with pytest.raises(IdempotencyUnavailable):
+            asyncio.run(keys.begin("key", b"of a body", NOW_MS))
+        lead_to(name, cluster_of_one(stack, tmp_path / "now"))
+        replicas.heard.clear()
+        assert isinstance(asyncio.run(keys.begin("key", b"of a body", NOW_MS)), Fresh)
+        assert replicas.heard.wait(SOON_S)
+
+
+def nobody() -> LocalLookUp:
+    raise AssertionError("nothing is asked")
 
 
 def test_a_server_that_became_a_replica_is_left_for_where_its_name_leads(tmp_path: Path, name: RedisProxy) -> None:
