@@ -64,15 +64,15 @@ LABEL org.opencontainers.image.title="tickover" \
 ENV PATH=/opt/tickover/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     LANG=C.UTF-8 \
     PYTHONUNBUFFERED=1 \
-    TICKOVER_DATA_DIR=/var/lib/tickover
+    TICKOVER_DATA_DIR=/var/lib/tickover \
+    TICKOVER_API__PROBE_FILE=/dev/shm/tickover-probe
 USER 10001
 WORKDIR /var/lib/tickover
 EXPOSE 8230
-# By loopback, which also answers where the API listens on this container's own loopback only. With a listener of the
-# probes' own it is asked: plain HTTP also where the API has TLS, and beside all limits. This file sets no port for it:
-# the environment is stronger than the settings file, in which it may have another one (the chart's has).
+# Where the probes are answered, the process says itself, in a file that it can write whatever root and rights it has: so
+# the check follows settings file, flags and variables alike. By bash: a Python each time costs sixty times as much.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s \
-    CMD ["python", "-c", "import os, urllib.request; ports = [os.environ.get('TICKOVER_API__' + name, '').strip() for name in ('PROBE_PORT', 'PORT')]; urllib.request.urlopen('http://127.0.0.1:' + next((port for port in ports if port.strip('0')), '8230') + '/livez', timeout=4)"]
+    CMD ["bash", "-c", "read -r host port <\"$TICKOVER_API__PROBE_FILE\" && exec 3<>\"/dev/tcp/$host/$port\" && printf 'GET /livez HTTP/1.0\\r\\n\\r\\n' >&3 && read -r _ status _ <&3 && [ \"$status\" = 200 ]"]
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["tickover"]
 CMD ["run"]

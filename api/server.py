@@ -3,13 +3,15 @@
 import asyncio
 import socket
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from starlette.types import ASGIApp
 
 from api.certificate import Certificate
-from api.connection import Deadlines
+from api.connection import Deadlines, log
 from api.connection_limit import ConnectionLimit
 from api.listener import (
     BACKLOG,
@@ -25,6 +27,8 @@ from sidecar.config_api import ApiSettings
 
 STOP_S: Final = 10.0
 EVERYWHERE: Final = "::"
+EVERYWHERE_IPV4: Final = "0.0.0.0"
+LOOPBACK: Final = "127.0.0.1"
 
 
 class BindError(OSError):
@@ -37,6 +41,7 @@ class Listening:
 
     probe_host: str = "127.0.0.1"
     probe_port: int | None = None
+    probe_file: str = ""
     connections_per_address: int = 256
     certificate: Certificate | None = None
     deadlines: Deadlines = field(default_factory=Deadlines)
@@ -48,7 +53,8 @@ def listening_of(settings: ApiSettings) -> Listening:
     tls = settings.tls
     return Listening(
         settings.probe_host,
-        settings.probe_port or None,
+        settings.probe_port or (0 if settings.probe_file else None),
+        settings.probe_file,
         settings.connections_per_address,
         Certificate(tls.certificate_file, tls.key_file) if tls.certificate_file else None,
     )
@@ -101,6 +107,7 @@ class Server:
         if self._listening.probe_port is not None:
             self._sockets.append(_probes_listening(self._listening, self._sockets))
             self._probe_port = self._sockets[1].getsockname()[1]
+            _write_place(self._listening.probe_file, self._listening.probe_host, self._probe_port)
         self._thread = threading.Thread(target=self._run, name="api", daemon=True)
         self._thread.start()
         self._ready.wait()
@@ -114,6 +121,9 @@ class Server:
             listener.should_exit = True
         self._thread.join(STOP_S)
         _close(self._sockets)
+        if self._listening.probe_file:
+            with suppress(OSError):
+                Path(self._listening.probe_file).unlink()
 
     def _run(self) -> None:
         try:
@@ -144,6 +154,20 @@ def _probes_listening(listening: Listening, opened: list[socket.socket]) -> sock
     except BindError:
         _close(opened)
         raise
+
+
+def _write_place(file: str, host: str, port: int) -> None:
+    """Where a health check asks, whatever the settings said and whoever said it: `127.0.0.1 8231`."""
+    if not file:
+        return
+    host = LOOPBACK if host in (EVERYWHERE, EVERYWHERE_IPV4) else host
+    try:
+        Path(file).write_text(f"{host} {port}\n", encoding="ascii")
+    except OSError as error:
+        log.warning(
+            "api.probe_file can't be written: no health check finds this process",
+            extra={"file": file, "error": error.strerror},
+        )
 
 
 def _close(sockets: list[socket.socket]) -> None:

@@ -155,8 +155,13 @@ class ApiSettings(Section):
     )
     probe_port: int = Field(
         default=0, ge=0, le=65_535,
-        description="Port that answers only /livez and /readyz, by plain HTTP and beside all limits; 0: none",
+        description="Port that answers only /livez and /readyz, by plain HTTP and beside all limits; 0: none, or a "
+        "free one where api.probe_file is set",
     )  # fmt: skip
+    probe_file: str = Field(
+        default="",
+        description="File that says at which host and port the probes are answered, for a health check; empty: none",
+    )
     connections_per_address: int = Field(
         default=256, ge=1, le=100_000,
         description="Connections of one address, 1 to 100,000; for a new one the idlest is closed",

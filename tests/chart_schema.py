@@ -15,8 +15,8 @@ SCHEMA: Final = CHART / "values.schema.json"
 # Settings that the chart has from elsewhere than `settings`, as (section of the model, name).
 CHART_OWN: Final = (
     ("Settings", "instance_id"), ("Settings", "data_dir"), ("PoliciesSettings", "file"),
-    ("ApiSettings", "probe_host"), ("ApiSettings", "tokens_file"), ("RedisSettings", "password"),
-    ("RedisSettings", "key_password"), ("RedisSettings", "sentinel_password"),
+    ("ApiSettings", "tokens_file"), ("RedisSettings", "password"), ("RedisSettings", "key_password"),
+    ("RedisSettings", "sentinel_password"),
 )  # fmt: skip
 
 
@@ -35,6 +35,8 @@ def mirrored() -> tuple[dict[str, Any], dict[str, Any]]:
         redis[name] = {"type": "string", "description": "File with the password, of an extra volume"}
     secret = {"pattern": f"^{SECRET_CLIENT_KEY.pattern}$", "not": {"pattern": "_file$"}}
     kafka["client"]["propertyNames"] = {"not": secret}
+    # The kubelet asks from outside the pod.
+    sections["ApiSettings"]["properties"]["probe_host"]["not"] = {"pattern": r"^(localhost|127\.|\[?::1\]?$)"}
     for name in ("port", "probe_port"):
         sections["ApiSettings"]["properties"][name]["minimum"] = 1  # probes and Service must know it
     return settings, definitions

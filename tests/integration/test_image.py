@@ -82,7 +82,7 @@ def test_the_image_says_what_it_is_and_runs_as_nobody(image: str) -> None:
         "base.name": python_image(),
     }
     assert (config["User"], config["StopSignal"], config["Entrypoint"]) == ("10001", "SIGTERM", ["tickover"])
-    assert config["Healthcheck"]["Test"][:2] == ["CMD", "python"]
+    assert config["Healthcheck"]["Test"][:2] == ["CMD", "bash"]
 
 
 def test_it_is_small_and_has_nothing_that_installs(image: str) -> None:

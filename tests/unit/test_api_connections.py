@@ -525,4 +525,6 @@ class TestConnectionLimit:
 def test_the_settings_say_how_the_api_is_listened_for() -> None:
     assert listening_of(ApiSettings()) == Listening()
     given = ApiSettings(probe_host="0.0.0.0", probe_port=8231, connections_per_address=7)
-    assert listening_of(given) == Listening("0.0.0.0", 8231, 7)
+    assert listening_of(given) == Listening("0.0.0.0", 8231, connections_per_address=7)
+    with_file = ApiSettings(probe_file="/dev/shm/tickover-probe")
+    assert listening_of(with_file) == Listening(probe_port=0, probe_file="/dev/shm/tickover-probe")

@@ -165,13 +165,32 @@ def test_every_container_meets_the_restricted_standard(sidecar_chart: Path) -> N
         assert writable == {"/tmp", "/var/lib/tickover"}
 
 
-def test_probes_ask_a_listener_of_their_own() -> None:
-    for given, port in (({}, 8231), ({"probe_port": 9001}, 9001)):
-        documents = render({**TOKENS, "settings": {"api": given}})
-        container = next(item for _, item in containers(documents) if item["name"] == "tickover")
-        assert yaml.safe_load(one(documents, "ConfigMap")["data"]["tickover.yaml"])["api"]["probe_port"] == port
-        for probe, path in (("startupProbe", "livez"), ("livenessProbe", "livez"), ("readinessProbe", "readyz")):
-            assert f"http://127.0.0.1:{port}/{path}" in container[probe]["exec"]["command"][2]
+@pytest.mark.parametrize(
+    ("given", "port", "listening", "asked"),
+    [
+        ({}, 8231, "::", {}),
+        ({"probe_port": 9001}, 9001, "::", {}),
+        ({"probe_host": "0.0.0.0"}, 8231, "0.0.0.0", {}),
+        ({"probe_host": "[fd00::7]"}, 8231, "fd00::7", {"host": "fd00::7"}),
+    ],
+)
+def test_the_kubelet_asks_where_the_probes_are_answered(
+    given: dict[str, Any], port: int, listening: str, asked: dict[str, str]
+) -> None:
+    documents = render({**TOKENS, "settings": {"api": given}})
+    container = next(item for _, item in containers(documents) if item["name"] == "tickover")
+    settings = yaml.safe_load(one(documents, "ConfigMap")["data"]["tickover.yaml"])["api"]
+    assert (settings["probe_host"], settings["probe_port"]) == (listening, port)
+    for probe, path in (("startupProbe", "/livez"), ("livenessProbe", "/livez"), ("readinessProbe", "/readyz")):
+        assert container[probe]["httpGet"] == {"path": path, "port": port, **asked}
+        assert "exec" not in container[probe], "a Python for each question"
+
+
+def test_containers_beside_a_native_sidecar_begin_when_it_has_started(sidecar_chart: Path) -> None:
+    for version, path in (("1.33.0", "/livez?started=true"), ("1.28.0", "/livez")):
+        ((_, container),) = containers(render(version=version, chart=sidecar_chart))
+        assert container["startupProbe"]["httpGet"]["path"] == path
+        assert container["livenessProbe"]["httpGet"]["path"] == "/livez"
 
 
 def test_callers_reach_the_port_of_the_settings() -> None:

@@ -14,7 +14,7 @@ from tests.helm import CHART, NotRendered, one, render
 
 WHOLE = json.loads(SCHEMA.read_text(encoding="utf-8"))
 # What the chart says itself, and how users say it instead.
-CHART_OWN = {"instance_id", "data_dir", "policies.file", "api.probe_host", "api.tokens_file"}
+CHART_OWN = {"instance_id", "data_dir", "policies.file", "api.tokens_file"}
 # Secrets, which values name by their file.
 IN_FILES = {"redis.password", "redis.key_password", "redis.sentinel_password"}
 
@@ -107,7 +107,11 @@ def test_secrets_may_be_named_by_their_files() -> None:
 def test_the_program_reads_every_setting_as_the_values_say(tmp_path: Path) -> None:
     """All defaults, written out, through helm and back: large numbers, lists and durations keep their values."""
     settings = Settings(
-        group="every", tick_ms=3, intake={"header_bytes_max": 12_345_678}, sources=("a", "b-*"), api={"probe_port": 9}
+        group="every",
+        tick_ms=3,
+        intake={"header_bytes_max": 12_345_678},
+        sources=("a", "b-*"),
+        api={"probe_port": 9, "probe_host": "::"},
     )
     values = settings.model_dump(mode="json", by_alias=True)
     for dotted in CHART_OWN | IN_FILES | {"ledger.retention"}:  # the last: none, so empty

@@ -1,18 +1,22 @@
 """Which images are built and run: every place names the same, and whoever wants pins the base by its digest."""
 
 import json
+import logging
+import os
 import re
 import subprocess
-import sys
-import threading
 from collections import defaultdict
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import ClassVar, Final
+from pathlib import Path
+from typing import Final
 
 import pytest
 import yaml
 
+from api.server import Listening, Server, listening_of
+from sidecar.config import load_settings
+from sidecar.embedded.child import free_port
 from tests.source import ROOT
+from tests.unit.api_world import world
 
 DIGEST: Final = "python:3.12-slim@sha256:" + "0" * 64
 # What the role of an image is called, and what it is unless somebody says otherwise.
@@ -63,42 +67,59 @@ def test_the_base_can_be_pinned() -> None:
         assert ("BASE" in done.stdout) == bool(wanted)
 
 
-class Live(BaseHTTPRequestHandler):
-    """Answers every path, and keeps them."""
-
-    asked: ClassVar[list[str]] = []
-
-    def do_GET(self) -> None:
-        self.asked.append(self.path)
-        self.send_response(204)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Nothing goes to the terminal."""
+def health_check(probe_file: Path) -> int:
+    """The status of the image's check, for a process that was told of this file."""
+    found = re.search(r"^HEALTHCHECK .*\n +CMD (\[.*\])$", text_of("Dockerfile"), re.MULTILINE)
+    assert found
+    environment = {"TICKOVER_API__PROBE_FILE": str(probe_file), "PATH": os.defpath}
+    return subprocess.run(json.loads(found[1]), env=environment, check=False, timeout=30).returncode
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("file", "flags", "variables"),
     [
-        {"PORT": "{}"},
-        {"PORT": "{}", "PROBE_PORT": "0"},
-        {"PORT": "1", "PROBE_PORT": "{}"},
-        {"PORT": "{}", "PROBE_PORT": ""},
+        ("", {}, {}),
+        ("api: {port: 0, host: localhost}", {}, {}),
+        ("api: {port: 1}", {}, {"TICKOVER_API__PORT": "0"}),
+        ("", {"api.port": "0"}, {"TICKOVER_API__PORT": "1"}),
+        ("api: {port: 0, host: '::', probe_host: '0.0.0.0', allow_unauthenticated: true}", {}, {}),
+        ("api: {port: 0, probe_host: '::'}", {}, {"TICKOVER_API__PROBE_PORT": "0"}),
+        ("api: {port: 0, path: /tickover}", {}, {}),
     ],
-    ids=["the API", "no probes' listener", "the probes' listener", "nothing said"],
+    ids=["defaults", "file", "variable", "flag", "everywhere", "probes everywhere", "behind a path"],
 )
-def test_the_health_check_asks_a_port_that_is_listened_on(settings: dict[str, str]) -> None:
-    found = re.search(r"^HEALTHCHECK .*\n +CMD (\[.*\])$", text_of("Dockerfile"), re.MULTILINE)
-    assert found
-    _, *arguments = json.loads(found[1])
-    with HTTPServer(("127.0.0.1", 0), Live) as server:
-        serving = threading.Thread(target=server.serve_forever)
-        serving.start()
-        Live.asked.clear()
-        environment = {f"TICKOVER_API__{name}": text.format(server.server_port) for name, text in settings.items()}
+def test_the_health_check_follows_file_flags_and_variables(
+    file: str, flags: dict[str, str], variables: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "tickover.yaml").write_text(file)
+    probe_file = tmp_path / "probe"
+    if not file and not flags:
+        flags = {"api.port": str(free_port())}  # 8230 may be taken
+    settings = load_settings(
+        tmp_path / "tickover.yaml", flags, {"TICKOVER_API__PROBE_FILE": str(probe_file), **variables}
+    ).api
+    assert health_check(probe_file) != 0, "it is not started yet"
+    with world(path=settings.path) as api:
+        server = Server(api.app, settings.host, settings.port, listening_of(settings))
+        server.start()
         try:
-            subprocess.run([sys.executable, *arguments], env=environment, check=True, timeout=30)
+            assert health_check(probe_file) == 0
+            api.monotonic_s += 60.0
+            assert health_check(probe_file) != 0, "the engine doesn't turn any more"
         finally:
-            server.shutdown()
-            serving.join()
-    assert Live.asked == ["/livez"]
+            server.stop()
+    assert not probe_file.exists()
+    assert health_check(probe_file) != 0
+
+
+def test_a_probe_file_that_cannot_be_written_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with world() as api, caplog.at_level(logging.WARNING):
+        server = Server(api.app, "127.0.0.1", 0, Listening(probe_port=0, probe_file=str(tmp_path / "no" / "probe")))
+        server.start()
+        server.stop()
+    assert "api.probe_file can't be written" in caplog.text
+
+
+def test_the_image_says_where_its_check_looks() -> None:
+    """`/dev/shm` is a container's own, and can be written by any user, also where the root is read-only."""
+    assert re.search(r"^ +TICKOVER_API__PROBE_FILE=/dev/shm/\S+$", text_of("Dockerfile"), re.MULTILINE)

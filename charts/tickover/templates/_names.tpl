@@ -37,6 +37,11 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{ dig "api" "probe_port" 8231 .Values.settings }}
 {{- end }}
 
+{{/* The kubelet asks from outside the pod. What is answered there names nothing and nobody. */}}
+{{- define "tickover.probeHost" -}}
+{{ dig "api" "probe_host" "::" .Values.settings | trimPrefix "[" | trimSuffix "]" }}
+{{- end }}
+
 {{/* Not empty when callers are known, or all may do everything: only then the API listens beyond the pod. */}}
 {{- define "tickover.reachable" -}}
 {{- $api := dig "api" dict .Values.settings -}}

@@ -49,7 +49,6 @@ checksum/tickover: {{ include "tickover.files" . | sha256sum }}
 {{- define "tickover.container" -}}
 {{- $ := .context -}}
 {{- $port := include "tickover.port" $ -}}
-{{- $probePort := include "tickover.probePort" $ -}}
 name: tickover
 {{- with .restartPolicy }}
 restartPolicy: {{ . }}
@@ -67,16 +66,23 @@ imagePullPolicy: {{ $.Values.image.pullPolicy }}
 ports:
   - name: tickover
     containerPort: {{ $port }}
-# By loopback: the probes' listener is there only. The first start waits for its partitions to be recovered.
+# A start that waits for Kafka lives, so nobody ends it but settings.start_timeout.
 startupProbe:
-  {{- include "tickover.probe" (dict "port" $probePort "path" "livez") | nindent 2 }}
+  {{- if .restartPolicy }}
+  # The containers of your own begin when a native sidecar has started.
+  {{- include "tickover.probe" (dict "context" $ "path" "/livez?started=true") | nindent 2 }}
+  periodSeconds: 2
+  failureThreshold: 1800
+  {{- else }}
+  {{- include "tickover.probe" (dict "context" $ "path" "/livez") | nindent 2 }}
   periodSeconds: 2
   failureThreshold: 60
+  {{- end }}
 livenessProbe:
-  {{- include "tickover.probe" (dict "port" $probePort "path" "livez") | nindent 2 }}
+  {{- include "tickover.probe" (dict "context" $ "path" "/livez") | nindent 2 }}
   periodSeconds: 10
 readinessProbe:
-  {{- include "tickover.probe" (dict "port" $probePort "path" "readyz") | nindent 2 }}
+  {{- include "tickover.probe" (dict "context" $ "path" "/readyz") | nindent 2 }}
   periodSeconds: 10
 {{- include "tickover.securityContext" $ }}
 resources:
@@ -85,8 +91,13 @@ resources:
 {{- end }}
 
 {{- define "tickover.probe" -}}
-exec:
-  command: [python, -c, "import urllib.request; urllib.request.urlopen('http://127.0.0.1:{{ .port }}/{{ .path }}', timeout=4)"]
+{{- $host := include "tickover.probeHost" .context -}}
+httpGet:
+  path: {{ .path }}
+  port: {{ include "tickover.probePort" .context }}
+  {{- if not (has $host (list "::" "0.0.0.0")) }}
+  host: {{ $host | quote }}
+  {{- end }}
 timeoutSeconds: 5
 {{- end }}
 
