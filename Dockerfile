@@ -38,7 +38,10 @@ RUN /opt/build/bin/pip wheel --no-cache-dir --no-deps --no-build-isolation --whe
 # The whole system, without what installs: nothing is installed from here on.
 FROM ${BASE} AS root
 COPY --from=build /opt/tickover /opt/tickover
+# Any other user can run it, too, in group 0: that is how OpenShift starts containers. Whatever the umask of who builds it.
 RUN useradd --system --create-home --home-dir /var/lib/tickover --uid 10001 tickover \
+    && chgrp --recursive 0 /var/lib/tickover && chmod --recursive g=u /var/lib/tickover \
+    && chmod --recursive a+rX /opt/tickover \
     && python=$(python3 -c 'import sysconfig; print(sysconfig.get_path("stdlib"))') \
     && rm -rf "$python"/*-packages/pip* "$python"/ensurepip "$python"/idlelib "$python"/lib2to3 "$python"/pydoc_data \
         "$python"/test "$python"/tkinter "$python"/turtledemo /usr/share/python-wheels /usr/local/bin/pip* \
@@ -64,6 +67,7 @@ LABEL org.opencontainers.image.title="tickover" \
 ENV PATH=/opt/tickover/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     LANG=C.UTF-8 \
     PYTHONUNBUFFERED=1 \
+    HOME=/var/lib/tickover \
     TICKOVER_DATA_DIR=/var/lib/tickover \
     TICKOVER_API__PROBE_FILE=/dev/shm/tickover-probe
 USER 10001

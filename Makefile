@@ -192,10 +192,15 @@ pages: setup ## Write the pages that are made from the code: settings, headers, 
 	@$(venv)/bin/python -m tests.pages
 
 .PHONY: up
-up: data/tokens.yaml ## Start it all in containers (docker compose), with PROFILE=observability Grafana too
+up: data/tokens.yaml readable ## Start it all in containers (docker compose), with PROFILE=observability Grafana too
 	@$(compose) $(if $(PROFILE),--profile $(PROFILE)) up --build --detach
 	@echo "Kafka at localhost:19092, API at http://localhost:8230 (bearer token in data/token)"
 	@echo "$(if $(PROFILE),Grafana at http://localhost:3000$(comma) Prometheus at http://localhost:9090)"
+
+# A checkout under umask 077: the containers' users are others. A token's hash may be read, the token may not.
+.PHONY: readable
+readable: data/tokens.yaml
+	@chmod -R a+rX examples/compose charts/tickover/files data/tokens.yaml
 
 .PHONY: down
 down: ## Stop the containers of `make up` and delete their data

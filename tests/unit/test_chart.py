@@ -146,6 +146,19 @@ def test_only_a_pod_that_keeps_its_name_gives_it_to_the_instance(sidecar_chart: 
     assert "TICKOVER_INSTANCE_ID" in names(render(stable, chart=sidecar_chart))
 
 
+@pytest.mark.parametrize("nobody", ["", None])
+def test_where_the_cluster_chooses_the_user_no_container_names_one(sidecar_chart: Path, nobody: str | None) -> None:
+    """OpenShift's restricted-v2 refuses any user but those that it has given to the namespace."""
+    chosen = [*containers(render({**EVERYTHING, "runAsUser": nobody}))]
+    chosen += containers(render({"tickover": {"runAsUser": ""}}, chart=sidecar_chart))
+    assert len(chosen) == 3
+    for _, container in chosen:
+        assert container["securityContext"]["runAsNonRoot"] is True
+        assert not {"runAsUser", "runAsGroup", "fsGroup"} & container["securityContext"].keys()
+    ((_, large),) = containers([one(render({"runAsUser": 1_000_650_000}), "StatefulSet")])
+    assert large["securityContext"]["runAsUser"] == large["securityContext"]["runAsGroup"] == 1_000_650_000
+
+
 def test_every_container_meets_the_restricted_standard(sidecar_chart: Path) -> None:
     """Kubernetes' Pod Security Standards, level `restricted`, and a root that can't be written."""
     found = [*containers(render(EVERYTHING)), *containers(render(chart=sidecar_chart))]

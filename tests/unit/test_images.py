@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import subprocess
 from collections import defaultdict
 from pathlib import Path
@@ -123,3 +124,41 @@ def test_a_probe_file_that_cannot_be_written_is_said(tmp_path: Path, caplog: pyt
 def test_the_image_says_where_its_check_looks() -> None:
     """`/dev/shm` is a container's own, and can be written by any user, also where the root is read-only."""
     assert re.search(r"^ +TICKOVER_API__PROBE_FILE=/dev/shm/\S+$", text_of("Dockerfile"), re.MULTILINE)
+
+
+def mounted() -> list[list[str]]:
+    """Host path, place and options of each file or directory that the compose file mounts."""
+    services = yaml.safe_load(text_of("docker-compose.yml"))["services"].values()
+    volumes = [volume for service in services for volume in service.get("volumes", ()) if volume.startswith("./")]
+    assert len(volumes) > 5
+    return [re.sub(r"\$\{\w+:-([^}]+)\}", r"\1", volume).split(":") for volume in volumes]
+
+
+def test_containers_may_read_what_is_mounted_where_selinux_is_on() -> None:
+    assert {options for _, _, options in mounted()} == {"ro,z"}
+
+
+def test_containers_may_read_what_is_mounted_of_a_checkout_under_umask_077(tmp_path: Path) -> None:
+    for place in ("examples/compose", "charts/tickover/files"):
+        shutil.copytree(ROOT / place, tmp_path / place)
+    (tmp_path / "data").mkdir()
+    for name in ("tokens.yaml", "token"):
+        (tmp_path / "data" / name).write_text("secret")
+    for path in tmp_path.rglob("*"):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    command = ["make", "-f", str(ROOT / "Makefile"), "--old-file=data/tokens.yaml", "readable"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    for host_path, *_ in mounted():
+        there = tmp_path / host_path
+        for path in (there, *there.rglob("*")):
+            assert path.stat().st_mode & 0o004, path
+            assert not path.is_dir() or path.stat().st_mode & 0o001, path
+    assert (tmp_path / "data" / "token").stat().st_mode & 0o777 == 0o600
+
+
+def test_any_user_of_group_0_may_write_where_the_image_keeps_its_data() -> None:
+    text = text_of("Dockerfile")
+    assert "chgrp --recursive 0 /var/lib/tickover && chmod --recursive g=u /var/lib/tickover" in text
+    assert re.search(r"^ +HOME=/var/lib/tickover ", text, re.MULTILINE), "a user without an entry has none else"
+    tmpfs = yaml.safe_load(text_of("docker-compose.yml"))["services"]["tickover"]["tmpfs"]
+    assert tmpfs == ["/tmp", "/var/lib/tickover:mode=1777"]

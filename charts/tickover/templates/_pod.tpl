@@ -120,8 +120,10 @@ envFrom:
 {{- end }}
 securityContext:
   runAsNonRoot: true
-  runAsUser: 10001
-  runAsGroup: 10001
+  {{- with .Values.runAsUser }}
+  runAsUser: {{ int64 . }}
+  runAsGroup: {{ int64 . }}
+  {{- end }}
   allowPrivilegeEscalation: false
   readOnlyRootFilesystem: true
   capabilities:
