@@ -36,10 +36,9 @@ def schema(form: OutputOption = Form.JSON) -> None:
 
 
 def settings_of(config: Path | None, given: list[str] | None, **flags: object) -> Settings:
-    """Settings from the command line over the environment over the file; `flags` have `__` for dots."""
-    return load_settings(
-        config, _assignments(given) | {name.replace("__", "."): flags[name] for name in flags}, os.environ
-    )
+    """Settings from the command line over environment and file; `flags` have `__` for dots, and None is not given."""
+    said = {name.replace("__", "."): flag for name, flag in flags.items() if flag is not None}
+    return load_settings(config, _assignments(given) | said, os.environ)
 
 
 def _assignments(given: list[str] | None) -> dict[str, object]:

@@ -16,6 +16,7 @@ from typer.testing import CliRunner, Result
 
 from policies.file import read_policies_file
 from sidecar.cli.application import app
+from sidecar.cli.configuration import settings_of
 from sidecar.config import Settings, load_settings
 
 pytestmark = pytest.mark.slow
@@ -181,6 +182,12 @@ def test_run_gives_the_settings_to_the_process_and_ends_with_its_status(
     [settings] = seen
     assert (settings.group, settings.kafka.bootstrap_servers, settings.tick_ms) == ("g", "k:1", 5)
     assert settings.redis.url == "redis://r"
+
+
+def test_what_is_set_by_name_counts_where_there_is_a_flag_that_was_not_given() -> None:
+    given = ["kafka.bootstrap_servers=k:1", "group=by-name"]
+    settings = settings_of(None, given, group="by-flag", kafka__bootstrap_servers=None, redis__url=None)
+    assert (settings.group, settings.kafka.bootstrap_servers, settings.redis.url) == ("by-flag", "k:1", "embedded")
 
 
 def test_demo_passes_its_options_and_status_on(monkeypatch: pytest.MonkeyPatch) -> None:
