@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from policies.decision import REPEATED, Control, Facts
-from sidecar.record import COUNTED, FAILURE, ID, INSTRUCTIONS, ORIGIN, WRITTEN
+from sidecar.record import COUNTED, FAILURE, ID, INSTRUCTIONS, ORIGIN, POLICY, WRITTEN
 
 _READ: Final = INSTRUCTIONS | COUNTED | {ID}
-_WRITTEN: Final = WRITTEN | {ORIGIN}
 
 
 def facts_of(place: tuple[str, int, int], timestamp_ms: int, headers: Iterable[tuple[str, bytes | None]]) -> Facts:
@@ -18,10 +17,12 @@ def facts_of(place: tuple[str, int, int], timestamp_ms: int, headers: Iterable[t
     own: list[tuple[str, bytes | None]] = []
     controls: dict[str, Control] = {}
     for name, value in headers:
-        if name in FAILURE:
+        if name in FAILURE or name == POLICY:
             controls[name] = value  # the last one counts
+        elif name == ORIGIN:
+            controls[name] = value or controls.get(name)
         elif name in _READ:
             controls[name] = value if name not in controls else REPEATED
-        elif name not in _WRITTEN:
+        elif name not in WRITTEN:
             own.append((name, value))
     return Facts(*place, timestamp_ms, own, controls)

@@ -18,6 +18,8 @@ from sidecar.record import (
     EXPIRES_AT,
     FIRST_FAILURE,
     ID,
+    ORIGIN,
+    POLICY,
     SPREAD,
     TARGET,
     TARGET_PARTITION,
@@ -94,18 +96,33 @@ def read_request(controls: Mapping[str, Control]) -> Request:
     return _new_tuple(Request, fields)
 
 
-def read_failure(controls: Mapping[str, Control], timestamp_ms: int) -> Failure:
-    """What a retry policy must know of the failure. Raises Refusal (bad_header)."""
+def read_failure(controls: Mapping[str, Control], timestamp_ms: int, policy: str, topic: str) -> Failure:
+    """What a retry policy must know of the failure. Raises Refusal (bad_header).
+
+    Who copies the headers of a message onto another one copies its attempts, too. Those that another policy has counted
+    for another source aren't read: the record failed for the first time.
+    """
     attempt, first_failure_ms, error_class = 1, timestamp_ms, None
-    if ATTEMPT in controls:
+    is_counted = _is_counted_here(controls, policy, topic)
+    if is_counted and ATTEMPT in controls:
         attempt = number_of(ATTEMPT, controls[ATTEMPT], INT32_MAX - 1)
         if attempt == 0:
             raise Refusal(BAD_HEADER, f"{ATTEMPT}: attempts count from 1")
-    if FIRST_FAILURE in controls:
+    if is_counted and FIRST_FAILURE in controls:
         first_failure_ms = number_of(FIRST_FAILURE, controls[FIRST_FAILURE], TIME_MAX_MS)
     if isinstance(raw := controls.get(ERROR_CLASS), bytes):
         error_class = _readable(raw, ERROR_CLASS_BYTES_MAX)
     return _new_tuple(Failure, (attempt, first_failure_ms, error_class))
+
+
+def _is_counted_here(controls: Mapping[str, Control], policy: str, topic: str) -> bool:
+    """False: another policy emitted the record, and tickover met it first in another topic. Where nothing says who did,
+    it is believed: a consumer may send an attempt of its own.
+    """
+    label, origin = controls.get(POLICY), controls.get(ORIGIN)
+    if not isinstance(label, bytes) or label.rpartition(b"@")[0] == policy.encode():
+        return True
+    return isinstance(origin, bytes) and origin.rsplit(b"/", 2)[0] == topic.encode()
 
 
 def _readable(raw: bytes, bytes_max: int) -> str:

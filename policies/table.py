@@ -244,7 +244,8 @@ def _decide_delay(rule: Rule, facts: Facts, request: Request) -> Hold | Dead:
 
 def _decide_retry(rule: Rule, retry: Retry, facts: Facts, request: Request) -> Hold | Dead:
     timestamp_ms = facts.timestamp_ms
-    failed, first_failure_ms, error_class = read_failure(facts.controls, timestamp_ms)
+    name = rule.policy.name
+    failed, first_failure_ms, error_class = read_failure(facts.controls, timestamp_ms, name, facts.topic)
     target, dead_letter = rule.topics_of(request.target)
 
     if_dead = dead_letter, rule.label, failed, first_failure_ms, request.id, timestamp_ms, target

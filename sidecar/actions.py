@@ -3,7 +3,8 @@
     cancel                 the record leaves: cancelled; the control record: applied
     reschedule, fire       the record goes on under the offset of its control record, due then or now: moved
     with if-offset         only if the record is held under this very offset: not one that came, or was moved, since
-    same id, same key      the record before leaves: replaced; this one is held as any other
+    same id, same key      the record before leaves: replaced; this one is held as any other. But not by one that has an
+                           origin: the id came with the headers of what was emitted, and is no order
 
 Who is moved is, for the lane, one record that leaves and another that is held: offsets stay unique in done marks,
 wheel, overflow and ledger. What it was is in `Held.source`; after a crash its payload is read from there again.
@@ -142,7 +143,7 @@ class Actions:
             if isinstance(item, Control) and found is not None and item.if_offset not in (-1, found.offset):
                 _apply(lane, item, -1)  # another one than was meant: it stays where it is
                 continue
-            if isinstance(item, Held) and found is not None and found.key != item.key:
+            if isinstance(item, Held) and found is not None and not _replaces(item, found):
                 self.hold(lane, item)  # beside the other
                 continue
             if found is elsewhere:
@@ -263,6 +264,11 @@ class Actions:
 def _is_meant(item: Held | Control, here: Held | None) -> bool:
     """Whether this one in memory is meant for sure: the overflow may have another, with the offset that is named."""
     return here is not None and (isinstance(item, Held) or item.if_offset in (-1, here.offset))
+
+
+def _replaces(item: Held, found: Held) -> bool:
+    """Who copies the headers of a message onto several new ones copies its id, too: none of them may undo another."""
+    return found.key == item.key and item.origin is None
 
 
 def _last_before(item: Held | Control, *held: Any) -> Held | None:

@@ -50,6 +50,7 @@ _NAME: Final = 3  # read by policies, comes last of all
 _COUNTED: Final = 4  # read by retry policies, which rewrite it
 _FIRST_MET: Final = 5
 _OWN: Final = 6  # replaced
+_EMITTER: Final = 7  # replaced, and read by retry policies: who has emitted the record that this one is made of
 _KINDS: Final = {
     **dict.fromkeys(INSTRUCTIONS, _CONTROL),
     **dict.fromkeys(FAILURE, _ERROR),
@@ -57,6 +58,7 @@ _KINDS: Final = {
     **dict.fromkeys(COUNTED, _COUNTED),
     ORIGIN: _FIRST_MET,
     **dict.fromkeys(WRITTEN, _OWN),
+    POLICY: _EMITTER,
 }
 # Not `record.headers()`: for a name that is not UTF-8 the client returns a list with null pointers *and* leaves an
 # exception pending. A call from C checks for that and raises SystemError; the interpreter's own specialised call of
@@ -101,6 +103,9 @@ def split(headers: Headers | None) -> Split:
             controls[name] = value if name not in controls else REPEATED
         elif kind == _FIRST_MET:
             origin = value or origin
+            controls[name] = origin
+        elif kind == _EMITTER:
+            controls[name] = value
         elif kind == _ERROR:
             if name in controls:
                 trailer = [header for header in trailer if header[0] != name]

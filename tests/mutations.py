@@ -202,7 +202,10 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "actions.py", "isinstance(one, Held) and one.offset < item.offset]", "isinstance(one, Held)]"
     ),
     "another key replaces too": Mutant(
-        "actions.py", "if isinstance(item, Held) and found is not None and found.key != item.key:", "if False:"
+        "actions.py", "return found.key == item.key and item.origin is None", "return item.origin is None"
+    ),
+    "a copied id replaces": Mutant(
+        "actions.py", "return found.key == item.key and item.origin is None", "return found.key == item.key"
     ),
     "who has an id doesn't wait for its turn": Mutant(
         "actions.py",

@@ -90,6 +90,8 @@ class Acts:
         self._check_pair(place, other)
         if outcome is Outcome.REPLACED:
             assert oracle.sources[root].key() == oracle.sources[other].key(), f"{other} replaced {root} of another key"
+            copied = dict(oracle.sources[other].named or ()).get("tickover-origin")
+            assert copied is None, f"{other} replaced {root} by an id that came with copied headers"
         # Without transactions it may have been emitted just before a crash, and nobody knows.
         assert oracle.emitted[root] == 0 or oracle.excused[root] > 0, f"{root} was emitted and {outcome.name}"
 

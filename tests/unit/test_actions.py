@@ -387,3 +387,42 @@ def test_w_does_not_pass_what_has_left_before_the_ledger_says_so() -> None:
     assert bench.values("mail") == []
     assert bench.lane.watermark > position
     at_rest(bench)
+
+
+@pytest.mark.parametrize("delay_ms", [1_500, FAR_MS], ids=["in the wheel", "in the overflow"])
+def test_messages_with_the_headers_of_one_that_was_emitted_all_fire(bench: Bench, delay_ms: int) -> None:
+    """A consumer copies all headers onto the messages that follow: none replaces another by the id that came along."""
+    bench.send(b"first", 10, [("mine", b"1"), ("tickover-id", b"x")])
+    bench.wait_until(lambda: bench.values("mail"))
+    [emitted] = bench.records("mail")
+    copied = list(emitted.headers() or [])
+    sent = [b"follow-up %d" % number for number in range(3)]
+    for value in sent:
+        bench.send(value, delay_ms, copied)
+        bench.run(300)
+    bench.wait_until(lambda: len(bench.values("mail")) == 4, 200_000)
+    assert bench.values("mail") == [b"first", *sent]
+    for record in bench.records("mail")[1:]:
+        names = [name for name, _ in record.headers() or []]
+        assert names == ["mine", "tickover-origin", "tickover-due", "tickover-policy", "tickover-id"]
+        assert dict(record.headers() or [])["tickover-origin"] == b"reminders/0/0"
+    at_rest(bench)
+
+
+def test_the_last_of_messages_with_copied_headers_is_the_one_that_its_id_means(bench: Bench) -> None:
+    copied: Headers = [("tickover-origin", b"reminders/0/0"), ("tickover-id", b"x")]
+    kept, cancelled = (bench.send(value, 1_500, copied) for value in (b"kept", b"cancelled"))
+    bench.run(100)
+    control = act(bench, b"cancel")
+    rows = wait_settled(bench, kept, cancelled, control)
+    assert rows[cancelled] == (Outcome.CANCELLED, control)
+    assert bench.values("mail") == [b"kept"]
+
+
+def test_who_has_its_own_id_still_replaces_what_had_it_before(bench: Bench) -> None:
+    """Also where what was before came with copied headers."""
+    before = bench.send(b"before", 1_500, [("tickover-origin", b"reminders/0/0"), ("tickover-id", b"x")])
+    bench.run(100)
+    after = send(bench, 1_500, b"after")
+    assert wait_settled(bench, before, after)[before] == (Outcome.REPLACED, after)
+    assert bench.values("mail") == [b"after"]

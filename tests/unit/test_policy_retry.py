@@ -148,3 +148,34 @@ def test_the_target_of_a_retry(
     else:
         assert isinstance(decision, Quarantine)
         assert decision.reason == expected
+
+
+@pytest.mark.parametrize(
+    ("said", "is_believed"),
+    [
+        ({}, True),
+        ({"policy": b"orders@1"}, True),  # whatever the version
+        ({"policy": b"orders@9", "origin": b"elsewhere/0/7"}, True),  # a delayed message that has failed before
+        ({"policy": b"former@2", "origin": b"orders-retry/1/7"}, True),  # the policy has another name now
+        ({"policy": b"others@2", "origin": b"others-retry/0/7"}, False),
+        ({"policy": b"reminders@2", "origin": b"reminders/0/7"}, False),
+        ({"policy": b"others@2"}, False),
+        ({"policy": b"others@2", "origin": b"\xff"}, False),
+        ({"policy": None, "origin": b"others-retry/0/7"}, True),  # nobody says who counted
+        ({"policy": b"ordersx@1", "origin": b"orders-retry-2/0/1"}, False),
+    ],
+)
+def test_attempts_that_another_policy_counted_elsewhere_are_not_this_record_s(
+    said: dict[str, Control], is_believed: bool
+) -> None:
+    """Who copies all headers of a message onto another one copies its attempts."""
+    hold = retried(attempt=b"3", first_failure=b"1699999999999", **said)
+    assert isinstance(hold, Hold)
+    expected = (4, NOW_MS - 1, 4_000) if is_believed else (2, NOW_MS, 1_000)
+    assert (hold.attempt, hold.first_failure_ms, hold.due_ms - NOW_MS) == expected
+
+
+def test_a_first_failure_is_none_of_another_event_s_attempts() -> None:
+    copied = {"policy": b"others@2", "origin": b"others-retry/0/7"}
+    assert isinstance(retried(attempt=b"6", first_failure=b"1", **copied), Hold)
+    assert isinstance(retried(attempt=b"6", first_failure=b"1"), Dead)
