@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
@@ -14,6 +14,11 @@ from policies.kafka_clients import AdminClient
 ASK_TIMEOUT_S: Final = 5.0
 PAUSE_S: Final = 0.05
 TOPIC_SETTINGS: Final = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+
+SIZE: Final = "max.message.bytes"
+SMALLER_BYTES: Final = 8 << 20  # as much as many managed clusters allow
+REPLICAS_BY_DEFAULT: Final = -1
+_OF_SETTINGS: Final = frozenset({KafkaError.INVALID_CONFIG, KafkaError.POLICY_VIOLATION})
 
 _logger = logging.getLogger(__name__)
 
@@ -48,15 +53,65 @@ def _find(admin: AdminClient, topic: str, deadline_s: float) -> TopicMetadata | 
 
 
 def _create(admin: AdminClient, topic: str, replication_factor: int, timeout_s: float) -> None:
+    def create(wanted: NewTopic) -> KafkaError | None:
+        try:
+            admin.create_topics([wanted], request_timeout=timeout_s)[topic].result(timeout=timeout_s + 1)
+        except KafkaException as error:
+            refusal: KafkaError = error.args[0]
+            return refusal
+        except TimeoutError as error:
+            raise PolicyStoreUnavailable(_advice(topic, "no answer")) from error
+        return None
+
     wanted = NewTopic(topic, 1, replication_factor, config=dict(TOPIC_SETTINGS))
-    outcome = admin.create_topics([wanted], request_timeout=timeout_s)[topic]
-    try:
-        outcome.result(timeout=timeout_s + 1)
-    except KafkaException as error:
-        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise PolicyStoreUnavailable(_advice(topic, str(error.args[0]))) from error
-    except TimeoutError as error:
-        raise PolicyStoreUnavailable(_advice(topic, "no answer")) from error
+    error, taken = created_as_taken(create, wanted, lambda: len(admin.list_topics(timeout=timeout_s).brokers))
+    tell_taken(wanted, taken)
+    if error is not None and error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+        raise PolicyStoreUnavailable(_advice(topic, str(error)))
+
+
+def created_as_taken(
+    create: Callable[[NewTopic], KafkaError | None], wanted: NewTopic, brokers: Callable[[], int]
+) -> tuple[KafkaError | None, NewTopic]:
+    """Create a topic as it is wanted, or else as the brokers take it: with a smaller limit of messages, or by their own
+    number of replicas. Returns what they said to what was wanted, None when there is a topic, and how it was created.
+
+    `brokers`: how many there are. Where more replicas are wanted than that, brokers are missing, and it stays refused.
+    """
+    error = first = create(wanted)
+    for other in _alternatives(wanted):
+        if error is None or first is None:
+            break
+        of_replicas = first.code() == KafkaError.INVALID_REPLICATION_FACTOR
+        if first.code() not in _OF_SETTINGS and not (of_replicas and 0 < wanted.replication_factor <= brokers()):
+            break
+        if (error := create(other)) is None:
+            return None, other
+    return first, wanted
+
+
+def tell_taken(wanted: NewTopic, taken: NewTopic) -> None:
+    """Say in the log what a new topic has in place of what was wanted."""
+    if taken is not wanted:
+        size = (taken.config or {}).get(SIZE, "the brokers' default")
+        replicas = "the brokers' default" if taken.replication_factor < 0 else taken.replication_factor
+        about = {"topic": wanted.topic, SIZE: size, "replicas": replicas}
+        _logger.warning("a topic was created with what the brokers take, as they refuse what was wanted", extra=about)
+
+
+def _alternatives(wanted: NewTopic) -> Iterator[NewTopic]:
+    """What brokers may take in its place; the nearest first."""
+    settings = wanted.config or {}
+    size = settings.get(SIZE)
+    sizes: list[str | None] = [size]
+    if size is not None:
+        sizes += [str(SMALLER_BYTES), None] if int(size) > SMALLER_BYTES else [None]
+    for replicas in dict.fromkeys((wanted.replication_factor, REPLICAS_BY_DEFAULT)):
+        for other in sizes:
+            if (replicas, other) != (wanted.replication_factor, size):
+                config = {name: value for name, value in settings.items() if name != SIZE}
+                config |= {} if other is None else {SIZE: other}
+                yield NewTopic(wanted.topic, wanted.num_partitions, replicas, config=config)
 
 
 def _advice(topic: str, problem: str) -> str:

@@ -40,6 +40,9 @@ class Cluster:
     producer_bytes_max: int
     principal: str = "User:PRINCIPAL"
     hidden: frozenset[str] = frozenset()
+    # Settings of new topics that they refuse, with what they take in their place; None: only their own.
+    taken: Mapping[str, str | None] = field(default_factory=dict)
+    takes_replicas: bool = True  # False: only their own number
 
     def allow(self, topic: str, operation: Operation) -> str:
         """The command that gives a right."""
@@ -49,8 +52,9 @@ class Cluster:
 
     def create(self, topic: str, partitions: int, replicas: int = -1, config: Mapping[str, str] | None = None) -> str:
         """The command that creates a topic."""
-        options = "".join(f" --config {name}={value}" for name, value in (config or {}).items())
-        factor = f" --replication-factor {replicas}" if replicas > 0 else ""
+        asked = {name: self.taken.get(name, value) for name, value in (config or {}).items()}
+        options = "".join(f" --config {name}={value}" for name, value in asked.items() if value is not None)
+        factor = f" --replication-factor {replicas}" if replicas > 0 and self.takes_replicas else ""
         return (
             f"kafka-topics.sh --bootstrap-server {self.bootstrap} --create --topic {topic}"
             f" --partitions {partitions}{factor}{options}"

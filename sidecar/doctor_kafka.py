@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Consumer, KafkaError, KafkaException, TopicPartition
-from confluent_kafka.admin import ConfigResource, ResourceType, TopicMetadata
+from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType, TopicMetadata
 
 from policies.errors import NewerSchema, PolicyFileError
 from policies.file import read_policies_file
@@ -25,8 +25,9 @@ from sidecar.jobs.follower import TopicFollower
 from sidecar.jobs.reader import LogUnavailable
 from sidecar.jobs.transactions import why_none
 from sidecar.other_groups import findings_of, others_with
+from sidecar.retention import ledger_retention_ms
 from sidecar.schedules.schedule_book import ScheduleBook
-from sidecar.topics import source_topics
+from sidecar.topics import ledger_config, source_topics, taken_as
 
 CONNECT_TIMEOUT_S: Final = 4.0
 ASK_TIMEOUT_S: Final = 2.0
@@ -93,7 +94,11 @@ def inspect_kafka(settings: Settings, wall_ms: Callable[[], int]) -> Iterator[Fi
         _cluster(settings, admin, topics, ours, len(metadata.brokers)),
         principal=principal_of(settings),
         hidden=hidden,
+        **_taken(settings, admin, policies, topics),
     )
+    if cluster.taken or not cluster.takes_replicas:
+        what = "they don't take the settings that tickover's own topics should have: the commands hold what they take"
+        yield Finding(Severity.OK, "brokers", what)
     yield from check_topics(cluster, settings, policies)
     if settings.schedule_topic in topics:
         yield from _schedules(settings, client)
@@ -102,6 +107,22 @@ def inspect_kafka(settings: Settings, wall_ms: Callable[[], int]) -> Iterator[Fi
     transactions = Transactions(admin, settings.kafka.bootstrap_servers, settings.group)
     yield from transactions.check(_partitions(topics, ours), _partitions(topics, sources))
     yield from _clock(settings, client, topics, wall_ms)
+
+
+def _taken(
+    settings: Settings, admin: AdminClient, policies: Sequence[Policy], topics: Collection[str]
+) -> dict[str, Any]:
+    """What the brokers take of a topic that is still to be made: the ledger stands for all, as it asks for most."""
+    missing = sorted(settings.own_topics.difference(topics))
+    if not missing:
+        return {}
+    ledger = settings.ledger
+    config = ledger_config(ledger.retention_ms or ledger_retention_ms(policies))
+    wanted = NewTopic(missing[0], ledger.partitions, ledger.replication_factor, config=config)
+    taken = taken_as(admin, wanted, ASK_TIMEOUT_S)
+    given = taken.config or {}
+    refused = {name: given.get(name) for name, value in config.items() if given.get(name) != value}
+    return {"taken": refused, "takes_replicas": taken.replication_factor == wanted.replication_factor}
 
 
 def _new_group(

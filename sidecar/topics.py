@@ -12,6 +12,7 @@ from policies.glob import compile_globs, is_exact
 from policies.kafka_clients import AdminClient, Consumer
 from policies.model import Policy
 from policies.table import DEAD_LETTER_SUFFIX
+from policies.topic import SIZE, created_as_taken, tell_taken
 from sidecar.config import Settings
 from sidecar.kafka import ABSENT
 from sidecar.ledger import LedgerError, LedgerRecord, LedgerUnavailable
@@ -118,9 +119,10 @@ def ensure_topic(
         log.info("topic created", extra={"topic": name, "partitions": partitions})
     elif error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
         settings = " ".join(f"--config {key}={value}" for key, value in config.items())
+        hint = f"\n(where the brokers refuse {SIZE}, leave it out)" if SIZE in config else ""
         raise MissingTopicError(
             f"topic {name} is missing and can't be created ({error.str()}); create it by:\n"
-            f"kafka-topics.sh --create --topic {name} --partitions {partitions} {settings}"
+            f"kafka-topics.sh --create --topic {name} --partitions {partitions} {settings}{hint}"
         )
     return _known_partition_count(admin, name, pause)
 
@@ -141,12 +143,39 @@ def _known_partition_count(admin: AdminClient, name: str, pause: Callable[[float
 
 
 def _create(admin: AdminClient, topic: NewTopic) -> KafkaError | None:
-    try:
-        admin.create_topics([topic], operation_timeout=TIMEOUT_S)[topic.topic].result(TIMEOUT_S)
-    except KafkaException as error:
-        refusal: KafkaError = error.args[0]
-        return refusal
-    return None
+    """What the brokers say against it; None: it is there, as it was wanted or as they take it."""
+
+    def create(wanted: NewTopic) -> KafkaError | None:
+        try:
+            admin.create_topics([wanted], operation_timeout=TIMEOUT_S)[wanted.topic].result(TIMEOUT_S)
+        except KafkaException as error:
+            refusal: KafkaError = error.args[0]
+            return refusal
+        return None
+
+    def brokers() -> int:
+        return len(admin.list_topics(topic.topic, timeout=TIMEOUT_S).brokers)
+
+    error, taken = created_as_taken(create, topic, brokers)
+    tell_taken(topic, taken)
+    return error
+
+
+def taken_as(admin: AdminClient, wanted: NewTopic, seconds: float) -> NewTopic:
+    """How the brokers would take a topic that isn't there; as wanted where they don't say. Creates nothing."""
+
+    def ask(topic: NewTopic) -> KafkaError | None:
+        asked = admin.create_topics([topic], request_timeout=seconds, validate_only=True)
+        try:
+            asked[topic.topic].result(seconds + 1)
+        except KafkaException as error:
+            refusal: KafkaError = error.args[0]
+            return refusal
+        except TimeoutError:
+            return KafkaError(KafkaError._TIMED_OUT)
+        return None
+
+    return created_as_taken(ask, wanted, lambda: len(admin.list_topics(timeout=seconds).brokers))[1]
 
 
 def _partition_count(admin: AdminClient, name: str) -> int:

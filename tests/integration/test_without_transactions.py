@@ -1,4 +1,6 @@
-"""Brokers that have no transactions: what works goes on, and what doesn't is said, soon and with the reason."""
+"""Brokers that have no transactions, and limit topics as managed clusters do: what works goes on, and what doesn't is
+said, soon and with the reason.
+"""
 
 import time
 from collections.abc import Iterator
@@ -37,6 +39,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ErrantServer]:
 @pytest.fixture(scope="module")
 def site(server: ErrantServer, redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     server.errand.take_transactions_away()
+    server.errand.manage()
     site = Site(Kafka(server), redis_url, tmp_path_factory.mktemp("site"))
     for role in ("in", "out", "dlq"):
         site.topic(role)
@@ -47,7 +50,7 @@ def site(server: ErrantServer, redis_url: str, tmp_path_factory: pytest.TempPath
 
 @pytest.fixture(scope="module")
 def sidecar(site: Site) -> Sidecar:
-    return site.sidecar("one", GUARANTEE="at_least_once").start()
+    return site.sidecar("one", GUARANTEE="at_least_once", LEDGER__REPLICATION_FACTOR="1").start()
 
 
 def test_messages_fire(site: Site, sidecar: Sidecar) -> None:
@@ -85,6 +88,25 @@ def test_a_schedule_is_refused_soon(site: Site, sidecar: Sidecar) -> None:
     refused = sidecar.call("PUT", "/v1/schedules/tick", json=schedule, headers={"If-None-Match": "*"})
     assert time.monotonic() - begun_s < ANSWER_S
     assert (refused.status_code, WORDS in refused.json()["detail"]) == (503, True)
+
+
+def test_own_topics_are_made_as_the_brokers_take_them(sidecar: Sidecar) -> None:
+    said = [line for line in sidecar.log.read_text().splitlines() if "what the brokers take" in line]
+    assert any("ledger" in line and "8388608" in line for line in said)
+
+
+def test_what_doctor_prints_is_what_the_brokers_take(site: Site) -> None:
+    settings = Settings.model_validate(
+        {
+            "group": "nobody",
+            "ledger": {"replication_factor": 1},
+            "policies": {"topic": "tickover.nobody.policies"},
+            "kafka": {"bootstrap_servers": site.kafka.bootstrap},
+        }
+    )
+    fixes = [one.fix for one in inspect_kafka(settings, lambda: time.time_ns() // 1_000_000) if "--create" in one.fix]
+    assert any("--config max.message.bytes=8388608" in fix for fix in fixes)
+    assert not [fix for fix in fixes if "10485760" in fix or "--replication-factor" in fix]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
-from broker import handle_produce
+from broker import handle_produce, handle_topics
 from broker.api_keys import ApiKey
 from broker.broker import Broker
 from broker.handlers import HANDLERS
@@ -25,7 +25,9 @@ from tests.services.kafka_servers import ReferenceServer
 
 CALLS: Final = (ApiKey.END_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.HEARTBEAT, ApiKey.JOIN_GROUP)  # answer: error_code
 SILENCE: Final = Errors.NETWORK_EXCEPTION  # no broker answers with it: wanted, there is no answer at all
+TAKEN_BYTES_MAX: Final = 8 << 20  # of topics that are tickover's own, by a cluster that somebody manages
 _CHECK: Final = handle_produce._check
+_NEW_TOPIC: Final = handle_topics._new_topic
 
 
 class Errand:
@@ -35,6 +37,7 @@ class Errand:
         self._wanted = directory / "wanted.json"
         self._given = directory / "given.json"
         self._without_transactions = directory / "without-transactions"
+        self._managed = directory / "managed"
 
     def want(self, number: int, where: str, error: Errors) -> None:
         """Answer with this error once: to a produce request for the topic `where`, or to an API of this name."""
@@ -52,6 +55,15 @@ class Errand:
     def give_transactions_back(self) -> None:
         """Twice is harmless."""
         self._without_transactions.unlink(missing_ok=True)
+
+    @property
+    def managed(self) -> bool:
+        """Whether the settings of new topics are limited."""
+        return self._managed.exists()
+
+    def manage(self) -> None:
+        """From now on."""
+        self._managed.touch()
 
     @property
     def given(self) -> int:
@@ -117,12 +129,26 @@ def _init_producer_id(errand: Errand) -> Any:
     return handle
 
 
+def _new_topic(errand: Errand) -> Any:
+    def new_topic(broker: Broker, wanted: Any) -> Any:
+        if errand.managed and wanted.name.startswith("tickover."):
+            config = {one.name: one.value for one in wanted.configs}
+            if int(config.get("max.message.bytes", "0")) > TAKEN_BYTES_MAX:
+                raise ApiError(Errors.POLICY_VIOLATION, f"max.message.bytes must be at most {TAKEN_BYTES_MAX}")
+            if wanted.replication_factor != -1:
+                raise ApiError(Errors.POLICY_VIOLATION, "Topic replication factor must be the cluster's")
+        return _NEW_TOPIC(broker, wanted)
+
+    return new_topic
+
+
 def serve(options: Sequence[str]) -> None:
     """Until it is asked to end."""
     errand = Errand(Path(options[options.index("--data") + 1]).parent)
     with ExitStack() as stack:
         stack.enter_context(patch.object(handle_produce, "_check", _check(errand)))
         stack.enter_context(patch.dict(HANDLERS, {key: _handler(errand, key) for key in CALLS}))
+        stack.enter_context(patch.object(handle_topics, "_new_topic", _new_topic(errand)))
         stack.enter_context(patch.dict(HANDLERS, {ApiKey.INIT_PRODUCER_ID: _init_producer_id(errand)}))
         stack.enter_context(patch.object(sys, "argv", ["tickover", "broker", *options]))
         main()

@@ -7,10 +7,19 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import NewTopic
 
 from policies.model import Policy
 from sidecar.config import Settings
-from sidecar.topics import CREATE_FOR_S, KNOWN_FOR_S, MissingTopicError, ensure_topic, ledger_config, source_topics
+from sidecar.topics import (
+    CREATE_FOR_S,
+    KNOWN_FOR_S,
+    MissingTopicError,
+    ensure_topic,
+    ledger_config,
+    source_topics,
+    taken_as,
+)
 from tests.unit.policy_world import DELAY
 
 
@@ -62,6 +71,66 @@ def test_brokers_that_are_too_few_are_not_asked_for_ever() -> None:
     with pytest.raises(MissingTopicError):
         ensure(Admin({}, KafkaError.INVALID_REPLICATION_FACTOR), pauses.append)
     assert sum(pauses) == CREATE_FOR_S
+
+
+class Managed(Admin):
+    """Brokers of a managed cluster, which allow so much and no more; `replicas`: the only number they take."""
+
+    def __init__(self, bytes_max: int, replicas: int | None = None, code: int = KafkaError.POLICY_VIOLATION) -> None:
+        super().__init__({})
+        self._bytes_max, self._replicas, self._code = bytes_max, replicas, code
+
+    def list_topics(self, topic: str, timeout: float) -> Any:
+        known = super().list_topics(topic, timeout)
+        return SimpleNamespace(topics=known.topics, brokers=dict.fromkeys(range(3)))
+
+    def create_topics(self, topics: list[Any], operation_timeout: float = 0, **asked: Any) -> dict[str, Future[None]]:
+        [topic] = topics
+        too_large = int(topic.config.get("max.message.bytes", "0")) > self._bytes_max
+        other_count = self._replicas is not None and topic.replication_factor not in (-1, self._replicas)
+        self.refusal = self._code if too_large or other_count else None
+        answer = super().create_topics(topics, operation_timeout)
+        if asked:
+            self.topics.clear()  # asked only
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("bytes_max", "size"), [(10 << 20, "10485760"), (8 << 20, "8388608"), (2 << 20, None), (1 << 20, None)]
+)
+@pytest.mark.parametrize("code", [KafkaError.POLICY_VIOLATION, KafkaError.INVALID_CONFIG])
+def test_where_brokers_take_less_than_is_wanted_their_limit_is_used_and_said(
+    caplog: pytest.LogCaptureFixture, bytes_max: int, size: str | None, code: int
+) -> None:
+    admin = Managed(bytes_max, code=code)
+    assert ensure(admin) == 8
+    assert admin.created[-1].config.get("max.message.bytes") == size
+    assert admin.created[-1].config["retention.ms"] == "604800000"
+    assert ("what the brokers take" in caplog.text) == (size != "10485760")
+
+
+@pytest.mark.parametrize("code", [KafkaError.POLICY_VIOLATION, KafkaError.INVALID_REPLICATION_FACTOR])
+def test_where_brokers_take_one_number_of_replicas_alone_theirs_is_used(code: int) -> None:
+    admin = Managed(8 << 20, replicas=3, code=code)
+    config = ledger_config(604_800_000)
+    assert ensure_topic(admin, "tickover.g.ledger", 8, 1, config, lambda _: None) == 8  # type: ignore[arg-type]
+    made = admin.created[-1]
+    assert (made.replication_factor, made.config["max.message.bytes"]) == (-1, "8388608")
+
+
+def test_fewer_replicas_are_not_taken_because_brokers_are_missing() -> None:
+    admin = Managed(10 << 20, replicas=2, code=KafkaError.INVALID_REPLICATION_FACTOR)
+    with pytest.raises(MissingTopicError):
+        ensure_topic(admin, "tickover.g.ledger", 8, 5, {}, lambda _: None)  # type: ignore[arg-type]
+    assert {topic.replication_factor for topic in admin.created} == {5}
+
+
+def test_brokers_are_asked_what_they_would_take_and_nothing_is_created() -> None:
+    admin = Managed(8 << 20, replicas=3)
+    wanted = NewTopic("tickover.g.ledger", 8, 1, config=ledger_config(604_800_000))
+    taken = taken_as(admin, wanted, 1.0)  # type: ignore[arg-type]
+    assert (taken.replication_factor, (taken.config or {})["max.message.bytes"]) == (-1, "8388608")
+    assert admin.topics == {}
 
 
 def test_a_topic_that_exists_is_left_as_it_is() -> None:
