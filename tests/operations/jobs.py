@@ -29,8 +29,10 @@ TOPIC: Final = "tickover.g.redrives"
 NOW_MS: Final = 1_800_000_000_000
 DAY_MS: Final = 86_400_000
 HOUR_MS: Final = 3_600_000
+OFF_MS: Final = (0, 0, HOUR_MS, -HOUR_MS)  # how far a machine's clock is ahead
 REPLICAS: Final = 3
 STEPS: Final = 60
+LAST_ACTS: Final = 3
 CALM_STEPS: Final = 60  # of two seconds: several leases
 UNITS_MAX: Final = 8  # of a job
 PLANS_MAX: Final = 6
@@ -308,7 +310,7 @@ class Operators:
         self.waiting: list[tuple[Replica, Thread]] = []
         self.wrong: list[str] = []  # that legs have done; they survive what is raised in them
         self.is_wild = True
-        self.off_ms = [self.rng.choice((0, 0, HOUR_MS, -HOUR_MS)) for _ in range(REPLICAS)]
+        self.off_ms = [self.rng.choice(OFF_MS) for _ in range(REPLICAS)]
         self._crashes_left = self.rng.randint(0, CRASHES_MAX)
         self._stack: list[Replica] = []
         thread = type("LegThread", (Thread,), {"operators": self})
@@ -337,6 +339,11 @@ class Operators:
             self._happen()
             self._work_on()
             self._pass_freely()
+        for _ in range(LAST_ACTS):
+            self._act()
+        for number in range(REPLICAS):  # who dies before its legs have got a turn
+            if self.rng.random() < 0.5:
+                self._replace(number)
         self.is_wild = False
         for _ in range(CALM_STEPS):
             self.now_ms += 2_000
@@ -457,10 +464,14 @@ class Operators:
     def _kill(self, replica: Replica) -> None:
         if self._crashes_left:
             self._crashes_left -= 1
-            self.seen["killed"] += 1
-            replica.is_dead = True
-            number = self.replicas.index(replica)
-            self.replicas[number] = Replica(self, number)
+            self._replace(self.replicas.index(replica))
+
+    def _replace(self, number: int) -> None:
+        """By a new life, on the same machine or on another."""
+        self.seen["killed"] += 1
+        self.replicas[number].is_dead = True
+        self.off_ms[number] = self.rng.choice((self.off_ms[number], *OFF_MS))
+        self.replicas[number] = Replica(self, number)
 
     def _lose_all(self) -> None:
         """The whole group is away for longer than Kafka takes to compact the topic."""
