@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import signal
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -124,3 +126,19 @@ def test_the_policy_topic_of_brokers_that_are_away_is_asked_for_again(monkeypatc
     assert stopped == tried[:2]
     process.stop()
     assert stopped == tried
+
+
+def test_a_start_of_which_nothing_comes_ends_the_process_at_last(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    process: Any = Process(Settings().model_copy(update={"start_timeout_ms": 0}))
+    process._front.reason = "it waits for Kafka"
+    ended = threading.Event()
+    process.start = ended.wait
+    monkeypatch.setattr(signal, "signal", lambda number, handler: None)
+    monkeypatch.setattr(module, "abandon", lambda status: status)
+    monkeypatch.setattr(module, "WATCH_S", 0.01)
+    with caplog.at_level(logging.CRITICAL, "sidecar.process"):
+        assert process.run() == 1
+    ended.set()
+    assert [record.__dict__["error"] for record in caplog.records] == ["start_timeout is over, and it waits for Kafka"]
