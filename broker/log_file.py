@@ -1,7 +1,7 @@
 """A segment's bytes. Whoever holds a region keeps the file open, also when the segment has been deleted.
 
-A new one is made when it is first used: of thousands of partitions most have no records, and a process may have so many
-files open and no more.
+A new one, and its directory, are made when it is first used: of thousands of partitions most have no records, and a
+process may have so many files open and no more.
 """
 
 import os
@@ -32,6 +32,7 @@ class LogFile:
     def fileno(self) -> int:
         """For `sendfile`."""
         if self._opened == NOT_OPENED:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             self._opened = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         return self._opened
 

@@ -19,10 +19,9 @@ _log = logging.getLogger(__name__)
 
 
 def open_replica_log(directory: Path, config: LogConfig, clock: Callable[[], float]) -> tuple[Log, ReplicaLog]:
-    """A log and what replication sees of it, as they were when last written down; new ones where nothing was."""
-    try:
-        directory.mkdir(parents=True)
-    except FileExistsError:
+    """A log and what replication sees of it, as they were when last written down. A new one gets its directory with its
+    first record."""
+    if directory.exists() and any(directory.iterdir()):
         return _open_known(directory, config, clock)
     log = Log(directory, config, clock, [LogSegment(directory, 0, config, is_new=True)], Checkpoint())
     replica = ReplicaLog(log)

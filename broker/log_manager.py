@@ -54,7 +54,8 @@ class LogManager:
         for key in keys:
             del self.logs[key]
             path = self._path(key)
-            targets.append(path.rename(path.with_name(f"{path.name}{DELETED_SUFFIX}")))
+            if path.exists():  # it had a record
+                targets.append(path.rename(path.with_name(f"{path.name}{DELETED_SUFFIX}")))
         if targets:
             sync_directory(self.directory)
         for target in targets:
