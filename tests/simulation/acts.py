@@ -143,7 +143,10 @@ class Acts:
 
     def finished(self) -> None:
         """At the end."""
+        gone = self._oracle.gone
         for place, record in self._oracle.sources.items():
+            if place in gone or self._now.get(place) in gone:
+                continue
             if not _action(record):
                 assert place in self.left, f"{place} never left"
             elif self._oracle.settled[place] is not Outcome.QUARANTINED or place in self._roots:

@@ -129,7 +129,7 @@ class FakeStarts:
             return Start(log.start, "", topic_id, log_start=log.start, log_end=log.end)
         offset, metadata = committed
         state = decode_metadata(offset, metadata)
-        if state is not None and state.topic_id != topic_id:
+        if (state is None and offset > log.end) or (state is not None and state.topic_id != topic_id):
             return Start(log.start, "", topic_id, made_anew=True, log_start=log.start, log_end=log.end)
         return Start(offset, metadata, topic_id, log_start=log.start, log_end=log.end)
 

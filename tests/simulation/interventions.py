@@ -14,7 +14,7 @@ from sidecar.commit import CommitState, decode_metadata
 from sidecar.lane import NOWHERE
 from sidecar.ledger import LedgerError, LedgerTopic, LedgerUnavailable
 from sidecar.overflow import OverflowUnavailable
-from sidecar.record import LaneId
+from sidecar.record import LaneId, Position
 from sidecar.recovery_reader import RecoveryWorker
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_group import FakeStarts
@@ -151,6 +151,37 @@ def make_source_anew(world: World) -> None:
         world.seen["a source made anew"] += 1
 
 
+def cut_source_back(world: World) -> None:
+    """A source loses the end of its log, as by an unclean election: what is sent next has offsets that were read."""
+    lane = world.rng.choice(world.group.lanes)
+    with all_down(world, LONG_MS):
+        world.complete_transactions()
+        log = world.broker.logs[lane.topic][lane.partition]
+        kept = world.rng.randint(max(len(log.records) - 20, 0), len(log.records))
+        removed, log.records = log.records[kept:], log.records[:kept]
+        log.end = log.records[-1].offset() + 1 if log.records else log.start
+        log.epoch += 1
+        world.oracle.cut_back(lane, removed, log.end, _known_of(world, lane))
+        world.send_to(lane, world.rng.choice((0, 1, 10, 30)))
+        world.seen["a source cut back"] += 1
+
+
+def _known_of(world: World, lane: LaneId) -> tuple[int, Position]:
+    """Behind the last offset that ledger and commit know of, and W as they have it."""
+    topic_id, state = world.broker.topic_id(lane.topic), _state(world, lane)
+    log = world.broker.logs[LEDGER.name][LEDGER.partition_of(lane)]
+    blocks = [decode(record.value()) for record in log.records if record.key() == lane_key(*lane)]
+    known = [
+        (max((start for start, _ in block.runs), default=0), block.watermark)
+        for block in blocks
+        if block.topic_id == topic_id
+    ]
+    if state is not None and state.topic_id == topic_id:
+        known.append((state.cuts.lane_offset(state.low), state.watermark))
+    read, watermarks = zip(*known, strict=True) if known else ((0,), (NOWHERE,))
+    return max(read), max(watermarks)
+
+
 def make_all_anew(world: World) -> None:
     """The cluster is set up again: the topics are empty, and the group knows nothing. Redis has what it had."""
     with all_down(world, LONG_MS):
@@ -185,6 +216,7 @@ def add_partition(world: World) -> None:
 
 EVENTS: tuple[Callable[[World], None], ...] = (
     lose_commits, set_commits_back, trim_ledger, damage_ledger, make_source_anew, make_all_anew, add_partition,
+    cut_source_back,
 )  # fmt: skip
 
 

@@ -6,12 +6,14 @@ contract and shares no code with the engine but the decision (`decide`) and the 
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from policies.table import Hold, PolicyTable, decide
 from sidecar.block import Block, decode
 from sidecar.commit import decode_metadata
-from sidecar.record import LaneId, Outcome
+from sidecar.log_cuts import NO_CUTS, Cuts
+from sidecar.record import LaneId, Outcome, Position
 from tests.simulation.acts import NOT_USERS, Acts, Place, facts_of
 from tests.simulation.fake_kafka import FakeRecord
 from tests.simulation.fake_overflow import FakeOverflow
@@ -40,6 +42,9 @@ class Oracle:
         self.latest_ms = 0  # by the brokers' clock, before it was set: what was due by then may have fired
         self.finds_each = overflow.finds_each
         self.ordered = False  # retries come in the order of their keys
+        self.cuts: dict[LaneId, Cuts] = {}
+        self.only_redis: set[Place] = set()  # of a log that was cut back
+        self.gone: set[Place] = set()
         self._latest: dict[tuple[LaneId, bytes], int] = {}  # emitted of a key: the highest offset
         self._serials: dict[bytes, Place] = {}
         self._overflow = overflow
@@ -47,11 +52,12 @@ class Oracle:
 
     def appended(self, record: FakeRecord) -> None:
         """A record is in a topic."""
-        topic, partition, offset = record.place
+        topic, partition, _ = record.place
         if topic in SOURCES:
-            place = (LaneId(topic, partition), offset)
+            record = self.own(record)
+            place = (LaneId(topic, partition), record.offset())
             self.sources[place] = record
-            self.open[place[0]].add(offset)
+            self.open[place[0]].add(place[1])
             self._serials[dict(record.named or ())[SERIAL] or b""] = place
         elif topic.endswith(".ledger"):
             self._block(decode(record.value()))
@@ -68,9 +74,55 @@ class Oracle:
                 del known[place]
         self.acts.forget(lane)
         self.open.pop(lane, None)
+        self.cuts.pop(lane, None)
+        self.only_redis = {place for place in self.only_redis if place[0] != lane}
+        self.gone = {place for place in self.gone if place[0] != lane}
         self.anew.add(lane)
         self._latest = {key: offset for key, offset in self._latest.items() if key[0] != lane}
         self._serials = {serial: place for serial, place in self._serials.items() if place[0] != lane}
+
+    def own(self, record: FakeRecord) -> FakeRecord:
+        """A source's record, by the offset that its lane has for it."""
+        topic, partition, offset = record.place
+        cuts = self.cuts.get(LaneId(topic, partition), NO_CUTS)
+        return replace(record, place=(topic, partition, cuts.lane_offset(offset)))
+
+    def cut_back(
+        self, lane: LaneId, removed: Iterable[FakeRecord], log_offset: int, known: tuple[int, Position]
+    ) -> None:
+        """A source lost these, and has others there next. `known`: how far it was read by the ledger, and W."""
+        read_until, watermark = known
+        for record in map(self.own, removed):
+            place = (lane, record.offset())
+            if record.offset() >= read_until:
+                self._never_was(place)
+            elif record.offset() in self.open[lane]:
+                self.only_redis.add(place)
+        cuts = self.cuts.get(lane, NO_CUTS)
+        if cuts.log_offset(read_until) > log_offset:
+            self.cuts[lane] = cuts.then(log_offset, read_until)
+        # A copy that W has passed while its offset was open is never promoted.
+        in_redis = {held.offset for held in self._overflow.records[lane] if held.position > watermark}
+        self.give_up({place for place in self.only_redis if place[0] == lane and place[1] not in in_redis})
+
+    def _never_was(self, place: Place) -> None:
+        """Nobody but Kafka, and who emitted it without settling it, has known of this one."""
+        record = self.sources.pop(place)
+        for known in (self.emitted, self.excused, self.versions, self.dues, self.said):
+            known.pop(place, None)
+        self.open[place[0]].discard(place[1])
+        self._serials.pop(dict(record.named or ())[SERIAL] or b"", None)
+
+    def give_up(self, places: Iterable[Place]) -> None:
+        """Nobody has these any more, or may have them: they may leave, once, or never."""
+        for place in set(places):
+            self.only_redis.discard(place)
+            self.gone.add(place)
+            self.open[place[0]].discard(place[1])
+
+    def give_up_lost(self) -> None:
+        """Redis has lost something where it alone had records."""
+        self.give_up({place for place in self.only_redis if place[0] in self._overflow.lost_once})
 
     def crashed(self, lanes: Iterable[LaneId]) -> None:
         """What was emitted and isn't settled in the ledger may be emitted once more, but for transactions."""
@@ -228,6 +280,7 @@ class Oracle:
         """Everything below L is settled, or the overflow has it ahead of W: else a crash now would lose it."""
         state = decode_metadata(offset, metadata)
         assert state is not None
+        offset = state.cuts.lane_offset(offset)
         kept = {held.offset for held in self._overflow.records[lane] if held.position > state.watermark}
         kept |= self.recoverable(lane, state.watermark)
         for unsettled in self.open[lane]:
@@ -250,5 +303,5 @@ class Oracle:
         """At the end: everything settled, once."""
         left = {lane: sorted(offsets) for lane, offsets in self.open.items() if offsets}
         assert not left, f"never settled: {left}"
-        assert set(self.settled) == set(self.sources)
+        assert set(self.sources) - self.gone <= set(self.settled) <= set(self.sources)
         self.acts.finished()

@@ -218,7 +218,7 @@ def test_a_receipt_is_found_where_a_log_was_cut_back(receipts: Receipts, runner:
 
     async def both() -> tuple[Settlement | None, Settlement | None]:
         waiting = asyncio.create_task(receipts.outcome(at, SOON_S))
-        await asyncio.sleep(0)
+        await wait_until_asked(receipts)
         receipts.add(LedgerPlace(0, 1), block({104: Outcome.CANCELLED, 105: Outcome.APPLIED}, cuts=Cuts(((100, 90),))))
         return await waiting, await receipts.outcome(at, SOON_S)
 
