@@ -125,9 +125,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "settled before all is acknowledged": Mutant(
         "generation.py", "return self.acknowledged == self.sent", "return True"
     ),
-    "the commit is one ahead": Mutant(
-        "settlement.py", "(state.low, encode_metadata(state))", "(state.low + 1, encode_metadata(state))"
-    ),
+    "the commit is one ahead": Mutant("settlement.py", "(state.low, encode", "(state.low + 1, encode"),
     "what was revoked isn't drained": Mutant("assignment.py", "settled = self._drain(leaving)", "settled = True"),
     "what was lost is written on": Mutant("assignment.py", "            lane.dropped = True\n", "            pass\n"),
     "an expired record is emitted": Mutant("emission.py", "if 0 <= parcel.expires_ms < now_ms:", "if False:"),
@@ -235,6 +233,15 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "sealing.py", "        if not excess or not rows.divisible:\n", "        if True:\n"
     ),
     # --- recovery -----------------------------------------------------------------------------------------------
+    "a log that was cut back is taken for what was read": Mutant(
+        "source_cuts.py", "                note_cut(replay, cut)\n", "                pass\n"
+    ),
+    "behind a cut payloads are looked for at the lane's offsets": Mutant(
+        "rebuild_account.py", "if not cuts:", "if True:"
+    ),
+    "behind a cut a commit has the lane's offset": Mutant(
+        "sealing.py", "low=lane.cuts.log_offset(lane.low),", "low=lane.low,"
+    ),
     "recovery forgets what W has passed and the wheel held": Mutant(
         "recovery.py",
         "                overtaken.append(held)\n",

@@ -104,3 +104,23 @@ def test_those_that_wait_beside_hidden_ones_do_not_keep_it_from_being_said() -> 
     starts = starts_of(consumer, start_latest=False)
     assert starts.starts(LANES[2:5]).keys() == {LANES[3]}
     assert starts.starts([LANES[2], LANES[4]]) == {}
+
+
+class CutBack(Consumer):
+    """The log ends before what was committed."""
+
+    def get_watermark_offsets(self, one: TopicPartition, **__: object) -> tuple[int, int]:
+        return 1, 3
+
+
+def test_a_commit_behind_the_end_of_a_log_that_was_cut_back_says_what_was_settled() -> None:
+    start = starts_of(CutBack(), start_latest=False).starts(LANES[:1])[LANES[0]]
+    assert (start.offset, start.metadata, start.made_anew) == (5, COMMITTED, False)
+    assert (start.log_start, start.log_end) == (1, 3)
+
+
+def test_an_offset_behind_the_end_that_somebody_else_committed_is_not_used() -> None:
+    consumer = CutBack()
+    consumer.committed = lambda wanted, timeout: [TopicPartition("in", 0, 5, "")]  # type: ignore[method-assign]
+    start = starts_of(consumer, start_latest=False).starts(LANES[:1])[LANES[0]]
+    assert (start.offset, start.metadata, start.made_anew) == (1, "", True)
