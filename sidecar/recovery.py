@@ -26,6 +26,20 @@ from sidecar.sealing import mark_of, struck_out
 from sidecar.wheel import Wheel
 
 
+def _behind_last(offset: int, marks: Marks, log_start: int) -> int:
+    """Where to read on, by what was committed and the record that was read last.
+
+    What follows that one was passed as it had no record: it was marks of transactions. In a log that was cut back since
+    there may be some now.
+    """
+    return max(min(offset, marks[-1].offset + 1), log_start) if marks else offset
+
+
+def _settled_below(block: Block) -> int:
+    """The same, by the lane's own offsets and a block."""
+    return block.low if block.read is None else min(block.low, block.cuts.lane_offset(block.read.offset) + 1)
+
+
 class Replay:
     """One lane being recovered. `whole`: no block is missing between its commit, or its very first one, and the end."""
 
@@ -34,7 +48,7 @@ class Replay:
         self._whole = whole
         self.cuts: Cuts = commit.cuts if commit else NO_CUTS
         self.marks: Marks = commit.read if commit else ()
-        self.low = self.cuts.lane_offset(start.offset)
+        self.low = self.cuts.lane_offset(_behind_last(start.offset, self.marks, start.log_start))
         self._log_from = -1 if commit else start.offset  # where it begins, by the log as it is now
         self._earliest = start.earliest
         self._log_start = start.log_start
@@ -95,7 +109,7 @@ class Replay:
         self.block_offset = max(self.block_offset, ledger_offset)
         self.watermark = max(self.watermark, block.watermark)
         self.acknowledged = max(self.acknowledged, block.acknowledged)
-        self._settled_below = max(self._settled_below, block.low)
+        self._settled_below = max(self._settled_below, _settled_below(block))
         self._runs = block.runs
         if ledger_offset > self._committed_block:
             self.overflow_held = block.overflow_held
@@ -145,6 +159,8 @@ class Replay:
             self.low = self._settled_below = self._log_start
         elif self._log_from > self._log_start:
             self._begin_at(self.cuts.lane_offset(self._log_from))
+        if not self._begun and self.marks and self.low > self.cuts.lane_offset(self.marks[-1].offset) + 1:
+            self.marks = ()  # somebody has passed over what follows it
         self._number_from_former()
         loss = self._loss()
         if loss is not None:

@@ -63,7 +63,10 @@ class SourceCuts:
             )
         if marks and self._is_doubtful(start, lane, marks[-1], self._record(lane, marks[-1].offset)):
             raise LedgerUnavailable(f"brokers don't agree yet on what the log of {lane} has")
-        return self._cut_of(lane, start, (topic_id, marks, end))
+        cut = self._cut_of(lane, start, (topic_id, marks, end))
+        if cut is None and marks and start.log_start <= marks[-1].offset + 1 < end:
+            return marks[-1].offset + 1  # what followed were marks of transactions, and may be records now
+        return cut
 
     def _is_doubtful(self, start: Start, lane: LaneId, mark: ReadMark, found: ReadMark | None) -> bool:
         """Whether to ask once more: a log that goes on behind a record has nothing there. The rest may be marks of

@@ -211,3 +211,45 @@ def test_a_leader_that_does_not_know_yet_what_all_have_is_asked_again(again: str
         worker.recover([LANE], 0)
     [lane] = worker.recover([LANE], 0)
     assert lane.cuts == (Cuts() if again == "there" else Cuts(((100, 99),)))
+
+
+@pytest.mark.parametrize("since", [0, 1, 2, 3, 20])
+@pytest.mark.parametrize("with_commit", [True, False])
+def test_where_only_marks_of_transactions_were_lost_what_is_there_now_is_new(since: int, with_commit: bool) -> None:
+    """They were passed as read, so that they are no lag."""
+    source = written(100)
+    marks = source.marks(99)
+    last = block_of(103, 103, marks=marks)
+    source.write(since)
+    start = committed(103, marks, source.end) if with_commit else without_commit(source)
+    assert fresh(recover(start, source, last), source) == list(range(100, 100 + since))
+
+
+def test_what_an_operator_has_passed_over_is_not_read_after_all() -> None:
+    source = written(150)
+    lane = recover(Start(140, "", ID, log_end=150), source, block_of(100, marks=source.marks(99)))
+    assert lane.read_marks == ()
+    state = commit_state(lane, 0, LEDGER)
+    again = Start(140, encode_metadata(replace(state, block_offset=0)), ID, log_end=150)
+    assert fresh(recover(again, source, block_of(100, marks=source.marks(99))), source) == list(range(140, 150))
+
+
+def test_where_retention_took_the_record_that_was_read_last_it_begins_at_the_log_s_start() -> None:
+    source = written(200)
+    source.start = 150
+    start = committed(103, source.marks(99), 200)._replace(offset=150, log_start=150)
+    assert fresh(recover(start, source, block_of(103, 103, marks=source.marks(99))), source)[0] == 150
+
+
+@pytest.mark.parametrize(("read_until", "cut"), [(100, None), (103, 100)])
+def test_while_it_is_read_a_log_that_lost_marks_of_transactions_alone_is_read_on_behind_the_last_record(
+    read_until: int, cut: int | None
+) -> None:
+    source = written(100)
+    lane = recover(without_commit(source), source, block_of(100, marks=source.marks(99)))
+    lane.next = read_until
+    executor = StepExecutor()
+    starts = Commits({LANE: without_commit(source)}, source.records)
+    look = RecoveryWorker(starts, LEDGER, Log(), FakeOverflow(), 1, executor).look_at(lane)
+    executor.run()
+    assert look.result(0) == cut
