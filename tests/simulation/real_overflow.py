@@ -269,7 +269,10 @@ class RealOverflow(FakeOverflow):
         return copy
 
     def restore(self, copy: Copy) -> None:
-        """An older copy of everything."""
+        """An older copy of everything; of another cluster's nothing is restored."""
+        if not any(copy):
+            self.wipe()
+            return
         copied, dumps, lacks = self._copied
         assert copy == copied
         super().restore(copy)
