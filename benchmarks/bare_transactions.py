@@ -29,7 +29,7 @@ def main() -> None:
     bootstrap, topic, *numbers = sys.argv[1:]
     rate, seconds, interval_ms = map(int, numbers)
     client = {"bootstrap.servers": bootstrap, "linger.ms": LINGER_MS}
-    outputs = [Producer(transactional_settings(client, f"{topic}.{name}", alone=False)) for name in ("a", "b")]
+    outputs = [Producer(transactional_settings(client, f"{topic}.{name}")) for name in ("a", "b")]
     for output in outputs:
         output.init_transactions(ANSWER_S)
         output.begin_transaction()

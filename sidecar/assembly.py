@@ -9,6 +9,7 @@ from typing import Final
 from policies.table import PolicyTable
 from sidecar.actions import Actions
 from sidecar.assignment import Assignment
+from sidecar.batch_limits import BatchLimits
 from sidecar.config import Settings
 from sidecar.deciding import Decider, HeaderLimits
 from sidecar.emission import Emitter
@@ -19,9 +20,12 @@ from sidecar.held_view import Viewer
 from sidecar.kafka import (
     KafkaOutput,
     LoneOutput,
+    TopicLimits,
+    batch_bytes_max,
     consumer_settings,
     lone_producer_settings,
     producer_settings,
+    small_producer_settings,
 )
 from sidecar.kafka_intake import KafkaIntake
 from sidecar.kafka_starts import KafkaStarts
@@ -97,7 +101,8 @@ def build(
     tally = Tally()
     intake = KafkaIntake(consumer_settings(client, settings.group, settings.instance_id), problem)
     output = KafkaOutput(producer_settings(client), problem)
-    targets = Targets(output.partition_count, reserved=settings.reserved_topics)
+    batch_limits = BatchLimits(TopicLimits(client).bytes_max, batch_bytes_max(client))
+    targets = Targets(output.partition_count, reserved=settings.reserved_topics, limits=batch_limits)
     transactional = settings.guarantee == "exactly_once"
     emitter = Emitter(targets, tally, settings.quarantine.topic, transactional)
     settlement: Settlement
@@ -108,7 +113,9 @@ def build(
         settlement = ExactlyOnce(outputs, intake, ledger, emitter.returned, tally, time)
     else:
         lone_output = LoneOutput(lone_producer_settings(client), problem)
-        settlement = AtLeastOnce((output, lone_output), intake, ledger, emitter.returned, tally, time)
+        small_output = KafkaOutput(small_producer_settings(client), problem)  # a burst can't wait for its making
+        outputs_of_all = (output, lone_output, small_output)
+        settlement = AtLeastOnce(outputs_of_all, intake, ledger, emitter.returned, tally, time)
     emitter.settlement = settlement
     settlement.traces = Traces(settings.otel.queue_max) if settings.otel.enabled else None
     worker = OverflowWorker(storage.overflow, settings.horizon_ms, emitter.to_wheel)

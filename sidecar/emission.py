@@ -52,6 +52,7 @@ class Emitter:
         self._fired_ms = 0  # the latest time by which anything has fired
         self.returned = Returned(targets, quarantine, transactional)
         self.returned.emit_one = self._emit_one
+        self.returned.emit_run = self._emit_run
         self.returned.put_back = self._put_back
         self.returned.waits_at_gate = self._ready.waits_at_gate
         self.in_order = InOrder(self.load, self._goes_at_once, self._hand_over)
@@ -104,6 +105,8 @@ class Emitter:
         try:
             if returned.alone and settlement.open.lone_output is not None:
                 returned.emit_alone(now_ms)
+            if returned.small and settlement.open.small_output is not None:
+                returned.emit_small(now_ms)
             if settlement.room > 0:
                 self._kinds.rotate()
             for emit in self._kinds:
@@ -159,7 +162,9 @@ class Emitter:
         chunk = batch.records[batch.start : batch.start + budget]
         generation, output = self.settlement.open, self.settlement.open.output
         produce, report, refused = output.produce, generation.report, output.refused
-        one_by_one = self.returned.one_by_one
+        small, small_output = self.returned.in_small_batches, generation.small_output
+        exceeds = self._targets.limits.exceeds
+        one_by_one = self.returned.one_by_one - small
         partitions, here = self._targets.partitions, lane.here.decode()
         passed: list[int] = []  # places in the chunk of records that left another way
         taken, due_before, due = 0, -1, ("", "")
@@ -170,12 +175,20 @@ class Emitter:
                     due_ms, offset, target, target_partition, key, value, headers, policy, origin, attempt, _,
                     trailer, expires_ms, _, _, _,
                 ) = held  # fmt: skip
+                is_small = bool(small) and target in small
+                if small and small_output is not None:
+                    produce = small_output.produce if is_small else output.produce
+                    report = generation.report_small if is_small else generation.report
                 if (
                     target_partition >= partitions.get(target, -1)
                     or 0 <= expires_ms < now_ms
                     or (one_by_one and target in one_by_one)
+                    or (is_small and exceeds(target, held))
                 ):
                     self._emit_one(lane, held, now_ms)
+                    passed.append(taken)
+                elif is_small and small_output is None:
+                    self.returned.small.append(lane, held)
                     passed.append(taken)
                 elif attempt or trailer:
                     try:
@@ -199,6 +212,19 @@ class Emitter:
         finally:
             self._handed_over(batch, chunk[:taken], passed, now_ms)
         return taken
+
+    def _emit_run(self, lane: Lane, records: list[Held], now_ms: int) -> None:
+        """Records that go in small batches. Where there is no room, the rest stays for the next time."""
+        batch = Batch(lane, records)
+        self.load.add(records)
+        try:
+            if now_ms < self._fired_ms:
+                self._take_early(batch, now_ms, len(records))
+            self._emit_batch(batch, now_ms, len(records))
+        finally:
+            rest = batch.records[batch.start :]
+            self.load.remove(rest)
+            self.returned.small.put_back(lane, rest)
 
     def _handed_over(self, batch: Batch, taken: list[Held], passed: list[int], now_ms: int) -> None:
         """Book what the loop has done: whole columns at a time, because that costs a fraction of a step per record."""
@@ -290,8 +316,14 @@ class Emitter:
         if place is None:
             return False
         partition = place.partition if parcel.key is None else self._targets.asked_partition(parcel)
-        output = generation.lone_output if alone else generation.output
-        report = generation.report_alone if alone else generation.report
+        output, report = generation.output, generation.report
+        if alone:
+            output, report = generation.lone_output, generation.report_alone
+        elif self.returned.goes_small(topic):
+            if (output := generation.small_output) is None:
+                self.returned.small.append(lane, parcel)  # for the next transaction of such
+                return False
+            report = generation.report_small
         try:
             output.produce(topic, parcel.value, parcel.key, partition, report, None, NOW, headers)
         except output.refused as error:

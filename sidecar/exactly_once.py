@@ -30,7 +30,7 @@ from sidecar.fitting import Fit
 from sidecar.generation import NO_OUTPUT, Generation, Refusals
 from sidecar.lane import Lane
 from sidecar.ledger import LedgerTopic
-from sidecar.outputs import ALONE, RETRY_S, Remaker, Sweep, make_outputs, next_output
+from sidecar.outputs import ALONE, APART, RETRY_S, SMALL, Remaker, Sweep, make_outputs, next_output
 from sidecar.ports import NO_MEMBER, Intake, Member, Time, TransactionalOutput, TransactionalOutputs
 from sidecar.record import LaneId
 from sidecar.sealing import probe_clock
@@ -42,11 +42,11 @@ from sidecar.transaction import Aborted, Broken, Committed, Ending, Transaction,
 log = logging.getLogger(__name__)
 
 PATIENCE_S: Final = 1.0  # without all reports by then, the committer finds out why
+USUAL: Final = "usual"
+TURNS: Final = (USUAL, *APART)  # each of what waits goes in its turn: none waits for ever
 SILENCES_MIN: Final = 2  # in a row: one may be what the brokers had too much of
 OUTCAST: Final = frozenset({"UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "FENCED_INSTANCE_ID"})
-OUTCAST_S: Final = (
-    1.0  # between two tries of one whose place in the group is lost; with another place it goes on at once
-)
+OUTCAST_S: Final = 1.0  # between two tries of who has lost its place in the group; with another it goes on at once
 
 
 class ExactlyOnce:
@@ -80,7 +80,7 @@ class ExactlyOnce:
         self._ending: Generation | None = None  # of the transaction that is closing or with the committer
         self._closing_until_s = 0.0
         self._fit = Fit()
-        self._careful = False  # the last transaction was
+        self._turn = USUAL  # the last transaction's
         self._silences = 0  # transactions in a row whose blocks the ledger didn't acknowledge
         self._outcast: Member = NO_MEMBER  # whose offsets the group has refused
         self._outcast_until_s = 0.0
@@ -165,15 +165,13 @@ class ExactlyOnce:
         if member.metadata == self._outcast.metadata and self.time.monotonic_s() < self._outcast_until_s:
             return False
         probe_clock(lanes, self.time)
-        alone = self._refusals.alone and ALONE in self._outputs
-        # Turn by turn: neither waits for ever. Blocks that were written ahead go first.
-        careful = self._careful = alone and not self._careful and not self._next.blocks
-        transaction = self._emit_alone(now_ms) if careful else self._next
+        self._turn = self._next_turn()
+        transaction = self._next if self._turn == USUAL else self._emit_apart(now_ms, self._turn)
         transaction.member = member
         self._filling.fill(transaction, lanes, now_ms)
         if transaction.empty:
             return True
-        if not careful:
+        if transaction is self._next:
             other = self._outputs["b" if self.open.output is self._outputs["a"] else "a"]
             self._next = begun(other, self.time.monotonic_s())
         self._closing, self._ending = transaction, transaction.generation
@@ -186,7 +184,7 @@ class ExactlyOnce:
         self._take_result()
         if self._ending is not None:
             return False
-        if self.ready and self.open.sent and not self._refusals.alone:
+        if self.ready and self.open.sent and not self._refusals.alone and not self._refusals.small:
             self._filling.write_ahead(self._next, lanes, now_ms)
         return True
 
@@ -246,12 +244,27 @@ class ExactlyOnce:
         self._remaker.stop()
         self._committer.stop()
 
-    def _emit_alone(self, now_ms: int) -> Transaction:
-        """A transaction of records that must be tried one by one, all for one target."""
-        usual, output = self._next, self._outputs[ALONE]
-        transaction = self._next = Transaction(Generation(output, output), careful=True)
+    def _next_turn(self) -> str:
+        """Blocks that were written ahead go first."""
+        if self._next.blocks:
+            return USUAL
+        waits = {USUAL: self.open.sent > 0, SMALL: bool(self._refusals.small), ALONE: self._refusals.alone}
+        after = TURNS.index(self._turn) + 1
+        turns = (*TURNS[after:], *TURNS[:after])
+        return next((turn for turn in turns if waits[turn] and (turn == USUAL or turn in self._outputs)), USUAL)
+
+    def _emit_apart(self, now_ms: int, name: str) -> Transaction:
+        """A transaction of records for targets of small batches; or of such as must be tried one by one, all for one
+        target.
+        """
+        usual, output, alone = self._next, self._outputs[name], name == ALONE
+        generation = Generation(output, output) if alone else Generation(output, small_output=output)
+        transaction = self._next = Transaction(generation, careful=alone, paced=True)
         try:
-            self._refusals.emit_alone(now_ms)
+            if alone:
+                self._refusals.emit_alone(now_ms)
+            else:
+                self._refusals.emit_small(now_ms)
         finally:
             self._next = usual
         return transaction
@@ -268,11 +281,11 @@ class ExactlyOnce:
 
     def _finished(self, transaction: Transaction, name: str, ending: Ending) -> None:
         self._ending = None
-        if not transaction.careful:
+        if name not in APART:
             at_once = isinstance(ending, Committed) and self.time.monotonic_s() <= self._closing_until_s
             self._fit.learn(transaction.generation.sent, transaction.taken, at_once, self.time.monotonic_s())
         if isinstance(ending, Committed):
-            self._committed(transaction)
+            self._committed(transaction, name)
         elif isinstance(ending, Aborted):
             if ending.successor is not None:
                 self._outputs[name] = ending.successor
@@ -290,13 +303,15 @@ class ExactlyOnce:
         self.broken, self.ready = True, False
         self._start(NO_OUTPUT)
 
-    def _committed(self, transaction: Transaction) -> None:
+    def _committed(self, transaction: Transaction, name: str) -> None:
         self.problem, self._silences = "", 0
         if self.traces is not None:
             self.traces.put(transaction.generation, self.time.now_ms())
         self._filling.became_fact(transaction, self.tally)
         if transaction.careful:
             self._refusals.passed_alone(transaction.generation)
+        elif name == SMALL:
+            self._refusals.passed_small()
 
     def _aborted(self, transaction: Transaction, ending: Aborted) -> None:
         """As if it had never been: the lanes have their blocks to write again, the emitter its records to emit."""

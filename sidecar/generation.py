@@ -1,7 +1,7 @@
 """A generation: the records handed to the producer within one settle interval, until Kafka has answered for all."""
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sized
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -14,11 +14,14 @@ _size: Final = itemgetter(Held._fields.index("size"))
 
 
 class Failure(NamedTuple):
-    """A delivery that Kafka refused: the client's error and message, and whether the record was alone in its batch."""
+    """A delivery that Kafka refused: the client's error and message, and whether the record was alone in its batch, or
+    in a small one.
+    """
 
     error: Any
     message: Any
     alone: bool
+    small: bool = False
 
 
 class Unproven:
@@ -71,18 +74,20 @@ NO_OUTPUT: Final = NoOutput()
 class Generation:
     """Records handed to the producer within one interval, and how many of them Kafka has acknowledged.
 
-    `output` is the producer they go to; `lone_output`, where there is one, sends every record in a batch of its own.
-    `batches`: records of one lane with the time at which they were handed over, epoch milliseconds. `bytes`: of all in
-    it; `oldest_due_ms`: the earliest due time of what is emitted, -1 without any.
+    `output` is the producer they go to; `lone_output`, where there is one, sends every record in a batch of its own,
+    `small_output` in small batches. `batches`: records of one lane with the time at which they were handed over, epoch
+    milliseconds. `bytes`: of all in it; `oldest_due_ms`: the earliest due time of what is emitted, -1 without any.
     """
 
     __slots__ = (
         "acknowledged", "batches", "bytes", "departures", "failures", "lone_output", "oldest_due_ms", "output", "sent",
+        "small_output",
     )  # fmt: skip
 
-    def __init__(self, output: Any, lone_output: Any = None) -> None:
+    def __init__(self, output: Any, lone_output: Any = None, small_output: Any = None) -> None:
         self.output = output
         self.lone_output = lone_output
+        self.small_output = small_output
         self.sent = 0
         self.acknowledged = 0
         self.batches: list[tuple[Lane, list[Held], int]] = []
@@ -119,6 +124,12 @@ class Generation:
         self.acknowledged += 1
         if error is not None or message.offset() is None:
             self.failures.append(Failure(refusal(error, message), message, alone=True))
+
+    def report_small(self, error: Any, message: Any) -> None:
+        """Delivery report of a record that was sent in a small batch."""
+        self.acknowledged += 1
+        if error is not None or message.offset() is None:
+            self.failures.append(Failure(refusal(error, message), message, alone=False, small=True))
 
     def give_to_lanes(self) -> None:
         """Its records are the lanes' to seal now."""
@@ -169,8 +180,15 @@ class Refusals(Protocol):
     def alone(self) -> bool:
         """Records wait to be tried one by one."""
 
+    @property
+    def small(self) -> Sized:
+        """Records that wait to be sent in small batches."""
+
     def emit_alone(self, now_ms: int) -> None:
         """Hand records of one target to the open generation's `lone_output`."""
+
+    def emit_small(self, now_ms: int) -> None:
+        """Hand some of `small` to the open generation's `small_output`."""
 
     def refused(self, generation: Generation) -> None:
         """Take the failed records out of the generation and see to them."""
@@ -188,6 +206,9 @@ class Refusals(Protocol):
 
     def passed_alone(self, generation: Generation) -> None:
         """Its records, sent one by one, were all taken."""
+
+    def passed_small(self) -> None:
+        """All that was sent in small batches was taken."""
 
     def watch(self, topics: Collection[str]) -> None:
         """From now on the partition of each record for these topics, and for no others, is to be known here."""

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import ConfigResource, ResourceType
 
 from policies.kafka_clients import AdminClient, Producer
 from sidecar.ledger import MESSAGE_BYTES_MAX
-from sidecar.ports import NO_ANSWER
+from sidecar.ports import NO_ANSWER, SMALL_BATCH_BYTES
 from sidecar.record import LaneId
 
 log = logging.getLogger(__name__)
@@ -20,6 +21,9 @@ client_log = logging.getLogger("librdkafka")
 
 ANSWER_TIMEOUT_S: Final = 10.0
 OFFSETS_MAX: Final = 200  # in one commit: brokers write them as one batch, with names and metadata 5 KB each at most
+LIMIT_TIMEOUT_S: Final = 5.0
+LONE_BATCHES: Final = {"batch.num.messages": "1", "linger.ms": "0"}
+SMALL_BATCHES: Final = {"batch.size": str(SMALL_BATCH_BYTES), "linger.ms": "1"}
 WORDS_LOST: Final = "a fatal error of the client, whose words were lost while it logged: its line in the log says more"
 OnProblem = Callable[[str], None]
 
@@ -78,7 +82,17 @@ def producer_settings(client: Mapping[str, str]) -> dict[str, Any]:
 
 def lone_producer_settings(client: Mapping[str, str]) -> dict[str, Any]:
     """Settings of the producer that sends every record in a batch of its own: see `emission.py`, refused."""
-    return {**producer_settings(client), "batch.num.messages": "1", "linger.ms": "0"}
+    return {**producer_settings(client), **LONE_BATCHES}
+
+
+def small_producer_settings(client: Mapping[str, str]) -> dict[str, Any]:
+    """Settings of the producer for targets that take no larger batches."""
+    return {**producer_settings(client), **SMALL_BATCHES}
+
+
+def batch_bytes_max(client: Mapping[str, str]) -> int:
+    """The largest batch of several records that the usual producer makes, in bytes."""
+    return int(producer_settings(client)["batch.size"])
 
 
 def commits_of(offsets: Mapping[LaneId, tuple[int, str]]) -> Iterator[list[TopicPartition]]:
@@ -113,6 +127,30 @@ class KafkaOutput:
             led = any(partition.leader >= 0 for partition in known.partitions.values())
             return len(known.partitions) if led else NO_ANSWER  # what is for the others is suspended when it is tried
         return 0 if known.error.code() in ABSENT else NO_ANSWER
+
+
+class TopicLimits:
+    """What topics say of their largest batch. Its client is made with the first question, in the thread of that."""
+
+    def __init__(self, client: Mapping[str, str]) -> None:
+        self._client = client
+        self._admin: AdminClient | None = None
+
+    def bytes_max(self, topic: str) -> int:
+        """`max.message.bytes` of a topic; 0 where nobody says, or we may not see it. Blocks: not for the engine."""
+        if self._admin is None:
+            self._admin = AdminClient(dict(self._client))
+        resource = ConfigResource(ResourceType.TOPIC, topic)
+        try:
+            cluster = self._admin.list_topics(topic, timeout=LIMIT_TIMEOUT_S)
+            if cluster.controller_id not in cluster.brokers:
+                return 0  # the mock: the client would wait for a controller without end
+            answers = self._admin.describe_configs([resource], request_timeout=LIMIT_TIMEOUT_S)
+            entry = answers[resource].result(LIMIT_TIMEOUT_S + 1).get("max.message.bytes")
+        except (KafkaException, TimeoutError) as error:
+            log.info("the largest batch of a topic is not known", extra={"topic": topic, "error": str(error)})
+            return 0
+        return int(entry.value) if entry is not None and entry.value else 0
 
 
 class LoneOutput:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
@@ -12,7 +13,15 @@ from confluent_kafka import KafkaError, KafkaException
 from policies.kafka_clients import Producer
 from sidecar.call_limit import within
 from sidecar.ending import in_background
-from sidecar.kafka import OnProblem, client_log, commits_of, producer_settings, raising_what_is_meant
+from sidecar.kafka import (
+    LONE_BATCHES,
+    SMALL_BATCHES,
+    OnProblem,
+    client_log,
+    commits_of,
+    producer_settings,
+    raising_what_is_meant,
+)
 from sidecar.ports import Member, TransactionalOutput
 from sidecar.record import LaneId
 
@@ -24,6 +33,7 @@ GIVE_UP_S: Final = 0.5  # the client's threads need a moment for reports of what
 # A record that has lingered behind a batch under way makes the client's thread wait in a busy loop: see docs/decisions,
 # 0039. So it's the engine that has the client send (`Transaction.push`).
 _DEFAULTS: Final = {"linger.ms": "1000"}
+_BATCHES: Final = {"small": SMALL_BATCHES, "alone": LONE_BATCHES}
 _FIXED: Final = {
     "transaction.timeout.ms": str(TRANSACTION_TIMEOUT_MS),
     "message.timeout.ms": str(TRANSACTION_TIMEOUT_MS),  # may not be longer
@@ -33,10 +43,12 @@ _FIXED: Final = {
 }
 
 
-def transactional_settings(client: Mapping[str, str], transactional_id: str, alone: bool) -> dict[str, Any]:
-    """Settings of one transactional producer; `alone`: every record in a batch of its own."""
+def transactional_settings(
+    client: Mapping[str, str], transactional_id: str, batches: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Settings of one transactional producer; `batches`: what its batches are limited to."""
     settings = {**producer_settings({**_DEFAULTS, **client}), **_FIXED, "transactional.id": transactional_id}
-    return {**settings, "batch.num.messages": "1", "linger.ms": "0"} if alone else settings
+    return {**settings, **batches}
 
 
 class KafkaTransactions:
@@ -109,7 +121,7 @@ class KafkaOutputs:
         """See the port."""
         count = self._successors[name]
         transactional_id = f"{self._root}.{name}.{count}" if count else f"{self._root}.{name}"
-        settings = transactional_settings(self._client, transactional_id, alone=name == "alone")
+        settings = transactional_settings(self._client, transactional_id, _BATCHES.get(name, {}))
         return KafkaTransactions(settings, self._on_problem)
 
     def successor(self, name: str) -> KafkaTransactions:

@@ -1,7 +1,7 @@
 """How the producers of transactions begin: what their predecessors of the same ids left is ended first."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -14,7 +14,9 @@ from sidecar.record import LaneId
 log = logging.getLogger(__name__)
 
 ALONE: Final = "alone"  # sends every record in a batch of its own
-NAMES: Final = ("a", "b", ALONE)  # two take turns
+SMALL: Final = "small"  # sends small batches
+APART: Final = (SMALL, ALONE)
+NAMES: Final = ("a", "b", *APART)  # the first two take turns
 NEVER_READY: Final = frozenset(
     {"TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED", "INVALID_TRANSACTION_TIMEOUT"}
 )
@@ -98,19 +100,21 @@ def _end_hidden(output: TransactionalOutput, sweep: Sweep) -> None:
 
 
 class Remaker:
-    """Makes the producer for single records anew, in a thread of its own: transactions of the other two go on.
+    """Makes the producers of what goes apart anew, in a thread of its own: transactions of the other two go on.
 
-    Owned by the engine's thread. What must be tried one by one waits meanwhile, and nothing else does.
+    Owned by the engine's thread. What goes in small batches or one by one waits meanwhile, and nothing else does.
     """
 
     def __init__(self, makers: TransactionalOutputs, time: Time) -> None:
         self._makers = makers
         self._time = time
         self._thread = Committer(makers.executor, time)
+        self._wanted: Sequence[str] = APART
         self._due_s = inf
 
     def want(self) -> None:
         """At the next step."""
+        self._wanted = APART
         self._due_s = self._time.monotonic_s()
 
     def give_up(self) -> None:
@@ -123,25 +127,30 @@ class Remaker:
         self._thread.stop()
 
     def step(self, outputs: dict[str, TransactionalOutput], sweep: Callable[[], Sweep]) -> None:
-        """Put it into `outputs` when it is ready. Not while a transaction of the former one is under way."""
+        """Put them into `outputs` when they are ready. Not while a transaction of a former one is under way."""
         self._thread.take()
         if self._thread.late or self._time.monotonic_s() >= self._due_s:
             self.give_up()
-            if (former := outputs.pop(ALONE, None)) is not None:
-                self._makers.let_go(former)
-            self._thread.submit(partial(_remade, self._makers, sweep()), partial(self._take, outputs))
+            for name in self._wanted:
+                if (former := outputs.pop(name, None)) is not None:
+                    self._makers.let_go(former)
+            self._thread.submit(partial(_remade, self._makers, sweep(), self._wanted), partial(self._take, outputs))
 
-    def _take(self, outputs: dict[str, TransactionalOutput], made: TransactionalOutput | str) -> None:
-        if isinstance(made, str):
-            log.warning("no producer for single records for now", extra={"problem": made})
-            self._due_s = self._time.monotonic_s() + RETRY_S
-        else:
-            outputs[ALONE] = made
+    def _take(self, outputs: dict[str, TransactionalOutput], made: dict[str, TransactionalOutput | str]) -> None:
+        problems = {name: output for name, output in made.items() if isinstance(output, str)}
+        outputs |= {name: output for name, output in made.items() if not isinstance(output, str)}
+        if problems:
+            log.warning("no producer for some records for now", extra={"problem": ", ".join(set(problems.values()))})
+            self._wanted, self._due_s = tuple(problems), self._time.monotonic_s() + RETRY_S
 
 
-def _remade(makers: TransactionalOutputs, sweep: Sweep) -> TransactionalOutput | str:
-    output = makers.output(ALONE)
-    try:
-        return _begun(output, makers, ALONE, sweep)
-    except output.refused as error:
-        return str(error.args[0].str())
+def _remade(makers: TransactionalOutputs, sweep: Sweep, names: Sequence[str]) -> dict[str, TransactionalOutput | str]:
+    """Those that can be made, and why the others can't."""
+    made: dict[str, TransactionalOutput | str] = {}
+    for name in names:
+        output = makers.output(name)
+        try:
+            made[name] = _begun(output, makers, name, sweep)
+        except output.refused as error:
+            made[name] = str(error.args[0].str())
+    return made

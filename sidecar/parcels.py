@@ -3,7 +3,7 @@ against the wheel's limits.
 """
 
 from collections import deque
-from collections.abc import Collection, Hashable, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from sidecar.codec import header_bytes
@@ -48,6 +48,27 @@ class Parcels:
         self._queue.extend(others._queue)
         self._held += others._held
         self.bytes += others.bytes
+
+    def take_run(self, most: int) -> tuple[Lane, list[Held]]:
+        """Take the next ones that were held in one lane, at most so many: none, if the next one wasn't held. Raises
+        IndexError when there is none.
+        """
+        lane, records = self._queue[0][0], list[Held]()
+        while self._queue and len(records) < most and self._queue[0][0] is lane:
+            parcel = self._queue[0][1]
+            if not isinstance(parcel, Held):
+                break
+            records.append(parcel)
+            self._queue.popleft()
+            self.bytes -= parcel.size
+        self._held -= len(records)
+        return lane, records
+
+    def put_back(self, lane: Lane, records: Sequence[Held]) -> None:
+        """These before all others."""
+        self._queue.extendleft((lane, held) for held in reversed(records))
+        self._held += len(records)
+        self.bytes += sum(held.size for held in records)
 
     def popleft(self) -> tuple[Lane, Parcel]:
         """Take the next one. Raises IndexError when there is none."""

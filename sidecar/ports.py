@@ -10,6 +10,9 @@ from typing import Any, Final, NamedTuple, Protocol
 from sidecar.log_cuts import ReadMark
 from sidecar.record import LaneId
 
+SMALL_BATCH_BYTES: Final = (
+    16_384  # Java's own default: what refuses it refuses every Java producer that is set to nothing
+)
 NO_ANSWER: Final = -1  # in place of a partition count: brokers are away, which says nothing about the topic
 
 

@@ -1,8 +1,8 @@
 """Records that came back: refused by the producer or by Kafka, in an aborted transaction, or to be tried one by one.
 
-refused, of a batch ----> one by one ----> taken
-                              |
-                              +-- refused alone: emitted again, asked about again, or quarantined
+refused, of a batch ----> in small batches ----> one by one ----> taken
+                                                     |
+                                                     +-- refused alone: emitted again, asked about again, or quarantined
 """
 
 import logging
@@ -24,12 +24,16 @@ log = logging.getLogger(__name__)
 
 ALONE_MAX: Final = 500  # records sent one by one at a time, where the brokers acknowledge as many in time
 ROOM_MAX: Final = 1_000  # of one target in one turn
+SMALL_MAX: Final = 10_000  # records sent in small batches at a time, where the brokers acknowledge as many in time ...
+RUN_MAX: Final = 500
+SMALL_BYTES_MAX: Final = 4 << 20  # ... and their bytes: some hundred requests
 
 
 class Returned:
     """Owned by the emitter, which sets what is declared here. It is the settlement's `Refusals`."""
 
     emit_one: Callable[[Lane, Parcel, int, bool], None]
+    emit_run: Callable[[Lane, list[Held], int], None]
     put_back: Callable[[Lane, list[Held]], None]
     waits_at_gate: Callable[[Lane, Held], bool]
     in_order: InOrder
@@ -37,19 +41,27 @@ class Returned:
     def __init__(self, targets: Targets, quarantine: str, transactional: bool) -> None:
         self.again = Parcels()
         self.waiting_alone: Queues[str] = Queues()  # by topic, each to be sent in a batch of its own
-        self._lone: set[str] = set()  # topics that take less than a batch: their records are always sent alone
+        self.small = Parcels()  # to be sent in small batches: see `BatchLimits`
+        self._small_fits = SMALL_MAX
         self._alone_max: dict[str, int] = {}  # by topic, halved while one of several spoils a transaction, unnamed
         self._alone_fits = ALONE_MAX  # so many were acknowledged in time lately: slow brokers need a request for each
         self._sick: set[str] = set()  # topics that were refused to us: tried apart from others until they aren't
-        self._refused_for_size: set[str] = set()  # topics that refused a batch and, so far, no single record
         self._targets = targets
+        self._limits = targets.limits
         self._transactional = transactional
         self._quarantine = quarantine
 
     @property
     def one_by_one(self) -> set[str]:
         """Topics whose records aren't simply handed over: `place_for` says what becomes of each."""
-        return self._lone.union(self._sick, self._targets.suspended_topics, self._targets.watched)
+        return self._limits.topics.union(self._sick, self._targets.suspended_topics, self._targets.watched)
+
+    @property
+    def in_small_batches(self) -> set[str]:
+        """Topics whose records are simply handed over, to the producer of small batches."""
+        if not (small := self._limits.small_topics):
+            return small
+        return small.difference(self._sick, self._targets.suspended_topics, self._targets.watched)
 
     def refused(self, generation: Generation) -> None:
         """Take the records that Kafka refused out of a complete generation, and see to each by its error."""
@@ -58,13 +70,24 @@ class Returned:
             for lane, parcel in found:
                 if self._transactional and name not in way.OF_RECORDS | way.GIVEN_UP:
                     self._again(lane, parcel)  # the transaction's fault, which is over
+                elif name in way.TOO_LARGE and not failure.alone:
+                    self._too_large(lane, parcel, failure.small)
                 elif name in way.TRIED_ALONE and not failure.alone:
                     self._alone(lane, parcel)
-                    if name in way.TOO_LARGE:
-                        self._refused_for_size.add(topic_of(parcel))
                 else:
-                    self._refused_for_size.discard(topic_of(parcel))
+                    if name in way.TOO_LARGE:
+                        self._limits.refused_single(topic_of(parcel))
                     self.refuse(lane, parcel, failure.error, failure.alone)
+
+    def _too_large(self, lane: Lane, parcel: Held | Departure, small: bool) -> None:
+        """Its batch was refused for its size: it goes in a smaller one, and its topic is asked about that again."""
+        topic = topic_of(parcel)
+        self._targets.doubt(topic)
+        fits = self._limits.refused(topic, small) and not self._limits.exceeds(topic, parcel)
+        if not fits:
+            self._alone(lane, parcel)
+        elif not self.in_order.came_back(lane, parcel):  # who needs order is handed over again, and goes this way then
+            self.small.append(lane, parcel)
 
     def refuse(self, lane: Lane, parcel: Held | Departure, error: Any, alone: bool) -> None:
         """What becomes of one refused record: emitted again, asked about again, or quarantined by reference."""
@@ -115,6 +138,8 @@ class Returned:
     def given_up(self, generation: Generation) -> None:
         """See `Refusals`."""
         given_up = [failure for failure in generation.failures if failure.error.name() in way.GIVEN_UP]
+        if any(failure.small for failure in given_up):
+            self._small_fits = max((generation.acknowledged - len(generation.failures)) // 2, 1)
         if any(failure.alone for failure in given_up):  # fewer are tried next, else never any pass
             self._alone_fits = max((generation.acknowledged - len(generation.failures)) // 2, 1)
         partitions: dict[str, set[int]] = {}
@@ -130,11 +155,17 @@ class Returned:
         place = self._targets.place_of(parcel)
         if self._targets.holds_up(place, lane, parcel):
             return None
-        is_lone = place.topic in self._lone or place.topic in self._sick
-        if not alone and (is_lone or self._targets.is_suspended(place)):
+        if not alone and (self._goes_alone(place.topic, parcel) or self._targets.is_suspended(place)):
             self.waiting_alone.append(place.topic, lane, parcel)
             return None
         return place
+
+    def _goes_alone(self, topic: str, parcel: Held | Departure) -> bool:
+        return topic in self._sick or self._limits.takes_single(topic) or self._limits.exceeds(topic, parcel)
+
+    def goes_small(self, topic: str) -> bool:
+        """Whether records for a topic are sent in small batches."""
+        return self._limits.takes_small(topic)
 
     def next_fits(self, room: int) -> bool:
         """Whether there is a next record, and room for it: one that only asks for its target needs none."""
@@ -158,6 +189,26 @@ class Returned:
             pass  # the rest of them later
         finally:
             self.waiting_alone.put_back(topic, queue)
+
+    def emit_small(self, now_ms: int) -> None:
+        """See `Refusals`: those of all topics, in order."""
+        left, bytes_left = min(self._small_fits, len(self.small)), SMALL_BYTES_MAX
+        try:
+            while left > 0 and bytes_left > 0:
+                before = self.small.bytes
+                lane, records = self.small.take_run(min(left, RUN_MAX))
+                if records:
+                    self.emit_run(lane, records, now_ms)
+                else:
+                    self.emit_one(*self.small.first, now_ms, False)
+                    self.small.popleft()
+                left, bytes_left = left - max(len(records), 1), bytes_left - (before - self.small.bytes)
+        except BufferError:
+            pass  # the rest of them later
+
+    def passed_small(self) -> None:
+        """See `Refusals`."""
+        self._small_fits = min(2 * self._small_fits, SMALL_MAX)
 
     def suspect(self, generation: Generation, cause: Any, careful: bool) -> None:
         """Nobody says which record spoilt a transaction. By halves, and one topic at a time, it is found: these come
@@ -208,9 +259,10 @@ class Returned:
         topics = {place.topic for place in places}
         recovered = self._targets.acknowledged(places) | (topics & self._sick)
         self._sick -= topics
-        self._lone |= (topics & self._refused_for_size) - waiting
-        self._no_longer_alone(recovered - self._refused_for_size - self._lone)
-        self._refused_for_size -= topics - waiting
+        self._no_longer_alone(
+            {topic for topic in recovered - self._limits.doubted if not self._limits.takes_single(topic)}
+        )
+        self._limits.passed_single(topics, waiting)
         for topic in topics:
             self._alone_max.pop(topic, None)
         self._alone_fits = min(2 * self._alone_fits, ALONE_MAX)
@@ -264,16 +316,16 @@ class Returned:
     @property
     def count(self) -> int:
         """How many records wait here, or for what the cluster knows of their targets: no wheel has them."""
-        return len(self.again) + len(self.waiting_alone) + self._targets.count
+        return len(self.again) + len(self.small) + len(self.waiting_alone) + self._targets.count
 
     @property
     def bytes(self) -> int:
         """What these take."""
-        return self.again.bytes + self.waiting_alone.bytes + self._targets.bytes
+        return self.again.bytes + self.small.bytes + self.waiting_alone.bytes + self._targets.bytes
 
     def oldest_due_ms(self) -> int:
         """Due time of the record that has waited longest, -1 when none that is due waits."""
-        queues = (self.again, self.waiting_alone, self._targets)
+        queues = (self.again, self.small, self.waiting_alone, self._targets)
         return earliest(queue.oldest_due_ms() for queue in queues)
 
     def suspended(self, now_ms: int) -> list[str]:
@@ -283,5 +335,5 @@ class Returned:
 
     def drop(self, lanes: set[Lane]) -> None:
         """Forget the records of lanes that were revoked."""
-        self.again = self.again.without(lanes)
+        self.again, self.small = self.again.without(lanes), self.small.without(lanes)
         self.waiting_alone.drop(lanes)

@@ -121,12 +121,12 @@ class BlockReport:
 class AtLeastOnce:
     """Delivery reports, then the ledger block and its report, then the commit.
 
-    `outputs`: the producer, and one that sends every record in a batch of its own.
+    `outputs`: the producer, one that sends every record in a batch of its own, and one of small batches.
     """
 
     def __init__(
         self,
-        outputs: tuple[Output, Output],
+        outputs: tuple[Output, Output, Output],
         intake: Intake,
         ledger: LedgerTopic,
         refusals: Refusals,
@@ -192,9 +192,10 @@ class AtLeastOnce:
 
     def poll(self, seconds: float) -> None:
         """Serve the delivery reports of all generations: they share the producers."""
-        output, lone_output = self._outputs
+        output, *others = self._outputs
         output.poll(seconds)
-        lone_output.poll(0)
+        for other in others:
+            other.poll(0)
 
     def hasten(self, quiet: bool) -> bool:
         """Readers have what is emitted before it is settled."""

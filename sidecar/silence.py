@@ -27,7 +27,7 @@ class Watched(Generation):
 
     __slots__ = ("answered", "expected", "watched")
 
-    def __init__(self, outputs: tuple[Any, Any], watched: Collection[str]) -> None:
+    def __init__(self, outputs: tuple[Any, ...], watched: Collection[str]) -> None:
         super().__init__(*outputs)
         self.watched = watched
         self.expected: Counter[Place] = Counter()
@@ -47,6 +47,11 @@ class Watched(Generation):
         """See `Generation`."""
         self.answered[Place(message.topic(), message.partition())] += 1
         super().report_alone(error, message)
+
+    def report_small(self, error: Any, message: Any) -> None:
+        """See `Generation`."""
+        self.answered[Place(message.topic(), message.partition())] += 1
+        super().report_small(error, message)
 
 
 @dataclass(slots=True)
@@ -91,7 +96,7 @@ class InFlight:
         """All of it is handed over."""
         self._closed.append(_Closed(generation, now_s))
 
-    def open(self, outputs: tuple[Any, Any]) -> Generation:
+    def open(self, outputs: tuple[Any, ...]) -> Generation:
         """The next one."""
         return Watched(outputs, frozenset(self._watched)) if self._watched else Generation(*outputs)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Final
 
+from sidecar.batch_limits import BatchLimits
 from sidecar.departure import CLOSED
 from sidecar.lane import Lane
 from sidecar.parcels import Parcel, Parcels, Queues, earliest, is_early, topic_of
@@ -17,6 +18,7 @@ from sidecar.suspensions import ANY_PARTITION, Place, Suspensions
 from sidecar.waits import is_over
 
 Ask = Callable[[str], int]  # topic -> its partitions; 0: there is no such topic, or we may not see it; or NO_ANSWER
+Answer = tuple[int, int]  # as of `Ask`, and the topic's limit for a batch in bytes
 ANSWER_AGE_MAX_MS: Final = 5_000  # a "no such topic", or no such partition, is asked again after this time
 ABSENT_MAX: Final = 1_000  # topics remembered that there aren't; of more, old answers are forgotten
 ASK_AGAIN_MS: Final = 500  # brokers that are back are asked again within a second
@@ -29,15 +31,23 @@ class Targets:
     `partitions` has no topic that is `reserved`, so whatever looks there before it emits is right about these, too.
     """
 
-    def __init__(self, ask: Ask, executor: Executor | None = None, reserved: Container[str] = ()) -> None:
+    def __init__(
+        self,
+        ask: Ask,
+        executor: Executor | None = None,
+        reserved: Container[str] = (),
+        limits: BatchLimits | None = None,
+    ) -> None:
         self.partitions: dict[str, int] = {}
+        self.limits = limits or BatchLimits()
         self._reserved = reserved
         self._own: dict[str, int] = {}  # partitions of the quarantine, to which records leave and none is emitted
         self._absent_ms: dict[str, int] = {}
         self._counted_ms: dict[str, int] = {}
         self._ask = ask
         self._executor = executor or ThreadPoolExecutor(1, "targets")
-        self._asking: dict[str, Future[int]] = {}
+        self._asking: dict[str, Future[Answer]] = {}
+        self._doubted: set[str] = set()  # what is known of them may be of yesterday
         self._unanswered: set[str] = set()
         self._suspensions = Suspensions()
         self.watched: Collection[str] = ()  # topics: where each record goes is known here
@@ -79,6 +89,10 @@ class Targets:
     def forget(self, topic: str) -> None:
         """An emission was refused as if the topic were gone: ask again at the next record."""
         self._counts(topic).pop(topic, None)
+
+    def doubt(self, topic: str) -> None:
+        """Ask about it again; what is known holds until there is an answer."""
+        self._doubted.add(topic)
 
     def refused(self, topic: str) -> None:
         """It takes nothing from us: for a while no record is tried, as if there were no such topic."""
@@ -166,27 +180,35 @@ class Targets:
         for place in [place for place in self._held_up.names if place not in self._suspensions]:
             released.take_all(self._held_up.pop(place))
         self._suspensions.forget_unneeded(self._held_up.names, now_ms)
-        for topic in self._waiting.names:
+        for topic in [*self._waiting.names, *self._doubted.difference(self._waiting.names)]:
             rests = not is_over(now_ms, self._again_ms, ASK_AGAIN_MS)
             if topic not in self._asking and not rests and not self.absent(topic, now_ms):
-                self._asking[topic] = self._executor.submit(self._ask, topic)
+                self._asking[topic] = self._executor.submit(self._answer, topic)
         for topic in [topic for topic, future in self._asking.items() if future.done()]:
-            count = self._asking.pop(topic).result()
+            count, bytes_max = self._asking.pop(topic).result()
             if count == NO_ANSWER:
                 self._again_ms = now_ms + ASK_AGAIN_MS
                 self._unanswered.add(topic)
                 continue
             self._unanswered.discard(topic)
+            self._doubted.discard(topic)
             if count:
                 self._counts(topic)[topic] = count
                 self._counted_ms[topic] = now_ms
                 self._absent_ms.pop(topic, None)
+                self.limits.tell(topic, bytes_max)
             else:
                 self.forget(topic)
+                self.limits.forget(topic)
                 self._suspensions.forget(topic)
                 self._no_longer(topic)
             released.take_all(self._waiting.pop(topic))
         return released
+
+    def _answer(self, topic: str) -> Answer:
+        """In the executor's thread."""
+        count = self._ask(topic)
+        return count, self.limits.ask(topic) if count > 0 else 0
 
     def trials(self) -> Parcels:
         """Records with which partitions that don't acknowledge are to be tried now, and those that aren't due any more.

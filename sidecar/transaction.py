@@ -84,6 +84,7 @@ class Transaction:
     failed: bool = False
     stuck: bool = False
     careful: bool = False  # every record in a batch of its own
+    paced: bool = False  # its client sends by itself: many batches, and a flush with each answer would be a busy loop
     taken: int = 0  # of its records when the others were given up; 0 where none were
     pushed: Push = NEVER
 
@@ -114,6 +115,9 @@ class Transaction:
         Not while it has an answer to come: a flush would have its thread wait for that in a busy loop (docs/decisions,
         0039). A flush that ended before that thread awoke has sent nothing, so there is no waiting for ever either.
         """
+        if self.paced:
+            self.output.poll(PUSH_S)
+            return
         sent, acknowledged = self._progress()
         if self._answered(acknowledged) or now_s - self.pushed.at_s >= PUSH_AGAIN_S:
             self.pushed = Push(now_s, sent, acknowledged)

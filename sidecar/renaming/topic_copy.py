@@ -51,7 +51,7 @@ class TopicCopier:
     """
 
     def __init__(self, client: Mapping[str, str], transactional_id: str, progress: Progress) -> None:
-        settings = {**transactional_settings(client, transactional_id, alone=False), "linger.ms": "5"}
+        settings = {**transactional_settings(client, transactional_id), "linger.ms": "5"}
         self._producer: Any = Producer({**settings, "logger": client_log})
         reader = {**client, **READER, "group.id": transactional_id}
         self._consumer = Consumer({**reader, "logger": client_log})

@@ -8,6 +8,7 @@ from random import Random
 from policies.table import PolicyTable
 from sidecar.actions import Actions
 from sidecar.assignment import Assignment
+from sidecar.batch_limits import USUAL_BATCH_BYTES, BatchLimits
 from sidecar.deciding import Decider, HeaderLimits
 from sidecar.emission import Emitter
 from sidecar.engine import Engine, EngineSettings, Parts
@@ -16,7 +17,7 @@ from sidecar.lane import Lane
 from sidecar.ledger import LedgerTopic
 from sidecar.ordering import Ordering
 from sidecar.overflow_worker import OverflowWorker
-from sidecar.ports import TransactionalOutput
+from sidecar.ports import SMALL_BATCH_BYTES, TransactionalOutput
 from sidecar.quotas import Quotas
 from sidecar.rebuild import Sources
 from sidecar.rebuild_worker import RebuildWorker
@@ -39,6 +40,10 @@ STATE_REPEAT_MS = 20_000
 HASTENED = 0.2  # of all turns: those in which the engine would have time
 LEDGER = LedgerTopic("tickover.sim.ledger", 2, "sim")
 RESERVED = ReservedTopics(frozenset({LEDGER.name, QUARANTINE}))
+BATCH_BYTES_MAX = {
+    "mail-a": 0,
+    "mail-b": SMALL_BATCH_BYTES,
+}  # as the cluster tells it; of others more than any batch has
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +128,10 @@ class Replica:
         self.output = FakeOutput(broker, rng, shared.delay_ms, shape.queue_max, self.fate)
         self.lone_output = FakeOutput(broker, rng, shared.delay_ms, shape.queue_max, self.fate)
         self.lone_output.lone = True
+        self.small_output = FakeOutput(broker, rng, shared.delay_ms, shape.queue_max, self.fate)
+        self.outputs = (self.output, self.lone_output, self.small_output)
         self.intake = FakeIntake(shared.group, shared.delay_ms, self.fate)
-        self.targets = targets = Targets(broker.partition_count, self.executors[0], RESERVED)
+        self.targets = targets = Targets(broker.partition_count, self.executors[0], RESERVED, BatchLimits(_limit_of))
         transactional = shared.coordinator is not None
         self.emitter = Emitter(targets, tally, QUARANTINE, transactional)
         self.emitter.gate.sources = Counter(lane.topic for lane in shared.group.lanes)
@@ -135,8 +142,7 @@ class Replica:
             producers = Producers(shared, root, shape.queue_max, self.fate, self.executors[COMMITTER], time)
             self.settlement = ExactlyOnce(producers, self.intake, shared.ledger, refusals, tally, time)
         else:
-            outputs = (self.output, self.lone_output)
-            self.settlement = AtLeastOnce(outputs, self.intake, shared.ledger, refusals, tally, time)
+            self.settlement = AtLeastOnce(self.outputs, self.intake, shared.ledger, refusals, tally, time)
         self.emitter.settlement = self.settlement
         overflow = shared.overflow.connected()
         self.worker = OverflowWorker(overflow, shape.horizon_ms, self.emitter.to_wheel, self.executors[1])
@@ -206,11 +212,11 @@ class Replica:
 
     def deliver(self) -> None:
         """What the producers have sent arrives."""
-        for output in (self.output, self.lone_output):
+        for output in self.outputs:
             output.deliver(self._shared.broker.clock.now_ms)
 
     def deliver_all(self) -> None:
-        for output in (self.output, self.lone_output):
+        for output in self.outputs:
             output.deliver(1 << 60)
 
     def refused(self) -> list[FakeRecord]:
@@ -220,13 +226,13 @@ class Replica:
         heard = [failure.message for generation in generations for failure in generation.failures]
         return [
             message.record if isinstance(message, Nowhere) else message
-            for message in (*heard, *self.output.unheard_of())
+            for message in (*heard, *self.output.unheard_of(), *self.small_output.unheard_of())
         ]
 
     def crash(self) -> None:
         """The process is gone, whatever it was doing; its worker may just have done a little more."""
         self.background(1)
-        for output in (self.output, self.lone_output):
+        for output in self.outputs:
             output.crash()
         self.intake.crash()
 
@@ -237,3 +243,7 @@ class Replica:
 
     def records_in_wheels(self) -> int:
         return sum(lane.wheel.recount() for lane in self.lanes)
+
+
+def _limit_of(topic: str) -> int:
+    return BATCH_BYTES_MAX.get(topic, USUAL_BATCH_BYTES)

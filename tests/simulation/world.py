@@ -340,6 +340,7 @@ class World:
         seen["recovering"] += replica.assignment.recovering > 0
         seen["queue full"] += replica.output.under_way >= self.shape.queue_max
         seen["sent alone"] += replica.lone_output.under_way
+        seen["sent in small batches"] += replica.small_output.under_way
         seen["rebuilt records"] += any(replica.tally.rebuilt.values())
         seen["starting over"] += replica.settlement.broken
         seen["overflow away"] += bool(replica.worker.problem)

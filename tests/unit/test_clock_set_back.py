@@ -39,8 +39,8 @@ def set_back(bench: Bench, ms: int = BACK_MS) -> int:
     if bench.coordinator is not None:
         return 0  # nothing is for good that this block is not
     bench.replica.deliver_all()
-    outputs = (bench.replica.output, bench.replica.lone_output)
-    return len(bench.records("mail")) + sum(len(output._sending["mail", 0]) for output in outputs)
+    sending = sum(len(output._sending["mail", 0]) for output in bench.replica.outputs)
+    return len(bench.records("mail")) + sending
 
 
 def come_in_time(bench: Bench, handed_over: int = 0) -> None:
@@ -112,7 +112,7 @@ def wait_for_an_answer(trouble: Trouble) -> Bench:
 def wait_one_by_one(trouble: Trouble) -> Bench:
     bench = Bench(trouble=trouble)
     returned = bench.replica.emitter.returned
-    returned._lone.add("mail")
+    returned._limits.tell("mail", 1)
     returned._alone_fits = 1
     for _ in range(COUNT * 10):
         bench.send(b"v", 500)
@@ -158,7 +158,7 @@ def test_what_has_fired_and_waits_while_the_clock_is_set_back_is_not_early(
 def test_a_transaction_whose_own_block_shows_that_it_is_early_is_aborted_and_comes_when_it_is_due(alone: bool) -> None:
     bench = Bench(trouble=str)
     if alone:
-        bench.replica.emitter.returned._lone.add("mail")
+        bench.replica.emitter.returned._limits.tell("mail", 1)
     for _ in range(COUNT):
         bench.send(b"v", 500)
     bench.run(400)
