@@ -47,6 +47,7 @@ class Facts(NamedTuple):
     timestamp_ms: int  # -1 when the record has none
     headers: Sequence[tuple[str, bytes | None]]  # the user's own
     controls: Mapping[str, Control]  # tickover's, by full name
+    arrived_ms: int = -1  # when it was read, where its timestamp is of quite another time; -1: the timestamp says it
 
 
 class Hold(NamedTuple):

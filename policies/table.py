@@ -6,7 +6,7 @@ conditions, then the name. The first whose header conditions hold decides.
 
 Order of questions, the first that says no ends it:
     policy        no_policy             Headers that the policy does not read are never looked at.
-    timestamp     bad_timestamp
+    timestamp     bad_timestamp, too_far
     headers       bad_header
     action        bad_header, too_far   (a control record has no target, no attempts and no end)
     target        bad_header, loop, target_not_allowed
@@ -33,6 +33,7 @@ from policies.decision import (
     REPEATED,
     TARGET_NOT_ALLOWED,
     TIMEOUT,
+    TOO_FAR,
     Act,
     Control,
     Dead,
@@ -43,7 +44,7 @@ from policies.decision import (
     Refusal,
     Repeated,
 )
-from policies.duration import TIME_MAX_MS
+from policies.duration import TIME_MAX_MS, format_duration
 from policies.fields import is_topic
 from policies.glob import Matcher, compile_globs, is_exact, literal_length
 from policies.model import DELAY_MAX_DEFAULT_MS, Policy, Retry, Versioned
@@ -191,7 +192,7 @@ def _compile(versioned: Versioned, topic: str) -> Rule:
 
 def decide(facts: Facts, table: PolicyTable) -> Decision:
     """What becomes of the record. Never raises, whatever the headers hold."""
-    topic, _, _, timestamp_ms, headers, controls = facts
+    topic, _, _, timestamp_ms, headers, controls, arrived_ms = facts
     for rule in table._rules.get(topic) or table.rules(topic):
         if not rule.conditions or holds(rule.conditions, headers):
             break
@@ -202,6 +203,9 @@ def decide(facts: Facts, table: PolicyTable) -> Decision:
         rule = rules[0]  # a control record is about a record that one matched: it needs no headers of the user's
     if not 0 <= timestamp_ms <= TIME_MAX_MS:
         return Quarantine(BAD_TIMESTAMP, "missing" if timestamp_ms == -1 else "before 1970 or after the year 9999")
+    if 0 <= arrived_ms < timestamp_ms - rule.delay_max_ms:
+        limit = format_duration(rule.delay_max_ms)
+        return Quarantine(TOO_FAR, f"its timestamp is more than {limit} after it came (policy {rule.label})")
     try:
         request = read_request(controls)
         if request.action:
@@ -244,6 +248,8 @@ def _decide_delay(rule: Rule, facts: Facts, request: Request) -> Hold | Dead:
 
 def _decide_retry(rule: Rule, retry: Retry, facts: Facts, request: Request) -> Hold | Dead:
     timestamp_ms = facts.timestamp_ms
+    if facts.arrived_ms > timestamp_ms and rule.policy.order is None:  # an order of due times comes from the records
+        timestamp_ms = facts.arrived_ms
     name = rule.policy.name
     failed, first_failure_ms, error_class = read_failure(facts.controls, timestamp_ms, name, facts.topic)
     target, dead_letter = rule.topics_of(request.target)

@@ -131,7 +131,10 @@ def build(
     intake.events = assignment
     publisher = Publisher(replica_name(settings), tally, emitter, assignment, worker, time)
     problem.publisher = publisher
-    limits = HeaderLimits(settings.intake.headers_max, settings.intake.header_bytes_max, settings.quarantine.topic)
+    taken = settings.intake
+    limits = HeaderLimits(
+        taken.headers_max, taken.header_bytes_max, settings.quarantine.topic, taken.timestamp_age_max_ms
+    )
     decider = Decider(limits, targets.partitions, policies.table_at, settings.reserved_topics, emitter.gate.failed)
     quotas = Quotas(rebuild, settings.quarantine.topic)
     parts = Parts(

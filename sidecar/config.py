@@ -11,6 +11,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field, SecretStr, ValidationError, model_validator
 
+from policies.model import DELAY_MAX_DEFAULT_MS
 from sidecar.config_api import ApiSettings
 from sidecar.config_operations import (
     ChangesSettings,
@@ -67,6 +68,14 @@ class IntakeSettings(Section):
     )
     header_bytes_max: Bytes = Field(
         default=256 << 10, ge=4 << 10, le=64 << 20, description="Bytes of one record's headers, 4KiB to 64MiB"
+    )
+    timestamp_age_max_ms: Milliseconds = Field(
+        default=3_600_000,
+        ge=60_000,
+        le=DELAY_MAX_DEFAULT_MS,
+        alias="timestamp_age_max",
+        description="How far a producer's timestamp (CreateTime) may be from when the record is read, 1m to 400d. A "
+        "retry with an older one counts from when it is read",
     )
 
 

@@ -32,6 +32,7 @@ from sidecar.record import (
 from sidecar.recovery import table_version_at
 from sidecar.reserved_topics import RESERVED
 
+CREATE_TIME: Final = 1  # the client's word for a timestamp that the producer has set; a broker's own is right
 TOO_MANY_HEADERS: Final = "too_many_headers"
 
 Named = Held | Arrival | Control | Carried  # has an id, or is a control record
@@ -43,11 +44,14 @@ _new_tuple: Final = tuple.__new__  # half the time of a NamedTuple's own constru
 
 @dataclass(frozen=True, slots=True)
 class HeaderLimits:
-    """What one record may carry, and where it goes when it carries more."""
+    """What one record may carry, and where it goes when it carries more. `timestamp_age_max_ms`: how far a producer's
+    timestamp may be from when the record is read, to count as when it came.
+    """
 
     headers_max: int
     header_bytes_max: int
     quarantine: str
+    timestamp_age_max_ms: int = TIME_MAX_MS
 
 
 class Decider:
@@ -71,13 +75,14 @@ class Decider:
         self._table_at = table_at
         self._recall = Recall()
         self._retired: frozenset[str] = frozenset()
+        self._now_ms = -1  # of what is decided just now
 
     def retire(self, topics: frozenset[str]) -> None:
         """These are read only until what is held of them is settled: no policy decides what is new there."""
         self._retired = topics
 
     def decide_run(
-        self, lane: Lane, records: Sequence[SourceRecord], offsets: Sequence[int], table: PolicyTable
+        self, lane: Lane, records: Sequence[SourceRecord], offsets: Sequence[int], table: PolicyTable, now_ms: int
     ) -> tuple[list[Held], list[Departure | Arrival], list[Named]]:
         """Consecutive records of one lane: those to hold, those that leave at once or whose target must be asked for,
         and those with an id, which meet others of the same id first. What the lane redoes is in none of them. The hot
@@ -88,13 +93,13 @@ class Decider:
         named: list[Named] = []
         if not offsets:
             return held, others, named
+        self._now_ms = now_ms
+        latest_ms = min(now_ms + self._limits.timestamp_age_max_ms, TIME_MAX_MS)
         remembered = self._recall.of(lane.id.topic, table)
         forms, answers, own_names = remembered.forms, remembered.answers, remembered.own_names
         partitions, bytes_max = self._partitions, self._limits.header_bytes_max
-        if offsets[0] < lane.recovered_until:
+        if offsets[0] < lane.recovered_until or lane.id.topic in self._retired:
             forms = {}  # read before a crash: another table may have decided it
-        elif lane.id.topic in self._retired:
-            forms = {}
         else:
             lane.note_table(offsets[0], table.version)
         for record, offset in zip(records, offsets, strict=True):
@@ -118,7 +123,7 @@ class Decider:
                 if (
                     answer is not None
                     and kind
-                    and 0 <= timestamp_ms <= TIME_MAX_MS
+                    and 0 <= timestamp_ms <= latest_ms
                     and size <= bytes_max
                     and target_partition < partitions.get(target, -1)
                 ):
@@ -196,11 +201,12 @@ class Decider:
             lane.note_table(offset, table.version)
         topic, partition = lane.id
         kind, timestamp_ms = record.timestamp()
-        facts = (topic, partition, offset, timestamp_ms if kind else -1, parts.user, parts.controls)
+        arrived_ms = self._arrived_ms(kind, timestamp_ms)
+        facts = (topic, partition, offset, timestamp_ms if kind else -1, parts.user, parts.controls, arrived_ms)
         decision = decide(_new_tuple(Facts, facts), table)
         if type(decision) is Hold:
             if decision.attempt > 2 and offset >= lane.recovered_until:  # the one that failed was emitted by us
-                self._failed(decision.target, timestamp_ms)
+                self._failed(decision.target, max(timestamp_ms, arrived_ms))
             if decision.target in self._reserved:
                 detail = f"{decision.target} {RESERVED}"
                 departure = self._quarantined(lane, record, offset, TARGET_NOT_ALLOWED, detail, headers)
@@ -215,13 +221,20 @@ class Decider:
             return held
         if isinstance(decision, Dead):
             if decision.attempt > 1 and offset >= lane.recovered_until:
-                self._failed(decision.target, timestamp_ms)
+                self._failed(decision.target, max(timestamp_ms, arrived_ms))
             return _dead(lane, record, offset, decision, parts)
         if isinstance(decision, Act):
             return Control(offset, *decision)
         assert isinstance(decision, Quarantine)
         departure = self._quarantined(lane, record, offset, decision.reason, decision.detail, headers)
         return departure._replace(id=_message_id(parts.controls))
+
+    def _arrived_ms(self, kind: int, timestamp_ms: int) -> int:
+        """When a record came, where its producer has set a timestamp that doesn't say it; else -1. What is read again
+        after a crash comes then: it waits anew, and is never early.
+        """
+        is_far = abs(self._now_ms - timestamp_ms) > self._limits.timestamp_age_max_ms
+        return self._now_ms if kind == CREATE_TIME and is_far else -1
 
     def _table_then(self, lane: Lane, offset: int, table: PolicyTable) -> PolicyTable:
         """The table that decided this record when it was read before a crash."""

@@ -184,7 +184,20 @@ def _sources(
             yield Finding(Severity.WARNING, f"source {glob}", "no topic matches it", "create one, or correct the glob")
     for name in sources:
         problems = list(_source(cluster, name, policies))
-        yield from problems or [Finding(Severity.OK, f"source {name}", f"{cluster.topics[name].partitions} partitions")]
+        yield from problems or [_sound_source(cluster, name, policies)]
+
+
+def _sound_source(cluster: Cluster, name: str, policies: Sequence[Policy]) -> Finding:
+    """Nothing is wrong with it; of a retry topic whose timestamps are producers' it is said what would be better."""
+    facts, part = cluster.topics[name], f"source {name}"
+    retries = any(policy.retry is not None and matching(policy.match.topics, [name]) for policy in policies)
+    if not retries or facts.config.get("message.timestamp.type") != "CreateTime":
+        return Finding(Severity.OK, part, f"{facts.partitions} partitions")
+    what = (
+        f"{facts.partitions} partitions; recommended is LogAppendTime: with CreateTime a back-off counts from what the"
+        " producer says, and a connector may keep a timestamp of days ago"
+    )
+    return Finding(Severity.OK, part, what, cluster.alter(name, "message.timestamp.type=LogAppendTime"))
 
 
 def _source(cluster: Cluster, name: str, policies: Sequence[Policy]) -> Iterator[Finding]:

@@ -161,36 +161,35 @@ class Engine:
 
     def _accept(self, records: Sequence[SourceRecord], now_ms: int) -> None:
         """Records come in runs of one partition: what depends on the lane is looked up once a run."""
-        soon_ms = now_ms + self._parts.overflow.soon_ms
         places = zip(map(_topic_of, records), map(_partition_of, records), strict=True)
         start = 0
         for place, same in groupby(places):
             stop = start + len(list(same))
             lane = self._lanes.get(place)
             if lane is not None:
-                self._accept_run(lane, records[start:stop], soon_ms)
+                self._accept_run(lane, records[start:stop], now_ms)
             start = stop
 
-    def _accept_run(self, lane: Lane, run: Sequence[SourceRecord], soon_ms: int) -> None:
+    def _accept_run(self, lane: Lane, run: Sequence[SourceRecord], now_ms: int) -> None:
         offsets = list(map(_offset_of, run))
         lane.note_read(mark_of(run[-1]))
         if lane.cuts:
             offsets = list(map(lane.cuts.lane_offset, offsets))
-        near_ms = max(soon_ms, (lane.promised or lane.cursor).due_ms)
+        near_ms = max(now_ms + self._parts.overflow.soon_ms, (lane.promised or lane.cursor).due_ms)
         lane.touched = True
         if lane.accept_run(offsets):
-            self._hold_run(lane, run, offsets, near_ms)
+            self._hold_run(lane, run, offsets, now_ms, near_ms)
             return
         first = 0
         fresh: list[int] = []
         for place, offset in enumerate(offsets):
             if offset > lane.next or first + len(fresh) < place:
                 # A gap gives up what lies below it: that must be decided before.
-                self._hold_run(lane, run[first : first + len(fresh)], fresh, near_ms)
+                self._hold_run(lane, run[first : first + len(fresh)], fresh, now_ms, near_ms)
                 first, fresh = place, []
             if lane.accept(offset):
                 fresh.append(offset)
-        self._hold_run(lane, run[first : first + len(fresh)], fresh, near_ms)
+        self._hold_run(lane, run[first : first + len(fresh)], fresh, now_ms, near_ms)
         if lane.vanished:
             self._lose(lane)
 
@@ -213,14 +212,16 @@ class Engine:
             extra={"lane": str(lane.id), "count": len(vanished), "first_offset": vanished[0]},
         )
 
-    def _hold_run(self, lane: Lane, run: Sequence[SourceRecord], offsets: Sequence[int], near_ms: int) -> None:
+    def _hold_run(
+        self, lane: Lane, run: Sequence[SourceRecord], offsets: Sequence[int], now_ms: int, near_ms: int
+    ) -> None:
         """Decide and hold records that were not read before."""
         if not offsets:
             return
         if self.table.orders or lane.order is not None:
             self._parts.ordering.watch(lane, self.table)
         self._parts.quotas.watch(lane, self.table)
-        read = Read(*self._decider.decide_run(lane, run, offsets, self.table))
+        read = Read(*self._decider.decide_run(lane, run, offsets, self.table, now_ms))
         if lane.quota is not None:
             read = self._parts.quotas.admit(lane, read)
         lane.accepted += len(run)

@@ -135,8 +135,10 @@ def test_a_run_is_decided_as_each_record_alone(
         records: Any = [Record(kinds[kind % len(kinds)], stamp) for kind, stamp in picks]
         offsets = range(offset, offset + len(records))
         offset += len(records)
-        held, others, named = remembering.decide_run(lane(), records, offsets, now)
-        alone = [decider().decide_run(plain_lane(), [r], [o], now) for r, o in zip(records, offsets, strict=True)]
+        held, others, named = remembering.decide_run(lane(), records, offsets, now, STAMP_MS)
+        alone = [
+            decider().decide_run(plain_lane(), [r], [o], now, STAMP_MS) for r, o in zip(records, offsets, strict=True)
+        ]
         assert held == [parcel for parcels, _, _ in alone for parcel in parcels]
         assert others == [parcel for _, parcels, _ in alone for parcel in parcels]
         assert named == [parcel for _, _, parcels in alone for parcel in parcels]
@@ -146,7 +148,7 @@ def test_the_second_of_a_kind_is_remembered_and_takes_its_own_time() -> None:
     remembering = decider()
     asked: Headers = [("a", b"1"), (DELAY, b"5s"), (TARGET, b"other")]
     records: Any = [Record(asked, (1, STAMP_MS)), Record(asked, (1, STAMP_MS + 1_234))]
-    held, _, _ = remembering.decide_run(lane(), records, [0, 1], TABLES[0])
+    held, _, _ = remembering.decide_run(lane(), records, [0, 1], TABLES[0], STAMP_MS)
     assert [record.due_ms for record in held] == [STAMP_MS + 5_000, STAMP_MS + 6_234]
     remembered = remembering._recall.of("reminders", TABLES[0])
     assert list(remembered.answers) == [((DELAY, b"5s"), (TARGET, b"other"))]
@@ -163,7 +165,7 @@ def test_what_stands_elsewhere_or_has_another_name_is_found_the_next_time() -> N
     for asked in kinds:
         records: Any = [Record(asked, (1, STAMP_MS))] * 2
         decided = counting(remembering)
-        first, second = remembering.decide_run(lane(), records, [0, 1], TABLES[0])[0]
+        first, second = remembering.decide_run(lane(), records, [0, 1], TABLES[0], STAMP_MS)[0]
         assert second == first._replace(offset=1)
         assert len(decided) == 1  # the first of them
     assert len(remembering._recall.of("reminders", TABLES[0]).answers) == 1  # they all ask in the same words
@@ -172,7 +174,7 @@ def test_what_stands_elsewhere_or_has_another_name_is_found_the_next_time() -> N
 def test_a_topic_without_headers_is_remembered() -> None:
     remembering, records = decider(), [Record([], (1, STAMP_MS)), Record([], (1, STAMP_MS))]
     decided = counting(remembering)
-    held, _, _ = remembering.decide_run(lane(), records, [0, 1], TABLES[0])  # type: ignore[arg-type]
+    held, _, _ = remembering.decide_run(lane(), records, [0, 1], TABLES[0], STAMP_MS)  # type: ignore[arg-type]
     assert [record.due_ms for record in held] == [STAMP_MS + 1_000] * 2
     assert len(decided) == 1
 
@@ -181,9 +183,9 @@ def test_a_target_that_went_away_is_asked_about_again() -> None:
     partitions = {"mail": 1}
     remembering = Decider(LIMITS, partitions, lambda version: TABLES[version - 1])
     record: Any = Record([(DELAY, b"5s")], (1, STAMP_MS))
-    assert isinstance(remembering.decide_run(lane(), [record], [0], TABLES[0])[0][0], Held)
+    assert isinstance(remembering.decide_run(lane(), [record], [0], TABLES[0], STAMP_MS)[0][0], Held)
     del partitions["mail"]
-    assert isinstance(remembering.decide_run(lane(), [record], [1], TABLES[0])[1][0], Arrival)
+    assert isinstance(remembering.decide_run(lane(), [record], [1], TABLES[0], STAMP_MS)[1][0], Arrival)
 
 
 def test_no_policy_lets_a_record_into_an_own_topic() -> None:
@@ -191,7 +193,7 @@ def test_no_policy_lets_a_record_into_an_own_topic() -> None:
     own = frozenset({"other"})
     guarded = Decider(LIMITS, PARTITIONS, lambda version: TABLES[version - 1], own)
     asked: Any = [Record([(DELAY, b"5s"), (TARGET, name)], (1, STAMP_MS)) for name in (b"other", b"mail", b"other")]
-    held, others, _ = guarded.decide_run(lane(), asked, [0, 1, 2], TABLES[0])
+    held, others, _ = guarded.decide_run(lane(), asked, [0, 1, 2], TABLES[0], STAMP_MS)
     assert [record.target for record in held] == ["mail"]
     gone = [(parcel.topic, parcel.reason) for parcel in others if isinstance(parcel, Departure)]
     assert gone == [("quarantine", "target_not_allowed")] * 2

@@ -168,7 +168,7 @@ class Replica:
                 self.emitter,
                 self.settlement,
                 Decider(
-                    HeaderLimits(30, 64_000, QUARANTINE),
+                    HeaderLimits(30, 64_000, QUARANTINE, 3_600_000),
                     targets.partitions,
                     shared.table_at,
                     RESERVED,

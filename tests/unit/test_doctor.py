@@ -89,6 +89,23 @@ def test_a_healthy_cluster_has_no_findings() -> None:
     assert {"source reminders", "source orders-retry", "targets", "message size"} <= {f.part for f in every}
 
 
+@pytest.mark.parametrize(
+    ("name", "stamps", "fix"),
+    [
+        ("orders-retry", "CreateTime", "--entity-name orders-retry --add-config message.timestamp.type=LogAppendTime"),
+        ("orders-retry", "LogAppendTime", ""),
+        ("reminders", "CreateTime", ""),
+    ],
+)
+def test_brokers_are_recommended_to_stamp_what_is_retried(name: str, stamps: str, fix: str) -> None:
+    topics = {**HEALTHY, **facts(name, message_timestamp_type=stamps)}
+    cluster = Cluster("k", 3, {name: one for name, one in topics.items() if one is not None}, 1_000_000)
+    [said] = [one for one in check_topics(cluster, Settings(), [REMINDERS, RETRY]) if one.part == f"source {name}"]
+    assert said.severity is Severity.OK
+    assert said.fix.endswith(fix)
+    assert ("recommended is LogAppendTime" in said.what) == bool(fix)
+
+
 def test_topics_that_may_not_be_seen_are_not_called_missing() -> None:
     absent = frozenset({"tickover.tickover.ledger", "tickover.policies", "tickover.quarantine", "push", "orders"})
     there = {name: facts for name, facts in HEALTHY.items() if name not in absent}
