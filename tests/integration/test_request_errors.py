@@ -90,6 +90,15 @@ def test_a_target_that_answers_with_an_error_gets_each_record_once(
     check_flow(server, site, role, site.target(role), error)
 
 
+def test_a_broker_that_has_forgotten_a_producer_is_no_silent_target(
+    server: ErrantServer, site: Site, sidecar: Sidecar
+) -> None:
+    target = site.target("forgetful")
+    check_flow(server, site, "forgetful", target, Errors.UNKNOWN_PRODUCER_ID)
+    said = [line for line in sidecar.log.read_text().splitlines() if "does not acknowledge" in line]
+    assert not [line for line in said if target in line]
+
+
 @pytest.mark.parametrize("error", [Errors.NOT_LEADER_OR_FOLLOWER, Errors.REQUEST_TIMED_OUT, Errors.NOT_ENOUGH_REPLICAS])
 def test_a_ledger_that_answers_with_an_error_gets_each_block_once(
     server: ErrantServer, site: Site, sidecar: Sidecar, error: Errors
