@@ -192,6 +192,11 @@ class ApiSettings(Section):
         """Whether callers must show who they are."""
         return bool(self.tokens_file or self.oidc.issuer)
 
+    @property
+    def scheme(self) -> str:
+        """Of its URLs."""
+        return "https" if self.tls.certificate_file else "http"
+
     @model_validator(mode="after")
     def _secure(self) -> Self:
         if self.allow_unauthenticated and self.authenticates:

@@ -211,8 +211,7 @@ class Process:
         gc.freeze()
         gc.disable()  # see _collect_garbage
         sys.setswitchinterval(SWITCH_S)
-        scheme = "https" if settings.api.tls.certificate_file else "http"
-        self._progress(f"REST at {url_of(scheme, settings.api.host, self.server.port)}")
+        self._progress(f"REST at {url_of(settings.api.scheme, settings.api.host, self.server.port)}")
 
     def stop(self) -> None:
         """Stop in the opposite order. Twice is harmless."""

@@ -153,8 +153,7 @@ def connect(context: typer.Context, url: str, token_file: Path | None) -> Iterat
 
 def _default_url() -> str:
     api = load_settings(None, {}, os.environ).api
-    scheme = "https" if api.tls.certificate_file else "http"
-    return url_of(scheme, LOOPBACK if api.host in ANY_ADDRESS else api.host, api.port)
+    return url_of(api.scheme, LOOPBACK if api.host in ANY_ADDRESS else api.host, api.port)
 
 
 def _trusted() -> ssl.SSLContext | bool:
