@@ -111,11 +111,14 @@ class RedisIdempotency:
 
     async def _run(self, script: str, key: str, *arguments: Any) -> Any:
         loop = asyncio.get_running_loop()
-        call = (self._client.eval, script, 1, self._prefix + hashed(key), *arguments)
         try:
-            return await loop.run_in_executor(self._threads, *call)
+            return await loop.run_in_executor(self._threads, self._eval, script, self._prefix + hashed(key), arguments)
         except AWAY as error:
             raise IdempotencyUnavailable(type(error).__name__) from None
+
+    def _eval(self, script: str, key: str, arguments: tuple[Any, ...]) -> Any:
+        """In a thread: even a client's first look for its Cluster takes time."""
+        return self._client.eval(script, 1, key, *arguments)
 
 
 def hashed(key: str) -> str:

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from redis.cluster import RedisCluster
-from redis.exceptions import AuthenticationError, NoPermissionError, RedisError
+from redis.exceptions import AuthenticationError, NoPermissionError, RedisClusterException, RedisError
 
 from sidecar.access.commands import redis_rules_command
 from sidecar.access.redis_rights import redis_rights
@@ -13,7 +12,7 @@ from sidecar.finding import Finding, Severity
 from sidecar.overflow import OverflowUnavailable
 from sidecar.overflow_inspection import inspect, server_information
 from sidecar.overflow_link import WRONG_SERVERS, Client, connect
-from sidecar.redis_connection import SentinelRefused
+from sidecar.redis_connection import LateCluster, SentinelRefused
 
 SKEW_MAX_MS: Final = 1_000
 PART: Final = "redis"
@@ -39,7 +38,7 @@ def inspect_redis(settings: Settings, wall_ms: Callable[[], int]) -> Iterator[Fi
             problems = inspect(client, redis.allow_eviction)
         finally:
             client.close()
-    except (OverflowUnavailable, RedisError, OSError, ValueError) as error:
+    except (OverflowUnavailable, RedisError, RedisClusterException, OSError, ValueError) as error:
         yield _unreachable(settings, error)
         return
     for information in servers:
@@ -92,8 +91,8 @@ def _fitting(url: str, information: Any) -> Iterator[Finding]:
 def _skew_ms(client: Client, wall_ms: Callable[[], int]) -> int:
     """How far this clock is surely ahead of Redis's (negative: behind), whatever the way took."""
     server: Client = client
-    if isinstance(client, RedisCluster):
-        server = client.get_redis_connection(next(iter(client.get_primaries())))  # type: ignore[no-untyped-call]
+    if isinstance(client, LateCluster):
+        server = client.get_redis_connection(next(iter(client.get_primaries())))
     before_ms = wall_ms()
     seconds, microseconds = (int(part) for part in server.time())
     after_ms = wall_ms()

@@ -22,7 +22,6 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import uuid4
 
-from redis.cluster import RedisCluster
 from redis.exceptions import RedisClusterException, RedisError
 
 from sidecar.backlog import BacklogUnavailable
@@ -42,6 +41,7 @@ from sidecar.mailbox import EngineError
 from sidecar.overflow import OverflowFailure, OverflowLoss, OverflowUnavailable
 from sidecar.overflow_link import Client, failures
 from sidecar.record import LaneId
+from sidecar.redis_connection import LateCluster
 from sidecar.signing import ANSWER, QUESTION, UNSIGNED, Signing
 
 TIMEOUT_S: Final = 1.0  # how long other replicas are waited for
@@ -249,7 +249,7 @@ class GroupLookUp:
         answers = [answer_to(local, question)]
         if reply is not None:
             # In a Cluster each node counts its own listeners only.
-            others_max = None if isinstance(self._redis, RedisCluster) else int(listeners or 0) - 1
+            others_max = None if isinstance(self._redis, LateCluster) else int(listeners or 0) - 1
             self._collect(reply, answers, (question, wanted), others_max)
         return Known(answers, sorted(_missing(wanted, answers)))
 

@@ -4,12 +4,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from redis.cluster import RedisCluster
 from redis.exceptions import ResponseError
 
 from sidecar.finding import Severity
 from sidecar.overflow_layout import SERVER_VERSION_MIN
 from sidecar.overflow_link import Client, failures
+from sidecar.redis_connection import LateCluster
 
 HOST_MEMORY_SHARE_MAX: Final = 0.6
 POLICY: Final = "maxmemory_policy"  # as INFO names it
@@ -71,7 +71,7 @@ def evicting_policy(information: Facts) -> str:
 def server_information(client: Client) -> list[Facts]:
     """INFO of each primary, with the settings `save` and `maxmemory-policy` where the server tells them."""
     with failures():
-        if not isinstance(client, RedisCluster):
+        if not isinstance(client, LateCluster):
             return [_of_server(client)]
         # By the Cluster's client, not by a node's own: it looks for the nodes anew where one does not answer.
         cluster: Client = client

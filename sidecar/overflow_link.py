@@ -20,7 +20,7 @@ from redis.retry import Retry
 
 from sidecar.overflow import OverflowFull, OverflowLoss, OverflowRefused, OverflowUnavailable
 from sidecar.record import LaneId
-from sidecar.redis_connection import Pool, PrimaryConnection, PrimaryTlsConnection, Sentinels
+from sidecar.redis_connection import LateCluster, Pool, PrimaryConnection, PrimaryTlsConnection, Sentinels
 from sidecar.redis_url import RedisUrl, read_redis_url
 from sidecar.watched_file import FileSecret
 
@@ -52,7 +52,7 @@ class Link:
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self.is_cluster = isinstance(client, RedisCluster)
+        self.is_cluster = isinstance(client, LateCluster)
 
     def run(self, script: str, keys: Sequence[str], arguments: Sequence[Any]) -> Any:
         """One script; its keys are all of one lane. Raises OverflowLoss where one of them is of another type."""
@@ -149,8 +149,7 @@ _AWAY_TYPES: Final = frozenset(
 def connect(url: str, options: Mapping[str, Any] = MappingProxyType({})) -> Client:
     """A client for what `read_redis_url` reads.
 
-    `options` are those of `RedisSettings.client_options`: redis-py's, and some of ours. Nobody is contacted yet, but
-    for a Cluster, to learn who has which slot: at the first of its hosts that answers. Raises OverflowUnavailable.
+    `options` are those of `RedisSettings.client_options`: redis-py's, and some of ours. Nobody is contacted yet.
     """
     there = read_redis_url(url)
     settings: dict[str, Any] = {
@@ -196,8 +195,8 @@ def _cluster(there: RedisUrl, name: Mapping[str, Any], settings: Mapping[str, An
         pools.add(pool)
         return pool
 
-    try:
-        with failures():
+    def look() -> RedisCluster:
+        try:
             return RedisCluster.from_url(
                 f"redis{'s' * there.is_tls}://{f'[{host}]' if ':' in host else host}:{port}",
                 startup_nodes=[make_node(*other) for other in others],
@@ -206,10 +205,12 @@ def _cluster(there: RedisUrl, name: Mapping[str, Any], settings: Mapping[str, An
                 connection_pool_class=new_pool,
                 **settings,
             )
-    except OverflowUnavailable:
-        for pool in pools:
-            pool.disconnect()
-        raise
+        except Exception:
+            for pool in pools:
+                pool.disconnect()
+            raise
+
+    return LateCluster(look)
 
 
 class FileLogin(CredentialProvider):

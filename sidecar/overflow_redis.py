@@ -273,8 +273,8 @@ def _fitting(headers: Sequence[Header], records_max: int) -> int:
 def open_overflow(
     url: str, group: str, options: Mapping[str, Any] = MappingProxyType({}), signing: Signing = UNSIGNED
 ) -> RedisOverflow:
-    """An overflow at redis://, rediss://, unix://, redis+cluster:// or rediss+cluster://; `options` as for `connect`.
+    """An overflow at `url`; it and `options` as for `connect`.
 
-    Raises OverflowUnavailable when a Cluster does not answer; a single server is not contacted yet.
+    Nobody is contacted yet.
     """
     return RedisOverflow(connect(url, options), group, signing=signing)

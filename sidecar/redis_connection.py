@@ -3,16 +3,19 @@
 * The certificate is checked for a name of the settings' choice, where servers are reached by address.
 * A server that has become a replica refuses writes. Its connection is closed after that, for the next one may lead
   to another server: by a name that points elsewhere now, or by what the Sentinels say.
+* A Cluster that is away at the start is looked for later, as a single server is.
 * Which server is the primary is asked of the Sentinels at each connection, and of the server itself: a Sentinel that
   was cut off names the former one.
 """
 
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
 from typing import Any, Final
 
 from redis import Redis
 from redis.backoff import NoBackoff
+from redis.cluster import RedisCluster
 from redis.connection import Connection, ConnectionPool, SSLConnection
 from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -102,6 +105,29 @@ class Pool(ConnectionPool):
 
 
 _OURS: Final[Mapping[Any, Any]] = {Connection: PlainConnection, SSLConnection: TlsConnection}
+
+
+class LateCluster:
+    """A client of a Cluster, which is looked for when it is first used: who starts while it is away goes on without it.
+
+    `look` raises redis-py's errors, and so does whatever is asked of this client. From any thread.
+    """
+
+    def __init__(self, look: Callable[[], RedisCluster]) -> None:
+        self._look = look
+        self._lock = Lock()
+        self._found: RedisCluster | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        with self._lock:
+            if self._found is None:
+                self._found = self._look()
+        return getattr(self._found, name)
+
+    def close(self) -> None:
+        """Let the connections go. Twice is harmless."""
+        if self._found is not None:
+            self._found.close()
 
 
 class Sentinels:

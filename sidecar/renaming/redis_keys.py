@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from redis.cluster import RedisCluster
 from redis.exceptions import ResponseError
 
 from sidecar.overflow import OverflowFailure
 from sidecar.overflow_layout import quoted
 from sidecar.overflow_link import Client, failures
+from sidecar.redis_connection import LateCluster
 from sidecar.renaming.errors import RenameError
 
 KEYS_PER_SCAN: Final = 1_000
@@ -26,7 +26,7 @@ class GroupKeys:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._is_cluster = isinstance(client, RedisCluster)
+        self._is_cluster = isinstance(client, LateCluster)
 
     def count(self, group: str) -> int:
         """How many keys the group has."""

@@ -78,10 +78,14 @@ def test_a_cluster_whose_nodes_all_come_back_elsewhere_is_found_by_its_name(tmp_
     """Whoever asks first: where nothing is held, only the look at its state finds out."""
     with ExitStack() as stack:
         former = cluster_of_one(stack, tmp_path / "former")
-        lead_to(name, former)
+        name.server_port = 1  # nobody there at the start
         holding, looking = (open_overflow(f"redis+cluster://127.0.0.1:{name.port}", "g") for _ in range(2))
         for overflow in (holding, looking):
             stack.callback(overflow.close)
+            with pytest.raises(OverflowUnavailable):
+                overflow.state()
+        lead_to(name, former)
+        assert looking.watermark(LANE) == 0
         holding.apply([Change(LANE, 1, [held(1, HOUR_MS)])], NOW_MS)
         former.kill()
         with pytest.raises(OverflowUnavailable):
@@ -99,6 +103,9 @@ def test_while_a_cluster_is_away_its_keys_are_unavailable_and_replicas_hear_agai
     with ExitStack() as stack:
         former = cluster_of_one(stack, tmp_path / "former")
         lead_to(name, former)
+        late = connect("redis+cluster://127.0.0.1:1")
+        with pytest.raises(IdempotencyUnavailable):
+            asyncio.run(RedisIdempotency(late, "g").begin("key", b"of a body", NOW_MS))
         client = connect(f"redis+cluster://127.0.0.1:{name.port}")
         stack.callback(client.close)
         keys = RedisIdempotency(client, "g")
