@@ -63,7 +63,7 @@ class SentinelGroup:
     def fail_over(self) -> None:
         """The primary dies, and the replica takes its place."""
         self.primary.kill()
-        wait_until(lambda: ask(self.replica).execute_command("ROLE")[0] == b"master", otherwise=self.last_words)
+        wait_until(self._has_taken_over, otherwise=self.last_words)
 
     def sentinel(self, *command: str) -> Any:
         """A command to the Sentinel."""
@@ -72,6 +72,12 @@ class SentinelGroup:
 
     def last_words(self) -> str:
         return (self._directory / "sentinel.log").read_text()[-1_500:]
+
+    def _has_taken_over(self) -> bool:
+        try:
+            return bool(ask(self.replica).execute_command("ROLE")[0] == b"master")
+        except RedisError:  # the Sentinel closes all connections of whom it makes the primary
+            return False
 
     def _replicas(self) -> int:
         try:
