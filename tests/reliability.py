@@ -286,9 +286,10 @@ def _holes() -> str:
         "| hole | its mends | taken out: found by seed, or test |", "|---|---|---|",
     ]  # fmt: skip
     for one in yaml.safe_load((RECORDS / "holes.yaml").read_text()):
-        known = [results[name] for name in one["mutants"] if name in results]
         files = ", ".join(sorted({f"`{MUTANTS[name].path}`" for name in one["mutants"]}))
-        found = "; ".join(f"{result['name']}: {_found_by(result)}" for result in known)
+        found = "; ".join(
+            f"{name}: {_found_by(results[name]) if name in results else 'not tried yet'}" for name in one["mutants"]
+        )
         lines.append(f"| {one['hole']} | {files} | {found} |")
     return "\n".join(lines) + "\n"
 

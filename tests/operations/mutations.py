@@ -36,6 +36,13 @@ ELSEWHERE: Final[dict[str, Mutant]] = {
         tests="nobody_thought_of",
         suite="unit/test_jobs.py",
     ),
+    "a job is begun that is about to be forgotten": Mutant(
+        "jobs/crew.py",
+        "job.plan.created_ms > BEGUN_WITHIN_MS:",
+        "job.plan.created_ms > JOBS_KEPT_MS:",
+        tests="almost_forgotten",
+        suite="unit/test_jobs.py",
+    ),
     "a late release ends the lease of another": Mutant(
         "api/idempotency.py",
         "if redis.call('HMGET', KEYS[1], 'holder')[1] == ARGV[1] then redis.call('HSET'",
@@ -80,8 +87,9 @@ ELSEWHERE: Final[dict[str, Mutant]] = {
     ),
     "a row without an answer is failed and sent again": Mutant(
         "pipeline/sending.py",
-        "            _end(self._producer.abort_transaction)\n        except",
-        "        except",
+        'raise Unanswered(f"nobody knows whether a transaction was committed: {error.args[0].str()}") from error',
+        "return {parcels[0].place: error.args[0]}",
+        tests="was_not_answered",
         suite="pipeline/test_sending.py",
     ),
     "a row goes to a partition of its own": Mutant(
@@ -331,9 +339,6 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "a lease goes by the clock of who had it": Mutant(
         "jobs/crew.py", "max(min(self._heard[plan_id]),", "max(self._heard[plan_id].said_ms,", suite=JOBS
-    ),
-    "a job is begun that is about to be forgotten": Mutant(
-        "jobs/crew.py", "job.plan.created_ms > BEGUN_WITHIN_MS:", "job.plan.created_ms > JOBS_KEPT_MS:", suite=JOBS
     ),
     "jobs of former months count": Mutant(
         "jobs/crew.py", "job.plan.created_ms >= since_ms or job.state.is_active]", "since_ms]", suite=JOBS
