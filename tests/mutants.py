@@ -74,6 +74,9 @@ class Bench:
         started_s = time.monotonic()
         try:
             done = self._simulate(seeds, mutant.tests, mutant.suite)
+        except subprocess.TimeoutExpired:  # a result like any other: the next one has its turn
+            took_s = round(time.monotonic() - started_s, 1)
+            return Result(name, False, 0, took_s, f"not found within {TIMEOUT_S:,.0f} s")
         finally:
             path.write_text(text)
         seed = re.search(r"FAILED .*\[(\d+)\]", done.stdout)
