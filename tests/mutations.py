@@ -242,10 +242,13 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "behind a cut a commit has the lane's offset": Mutant(
         "sealing.py", "low=lane.cuts.log_offset(lane.low),", "low=lane.low,"
     ),
-    "recovery forgets what W has passed and the wheel held": Mutant(
-        "recovery.py",
-        "                overtaken.append(held)\n",
-        "",
+    # That recovery remembers how these were decided shows only when they would be decided otherwise now, by a later
+    # program: the tables of then decide them as they did.
+    "what W has passed and the wheel held is taken for Redis' own": Mutant(
+        "recovery.py", "            if held.position <= self.watermark:", "            if False:"
+    ),
+    "what was overtaken isn't counted as Redis' own": Mutant(
+        "lane.py", "            count += sum(self.is_open(offset)", "            count += 0 * sum(self.is_open(offset)"
     ),
     "recovery begins at the commit's own block": Mutant(
         "recovery_reader.py",
