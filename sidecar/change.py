@@ -43,6 +43,7 @@ class LedgerMark:
     offset_max: int  # highest offset settled or put to the overflow, -1 when none
     number: int  # change block, 0 when none
     promoted_max: Position  # highest settled position that has an overflow entry
+    acknowledged: int  # A when it was written: its count of what the overflow has knows of no later change
 
 
 FOREIGN: Final = -1

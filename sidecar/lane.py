@@ -62,6 +62,7 @@ class Lane:
     changes: deque[ChangeBlock] = field(default_factory=deque)
     number: int = 0
     acknowledged: int = 0
+    counted: int = 0  # A as the last written block has it: those under way have that at least
     first_change: int = 0  # before the first number of this source: what Redis has below is of a former topic
     overflow_held: int = 0  # in the overflow's care and not settled, promoted ones included
     overflow_sealed: int = 0  # the same, less what blocks under way settle: this is what a block records
@@ -373,13 +374,18 @@ class Lane:
     def written(self, mark: LedgerMark, entries_latest_due_ms: int) -> None:
         """A block of this lane is in the ledger."""
         self.block_offset = mark.ledger_offset
+        self.counted = max(self.counted, mark.acknowledged)
         self.marks.append(mark)
         if entries_latest_due_ms >= 0:
             note_rebuild(self.rebuilds, mark.ledger_offset, entries_latest_due_ms)
 
     def recovery_pointer(self) -> int:
-        """First ledger offset that a recovery must replay: an offset >= L, a change > A, or a promoted record > W."""
-        marks, low, watermark, acknowledged = self.marks, self.low, self.watermark, self.acknowledged
+        """First ledger offset that a recovery must replay: an offset >= L, a change > A, or a promoted record > W.
+
+        A change that only this lane knows to be acknowledged counts as one that isn't: a block under way may be the
+        last, and say so.
+        """
+        marks, low, watermark, acknowledged = self.marks, self.low, self.watermark, min(self.acknowledged, self.counted)
         while marks:
             mark = marks[0]
             if mark.offset_max >= low or mark.number > acknowledged or mark.promoted_max > watermark:

@@ -211,7 +211,7 @@ def mark_of(block: Block, ledger_offset: int) -> LedgerMark:
     highest = max(
         columns[-1] if columns else -1 for columns in (settled.offsets, entries.offsets, block.carried.offsets)
     )
-    return LedgerMark(ledger_offset, highest, block.number, ahead)
+    return LedgerMark(ledger_offset, highest, block.number, ahead, block.acknowledged)
 
 
 def struck_out(settled: Settled) -> list[Struck]:

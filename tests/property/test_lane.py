@@ -95,18 +95,23 @@ def settle_one(lane: Lane, open_positions: list[Position], rng) -> None:
 
 
 @given(
-    st.lists(st.tuples(st.integers(-1, 20), st.integers(0, 5), st.integers(-1, 20)), min_size=1, max_size=20),
+    st.lists(
+        st.tuples(st.integers(-1, 20), st.integers(0, 5), st.integers(-1, 20), st.integers(0, 6)),
+        min_size=1,
+        max_size=20,
+    ),
     st.lists(st.tuples(st.integers(0, 21), st.integers(0, 6), st.integers(-1, 21)), min_size=1, max_size=6),
 )
 def test_the_recovery_pointer_is_the_first_block_that_matters(
-    blocks: list[tuple[int, int, int]], progress: list[tuple[int, int, int]]
+    blocks: list[tuple[int, int, int, int]], progress: list[tuple[int, int, int]]
 ) -> None:
     """As L, A and W grow; a block that no longer matters never matters again."""
     lane = new_lane()
     marks = [
-        LedgerMark(100 + 3 * index, offset_max, number, Position(due, 0) if due >= 0 else NOWHERE)
-        for index, (offset_max, number, due) in enumerate(blocks)
+        LedgerMark(100 + 3 * index, offset_max, number, Position(due, 0) if due >= 0 else NOWHERE, known)
+        for index, (offset_max, number, due, known) in enumerate(blocks)
     ]
+    said = max(known for *_, known in blocks)
     for mark in marks:
         lane.written(mark, -1)
     for low, acknowledged, due in zip(*(sorted(column) for column in zip(*progress, strict=True)), strict=True):
@@ -114,7 +119,7 @@ def test_the_recovery_pointer_is_the_first_block_that_matters(
         matters = [
             mark.ledger_offset
             for mark in marks
-            if mark.offset_max >= low or mark.number > acknowledged or mark.promoted_max > lane.cursor
+            if mark.offset_max >= low or mark.number > min(acknowledged, said) or mark.promoted_max > lane.cursor
         ]
         assert lane.recovery_pointer() == (matters[0] if matters else marks[-1].ledger_offset + 1)
 

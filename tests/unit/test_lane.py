@@ -126,13 +126,13 @@ def test_a_block_goes_on_without_a_record_that_the_source_lost(lane: Lane) -> No
 @pytest.mark.parametrize(
     ("mark", "pinned"),
     [
-        (LedgerMark(7, -1, 0, NOWHERE), False),
-        (LedgerMark(7, 3, 0, NOWHERE), False),
-        (LedgerMark(7, 4, 0, NOWHERE), True),
-        (LedgerMark(7, -1, 2, NOWHERE), False),
-        (LedgerMark(7, -1, 3, NOWHERE), True),
-        (LedgerMark(7, -1, 0, Position(90, 9)), False),
-        (LedgerMark(7, -1, 0, Position(90, 10)), True),
+        (LedgerMark(7, -1, 0, NOWHERE, 2), False),
+        (LedgerMark(7, 3, 0, NOWHERE, 2), False),
+        (LedgerMark(7, 4, 0, NOWHERE, 2), True),
+        (LedgerMark(7, -1, 2, NOWHERE, 2), False),
+        (LedgerMark(7, -1, 3, NOWHERE, 2), True),
+        (LedgerMark(7, -1, 0, Position(90, 9), 2), False),
+        (LedgerMark(7, -1, 0, Position(90, 10), 2), True),
     ],
 )
 def test_what_pins_a_block(lane: Lane, mark: LedgerMark, pinned: bool) -> None:
@@ -141,10 +141,20 @@ def test_what_pins_a_block(lane: Lane, mark: LedgerMark, pinned: bool) -> None:
     assert lane.recovery_pointer() == (7 if pinned else 8)
 
 
+def test_a_change_is_pinned_until_a_block_knows_that_the_overflow_has_it(lane: Lane) -> None:
+    """A block that was written before the overflow had it may be the last after a crash, and does not count it."""
+    lane.low, lane.acknowledged, lane.cursor = 9, 1, Position(90, 9)
+    lane.written(LedgerMark(7, 4, 1, NOWHERE, 0), -1)
+    lane.written(LedgerMark(8, -1, 0, NOWHERE, 0), -1)
+    assert lane.recovery_pointer() == 7
+    lane.written(LedgerMark(9, -1, 0, NOWHERE, 1), -1)
+    assert lane.recovery_pointer() == 10
+
+
 def test_only_the_rebuild_pointer_waits_for_a_far_entry(lane: Lane) -> None:
     lane.low, lane.acknowledged = 10, 9
-    lane.written(LedgerMark(7, 1, 1, NOWHERE), 400 * 86_400_000)
-    lane.written(LedgerMark(8, 2, 2, NOWHERE), 1_000)
+    lane.written(LedgerMark(7, 1, 1, NOWHERE, 0), 400 * 86_400_000)
+    lane.written(LedgerMark(8, 2, 2, NOWHERE, 9), 1_000)
     assert lane.recovery_pointer() == 9
     assert lane.rebuild_pointer() == 7
     lane.cursor = Position(400 * 86_400_001, 0)
