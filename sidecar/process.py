@@ -227,10 +227,7 @@ class Process:
         self._stack.callback(tracing.stop)
 
     def _once_brokers_answer(self, ask: Callable[[], Result]) -> Result:
-        """What `ask` returns; asked again while brokers are away: to end would only make the next start wait longer.
-
-        `run` ends it: by `start_timeout`, or when somebody asks for it.
-        """
+        """What `ask` returns, asked again while brokers are away. Only `run` gives up: the next start waits longer."""
         while True:
             try:
                 return ask()
