@@ -261,7 +261,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "fresh = list(job.future.result())",
     ),
     "blocks say nothing about L": Mutant(
-        "recovery.py", "self._settled_below = max(self._settled_below, block.low)", "pass"
+        "recovery.py", "self._settled_below = max(self._settled_below, _settled_below(block))", "pass"
     ),
     "Redis may be ahead of the ledger": Mutant(
         "recovery.py", "        if self.hw > written and not self._trusted:", "        if False:"
