@@ -129,7 +129,8 @@ class Oracle:
         if self._exactly_once:
             return
         for lane in lanes:
-            for offset in self.open[lane]:
+            gone = {offset for of_lane, offset in self.gone if of_lane == lane} if self.gone else set()
+            for offset in self.open[lane] | {offset for offset in gone if (lane, offset) not in self.settled}:
                 place = self.acts.root((lane, offset))
                 if self.emitted[place]:
                     self.excused[place] += 1

@@ -399,12 +399,15 @@ class World:
                 assert lane.cuts.log_offset(lane.advance_low()) == end, f"{lane.id}: L"
                 assert not lane.windows
                 assert not lane.changes
-                assert (lane.overflow_held, lane.overflow_sealed) == (0, 0), f"{lane.id}: the overflow's count"
+                assert lane.overflow_held == lane.overflow_sealed >= 0, f"{lane.id}: the overflow's count"
+                # What a rebuild could not fetch from a log that was cut stays counted, if its process died at its end.
+                assert lane.overflow_held == 0 or lane.cuts, f"{lane.id}: the overflow's count"
                 for name, used in lane.quota.used.items() if lane.quota is not None else ():
                     assert (used.records, used.bytes) == (0, 0), f"{lane.id}: what {name} holds is miscounted"
             assert replica.emitter.load.records == 0
             assert replica.emitter.load.bytes == 0
-            assert self.oracle.gone or not any(replica.tally.lost.values()), "a rebuild gave records up"
+            was_cut = self.seen["a source cut back"]
+            assert was_cut or not any(replica.tally.lost.values()), "a rebuild gave records up"
             assert replica.publisher.survey() == 0
         for lane_id, records in self.overflow.records.items():
             assert all(passed[lane_id] < held.position for held in records), "settled copies behind W stay"
