@@ -245,11 +245,8 @@ class Lane:
         return fresh
 
     def _count_found(self) -> None:
-        """Count what was taken out of the overflow beyond what it was thought to hold.
-
-        The count comes from the ledger. A former owner did not count what it had overtaken on the way: it held these
-        by their source offsets. If it was killed then, the overflow has them now. Without this its count, and every
-        later one, would be short of them, and below zero in the end.
+        """Count what was taken out of the overflow beyond what it was thought to hold: earlier versions wrote counts
+        into the ledger without what they had overtaken on the way, and these would end below zero.
         """
         more = sum(window.unsettled for window in self.windows) - self.overflow_held
         if more > 0:

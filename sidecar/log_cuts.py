@@ -57,7 +57,13 @@ class Cuts:
         return bool(self.pairs)
 
     def then(self, log_offset: int, lane_offset: int) -> "Cuts":
-        """The log was cut back to `log_offset`; what comes there counts from `lane_offset` on. Raises TooManyCuts."""
+        """The log was cut back to `log_offset`; what comes there counts from `lane_offset` on. Raises TooManyCuts.
+
+        Where nothing is known of what was lost, as a commit may know more of what was read than the ledger, it is as if
+        nobody had read it.
+        """
+        if self.lane_offset(log_offset) >= lane_offset:
+            return self
         left = [pair for pair in self.pairs if pair[1] < log_offset]
         if len(left) >= CUTS_MAX:
             raise TooManyCuts(f"its log was cut back more than {CUTS_MAX} times")

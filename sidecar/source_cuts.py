@@ -105,6 +105,8 @@ def note_cut(of: Replay | Lane, log_offset: int) -> None:
         of.cut_back(log_offset)
     except TooManyCuts as error:
         raise LedgerError(f"{of.id}: {error}; give the group another name, which begins where `start` says") from error
+    if lost_from >= read_until:
+        return  # nothing is known of what it lost
     log.error(
         "a source lost the end of its log, which was read already: what it has there now is read as new, and counts on "
         "from another offset; what is held of the lost still fires where Redis or memory has it, the rest is gone",

@@ -122,8 +122,7 @@ class Replica:
         broker, clock, rng = shared.broker, shared.broker.clock, shared.rng
         self.executors = [StepExecutor() for _ in range(5)]
         self.commits_stand = False  # the thread that commits hangs in a call
-        tally = Tally()
-        self.tally = tally
+        self.tally = tally = Tally()
         self.fate = Fate()
         self.output = FakeOutput(broker, rng, shared.delay_ms, shape.queue_max, self.fate)
         self.lone_output = FakeOutput(broker, rng, shared.delay_ms, shape.queue_max, self.fate)

@@ -164,3 +164,10 @@ def test_so_many_cuts_that_no_commit_can_say_them_are_refused() -> None:
     with pytest.raises(TooManyCuts):
         cuts.then(500, 5_000)
     assert cuts.then(3, 5_000).pairs == ((1_000, 0), (1_001, 1), (1_002, 2), (5_000, 3))
+
+
+def test_what_nobody_knows_to_have_read_needs_no_cut() -> None:
+    assert NO_CUTS.then(314, 299) is NO_CUTS, "lane offset 299 is the log's 299, which is there"
+    cuts = NO_CUTS.then(90, 100)
+    assert cuts.then(95, 105) is cuts
+    assert cuts.then(95, 106) == Cuts(((100, 90), (106, 95)))
