@@ -11,7 +11,7 @@
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from redis import Redis
 from redis.backoff import NoBackoff
@@ -128,6 +128,12 @@ class LateCluster:
         """Let the connections go. Twice is harmless."""
         if self._found is not None:
             self._found.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class Sentinels:

@@ -276,7 +276,7 @@ def _found_by(result: Mapping[str, Any]) -> str:
 
 def _holes() -> str:
     """Of each hole what its mend keeps from happening, and who notices when that is taken out."""
-    results = {result["name"]: result for result in _load("mutants.json")["results"]}
+    results = {result["name"]: result for result in _load("mutants.json").get("results", [])}
     head = (
         "A hostile review of what operators start found these. Each mend is taken out again as a mutant: a seed of the "
         "simulation of operations finds that, or, of what lies beside it (one answer, one row, one date), a test.\n"

@@ -125,6 +125,7 @@ plain = st.builds(
     timestamp_ms=st.integers(0, TIME_MAX_MS),
     headers=st.just([]),
     controls=st.integers(0, DELAY_MAX_DEFAULT_MS).map(lambda number: {"tickover-delay": str(number).encode()}),
+    arrived_ms=st.just(-1),
 )
 
 

@@ -96,9 +96,12 @@ def collections() -> Iterator[list[int]]:
         if phase == "start":
             found.append(info["generation"])
 
-    threshold = gc.get_threshold()
+    threshold, was_enabled = gc.get_threshold(), gc.isenabled()
+    gc.enable()
     gc.callbacks.append(note)
     yield found
+    if not was_enabled:
+        gc.disable()
     gc.callbacks.remove(note)
     gc.set_threshold(*threshold)
     gc.unfreeze()

@@ -22,7 +22,8 @@ def test_the_page_is_what_the_records_say() -> None:
 
 def test_a_failure_shows(tmp_path: Path) -> None:
     (tmp_path / "tests.xml").write_text(JUNIT)
-    (tmp_path / "found.yaml").write_text("[]")
+    for name in ("found.yaml", "holes.yaml"):
+        (tmp_path / name).write_text("[]")
     with patch.object(reliability, "RECORDS", tmp_path):
         record_junit(tmp_path / "tests.xml")
         text = page()
