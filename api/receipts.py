@@ -150,11 +150,11 @@ class Receipts:
         actions = action_offsets(block)
         ends = (settled.offsets[0], settled.offsets[-1]) if settled.offsets else (0, -1)
         kept = _Kept(lane, ledger, data, ids, actions, *ends)
-        if not ids and ends == (0, -1):
-            return  # nothing that anybody could ask for
         with self._lock:
             if block.cuts or lane in self._cuts:
                 self._cuts[lane] = block.cuts
+            if not ids and ends == (0, -1):
+                return  # nothing that anybody could ask for
             self._keep(kept)
             answered = self._answers(kept, block)
         for future, settlement in answered:

@@ -68,7 +68,7 @@ class Assignment:
         self._refused: frozenset[str] = frozenset()  # sources that may not be consumed
         self._turned_away: set[LaneId] = set()  # assigned since, of such a source
         self._jobs: list[RecoveryJob] = []
-        self._out_of_range: dict[Lane, Look] = {}  # nothing is read of these for now
+        self._out_of_range: dict[Lane, Look | None] = {}  # nothing is read of these for now; None: not looked at yet
 
     # --- the consumer group's events ------------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ class Assignment:
         """The log of a lane that is read was cut back, it seems. What is held of it goes on meanwhile."""
         if (lane := self.lanes.get(lane_id)) is not None and lane not in self._out_of_range:
             self._intake.pause([lane_id])
-            self._out_of_range[lane] = Look(self._recovery.look_at(lane))
+            self._out_of_range[lane] = None  # records that were given out before are still to be accepted
 
     def leave(self) -> None:
         """Shutdown: settle and commit everything."""
@@ -142,7 +142,9 @@ class Assignment:
         if self._jobs:
             self._jobs = [job for job in self._jobs if job.lanes]
         for lane, look in list(self._out_of_range.items()):
-            if look.future.done():
+            if look is None:
+                self._out_of_range[lane] = Look(self._recovery.look_at(lane))
+            elif look.future.done():
                 self._go_on(lane, look, now_ms)
 
     def _go_on(self, lane: Lane, look: Look, now_ms: int) -> None:

@@ -182,7 +182,7 @@ def _cuts(value: Any) -> Cuts:
 
 
 def _integer(value: Any) -> int:
-    if type(value) is not int or abs(value) > _INT64_MAX:
+    if type(value) is not int or not -_INT64_MAX - 1 <= value <= _INT64_MAX:
         raise TypeError(f"{value!r:.80} is no 64-bit integer")
     return value
 

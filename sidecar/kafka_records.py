@@ -16,6 +16,7 @@ from sidecar.record import LaneId
 log = logging.getLogger(__name__)
 
 FOUND_TIMEOUT_S: Final = 3.0
+VAIN_MAX: Final = 3  # first connections may take longer than one round
 READ_BATCH: Final = 1_000
 READ_WAIT_S: Final = 0.05
 
@@ -34,6 +35,7 @@ class KafkaRecords:
     def __init__(self, client: Mapping[str, str], group: str) -> None:
         self._settings = {**consumer_settings(client, group, ""), **_SETTINGS, "logger": client_log}
         self._consumer: Any = None
+        self._vain = 0  # rounds in a row in which nobody answered
 
     def at(self, places: Mapping[LaneId, int]) -> dict[LaneId, ReadMark | None]:
         """The first record of each at or behind an offset, None where there is none. Who doesn't answer in time is left
@@ -49,11 +51,14 @@ class KafkaRecords:
                 self._take(self._consumer.consume(READ_BATCH, READ_WAIT_S), places, found)
         finally:
             self._consumer.unassign()
+        self._vain = 0 if found or not places else self._vain + 1
+        if self._vain >= VAIN_MAX:  # it may wait for nothing
+            self.close()
         return found
 
     def close(self) -> None:
         """Let go of the client, without waiting for brokers."""
-        self._consumer = None
+        self._consumer, self._vain = None, 0
 
     def _take(
         self, messages: Sequence[Message], places: Mapping[LaneId, int], found: dict[LaneId, ReadMark | None]
@@ -64,6 +69,8 @@ class KafkaRecords:
                 continue
             if error is None:
                 found[lane] = mark_of(message)
+            elif error.code() == KafkaError._AUTO_OFFSET_RESET and message.offset() not in (None, places[lane]):
+                pass  # of an earlier question
             elif error.code() == KafkaError._PARTITION_EOF or self._is_behind_end(lane, places[lane], error):
                 found[lane] = None
             else:

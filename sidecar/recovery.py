@@ -26,18 +26,24 @@ from sidecar.sealing import mark_of, struck_out
 from sidecar.wheel import Wheel
 
 
-def _behind_last(offset: int, marks: Marks, log_start: int) -> int:
+def _behind_last(offset: int, marks: Marks, cuts: Cuts, log_start: int) -> int:
     """Where to read on, by what was committed and the record that was read last.
 
     What follows that one was passed as it had no record: it was marks of transactions. In a log that was cut back since
-    there may be some now.
+    there may be some now. What lies before the last cut was read before that.
     """
-    return max(min(offset, marks[-1].offset + 1), log_start) if marks else offset
+    if not marks:
+        return offset
+    known = max(marks[-1].offset + 1, cuts.pairs[-1][1] if cuts else 0)
+    return max(min(offset, known), log_start)
 
 
 def _settled_below(block: Block) -> int:
     """The same, by the lane's own offsets and a block."""
-    return block.low if block.read is None else min(block.low, block.cuts.lane_offset(block.read.offset) + 1)
+    if block.read is None:
+        return block.low
+    behind = block.cuts.lane_offset(block.read.offset) + 1
+    return min(block.low, max(behind, block.cuts.pairs[-1][0] if block.cuts else 0))
 
 
 class Replay:
@@ -48,7 +54,7 @@ class Replay:
         self._whole = whole
         self.cuts: Cuts = commit.cuts if commit else NO_CUTS
         self.marks: Marks = commit.read if commit else ()
-        self.low = self.cuts.lane_offset(_behind_last(start.offset, self.marks, start.log_start))
+        self.low = self.cuts.lane_offset(_behind_last(start.offset, self.marks, self.cuts, start.log_start))
         self._log_from = -1 if commit else start.offset  # where it begins, by the log as it is now
         self._earliest = start.earliest
         self._log_start = start.log_start
@@ -127,7 +133,9 @@ class Replay:
         self._carried += decided(block.carried)
 
     def _note_log(self, block: Block) -> None:
-        """How the source's log was when this block was written."""
+        """How the source's log was when this block was written. It may have been written before the commit's cuts."""
+        if self.cuts and (not block.cuts or block.cuts.pairs[-1][0] < self.cuts.pairs[-1][0]):
+            return
         if block.cuts != self.cuts:
             self.cuts = block.cuts
             self.marks = below(self.marks, block.cuts.pairs[-1][1] if block.cuts else 0)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from sidecar.lane import Lane
 from sidecar.ledger import LedgerError, LedgerUnavailable
-from sidecar.log_cuts import Marks, ReadMark, TooManyCuts, find_cut
+from sidecar.log_cuts import Marks, ReadMark, TooManyCuts, find_cut, noted
 from sidecar.ports import Start, Starts
 from sidecar.record import LaneId
 from sidecar.recovery import Replay
@@ -25,26 +25,32 @@ class SourceCuts:
 
     def __init__(self, starts: Starts) -> None:
         self._starts = starts
-        self._doubted: dict[LaneId, ReadMark] = {}  # not there, where the log is said to go on
+        self._seen: dict[LaneId, int] = {}  # cuts that were seen once: brokers may not agree yet on what a log has
 
     def find(self, replays: Sequence[tuple[Replay, Start]]) -> set[LaneId]:
         """Note the cuts of lanes that are being recovered. Returns those that are known about.
 
         Raises LedgerUnavailable when that is none, LedgerError where a cut can't be told any more.
         """
-        places = {replay.id: replay.marks[-1].offset for replay, _ in replays if replay.marks}
+        places = {
+            replay.id: replay.marks[-1].offset
+            for replay, start in replays
+            if replay.marks and replay.marks[-1].offset >= start.log_start
+        }
         found = self._starts.records(places) if places else {}
         known: set[LaneId] = set()
         for replay, start in replays:
-            marks = replay.marks
-            if marks and (replay.id not in found or self._is_doubtful(start, replay.id, marks[-1], found[replay.id])):
+            lane, cut = replay.id, None
+            if lane in places and lane not in found:
                 continue
-            known.add(replay.id)
-            if marks and (marks[-1].offset < start.log_start or found[replay.id] == marks[-1]):
-                continue  # as it was read, or taken by retention
-            cut = self._cut_of(replay.id, start, (replay.known_id, marks, end_of(replay)))
+            if lane not in places or found[lane] != replay.marks[-1]:
+                cut = self._cut_of(lane, start, (replay.known_id, replay.marks, end_of(replay)))
+            if not self._is_certain(lane, cut):
+                continue
+            known.add(lane)
             if cut is not None:
                 note_cut(replay, cut)
+                self._mark_end(replay, cut, start.log_start)
         if replays and not known:
             raise LedgerUnavailable(f"no answer about what the log of {replays[0][0].id} has")
         return known
@@ -61,26 +67,34 @@ class SourceCuts:
             raise SourceChangedError(
                 f"the topic of {lane} was deleted and created again: the process starts over with what it has now"
             )
-        if marks and self._is_doubtful(start, lane, marks[-1], self._record(lane, marks[-1].offset)):
-            raise LedgerUnavailable(f"brokers don't agree yet on what the log of {lane} has")
         cut = self._cut_of(lane, start, (topic_id, marks, end))
         if cut is None and marks and start.log_start <= marks[-1].offset + 1 < end:
-            return marks[-1].offset + 1  # what followed were marks of transactions, and may be records now
+            behind = marks[-1].offset + 1  # what followed were marks of transactions, and may be records now
+            found = self._record(lane, behind)
+            is_cut = start.log_end < end or (found is not None and found.offset < end)
+            cut = behind if is_cut else None
+        if not self._is_certain(lane, cut):
+            raise LedgerUnavailable(f"brokers may not agree yet on what the log of {lane} has")
         return cut
 
-    def _is_doubtful(self, start: Start, lane: LaneId, mark: ReadMark, found: ReadMark | None) -> bool:
-        """Whether to ask once more: a log that goes on behind a record has nothing there. The rest may be marks of
-        transactions alone; or a leader of a moment ago doesn't know yet what all have.
+    def _is_certain(self, lane: LaneId, cut: int | None) -> bool:
+        """A cut is believed when it is seen twice: a leader of a moment ago doesn't know yet what all have, or that it
+        leads no more. That costs a cut half a second; without it records would be read again for nothing.
         """
-        doubted = self._doubted.pop(lane, None)
-        if found is not None or not start.log_start <= mark.offset < start.log_end or doubted == mark:
-            return False
-        self._doubted[lane] = mark
-        return True
+        before = self._seen.pop(lane, None)
+        if cut is None or cut == before:
+            return True
+        self._seen[lane] = cut
+        return False
+
+    def _mark_end(self, replay: Replay, cut: int, log_start: int) -> None:
+        """What is there of the log ends with this record: another cut shows by it."""
+        if cut > log_start and (found := self._record(replay.id, cut - 1)) is not None and found.offset == cut - 1:
+            replay.marks = noted(replay.marks, found)
 
     def _cut_of(self, lane: LaneId, start: Start, known: tuple[str, Marks, int]) -> int | None:
         topic_id, marks, end = known
-        if not marks:  # nothing but its end tells
+        if not marks or marks[-1].offset < start.log_start:  # nothing but its end tells
             return start.log_end if 0 <= start.log_end < end else None
         is_same = bool(start.topic_id) and start.topic_id == topic_id
         bounds = (start.log_start, start.log_end)

@@ -190,6 +190,7 @@ def test_a_log_that_is_cut_back_while_it_is_read_is_read_on_and_what_is_held_sta
     assignment.out_of_range(LANE)
     assignment.out_of_range(LANE)
     intake.pause.assert_called_once_with([LANE])
+    assert looks.under_way == [], "what was given out before is accepted first"
     assignment.step(START_MS)
     assignment.hold_back(lane, False)
     intake.begin.assert_not_called()
@@ -209,6 +210,7 @@ def test_a_log_that_was_not_cut_is_read_on_where_it_was(reading: tuple[Assignmen
     assignment, lane, looks = reading
     intake: Any = assignment._intake
     assignment.out_of_range(LANE)
+    assignment.step(START_MS)
     looks.under_way[0].set_result(None)
     assignment.step(START_MS)
     intake.begin.assert_called_once_with({LANE: 100})
@@ -218,6 +220,7 @@ def test_a_log_that_was_not_cut_is_read_on_where_it_was(reading: tuple[Assignmen
 def test_a_topic_that_is_another_one_ends_the_process(reading: tuple[Assignment, Lane, Looks]) -> None:
     assignment, _, looks = reading
     assignment.out_of_range(LANE)
+    assignment.step(START_MS)
     looks.under_way[0].set_exception(SourceChangedError("deleted and created again"))
     with pytest.raises(SourceChangedError):
         assignment.step(START_MS)
@@ -227,6 +230,7 @@ def test_of_a_partition_that_is_gone_meanwhile_nothing_is_read_on(reading: tuple
     assignment, _, looks = reading
     intake: Any = assignment._intake
     assignment.out_of_range(LANE)
+    assignment.step(START_MS)
     assignment.lost([LANE])
     assignment.out_of_range(LANE)
     looks.under_way[0].set_result(90)

@@ -330,7 +330,12 @@ class Commits:
         return any(start.metadata for start in self.known.values())
 
     def records(self, places: Mapping[LaneId, int]) -> dict[LaneId, ReadMark | None]:
-        return {lane: next((one for one in self.source if one.offset >= at), None) for lane, at in places.items()}
+        """As Kafka: what was asked for below a log's start has no answer."""
+        return {
+            lane: next((one for one in self.source if one.offset >= at), None)
+            for lane, at in places.items()
+            if at >= self.known[lane].log_start
+        }
 
 
 def worker_of(log: Log, starts: dict[LaneId, Start], ledger: LedgerTopic = LEDGER, hw: int = 0) -> RecoveryWorker:
