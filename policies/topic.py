@@ -79,11 +79,14 @@ def created_as_taken(
     `brokers`: how many there are. Where more replicas are wanted than that, brokers are missing, and it stays refused.
     """
     error = first = create(wanted)
+    if first is not None and first.code() == KafkaError.INVALID_REPLICATION_FACTOR:
+        if not 0 < wanted.replication_factor <= brokers():
+            return first, wanted
+        error = first = create(wanted)  # the one that was missing may have come since
     for other in _alternatives(wanted):
         if error is None or first is None:
             break
-        of_replicas = first.code() == KafkaError.INVALID_REPLICATION_FACTOR
-        if first.code() not in _OF_SETTINGS and not (of_replicas and 0 < wanted.replication_factor <= brokers()):
+        if first.code() not in _OF_SETTINGS | {KafkaError.INVALID_REPLICATION_FACTOR}:
             break
         if (error := create(other)) is None:
             return None, other

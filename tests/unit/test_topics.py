@@ -118,6 +118,25 @@ def test_where_brokers_take_one_number_of_replicas_alone_theirs_is_used(code: in
     assert (made.replication_factor, made.config["max.message.bytes"]) == (-1, "8388608")
 
 
+def test_a_broker_that_comes_meanwhile_is_no_reason_for_fewer_replicas() -> None:
+    class Growing(Managed):
+        brokers = 2
+
+        def list_topics(self, topic: str, timeout: float) -> Any:
+            self.brokers = 3  # the third one is there now
+            return super().list_topics(topic, timeout)
+
+        def create_topics(
+            self, topics: list[Any], operation_timeout: float = 0, **asked: Any
+        ) -> dict[str, Future[None]]:
+            self._replicas = None if self.brokers == 3 else 1
+            return super().create_topics(topics, operation_timeout, **asked)
+
+    admin = Growing(10 << 20, code=KafkaError.INVALID_REPLICATION_FACTOR)
+    assert ensure_topic(admin, "tickover.g.audit", 1, 3, {}, lambda _: None) == 1  # type: ignore[arg-type]
+    assert admin.created[-1].replication_factor == 3
+
+
 def test_fewer_replicas_are_not_taken_because_brokers_are_missing() -> None:
     admin = Managed(10 << 20, replicas=2, code=KafkaError.INVALID_REPLICATION_FACTOR)
     with pytest.raises(MissingTopicError):
