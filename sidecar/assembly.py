@@ -9,7 +9,7 @@ from typing import Final
 from policies.table import PolicyTable
 from sidecar.actions import Actions
 from sidecar.assignment import Assignment
-from sidecar.batch_limits import BatchLimits
+from sidecar.batch_limits import USUAL_BATCH_BYTES, BatchLimits
 from sidecar.config import Settings
 from sidecar.deciding import Decider, HeaderLimits
 from sidecar.emission import Emitter
@@ -101,7 +101,7 @@ def build(
     tally = Tally()
     intake = KafkaIntake(consumer_settings(client, settings.group, settings.instance_id), problem)
     output = KafkaOutput(producer_settings(client), problem)
-    batch_limits = BatchLimits(TopicLimits(client).bytes_max, batch_bytes_max(client))
+    batch_limits = BatchLimits(TopicLimits(client).bytes_max, min(batch_bytes_max(client), USUAL_BATCH_BYTES))
     targets = Targets(output.partition_count, reserved=settings.reserved_topics, limits=batch_limits)
     transactional = settings.guarantee == "exactly_once"
     emitter = Emitter(targets, tally, settings.quarantine.topic, transactional)

@@ -47,13 +47,14 @@ class BatchLimits:
         if bytes_max <= 0:
             self._told.pop(topic, None)
             return
+        if self._told.get(topic) == bytes_max:
+            return  # what refusals have taught since counts on
         self._told[topic] = bytes_max
         for topics in (self._small, self._lone):
             topics.discard(topic)
-        if bytes_max < SMALL_BATCH_BYTES:
-            self._lone.add(topic)
-        elif bytes_max < self._usual_bytes:
-            self._small.add(topic)
+        if bytes_max >= self._usual_bytes:
+            return
+        (self._lone if bytes_max < SMALL_BATCH_BYTES else self._small).add(topic)
 
     def forget(self, topic: str) -> None:
         """There is no such topic any more."""
@@ -79,14 +80,14 @@ class BatchLimits:
         if small:
             self._doubted.add(topic)
             return False
-        if topic not in self._told:
+        if topic not in self._lone:
             self._small.add(topic)
         return self.takes_small(topic)
 
     def refused_single(self, topic: str) -> None:
         """It has refused a single record for its size: that says nothing of its batches."""
         self._doubted.discard(topic)
-        if topic not in self._told:
+        if self._told.get(topic, self._usual_bytes) >= self._usual_bytes:
             self._small.discard(topic)
 
     def passed_single(self, topics: Collection[str], waiting: Collection[str]) -> None:

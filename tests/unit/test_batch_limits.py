@@ -66,7 +66,24 @@ def test_one_large_record_does_not_change_how_its_neighbours_go() -> None:
     limits.refused_single("mail")
     assert limits.topics == set()
     limits.tell("dead", USUAL_BATCH_BYTES)
-    assert not limits.refused("dead", small=False), "its limit is known: it is the record"
+    assert limits.refused("dead", small=False), "it may refuse what it says it takes"
+    limits.refused_single("dead")
+    assert limits.topics == set(), "it was the record"
+
+
+def test_a_target_that_refuses_what_it_says_it_takes_is_learnt_once() -> None:
+    limits = BatchLimits()
+    limits.tell("mail", USUAL_BATCH_BYTES)
+    assert limits.refused("mail", small=False)
+    limits.tell("mail", USUAL_BATCH_BYTES)
+    assert limits.takes_small("mail"), "it says nothing new"
+    limits.tell("mail", USUAL_BATCH_BYTES + 1)
+    assert not limits.takes_small("mail")
+
+
+def test_what_takes_the_usual_batches_gets_them_however_small_these_are() -> None:
+    limits = BatchLimits(usual_bytes=8_000)
+    limits.tell("mail", 12_000)
     assert limits.topics == set()
 
 
