@@ -201,7 +201,7 @@ class Process:
         engine.start(timekeeper, time.sleep)
         self._stack.callback(engine.stop, settings.shutdown_timeout_ms / 1_000)
         sources = Sources(settings, admin, self.machinery, lambda: self.store.table, Leftovers(client, settings.group))
-        sources.look()
+        self._once_brokers_answer(sources.look)
         firing, letters = self._start_api(client, overflow, (recorder, sources, gate))
         looks = {**({"tokens": gate.tokens.look} if gate.tokens is not None else {}), **password_looks(settings)}
         secrets = SecretFiles(looks, recorder.secret_file)
@@ -231,7 +231,7 @@ class Process:
         while True:
             try:
                 return ask()
-            except (KafkaException, PolicyStoreUnavailable) as error:
+            except (KafkaException, PolicyStoreUnavailable, TimeoutError) as error:
                 if not is_away(error):
                     raise
                 log.warning("the start waits for Kafka", extra={"error": str(error)})
