@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from sidecar.ports import Time
 
 SILENT_MAX_S: Final = 10.0  # for a job that makes no call, or whose thread doesn't begin
-GRACE_S: Final = 2.0  # a call that has not come back so long after its own limit hardly ever does
+GRACE_S: Final = 5.0  # a call that has not come back so long after its own limit hardly ever does
 
 T = TypeVar("T")
 _thread = threading.local()  # its `limit`: of the job that this thread does

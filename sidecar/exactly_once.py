@@ -44,6 +44,7 @@ log = logging.getLogger(__name__)
 PATIENCE_S: Final = 1.0  # without all reports by then, the committer finds out why
 USUAL: Final = "usual"
 TURNS: Final = (USUAL, *APART)  # each of what waits goes in its turn: none waits for ever
+USUAL_MAX_S: Final = 3.0  # so long others may go before the usual one: each of them may take 6 s
 SILENCES_MIN: Final = 2  # in a row: one may be what the brokers had too much of
 OUTCAST: Final = frozenset({"UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "FENCED_INSTANCE_ID"})
 OUTCAST_S: Final = 1.0  # between two tries of who has lost its place in the group; with another it goes on at once
@@ -165,7 +166,8 @@ class ExactlyOnce:
         if member.metadata == self._outcast.metadata and self.time.monotonic_s() < self._outcast_until_s:
             return False
         probe_clock(lanes, self.time)
-        self._turn = self._next_turn()
+        # Who hands partitions over waits for what is theirs, not for all that goes apart.
+        self._turn = USUAL if any(lane.leaving for lane in lanes) else self._next_turn()
         transaction = self._next if self._turn == USUAL else self._emit_apart(now_ms, self._turn)
         transaction.member = member
         self._filling.fill(transaction, lanes, now_ms)
@@ -245,8 +247,9 @@ class ExactlyOnce:
         self._committer.stop()
 
     def _next_turn(self) -> str:
-        """Blocks that were written ahead go first."""
-        if self._next.blocks:
+        """Blocks that were written ahead go first, and what might grow older than a transaction may."""
+        is_old = self.open.sent > 0 and self.time.monotonic_s() - self._next.begun_s > USUAL_MAX_S
+        if self._next.blocks or is_old:
             return USUAL
         waits = {USUAL: self.open.sent > 0, SMALL: bool(self._refusals.small), ALONE: self._refusals.alone}
         after = TURNS.index(self._turn) + 1

@@ -111,6 +111,7 @@ class Remaker:
         self._thread = Committer(makers.executor, time)
         self._wanted: Sequence[str] = APART
         self._due_s = inf
+        self._tries = 0  # what an earlier one left behind must not fence off the producers of the next
 
     def want(self) -> None:
         """At the next step."""
@@ -120,6 +121,7 @@ class Remaker:
     def give_up(self) -> None:
         """Nothing is wanted any more, nor what is under way."""
         self._due_s = inf
+        self._tries += 1
         self._thread.renew()
 
     def stop(self) -> None:
@@ -134,7 +136,9 @@ class Remaker:
             for name in self._wanted:
                 if (former := outputs.pop(name, None)) is not None:
                     self._makers.let_go(former)
-            self._thread.submit(partial(_remade, self._makers, sweep(), self._wanted), partial(self._take, outputs))
+            tries = self._tries
+            make = partial(_remade, self._makers, sweep(), self._wanted, lambda: tries == self._tries)
+            self._thread.submit(make, partial(self._take, outputs))
 
     def _take(self, outputs: dict[str, TransactionalOutput], made: dict[str, TransactionalOutput | str]) -> None:
         problems = {name: output for name, output in made.items() if isinstance(output, str)}
@@ -144,10 +148,14 @@ class Remaker:
             self._wanted, self._due_s = tuple(problems), self._time.monotonic_s() + RETRY_S
 
 
-def _remade(makers: TransactionalOutputs, sweep: Sweep, names: Sequence[str]) -> dict[str, TransactionalOutput | str]:
-    """Those that can be made, and why the others can't."""
+def _remade(
+    makers: TransactionalOutputs, sweep: Sweep, names: Sequence[str], wanted: Callable[[], bool]
+) -> dict[str, TransactionalOutput | str]:
+    """Those that can be made while they are wanted, and why the others can't."""
     made: dict[str, TransactionalOutput | str] = {}
     for name in names:
+        if not wanted():
+            break
         output = makers.output(name)
         try:
             made[name] = _begun(output, makers, name, sweep)

@@ -87,6 +87,7 @@ class Transaction:
     paced: bool = False  # its client sends by itself: many batches, and a flush with each answer would be a busy loop
     taken: int = 0  # of its records when the others were given up; 0 where none were
     pushed: Push = NEVER
+    begun_s: float = 0.0
 
     @property
     def output(self) -> TransactionalOutput:
@@ -142,7 +143,7 @@ class Transaction:
 
 def begun(output: Any, now_s: float) -> Transaction:
     """One that this producer has begun."""
-    return Transaction(Generation(output), pushed=Push(now_s))
+    return Transaction(Generation(output), pushed=Push(now_s), begun_s=now_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,6 +154,13 @@ def test_retention_that_overtakes_open_records_is_reported(site: Site, sidecar: 
     [error] = [words for words in again.messages("error") if "retention took" in words["message"]]
     assert error["count"] == 10
     assert again.stop() == 0
+    site.kafka.admin.delete_records([TopicPartition(source, 0, cut + 11)])
+    wait_until(lambda: log_start(site) == cut + 11, SOON_S, lambda: "the log start does not move")
+    with_nothing = site.sidecar("one", GUARANTEE=guarantee).start()
+    send(site, 1, "last")
+    assert values(site.kafka.read(site.name("out"), 21))[20:] == [b"last 0"], "what was read last is gone"
+    assert with_nothing.messages("error") == [error], "nothing that was open is gone"
+    assert with_nothing.stop() == 0
 
 
 def test_a_source_that_becomes_compacted_is_named_and_read_on_until_it_is_set_back(new_site: NewSite) -> None:
