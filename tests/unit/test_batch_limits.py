@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 
 from sidecar.batch_limits import OWN_BYTES_MAX, USUAL_BATCH_BYTES, BatchLimits
+from sidecar.exactly_once import USUAL, ExactlyOnce
+from sidecar.outputs import SMALL
 from sidecar.ports import SMALL_BATCH_BYTES
 from sidecar.record import Held
 from tests.simulation.fake_kafka import VALUE_BYTES_MAX, FakeOutput
@@ -122,3 +124,19 @@ def test_of_a_small_batch_only_what_is_refused_alone_is_quarantined(trouble: typ
     assert dict(record.headers() or ())["tickover-reason"] == b"too_large"
     assert bench.replica.emitter.backlog == 0
     assert not bench.replica.targets.suspended_topics, "that it refuses a size is no silence"
+
+
+def test_who_hands_partitions_over_waits_for_nothing_that_goes_apart() -> None:
+    bench = narrow(Bench(trouble=str), 20_000)
+    bench.run(500)
+    for number in range(20):
+        bench.send(b"%d" % number, 0)
+    bench.wait_until(lambda: bool(bench.replica.emitter.returned.small))
+    settlement = bench.replica.settlement
+    assert isinstance(settlement, ExactlyOnce)
+    settlement._turn = USUAL
+    assert settlement._next_turn() == SMALL
+    bench.lane.leaving = True
+    bench.wait_until(lambda: settlement.ready and not settlement._committer.busy and settlement._closing is None)
+    settlement.step([bench.lane], bench.clock.now_ms)
+    assert settlement._turn == USUAL
