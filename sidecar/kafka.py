@@ -139,7 +139,7 @@ class TopicLimits:
     def bytes_max(self, topic: str) -> int:
         """`max.message.bytes` of a topic; 0 where nobody says, or we may not see it. Blocks: not for the engine."""
         if self._admin is None:
-            self._admin = AdminClient(dict(self._client))
+            self._admin = AdminClient({**self._client, "allow.auto.create.topics": "false"})
         resource = ConfigResource(ResourceType.TOPIC, topic)
         try:
             cluster = self._admin.list_topics(topic, timeout=LIMIT_TIMEOUT_S)
