@@ -148,7 +148,8 @@ class TopicLimits:
             answers = self._admin.describe_configs([resource], request_timeout=LIMIT_TIMEOUT_S)
             entry = answers[resource].result(LIMIT_TIMEOUT_S + 1).get("max.message.bytes")
         except (KafkaException, TimeoutError) as error:
-            log.info("the largest batch of a topic is not known", extra={"topic": topic, "error": str(error)})
+            if isinstance(error, TimeoutError) or error.args[0].code() not in ABSENT:  # a right that nobody needs
+                log.info("the largest batch of a topic is not known", extra={"topic": topic, "error": str(error)})
             return 0
         return int(entry.value) if entry is not None and entry.value else 0
 

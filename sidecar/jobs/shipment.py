@@ -152,7 +152,7 @@ class Shipping:
 
     def init(self, seconds: float = ANSWER_S * 2) -> None:
         """Fence off whoever came before. Raises ShipmentFailed, Unfinished, and soon NoTransactions."""
-        deadline_s = time.monotonic() + seconds
+        deadline_s, is_unfinished = time.monotonic() + seconds, False
         while True:
             try:
                 self._producer.init_transactions(min(LOOK_S, max(deadline_s - time.monotonic(), 0.0)))
@@ -161,9 +161,10 @@ class Shipping:
                 failure = error.args[0]
             if failure.code() in _WITHOUT_TRANSACTIONS:
                 raise NoTransactions(failure.str())
+            is_unfinished |= failure.code() == KafkaError.CONCURRENT_TRANSACTIONS
             if not failure.retriable() or time.monotonic() >= deadline_s:
                 break
-        if failure.code() == KafkaError.CONCURRENT_TRANSACTIONS:
+        if is_unfinished:  # a last look that was too short for an answer says nothing else
             raise Unfinished(failure.str())
         raise ShipmentFailed(failure.str())
 
