@@ -1,7 +1,7 @@
 """Memory that the process needs no more: cycles of objects, and what the C library keeps of what was freed.
 
-glibc keeps freed memory for the next request, by thread: after millions of records were read at full speed that is half
-a gigabyte of the client's buffers. It is given back once there is time.
+glibc keeps freed memory for the next request, by thread; after millions of records were read at full speed the client's
+buffers are some of it. It is given back once there is time.
 """
 
 import ctypes
