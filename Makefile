@@ -57,7 +57,7 @@ run: setup ## Start everything on this machine with a live demo
 test: system-packages setup setup-pipeline check docker $(classes) ## Run every check and every test, those on real Kafka and Redis included
 	@mkdir -p $(reports) && rm -f $(reports)/*.xml
 	@status=0; \
-	export TICKOVER_TEST_SIM_SEEDS=$${TICKOVER_TEST_SIM_SEEDS:-60}; \
+	export TICKOVER_TEST_SIM_SEEDS=$${TICKOVER_TEST_SIM_SEEDS:-45}; \
 	$(pytest) $(waiting:%=--ignore=%) -n 2 --dist loadfile --durations=15 --junitxml=$(reports)/fast.xml || status=$$?; \
 	$(pytest) $(waiting) -n 2 --dist loadfile --durations=40 --junitxml=$(reports)/integration.xml || status=$$?; \
 	$(venv)/bin/python -m tests.gate $(reports)/fast.xml $(reports)/integration.xml || status=1; \
