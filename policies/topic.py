@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
@@ -18,7 +19,9 @@ TOPIC_SETTINGS: Final = {"cleanup.policy": "delete", "retention.ms": "-1", "rete
 SIZE: Final = "max.message.bytes"
 SMALLER_BYTES: Final = 8 << 20  # as much as many managed clusters allow
 REPLICAS_BY_DEFAULT: Final = -1
-_OF_SETTINGS: Final = frozenset({KafkaError.INVALID_CONFIG, KafkaError.POLICY_VIOLATION})
+_OF_SETTINGS: Final = frozenset(
+    {KafkaError.INVALID_CONFIG, KafkaError.POLICY_VIOLATION, KafkaError.INVALID_REPLICATION_FACTOR}
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -55,19 +58,25 @@ def _find(admin: AdminClient, topic: str, deadline_s: float) -> TopicMetadata | 
 def _create(admin: AdminClient, topic: str, replication_factor: int, timeout_s: float) -> None:
     def create(wanted: NewTopic) -> KafkaError | None:
         try:
-            admin.create_topics([wanted], request_timeout=timeout_s)[topic].result(timeout=timeout_s + 1)
-        except KafkaException as error:
-            refusal: KafkaError = error.args[0]
-            return refusal
+            return refusal_of(admin.create_topics([wanted], request_timeout=timeout_s)[topic], timeout_s + 1)
         except TimeoutError as error:
             raise PolicyStoreUnavailable(_advice(topic, "no answer")) from error
-        return None
 
     wanted = NewTopic(topic, 1, replication_factor, config=dict(TOPIC_SETTINGS))
     error, taken = created_as_taken(create, wanted, lambda: len(admin.list_topics(timeout=timeout_s).brokers))
     tell_taken(wanted, taken)
     if error is not None and error.code() != KafkaError.TOPIC_ALREADY_EXISTS:
         raise PolicyStoreUnavailable(_advice(topic, str(error)))
+
+
+def refusal_of(created: "Future[None]", seconds: float) -> KafkaError | None:
+    """What the brokers say against a topic that is being created; None: it is there. Raises TimeoutError."""
+    try:
+        created.result(seconds)
+    except KafkaException as error:
+        refusal: KafkaError = error.args[0]
+        return refusal
+    return None
 
 
 def created_as_taken(
@@ -78,19 +87,17 @@ def created_as_taken(
 
     `brokers`: how many there are. Where more replicas are wanted than that, brokers are missing, and it stays refused.
     """
-    error = first = create(wanted)
-    if first is not None and first.code() == KafkaError.INVALID_REPLICATION_FACTOR:
+    refusal = create(wanted)
+    if refusal is not None and refusal.code() == KafkaError.INVALID_REPLICATION_FACTOR:
         if not 0 < wanted.replication_factor <= brokers():
-            return first, wanted
-        error = first = create(wanted)  # the one that was missing may have come since
+            return refusal, wanted
+        refusal = create(wanted)  # the one that was missing may have come since
+    if refusal is None or refusal.code() not in _OF_SETTINGS:
+        return refusal, wanted
     for other in _alternatives(wanted):
-        if error is None or first is None:
-            break
-        if first.code() not in _OF_SETTINGS | {KafkaError.INVALID_REPLICATION_FACTOR}:
-            break
-        if (error := create(other)) is None:
+        if create(other) is None:
             return None, other
-    return first, wanted
+    return refusal, wanted
 
 
 def tell_taken(wanted: NewTopic, taken: NewTopic) -> None:

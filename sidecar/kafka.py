@@ -129,6 +129,14 @@ class KafkaOutput:
         return 0 if known.error.code() in ABSENT else NO_ANSWER
 
 
+def has_controller(admin: AdminClient, topic: str, seconds: float) -> bool:
+    """Whether the cluster has a controller, of which the client's admin calls ask. librdkafka's mock has none, and they
+    would wait for one without end. Blocks for `seconds` at most. Raises KafkaException.
+    """
+    cluster = admin.list_topics(topic, timeout=seconds)
+    return cluster.controller_id in cluster.brokers
+
+
 class TopicLimits:
     """What topics say of their largest batch. Its client is made with the first question, in the thread of that."""
 
@@ -142,9 +150,8 @@ class TopicLimits:
             self._admin = AdminClient({**self._client, "allow.auto.create.topics": "false"})
         resource = ConfigResource(ResourceType.TOPIC, topic)
         try:
-            cluster = self._admin.list_topics(topic, timeout=LIMIT_TIMEOUT_S)
-            if cluster.controller_id not in cluster.brokers:
-                return 0  # the mock: the client would wait for a controller without end
+            if not has_controller(self._admin, topic, LIMIT_TIMEOUT_S):
+                return 0
             answers = self._admin.describe_configs([resource], request_timeout=LIMIT_TIMEOUT_S)
             entry = answers[resource].result(LIMIT_TIMEOUT_S + 1).get("max.message.bytes")
         except (KafkaException, TimeoutError) as error:

@@ -16,7 +16,7 @@ from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicCol
 
 from policies.kafka_clients import AdminClient, Consumer
 from sidecar.commit import decode_metadata
-from sidecar.kafka import ANSWER_TIMEOUT_S, consumer_settings, group_commits
+from sidecar.kafka import ANSWER_TIMEOUT_S, consumer_settings, group_commits, has_controller
 from sidecar.kafka_records import KafkaRecords
 from sidecar.ledger import CommitsHidden, LedgerUnavailable
 from sidecar.log_cuts import ReadMark
@@ -196,8 +196,7 @@ class KafkaStarts:
         """Their ids and sizes, of those that are answered for. An id is "" where brokers have none to give (before 2.8,
         or the mock).
         """
-        cluster = self._admin.list_topics(next(iter(topics)), timeout=ANSWER_TIMEOUT_S)
-        if cluster.controller_id not in cluster.brokers:  # the mock: the client would wait for a controller
+        if not has_controller(self._admin, next(iter(topics)), ANSWER_TIMEOUT_S):
             answers = {name: self._admin.list_topics(name, timeout=ANSWER_TIMEOUT_S).topics[name] for name in topics}
             return {name: _Topic("", len(answer.partitions)) for name, answer in answers.items()}
         answers = self._admin.describe_topics(TopicCollection(sorted(topics)), request_timeout=ANSWER_TIMEOUT_S)

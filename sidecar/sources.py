@@ -17,6 +17,7 @@ from policies.table import PolicyTable
 from sidecar.assembly import Machinery
 from sidecar.config import Settings
 from sidecar.held_query import LookUpUnavailable
+from sidecar.kafka import has_controller
 from sidecar.leftovers import Leftovers, in_words
 from sidecar.retention import (
     Short,
@@ -253,9 +254,8 @@ class Sources:
         """
         if not topics:
             return {}
-        cluster = self._admin.list_topics(topics[0], timeout=ANSWER_S)
-        if cluster.controller_id not in cluster.brokers:
-            return {topic: {} for topic in topics}  # the mock: the client would wait for a controller without end
+        if not has_controller(self._admin, topics[0], ANSWER_S):
+            return {topic: {} for topic in topics}
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
         found: dict[str, dict[str, str]] = {}
         for resource, future in self._admin.describe_configs(resources, request_timeout=ANSWER_S).items():

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -12,9 +12,9 @@ from policies.glob import compile_globs, is_exact
 from policies.kafka_clients import AdminClient, Consumer
 from policies.model import Policy
 from policies.table import DEAD_LETTER_SUFFIX
-from policies.topic import SIZE, created_as_taken, tell_taken
+from policies.topic import SIZE, created_as_taken, refusal_of, tell_taken
 from sidecar.config import Settings
-from sidecar.kafka import ABSENT
+from sidecar.kafka import ABSENT, has_controller
 from sidecar.ledger import LedgerError, LedgerRecord, LedgerUnavailable
 from sidecar.retention import JOBS_KEPT_MS
 
@@ -147,12 +147,7 @@ def _create(admin: AdminClient, topic: NewTopic) -> KafkaError | None:
     """What the brokers say against it; None: it is there, as it was wanted or as they take it."""
 
     def create(wanted: NewTopic) -> KafkaError | None:
-        try:
-            admin.create_topics([wanted], operation_timeout=TIMEOUT_S)[wanted.topic].result(TIMEOUT_S)
-        except KafkaException as error:
-            refusal: KafkaError = error.args[0]
-            return refusal
-        return None
+        return refusal_of(admin.create_topics([wanted], operation_timeout=TIMEOUT_S)[wanted.topic], TIMEOUT_S)
 
     def brokers() -> int:
         return len(admin.list_topics(topic.topic, timeout=TIMEOUT_S).brokers)
@@ -168,13 +163,9 @@ def taken_as(admin: AdminClient, wanted: NewTopic, seconds: float) -> NewTopic:
     def ask(topic: NewTopic) -> KafkaError | None:
         asked = admin.create_topics([topic], request_timeout=seconds, validate_only=True)
         try:
-            asked[topic.topic].result(seconds + 1)
-        except KafkaException as error:
-            refusal: KafkaError = error.args[0]
-            return refusal
+            return refusal_of(asked[topic.topic], seconds + 1)
         except TimeoutError:
             return KafkaError(KafkaError._TIMED_OUT)
-        return None
 
     return created_as_taken(ask, wanted, lambda: len(admin.list_topics(timeout=seconds).brokers))[1]
 
@@ -190,17 +181,10 @@ def topic_ids(admin: AdminClient, names: Sequence[str], seconds: float = TIMEOUT
 
     Raises KafkaException or TimeoutError when the brokers don't answer.
     """
-    cluster = admin.list_topics(names[0], timeout=seconds)
-    if cluster.controller_id not in cluster.brokers:
-        return dict.fromkeys(names, "")  # the mock: the client would wait for a controller
-    ids: dict[str, str] = {}
-    for name, answer in admin.describe_topics(TopicCollection(list(names)), request_timeout=seconds).items():
-        try:
-            ids[name] = topic_id_of(answer.result(seconds + 1))  # the request's own limit comes first
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise
-    return ids
+    if not has_controller(admin, names[0], seconds):
+        return dict.fromkeys(names, "")
+    found = _described(admin, names, seconds, frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART}))
+    return {name: topic_id_of(topic) for name, topic in found.items()}
 
 
 def topic_sizes(admin: AdminClient, names: Collection[str] | None, seconds: float = TIMEOUT_S) -> dict[str, int]:
@@ -214,17 +198,23 @@ def topic_sizes(admin: AdminClient, names: Collection[str] | None, seconds: floa
     if not names:
         return {}
     asked = sorted(names)
-    cluster = admin.list_topics(asked[0], timeout=seconds)
-    if cluster.controller_id not in cluster.brokers:
-        return topic_sizes(admin, None, seconds)  # the mock: the client would wait for a controller
-    sizes: dict[str, int] = {}
-    for name, answer in admin.describe_topics(TopicCollection(asked), request_timeout=seconds).items():
+    if not has_controller(admin, asked[0], seconds):
+        return topic_sizes(admin, None, seconds)
+    return {name: len(topic.partitions) for name, topic in _described(admin, asked, seconds, ABSENT).items()}
+
+
+def _described(
+    admin: AdminClient, names: Sequence[str], seconds: float, absent: Container[int]
+) -> dict[str, TopicDescription]:
+    """What the brokers say of topics; those of which they say one of the `absent` errors are left out."""
+    found: dict[str, TopicDescription] = {}
+    for name, answer in admin.describe_topics(TopicCollection(list(names)), request_timeout=seconds).items():
         try:
-            sizes[name] = len(answer.result(seconds + 1).partitions)
+            found[name] = answer.result(seconds + 1)  # the request's own limit comes first
         except KafkaException as error:
-            if error.args[0].code() not in ABSENT:
+            if error.args[0].code() not in absent:
                 raise
-    return sizes
+    return found
 
 
 def topic_id_of(described: TopicDescription) -> str:
