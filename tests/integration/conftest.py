@@ -10,7 +10,8 @@ import pytest
 from sidecar import doctor, doctor_kafka, doctor_rights, doctor_transactions
 from sidecar.embedded.child import free_port
 from sidecar.embedded.valkey import EmbeddedValkey
-from tests.services.fixtures import CHOICE, KafkaChoice, missing, own_tools
+from tests.services.errant_broker import ErrantServer
+from tests.services.fixtures import CHOICE, KafkaChoice, missing, own_broker, own_tools
 from tests.services.java_tools import JavaTools
 from tests.services.kafka import Kafka
 from tests.services.oracle import Traffic
@@ -44,6 +45,13 @@ def no_traffic_outlives_its_test() -> Iterator[None]:
     yield
     for traffic in list(Traffic.known):
         traffic.close()
+
+
+@pytest.fixture(scope="module")
+def errant_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ErrantServer]:
+    """A reference broker that answers as it is told."""
+    with own_broker(ErrantServer(tmp_path_factory.mktemp("errant"))) as server:
+        yield server
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import pytest
 from broker.api_keys import ApiKey
 from purgatory.errors import Errors
 from tests.services.errant_broker import ErrantServer
-from tests.services.fixtures import own_broker
 from tests.services.kafka import Kafka
 from tests.services.sidecar_process import Sidecar
 from tests.services.site import Site
@@ -50,14 +49,8 @@ numbers = count(1)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ErrantServer]:
-    with own_broker(ErrantServer(tmp_path_factory.mktemp("errant"))) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def site(server: ErrantServer, redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    site = Site(Kafka(server), redis_url, tmp_path_factory.mktemp("site"))
+def site(errant_server: ErrantServer, redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    site = Site(Kafka(errant_server), redis_url, tmp_path_factory.mktemp("site"))
     site.topic("in")
     site.policies(POLICIES)
     yield site
@@ -69,51 +62,51 @@ def sidecar(site: Site) -> Sidecar:
     return site.sidecar("one", GUARANTEE="exactly_once").start()
 
 
-def check_flow(server: ErrantServer, site: Site, role: str, where: str, error: Errors) -> None:
+def check_flow(errant_server: ErrantServer, site: Site, role: str, where: str, error: Errors) -> None:
     """After this error records for a target arrive there, each once, and none in quarantine."""
     target, number = site.name(role), next(numbers)
-    server.errand.want(number, where, error)
+    errant_server.errand.want(number, where, error)
     headers = [("tickover-target", target.encode())]
     sent = [b"%s %d" % (role.encode(), number) for number in range(RECORDS)]
     site.kafka.produce(site.name("in"), [(b"key", value, headers, 0, 0) for value in sent])
     site.kafka.read(target, RECORDS, ARRIVE_S)
-    wait_until(lambda: server.errand.given == number, ARRIVE_S, lambda: "the error was not given")
+    wait_until(lambda: errant_server.errand.given == number, ARRIVE_S, lambda: "the error was not given")
     assert sorted(message.value() or b"" for message in site.kafka.read_all(target)) == sorted(sent)
     assert site.kafka.read_all(site.quarantine) == []
 
 
 @pytest.mark.parametrize("error", OF_PRODUCE, ids=lambda error: error.name.lower())
 def test_a_target_that_answers_with_an_error_gets_each_record_once(
-    server: ErrantServer, site: Site, error: Errors
+    errant_server: ErrantServer, site: Site, error: Errors
 ) -> None:
     role = f"target-{error.value}"
-    check_flow(server, site, role, site.target(role), error)
+    check_flow(errant_server, site, role, site.target(role), error)
 
 
 def test_a_broker_that_has_forgotten_a_producer_is_no_silent_target(
-    server: ErrantServer, site: Site, sidecar: Sidecar
+    errant_server: ErrantServer, site: Site, sidecar: Sidecar
 ) -> None:
     target = site.target("forgetful")
-    check_flow(server, site, "forgetful", target, Errors.UNKNOWN_PRODUCER_ID)
+    check_flow(errant_server, site, "forgetful", target, Errors.UNKNOWN_PRODUCER_ID)
     said = [line for line in sidecar.log.read_text().splitlines() if "does not acknowledge" in line]
     assert not [line for line in said if target in line]
 
 
 @pytest.mark.parametrize("error", [Errors.NOT_LEADER_OR_FOLLOWER, Errors.REQUEST_TIMED_OUT, Errors.NOT_ENOUGH_REPLICAS])
 def test_a_ledger_that_answers_with_an_error_gets_each_block_once(
-    server: ErrantServer, site: Site, sidecar: Sidecar, error: Errors
+    errant_server: ErrantServer, site: Site, sidecar: Sidecar, error: Errors
 ) -> None:
     role = f"ledger-{error.value}"
     site.target(role)
-    check_flow(server, site, role, f"tickover.{site.group}.ledger", error)
+    check_flow(errant_server, site, role, f"tickover.{site.group}.ledger", error)
     assert sidecar.stats()["ledger_imbalance"] == 0
 
 
 @pytest.mark.parametrize(("key", "error"), OF_CALLS, ids=lambda one: one.name.lower())
 def test_a_coordinator_that_answers_with_an_error_loses_and_repeats_nothing(
-    server: ErrantServer, site: Site, sidecar: Sidecar, key: ApiKey, error: Errors
+    errant_server: ErrantServer, site: Site, sidecar: Sidecar, key: ApiKey, error: Errors
 ) -> None:
     role = f"{key.name}-{error.value}"
     site.target(role)
-    check_flow(server, site, role, key.name, error)
+    check_flow(errant_server, site, role, key.name, error)
     assert sidecar.stats()["early"] == 0

@@ -11,7 +11,6 @@ from sidecar.config import Settings
 from sidecar.doctor_kafka import inspect_kafka
 from sidecar.finding import Severity
 from tests.services.errant_broker import ErrantServer
-from tests.services.fixtures import own_broker
 from tests.services.kafka import Kafka
 from tests.services.sidecar_process import Sidecar
 from tests.services.site import Site
@@ -31,16 +30,10 @@ ANSWER_S = 5.0
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ErrantServer]:
-    with own_broker(ErrantServer(tmp_path_factory.mktemp("errant"))) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def site(server: ErrantServer, redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    server.errand.take_transactions_away()
-    server.errand.manage()
-    site = Site(Kafka(server), redis_url, tmp_path_factory.mktemp("site"))
+def site(errant_server: ErrantServer, redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    errant_server.errand.take_transactions_away()
+    errant_server.errand.manage()
+    site = Site(Kafka(errant_server), redis_url, tmp_path_factory.mktemp("site"))
     for role in ("in", "out", "dlq"):
         site.topic(role)
     site.policies(POLICIES)
@@ -120,8 +113,8 @@ def test_doctor_says_what_does_not_work(site: Site, sidecar: Sidecar, guarantee:
     assert [(one.severity, WORDS in one.what) for one in found] == [(severity, True)]
 
 
-def test_brokers_that_get_them_are_noticed(server: ErrantServer, sidecar: Sidecar, site: Site) -> None:
-    server.errand.give_transactions_back()
+def test_brokers_that_get_them_are_noticed(errant_server: ErrantServer, sidecar: Sidecar, site: Site) -> None:
+    errant_server.errand.give_transactions_back()
     schedule = {"name": "tick", "cron": "* * * * *", "target": site.name("out")}
     written = sidecar.call("PUT", "/v1/schedules/tick", json=schedule, headers={"If-None-Match": "*"})
     assert written.status_code == 201, written.text
