@@ -31,7 +31,7 @@ class ReplicationQuota:
         self._windows: deque[tuple[float, int]] = deque()
 
     def throttle(self, topic: str, partitions: frozenset[int] | None) -> None:
-        """These partitions of a topic from now on; None: all."""
+        """Throttle these partitions of a topic from now on; None: all."""
         if partitions is None or partitions:
             self._topics[topic] = partitions
         else:
@@ -50,7 +50,7 @@ class ReplicationQuota:
         return limit is not None and self.rate() > limit
 
     def record(self, key: TopicPartition, size: int) -> None:
-        """So many bytes of a throttled partition were sent or fetched, by a follower in sync or not."""
+        """Count bytes of a throttled partition that were sent or fetched, by a follower in sync or not."""
         now_ms = self._clock()
         self._forget(now_ms)
         if self._windows and now_ms - self._windows[-1][0] < WINDOW_MS:

@@ -34,12 +34,12 @@ class BatchLimits:
 
     @property
     def topics(self) -> set[str]:
-        """Those that don't get the usual batches."""
+        """Topics that don't get the usual batches."""
         return self._small | self._lone
 
     @property
     def small_topics(self) -> set[str]:
-        """Those that get small batches."""
+        """Topics that get small batches."""
         return self._small - self._lone
 
     def tell(self, topic: str, bytes_max: int) -> None:
@@ -63,11 +63,11 @@ class BatchLimits:
             topics.discard(topic)
 
     def takes_single(self, topic: str) -> bool:
-        """Its records are sent one by one."""
+        """Whether the records of a topic are sent one by one."""
         return topic in self._lone
 
     def takes_small(self, topic: str) -> bool:
-        """Its records are sent in small batches."""
+        """Whether the records of a topic are sent in small batches."""
         return topic in self._small and topic not in self._lone
 
     def exceeds(self, topic: str, parcel: Parcel) -> bool:
@@ -76,7 +76,7 @@ class BatchLimits:
         return told is not None and size_of(parcel) + OWN_BYTES_MAX > told
 
     def refused(self, topic: str, small: bool) -> bool:
-        """It has refused a batch for its size, a `small` one or a usual one. True: its records may go in small ones."""
+        """A topic has refused a batch for its size, a `small` one or a usual one. True: small ones may be taken."""
         if small:
             self._doubted.add(topic)
             return False
@@ -85,7 +85,7 @@ class BatchLimits:
         return self.takes_small(topic)
 
     def refused_single(self, topic: str) -> None:
-        """It has refused a single record for its size: that says nothing of its batches."""
+        """A topic has refused a single record for its size: that says nothing of its batches."""
         self._doubted.discard(topic)
         if self._told.get(topic, self._usual_bytes) >= self._usual_bytes:
             self._small.discard(topic)
@@ -100,5 +100,5 @@ class BatchLimits:
 
     @property
     def doubted(self) -> set[str]:
-        """Those of which it isn't known whether they take small batches."""
+        """Topics of which it isn't known whether they take small batches."""
         return self._doubted

@@ -145,7 +145,7 @@ def _transactions(settings: Settings, client: dict[str, Any]) -> Iterator[Findin
 
 
 def _schedules(settings: Settings, client: dict[str, Any]) -> Iterator[Finding]:
-    """Those that a process of this version, on this machine, couldn't read."""
+    """Schedules that a process of this version, on this machine, couldn't read."""
     book = ScheduleBook()
     follower = TopicFollower(client, settings.schedule_topic, "doctor-schedules", book.apply)
     follower.start()

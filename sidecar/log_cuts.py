@@ -110,7 +110,7 @@ def noted(marks: Marks, mark: ReadMark) -> Marks:
 
 
 def below(marks: Marks, log_offset: int) -> Marks:
-    """Those that a log still has that was cut back to `log_offset`."""
+    """The marks that a log still has that was cut back to `log_offset`."""
     return marks[: bisect_left(marks, log_offset, key=itemgetter(0))]
 
 

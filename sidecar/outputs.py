@@ -151,7 +151,7 @@ class Remaker:
 def _remade(
     makers: TransactionalOutputs, sweep: Sweep, names: Sequence[str], wanted: Callable[[], bool]
 ) -> dict[str, TransactionalOutput | str]:
-    """Those that can be made while they are wanted, and why the others can't."""
+    """The producers that can be made while they are wanted, and why the others can't."""
     made: dict[str, TransactionalOutput | str] = {}
     for name in names:
         if not wanted():

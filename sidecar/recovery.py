@@ -39,7 +39,9 @@ def _behind_last(offset: int, marks: Marks, cuts: Cuts, log_start: int) -> int:
 
 
 def _settled_below(block: Block) -> int:
-    """The same, by the lane's own offsets and a block."""
+    """Below which of the lane's offsets all is settled, by a block: no further than behind the record read last, as in
+    `_behind_last`.
+    """
     if block.read is None:
         return block.low
     behind = block.cuts.lane_offset(block.read.offset) + 1

@@ -137,7 +137,7 @@ class LateCluster:
 
 
 class Sentinels:
-    """Who know where the primary of a service is. From any thread; `options` are those of connections to them."""
+    """The Sentinels of a service, which know its primary. From any thread; `options` are of connections to them."""
 
     def __init__(self, hosts: Sequence[Host], service: str, is_tls: bool, options: Mapping[str, Any]) -> None:
         self.service = service

@@ -113,7 +113,7 @@ def end_of(of: Replay | Lane) -> int:
 
 
 def note_cut(of: Replay | Lane, log_offset: int) -> None:
-    """Its log was cut back to this offset. Raises LedgerError where that can't be told any more."""
+    """The log of a lane was cut back to this offset. Raises LedgerError where that can't be told any more."""
     lost_from, read_until = of.cuts.lane_offset(log_offset), of.read_until
     try:
         of.cut_back(log_offset)

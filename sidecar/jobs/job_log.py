@@ -148,7 +148,7 @@ class JobLog(Generic[AnyJob]):
 
 
 def _end(value: bytes) -> tuple[str, str]:
-    """Who has asked for it, and why it was given up."""
+    """The author of an abort, and why the job was given up."""
     try:
         said = json.loads(value)
         author, given_up = said["author"], said.get("given_up", "")

@@ -91,7 +91,7 @@ class Unread(NamedTuple):
 
 
 def unread_refused(unread: Unread) -> ScheduleRefused:
-    """It can't be read here, so it can't be changed here either."""
+    """The refusal of a change: what can't be read here can't be changed here either."""
     if unread.is_newer:
         detail = "A newer version of tickover has written this schedule: change it there, or upgrade this one."
         return ScheduleRefused("schedule-of-newer-version", detail)
