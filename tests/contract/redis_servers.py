@@ -130,6 +130,11 @@ def is_ok(client: Any) -> bool:
     return "cluster_state:ok" in text or "'cluster_state': 'ok'" in text
 
 
+def slots_of(client: Any) -> str:
+    """Who serves which slots, as this node of a Cluster knows it."""
+    return str(client.execute_command("CLUSTER SLOTS"))
+
+
 def _information(client: Any) -> str:
     information = client.execute_command("CLUSTER INFO")
     return information.decode() if isinstance(information, bytes) else str(information)

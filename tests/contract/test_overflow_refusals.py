@@ -27,6 +27,7 @@ from tests.contract.redis_servers import (
     commands_called,
     is_ok,
     redis_server_fixture,
+    slots_of,
     start_cluster,
     valkey_fixture,
 )
@@ -321,8 +322,10 @@ def test_a_failover_to_a_replica(cluster: RedisServer, tmp_path: Path) -> None:
     third = 3 - place - other
     first, last = 16_384 * other // 3, 16_384 * (other + 1) // 3 - 1
     for owner in (clients[third], replica, master):
-        for one in range(first, last + 1):
-            owner.execute_command("CLUSTER SETSLOT", one, "NODE", ids[third])
+        with owner.pipeline(transaction=False) as calls:
+            for one in range(first, last + 1):
+                calls.execute_command("CLUSTER SETSLOT", one, "NODE", ids[third])
+            calls.execute()
     replica.execute_command("CLUSTER REPLICATE", ids[place])
     wait_until(lambda: replica.info("replication").get("master_link_status") == "up")
     engine.put(FAR_MS)
@@ -333,7 +336,8 @@ def test_a_failover_to_a_replica(cluster: RedisServer, tmp_path: Path) -> None:
     cluster.nodes[place].kill()
     engine.put(FAR_MS)
     replica.execute_command("CLUSTER FAILOVER", "TAKEOVER")
-    wait_until(lambda: is_ok(replica))
+    # A client asks whichever lives: both must have heard of it.
+    wait_until(lambda: all(is_ok(one) and ids[place] not in slots_of(one) for one in (replica, clients[third])))
     engine.is_back()
     assert int(replica.get(key) or 0) == engine.lane.number
     for client in clients:
