@@ -154,6 +154,7 @@ class MavenKafka:
         command = [
             *self._java(jars),
             "-XX:TieredStopAtLevel=1",
+            *self._java_options,
             "kafka.tools.StorageTool",
             "format",
         ]

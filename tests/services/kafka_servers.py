@@ -17,7 +17,7 @@ from testcontainers.core.container import DockerContainer
 from sidecar.embedded.child import free_port
 from sidecar.embedded.maven import MavenKafka
 from sidecar.embedded.reference import PROGRAM, ReferenceKafka
-from tests.services.class_archive import JAVA_OPTIONS
+from tests.services.class_archive import JAVA_OPTIONS, QUICK
 from tests.services.waiting import wait_until
 
 DOCKER = {"timeout": 300}  # of the engine's client: containers start slowly on a busy machine
@@ -239,4 +239,5 @@ def _container_settings(advertised: str) -> dict[str, str]:
         **settings,
         "CLUSTER_ID": "5L6g3nShT-eMCtK--X86sw",
         "KAFKA_HEAP_OPTS": "-Xms128m -Xmx512m",
+        "KAFKA_JVM_PERFORMANCE_OPTS": " ".join(QUICK),
     }
