@@ -54,7 +54,8 @@ run: setup ## Start everything on this machine with a live demo
 	@$(venv)/bin/tickover demo
 
 .PHONY: test
-test: system-packages setup setup-pipeline check docker $(classes) ## Run every check and every test, those on real Kafka and Redis included
+test: system-packages setup ## Run every check and every test, those on real Kafka and Redis included
+	@$(MAKE) --jobs --output-sync=target setup-pipeline check docker $(classes)
 	@mkdir -p $(reports) && rm -f $(reports)/*.xml
 	@status=0; \
 	export TICKOVER_TEST_SIM_SEEDS=$${TICKOVER_TEST_SIM_SEEDS:-45}; \
