@@ -1,1 +1,1 @@
-"""What tickover must be allowed to do in Kafka and Redis: no more, no less."""
+"""Rights that tickover needs in Kafka and Redis: no more, no less."""

@@ -23,7 +23,7 @@ READER_GROUPS: Final = ("tickover-policies", "tickover-doctor")
 
 
 class Right(NamedTuple):
-    """What may be done with the things that the pattern names, and what they are to tickover."""
+    """Operations allowed on the resources that the pattern names, and the role that these have for tickover."""
 
     resource: Resource
     pattern: Pattern
@@ -120,7 +120,7 @@ class _Topics:
         return targets, [dead for topic in roots for dead in self._dead_letters(policy, topic, sources)]
 
     def _dead_letters(self, policy: Policy, topic: Pattern, sources: Sequence[Pattern]) -> list[Pattern]:
-        """Those of what the pattern names: of a prefix they are read by their names, lest targets may be read too."""
+        """Dead letters of what the pattern names: those of a prefix by their names, lest targets may be read too."""
         if topic.is_one:
             return [literal(topic.name + DEAD_LETTER_SUFFIX)]
         if any(source.covers(topic) for source in sources):

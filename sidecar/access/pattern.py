@@ -24,7 +24,7 @@ class Pattern(NamedTuple):
 
     @property
     def stem(self) -> str:
-        """What all its names begin with."""
+        """Beginning that all its names share; empty where every name is meant."""
         return "" if self.name == EVERY else self.name
 
     def covers(self, other: "Pattern") -> bool:
@@ -34,7 +34,7 @@ class Pattern(NamedTuple):
         return self.name == EVERY or self == other
 
     def narrowed(self, glob: str) -> "Pattern | None":
-        """What of this pattern the glob may match; None: nothing. May be more where Kafka has no pattern for it."""
+        """Pattern of those names that the glob may match; None: no name. Wider where Kafka has no such pattern."""
         if self.is_one:
             return self if fnmatchcase(self.name, glob) else None
         stem = beginning(glob)
@@ -56,7 +56,7 @@ def beginning_with(stem: str) -> Pattern:
 
 
 def beginning(glob: str) -> str:
-    """What stands before the first wildcard."""
+    """Beginning of a glob, up to its first wildcard."""
     found = _WILD.search(glob)
     return glob if found is None or is_exact(glob) else glob[: found.start()]
 

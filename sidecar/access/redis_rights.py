@@ -1,4 +1,4 @@
-"""What the sidecar's user needs in Redis: keys, one channel, and the commands that are called, those in scripts too.
+"""Rights of the sidecar's user in Redis: keys, one channel, and the commands that are called, those in scripts too.
 
 CONFIG is not among them: where Redis doesn't tell its `save` setting, tickover says so only if there is no append-only
 file either.
