@@ -1,4 +1,4 @@
-"""Who acts on whom: control records, and records that replace the one before them, meet the held record of their id.
+"""Actions by id: control records, and records that replace the one before them, meet the held record of their id.
 
     cancel                 the record leaves: cancelled; the control record: applied
     reschedule, fire       the record goes on under the offset of its control record, due then or now: moved
@@ -6,12 +6,14 @@
     same id, same key      the record before leaves: replaced; this one is held as any other. But not by one that has an
                            origin: the id came with the headers of what was emitted, and is no order
 
-Who is moved is, for the lane, one record that leaves and another that is held: offsets stay unique in done marks,
-wheel, overflow and ledger. What it was is in `Held.source`; after a crash its payload is read from there again.
+A moved record is, for the lane, one record that leaves and another that is held: offsets stay unique in done marks,
+wheel, overflow and ledger. The offset at which it came is in `Held.source`; after a crash its payload is read from
+there again.
 
-Who has an id is met in the order of the offsets: one queue for each id, of what waits for the overflow's answer, for a
-target's, or for a payload. A record is found in memory (`identity.py`) or, if the overflow was ever used, in its index.
-What has left the wheel to be emitted can't be reached any more: too late. An action that finds nothing is applied, too.
+Records with an id meet in the order of their offsets: one queue for each id, of what waits for the overflow's answer,
+for a target's, or for a payload. A record is found in memory (`identity.py`) or, if the overflow was ever used, in its
+index. What has left the wheel to be emitted can't be reached any more: too late. An action that finds nothing is
+applied, too.
 
 Nothing happens here at once but in memory: the rows go into the lane's next block, together.
 """
@@ -49,7 +51,7 @@ _ASK: Final = object()  # in place of what the overflow has: not known yet
 
 @dataclass(slots=True)
 class _Waiting:
-    """What waits in one lane."""
+    """Records of one lane that wait here, by id, and the questions about them."""
 
     queues: dict[str, deque[Named]] = field(default_factory=dict)  # by id, in the order of the offsets
     unasked: list[str] = field(default_factory=list)
@@ -267,12 +269,14 @@ def _is_meant(item: Held | Control, here: Held | None) -> bool:
 
 
 def _replaces(item: Held, found: Held) -> bool:
-    """Who copies the headers of a message onto several new ones copies its id, too: none of them may undo another."""
+    """Whether a record replaces the one found: same key, and no origin. Whoever copies the headers of a message onto
+    several new ones copies its id, too: none of them may undo another.
+    """
     return found.key == item.key and item.origin is None
 
 
 def _last_before(item: Held | Control, *held: Any) -> Held | None:
-    """Who of these is meant by this one: of the offset that it names, else the last to come, or to be moved, before."""
+    """The held record that `item` means: at the offset it names, else the last to come, or to be moved, before it."""
     before = [one for one in held if isinstance(one, Held) and one.offset < item.offset]
     named = item.if_offset if isinstance(item, Control) else -1
     return max(before, key=lambda one: (one.offset == named, one.offset), default=None)

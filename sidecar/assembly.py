@@ -168,7 +168,7 @@ def engine_settings(settings: Settings) -> EngineSettings:
 
 
 class _Problem:
-    """What the clients' error callbacks report; it is shown by the publisher, which is made after them."""
+    """Error callback of the Kafka clients. The publisher shows the text; it is made after them."""
 
     publisher: Publisher | None = None
 

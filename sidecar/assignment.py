@@ -1,4 +1,4 @@
-"""Which partitions this process has: recovered when assigned, settled when revoked, paused at a limit.
+"""Partitions that this process has: recovered when assigned, settled when revoked, paused at a limit.
 
 The consumer group calls `assigned`, `revoked` and `lost` on the engine's thread, from within `Intake.take`. A new
 partition stays paused until its lane is recovered; all others go on meanwhile. A revoked one is settled and
@@ -162,7 +162,7 @@ class Assignment:
         self._resume([lane])
 
     def _take(self, job: RecoveryJob, now_ms: int) -> None:
-        """What has come of a recovery: lanes, or why it has to wait."""
+        """Take in the result of a recovery: lanes, or why it has to wait."""
         error = job.future.exception()
         if isinstance(error, OverflowUnavailable | LedgerUnavailable):
             self._waits(job, str(error), now_ms)
@@ -195,7 +195,7 @@ class Assignment:
             self._recovery.again(job, now_ms)
 
     def _sweep(self, job: RecoveryJob, now_ms: int) -> None:
-        """What hides the commits may be a transaction of this process's own that the brokers never end."""
+        """End what may hide the commits: perhaps a transaction of this process's own that the brokers never end."""
         since_ms = max(job.started_ms, self._swept_ms)
         if not is_over(now_ms, since_ms + SWEEP_MS, SWEEP_MS) or not self._settlement.ready:
             return
@@ -219,7 +219,7 @@ class Assignment:
         return next((job.problem for job in self._jobs if job.lanes and job.problem), "")
 
     def _start_over(self) -> None:
-        """What Kafka has of our last transactions is unknown: let go of all lanes and recover them from it."""
+        """Let go of all lanes and recover them from Kafka: what it has of our last transactions is unknown."""
         again = [lane.id for lane in self.lanes.values()]
         self._let_go(self._take_out(again))
         self._intake.pause(again)

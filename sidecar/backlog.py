@@ -1,4 +1,4 @@
-"""What Kafka has of a partition beyond what was read. Marks of transactions have offsets, too, and are no records."""
+"""Records of a partition beyond those that were read. Marks of transactions have offsets, too, and are no records."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final

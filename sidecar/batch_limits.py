@@ -1,4 +1,4 @@
-"""Which targets take the usual batches, which only small ones, and which only single records.
+"""Targets by the batches that they take: the usual ones, only small ones, or only single records.
 
 Kafka's limit (`max.message.bytes`) is for a batch, and the client's largest batch is a setting of a whole producer. So
 there are three producers, and each target has the one whose batches it takes:
@@ -43,7 +43,7 @@ class BatchLimits:
         return self._small - self._lone
 
     def tell(self, topic: str, bytes_max: int) -> None:
-        """What `ask` has said. Where it says nothing, what was learnt from refusals counts on."""
+        """Take in the limit in bytes that `ask` has told; 0, not known: what was learnt from refusals counts on."""
         if bytes_max <= 0:
             self._told.pop(topic, None)
             return
