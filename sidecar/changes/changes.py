@@ -13,7 +13,7 @@ from sidecar.record import LaneId
 
 
 class Wanted(NamedTuple):
-    """What a plan is asked to be."""
+    """A plan as it is asked for. `rate`: messages a second at most, 0: no limit."""
 
     action: Any  # cancel, reschedule or fire
     selection: Selection
@@ -24,7 +24,7 @@ class Wanted(NamedTuple):
 
 
 class NotAllAnswer(Exception):
-    """These partitions could not be asked, so nobody can say what is held."""
+    """Partitions that could not be asked, so that nobody can say what is held."""
 
     def __init__(self, missing: Sequence[LaneId]) -> None:
         super().__init__(f"{len(missing)} partitions can't be asked")

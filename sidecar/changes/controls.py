@@ -105,7 +105,7 @@ class SentControls:
         self._settings = {**client, **READER, "group.id": f"{topic}.receipts"}  # a right that receipts need, too
 
     def of_plan(self, plan_id: str, places: Collection[Place]) -> frozenset[Place]:
-        """Those of these places where a control record of this plan lies. Raises LogUnavailable."""
+        """Places, of the ones given, where a control record of this plan lies. Raises LogUnavailable."""
         if not places:
             return frozenset()
         consumer = Consumer(self._settings)

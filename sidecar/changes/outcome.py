@@ -1,4 +1,4 @@
-"""What became of one message that a change has sent a control record for. Pure.
+"""Outcome of a change for one message that a control record was sent for. Pure.
 
     the control record's line    says that it hit, whom, and the new due time; or that it hit nobody
     the message's own line       says how it left, if it did, and by which control record
@@ -56,7 +56,7 @@ class Lines(Protocol):
 
 
 class Verdict(NamedTuple):
-    """What became of a message: a word, what the ledger says of it, its due time, its control record."""
+    """Outcome for one message: a word, what the ledger says of it, its due time, its control record."""
 
     word: str
     state: str
@@ -82,7 +82,7 @@ class Verdict(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What is known of a message that was sent for: its control record, that one's line, and the message's own."""
+    """A message that was sent for: its control record, the ledger's line of that one, and of the message itself."""
 
     control: Place | None
     answer: Line | None

@@ -66,7 +66,7 @@ class Selection(BaseModel):
         return Query(**{_FIELDS.get(name, name): value for name, value in self.model_dump(exclude_none=True).items()})
 
     def shown(self) -> dict[str, Any]:
-        """What an answer or an audit record has of it: that keys are chosen by a prefix, and not which."""
+        """Selection for an answer or an audit record: it tells that keys are chosen by a prefix, and not which."""
         told = self.model_dump(exclude_none=True)
         return told if self.key_prefix is None else {**told, "key_prefix": HIDDEN}
 
@@ -82,7 +82,7 @@ _FIELDS: Final = {"due_from": "due_from_ms", "due_to": "due_to_ms"}
 
 
 class When(BaseModel):
-    """What a reschedule wants, one of them: from now, at a time, or so much later (or earlier) than each was due."""
+    """New due time of a reschedule, one of three: from now, at a time, or later (or earlier) than each was due."""
 
     model_config = _MODEL
     delay_ms: int | None = None
@@ -99,8 +99,9 @@ class End(NamedTuple):
 
 
 class ChangePlan(BaseModel):
-    """What is to be done with what. `ttl_ms`: how long after it was counted it may be run. `topic_ids`: Kafka's, of the
-    sources; a topic of the same name with another id isn't meant. Empty in plans of older versions.
+    """Plan of a change: one action on the messages selected. `ttl_ms`: how long after it was counted it may be run.
+    `topic_ids`: Kafka's, of the sources; a topic of the same name with another id isn't meant. Empty in plans of older
+    versions.
     """
 
     model_config = _MODEL
@@ -142,7 +143,7 @@ class Item(BaseModel):
 
 
 class Counted(BaseModel):
-    """What a plan means, counted. `skipped`: messages that match and can't be changed, by why."""
+    """Count of the messages that a plan means. `skipped`: messages that match and can't be changed, by reason."""
 
     model_config = _MODEL
     messages: int = 0
@@ -152,7 +153,7 @@ class Counted(BaseModel):
     sample: tuple[Item, ...] = ()
 
     def plus(self, items: list[Item], skipped: dict[str, int]) -> "Counted":
-        """These too."""
+        """New count, with more items and more skipped messages."""
         targets, policies = dict(self.targets), dict(self.policies)
         for item in items:
             _count(targets, item.target)
@@ -199,7 +200,7 @@ class Change(BaseModel):
 
     @property
     def token(self) -> str | None:
-        """What a run has to name: it stands for the plan and its count. None while it is being counted."""
+        """Token that a run has to name: it stands for the plan and its count. None while the plan is being counted."""
         if self.progress.planned_ms < 0:
             return None
         said = [self.plan.id, self.progress.planned_ms, self.progress.planned.model_dump()]

@@ -1,4 +1,4 @@
-"""What the work on changes needs of its process."""
+"""Surroundings of the work on changes: all that it needs of its process."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ class LookUp(Protocol):
 
 
 class Sources(NamedTuple):
-    """What is held, and Kafka's ids of the topics that it was read from: those that are there; "" where the cluster has
-    none. `topic_ids` raises LogUnavailable.
+    """Held records, and Kafka's ids of the topics that they were read from, by name: of topics that are there; "" where
+    the cluster has none. `topic_ids` raises LogUnavailable.
     """
 
     lookup: LookUp

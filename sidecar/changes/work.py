@@ -46,7 +46,7 @@ class _End(Exception):
 
 
 class ChangeWork:
-    """What is in memory between two crashes."""
+    """One attempt at a change: all that is in memory between two crashes."""
 
     def __init__(self, change: Change, shipping: Any, here: Surroundings) -> None:
         self.shipping = shipping
@@ -144,8 +144,8 @@ class ChangeWork:
         self._ends = {lane: end for lane, end in self._ends.items() if lane.topic not in anew}
 
     def _made_anew(self, topics: Collection[str]) -> set[str]:
-        """Those of these topics that aren't what was planned, though they have the name: other messages lie at the
-        plan's offsets. Waits while nobody knows. Raises _End.
+        """Topics that aren't the planned ones, though they have the name: other messages lie at the plan's offsets.
+        Waits while nobody knows. Raises _End.
         """
         planned = {topic: id for topic in topics if (id := self._plan.topic_ids.get(topic))}
         while True:
@@ -219,8 +219,8 @@ class ChangeWork:
         self._finish(items, self._found(items, controls), unsent, again)
 
     def _found(self, items: Sequence[Item], controls: Mapping[int, Place]) -> dict[int, Found]:
-        """What the ledger says of the control records, as far as it does in time. Those that hit nobody are mostly too
-        late by a moment: what they meant is given another to settle. Raises _End when the process stops.
+        """Control records by row, with what the ledger says of them, as far as it does in time. Those that hit nobody
+        are mostly too late by a moment: what they meant is given another to settle. Raises _End when the process stops.
         """
         lines = self._here.lines
         found = {row: Found(control, None, None) for row, control in controls.items()}
@@ -277,7 +277,7 @@ class ChangeWork:
             self._write([])
 
     def _note(self, **update: Any) -> None:
-        """What the next record will say."""
+        """Change fields of the progress, as the next record will have it."""
         self._progress = self._progress.model_copy(update=update)
 
     def _write(self, parcels: Sequence[Any], **update: Any) -> None:
