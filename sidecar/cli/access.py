@@ -60,7 +60,7 @@ def print_rights(
 
 
 def _policies(settings: Settings, files: Sequence[str]) -> list[Policy]:
-    """Those of the settings' file and of the others. Raises Failure."""
+    """Policies of the file that the settings name, and of the others. Raises Failure."""
     kind = Kind("policy", "policies", Policy, policy_document)
     named = (*([settings.policies.file] if settings.policies.file else ()), *files)
     policies = [policy for file in named for policy in kind.read(file)]

@@ -103,5 +103,5 @@ def options(
     ] = False,
     form: OutputDefault = None,
 ) -> None:
-    """What stands before the subcommand."""
+    """Options that stand before the subcommand."""
     output_before(context, form)

@@ -31,7 +31,7 @@ Id = Annotated[str, typer.Argument(help="Id of the change, as `plan` and `status
 
 
 class Action(StrEnum):
-    """What becomes of the messages."""
+    """Action on the messages: they are cancelled, due at another time, or due at once."""
 
     CANCEL = "cancel"
     RESCHEDULE = "reschedule"

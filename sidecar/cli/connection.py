@@ -157,7 +157,7 @@ def _default_url() -> str:
 
 
 def _trusted() -> ssl.SSLContext | bool:
-    """Who may sign the certificate of an https address: the file's, else those that httpx knows."""
+    """Authorities that may sign the certificate of an https address: the file's, else those that httpx knows."""
     file = os.environ.get("TICKOVER_CA_FILE", "")
     if not file:
         return True

@@ -63,7 +63,7 @@ def rename(
 
 
 def clients_of(new: Settings, redis: object, progress: Callable[[str, int, int], None]) -> Clients:
-    """What a rename works with; `progress` is told how far a partition is copied."""
+    """Clients that a rename works with; `progress` is told how far a partition is copied."""
     kafka = {
         **new.kafka.client_properties(), "bootstrap.servers": new.kafka.bootstrap_servers,
         "allow.auto.create.topics": "false",  # else a broker makes what is only asked about

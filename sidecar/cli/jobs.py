@@ -1,4 +1,4 @@
-"""What is the same for all jobs on the command line: watching one, showing it, ending as it did."""
+"""Jobs of all kinds on the command line: watching one, showing it, ending as it did."""
 
 import time
 from collections.abc import Callable

@@ -42,7 +42,7 @@ class Kind(Generic[Item]):
         return name
 
     def read(self, file: str) -> tuple[Item, ...]:
-        """What stands in a file; `-` is stdin. Raises Failure."""
+        """Items of a file; `-` is stdin. Raises Failure."""
         try:
             if file == "-":
                 return parse_items(sys.stdin.read(INPUT_CHARACTERS_MAX), "stdin", self.model, self.noun)
@@ -76,7 +76,7 @@ class Kind(Generic[Item]):
         return "replaced"
 
     def _written(self, answer: dict[str, Any]) -> dict[str, Any] | None:
-        """What the sidecar has, as `document` says it; None: of a newer program, or something of it is masked."""
+        """The sidecar's item, as `document` says it; None: of a newer program, or something of it is masked."""
         try:
             return self.document(self.model.model_validate(answer))
         except ValidationError:

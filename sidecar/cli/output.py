@@ -39,7 +39,7 @@ def output_before(context: typer.Context, form: OutputDefault = None) -> None:
 
 
 def _defaults(command: Any, form: Form) -> dict[str, Any]:
-    """What each command below is to take for `form` if it isn't told."""
+    """Defaults of a command and of all below it: the `form` that each takes if it isn't told one."""
     below = getattr(command, "commands", {})
     return {"form": form.value, **{name: _defaults(child, form) for name, child in below.items()}}
 

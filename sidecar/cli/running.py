@@ -92,7 +92,7 @@ def _require_pipeline(settings: Settings) -> None:
 
 
 def _require_extras(settings: Settings) -> None:
-    """What the settings ask for is installed."""
+    """Make sure that the extras which the settings need are installed. Raises Failure."""
     if settings.otel.enabled:
         try:
             import_module("sidecar.tracing")
