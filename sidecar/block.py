@@ -214,7 +214,7 @@ def _pack_sparse(values: Mapping[int, Any], pack: Callable[[Sequence[Any]], byte
 
 
 def decode(data: bytes | None) -> Block:
-    """What `encode` was given, columns as lists. Raises LedgerFormatError for anything else, only that."""
+    """The block that `encode` was given, columns as lists. Raises LedgerFormatError for anything else, only that."""
     version, body = unpack_frame(data)
     layout, unsaid = _EARLIER.get(version, (_FIXED, ()))
     if len(body) < layout.size:

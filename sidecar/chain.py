@@ -20,7 +20,9 @@ class Tail(NamedTuple):
 
 
 class Chain:
-    """What of one key has fired and isn't settled: `out` are handed over, `waiting` follow, sorted by position."""
+    """Records of one key that have fired and aren't settled: `out` counts those handed over, `waiting` follow,
+    sorted by position.
+    """
 
     __slots__ = ("out", "single", "waiting")
 

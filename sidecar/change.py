@@ -1,6 +1,6 @@
-"""What a ledger block leaves behind in a lane: a change of the overflow, and a mark of what it pins.
+"""Effects of a ledger block on a lane: a change of the overflow, and a mark of what the block pins.
 
-And what is known of a lane whose overflow lacks something.
+Also what is known of a lane whose overflow lacks something.
 """
 
 from collections import deque
@@ -37,7 +37,7 @@ class ChangeBlock:
 
 @dataclass(frozen=True, slots=True)
 class LedgerMark:
-    """What a written block still pins: see `Lane.recovery_pointer`."""
+    """Mark of a written block, with what it still pins: see `Lane.recovery_pointer`."""
 
     ledger_offset: int
     offset_max: int  # highest offset settled or put to the overflow, -1 when none

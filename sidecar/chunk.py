@@ -88,7 +88,7 @@ class Blob(NamedTuple):
 
 
 def raw_bytes_max(rows: int) -> int:
-    """What a chunk of so many records unpacks to at the most: a reader allocates no more, whoever wrote it."""
+    """Bytes that a chunk of so many records unpacks to at the most: a reader allocates no more, whoever wrote it."""
     return BYTES_MAX if rows > 1 else RAW_BYTES_MAX
 
 
@@ -132,7 +132,7 @@ class ChunkCodec:
         return blob._replace(data=data, content_hash=xxhash.xxh3_64_intdigest(data))
 
     def _frame(self, blob: Blob) -> bytes:
-        """What is signed; without keys nobody looks at a signature behind it."""
+        """Signed part of a blob; without keys, all of it. Raises ChunkDamagedError where no key of ours signed it."""
         if not self._signing.is_on:
             return blob.data
         frame = blob.data[:-SIGNATURE_BYTES]
@@ -223,7 +223,7 @@ def _shapes(column: Sequence[Headers]) -> tuple[list[tuple[str, ...]], list[int]
 
 
 class _Rows:
-    """Which rows of a chunk are wanted, and where the joined bytes of its next byte column begin."""
+    """Reads a chunk's columns: which rows are wanted, and where the joined bytes of its next byte column begin."""
 
     __slots__ = ("columns_end", "count", "place", "raw", "reader", "start", "stop")
 

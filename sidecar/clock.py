@@ -1,4 +1,4 @@
-"""What time it is: never early by the broker's clock, never standing still.
+"""The time that the engine goes by: never early by the broker's clock, never standing still.
 
 Three clocks take part. *Boot* time counts evenly from the machine's start, through a suspend too, and nobody
 can set it. *Wall* time is what the machine believes, and may be set to anything at any moment. *Broker* time

@@ -146,7 +146,7 @@ class ColumnReader:
         self._place = place
 
     def numbers(self, count: int) -> list[int]:
-        """What `pack_numbers` or `pack_offsets` wrote."""
+        """Numbers that `pack_numbers` or `pack_offsets` wrote."""
         if not count:
             return []
         kind, base = self._head()
@@ -168,7 +168,7 @@ class ColumnReader:
         return numbers
 
     def offsets(self, count: int) -> list[int]:
-        """What `pack_offsets` wrote: strictly increasing."""
+        """Offsets that `pack_offsets` wrote: strictly increasing."""
         place = self._place
         numbers = self.numbers(count)
         if count > 1:
@@ -180,7 +180,7 @@ class ColumnReader:
         return numbers
 
     def texts(self, count: int) -> list[str]:
-        """What `pack_texts` wrote."""
+        """Texts that `pack_texts` wrote."""
         lengths = self.numbers(count)
         # One back and one forth, and again: many long texts would be cut from a short one.
         if lengths and min(lengths) < 0:
@@ -195,7 +195,7 @@ class ColumnReader:
         return [joined[start:end] for start, end in pairwise(ends)]
 
     def _text(self) -> str:
-        """What `pack_texts` wrote of one text."""
+        """The only text of a column that `pack_texts` wrote."""
         (size,) = self.numbers(1)
         try:
             text = self._take(self.length()).decode()
@@ -206,7 +206,7 @@ class ColumnReader:
         return text
 
     def words(self, count: int) -> list[str]:
-        """What `pack_words` wrote. Equal words are one object, across blocks too: held records share them."""
+        """Words that `pack_words` wrote. Equal words are one object, across blocks too: held records share them."""
         if not count:
             return []
         distinct = self.length()

@@ -1,4 +1,4 @@
-"""What an offset commit carries beside the offset: where a recovery of the lane begins.
+"""Metadata that an offset commit carries beside the offset: where a recovery of the lane begins.
 
 One line of JSON of about 200 bytes; the client refuses more than 4,095 characters. Its first key is our mark and
 version:

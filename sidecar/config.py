@@ -55,7 +55,7 @@ class WheelSettings(Section):
 
 
 class IntakeSettings(Section):
-    """What is taken in one turn, and what one record may carry."""
+    """Limits of what is taken in one turn, and of what one record may carry."""
 
     batch: int = Field(
         default=500, ge=1, le=10_000, description="Records consumed in one turn of the engine, 1 to 10,000"
@@ -130,7 +130,7 @@ class KafkaSettings(Section):
 
 
 class LogSettings(Section):
-    """What is logged, to stderr. Payloads and header values never are."""
+    """The log, which goes to stderr. Payloads and header values are never logged."""
 
     level: Annotated[Literal["debug", "info", "warning", "error"], AnyCase] = Field(
         default="info", description="debug, info, warning or error"

@@ -66,8 +66,8 @@ class RedisSettings(Section):
         return self.url == EMBEDDED
 
     def client_options(self) -> dict[str, Any]:
-        """What `connect` takes beside the URL, with the secrets in the clear. A password of a file that may change is a
-        `FileSecret`.
+        """Options that `connect` takes beside the URL, with the secrets in the clear. A password of a file that may
+        change is a `FileSecret`.
         """
         options = {
             "username": self.username,

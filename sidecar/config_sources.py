@@ -58,7 +58,7 @@ class Sourced(NamedTuple):
 
 
 class Gathered(NamedTuple):
-    """What one or several sources said: leaf path -> value, and everything found wrong on the way."""
+    """Settings of one or several sources: leaf path -> value, and everything found wrong on the way."""
 
     leaves: dict[Place, Sourced]
     problems: list[str]
