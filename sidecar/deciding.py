@@ -44,8 +44,8 @@ _new_tuple: Final = tuple.__new__  # half the time of a NamedTuple's own constru
 
 @dataclass(frozen=True, slots=True)
 class HeaderLimits:
-    """What one record may carry, and where it goes when it carries more. `timestamp_age_max_ms`: how far a producer's
-    timestamp may be from when the record is read, to count as when it came.
+    """Limits of one record's headers, and the topic for records that exceed them. `timestamp_age_max_ms`: how far a
+    producer's timestamp may be from when the record is read, to count as when it came.
     """
 
     headers_max: int
@@ -78,7 +78,7 @@ class Decider:
         self._now_ms = -1  # of what is decided just now
 
     def retire(self, topics: frozenset[str]) -> None:
-        """These are read only until what is held of them is settled: no policy decides what is new there."""
+        """Read these topics only until what is held of them is settled: no policy decides what is new there."""
         self._retired = topics
 
     def decide_run(

@@ -1,4 +1,4 @@
-"""What the demo sends, and what must come of it. Pure: a message depends on its number and the time alone.
+"""Messages of the demo, and what must come of them. Pure: a message depends on its number and the time alone.
 
 Reminders are delayed messages. Orders go to a consumer that fails for some of them, as often as their number says,
 and forwards them to the retry topic; what must come of that is known when it forwards.
@@ -111,7 +111,7 @@ def attempt_of(expected: Expected) -> int:
 
 
 def forwarding(expected: Expected, arrived: Arrived, error: str, now_ms: int, place: tuple[DemoTopics, str]) -> Sending:
-    """What the consumer sends to the retry topic when it failed: the headers as they came, and why it failed."""
+    """Record that a failed consumer sends to the retry topic: the headers as they came, and why it failed."""
     topics, prefix = place
     attempt = attempt_of(expected)
     own = {ERROR_CLASS: error.encode(), ERROR_MESSAGE: b"attempt %d failed" % attempt}

@@ -79,7 +79,7 @@ class Oracle:
         self.latest_due_ms = max(self.latest_due_ms, expected.due_ms)
 
     def withdraw(self, identity: Identity) -> None:
-        """What it was to come of could not be sent."""
+        """Expect a delivery no longer: the record that it was to come of could not be sent."""
         self._outstanding.pop(identity, None)
 
     def judge(self, arrived: Arrived) -> Expected | None:
@@ -158,7 +158,7 @@ class Oracle:
 
 
 def identity_of(arrived: Arrived) -> Identity | None:
-    """Which delivery this is, by its headers; None when it isn't one of the demo's: it sends no dead letter again."""
+    """Identity of a delivery, by its headers; None when it isn't the demo's, which sends no dead letter again."""
     if any(name == REDRIVE_PLAN for name, _ in arrived.headers):
         return None
     message = _text(arrived.headers, MESSAGE_ID)

@@ -60,13 +60,13 @@ class DemoTopics:
 
     @property
     def all(self) -> tuple[str, ...]:
-        """Those that the demo creates; the sidecar creates its own."""
+        """Topics that the demo creates; the sidecar creates its own."""
         names = tuple(str(getattr(self, item.name)) for item in fields(self))
         return tuple(name for name in names if name != self.policies)
 
     @property
     def read(self) -> tuple[str, ...]:
-        """What the reports are made of, beside the ledger: sources and dead letters."""
+        """Topics that the reports are made of, beside the ledger: sources and dead letters."""
         return (self.reminders, self.orders_retry, self.reminders_dead, self.orders_dead)
 
     @property
@@ -104,7 +104,7 @@ def policies_text(topics: DemoTopics, prefix: str) -> str:
 
 
 def backoff_ms(failed_attempt: int) -> int:
-    """What the policy above waits after this attempt has failed."""
+    """Milliseconds that the policy above waits after this attempt has failed."""
     wait_ms = BACKOFF_MS
     for _ in range(1, failed_attempt):
         wait_ms *= BACKOFF_FACTOR

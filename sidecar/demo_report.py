@@ -42,7 +42,7 @@ def write_report(directory: Path, bootstrap: str, group: str, topics: Sequence[s
 
 
 def _run(place: Path, job: str, *options: str) -> dict[str, Any]:
-    """What the job says in JSON."""
+    """Run a job and read what it says in JSON. Raises JobFailed."""
     with (place / JOBS_LOG).open("a", encoding="utf-8") as words:
         command = [sys.executable, "-m", "sidecar", "pipeline", job, *options]
         ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=words, text=True, check=False)

@@ -1,4 +1,4 @@
-"""What the demo shows: progress, a live table on a terminal or a line now and then elsewhere, and the summary."""
+"""Screen of the demo: progress, as a live table on a terminal or a line now and then elsewhere, and the summary."""
 
 import sys
 from contextlib import suppress
@@ -45,12 +45,12 @@ class View:
 
     @property
     def held(self) -> int:
-        """What the sidecar holds."""
+        """Number of records that the sidecar holds."""
         return self.wheel + self.overflow
 
     @property
     def faults(self) -> int:
-        """What must not be. Without a crash nothing may be repeated either."""
+        """Number of faults, of which there must be none. Without a crash nothing may be repeated either."""
         return self.lost + self.early + self.wrong + self.repeated
 
 
@@ -176,7 +176,7 @@ def table(figures: View) -> Table:
 
 
 def line(figures: View) -> str:
-    """The same for a pipe or a file."""
+    """Figures in one line, for a pipe or a file."""
     text = (
         f"{figures.elapsed_s:4.0f} s  held {figures.wheel}+{figures.overflow}  fired {figures.fired}  "
         f"late p50 {figures.late_p50_ms} p99 {figures.late_p99_ms} ms  retries {figures.retries}  dead {figures.dead}  "

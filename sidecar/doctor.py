@@ -19,7 +19,7 @@ INSPECTIONS: Final[dict[str, Inspection]] = {"brokers": inspect_kafka, "redis": 
 
 
 def wall_ms() -> int:
-    """This machine's clock, epoch milliseconds."""
+    """Time by the clock of this machine, epoch milliseconds."""
     return time.time_ns() // 1_000_000
 
 

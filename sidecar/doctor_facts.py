@@ -1,4 +1,4 @@
-"""What the brokers say about the topics, as the checks of `tickover doctor` see it."""
+"""Facts that the brokers tell about topics, as the checks of `tickover doctor` see them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ class TopicFacts:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What the brokers say. `producer_bytes_max` is the largest record that tickover's producer sends.
+    """Facts that the brokers tell. `producer_bytes_max` is the largest record that tickover's producer sends.
 
     `hidden` are topics that `principal` may not see: whether they are there isn't known.
     """

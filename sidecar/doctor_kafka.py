@@ -1,4 +1,4 @@
-"""What the brokers say, asked within bounds and without writing anything."""
+"""Findings about brokers and topics. Brokers are asked within bounds, and nothing is written."""
 
 import logging
 import time
@@ -112,7 +112,7 @@ def inspect_kafka(settings: Settings, wall_ms: Callable[[], int]) -> Iterator[Fi
 def _taken(
     settings: Settings, admin: AdminClient, policies: Sequence[Policy], topics: Collection[str]
 ) -> dict[str, Any]:
-    """What the brokers take of a topic that is still to be made: the ledger stands for all, as it asks for most."""
+    """Fields of `Cluster` about topics that are still to be made: the ledger stands for all, as it asks for most."""
     missing = sorted(settings.own_topics.difference(topics))
     if not missing:
         return {}

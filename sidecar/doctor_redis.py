@@ -1,4 +1,4 @@
-"""What the overflow's server says about itself, and whether the settings know it."""
+"""Findings about the overflow's server: what it says about itself, and whether the settings know it."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Final

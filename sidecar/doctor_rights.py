@@ -1,6 +1,6 @@
-"""Which of the rights that tickover needs this principal has not: Kafka tells everybody what they themselves may do.
+"""Rights that tickover needs and this principal has not: Kafka tells everybody what they themselves may do.
 
-It tells nothing about transactional ids, and nothing about topics that are yet to come under a prefix.
+Kafka tells nothing about transactional ids, and nothing about topics that are yet to come under a prefix.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ Allowed = Mapping[str, frozenset[AclOperation] | None]
 
 
 def lacking(admin: AdminClient, rights: Sequence[Right], topics: Sequence[str]) -> tuple[list[Right], frozenset[str]]:
-    """What is missing of each right, and the topics that can't even be seen, be they there or not.
+    """Rights with the operations that are missing, and the topics that can't even be seen, be they there or not.
 
     `topics` are those that can be seen. A prefix is judged by those under it, else by a topic of its own name.
     """
@@ -122,7 +122,7 @@ def _allowed(ask: Callable[[], Mapping[str, Any]]) -> Allowed:
 
 
 def _uncreatable(admin: AdminClient, names: Sequence[str]) -> frozenset[str]:
-    """Those that the brokers wouldn't let us make; nothing is made."""
+    """Names of topics that the brokers wouldn't let us make; nothing is made."""
     if not names:
         return frozenset()
     wanted = [NewTopic(name, 1, -1) for name in names]

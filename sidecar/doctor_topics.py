@@ -93,7 +93,7 @@ def _ledger(cluster: Cluster, settings: Settings, policies: Sequence[Policy]) ->
 
 
 def _too_small(cluster: Cluster, name: str, part: str, bytes_wanted: int = MESSAGE_BYTES_MAX) -> Iterator[Finding]:
-    """What tickover writes to its own topics is bounded: all of it fits, where brokers take what they do by default."""
+    """Findings where a topic of tickover's own takes less than `bytes_wanted`. As a rule Kafka's default is enough."""
     bytes_max = cluster.topics[name].number("max.message.bytes")
     if bytes_max is not None and bytes_max < bytes_wanted:
         what = f"max.message.bytes is {bytes_max}, wanted is {bytes_wanted}: a large record would be refused"
@@ -226,7 +226,7 @@ def _source(cluster: Cluster, name: str, policies: Sequence[Policy]) -> Iterator
 
 
 def _limit_of(policy: Policy) -> str:
-    """What in the policy says how long it may hold a record."""
+    """Name of the field that says how long the policy may hold a record."""
     retry = policy.retry
     if retry is None:
         return "delay.max"
@@ -267,7 +267,7 @@ def _partitions_like(cluster: Cluster, policy: Policy) -> int:
 
 
 def _sizes(cluster: Cluster, policies: Sequence[Policy], sources: Sequence[str]) -> Iterator[Finding]:
-    """What may come in must be able to go out: to every target, and through the producer."""
+    """Findings about sizes: a record that may come in must fit through the producer and into every target."""
     problems = []
     for name in sources:
         largest = cluster.topics[name].number("max.message.bytes")

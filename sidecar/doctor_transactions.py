@@ -25,7 +25,7 @@ class Transactions:
         self._group = group
 
     def check(self, partitions: Sequence[Place], sources: Sequence[Place]) -> Iterator[Finding]:
-        """Those of `partitions` where one is open, and still the same one after a while; then the sources' commits."""
+        """Findings on `partitions` where a transaction is open, now and after a while; then on the sources' commits."""
         before, hidden = self._open_since(partitions), self._commits_are_hidden(sources)
         if not before and not hidden:
             return
