@@ -61,7 +61,7 @@ class Child:
 
     @property
     def output(self) -> IO[bytes] | None:
-        """What it prints, where `output` was a pipe."""
+        """Pipe with what the server prints; None where `output` was no pipe."""
         return self._process.stdout
 
     @property

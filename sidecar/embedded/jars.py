@@ -36,7 +36,7 @@ def kafka_version() -> str:
 
 
 def missing_tools() -> str | None:
-    """What keeps a real broker from running here, in words; None when nothing does."""
+    """Reason why a real broker can't run here, in words; None when it can."""
     absent = [name for name in ("java", "mvn") if shutil.which(name) is None]
     if absent:
         return f"not installed: {', '.join(absent)}"

@@ -17,11 +17,11 @@ __all__ = ["Broker", "KafkaUnavailable", "MavenKafka", "ReferenceKafka", "availa
 
 
 class Broker(Protocol):
-    """What the process needs of an embedded Kafka; both kinds have it."""
+    """An embedded Kafka as the process needs it, of either kind."""
 
     @property
     def description(self) -> str:
-        """Which kind this is, in words for the user."""
+        """Kind of broker, in words for the user."""
 
     @property
     def bootstrap(self) -> str:

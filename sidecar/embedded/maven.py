@@ -89,7 +89,7 @@ class MavenKafka:
 
     @property
     def description(self) -> str:
-        """Which kind this is, in words for the user."""
+        """Kind of broker, in words for the user."""
         return f"Kafka {kafka_version()}, a real broker from Maven jars"
 
     @property

@@ -32,7 +32,7 @@ class ReferenceKafka:
 
     @property
     def description(self) -> str:
-        """Which kind this is, in words for the user."""
+        """Kind of broker, in words for the user."""
         return "tickover's reference broker"
 
     @property

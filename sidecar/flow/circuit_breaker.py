@@ -26,7 +26,7 @@ RAMP_STEPS: Final = 10  # twice as many in each, then all
 
 
 class State(StrEnum):
-    """What a breaker does."""
+    """State of a breaker: closed lets retries through, half-open a few as probes, open none."""
 
     CLOSED = "closed"
     HALF_OPEN = "half_open"

@@ -30,7 +30,7 @@ class DueQueue:
         self._numbers = count()
 
     def put(self, lane: Lane, records: Sequence[Held]) -> None:
-        """These wait, in any order."""
+        """Add records of a lane, in any order."""
         ordered = sorted(records, key=place_of)
         self.count += len(ordered)
         last = self._last.get(lane)
@@ -105,7 +105,7 @@ class DueQueue:
         self._last = {lane: run for lane, run in self._last.items() if run.start < len(run.records)}
 
     def runs(self, lane: Lane) -> Iterator[tuple[Sequence[Held], int]]:
-        """What waits of one lane, in no order: records, and the index from which on they wait."""
+        """Runs of a lane's waiting records, in no order: records, and the index from which on they wait."""
         return ((run.records, run.start) for _, _, run in self._heap if run.lane is lane)
 
     def by_topic(self) -> Counter[str]:

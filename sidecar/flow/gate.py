@@ -29,7 +29,7 @@ TARGETS_MAX: Final = 10_000  # remembered with what limits them; more are found 
 
 
 class Line:
-    """What waits for one target, and why."""
+    """Records that wait for one target, and why they do."""
 
     __slots__ = ("breaker", "bucket", "queue", "retries", "said")
 
@@ -70,7 +70,7 @@ class Line:
         return self.bucket is None and self.breaker is None
 
     def put(self, lane: Lane, records: list[Held]) -> None:
-        """These are due and must wait."""
+        """Add records that are due and must wait."""
         if self.breaker is None:
             self.queue.put(lane, records)
             return
@@ -94,7 +94,7 @@ class Line:
         return through
 
     def _take_both(self, allowed: int, now_ms: int) -> tuple[list[tuple[Lane, list[Held]]], int]:
-        """Whose first is due first goes first."""
+        """Take at most `allowed` records of both queues, first from the one whose first record is due first."""
         through: list[tuple[Lane, list[Held]]] = []
         total = 0
         others_first = 0 <= self.queue.oldest_due_ms() < self.retries.oldest_due_ms()
@@ -227,7 +227,7 @@ class Gate:
                 self._say(target, line)
 
     def runs(self, lane: Lane) -> list[tuple[Sequence[Held], int]]:
-        """What waits of one lane: records, and the index from which on they wait."""
+        """Runs of a lane's waiting records: records, and the index from which on they wait."""
         return [run for queue in self._queues() for run in queue.runs(lane)]
 
     def _queues(self) -> list[DueQueue]:
@@ -247,7 +247,7 @@ class Gate:
         self._free = {target for target in self._free if target not in targets}
 
     def flows(self) -> dict[str, TargetFlow]:
-        """What can be said of each limited target."""
+        """Figures of each limited target, by its topic."""
         return {
             target: TargetFlow(
                 line.count,
