@@ -81,7 +81,7 @@ class Emitter:
             self._let_go(lane, self.gate.sift(lane, fired) if self.gate.active else fired)
 
     def _let_go(self, lane: Lane, due: list[Held]) -> None:
-        """These leave now: nothing can be done with them any more."""
+        """Let due records leave: nothing can be done with them any more."""
         if lane.ids:
             lane.ids.fired(due)
         if due:

@@ -54,7 +54,7 @@ Command = Callable[["Engine"], Any]
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """What the engine's own code decides by."""
+    """Settings that the engine's own code decides by: milliseconds, records, bytes."""
 
     settle_interval_ms: int
     intake_batch: int
@@ -67,7 +67,7 @@ class EngineSettings:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the engine drives, each owned by its thread alone."""
+    """Parts that the engine drives, each owned by the engine's thread alone."""
 
     intake: Intake
     emitter: Emitter

@@ -203,7 +203,7 @@ class ExactlyOnce:
         self._serve(partial(self.open.output.poll, seconds))
 
     def _serve(self, reports: Callable[[], Any]) -> None:
-        """What is acknowledged, or won't be by itself, goes to the committer."""
+        """Serve reports. A closing transaction that is acknowledged, or won't be by itself, goes to the committer."""
         transaction = self._closing
         try:
             reports()

@@ -1,6 +1,6 @@
-"""What a transaction carries besides its emissions: the ledger blocks and source offsets of all lanes with news.
+"""Contents of a transaction besides its emissions: the ledger blocks and source offsets of all lanes with news.
 
-And what becomes of them: facts, or news again.
+Also what becomes of them: facts, or news again.
 """
 
 from collections.abc import Iterable
@@ -54,7 +54,7 @@ class Filling:
                 self._seal_all(transaction, lane, now_ms)
 
     def became_fact(self, transaction: Transaction, tally: Tally) -> None:
-        """It is committed: what its blocks say is done, unless somebody else has the lane now."""
+        """A transaction is committed: what its blocks say is done, unless somebody else has the lane now."""
         self.see_clock(transaction)
         for block in transaction.blocks:
             lane, seal, written = block.lane, block.seal, block.written
@@ -86,7 +86,7 @@ class Filling:
         )
 
     def take_back(self, transaction: Transaction, ending: Aborted) -> None:
-        """It is aborted: the lanes have their blocks to write again. Raises LedgerError where that's of no use."""
+        """A transaction is aborted: lanes have its blocks to write again. Raises LedgerError where that's of no use."""
         self.see_clock(transaction)
         if missing := ending.missing_right(self._ledger.name):
             raise LedgerError(f"{missing}; `tickover doctor` says more")

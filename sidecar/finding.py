@@ -1,4 +1,4 @@
-"""What an inspection of the surroundings says."""
+"""Findings of an inspection of the surroundings."""
 
 from enum import Enum
 from typing import NamedTuple

@@ -152,7 +152,7 @@ def _try_ledger(transaction: Transaction, ending: Aborted) -> Ending:
 
 
 def _offsets(transaction: Transaction) -> dict[LaneId, tuple[int, str]]:
-    """What to commit: each lane's state with the place of its own last block, which is known only now."""
+    """Offsets and metadata to commit: each lane's state with the place of its own last block, known only now."""
     states = {lane.id: state for lane, state in transaction.states}
     for block in transaction.blocks:
         assert block.written is not None

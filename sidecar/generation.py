@@ -49,7 +49,7 @@ UNPROVEN: Final = Unproven()
 
 
 def refusal(error: Any, message: Any) -> Any:
-    """What speaks against a record's being in its topic; None when its delivery report proves that it is."""
+    """Error of a record that may not be in its topic; None when its delivery report proves that it is."""
     return UNPROVEN if error is None and message.offset() is None else error
 
 
@@ -97,7 +97,7 @@ class Generation:
         self.oldest_due_ms = -1
 
     def took(self, lane: Lane, records: list[Held], now_ms: int, first_due_ms: int) -> None:
-        """Its producer has taken these. `first_due_ms`: the earliest due time among them."""
+        """Note records that the producer has taken. `first_due_ms`: the earliest due time among them."""
         self.sent += len(records)
         self.batches.append((lane, records, now_ms))
         self.bytes += sum(map(_size, records))
@@ -105,13 +105,13 @@ class Generation:
             self.oldest_due_ms = first_due_ms
 
     def took_departure(self, lane: Lane, departure: Departure) -> None:
-        """The same of one record that leaves another way."""
+        """Note a record that leaves another way, and that the producer has taken."""
         self.sent += 1
         self.departures.append((lane, departure))
         self.bytes += size_of(departure)
 
     def handed_over(self, place: Place) -> None:
-        """Its producer has taken one for this partition, of those that are handed over one by one."""
+        """The producer has taken a record for this partition, one of those that are handed over one by one."""
 
     def report(self, error: Any, message: Any) -> None:
         """Delivery report of any record of this generation: one shared bound method, as it runs once a record."""
@@ -132,7 +132,7 @@ class Generation:
             self.failures.append(Failure(refusal(error, message), message, alone=False, small=True))
 
     def give_to_lanes(self) -> None:
-        """Its records are the lanes' to seal now."""
+        """Hand the records to their lanes, which seal them from now on."""
         for lane, batch, _ in self.batches:
             lane.settled += batch
         for lane, departure in self.departures:
@@ -147,7 +147,7 @@ class Generation:
 
     @property
     def owners(self) -> list[Lane]:
-        """Whose records they are, a lane as often as it comes."""
+        """Lanes that the records are of, a lane as often as it comes."""
         return [lane for lane, _, _ in self.batches] + [lane for lane, _ in self.departures]
 
     @property
@@ -205,7 +205,7 @@ class Refusals(Protocol):
         """None of it has happened: all that is left in it is to be emitted again."""
 
     def passed_alone(self, generation: Generation) -> None:
-        """Its records, sent one by one, were all taken."""
+        """All records of this generation, sent one by one, were taken."""
 
     def passed_small(self) -> None:
         """All that was sent in small batches was taken."""
@@ -214,7 +214,7 @@ class Refusals(Protocol):
         """From now on the partition of each record for these topics, and for no others, is to be known here."""
 
     def silent(self, places: Collection[Place]) -> None:
-        """These don't acknowledge: nothing more is to be sent there until they are `answering`."""
+        """Partitions don't acknowledge: nothing more is to be sent there until they are `answering`."""
 
     def answering(self, places: Collection[Place]) -> None:
-        """They do again."""
+        """Partitions that were `silent` acknowledge again."""
