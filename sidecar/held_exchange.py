@@ -1,4 +1,4 @@
-"""What replicas say to each other through Redis when they look held records up: as bytes, and checked.
+"""Questions and answers of replicas that look held records up through Redis: as bytes, and checked.
 
     channel tickover:<group>:questions      PUBLISH: what is asked, and where the answer goes
     list    tickover:<group>:answer:<id>    RPUSH: one answer of each replica; gone after a minute
@@ -49,7 +49,7 @@ _TOLD: Final = (
 
 
 class Refused(ValueError):
-    """What came over Redis is no question or answer of ours; the text says why, without anything of it."""
+    """Bytes from Redis that are no question or answer of ours; the text says why, without anything of them."""
 
 
 def sealed(signing: Signing, kind: bytes, place: str, data: bytes) -> bytes:
@@ -58,7 +58,7 @@ def sealed(signing: Signing, kind: bytes, place: str, data: bytes) -> bytes:
 
 
 def opened(signing: Signing, kind: bytes, place: str, data: bytes) -> bytes:
-    """What was signed for this channel or list. Raises Refused where it wasn't."""
+    """Bytes that were signed for this channel or list. Raises Refused where they weren't; without keys all pass."""
     if not signing.is_on:
         return data
     if len(data) > SIGNATURE_DIGITS + 1 + ANSWER_BYTES_MAX:

@@ -91,7 +91,7 @@ class Meeting:
 
 
 class Known(NamedTuple):
-    """What the replicas that answered know, and the partitions that nobody answered for, or not as far as wanted."""
+    """Answers of the replicas, and the partitions that nobody answered for, or not as far as wanted."""
 
     answers: list[Answer]
     missing: list[LaneId]
@@ -103,7 +103,7 @@ class Known(NamedTuple):
 
 
 class Unread(Protocol):
-    """What Kafka has that nobody has read (`sidecar.backlog.Backlog`)."""
+    """Asks Kafka for records that nobody has read (`sidecar.backlog.Backlog`)."""
 
     def ends(self, lanes: Collection[LaneId]) -> dict[LaneId, int]: ...
 
@@ -190,7 +190,9 @@ class GroupLookUp:
         return [], [lane for lane in known.missing if lane not in behind or lane in unread]
 
     def _caught_up(self, question: Question, query: Query, ends: Mapping[LaneId, int]) -> Known:
-        """What is known when all is read up to `ends`, or as soon as nobody reads on."""
+        """Answers once all is read up to `ends`, or earlier: once a row is found, nobody reads on, or `CATCH_UP_S` is
+        over.
+        """
         deadline_s = time.monotonic() + CATCH_UP_S
         known = self._ask(question, query, ends)
         while known.missing and not merged(known.answers, 1)[0] and time.monotonic() < deadline_s:
@@ -217,7 +219,7 @@ class GroupLookUp:
         return {LaneId(row["topic"], row["partition"]): row["offset"] for row in rows}, known.missing
 
     def _ask(self, question: Question, query: Query, ends: Mapping[LaneId, int] = NO_ENDS) -> Known:
-        """This replica's own answer, and those of others where it doesn't have all partitions.
+        """Answer of this replica itself, and those of others where it doesn't have all partitions.
 
         Raises LookUpUnavailable: without its own engine or Redis a replica can't say anything.
         """
@@ -351,7 +353,7 @@ def _missing(wanted: Mapping[LaneId, int], answers: Iterable[Answer]) -> set[Lan
 
 
 def answer_to(local: LocalLookUp, question: Question) -> Answer:
-    """What this process knows. Raises ValueError, KeyError or TypeError for what is no question of ours."""
+    """Answer of this process. Raises ValueError, KeyError or TypeError for what is no question of ours."""
     query = Query(*question["query"])
     match question["ask"]:
         case "page":

@@ -184,5 +184,5 @@ def _answer(
     reach: Key | None = None,
     minutes: dict[int, int] | None = None,
 ) -> Answer:
-    """What was found in these lanes, as far as each was read."""
+    """Answer with the rows found in these lanes, as far as each was read."""
     return Answer([view.lane for view in views], rows, reach, minutes or {}, [view.next for view in views])

@@ -77,7 +77,7 @@ class HeldOverflow:
                 rereads = _again(lane, rereads, error)
 
     def _window(self, reader: LaneReader, after: Position, query: Query) -> Iterator[Found]:
-        """What is in the next headers, ending with a mark of how far they reach."""
+        """Records of the next headers that are meant, by position, ending with a mark of how far the headers reach."""
         headers, limit = reader.all_headers(after, END, HEADERS_ENOUGH)
         ahead: list[_Opened] = []  # a heap: the chunk with the next record first
         place, width = 0, 1

@@ -11,7 +11,7 @@ from sidecar.record import ERROR_CLASS, OFFSET_MAX, Held, LaneId, Position, held
 
 
 class LookUpUnavailable(Exception):
-    """This replica can't look anything up for now; the text says why."""
+    """A replica can't look anything up for now; the text says why."""
 
 
 WHEEL: Final = "wheel"
@@ -34,7 +34,7 @@ START: Final = Key(-1, "", -1, -1)
 
 
 class Query(NamedTuple):
-    """Which held records are meant: all conditions together; what is empty, or -1, is no condition.
+    """Conditions on held records, which are meant where all are met; what is empty, or -1, is no condition.
 
     `policy` is a name, or `name@version`; `due_from_ms` <= due < `due_to_ms`.
     """
@@ -53,7 +53,7 @@ class Query(NamedTuple):
         return self.topic in ("", lane.topic) and self.partition in (-1, lane.partition)
 
     def conditions(self) -> dict[str, str | int]:
-        """What is asked for, by name."""
+        """Conditions that are set, by name."""
         return {name: value for name, value in self._asdict().items() if value != ALL._asdict()[name]}
 
     @property
@@ -68,7 +68,7 @@ class Query(NamedTuple):
         return [text.encode() for text in texts if text and "\ufffd" not in text]  # which stands for any odd bytes
 
     def matches(self, held: Held) -> bool:
-        """This record is meant, as far as one can tell without its partition."""
+        """Whether a record is meant, as far as one can tell without its partition."""
         return (
             self.due_from_ms <= held.due_ms < self.due_to_ms
             and (not self.policy or self.policy in (held.policy, held.policy.rpartition("@")[0]))
@@ -102,7 +102,7 @@ def _text_of(held: Held, header: str) -> str | None:
 
 
 def row_of(lane: LaneId, held: Held, tier: str) -> dict[str, Any]:
-    """What is told of a held record: never its key, value or headers, but for id and error class."""
+    """Row that tells of a held record: never its key, value or headers, but for id, error class and origin."""
     return {
         "id": held_id(held),
         "source": lane.topic,
@@ -124,13 +124,13 @@ def row_of(lane: LaneId, held: Held, tier: str) -> dict[str, Any]:
 
 
 def key_of_row(row: Mapping[str, Any]) -> Key:
-    """Its place in the order."""
+    """Place of a row in the order of held records."""
     position = row["position"]
     return Key(row["due"], position["topic"], position["partition"], position["offset"])
 
 
 class Answer(NamedTuple):
-    """What one replica knows: about these lanes, up to `reach` in the order (None: to the end).
+    """Answer of one replica: about these lanes, up to `reach` in the order (None: to the end).
 
     `read`: of each lane the offset to be read next. What lies there and behind, this replica doesn't know of.
     """

@@ -1,4 +1,4 @@
-"""What the engine holds, for readers in other threads: references taken within a fraction of a millisecond.
+"""Views of what the engine holds, for readers in other threads: references taken within a fraction of a millisecond.
 
 The engine's thread copies a lane's table of buckets, not the records: held records never change, and a bucket is only
 ever added to or given up whole. Looking at the records is the reader's work, in the reader's time.

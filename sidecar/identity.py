@@ -1,4 +1,4 @@
-"""Which record in memory has which id: where a lane's actions look first.
+"""Records in memory by their ids: where a lane's actions look first.
 
 Known are the records that can still be acted on: in the wheel, or on their way to the overflow. What has fired is
 only leaving, until it is settled, and what the overflow has is in its own index (`overflow_layout.py`).
@@ -26,7 +26,7 @@ class Identities:
         return self._held.get(message_id)
 
     def know(self, records: Iterable[Held]) -> None:
-        """These are in memory now, perhaps again; those without an id don't matter."""
+        """Add records that are in memory now, perhaps again; those without an id don't matter."""
         for held in records:
             if held.trailer and (message_id := held_id(held)) is not None:
                 self.leaving.pop(held.offset, None)
@@ -35,7 +35,7 @@ class Identities:
                     self._held[message_id] = held
 
     def forget(self, records: Iterable[Held]) -> None:
-        """These can't be acted on in memory any more."""
+        """Take out records that can't be acted on in memory any more."""
         for held in records:
             if held.trailer and (message_id := held_id(held)) is not None:
                 known = self._held.get(message_id)
@@ -43,14 +43,14 @@ class Identities:
                     del self._held[message_id]
 
     def fired(self, records: Sequence[Held]) -> None:
-        """These leave now."""
+        """Take out records that have fired: they are leaving, too late to be acted on."""
         self.forget(records)
         for held in records:
             if held.trailer and held_id(held) is not None:
                 self.leaving[held.offset] = held
 
     def settled(self, offsets: Iterable[int]) -> None:
-        """These have left."""
+        """Forget records that were leaving and have left, by their offsets."""
         if self.leaving:
             for offset in offsets:
                 self.leaving.pop(offset, None)

@@ -104,7 +104,7 @@ class InOrder:
         return sum(order.fired_waiting for order in self._orders())
 
     def due_of(self, lane: Lane) -> Sequence[Held]:
-        """Those of one lane."""
+        """Records of one lane that have fired and are not handed over."""
         return lane.order.waiting if lane.order is not None else ()
 
     def oldest_due_ms(self) -> int:
