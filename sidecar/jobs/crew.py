@@ -1,4 +1,4 @@
-"""Who works on which job, in this process and after the end of another.
+"""Work on jobs by several processes: which jobs this one works on, and who goes on with those of one that ended.
 
 A process that dies leaves its jobs active; they have a lease, and whoever sees it run out goes on with them.
 """
@@ -93,7 +93,7 @@ class Crew(Generic[AnyJob]):
             self._supervisor.start()
 
     def stop(self) -> None:
-        """What is under way stays as it is, for whoever goes on with it. Twice is harmless."""
+        """End all work. Jobs under way stay as they are, for whoever goes on with them. Twice is harmless."""
         self._stopping.set()
         for thread in [*self._legs.values(), self._supervisor]:
             if thread.is_alive():

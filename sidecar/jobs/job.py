@@ -1,4 +1,4 @@
-"""What every job is: a plan that never changes, how far it has come, and who asked for its end.
+"""Jobs of every kind: a plan that never changes, how far it has come, and who asked for its end.
 
     planning -> planned -> canary -> canaried -> running -> done
                    |          |         |           |
@@ -47,7 +47,7 @@ class State(StrEnum):
 
 
 class PlanHead(Protocol):
-    """What every plan says."""
+    """Fields that every plan has."""
 
     @property
     def id(self) -> str: ...
@@ -59,7 +59,7 @@ class PlanHead(Protocol):
 
 
 class ProgressHead(Protocol):
-    """What every progress says."""
+    """Fields that every progress has."""
 
     @property
     def state(self) -> State: ...
@@ -97,7 +97,7 @@ AnyJob = TypeVar("AnyJob", bound=Job)
 
 @dataclass(frozen=True, slots=True)
 class Form(Generic[AnyJob]):
-    """What the records of a topic say. None: nothing that this version understands; it is passed over."""
+    """Readers of a topic's records, by kind. None: nothing that this version understands; it is passed over."""
 
     planned: Callable[[bytes], AnyJob | None]
     progressed: Callable[[AnyJob, bytes], AnyJob | None]

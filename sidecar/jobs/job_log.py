@@ -143,7 +143,7 @@ class JobLog(Generic[AnyJob]):
         self._jobs = {id: job for id, job in jobs if job.plan.created_ms >= created_ms or job.state.is_active}
 
     def now_ms(self) -> int:
-        """This machine's clock, by which leases are judged."""
+        """Time by the clock of this machine, epoch milliseconds: leases are judged by it."""
         return time.time_ns() // 1_000_000
 
 

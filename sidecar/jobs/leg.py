@@ -39,7 +39,7 @@ AnyWork = TypeVar("AnyWork", bound=Work)
 
 @dataclass(frozen=True, slots=True)
 class Stage(Generic[AnyJob, AnyWork]):
-    """What legs of a kind need: `transactional_id` of a plan, `work` for one attempt, `wait` to sleep (True: stop)."""
+    """Parts for legs of a kind: `transactional_id` of a plan, `work` for one attempt, `wait` to sleep (True: stop)."""
 
     client: Mapping[str, Any]
     log: JobLog[AnyJob]
@@ -87,7 +87,7 @@ class Leg(Generic[AnyJob, AnyWork]):
         log.error("a job is given up for now", extra={"plan": self._plan_id})
 
     def _give_up(self, reason: str) -> None:
-        """Its plan ends where it was still being counted: nothing was sent. Else it waits for what is in the way."""
+        """End a plan that was still being counted: nothing was sent. Any other job waits for what is in the way."""
         job = self._stage.log.get(self._plan_id)
         if job is None or job.progress.state is not State.PLANNING or job.aborted_by is not None:
             return

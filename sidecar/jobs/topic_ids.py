@@ -1,4 +1,4 @@
-"""Which topic a name stands for: Kafka's ids, as jobs ask for them. A plan's offsets are of a topic, not of a name."""
+"""Kafka's ids of topics, as jobs ask for them. The offsets of a plan are of a topic, not of its name."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, Final
@@ -20,7 +20,7 @@ class TopicIds:
         self._admin: AdminClient | None = None
 
     def of(self, topics: Collection[str]) -> dict[str, str]:
-        """Those of these topics that are there; "" where the cluster has no ids."""
+        """Ids by name, of those topics that are there; "" where the cluster has no ids."""
         if not topics:
             return {}
         admin = self._admin or AdminClient(self._client)

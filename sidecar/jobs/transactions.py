@@ -13,9 +13,9 @@ log = logging.getLogger("tickover.transactions")
 
 
 def why_none(client: Mapping[str, Any], group: str) -> str:
-    """What the brokers lack; empty: they have transactions, or haven't said within `LOOK_S` seconds.
+    """Reason why there are no transactions; empty: brokers have them, or haven't said within `LOOK_S` seconds.
 
-    It takes a transactional id, one of those that schedules of the group may use, and sends nothing under it.
+    The question takes a transactional id, one of those that schedules of the group may use, and sends nothing under it.
     """
     shipping = Shipping(client, f"tickover.{group}.schedules.probe", "")
     try:
