@@ -138,7 +138,7 @@ def has_controller(admin: AdminClient, topic: str, seconds: float) -> bool:
 
 
 class TopicLimits:
-    """What topics say of their largest batch. Its client is made with the first question, in the thread of that."""
+    """Largest batches that topics take, as brokers say. Makes its client with the first question, in its thread."""
 
     def __init__(self, client: Mapping[str, str]) -> None:
         self._client = client

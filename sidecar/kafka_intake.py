@@ -179,7 +179,7 @@ class KafkaIntake:
         in_background(former.close)  # that may wait for brokers
 
     def _from_current(self, take: _OnRebalance) -> _OnRebalance:
-        """What a former consumer says at its end, in a thread of its own, is no news."""
+        """`take` without calls from a former consumer: what that says at its end, in another thread, is no news."""
         current = self._consumer
 
         def take_from_current(consumer: Consumer, partitions: list[TopicPartition]) -> None:

@@ -1,4 +1,4 @@
-"""What the logs of source partitions have at an offset, by a consumer that never joins a group."""
+"""First records at or behind given offsets of source partitions, read by a consumer that never joins a group."""
 
 import logging
 import time

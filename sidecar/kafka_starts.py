@@ -31,7 +31,7 @@ ONE_TIMEOUT_S: Final = 0.3  # of one partition alone: what nothing hides is answ
 
 
 class _Topic(NamedTuple):
-    """What `Start` says of a topic."""
+    """Id and partition count of a topic, as `Start` has them."""
 
     id: str
     partitions: int
@@ -52,8 +52,8 @@ class KafkaStarts:
         self._records = KafkaRecords(client, group)
 
     def starts(self, lanes: Sequence[LaneId]) -> dict[LaneId, Start]:
-        """Those that are known. A partition without a leader, with an open transaction, or whose topic nobody describes
-        is left out: ask again.
+        """Starts of the partitions that are known. A partition without a leader, with an open transaction, or whose
+        topic nobody describes is left out: ask again.
 
         Raises LedgerUnavailable when the brokers don't answer, CommitsHidden when none is known and some are hidden.
         """
@@ -105,8 +105,9 @@ class KafkaStarts:
         return starts
 
     def _not_hidden(self, lanes: Sequence[LaneId]) -> tuple[list[TopicPartition], CommitsHidden | None]:
-        """What can be known, and why not all: Kafka answers nothing while it hides the commit of any partition that is
-        asked about, so then each is asked about alone, a few at a time, beginning elsewhere the next time.
+        """Commits that Kafka tells, and the error where it hid some. It answers nothing while it hides the commit of
+        any partition that is asked about, so then each is asked about alone, a few at a time, beginning elsewhere the
+        next time.
         """
         try:
             return self._committed(lanes), None
@@ -193,8 +194,8 @@ class KafkaStarts:
         return Start(offset, committed.metadata or "", topic_id or known_id, partitions, log_start=first, log_end=end)
 
     def _topics(self, topics: set[str]) -> dict[str, _Topic]:
-        """Their ids and sizes, of those that are answered for. An id is "" where brokers have none to give (before 2.8,
-        or the mock).
+        """Ids and partition counts of topics; a topic without an answer is left out. An id is "" where brokers have
+        none to give (before 2.8, or the mock).
         """
         if not has_controller(self._admin, next(iter(topics)), ANSWER_TIMEOUT_S):
             answers = {name: self._admin.list_topics(name, timeout=ANSWER_TIMEOUT_S).topics[name] for name in topics}
