@@ -55,8 +55,9 @@ class BareConnection:
         return median(times)
 
     def arrivals(self, topic: str, count: int) -> Iterator[tuple[range, float]]:
-        """Which offsets of partition 0 came when (wall-clock seconds), from the first on until `count` are there. One
-        item to each fetch, also to one in which nothing came."""
+        """Offsets of partition 0 and the time when they came (wall-clock seconds), from offset 0 on until `count` are
+        there. One item for each fetch, also for one in which nothing came.
+        """
         offset = 0
         while offset < count:
             answer = self._ask(FETCH, 4, _fetch_request(topic, offset))

@@ -10,7 +10,7 @@ COLOURS: Final = ("#8c959f", "#0969da", "#8250df", "#bf8700", "#2da44e")
 
 
 def missing_library() -> str | None:
-    """What a plot needs and isn't installed, and how to install it."""
+    """Advice on how to install the library that a plot needs; None when it is installed."""
     if find_spec("matplotlib") is not None:
         return None
     return "a plot needs matplotlib: pip install 'tickover[pipeline]', or in a checkout: make setup-pipeline"

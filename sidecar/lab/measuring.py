@@ -73,7 +73,7 @@ class Place:
         return topic
 
     def delete_topic(self, topic: str) -> None:
-        """It stays if that isn't allowed."""
+        """Delete a topic; where that isn't allowed it stays."""
         with suppress(KafkaException):
             self._admin.delete_topics([topic])[topic].result(ANSWER_S)
 
