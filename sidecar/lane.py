@@ -140,7 +140,7 @@ class Lane:
         return max(self.next, self.recovered_until)
 
     def note_read(self, mark: ReadMark) -> None:
-        """This record of the source was read last."""
+        """Note a record of the source as the one that was read last."""
         self.read_marks = noted(self.read_marks, mark)
 
     def cut_back(self, log_offset: int) -> None:
@@ -215,7 +215,7 @@ class Lane:
         return self.held_at_start + self.found + self.accepted - self.settled_count - self.lost - self.held_now()
 
     def put(self, records: Sequence[Held]) -> None:
-        """These go to the overflow, with the next blocks."""
+        """Put records on their way to the overflow: they go there with the next blocks."""
         self.puts += records
         self.puts_due_ms = min(self.puts_due_ms, min(map(due_of, records), default=OFFSET_MAX))
 
@@ -302,7 +302,7 @@ class Lane:
         return index >= 0 and not (index < len(self.done) and self.done[index])
 
     def settle(self, offsets: Sequence[int], dues_ms: Sequence[int]) -> None:
-        """These records are in the ledger now: done marks for open offsets, less in their windows for others."""
+        """Settle records that are in the ledger now: done marks for open offsets, less in their windows for others."""
         base, done, windows, struck = self.base, self.done, self.windows, self.struck
         if windows or struck:
             promoted: list[tuple[int, int]] = []

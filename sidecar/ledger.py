@@ -52,7 +52,7 @@ class LedgerTopic:
         return ledger_partition(lane.topic, lane.partition, self.partitions)
 
     def refused(self, lane: LaneId, error: Any) -> LedgerError:
-        """What to end with when the brokers, or the client, don't take a block of this lane."""
+        """Error to end with when the brokers, or the client, don't take a block of this lane."""
         words = f"the ledger refused a block of {lane}: {error.str()}"
         if error.name() == "MSG_SIZE_TOO_LARGE":
             words += f"; set max.message.bytes of topic {self.name} to {MESSAGE_BYTES_MAX} or more"

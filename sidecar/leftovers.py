@@ -35,7 +35,7 @@ class Leftovers:
         return self._left({lane: one for lane, one in commits.items() if existing.get(lane.topic)})
 
     def of(self, topics: Collection[str]) -> dict[str, Left]:
-        """Those of these topics of which the group has anything."""
+        """Records that the group still has of these topics, held or not read; a topic with none is left out."""
         return self._left({lane: one for lane, one in self._commits().items() if lane.topic in topics})
 
     def _commits(self) -> dict[LaneId, CommitState]:

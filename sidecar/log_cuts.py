@@ -1,4 +1,4 @@
-"""What a source partition's log was when it was read, and what it means that it was cut back since.
+"""Cuts of a source partition's log: what the log was when it was read, and what a cut since then means.
 
 A log that loses its end (an unclean election, a lost disk), or is made anew on a cluster without topic ids, gives its
 next records offsets that were read before. So a lane counts on: its own offsets never come twice.
