@@ -27,14 +27,14 @@ from sidecar.topics import source_topics
 
 
 def redriven_of(settings: Settings, client: Mapping[str, Any]) -> RedrivenLog:
-    """Which letters were sent again; to be started and stopped."""
+    """Follower of the topic of letters that were sent again; to be started and stopped."""
     return RedrivenLog(client, settings.redriven_topic, TopicIds(client).of)
 
 
 def reading_of(
     settings: Settings, client: Mapping[str, Any], table: Callable[[], PolicyTable], redriven: RedrivenLog
 ) -> Reading:
-    """What REST reads dead letters with."""
+    """Reader of dead letters for REST."""
     asked = settings.dead_letters
     limits = Limits(asked.scan_records, asked.scan_time_ms / 1_000)
     rules = Rules(asked.topics, settings.quarantine.topic, limits, Masking(asked.mask))

@@ -24,14 +24,14 @@ CLOCKS_MS: Final = 60_000  # how far the clock of who writes letters may be behi
 
 
 class Limits(NamedTuple):
-    """What one page may cost."""
+    """Limits of one page: how many records it may look at, for how many seconds."""
 
     records: int
     seconds: float
 
 
 class Look(NamedTuple):
-    """What is looked for. `only_open`: without the letters that were sent again."""
+    """Filter of a search for letters. `only_open`: without the letters that were sent again."""
 
     selection: Selection
     only_open: bool = False
@@ -55,7 +55,7 @@ class UnknownTopic(Exception):
 
 @dataclass(slots=True)
 class Page:
-    """What was found. `following` None: the end; `remaining` records from there on, at most."""
+    """Letters found for one page. `following` None: the end; `remaining` records from there on, at most."""
 
     letters: list[Letter] = field(default_factory=list)
     redriven: dict[Place, Sent] = field(default_factory=dict)  # of these letters

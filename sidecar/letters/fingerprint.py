@@ -1,4 +1,4 @@
-"""Which failures are the same: an error's class and message without what differs from one occurrence to the next.
+"""Fingerprints of failures: an error's class and message without what differs from one occurrence to the next.
 
     NotFound: user 4711 at "10.0.0.3:5432"   ->   NotFound: user <n> at <text>
 

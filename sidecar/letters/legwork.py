@@ -44,7 +44,7 @@ PAUSE_S: Final = 0.02  # while the pace allows nothing
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a leg needs of its process."""
+    """Parts of the process that a leg works with."""
 
     client: Mapping[str, Any]
     log: JobLog[Redrive]

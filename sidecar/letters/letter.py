@@ -53,7 +53,7 @@ class Letter(NamedTuple):
 
     @property
     def message(self) -> str:
-        """What went wrong, in the words of the consumer, or of the quarantine."""
+        """Error text, in the words of the consumer, or of the quarantine."""
         return self.text(ERROR_MESSAGE) or self.text(DETAIL)
 
     @property
@@ -72,7 +72,7 @@ class Letter(NamedTuple):
         return int(text) if text.isascii() and text.isdigit() and len(text) <= COUNT_DIGITS_MAX else 0
 
     def document(self) -> dict[str, Any]:
-        """What is shown of it without its payload."""
+        """JSON document of the letter without its payload, as REST shows it."""
         return {
             "position": str(self.place),
             "topic": self.place.topic,

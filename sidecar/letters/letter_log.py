@@ -16,7 +16,7 @@ class LettersUnavailable(LogUnavailable):
 
 
 class LettersGone(Exception):
-    """What a plan has pinned isn't there; the text says why. `for_good`: and never will be again."""
+    """Letters that a plan has pinned aren't there; the text says why. `for_good`: and never will be again."""
 
     def __init__(self, problem: str, for_good: bool = True) -> None:
         super().__init__(problem)

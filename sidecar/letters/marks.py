@@ -1,4 +1,5 @@
-"""Which letters were sent again, when and by which plan: one record for each plan and each block of a partition. Pure.
+"""Marks of letters that were sent again, when and by which plan: one record for each plan and each block of a
+partition. Pure.
 
     <topic id>/<topic>/<partition>/<block>/<plan id>   ->   {"first_ms": 1, "last_ms": 9, "sent": "//8B"}
 
@@ -36,7 +37,7 @@ class Sent(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Whose letters a record speaks of."""
+    """BLOCK_LETTERS offsets of a partition, about whose letters a plan's record speaks."""
 
     topic_id: str
     topic: str
@@ -54,14 +55,14 @@ class Block(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """What one plan has sent of a block."""
+    """Letters of a block that one plan has sent, a bit each, and between which times (epoch ms) it sent them."""
 
     bits: int
     first_ms: int
     last_ms: int
 
     def plus(self, offsets: Collection[int], now_ms: int) -> "Kept":
-        """These too, sent now."""
+        """A copy with these offsets added, sent now."""
         bits = self.bits
         for offset in offsets:
             bits |= 1 << (offset % BLOCK_LETTERS)
@@ -108,7 +109,7 @@ class Marks:
             self._topics.pop(block.topic, None)
 
     def find(self, topic_id: str, place: Place) -> Sent | None:
-        """Who sent this letter last; None: it is open."""
+        """Plan that sent this letter last, and its times; None: the letter is open."""
         plans = self._of(place.topic).get(block_of(topic_id, place))
         if not plans:
             return None
@@ -117,7 +118,7 @@ class Marks:
         return max(found, key=lambda sent: (sent.last_ms, sent.plan), default=None)
 
     def kept(self, block: Block, plan: str) -> Kept | None:
-        """What a plan has sent of a block."""
+        """Letters of a block that a plan has sent; None: no record says so."""
         return self._of(block.topic).get(block, {}).get(plan)
 
     def count(self, topic_id: str, topic: str, starts: Mapping[int, int]) -> int:

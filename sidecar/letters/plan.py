@@ -37,8 +37,8 @@ class Span(BaseModel):
 
 
 class Plan(BaseModel):
-    """What is to be sent again. `spans` pin the ends: what comes later is not meant. Nor are these offsets of another
-    topic of this name: `topic_id` is Kafka's; "" where the cluster has none, and in plans of older versions.
+    """A plan to send letters again. `spans` pin the ends: what comes later is not meant. Nor are these offsets of
+    another topic of this name: `topic_id` is Kafka's; "" where the cluster has none, and in plans of older versions.
     """
 
     model_config = _MODEL

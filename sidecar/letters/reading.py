@@ -24,7 +24,7 @@ class ReadingBusy(Exception):
 
 
 class Rules(NamedTuple):
-    """Which topics may be read, what one page may cost, what is masked."""
+    """Topics that may be read, limits of one page, and what is masked."""
 
     topics: Sequence[str]
     quarantine: str
@@ -33,7 +33,7 @@ class Rules(NamedTuple):
 
 
 class Redriven(Protocol):
-    """What was sent again (`redriven_log.RedrivenLog`)."""
+    """Answers about letters that were sent again (`redriven_log.RedrivenLog`)."""
 
     def of(self, topics: Sequence[str]) -> Find:
         """Asks about letters of these topics. Raises LettersUnavailable."""
@@ -98,7 +98,7 @@ class Reading:
         return await self._ask(look)
 
     def chosen(self, log: LetterLog, topics: Sequence[str]) -> Sequence[str]:
-        """These topics, or all: nobody reads other topics of the cluster this way. Raises UnknownTopic."""
+        """Dead-letter topics to read, these or all: nobody reads other topics this way. Raises UnknownTopic."""
         known = letter_topics(list(log.topics()), self._table(), self.rules.topics, self.rules.quarantine)
         for topic in topics:
             if topic not in known:

@@ -52,7 +52,7 @@ class RedrivenLog:
         return lambda place: self.find(ids.get(place.topic, ""), place)
 
     def pen(self, plan_id: str, topic: str, topic_id: str = "") -> "Pen":
-        """What a leg asks and writes with: all that was sent up to now is known. Without `topic_id` it is asked for.
+        """Pen of a leg, to ask and write: all that was sent up to now is known. Without `topic_id` it is asked for.
 
         Raises LettersUnavailable, also while nobody knows which topic it is: under no id or another one the next plan
         would not find what this one sends.
@@ -64,7 +64,7 @@ class RedrivenLog:
         return Pen(self, plan_id, topic, known)
 
     def find(self, topic_id: str, place: Place) -> Sent | None:
-        """Who sent this letter last; None: it is open."""
+        """Plan that sent this letter last, and its times; None: the letter is open."""
         with self._changed:
             return self._marks.find(topic_id, place)
 
@@ -84,7 +84,7 @@ class RedrivenLog:
         return {topic: max(offsets[topic] - sent[topic], 0) for topic in bounds}
 
     def kept(self, block: Block, plan: str) -> Kept | None:
-        """What a plan has sent of a block."""
+        """Letters of a block that a plan has sent; None: no record says so."""
         with self._changed:
             return self._marks.kept(block, plan)
 

@@ -15,7 +15,7 @@ from sidecar.reserved_topics import INTERNAL_PREFIX
 
 
 class Wanted(NamedTuple):
-    """What a plan is asked to be."""
+    """A plan as it is asked for."""
 
     topic: str
     selection: Selection
@@ -27,7 +27,7 @@ class Wanted(NamedTuple):
 
 
 class Topics(NamedTuple):
-    """What may be read, and what must not be written to."""
+    """Topics that may be read, and topics that must not be written to."""
 
     choose: Callable[[LetterLog, str], None]  # raises UnknownTopic
     letters: Callable[[LetterLog], frozenset[str]]

@@ -1,4 +1,4 @@
-"""What comes back to the dead-letter topic after it was sent again: known by its lineage, else by its origin.
+"""Letters that come back to the dead-letter topic after they were sent again: known by lineage, else by origin.
 
 A consumer forwards headers, so the plan and its leg are still on a letter that failed again. One that doesn't forward
 what it doesn't know may still have kept `tickover-origin`; the latest origins sent by this process are remembered.
@@ -38,7 +38,7 @@ class Returns:
         self._consumer.assign([TopicPartition(plan.topic, p, at) for p, at in self.positions.items()])
 
     def expect(self, parcels: Sequence[Parcel]) -> None:
-        """These were sent."""
+        """Remember the origins of letters that were sent."""
         for parcel in parcels:
             if origin := parcel.letter.text(ORIGIN):
                 self._origins[origin] = None
@@ -46,7 +46,7 @@ class Returns:
             del self._origins[next(iter(self._origins))]
 
     def look(self, leg: int) -> Found:
-        """What has come since the last look; doesn't wait."""
+        """Count letters that have come back since the last look; doesn't wait. Raises KafkaException."""
         everything = of_leg = 0
         for message in self._consumer.consume(READ_MAX, 0):
             error, partition, offset = message.error(), message.partition() or 0, message.offset() or 0

@@ -1,4 +1,4 @@
-"""Which letters are meant."""
+"""A selection of dead letters, by reason, error, policy and time."""
 
 from functools import lru_cache
 from typing import Annotated, Final

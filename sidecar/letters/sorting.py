@@ -1,4 +1,4 @@
-"""What becomes of each letter of a plan: sent where, or passed over why. Pure; planning and sending ask the same."""
+"""Fate of each letter of a plan: sent where, or passed over why. Pure; planning and sending ask the same."""
 
 from collections.abc import Container, Iterable, Mapping
 from typing import Final, NamedTuple
@@ -75,7 +75,7 @@ class Sorting:
         self._seen = {*redrive.progress.planned.targets, *redrive.progress.tally.targets}
 
     def gone(self, targets: Iterable[str]) -> list[str]:
-        """Those of the planned targets that are no more."""
+        """Planned targets that are no more, sorted."""
         return sorted(target for target in targets if target not in self._partitions)
 
     def target(self, letter: Letter) -> tuple[str, str]:

@@ -1,5 +1,5 @@
-"""Whose turn it is to send. Redrives that may mean the same letters send one after the other: each knows what was sent
-before it began, and two that send at the same moment would both send a letter.
+"""Turns to send. Redrives that may mean the same letters send one after the other: each knows what was sent before it
+began, and two that send at the same moment would both send a letter.
 
 Nobody but the log of redrives orders those of many processes, so they take numbers as in a bakery (Lamport): who begins
 says so with turn 0, looks at all that the log has, writes a turn above those of its rivals, looks once more, and waits
@@ -18,7 +18,7 @@ SENDING: Final = (State.CANARY, State.RUNNING)  # what a progress says until not
 
 
 def rivals(mine: Redrive, others: Iterable[Redrive]) -> Iterator[Redrive]:
-    """Those that send letters now, and may mean one that `mine` means, too."""
+    """Other redrives that send letters now, and may mean one that `mine` means, too."""
     plan = mine.plan
     for one in others:
         is_another = one.plan.id != plan.id and one.plan.topic == plan.topic
