@@ -20,11 +20,11 @@ class OverflowUnavailable(OverflowFailure):
 
 
 class OverflowRefused(OverflowUnavailable):
-    """It answers, and does not do this: a replica, a right that is missing. Perhaps it does something else."""
+    """The overflow answers, and does not do this: a replica, a right that is missing. Other calls may succeed."""
 
 
 class OverflowFull(OverflowFailure):
-    """It takes no more writes (memory or disk). Retry later; reading and settling go on."""
+    """The overflow takes no more writes (memory or disk). Retry later; reading and settling go on."""
 
 
 class OverflowLoss(OverflowFailure):
@@ -56,7 +56,7 @@ class Change(NamedTuple):
 
 
 class Redo(NamedTuple):
-    """What is still held of the change blocks `before` + 1 to `last`, to be written again: of one block, as a rule."""
+    """Records still held of the change blocks `before` + 1 to `last`, to be written again: of one block, as a rule."""
 
     before: int
     last: int

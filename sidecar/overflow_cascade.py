@@ -1,4 +1,4 @@
-"""What is done in the overflow when nobody waits for it: settled slots go, slots that come near become finer."""
+"""Tidying of the overflow, when nobody waits for it: settled slots go, slots that come near become finer."""
 
 from collections.abc import Sequence
 from itertools import chain, pairwise

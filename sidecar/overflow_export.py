@@ -1,4 +1,4 @@
-"""What Redis holds, as lines of JSON: a witness beside the ledger, for `tickover pipeline reconcile --export`.
+"""Export of records in Redis as JSON lines: a witness beside the ledger, for `tickover pipeline reconcile --export`.
 
 Redis is read directly and no engine is asked, so what an engine only believes to be there doesn't show.
 

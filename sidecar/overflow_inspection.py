@@ -1,4 +1,4 @@
-"""What can be wrong with a Redis that is to hold the overflow: said at start, and by `tickover doctor`."""
+"""Inspection of a Redis that is to hold the overflow: what can be wrong is said at start, and by `tickover doctor`."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -36,7 +36,7 @@ def inspect(client: Client, allow_eviction: bool = False) -> list[RedisFinding]:
 
 
 class RedisState(NamedTuple):
-    """What changes while Redis runs; of several primaries the worst."""
+    """State of Redis that changes while it runs; of several primaries the worst."""
 
     memory_ratio: float  # used of allowed memory, 0 where there is no limit
     is_persistent: bool  # every primary writes an append-only file or snapshots; true where it does not tell

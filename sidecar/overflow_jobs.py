@@ -1,4 +1,4 @@
-"""What the overflow's worker gives to its thread."""
+"""Jobs that the overflow's worker gives to its thread."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future

@@ -1,4 +1,4 @@
-"""What lies in Redis: every key, every header, every command of the overflow. Nothing else writes there.
+"""Layout of the overflow in Redis: every key, every header, every command. Nothing else writes there.
 
 Keys, per source partition (lane); the braces make one Cluster hash slot of them, so that a script may touch
 all:
@@ -118,7 +118,7 @@ LEVELS: Final = (COARSE, FINE)  # in the order of reading
 
 
 class Header(NamedTuple):
-    """What is known of a chunk without reading it. Headers sort by first position."""
+    """Facts of a chunk that are known without reading it. Headers sort by first position."""
 
     first: Position
     last: Position
@@ -240,7 +240,7 @@ def place_member(position: Position) -> bytes:
 
 
 def read_place(member: bytes) -> Position:
-    """What the index says. Raises HeaderFormatError for what is no place."""
+    """Record's place that an index entry names. Raises HeaderFormatError for what is no place."""
     if len(member) != _PLACE.size:
         raise HeaderFormatError(f"a place of {len(member)} bytes in the index, expected {_PLACE.size}")
     return Position(*_PLACE.unpack(member))

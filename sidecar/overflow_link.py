@@ -185,7 +185,9 @@ def connect(url: str, options: Mapping[str, Any] = MappingProxyType({})) -> Clie
 
 
 def _cluster(there: RedisUrl, name: Mapping[str, Any], settings: Mapping[str, Any]) -> Client:
-    """Its first host is given by a URL: only then does redis-py take connections that it hasn't made itself."""
+    """Client of a Redis Cluster. Its first host is given by a URL: only then does redis-py take connections that it
+    hasn't made itself.
+    """
     make_node: Any = ClusterNode
     (host, port), *others = there.hosts
     pools = WeakSet[Pool]()
@@ -214,7 +216,7 @@ def _cluster(there: RedisUrl, name: Mapping[str, Any], settings: Mapping[str, An
 
 
 class FileLogin(CredentialProvider):
-    """Who we are in Redis, asked for at each connection: the password is what its file says then."""
+    """User name and password for Redis, asked for at each connection: the password is what its file says then."""
 
     def __init__(self, username: str, secret: FileSecret) -> None:
         self._username = username

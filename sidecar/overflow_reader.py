@@ -84,14 +84,14 @@ class LaneReader:
         return self.headers(members, level)
 
     def headers(self, members: Sequence[bytes], level: Level) -> list[Header]:
-        """What these members say. Raises OverflowLoss where one is damaged."""
+        """Headers unpacked from these members of a level. Raises OverflowLoss where one is damaged."""
         try:
             return [read_header(member, level) for member in members]
         except HeaderFormatError as error:
             raise OverflowLoss(self._lane, 0, str(error)) from error
 
     def place(self, member: bytes) -> Position:
-        """What the index says. Raises OverflowLoss where it says nothing that could be."""
+        """Record's place that an index entry names. Raises OverflowLoss where it names none that could be."""
         try:
             return read_place(member)
         except HeaderFormatError as error:

@@ -67,7 +67,7 @@ class RedisOverflow:
         self._link.close()
 
     def inspect(self, allow_eviction: bool = False) -> list[RedisFinding]:
-        """What should be mended about this Redis; none when all is well. From any thread."""
+        """Problems of this Redis that should be mended; none when all is well. From any thread."""
         return inspect(self.client, allow_eviction)
 
     def state(self) -> RedisState:
@@ -96,7 +96,7 @@ class RedisOverflow:
                 waiting += self._unwritten(batch, hw, behind=any(left.lane == batch[0].lane for left in waiting))
 
     def _unwritten(self, batch: Sequence[Change], hw: int, behind: bool) -> Sequence[Change]:
-        """What is still to be written of a batch that met this `hw`; `behind` one that is to be written again."""
+        """Changes still to be written of a batch that met this `hw`; `behind` one that is to be written again."""
         lane, first = batch[0].lane, batch[0].number
         if hw < 0:
             self._read_aheads.pop(lane, None)
@@ -142,7 +142,7 @@ class RedisOverflow:
         return list(keys_used), [len(arguments), len(index), len(strikes), *arguments, *index, *strikes]
 
     def _keep_current(self, batch: Sequence[Change]) -> None:
-        """What was just written may lie where we have read ahead."""
+        """Add to the read-ahead what was just written, as far as it lies there, or drop it."""
         lane = batch[0].lane
         ahead = self._read_aheads.get(lane)
         if ahead is None:

@@ -1,4 +1,4 @@
-"""What is done in Redis, one script a piece: every command that changes the overflow, and those that read it.
+"""Scripts of the overflow in Redis, one a piece of work: every command that changes it, and those that read it.
 
 Slots and shards go in as numbers of keys. `overflow_layout.py` says what lies there. "The lane's keys" are
 `LaneKeys.fixed`: hw, level b, level a, struck. Where an answer is hw, a number below 0 says that a key has gone that

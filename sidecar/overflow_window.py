@@ -1,4 +1,4 @@
-"""Which records of many overlapping chunks come first: an exact answer in bounded memory.
+"""Order of the records of many overlapping chunks: which come first, told exactly in bounded memory.
 
 Chunks of one slot overlap: each put brings its own, and all may span the whole slot. To give out the next
 second of a slot, every one of its chunks has to be opened. So more is read at once than is asked for
@@ -63,7 +63,7 @@ class ReadAhead:
 
     @property
     def rest(self) -> Span:
-        """What is left when all up to the limit was given out."""
+        """Records that are left when all up to the limit was given out, and the chunks that they are of."""
         return Span(self.rows, self.limit, self.opened)
 
     def add(self, written: Sequence[Held]) -> None:
@@ -72,7 +72,7 @@ class ReadAhead:
         self._added += [held for held in written if start < _place(held) <= limit]
 
     def strike(self, offsets: set[int]) -> None:
-        """These must not be given out any more."""
+        """Drop records that must not be given out any more."""
         if offsets:
             self.rows = [held for held in self.rows if held.offset not in offsets]
             self._added = [held for held in self._added if held.offset not in offsets]

@@ -186,7 +186,7 @@ class OverflowWorker:
     # --- the cursor -----------------------------------------------------------------------------------------------
 
     def _overtake(self, lane: Lane, now_ms: int) -> None:
-        """What falls due before the overflow can have it goes into the wheel now."""
+        """Put into the wheel now what falls due before the overflow can have it."""
         if lane.puts or lane.changes:
             soon = overtaken(lane, now_ms + self.soon_ms)
             if soon:
