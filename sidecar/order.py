@@ -71,7 +71,7 @@ class Order:
         return Tail(known[place - 1][1], known[place - 1][0], tail.stored)
 
     def note(self, key: Key, held: Held, stored: bool, cursor: Position) -> None:
-        """This record is held, in the wheel or `stored`: on its way to the overflow, or there."""
+        """Note that a record is held, in the wheel or `stored`: on its way to the overflow, or there."""
         tail = self._tails.get(key)
         stored = stored or (tail is not None and tail.ahead_of(cursor))
         if tail is None or (held.due_ms, held.offset) > (tail.due_ms, tail.offset):
@@ -101,7 +101,7 @@ class Order:
         self._returning_of.setdefault(key, set()).add(offset)
 
     def returned(self, offset: int) -> None:
-        """It has fired, or it fires some other time, or never."""
+        """Forget a record that `returns` noted: it has fired, or it fires some other time, or never."""
         key = self._returning.pop(offset, None)
         if key is not None:
             self._returning_of[key].discard(offset)
@@ -123,7 +123,7 @@ class Order:
         return offset >= reached or (earlier is not None and min(earlier) < offset)
 
     def block(self, key: Key, by: Tail) -> None:
-        """What is in the wheel of this key must not fire before that one, which the overflow has."""
+        """Keep the wheel's records of this key from firing before `by`, which the overflow has."""
         self._blocked.setdefault(key, set()).add(Position(by.due_ms, by.offset))
         if key not in self._left:
             self._expected.add(by.offset)
@@ -134,7 +134,7 @@ class Order:
         self._waiting_for_place[offset] = key
 
     def placed(self, offset: int) -> None:
-        """It is held, or has left, whether or not it is ordered still."""
+        """Forget that a record waits for its place: it is held, or has left, whether or not it is ordered still."""
         key = self._waiting_for_place.pop(offset, None)
         if key is not None and self.unplaced.get(key) == offset:
             del self.unplaced[key]
@@ -152,8 +152,8 @@ class Order:
             self.note(key, held, True, held.position)
 
     def all_read_again(self, until: int) -> None:
-        """What was read before a crash, up to this offset, is read: records come behind all that are known from now on,
-        unless one of those still waits for its place.
+        """Note that all records up to this offset, read before a crash, are read again: records come behind all that
+        are known from now on, unless one of those still waits for its place.
         """
         if self._before is not None and not any(offset < until for offset in self._waiting_for_place):
             self._before = None
@@ -204,7 +204,7 @@ class Order:
             self._parked_total -= 1
 
     def pass_time(self, now_ms: int) -> None:
-        """What is due isn't parked any more, but for what the chains have."""
+        """Stop counting records as parked once they are due, but for what the chains have."""
         second = now_ms // SECOND_MS
         while self._seconds and self._seconds[0] < second:
             self._parked_total -= self._parked.pop(heappop(self._seconds), 0)
@@ -260,7 +260,7 @@ class Order:
         return True
 
     def settled(self, offsets: Iterable[int]) -> None:
-        """These have left for good."""
+        """Forget records that have left for good."""
         self.on_the_way.difference_update(offsets)
         self._expected.difference_update(offsets)
         if self._returning:
@@ -286,7 +286,7 @@ class Order:
 
     @property
     def waiting(self) -> list[Held]:
-        """What has fired and is not handed over."""
+        """Records that have fired and are not handed over."""
         return [held for chain in self.chains.values() for held in chain.waiting]
 
     def oldest_due_ms(self) -> int:

@@ -47,7 +47,7 @@ def refuse_if_new(admin: AdminClient, group: str, topics: Iterable[str], sources
 
 
 def findings_of(group: str, others: dict[str, list[str]]) -> Iterator[Finding]:
-    """What `tickover doctor` says of it."""
+    """Finding of `tickover doctor` about other groups that emit from a new group's sources."""
     if others:
         yield Finding(Severity.ERROR, f"group {group}", _problem(group, others), _ways_on(group, others))
 

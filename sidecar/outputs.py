@@ -66,14 +66,14 @@ def make_outputs(
 
 
 def next_output(makers: TransactionalOutputs, name: str, stuck: bool) -> TransactionalOutput:
-    """Who takes over from a producer that can't be used any more."""
+    """Producer that takes over from one that can't be used any more."""
     return makers.successor(name) if stuck else makers.output(name)
 
 
 def _begun(
     output: TransactionalOutput, makers: TransactionalOutputs, name: str, sweep: Sweep | None
 ) -> TransactionalOutput:
-    """It, or its successor, in its first transaction.
+    """The producer, or its successor, in its first transaction.
 
     What went before may be decided and not complete (`Transaction.stuck`). If it is a commit, its offsets are unstable
     until they are facts, and a recovery waits for them.

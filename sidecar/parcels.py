@@ -65,7 +65,7 @@ class Parcels:
         return lane, records
 
     def put_back(self, lane: Lane, records: Sequence[Held]) -> None:
-        """These before all others."""
+        """Put records back before all others."""
         self._queue.extendleft((lane, held) for held in reversed(records))
         self._held += len(records)
         self.bytes += sum(held.size for held in records)
@@ -84,7 +84,7 @@ class Parcels:
         return next(parcel.due_ms for _, parcel in self._queue if isinstance(parcel, Held))
 
     def without(self, lanes: set[Lane]) -> "Parcels":
-        """The same but for what belongs to these lanes."""
+        """A new queue without the records of these lanes."""
         return Parcels(item for item in self._queue if item[0] not in lanes)
 
 
@@ -107,7 +107,7 @@ class Queues(Generic[K]):
 
     @property
     def names(self) -> Collection[K]:
-        """Those that have a queue, the one that is next first."""
+        """Names that have a queue, the one that is next first."""
         return self._queues.keys()
 
     def append(self, name: K, lane: Lane, parcel: Parcel) -> None:
@@ -123,7 +123,7 @@ class Queues(Generic[K]):
         return self._queues.pop(name, None) or Parcels()
 
     def put_back(self, name: K, queue: Parcels) -> None:
-        """These before what came for the same meanwhile. The others are next."""
+        """Put records back before those that came for the same name meanwhile. The other queues are next."""
         queue.take_all(self.pop(name))
         if queue:
             self._queues[name] = queue
@@ -151,7 +151,7 @@ def topic_of(parcel: Parcel) -> str:
 
 
 def is_early(parcel: Parcel, now_ms: int) -> bool:
-    """It was held and isn't due: it has fired before the clock was set back. Who leaves another way leaves at once."""
+    """True for a held record that isn't due: it fired before the clock was set back. Departures leave at once."""
     return isinstance(parcel, Held) and parcel.due_ms > now_ms
 
 

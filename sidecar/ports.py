@@ -1,4 +1,4 @@
-"""What the engine needs of the world: four small interfaces, each with a real implementation and a fake.
+"""Interfaces between the engine and the world, each small, with a real implementation and a fake.
 
 The engine's core imports no client library; these types are all it knows of Kafka and Redis.
 """
@@ -31,7 +31,7 @@ class SourceRecord(Protocol):
 
 
 def mark_of(record: SourceRecord) -> ReadMark:
-    """What is kept of a record that was read."""
+    """Offset, leader epoch and timestamp of a record that was read, to be kept."""
     epoch = record.leader_epoch()
     return ReadMark(record.offset() or 0, -1 if epoch is None else epoch, record.timestamp()[1])
 
@@ -60,7 +60,7 @@ class Starts(Protocol):
     """The group's commits. Blocking: a recovery asks from its own thread."""
 
     def starts(self, lanes: Sequence[LaneId]) -> Mapping[LaneId, Start]:
-        """Those that are known; a lane left out is asked for again."""
+        """Starts of the lanes, as far as known; a lane left out is asked for again."""
 
     def has_commits(self) -> bool:
         """The group has a commit of some partition, of whatever topic."""
@@ -72,7 +72,7 @@ class Starts(Protocol):
 
 
 class Member(NamedTuple):
-    """This process's place in its group, as of when it was asked for.
+    """Place of this process in its group, as of when it was asked for.
 
     `is_named`: it says which member this is, of which generation, so that the coordinator refuses it once the group has
     gone on. From who doesn't say, the coordinator takes a transaction's offsets at any time, as older producers have no
@@ -87,7 +87,7 @@ NO_MEMBER: Final = Member(None, False)
 
 
 class GroupEvents(Protocol):
-    """What the consumer group tells the engine, on the engine's own thread, from within `Intake.take`."""
+    """Events of the consumer group, told on the engine's own thread, from within `Intake.take`."""
 
     def assigned(self, lanes: Sequence[LaneId]) -> None: ...
     def revoked(self, lanes: Sequence[LaneId]) -> None: ...
@@ -126,7 +126,7 @@ class Intake(Protocol):
         sent while this process has no place in its group."""
 
     def member(self) -> Member:
-        """This process's place in its group as of now, for a transaction's offsets."""
+        """Place of this process in its group as of now, for a transaction's offsets."""
 
     def close(self) -> None:
         """Leave the group."""
@@ -183,8 +183,8 @@ class TransactionalOutput(Output, Protocol):
         """Give up what has no delivery report: it is reported as failed."""
 
     def give_up(self) -> None:
-        """It is not used any more, and what has no delivery report never will have: a report on its way keeps the
-        producer alive. Raises nothing.
+        """Give up this producer: it is not used any more, and what has no delivery report never will have. A report on
+        its way keeps the producer alive. Raises nothing.
         """
 
     def send_offsets(self, offsets: Mapping[LaneId, tuple[int, str]], member: Member, seconds: float) -> None: ...
@@ -199,10 +199,10 @@ class TransactionalOutputs(Protocol):
         """A producer of this name; whoever had it before is fenced off when it is initialised."""
 
     def successor(self, name: str) -> TransactionalOutput:
-        """The same under a fresh transactional id: the last one's transaction can't be completed for now."""
+        """Producer of the same name under a fresh transactional id: the last one's transaction can't end for now."""
 
     def let_go(self, output: TransactionalOutput) -> None:
-        """It is not used any more. Returns at once."""
+        """Let go of a producer that is not used any more. Returns at once."""
 
     def executor(self) -> Executor: ...
 

@@ -139,7 +139,7 @@ class Process:
         return self._end(EXIT_OK)
 
     def _cause(self, error: BaseException | None) -> BaseException | None:
-        """Who asks something of an engine that has failed hears only that it has ended."""
+        """The error, or the engine's failure in place of an EngineError, which says only that the engine has ended."""
         return (self.engine.failure or error) if isinstance(error, EngineError) else error
 
     def _end(self, status: int) -> int:
@@ -227,7 +227,7 @@ class Process:
         self._stack.callback(tracing.stop)
 
     def _once_brokers_answer(self, ask: Callable[[], Result]) -> Result:
-        """What `ask` returns, asked again while brokers are away. Only `run` gives up: the next start waits longer."""
+        """Result of `ask`, asked again while brokers are away. Only `run` gives up: the next start waits longer."""
         while True:
             try:
                 return ask()

@@ -1,4 +1,4 @@
-"""What is held of each policy in one lane, by policies that have a quota.
+"""Use of quotas in one lane: what is held of each policy that has one.
 
     read ----- add ------> used ---- left, with the block that settles it ----->
     overflow --- found ------^        (moved: it goes on, and counts as before)
@@ -22,7 +22,7 @@ _ASK: Final = object()
 
 
 class Used:
-    """What one policy holds, and what it may."""
+    """Records and bytes that one policy holds, and its limit."""
 
     __slots__ = ("bytes", "limit", "records")
 
@@ -86,7 +86,7 @@ class Quota:
             self._counted.add(held.offset)
 
     def found(self, records: Iterable[Held]) -> None:
-        """These are held, in memory or in the overflow: count those that aren't counted yet."""
+        """Count records that are held, in memory or in the overflow, unless they are counted."""
         if not self.is_known:
             for held in records:
                 self.add(held)
@@ -103,7 +103,7 @@ class Quota:
         self._counted = set(filter(may_come, self._counted))
 
     def left(self, records: Left) -> None:
-        """These are settled."""
+        """Stop counting records that are settled."""
         for policy, size in records:
             used = self.of(policy)
             if used is not None:
@@ -111,7 +111,7 @@ class Quota:
                 used.bytes -= size
 
     def of(self, label: str) -> Used | None:
-        """What the policy holds, by its `name@version`; None: it has no quota."""
+        """Use of the policy that `name@version` names; None: it has no quota."""
         used = self._by_label.get(label, _ASK)
         if used is _ASK:
             used = self._by_label[label] = self.used.get(label.rpartition("@")[0])

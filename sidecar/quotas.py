@@ -123,7 +123,7 @@ class Quotas:
 
 
 def uses_of(lanes: Iterable[Lane]) -> dict[str, QuotaUse]:
-    """What these lanes hold of each policy that has a quota."""
+    """Records and bytes that these lanes hold of each policy that has a quota, and the largest share of a lane."""
     uses: dict[str, QuotaUse] = {}
     for lane in lanes:
         for name, used in lane.quota.used.items() if lane.quota is not None else ():
