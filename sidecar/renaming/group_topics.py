@@ -31,7 +31,7 @@ class GroupTopic:
 
 @dataclass(frozen=True, slots=True)
 class TopicShape:
-    """What a topic is made with."""
+    """Partition count, replicas and settings that a topic is made with."""
 
     partitions: int
     replicas: int
@@ -39,7 +39,7 @@ class TopicShape:
 
 
 def group_topics(old: Settings, new: Settings) -> Iterator[GroupTopic]:
-    """Those that change their name with the group, the ledger first. One that a setting names is the same for both."""
+    """Topics that change their name with the group, the ledger first. One that a setting names is the same for both."""
     ledger: Change = partial(_in_ledger, new.group)
     for topic in (
         GroupTopic(old.ledger_topic, new.ledger_topic, ledger),
@@ -58,13 +58,13 @@ def _in_ledger(group: str, _key: bytes, value: bytes | None, _appended_ms: int) 
 
 
 class TopicAdmin:
-    """What is asked about topics, and done to them. Raises RenameError."""
+    """Questions about topics, and changes to them. Raises RenameError."""
 
     def __init__(self, client: Mapping[str, Any]) -> None:
         self._admin = AdminClient(dict(client))
 
     def shape(self, name: str) -> TopicShape | None:
-        """What the topic was made with; None: there is none."""
+        """Shape of a topic as it is now; None: there is no such topic."""
         with kafka_failures(f"topic {name}"):
             found = self._admin.list_topics(name, timeout=ANSWER_S).topics[name]
             if found.error is not None or not found.partitions:
@@ -82,8 +82,8 @@ class TopicAdmin:
         return TopicShape(len(found.partitions), replicas, config)
 
     def make(self, name: str, like: TopicShape, keeps_times: bool) -> None:
-        """The same as another, if it is missing. With `keeps_times` records keep the times that they are written with
-        until `finish`.
+        """Make a topic like another, if it is missing. With `keeps_times` records keep the times that they are written
+        with until `finish`.
         """
         config = {**like.config, STAMPED: "CreateTime"} if keeps_times else like.config
         with kafka_failures(f"making topic {name}"):

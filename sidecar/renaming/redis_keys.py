@@ -71,7 +71,7 @@ class GroupKeys:
 
 
 def prefixes(group: str) -> tuple[bytes, bytes]:
-    """What the group's keys begin with: what is held, and answers by Idempotency-Key."""
+    """Prefixes of the group's keys: of what is held, and of answers by Idempotency-Key."""
     return f"{{{quoted(group)}:".encode(), f"tickover:{group}:idempotency:".encode()
 
 

@@ -35,8 +35,8 @@ START_OLD: Final = "speaks of: start the group under its old name first, which s
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What there is. `commits`: the old group's, as they were before any mark. `done`: lanes of which the new group has
-    its own commits by now. `is_begun`: some of the old group's commits are marked.
+    """State of a rename, as `look` finds it. `commits`: the old group's, as they were before any mark. `done`: lanes of
+    which the new group has its own commits by now. `is_begun`: some of the old group's commits are marked.
     """
 
     commits: Commits
@@ -64,7 +64,7 @@ class _Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Clients:
-    """What it works with."""
+    """Clients that a rename works with."""
 
     commits: GroupCommits
     topics: TopicAdmin
@@ -86,7 +86,7 @@ class Rename:
     # --- 1 ----------------------------------------------------------------------------------------------------------
 
     def look(self) -> Found:
-        """What there is. Raises NoSuchGroupError, RenameRefusedError with what to do, RenameError."""
+        """State of the rename now. Raises NoSuchGroupError, RenameRefusedError with what to do, RenameError."""
         self._refuse_signed()
         self._refuse_members()
         commits, marked = self._old_commits()
@@ -200,7 +200,7 @@ class Rename:
             )
 
     def plan(self, found: Found) -> list[str]:
-        """What would be done, a line each."""
+        """Steps that would be done, a line each."""
         if found.is_finished:
             return [f"group {self._old} is {self._new} already: nothing is left to be done"]
         lines = [f"commits: {len(found.commits)} partitions, {len(found.done)} of them done"]

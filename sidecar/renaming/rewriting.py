@@ -1,4 +1,4 @@
-"""What changes in the records and commits of a group that gets another name. Pure.
+"""Changes to the records and commits of a group that gets another name. Pure.
 
 A block names its group; a commit has places in the ledger, which are others in the copy:
 
@@ -72,7 +72,7 @@ class Places:
         self.end = 0  # of the copy
 
     def copied(self, old: int, new: int) -> None:
-        """What was at `old` is at `new`."""
+        """Note that the record at `old` was copied to `new`."""
         while self._wanted and self._wanted[0] <= old:
             place = self._wanted.popleft()
             self._following[place] = new
