@@ -1,4 +1,4 @@
-"""What was read of one lane and isn't held yet: as the decider gives it, and one by one in the order of the offsets."""
+"""Records of one lane, read and not yet held: as the decider gives them, and one by one in the order of the offsets."""
 
 from operator import itemgetter
 from typing import Any, Final, NamedTuple

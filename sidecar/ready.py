@@ -1,4 +1,4 @@
-"""What is due and not yet handed over: at the gate, or through it, in batches as the wheels and the gate gave it."""
+"""Records due and not yet handed over: at the gate, or through it, in batches as the wheels and the gate gave them."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence

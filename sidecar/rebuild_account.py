@@ -1,4 +1,4 @@
-"""What a rebuild is told, what it counts, and what comes of it. `rebuild.py` does it."""
+"""Plan of a rebuild, the account that it keeps, and its outcome. `rebuild.py` does the work."""
 
 import logging
 from collections.abc import Sequence

@@ -182,7 +182,7 @@ def _work(rebuild: LaneRebuild, now_ms: int, share: float) -> int:
 
 
 def plan_of(lane: Lane, loss: Loss) -> Plan:
-    """What a rebuild needs to know of a lane. Nothing of the lane is promoted or put until it is done."""
+    """Plan for the rebuild of a lane. Nothing of the lane is promoted or put until the rebuild is done."""
     return Plan(
         lane=lane.id,
         topic_id=lane.topic_id,

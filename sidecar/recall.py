@@ -48,7 +48,7 @@ class Form(NamedTuple):
 
 
 class Remembered:
-    """What one policy table answered to the records of one topic. Read in place by `Decider.decide_run`.
+    """Answers that one policy table gave to the records of one topic. Read in place by `Decider.decide_run`.
 
     `forms` by number of headers; `own_names`: names of headers that are the user's own, each interned, as held records
     share them.
@@ -96,7 +96,7 @@ def _picker(kinds: Sequence[bool], wanted: bool) -> Picker:
 
 
 class Recall:
-    """What is remembered of all topics."""
+    """Answers remembered of all topics."""
 
     __slots__ = ("_topics",)
 
@@ -104,7 +104,7 @@ class Recall:
         self._topics: dict[str, tuple[PolicyTable, Remembered]] = {}
 
     def of(self, topic: str, table: PolicyTable) -> Remembered:
-        """What is remembered of this topic under this table."""
+        """Answers remembered of this topic under this table."""
         found = self._topics.get(topic)
         if found is None or found[0] is not table:
             found = self._topics[topic] = table, Remembered(topic, table)

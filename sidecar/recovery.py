@@ -222,7 +222,7 @@ class Replay:
             self._settled_below = max(self._settled_below, offset)
 
     def _give_up_lost(self) -> list[int]:
-        """What the log lost while it was open counts as done: nobody can read it again. Returns the offsets of it."""
+        """Mark records done that the log lost while open: nobody can read them again. Returns their offsets."""
         lost = [
             offset
             for first, stop in self.cuts.lost()
@@ -245,7 +245,7 @@ class Replay:
             self.first_change = self.acknowledged = self._counted_to = max(self._former, self.hw) + 1
 
     def _loss(self) -> Loss | None:
-        """What Redis's number says about the ledger's: less than was acknowledged, or more than was ever written."""
+        """Loss that Redis's number shows: less than the ledger says was acknowledged, or more than was ever written."""
         self.acknowledged = max(self.acknowledged, self._acknowledged_by_low())
         written = max([self.acknowledged, *(number for number, _, _ in self._changes)])
         if self.hw < 0:
@@ -324,7 +324,7 @@ class Replay:
         return index < 0 or (index < len(self._done) and self._done[index] == 1)
 
     def _pointers(self, lane: Lane) -> None:
-        """What pins the ledger: the same marks that the lane had when it wrote these blocks."""
+        """Pin the ledger by the same marks that the lane had when it wrote these blocks."""
         if self._rebuild_pointer >= 0 and self._rebuild_due_ms >= 0:
             lane.rebuilds.append((self._rebuild_pointer, self._rebuild_due_ms))
         for ledger_offset, block in self._blocks:

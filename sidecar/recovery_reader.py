@@ -164,7 +164,7 @@ class RecoveryWorker:
         return [one for one in begun if one.replay.id in known]
 
     def _missing(self, one: "_Begun") -> str:
-        """What the ledger should know of a lane and doesn't, in words; empty when all is well."""
+        """Gap in the ledger, in words: what it should know of a lane and doesn't; empty when all is well."""
         lane = one.replay.id
         if one.own_block >= 0:
             return (

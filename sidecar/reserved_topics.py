@@ -39,7 +39,7 @@ class ReservedTopics:
 
 
 def reserved_in(policy: Policy, reserved: ReservedTopics) -> str:
-    """What a policy names that it can't have, in words; empty: nothing. Globs name no topic, and match none of them."""
+    """First reserved topic that a policy names, in words; empty: none. Globs name none, and match none."""
     target, letters = policy.target, policy.dead_letter
     named = [
         *(("match.topics", topic) for topic in policy.match.topics),

@@ -80,7 +80,7 @@ class Returned:
                     self.refuse(lane, parcel, failure.error, failure.alone)
 
     def _too_large(self, lane: Lane, parcel: Held | Departure, small: bool) -> None:
-        """Its batch was refused for its size: it goes in a smaller one, and its topic is asked about that again."""
+        """Move a record from a batch refused for its size to a smaller one; its topic is asked about that again."""
         topic = topic_of(parcel)
         self._targets.doubt(topic)
         fits = self._limits.refused(topic, small) and not self._limits.exceeds(topic, parcel)
@@ -90,7 +90,7 @@ class Returned:
             self.small.append(lane, parcel)
 
     def refuse(self, lane: Lane, parcel: Held | Departure, error: Any, alone: bool) -> None:
-        """What becomes of one refused record: emitted again, asked about again, or quarantined by reference."""
+        """Decide on one refused record: emit it again, ask about its topic again, or quarantine it."""
         name, topic = error.name(), topic_of(parcel)
         if self._transactional and name in way.TRANSACTION_FAILED:
             lane.touched = True  # one with nothing in it would never end, and nobody would ask its producer
@@ -280,7 +280,7 @@ class Returned:
         self._targets.acknowledged(places)
 
     def _no_longer_alone(self, topics: set[str]) -> None:
-        """What waits for these goes in batches again, which cost slow brokers far less."""
+        """Send what waits for these topics in batches again, which cost slow brokers far less."""
         for topic in sorted(topics):
             self.again.take_all(self.waiting_alone.pop(topic))
 
@@ -320,7 +320,7 @@ class Returned:
 
     @property
     def bytes(self) -> int:
-        """What these take."""
+        """Bytes of the records that wait here."""
         return self.again.bytes + self.small.bytes + self.waiting_alone.bytes + self._targets.bytes
 
     def oldest_due_ms(self) -> int:

@@ -25,7 +25,7 @@ class Rhythm:
         self._hastened_ms = 0
 
     def step(self, lanes: Collection[Lane], now_ms: int) -> None:
-        """What is to be done for the settlement in this turn."""
+        """Let the settlement take its step, or prepare the next one, if it is time for that in this turn."""
         self._now_ms = now_ms
         rested_ms = now_ms - self._settled_ms
         begins = bool(lanes) and not self._has_begun  # with the block that shows the broker's clock: all wait for it
