@@ -47,7 +47,7 @@ Names = Mapping[str, int]  # of schedules, with their versions
 
 
 def blame(jobs: Sequence[Job], error: Exception) -> dict[str, dict[str, int]]:
-    """Who is at fault that a transaction failed, by key; empty: it doesn't say."""
+    """Schedules at fault for a failed transaction, with their versions, by key; empty: the error doesn't say."""
     owners = [job.entry for job in jobs for _ in job.parcels]
     guilty: dict[str, dict[str, int]] = {}
     match error:
@@ -85,7 +85,7 @@ class Outcome(NamedTuple):
 
 
 class Order(NamedTuple):
-    """What a try is given."""
+    """Instructions for one try of a key."""
 
     key: str
     names: Names
@@ -210,7 +210,7 @@ class _Attempt:
         return self._ended(UNFINISHED)
 
     def _jobs(self) -> Iterator[Job]:
-        """What they owe now, or some of them, but for what waits by other keys."""
+        """Jobs of what the schedules owe now, or of some of them, but for what waits by other keys."""
         here, order = self._here, self._order
         now_ms, alive, closed = here.now_ms(), here.schedules.alive(), order.closed - {order.key}
         assert now_ms is not None, "once it is known, time stays known"
@@ -268,7 +268,8 @@ class _Attempt:
         return known is not None and self._writer.standing(job.entry, known) == job.progress
 
     def _failed(self, batch: list[Job], error: Exception) -> Outcome:
-        """What it says of whom. Where it says nothing, and of refused records, each schedule goes alone.
+        """Outcome of a failed try, by what the error says of whom. Where it says nothing, and of refused records, each
+        schedule goes alone.
 
         But not while nobody knows how far they have come: by this key, that is found out first.
         """

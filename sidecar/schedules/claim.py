@@ -1,4 +1,4 @@
-"""Which replica writes what schedules owe, where some can't read all of them. Pure.
+"""Choice of the replica that writes what schedules owe, where some can't read all of them. Pure.
 
 A schedule of a newer version, or in a time zone that this process doesn't know, can't be read here, and perhaps
 elsewhere. The first choice is the replica that has a certain partition. While it can't read all of them, it says so in
@@ -20,7 +20,7 @@ AGAIN_MS: Final = 3_000
 
 
 class Claim(NamedTuple):
-    """What a writer has said of itself."""
+    """Claim of a writer: its replica, names of schedules that it can't read, and until when that holds."""
 
     replica: str = ""
     unread: tuple[str, ...] = ()  # names
@@ -41,7 +41,7 @@ def is_writer(me: str, is_first: bool, unread: Collection[str], last: Claim, now
 
 
 def claim_of(me: str, is_first: bool, unread: Collection[str], last: Claim, now_ms: int) -> Claim | None:
-    """What a writer has to say now; None: nothing."""
+    """Claim that a writer has to write now; None: there is nothing to say."""
     is_mine = last.replica == me
     if not last.stands(now_ms) and is_first and not unread:
         return None

@@ -1,4 +1,4 @@
-"""What can go wrong with schedules; the type says what to do."""
+"""Errors of schedules; the type says what to do."""
 
 
 class ScheduleConflict(Exception):

@@ -48,7 +48,7 @@ log = logging.getLogger("tickover.schedules")
 
 
 class Gathered(NamedTuple):
-    """What is written next."""
+    """Jobs to be written next, and progress to be told of other schedules."""
 
     jobs: list[Job]
     others: dict[str, Progress]  # of schedules with which something is wrong, or right again
@@ -337,7 +337,7 @@ class Firing:
                 self._bring_back(key)
 
     def _try_apart(self) -> None:
-        """Those that have waited longest, some at a time."""
+        """Try the keys that have waited longest, some at a time."""
         (writer, now_ms), tenure = self._now(), self._tenure
         assert tenure is not None, "begun"
         free = TRIES_MAX - sum(apart.is_trying for apart in self._apart.values())
@@ -376,7 +376,7 @@ def _gone(source: str) -> str:
 
 
 def _set_right(progress: Progress, apart: Apart | None, hindrance: str, now_ms: int) -> Progress:
-    """What is to be said of a schedule that has come so far: what is wrong, and since when it waits."""
+    """Progress of a schedule, with what is wrong now, and since when it waits."""
     if apart is None:
         waiting_ms = progress.waiting_ms or (now_ms if hindrance else 0)
         return progress._replace(problem=hindrance, waiting_ms=waiting_ms)

@@ -1,4 +1,4 @@
-"""What one schedule owes, as records: made, cut where it must end, and packed into transactions. Pure.
+"""Jobs of schedules: records that one schedule owes, made, cut where they must end, and packed into transactions. Pure.
 
     due, rising    | made up for |   in time   |
     job            |===========================|    all in one transaction with the progress that says so,
@@ -22,7 +22,7 @@ OVERHEAD_BYTES: Final = 100  # of a record, about
 
 
 class Room(NamedTuple):
-    """What one transaction may have."""
+    """Room in one transaction: so many records, so many bytes."""
 
     records: int
     size: int  # bytes
@@ -37,7 +37,7 @@ class Room(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What one schedule owes now, or a part of it."""
+    """Records that one schedule owes now, or a part of them."""
 
     entry: Entry
     before: Progress  # a standing one
@@ -62,7 +62,7 @@ class Job(NamedTuple):
 
 
 def job_of(entry: Entry, progress: Progress, now_ms: int, limits: Limits, partitions: Mapping[str, int]) -> Job | None:
-    """What is owed behind a standing progress; None: nothing. `partitions`: counts of the sources."""
+    """Job of what is owed behind a standing progress; None: nothing. `partitions`: counts of the sources."""
     found = owed(entry.schedule, progress, now_ms, limits, IN_TIME_MAX)
     if found.through_ms == progress.last_ms:
         return None
@@ -98,7 +98,7 @@ def split(job: Job, count: int) -> tuple[Job, Job]:
 
 
 def before(job: Job, closed: Container[str]) -> tuple[Job | None, str]:
-    """What comes before the first record for a closed place, and that place: empty where none is for one."""
+    """Part of a job before its first record for a closed place (None: nothing), and that place ("": there is none)."""
     for index, parcel in enumerate(job.parcels):
         if (place := place_of(parcel)) in closed:
             return (split(job, index)[0] if index else None), place
@@ -106,7 +106,7 @@ def before(job: Job, closed: Container[str]) -> tuple[Job | None, str]:
 
 
 def batches(jobs: Iterable[Job], room: Callable[[], Room]) -> Iterator[list[Job]]:
-    """What goes into one transaction after the other, as there is room then: parts of jobs, of a job one at most."""
+    """Batches for one transaction after the other, as there is room then: parts of jobs, of a job one at most."""
     batch: list[Job] = []
     left = room()
     for job in jobs:

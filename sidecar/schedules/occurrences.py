@@ -105,7 +105,7 @@ def check_meant(cron: str) -> None:
 
 
 def _hint(cron: str) -> str:
-    """What to write instead of what other crons take."""
+    """Advice on what to write instead of what other crons take; empty: none."""
     text = cron.strip().lower()
     if text in _NICKNAMES:
         return f": write {_NICKNAMES[text]} for {text}"

@@ -1,4 +1,4 @@
-"""Which occurrences of a schedule have to be written now. Pure.
+"""Occurrences of a schedule that have to be written now. Pure.
 
     since          now - grace            now            now + look-ahead
       |   missed        |      late         |      ahead       |
@@ -29,7 +29,7 @@ class Limits(NamedTuple):
 
 
 class Owed(NamedTuple):
-    """What to write, rising. When that is a fact, nothing up to `through_ms` is owed any more."""
+    """Occurrences to write, rising. When that is a fact, nothing up to `through_ms` is owed any more."""
 
     due: tuple[int, ...]
     made_up: int  # how many of `due` were missed
@@ -39,7 +39,7 @@ class Owed(NamedTuple):
 
 
 def owed(schedule: Schedule, progress: Progress, now_ms: int, limits: Limits, most: int) -> Owed:
-    """What is owed behind a standing progress; `most`: of the occurrences that were not missed, in one go."""
+    """Occurrences owed behind a standing progress; `most`: of those that were not missed, in one go."""
     since_ms = progress.last_ms
     if schedule.paused:
         return Owed((), 0, False, since_ms, True)

@@ -111,7 +111,7 @@ class Schedule(BaseModel):
     paused: StrictBool = False
 
     def times(self) -> tuple[object, ...]:
-        """What says when it fires; whoever changes any of it begins anew."""
+        """Fields that say when a schedule fires; whoever changes any of them begins anew."""
         return self.cron, self.time_zone, self.paused
 
 

@@ -1,4 +1,4 @@
-"""What the topic of schedules says, without its I/O: records in, schedules out. Every reader comes to the same.
+"""Content of the topic of schedules, without its I/O: records in, schedules out. Every reader comes to the same.
 
 One partition, compacted; a record's key says what it is about, its value is JSON, and the last one of a key counts.
 
@@ -82,7 +82,7 @@ class _Claimed(BaseModel):
 
 
 class Unread(NamedTuple):
-    """What is known of a schedule that this program can't read."""
+    """A schedule that this program can't read, as far as it is known."""
 
     problem: str  # why, and what to do
     is_newer: bool  # a newer program has written it
@@ -138,7 +138,7 @@ class ScheduleBook:
             return
 
     def made_by(self, write: str) -> Known | None:
-        """What this write has made of its name; None: it isn't in the topic, or was there long ago."""
+        """State in which this write left its name; None: the write isn't in the topic, or was there long ago."""
         return self._writes.get(write)
 
     def _remember(self, write: str, known: Known) -> None:
@@ -196,7 +196,7 @@ def _with_schedule(known: Known, name: str, value: bytes, written: _Written) -> 
 
 
 def _of_newer_version(known: Known, value: bytes) -> Known | None:
-    """What a newer program has made of a name, as far as can be told; None: it isn't of a newer one."""
+    """State of a name that a newer program has written, as far as can be told; None: no newer one has."""
     try:
         document = json.loads(value)
     except ValueError:

@@ -84,7 +84,7 @@ class ScheduleStore:
     # Reading: what this process has read so far. Everybody's writes show within a second, its own at once.
 
     def get(self, name: str) -> Known:
-        """What is known of this name."""
+        """State of this name, as read so far."""
         with self._follower.changed:
             return self._book.get(name)
 
@@ -104,7 +104,7 @@ class ScheduleStore:
         return frozenset(claim.unread) if claim.stands(self._now_ms()) else frozenset()
 
     def last_claim(self) -> Claim:
-        """What a writer that can't read all of them, or took over from one, has said last."""
+        """Last claim of a writer that can't read all schedules, or took over from one."""
         with self._follower.changed:
             return self._book.claim
 
@@ -208,7 +208,7 @@ class ScheduleStore:
             self._follower.changed.wait(random.uniform(0, PAUSE_S))
 
     def _read_back(self, name: str, write: str) -> Entry | None:
-        """What was written, as everybody reads it. It is a fact, and stays one where it can't be read now."""
+        """Entry that was written, as everybody reads it. It is a fact, and stays one where it can't be read now."""
         try:
             self.catch_up()
         except SchedulesUnavailable as error:

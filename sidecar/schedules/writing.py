@@ -78,7 +78,7 @@ class Run(Protocol):
 
 
 class Surroundings(NamedTuple):
-    """What firing needs of its process. All may be called from any thread."""
+    """Parts of the process that firing works with. All may be called from any thread."""
 
     schedules: Schedules
     limits: Limits
