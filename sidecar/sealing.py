@@ -53,7 +53,7 @@ class Seal:
 
 
 class _Rows(NamedTuple):
-    """What of a lane's lists goes into one block. `again`: the change block that is written again, whole."""
+    """Rows of a lane's lists that go into one block. `again`: the change block that is written again, whole."""
 
     again: ChangeBlock | None
     batch: list[Held]
@@ -104,7 +104,7 @@ def seal_of(lane: Lane, now_ms: int, ledger: LedgerTopic) -> Seal:
 
 
 def _rows(lane: Lane, halvings: int) -> _Rows:
-    """What the next block may say: of each list as much as a block may have, halved so often, but one at least."""
+    """Rows for the next block: of each list as many as a block may have, halved so often, but one at least."""
     again = unsealed(lane)
     if again:
         # A record of a change that is written again may have overtaken it: its entry stands before its settlement.
@@ -124,7 +124,7 @@ def _halved(rows: list[Any], halvings: int) -> list[Any]:
 
 
 def _block(lane: Lane, rows: _Rows, now_ms: int, group: str) -> tuple[Block, ChangeBlock | None, int]:
-    """These rows as a block, its change, and how many of its settled records were in the overflow's care."""
+    """Block of these rows, its change, and how many of its settled records were in the overflow's care."""
     settled = settled_columns(lane, rows.batch, rows.departed)
     promoted = sum(map(lane.in_care, settled.offsets)) if any(settled.in_overflow) else 0
     struck = struck_out(settled) if lane.struck else []
@@ -152,7 +152,7 @@ def _block(lane: Lane, rows: _Rows, now_ms: int, group: str) -> tuple[Block, Cha
 
 
 def _left(batch: list[Held], departed: list[Departure]) -> Left:
-    """What is held no more. A moved record is: it goes on under the offset of its control record."""
+    """Policy and bytes of records held no more. A moved one still is: it goes on under its control record's offset."""
     gone = [d for d in departed if d.held_bytes != NEVER_HELD and d.outcome is not Outcome.MOVED]
     return [(held.policy, held.size) for held in batch] + [(d.policy, d.held_bytes) for d in gone]
 
@@ -197,7 +197,7 @@ def record_block(lane: Lane, seal: Seal, ledger_offset: int, tally: Tally) -> No
 
 
 def mark_of(block: Block, ledger_offset: int) -> LedgerMark:
-    """What the block pins, now that it is at this offset of the ledger.
+    """Mark of what the block pins, now that it is at this offset of the ledger.
 
     Entries count as settled records do: while L is below one, only the block says that it isn't to be put again.
     """
@@ -316,7 +316,7 @@ def _bounded(puts: list[Held]) -> list[Held]:
 
 
 def commit_state(lane: Lane, overflow_held: int, ledger: LedgerTopic) -> CommitState:
-    """What a recovery of this lane needs beside its offset. `overflow_held`: as of the commit's own last block."""
+    """State for a recovery of this lane, beside its offset. `overflow_held`: as of the commit's own last block."""
     return CommitState(
         low=lane.cuts.log_offset(lane.low),
         watermark=lane.watermark,

@@ -50,7 +50,7 @@ class Settlement(Protocol):
 
     @property
     def in_flight(self) -> Sequence[Generation]:
-        """What was handed over and isn't a fact yet."""
+        """Generations whose records were handed over and aren't facts yet."""
 
     @property
     def unwritten(self) -> tuple[int, int]:

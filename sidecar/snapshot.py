@@ -43,7 +43,7 @@ class Publisher:
         self._imbalance = 0
 
     def note_redis(self, problem: str) -> None:
-        """What is wrong with the server, "" when nothing is. Called by housekeeping."""
+        """Note what is wrong with the Redis server, "" when nothing is. Called by housekeeping."""
         self._redis_problem = problem
 
     def survey(self) -> int:

@@ -88,7 +88,7 @@ class SourceCuts:
         return False
 
     def _mark_end(self, replay: Replay, cut: int, log_start: int) -> None:
-        """What is there of the log ends with this record: another cut shows by it."""
+        """Mark the last record that the cut log still has: another cut shows by it."""
         if cut > log_start and (found := self._record(replay.id, cut - 1)) is not None and found.offset == cut - 1:
             replay.marks = noted(replay.marks, found)
 

@@ -1,4 +1,4 @@
-"""Which topics are consumed: those of the settings or those that the policies match, as far as they exist.
+"""Topics that are consumed: those of the settings or those that the policies match, as far as they exist.
 
 Topics come and go and policies change, so housekeeping looks again every few seconds; the engine subscribes.
 """
@@ -189,7 +189,7 @@ class Sources:
             raise LookUpUnavailable(words_of(error)) from error
 
     def _keep_left(self, wanted: Sequence[str], existing: Sequence[str]) -> None:
-        """What isn't wanted any more is consumed until the group has nothing of it."""
+        """Keep consuming topics that aren't wanted any more, until the group has nothing of them."""
         topics, table = frozenset(wanted), self._table()
         if topics == self._wanted and table is self._asked_of and self._looks % LEFT_LOOKS != 1:
             return
@@ -333,7 +333,7 @@ class Sources:
 
 
 def words_of(error: KafkaException | TimeoutError) -> str:
-    """What went wrong."""
+    """An error of Kafka's client, in words."""
     return "no answer in time" if isinstance(error, TimeoutError) else str(error.args[0].str())
 
 

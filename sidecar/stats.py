@@ -1,4 +1,4 @@
-"""What the engine publishes about itself: one frozen value, replaced whole, read by any thread."""
+"""Figures that the engine publishes about itself: one frozen value, replaced whole, read by any thread."""
 
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -67,7 +67,7 @@ class RebuildProgress:
 
 @dataclass(frozen=True, slots=True)
 class TargetFlow:
-    """What flow control does about one target."""
+    """State of flow control for one target."""
 
     waiting: int = 0  # records that are due and wait
     rate: float = 0.0  # this process's share of the target's rate, records a second; 0: no such limit
@@ -76,7 +76,7 @@ class TargetFlow:
 
 @dataclass(frozen=True, slots=True)
 class QuotaUse:
-    """What this process holds of a policy that has a quota; `share` of it in the fullest partition, 1: all."""
+    """Use that this process makes of a policy's quota; `share` of it in the fullest partition, 1: all."""
 
     records: int = 0
     bytes: int = 0
@@ -85,8 +85,8 @@ class QuotaUse:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What the group has of a topic that isn't a source any more: records held in the overflow, and records from the
-    committed offset on.
+    """Records that the group still has of a topic that isn't a source any more: those held in the overflow, and those
+    from the committed offset on.
     """
 
     held: int

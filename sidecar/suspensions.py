@@ -49,11 +49,11 @@ class _Topic:
         return self.until_ms != FOR_EVER and is_over(now_ms, self.until_ms, SUSPENDED_MAX_MS)
 
     def is_tried(self, now_ms: int) -> bool:
-        """What it is tried with may still be acknowledged."""
+        """Whether the record that a partition is tried with may still be acknowledged."""
         return not is_over(now_ms, self.try_until_ms, TRY_MAX_MS)
 
     def no_trial(self) -> None:
-        """It is over."""
+        """End the trial."""
         self.tried, self.trial, self.of_lane = ANY_PARTITION, None, None
 
 
@@ -68,7 +68,7 @@ class Suspensions:
 
     @property
     def topics(self) -> Iterable[str]:
-        """Those of which some partition doesn't acknowledge."""
+        """Topics of which some partition doesn't acknowledge."""
         return self._topics.keys()
 
     def __contains__(self, place: Place) -> bool:
@@ -79,11 +79,11 @@ class Suspensions:
         return len(self._topics.get(name, _WELL).partitions)
 
     def waits(self, place: Place, parcel: object) -> bool:
-        """It doesn't acknowledge, and isn't tried just now with this record."""
+        """Whether a partition doesn't acknowledge, and isn't tried just now with this record."""
         return place in self and self._topics[place.topic].trial is not parcel
 
     def suspend(self, name: str, partitions: Iterable[int], now_ms: int) -> None:
-        """These don't acknowledge."""
+        """Suspend partitions that don't acknowledge."""
         topic = self._topics.setdefault(name, _Topic())
         topic.partitions.update(partitions)
         topic.no_trial()
@@ -94,7 +94,7 @@ class Suspensions:
             log.warning("a target does not acknowledge: its records wait, others go on", extra=about)
 
     def await_answers(self, name: str, partitions: Collection[int]) -> None:
-        """These don't acknowledge, and what is under way to them will say when they do: nothing more is tried."""
+        """Suspend partitions until what is under way to them is acknowledged: nothing more is tried."""
         topic = self._topics.setdefault(name, _Topic())
         topic.until_ms = FOR_EVER
         if topic.partitions.issuperset(partitions):
@@ -122,7 +122,7 @@ class Suspensions:
         self._topics.pop(name, None)
 
     def drop(self, lanes: Collection[object]) -> None:
-        """Their records are nobody's any more: what was tried with one of them may be tried with another at once."""
+        """End trials with records of these lanes, which are nobody's any more: others may be tried at once."""
         for topic in self._topics.values():
             if topic.of_lane in lanes:
                 topic.no_trial()

@@ -1,4 +1,4 @@
-"""Which topics can be emitted to: asked once, remembered, and asked again when an emission says otherwise.
+"""Topics that can be emitted to: asked about once, remembered, and asked about again when an emission says otherwise.
 
 A record for an unknown topic waits here until the cluster has answered, which never takes the engine's time; one for a
 partition that doesn't acknowledge, until that is tried again.
@@ -95,7 +95,7 @@ class Targets:
         self._doubted.add(topic)
 
     def refused(self, topic: str) -> None:
-        """It takes nothing from us: for a while no record is tried, as if there were no such topic."""
+        """Note that a topic takes nothing from us: for a while no record is tried, as if there were no such topic."""
         self.forget(topic)
         self._no_longer(topic)
 
@@ -128,7 +128,7 @@ class Targets:
         return parcel.target_partition if isinstance(parcel, Held) else ANY_PARTITION
 
     def suspend(self, topic: str, partitions: Iterable[int]) -> None:
-        """These don't acknowledge: what is for them waits, longer each time. One that isn't known stands for all."""
+        """Suspend partitions that don't acknowledge: their records wait, longer each time. ANY_PARTITION: all."""
         known, counts = set(partitions), self._counts(topic)
         if ANY_PARTITION in known:
             known = set(range(counts.get(topic, 1)))
@@ -137,17 +137,17 @@ class Targets:
         self._suspensions.suspend(topic, known, self._now_ms)
 
     def await_answers(self, places: Collection[Place]) -> None:
-        """These don't acknowledge what they have got: what is for them waits until they do."""
+        """Suspend partitions until they acknowledge what they have got: what is for them waits."""
         for topic, partitions in by_topic(places).items():
             self._suspensions.await_answers(topic, partitions)
 
     def acknowledged(self, places: Iterable[Place]) -> set[str]:
-        """What was tried there is taken; returns the topics of which that is news."""
+        """Note that partitions took what was tried there; returns the topics of which that is news."""
         told = self._suspensions.acknowledged
         return {topic for topic, those in by_topic(places).items() if told(topic, those, self._now_ms)}
 
     def is_suspended(self, place: Place) -> bool:
-        """It did not acknowledge, and is to be tried apart from others."""
+        """Whether a partition did not acknowledge, and is to be tried apart from others."""
         return place in self._suspensions
 
     def holds_up(self, place: Place, lane: Lane, parcel: Parcel) -> bool:
@@ -163,7 +163,7 @@ class Targets:
 
     @property
     def suspended_topics(self) -> Iterable[str]:
-        """Those of which some partition did not acknowledge."""
+        """Topics of which some partition did not acknowledge."""
         return self._suspensions.topics
 
     def suspended(self, now_ms: int) -> set[str]:
@@ -250,7 +250,7 @@ class Targets:
 
     @property
     def bytes(self) -> int:
-        """What these take."""
+        """Bytes of the records that wait here."""
         return self._waiting.bytes + self._held_up.bytes
 
     def oldest_due_ms(self) -> int:

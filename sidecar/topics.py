@@ -144,7 +144,7 @@ def _known_partition_count(admin: AdminClient, name: str, pause: Callable[[float
 
 
 def _create(admin: AdminClient, topic: NewTopic) -> KafkaError | None:
-    """What the brokers say against it; None: it is there, as it was wanted or as they take it."""
+    """Create a topic. Returns the brokers' error; None: the topic is there, as it was wanted or as they take it."""
 
     def create(wanted: NewTopic) -> KafkaError | None:
         return refusal_of(admin.create_topics([wanted], operation_timeout=TIMEOUT_S)[wanted.topic], TIMEOUT_S)
@@ -206,7 +206,7 @@ def topic_sizes(admin: AdminClient, names: Collection[str] | None, seconds: floa
 def _described(
     admin: AdminClient, names: Sequence[str], seconds: float, absent: Container[int]
 ) -> dict[str, TopicDescription]:
-    """What the brokers say of topics; those of which they say one of the `absent` errors are left out."""
+    """Descriptions of topics by name, as brokers give them; topics with one of the `absent` errors are left out."""
     found: dict[str, TopicDescription] = {}
     for name, answer in admin.describe_topics(TopicCollection(list(names)), request_timeout=seconds).items():
         try:

@@ -162,7 +162,7 @@ def context_of(emission: Emission, group: str, attempt: int) -> SpanContext:
 
 
 def attributes_of(emission: Emission) -> dict[str, AttributeValue]:
-    """What the span says: names of the semantic conventions, and our own. Neither key nor value is in it."""
+    """Attributes of a span: names of the semantic conventions, and our own. Neither key nor value is among them."""
     held = emission.held
     attributes: dict[str, AttributeValue] = {
         "messaging.system": "kafka",

@@ -67,7 +67,7 @@ NEVER: Final = Push(0.0)
 
 @dataclass(slots=True)
 class Transaction:
-    """What is in it.
+    """A producer's transaction, and what is in it.
 
     `doomed`: it must not be committed, because a lane in it isn't ours any more, or may not be. `early`: because
     something in it isn't due by the broker's clock as it is known now. `failed`: the client takes nothing more into it.
@@ -164,7 +164,7 @@ class Aborted:
     ledger_refused: bool = False  # it is the ledger that is at fault: nothing can be done without it
 
     def missing_right(self, ledger: str) -> str:
-        """What nothing can go on without; empty if it isn't that."""
+        """Missing right that nothing can go on without, in words; empty if that isn't the cause."""
         if self.ledger_refused:
             return f"no right to write to the ledger topic {ledger}"
         if not self.of_records and self.cause is not None and self.cause.name() == REFUSED_TOPIC:

@@ -32,11 +32,11 @@ class WatchedFile:
         return True
 
     def usable(self) -> None:
-        """What it says is in use now."""
+        """Note that the file's content is in use now."""
         self._is_usable = True
 
     def unusable(self) -> bool:
-        """What it says can't be used, so the next look takes it for changed, too. True: that is news."""
+        """Note that the file's content can't be used: the next look takes it for changed, too. True: that is news."""
         is_news, self._is_usable, self._seen = self._is_usable, False, None
         return is_news
 
@@ -49,7 +49,7 @@ class FileSecret(SecretStr):
         self.path = path
 
     def now(self) -> str:
-        """What the file says now, less one line end. Raises OSError, and ValueError for what is no secret."""
+        """Text of the file as it is now, less one line end. Raises OSError, and ValueError for what is no secret."""
         with self.path.open(encoding="utf-8", newline="") as stream:
             return secret_in(stream.read(SECRET_BYTES_MAX))
 

@@ -123,7 +123,7 @@ class Wheel:
 
 
 class Load:
-    """What the wheels of all lanes hold together, against the limits of the settings."""
+    """Records and bytes that the wheels of all lanes hold together, against the limits of the settings."""
 
     __slots__ = ("bytes", "records")
 
@@ -132,11 +132,11 @@ class Load:
         self.bytes = 0
 
     def add(self, records: Sequence[Held]) -> None:
-        """These are held in memory now."""
+        """Count records that are held in memory now."""
         self.records += len(records)
         self.bytes += sum(map(_size, records))
 
     def remove(self, records: Sequence[Held]) -> None:
-        """These aren't any more."""
+        """Stop counting records that are held in memory no more."""
         self.records -= len(records)
         self.bytes -= sum(map(_size, records))
