@@ -75,7 +75,7 @@ SETTLED_S: Final = 3_600.0
 
 
 def failure(chance: random.Random, number: int, now_ms: int) -> Headers:
-    """What a consumer says of a failure: mostly well, sometimes not."""
+    """Headers of a failed record, as a consumer writes them: mostly good ones, sometimes bad ones."""
     headers: Headers = [("trace-id", b"%032x" % chance.getrandbits(128))]
     share = chance.random
     if share() < 0.7:
@@ -96,7 +96,7 @@ def failure(chance: random.Random, number: int, now_ms: int) -> Headers:
 
 
 def request(chance: random.Random, number: int, now_ms: int) -> Headers:
-    """What a producer asks for: mostly well, sometimes not."""
+    """Headers of a producer's request: mostly good ones, sometimes bad ones."""
     headers: Headers = [("content-type", b"application/json")]
     share = chance.random
     if share() < 0.6:
@@ -151,7 +151,7 @@ def settle(bench: Bench, count: int, seed: int) -> dict[str, int]:
 
 
 def counts(sidecar: Sidecar) -> dict[str, int]:
-    """What was settled so far."""
+    """Records settled so far, by outcome."""
     return {name: sidecar.count(name) for name in OUTCOMES}
 
 

@@ -1,4 +1,4 @@
-"""What the reference broker's log costs per megabyte, beside the same bytes through plain file calls.
+"""Cost of the reference broker's log per megabyte, beside the same bytes through plain file calls.
 
     python -m benchmarks.broker_log [--megabytes 200] [--rounds 3]
 
@@ -54,7 +54,7 @@ class Contest:
         return open_replica_log(self.directory / name, config, lambda: time.time() * 1000)
 
     def append(self, replica: ReplicaLog) -> None:
-        """What a produce request costs behind the wire; the buffer is the request's own."""
+        """Append all batches as a produce request does behind the wire; each buffer is the request's own."""
         for _ in range(self.count):
             replica.append_as_leader(bytearray(self.batch), 0)
         replica.maybe_increment_high_watermark(replica.log_end)

@@ -76,7 +76,7 @@ class Found:
     rows: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def time(self, what: str, asking: Asking | None, began_s: float) -> None:
-        """It is done."""
+        """Note the seconds since `began_s` and the longest wait of `asking` in ms, 0 without one; print the seconds."""
         self.rows[what] = (time.perf_counter() - began_s, asking.longest() if asking is not None else 0.0)
         print(f"{what}: {self.rows[what][0]:,.2f} s", file=sys.stderr)
 

@@ -1,4 +1,4 @@
-"""What exactly once costs: throughput and lateness of both guarantees, side by side.
+"""Cost of exactly once: throughput and lateness of both guarantees, side by side.
 
     python -m benchmarks.guarantees [--records 1000000] [--rounds 2] [--rates 5000 20000] [--seconds 10] [--warm-up 20]
                                     [--only ...]

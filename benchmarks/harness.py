@@ -1,4 +1,4 @@
-"""What the benchmarks share: a real Kafka and a bundled Valkey of their own, the sidecar as a process, the report."""
+"""Shared by the benchmarks: a real Kafka and a bundled Valkey of their own, the sidecar as a process, the report."""
 
 import contextlib
 import gc
@@ -206,7 +206,7 @@ class Sidecar(Child):
         return sum(int(counts["held"]["overflow"]) for counts in self.get("/v1/stats")["topics"].values())
 
     def is_up(self) -> bool:
-        """It answers, ready or not."""
+        """True when the sidecar answers /livez, ready or not."""
         return self._answers("/livez")
 
     def wait_ready(self) -> None:

@@ -1,4 +1,4 @@
-"""What millions of pending records cost the sidecar in memory, and how soon it fires again after a restart.
+"""Memory that millions of pending records cost the sidecar, and how soon it fires again after a restart.
 
     python -m benchmarks.memory [--records 2000000]
 

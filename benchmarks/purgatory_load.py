@@ -56,7 +56,7 @@ class Request(DelayedOperation):
 
 @dataclass(frozen=True)
 class Load:
-    """What comes. Times in ms."""
+    """Requests of a run: `rate` a second, `num` in all; latencies and timeout in ms, `size` in bytes."""
 
     rate: float
     num: int
@@ -70,7 +70,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What it took."""
+    """Figures of a run: the rate reached per second, time and CPU time in seconds, and what was counted."""
 
     rate: float
     elapsed_s: float

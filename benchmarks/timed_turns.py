@@ -22,7 +22,7 @@ class Turn(NamedTuple):
 
 
 def long_turns(path: Path, since_s: float) -> list[Turn]:
-    """Those that began after this time."""
+    """Turns that began at `since_s` (epoch seconds) or later; none without the file."""
     lines = path.read_text().splitlines() if path.exists() else []
     turns = [Turn(*map(float, line.split())) for line in lines]
     return [turn for turn in turns if turn.began >= since_s]

@@ -1,4 +1,4 @@
-"""What a timer costs per task: the purgatory's against other ways in Python, and Kafka's own in Java beside them.
+"""Cost of a timer per task: the purgatory's against other ways in Python, and Kafka's own in Java beside them.
 
     python -m benchmarks.timers [--tasks 200000] [--rounds 3]
 
@@ -46,7 +46,7 @@ class Contestant(ABC):
         self.ran = 0
 
     def run(self) -> None:
-        """What every task does."""
+        """The work of every task: count one run."""
         self.ran += 1
 
     @abstractmethod
@@ -150,7 +150,7 @@ class Sorted(Contestant):
 
 
 class Asyncio(Contestant):
-    """Its clock is replaced, so that nobody has to wait a minute."""
+    """An asyncio loop whose clock is replaced, so that nobody has to wait a minute."""
 
     name = "asyncio call_later"
 
