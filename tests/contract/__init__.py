@@ -1,1 +1,1 @@
-"""What an interface promises, asked of each of its implementations."""
+"""Promises of an interface, asked of each of its implementations."""

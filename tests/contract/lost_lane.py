@@ -56,7 +56,7 @@ class LostLane:
         ]
 
     def held(self, watermark: Position, last: int) -> list[Held]:
-        """What blocks up to `last` hold beyond the watermark, in order, and no block of the ledger has struck out."""
+        """Records of blocks 1 to `last` beyond the watermark, in order, that no block of the ledger has struck out."""
         records = [held for block in self.blocks[:last] for held in block if held.position > watermark]
         return sorted((held for held in records if held.offset not in self.struck_by), key=lambda held: held.position)
 

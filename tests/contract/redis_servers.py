@@ -99,7 +99,7 @@ def _restricted(server: RedisServer) -> RedisServer:
 
 
 def commands_called(server: RedisServer) -> set[str]:
-    """What was called since CONFIG RESETSTAT, in scripts too: in ACL's words, as `script|load`."""
+    """Commands called since CONFIG RESETSTAT, in scripts too: in ACL's words, as `script|load`."""
     counts = server.on_each_node(lambda client: client.info("commandstats"))
     return {name.removeprefix("cmdstat_") for of_node in counts for name, one in of_node.items() if one["calls"]}
 
@@ -131,7 +131,7 @@ def is_ok(client: Any) -> bool:
 
 
 def slots_of(client: Any) -> str:
-    """Who serves which slots, as this node of a Cluster knows it."""
+    """Text of CLUSTER SLOTS: which node serves which slots, as this node of a Cluster knows it."""
     return str(client.execute_command("CLUSTER SLOTS"))
 
 

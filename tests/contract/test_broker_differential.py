@@ -1,4 +1,4 @@
-"""The same experiments on the reference broker and on real Kafka: what a client sees is the same."""
+"""A client sees the same in the same experiments on the reference broker and on real Kafka."""
 
 import uuid
 from collections.abc import Iterator

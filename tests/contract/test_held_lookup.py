@@ -114,7 +114,7 @@ def hold(views: Views, overflow: RedisOverflow, records: dict[LaneId, list[Held]
 
 
 def places(records: dict[LaneId, list[Held]], query: Query = ALL) -> list[Key]:
-    """What a naive reader would give."""
+    """Keys of all records that the query matches, in order, as a naive reader would find them."""
     return sorted(
         Key(record.due_ms, *lane, record.offset)
         for lane, of_lane in records.items()

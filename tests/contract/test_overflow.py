@@ -1,4 +1,4 @@
-"""What the engine may rely on, on every kind of Redis."""
+"""Promises of the overflow to the engine, on every kind of Redis."""
 
 import itertools
 from collections.abc import Iterator
@@ -60,7 +60,7 @@ def test_a_block_applied_twice_changes_nothing(overflow: RedisOverflow) -> None:
 
 
 def test_blocks_that_are_there_in_part_are_completed(redis_server: RedisServer, overflow: RedisOverflow) -> None:
-    """Whoever applied the first ones took other blocks together than we do."""
+    """Another process applied the first blocks, and took other blocks together than this one does."""
     other_lane = LaneId("reminders", 4)
     blocks = [Change(LANE, number, [held(number, number * 1_000)]) for number in range(1, 7)]
     elsewhere = [Change(other_lane, number, [held(number, number * 1_000)]) for number in range(1, 4)]

@@ -238,7 +238,7 @@ def test_any_host_of_a_cluster_that_answers_will_do(redis_server: RedisServer) -
 
 @pytest.mark.parametrize("scheme", ["redis", "redis+cluster", "redis+sentinel"])
 def test_nobody_there(scheme: str) -> None:
-    """Who starts then goes on without it."""
+    """Every call raises OverflowUnavailable, so that a process which starts then goes on without Redis."""
     overflow = open_overflow(f"{scheme}://127.0.0.1:1" + "/held" * scheme.endswith("sentinel"), "g")
     calls: Sequence[Callable[[], object]] = [
         lambda: overflow.watermark(LANE),

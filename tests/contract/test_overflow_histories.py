@@ -269,7 +269,7 @@ def test_whatever_happens_nothing_held_is_missing_unnoticed(redis_server: RedisS
 
 @pytest.mark.parametrize("seed", range(HISTORIES))
 def test_nothing_but_a_server_s_fault_is_taken_for_a_loss(redis_server: RedisServer, seed: int) -> None:
-    """Whatever a process does that has lost its lane, and whatever it repeats: a false loss would clear a lane."""
+    """A process that has lost its lane may do and repeat anything: a false loss would clear a lane."""
     history = History(redis_server, seed, faults=())
     try:
         for _ in range(STEPS):

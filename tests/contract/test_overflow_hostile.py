@@ -1,4 +1,4 @@
-"""What a neighbour writes into Redis is a loss, which is rebuilt: never a crash, never memory without a limit."""
+"""A neighbour's writes into Redis are a loss, which is rebuilt: never a crash, never memory without a limit."""
 
 import itertools
 import struct
@@ -227,7 +227,7 @@ def forged(client: Any, keys: LaneKeys) -> None:
 
 
 def moved(client: Any, keys: LaneKeys) -> None:
-    """What was signed for another partition."""
+    """A chunk that was signed for another partition."""
     other = LaneKeys(keys.tag[1:].partition(":")[0], LANE._replace(partition=4))
     signed = RedisOverflow(client, keys.tag[1:].partition(":")[0], signing=Signing((KEY,)))
     signed.apply([Change(LANE._replace(partition=4), 1, [RECORDS[5]._replace(target="payments")])], NOW_MS)

@@ -55,7 +55,7 @@ def now_ms() -> int:
 
 
 class Engine:
-    """What turns in the engine's thread, as far as the overflow is concerned: one lane, its worker, real time."""
+    """The engine's thread, as far as the overflow is concerned: one lane, its worker, real time."""
 
     def __init__(self, url: str, group: str = "g") -> None:
         self.overflow: RedisOverflow = open_overflow(url, group)
@@ -128,7 +128,7 @@ def client_of(server: EmbeddedValkey) -> Any:
 
 
 def drains(engine: Engine) -> None:
-    """What comes near is promoted although puts are refused."""
+    """Turn until what comes near is promoted, although puts are refused."""
     engine.turn_until(lambda: len(engine.in_wheel) == BLOCK)
     assert engine.lane.changes
     assert engine.worker.problem, "that something was read doesn't mean that all is well"

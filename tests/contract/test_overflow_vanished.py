@@ -204,7 +204,7 @@ def test_what_vanished_is_rebuilt_and_what_was_cancelled_stays_so(
 
 
 def as_an_older_version(overflow: RedisOverflow, number: int) -> None:
-    """What a version that writes no end members would have left."""
+    """Leave in Redis what a version that writes no end members would have left."""
     keys = keys_of(overflow)
     for key in keys.fixed[1:]:
         overflow.client.zremrangebyscore(key, DUE_MAX_MS + 1, "+inf")
@@ -249,7 +249,7 @@ def test_a_full_server_keeps_an_older_version_s_partition_from_nothing(
 
 
 def test_an_older_version_reads_what_this_one_writes(held_there: RedisOverflow) -> None:
-    """It takes hw for a number, and each member of a level for the header of a chunk: the last one is never due."""
+    """An older version takes hw for a number, each member of a level for a chunk's header: the last is never due."""
     assert int(held_there.client.get(keys_of(held_there).hw)) == 2
     assert held_there.client.eval("return tonumber(redis.call('GET', KEYS[1]))", 1, keys_of(held_there).hw) == 2
     for level in (COARSE, FINE):
@@ -259,7 +259,7 @@ def test_an_older_version_reads_what_this_one_writes(held_there: RedisOverflow) 
 
 
 def test_what_an_older_version_removes_and_moves_is_not_missed(held_there: RedisOverflow) -> None:
-    """It removes chunks and slots and writes numbers without a sign, and knows of nothing else."""
+    """An older version removes chunks and slots and writes numbers without a sign, and knows of nothing else."""
     keys = keys_of(held_there)
     for level in (COARSE, FINE):
         members = held_there.client.zrangebyscore(keys.level(level), 0, NOW_MS + 5 * HOUR_MS)

@@ -75,7 +75,7 @@ def lead_to(name: RedisProxy, server: EmbeddedValkey) -> None:
 
 
 def test_a_cluster_whose_nodes_all_come_back_elsewhere_is_found_by_its_name(tmp_path: Path, name: RedisProxy) -> None:
-    """Whoever asks first: where nothing is held, only the look at its state finds out."""
+    """Each client finds out by its next call: where nothing is held, that is only the look at the Cluster's state."""
     with ExitStack() as stack:
         former = cluster_of_one(stack, tmp_path / "former")
         name.server_port = 1  # nobody there at the start
@@ -128,7 +128,7 @@ def nobody() -> LocalLookUp:
 
 
 def test_a_server_that_became_a_replica_is_left_for_where_its_name_leads(tmp_path: Path, name: RedisProxy) -> None:
-    """Its connections stay open: managed Redis fails over so."""
+    """Connections to the former server stay open: managed Redis fails over so."""
     former = EmbeddedValkey(tmp_path / "former", free_port())
     now = EmbeddedValkey(tmp_path / "now", free_port())
     with ExitStack() as stack:
@@ -277,7 +277,7 @@ def test_a_socket_and_its_database(valkey: EmbeddedValkey) -> None:
 
 @pytest.mark.integration
 def test_a_certificate_is_checked_for_a_name_of_choice(tmp_path: Path) -> None:
-    """It is good for localhost and 127.0.0.1, and the server is reached by another address."""
+    """The certificate is good for localhost and 127.0.0.1, and the server is reached by another address."""
     authority = Authority(tmp_path / "authority")
     own, port = authority.identity("redis"), free_port()
     files = {"tls-cert-file": str(own.certificate), "tls-key-file": str(own.key), "tls-auth-clients": "no"}

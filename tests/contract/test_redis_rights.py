@@ -137,7 +137,7 @@ def look_up(redis_server: RedisServer, overflow: RedisOverflow) -> None:
 
 
 async def answer_once(client: Any) -> None:
-    """What REST keeps by Idempotency-Key."""
+    """Use all that REST keeps in Redis by Idempotency-Key."""
     store = RedisIdempotency(client, GROUP)
     refused = await store.begin("key", b"body", NOW_MS)
     assert isinstance(refused, Fresh)
@@ -150,7 +150,7 @@ async def answer_once(client: Any) -> None:
 
 
 def examine(redis_server: RedisServer, overflow: RedisOverflow) -> None:
-    """What housekeeping and `doctor` ask."""
+    """Make the calls of housekeeping and of `doctor`."""
     overflow.inspect()
     overflow.state()
     if not redis_server.url.startswith("unix:"):  # doctor asks no bundled server

@@ -17,7 +17,7 @@ SHARES = {"range": (3, 2), "roundrobin": (3, 2), "cooperative-sticky": (3, 2)}  
 
 
 def assigned(other: OtherConsumer) -> frozenset[TopicPartition]:
-    """What librdkafka's has, having taken part."""
+    """Let librdkafka's consumer take part; returns the partitions that it has."""
     other.poll(0)
     return frozenset(TopicPartition(one.topic, one.partition) for one in other.assignment())
 

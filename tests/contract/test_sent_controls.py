@@ -1,4 +1,4 @@
-"""Whose control records lie in a source, as a change reads them again: on the reference broker and on real Kafka."""
+"""Control records in a source and whose they are, as a change reads them again: reference broker and real Kafka."""
 
 import pytest
 from confluent_kafka import TopicPartition

@@ -1,4 +1,4 @@
-"""What every timer promises, the one set by hand included. Time is passed one millisecond beyond each expiration, since
+"""Promises of every timer, the one set by hand included. Time is passed one millisecond beyond each expiration, since
 the mock, as Kafka's, runs only what is overdue."""
 
 from typing import Any
