@@ -1,4 +1,4 @@
-"""What can go wrong, by name. Each fault is done to a scene and undone again; the scene waits for the recovery."""
+"""Faults by name. Each is done to a scene and undone again; the scene waits for the recovery."""
 
 import os
 import shutil
@@ -164,7 +164,7 @@ def redis_wiped(scene: Scene) -> None:
 
 
 def redis_cut(scene: Scene) -> None:
-    """Its file ends somewhere: what came after has been acknowledged and is gone."""
+    """Redis' file ends somewhere: what came after has been acknowledged and is gone."""
     scene.servers.valkey.kill()
     for part in scene.servers.redis_files.glob("**/*.incr.aof"):
         os.truncate(part, int(part.stat().st_size * scene.chance.random()))
@@ -245,7 +245,7 @@ def frozen(scene: Scene) -> Iterator[None]:
 
 
 def broker_frozen(scene: Scene) -> None:
-    """It hangs, or the network does: sessions and transactions end by their timeouts, and nobody is told."""
+    """The broker hangs, or the network does: sessions and transactions end by their timeouts, and nobody is told."""
     with frozen(scene):
         pass
 
@@ -263,7 +263,7 @@ def broker_frozen_and_redis_wiped(scene: Scene) -> None:
 
 
 def one_broker_stopped(scene: Scene) -> None:
-    """Its leaders and coordinators move to the others, and back when it has caught up."""
+    """Leaders and coordinators of a stopped broker move to the others, and back when it has caught up."""
     node = scene.chance.choice(scene.servers.nodes)
     node.stop()
     wait_for(between(scene, SHORT_S))
@@ -339,7 +339,7 @@ FAULTS: Final[dict[str, Fault]] = {
 
 
 def promised(guarantee: str, brokers: int = 1) -> dict[str, Fault]:
-    """Those that this mode promises to bear, with so many brokers."""
+    """Faults that this mode promises to bear, with so many brokers."""
     return {
         name: fault
         for name, fault in FAULTS.items()

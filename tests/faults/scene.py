@@ -159,7 +159,7 @@ class Scene:
         return (self.governed.added_to(verdict) if self.governed is not None else verdict), imbalance
 
     def _with_actions(self, verdict: Verdict) -> Verdict:
-        """What was acted on counts, too: whatever is wrong with it counts as changed."""
+        """The verdict with the messages that were acted on: whatever is wrong with them counts as changed."""
         faults = self.acted.faults(self.guarantee == EXACTLY_ONCE)
         return replace(
             verdict,
