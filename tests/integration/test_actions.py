@@ -82,7 +82,7 @@ def wait_held(sidecar: Sidecar, tier: str, least: int = 1) -> None:
 
 
 def mail(site: Site, *values: bytes) -> dict[bytes, Message]:
-    """What was emitted, by value, nothing twice; these at least: of a transaction the ledger may show first."""
+    """Messages emitted, by value, none twice; waits for these values, as of a transaction the ledger may show first."""
     found: dict[bytes, Message] = {}
 
     def are_there() -> bool:
@@ -180,7 +180,7 @@ def test_over_rest_with_receipts(site: Site, sidecar: Sidecar) -> None:
 
 
 def test_a_message_that_nobody_has_read_yet_is_not_called_unknown(site: Site, sidecar: Sidecar) -> None:
-    """It is behind somebody else's open transaction. When that has ended, its marks are the last of the partition."""
+    """The message is behind a stranger's open transaction. When that has ended, its marks are the partition's last."""
     stranger = Producer({"bootstrap.servers": site.kafka.bootstrap, "transactional.id": f"{site.group}-stranger"})
     stranger.init_transactions(WAIT_S)
     stranger.begin_transaction()

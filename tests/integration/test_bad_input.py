@@ -158,5 +158,5 @@ def test_what_is_for_a_topic_of_kafka_s_own_spoils_no_other_s_transactions(site:
 
 
 def unknown_ends(sidecar: Sidecar) -> list[Any]:
-    """What it has said so far of transactions whose end it doesn't know."""
+    """Warnings of the sidecar so far about transactions whose end it doesn't know."""
     return [said for said in sidecar.messages("warning") if "end is unknown" in said["message"]]

@@ -104,7 +104,7 @@ class Bench:
         return sum("tickover-action" in dict(message.headers() or []) for message in messages)
 
     def arrived(self, role: str) -> Counter[str]:
-        """What readers of committed records see, by message."""
+        """How often readers of committed records see each message, by `role-value`."""
         messages = self.site.kafka.read_all(self.site.name(role))
         return Counter(f"{role}-{(message.value() or b'').decode()}" for message in messages)
 

@@ -26,7 +26,7 @@ STOP_S = 60
 
 @contextmanager
 def started(image: str, documents: list[Document], container: Document, files: Path) -> Iterator[Any]:
-    """What the kubelet would make of it; the namespace of the host stands for the pod's network."""
+    """Run the container as the kubelet would; the namespace of the host stands for the pod's network."""
     for name, text in one(documents, "ConfigMap")["data"].items():
         (files / name).write_text(text)
         (files / name).chmod(0o644)
@@ -90,7 +90,7 @@ def test_the_pod_starts_and_its_probes_agree(image: str, kafka: Kafka, tmp_path:
         said = [""]
 
         def is_well() -> bool:
-            """What the doctor finds; it doesn't wait for long, so one that a busy machine held up is asked again."""
+            """Whether the doctor finds all well; it doesn't wait for long, so on a busy machine it is asked again."""
             with started(image, documents, doctor, tmp_path) as examiner:
                 status = examiner.wait(timeout=START_S)["StatusCode"]
                 said[0] = examiner.logs().decode()

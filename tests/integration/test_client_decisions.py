@@ -25,7 +25,7 @@ JAVA_GENERATION: Final = 7  # of the user data that Java is asked for
 
 @dataclass
 class Member:
-    """What it knows between rebalances; `is_old`: a client that tells less."""
+    """Knowledge of a member between rebalances; `is_old`: a client that tells less."""
 
     topics: list[str]
     rack: str | None

@@ -1,4 +1,4 @@
-"""The same requests to three reference brokers and to three of Kafka: the same answers, also while one is gone."""
+"""Three reference brokers and three of Kafka answer the same requests alike, also while one is gone."""
 
 from collections.abc import Iterator
 

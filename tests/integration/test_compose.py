@@ -34,7 +34,7 @@ FAULTS: Final = ("tickover_dead_total", "tickover_quarantined_total")
 
 
 def programs() -> list[list[str]]:
-    """Those that are here: the plugin first, then docker-compose 1."""
+    """Compose programs that are here: the plugin first, then docker-compose 1."""
     plugin = ["docker", "compose"]
     is_there = subprocess.run([*plugin, "version"], capture_output=True, check=False).returncode == 0
     return [plugin] * is_there + [["docker-compose"]] * bool(shutil.which("docker-compose"))
@@ -102,7 +102,7 @@ def test_from_nothing_to_the_first_retried_order(compose: Compose) -> None:
 
 
 def asked(compose: Compose, what: str, **parameters: str) -> Any:
-    """What Prometheus answers; nothing while it can't."""
+    """Data of Prometheus' answer; empty while it can't answer."""
     try:
         answer = httpx.get(f"{compose.prometheus}/{what}", params=parameters, timeout=ANSWER_S, trust_env=False)
     except httpx.TransportError:

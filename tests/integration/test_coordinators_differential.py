@@ -1,4 +1,4 @@
-"""The same raw requests about groups and transactions to the reference broker and to Kafka: the same answers."""
+"""The reference broker and Kafka give the same answers to the same raw requests about groups and transactions."""
 
 import time
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ class Asked:
         self.answers[label] = found
 
     def group_ready(self, group: str) -> None:
-        """Its coordinator answers."""
+        """Wait until the group's coordinator answers."""
 
         def look() -> bool:
             found = self.client.ask(ApiKey.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=[group])
@@ -274,7 +274,7 @@ def ask_about_offsets(asked: Asked) -> None:
 
 
 def ask_about_who_is_silent(asked: Asked) -> None:
-    """Who sends no heartbeat, and a leader that never assigns. What is told, not when."""
+    """A member that sends no heartbeat, and a leader that never assigns. What is told, not when."""
     group = asked.name
     asked.group_ready(group)
 

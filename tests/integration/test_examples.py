@@ -35,7 +35,7 @@ Program = Callable[[str], list[str]]  # `send delayed` -> the command that runs 
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """What the examples read. The broker is their own, because the examples' topics have plain names."""
+    """Environment variables of the examples. The broker is their own, because the examples' topics have plain names."""
     directory = tmp_path_factory.mktemp("examples")
     server = ReferenceServer(directory / "kafka")
     server.start()
@@ -130,7 +130,7 @@ def run(command: list[str], place: Path) -> subprocess.CompletedProcess[str]:
 
 
 def output_of(command: list[str], environment: dict[str, str]) -> str:
-    """What the example prints; it must end in order."""
+    """Output of the example; it must end in order."""
     done = subprocess.run(
         command, check=False, cwd=ROOT, env=environment, text=True, capture_output=True, timeout=EXAMPLE_S
     )

@@ -1,4 +1,4 @@
-"""What fails around the sidecar, and what is seen and done then: each test breaks one thing and looks from outside."""
+"""Failures around the sidecar, and what is seen and done then: each test breaks one thing and looks from outside."""
 
 import os
 import signal
@@ -59,7 +59,7 @@ def with_topics(site: Site) -> Site:
 
 
 def problems(sidecar: Sidecar) -> str:
-    """What /readyz complains of; empty when it is ready."""
+    """Complaint of /readyz; empty when the sidecar is ready."""
     answer = sidecar.call("GET", "/readyz")
     return "" if answer.is_success else str(answer.json()["detail"])
 

@@ -1,4 +1,4 @@
-"""What REST changes is seen by records: policies in time, messages end to end."""
+"""Records follow what REST changes: policies in time, messages end to end."""
 
 import base64
 from typing import Any

@@ -122,7 +122,7 @@ def test_a_failed_record_goes_back_to_its_topic_with_the_next_attempt(site: Site
 
 
 def forwarded(message: Message, *errors: tuple[str, bytes | None]) -> Headers:
-    """What a consumer does that fails again: the headers as they are, with its own error."""
+    """Headers from a consumer that fails again: as they came, with its own error."""
     kept = [header for header in headers_of(message) if not header[0].startswith("tickover-error")]
     return [*kept, *errors]
 

@@ -48,7 +48,7 @@ def give(server: ErrantServer, key: ApiKey, error: Errors) -> None:
 def test_a_static_member_that_fenced_itself_goes_on_and_one_that_another_fenced_ends(
     server: ErrantServer, redis_url: str, tmp_path: Path
 ) -> None:
-    """Its session is lost; it joins, and is then told that its name is another's."""
+    """The member's session is lost; it joins, and is then told that its name is another's."""
     site = Site(Kafka(server), redis_url, tmp_path)
     site.policies(POLICIES)
     site.topic("in")

@@ -1,4 +1,4 @@
-"""What hangs in a real Kafka is ended as its coordinator decided, and nothing else is."""
+"""Transactions that hang in a real Kafka are ended as their coordinator decided, and no others are."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -35,13 +35,13 @@ target: {topic: "~out", allow: ["~out"]}
 
 @pytest.fixture
 def trusting_kafka(tmp_path: Path) -> Iterator[Kafka]:
-    """It takes records of transactions that their coordinator knows nothing of: so they hang."""
+    """A Kafka that takes records of transactions unknown to their coordinator: so they hang."""
     with own_broker(MavenServer(tmp_path, {"transaction.partition.verification.enable": "false"})) as server:
         yield Kafka(server)
 
 
 def known_producers(client: RawClient, topic: str) -> Sequence[Any]:
-    """Those that wrote to its first partition."""
+    """Active producers of the topic's first partition."""
     asked = [{"name": topic, "partition_indexes": [0]}]
     [answer] = client.ask(ApiKey.DESCRIBE_PRODUCERS, 0, topics=asked).topics
     found: Sequence[Any] = answer.partitions[0].active_producers
@@ -49,7 +49,7 @@ def known_producers(client: RawClient, topic: str) -> Sequence[Any]:
 
 
 def values(kafka: Kafka, topic: str) -> set[bytes | None]:
-    """What readers of committed records are given."""
+    """Values that readers of committed records are given."""
     return {message.value() for message in kafka.read_all(topic)}
 
 

@@ -168,7 +168,7 @@ def test_a_sidecar_is_killed_beside_its_consumer_and_nothing_is_lost_or_repeated
 
 
 def metrics(port: int) -> str:
-    """What the sidecar on this port exposes; nothing while it does not answer."""
+    """Metrics that the sidecar on this port exposes; empty while it does not answer."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=WAIT_S) as answer:
             text: str = answer.read().decode()

@@ -391,7 +391,7 @@ def test_who_is_not_let_in_is_told_why_and_shown_no_secret(
 def test_the_password_of_kafka_changes_under_load_and_brokers_that_start_anew_are_met_with_it(
     by_password: Guarded, server: SecureServer, secure: SecureKafka, tmp_path: Path
 ) -> None:
-    """What is connected goes on; the brokers' restart makes every client log in again, with what the file says now."""
+    """Open connections go on; the brokers' restart makes every client log in again, with what the file says now."""
     sidecar = by_password.sidecar("one").start()
     file = Path(sidecar.settings["TICKOVER_KAFKA__CLIENT__SASL_PASSWORD_FILE"])
     sent: list[bytes] = []

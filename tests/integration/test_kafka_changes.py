@@ -1,4 +1,4 @@
-"""What operators do to topics, offsets and rights while records are held."""
+"""Operators change topics, offsets and rights while records are held."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -250,7 +250,7 @@ class SlowToPause:
 
 
 class Events:
-    """What the group says, as far as it matters here."""
+    """Notes what the group says, as far as it matters here."""
 
     def __init__(self) -> None:
         self.lanes: list[LaneId] = []

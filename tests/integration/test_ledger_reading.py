@@ -126,7 +126,7 @@ def test_policies_that_were_not_there_a_moment_ago_are_found(kafka: Kafka, monke
 
 
 def given(ask: Callable[[], Any]) -> Any:
-    """Its answer, if there is one by now."""
+    """Answer of `ask`, or None while the ledger or the source is unavailable."""
     try:
         return ask()
     except (LedgerUnavailable, SourceUnavailable):

@@ -146,7 +146,7 @@ def test_a_message_is_found_on_any_replica_from_its_acceptance_to_its_end(pair: 
 
 
 def words_until_emitted(sidecar: Sidecar, id: str) -> list[str]:
-    """What a replica says of this message, one look after the other, up to the end."""
+    """All that a replica says of this message until it is emitted, look by look: its state, else the HTTP status."""
     words: list[str] = []
 
     def ended() -> bool:

@@ -84,7 +84,7 @@ def test_a_key_that_waits_in_redis_parks_its_own_and_no_others(new_site: NewSite
 
 
 def counts(sidecar: Sidecar, topic: str) -> dict[str, Any]:
-    """What the sidecar says of a source."""
+    """Counts that the sidecar gives for a source; zeros where it has none."""
     return dict(sidecar.stats()["topics"].get(topic, {"held": {"overflow": 0}, "parked": 0}))
 
 

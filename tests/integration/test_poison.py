@@ -29,7 +29,7 @@ TARGETS = ("strict-out", "work", "strict-dlq")
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of the corpus: by name, the offset of each, how long the good one behind it was late; all exits."""
+    """The corpus afterwards, by name: each one's place, and how many ms the good one behind it was late; all exits."""
 
     places: dict[str, bytes] = field(default_factory=dict)
     stalls_ms: dict[str, int] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Poisoner:
         self._reader.assign([*places, TopicPartition(site.name("work"), 0, 0)])
 
     def send(self, poison: Poison) -> bytes:
-        """Its place, once Kafka has it."""
+        """Send a hostile record; returns its place, `topic/partition/offset`, once Kafka has it."""
         site, topic = self._site, self._site.name(poison.role)
         if poison.way is Way.RAW:
             at_ms = poison.timestamp_ms or now_ms()

@@ -81,7 +81,7 @@ LIMITED: Final = {**always("oldest_overdue_seconds", 900), **always("target_wait
 
 
 def promtool(image: str, files: dict[str, Path], *arguments: str) -> str:
-    """What it says; raises ContainerError where it finds a fault."""
+    """Output of promtool; raises ContainerError where it finds a fault."""
     client = docker.from_env(**DOCKER)
     try:
         volumes = [f"{here}:{inside}:ro" for inside, here in files.items()]

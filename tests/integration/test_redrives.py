@@ -106,7 +106,7 @@ class Bench:
         wait_until(true, WAIT_S, otherwise)
 
     def arrived(self, role: str) -> Counter[bytes | None]:
-        """What readers of committed records see, by value."""
+        """How often readers of committed records see each value."""
         return Counter(message.value() for message in self.site.kafka.read_all(self.site.name(role)))
 
 

@@ -130,7 +130,7 @@ def send(sidecar: Sidecar, site: Site, id: str) -> dict[str, Any]:
 
 
 def refused(sidecar: Sidecar) -> None:
-    """It ends by itself, with the command that must be run to its end."""
+    """Start the sidecar, which ends by itself and names the command that must be run to its end."""
     sidecar.launch()
     wait_until(lambda: "tickover group rename" in sidecar.last_words(), START_S, sidecar.last_words)
     assert sidecar.wait_until_ended() == 1

@@ -56,7 +56,7 @@ class Bench:
         return next((item for item in items if item["name"] == name), {})
 
     def writers(self) -> list[Sidecar]:
-        """Who writes what schedules owe."""
+        """Replicas that write what schedules owe."""
         return [one for one in self.replicas if one.runs and _writes(one)]
 
     def writer(self) -> Sidecar:
@@ -70,7 +70,7 @@ class Bench:
         return found[0]
 
     def arrived(self, name: str) -> list[Message]:
-        """What readers of committed records see of this schedule."""
+        """Messages of this schedule that readers of committed records see."""
         prefix = f"schedule:{name}:".encode()
         found = self.site.kafka.read_all(self.site.name("ticks"))
         return [message for message in found if (dict(headers_of(message))["tickover-id"] or b"").startswith(prefix)]
@@ -159,7 +159,7 @@ def test_a_record_that_kafka_refuses_is_said_and_holds_up_no_other(bench: Bench)
 
 
 def lag(bench: Bench) -> dict[int, int]:
-    """What the group's commits say is left of the source, as anybody would count it."""
+    """Lag of the group's commits behind the source, by partition, as anybody would count it."""
     topic = bench.site.name("source")
     with closing(consumer(bench.site.kafka.bootstrap, bench.site.group)) as anyone:
         places = anyone.committed([TopicPartition(topic, partition) for partition in range(4)], WAIT_S)

@@ -34,7 +34,7 @@ DONE = "--- done ---"
 
 
 class Step(NamedTuple):
-    """What is typed, and what the page says is printed then; None: nothing is said."""
+    """A line that is typed, and what the page says is printed then; None: nothing is said."""
 
     typed: str
     shown: str | None
@@ -47,7 +47,7 @@ def steps() -> list[Step]:
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What each step prints. The ports are free ones; whatever the shell has started ends with it."""
+    """Output of each step. The ports are free ones; whatever the shell has started ends with it."""
     place: Path = tmp_path_factory.mktemp("tutorial")
     (place / ".venv").symlink_to(sys.prefix)
     script = f'\necho "{DONE}"\n'.join(step.typed for step in steps())
