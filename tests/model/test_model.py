@@ -41,7 +41,7 @@ SOAK = "TICKOVER_TEST_SOAK" in os.environ
 
 
 def search(definitions: list[str], directory: Path, optimised: bool = True) -> str:
-    """What spin's verifier says after looking at every state, or at the first that must not be."""
+    """Output of spin's verifier after a look at every state, or up to the first that must not be."""
     for program in ("spin", "gcc"):
         if shutil.which(program) is None:
             missing(program, "install it with tests/system-packages")
