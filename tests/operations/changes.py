@@ -37,7 +37,7 @@ class Planned:
 
 
 class Group(MemoryGroup):
-    """It notes who hit what."""
+    """A group in memory that notes which plan hit which message."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Group(MemoryGroup):
 
 
 class Jobs(MemoryJobs):
-    """It notes each plan's receipts."""
+    """Jobs in memory, which note each plan's receipts."""
 
     def __init__(self) -> None:
         super().__init__()

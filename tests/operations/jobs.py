@@ -72,7 +72,7 @@ class Record(NamedTuple):
 
 
 class Topic:
-    """What is committed, and what all of it together means."""
+    """The topic of jobs: its committed records, and what all of them together mean."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -293,7 +293,7 @@ class Begun(threading.Event):
 
 
 def _ignore(*_: Any, **__: Any) -> None:
-    """What is logged of what may happen."""
+    """Drop a log line about something that may happen."""
 
 
 class Operators:
@@ -416,7 +416,7 @@ class Operators:
     # --- what happens meanwhile -----------------------------------------------------------------------------------
 
     def _as(self, replica: Replica, act: Callable[[], object]) -> None:
-        """What a process does, until it is through or dies."""
+        """Run `act` as this process, until it is through or dies."""
         self._stack.append(replica)
         try:
             act()

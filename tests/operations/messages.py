@@ -49,7 +49,7 @@ class Held:
 
 
 class Engine:
-    """What a process makes of the source: reads it in its order, late at times, and says in the ledger what it did."""
+    """The engine of a process: reads the source in its order, late at times, and says in the ledger what it did."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -91,7 +91,7 @@ class Engine:
         self.held[offset] = Held(offset, id, record.key, record.timestamp_ms + seconds * 1_000)
 
     def fire(self) -> None:
-        """What is due is emitted."""
+        """Emit what is due."""
         for one in [one for one in self.held.values() if one.due_ms <= self._world.now_ms]:
             del self.held[one.offset]
             self.emitted[one.id] += 1

@@ -21,7 +21,7 @@ CALM_STEPS: Final = 4 * LEFT_LOOKS
 
 
 class Replica:
-    """What one process consumes."""
+    """One process, and what it consumes."""
 
     def __init__(self, operators: "Operators", setting: Collection[str]) -> None:
         self.cluster = Cluster(*TOPICS)
@@ -117,7 +117,7 @@ class Operators:
         self._tell()
 
     def _drain(self, count: int) -> None:
-        """What is held falls due, where somebody has it."""
+        """Let up to `count` held records of each topic fall due, where a process consumes it."""
         for topic in {topic for replica in self.replicas for topic in replica.consumes}:
             self.held[topic] -= min(count, self.held[topic])
         self._tell()
@@ -147,7 +147,7 @@ class Operators:
         self.leftovers.has = {topic: Left(self.held[topic], self.unread[topic]) for topic in self.begun}
 
     def _sources(self) -> set[str]:
-        """What the policies match, by its name: then it is meant, though another one sends its dead letters there."""
+        """Topics that policies match by name: each is meant, though another policy sends its dead letters there."""
         return {topic for document in self.documents.values() for topic in document["match"]["topics"]}
 
     def _matched(self, replica: Replica) -> set[str]:

@@ -95,7 +95,7 @@ class Letters:
         self.low.clear()
 
     def add(self, partition: int, reason: str, key: bytes) -> None:
-        """Its value says which one it is, whatever topic it was in."""
+        """Add a letter whose value says which one it is, whatever topic it was in."""
         letters = self.partitions[partition]
         place = Place(TOPIC, partition, len(letters))
         value = f"{self.generation}/{partition}/{len(letters)}".encode()
@@ -175,7 +175,7 @@ class NoReturns:
         return Found(0, 0)
 
     def expect(self, parcels: Sequence[Any]) -> None:
-        """These were sent."""
+        """Called with the parcels that were sent."""
 
     def close(self) -> None:
         """Nothing is open."""
@@ -412,7 +412,7 @@ class Operators:
                 self._check_complete(redrive, sent)
 
     def _check_complete(self, redrive: Redrive, sent: set[bytes]) -> None:
-        """Whoever is still there was sent by it, or by another one, or can't be sent."""
+        """Each letter that is still there was sent by this redrive, or by another one, or can't be sent."""
         plan = redrive.plan
         if plan.topic_id != self.letters.id:
             return

@@ -40,7 +40,7 @@ class Count:
     end_ms: int = 1 << 62  # paused, deleted, or another expression
 
     def due(self, until_ms: int) -> set[int]:
-        """What is owed up to then, with what may have been written ahead of its end."""
+        """Occurrences owed up to `until_ms`, with those that may have been written ahead of the end; epoch ms."""
         last_ms = min(until_ms, self.end_ms + HEARD_MS + LIMITS.ahead_ms)
         return set(takewhile(lambda at_ms: at_ms <= last_ms, occurrences(self.cron, "UTC", self.start_ms)))
 
@@ -73,7 +73,7 @@ class Engine:
         return future
 
     def write_block(self) -> None:
-        """It is acknowledged at once, and says what the brokers' clock says."""
+        """Acknowledge a block at once, with the time of the brokers' clock."""
         boot_ms = self.time.boot_ms()
         self.time.observe(boot_ms, self._world.now_ms, boot_ms)
 

@@ -1,4 +1,4 @@
-"""Whatever operators plan and run, each message is changed by its plan or left alone, and the receipts say which."""
+"""Each message is changed by its plan or left alone, whatever operators plan and run, and the receipts say which."""
 
 from collections import Counter
 

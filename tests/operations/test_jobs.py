@@ -1,4 +1,4 @@
-"""Whatever happens to replicas and to the topic of jobs, each job is done once or aborted, and all know which."""
+"""Each job is done once or aborted, whatever happens to replicas and to the topic of jobs, and all know which."""
 
 import importlib
 from collections import Counter

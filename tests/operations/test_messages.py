@@ -1,4 +1,4 @@
-"""What is accepted is emitted once however often it is sent, or cancelled, and nobody is told that it is unknown."""
+"""An accepted message is emitted once however often it is sent, or cancelled, and nobody is told that it is unknown."""
 
 import asyncio
 from collections import Counter

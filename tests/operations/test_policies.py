@@ -1,4 +1,4 @@
-"""Whatever operators do to policies, each topic of which the group has something is consumed until it is empty."""
+"""Each topic of which the group has something is consumed until it is empty, whatever operators do to policies."""
 
 from collections import Counter
 

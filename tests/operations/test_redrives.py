@@ -1,4 +1,4 @@
-"""Whatever operators plan over the same dead letters, each is sent once, is marked then, and none is passed over."""
+"""Each dead letter is sent once and marked then, whatever operators plan over the same ones; none is passed over."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Whatever operators do to schedules, each occurrence that is meant is written, once, and no other."""
+"""Each occurrence that is meant is written, once, and no other, whatever operators do to schedules."""
 
 from collections import Counter
 
