@@ -56,8 +56,8 @@ def defined() -> set[str]:
 
 
 def travelled() -> list[set[str]]:
-    """Which headers are on an emitted retry, its dead letter, the quarantined record, and the dead letter when it is
-    sent again, of one that had them all."""
+    """Headers on an emitted retry, its dead letter, the quarantined record, and the dead letter when it is sent again,
+    of a record that had them all."""
     came: record.Headers = [(name, b"1") for name in MEANINGS]
     parts = codec.split(came)
     held = Held(

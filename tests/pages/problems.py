@@ -93,7 +93,7 @@ def called(function: ast.AST) -> Iterator[tuple[str, ast.Call]]:
 
 
 def before(call: ast.Call, given: list[tuple[str, ast.expr]]) -> Names:
-    """What names were given in the function above this call."""
+    """Values given to names in the function above this call, the nearest first."""
     names: Names = defaultdict(list)
     for name, value in sorted(given, key=lambda pair: pair[1].lineno, reverse=True):
         if value.lineno <= call.lineno:
@@ -111,7 +111,7 @@ def constants(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
 
 
 def texts(node: ast.expr, known: Names) -> list[str]:
-    """What a text may be: an ellipsis where it depends on the case; a job is a redrive or a change."""
+    """Texts that an expression may give: an ellipsis where it depends on the case; a job is a redrive or a change."""
     match node:
         case ast.Constant(value=str(text)):
             return [text]

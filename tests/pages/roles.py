@@ -22,7 +22,7 @@ Lists have error texts without numbers, quoted text, paths and addresses. What a
 
 
 def cell(told: Told) -> str:
-    """What a caller got."""
+    """A caller's answer in a word: 401 or 403, else the kinds of secrets in it, else yes."""
     if told.status in (401, 403):
         return str(told.status)
     return ", ".join(kind for kind in MARKS if kind in told.seen) or "yes"

@@ -35,7 +35,7 @@ def anchor(reference: str) -> str:
 
 
 def kind(schema: Schema) -> str:
-    """What a value may be."""
+    """Type of a value in words, with links to other schemas."""
     if reference := schema.get("$ref"):
         return f"[{title(reference)}](#{anchor(reference)})"
     choices = list(schema.get("anyOf") or schema.get("oneOf") or ())
@@ -61,7 +61,7 @@ def kind(schema: Schema) -> str:
 
 
 def limits(schema: Schema) -> str:
-    """What of these values is allowed."""
+    """Limits of the values in words; empty without any."""
     branches = [schema, *(branch for branch in schema.get("anyOf", ()) if branch not in DURATION)]
     return ", ".join(
         words.format(branch[name]) for branch in branches for name, words in LIMITS.items() if name in branch
@@ -69,7 +69,7 @@ def limits(schema: Schema) -> str:
 
 
 def default(schema: Schema, is_required: bool) -> str:
-    """What holds when nothing is given."""
+    """Default in words: `required` where a value must be given, empty where there is none to show."""
     if is_required:
         return "required"
     value = schema.get("default")
