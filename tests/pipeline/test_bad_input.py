@@ -1,4 +1,4 @@
-"""What nobody should write, and what is not there any more: kept, counted and named by `ingest`."""
+"""Records that nobody should write, and offsets that are not there any more: kept, counted and named by `ingest`."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a run that was cut off has sent is found, nothing else is taken for it, and nobody sends for it any more."""
+"""Messages of a cut-off run are found, no others are taken for them, and nobody sends for that run any more."""
 
 import json
 import threading

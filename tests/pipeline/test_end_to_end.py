@@ -41,7 +41,7 @@ KILLED_AT = "silver/blocks/batch=0/_SUCCESS"  # half of silver is still to be wr
 
 
 class Run:
-    """What was sent to a sidecar, and what must have become of it, by `topic/offset`."""
+    """Records sent to a sidecar, and what must have become of each, by topic and offset."""
 
     def __init__(self, site: Site) -> None:
         self.site = site

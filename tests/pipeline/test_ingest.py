@@ -125,7 +125,7 @@ def test_a_batch_that_was_written_halfway_is_written_again(kafka, warehouse, tmp
 
 
 def files(directory: Path) -> dict[str, int]:
-    """Which files there are: another one has another inode, whatever its name."""
+    """Parquet files with their inodes: another file has another inode, whatever its name."""
     return {path.name: path.stat().st_ino for path in directory.rglob("*.parquet")}
 
 

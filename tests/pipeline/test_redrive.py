@@ -119,7 +119,7 @@ def test_letters_that_must_not_go_are_passed_over_with_the_reason(spark) -> None
 
 
 def test_no_letter_goes_back_to_a_source_that_it_has_forged(spark) -> None:
-    """Whoever writes letters writes their headers: as a record of the topic of policies it would be a policy."""
+    """The writer of a letter writes its headers: as a record of the topic of policies the letter would be a policy."""
     from pipeline.redrive import Choice, Terms, letters, parcels, with_marks, with_plans
     from pipeline.topics import RECORDS
 
@@ -263,7 +263,7 @@ def test_who_sends_letters_again_leaves_to_plans_only_what_they_may_still_send()
 
 
 def filled(warehouse, spark, values: list[bytes], source: list[Any]) -> Any:
-    """What `rebuild` makes of ledger blocks and records of their source, on disk as `ingest` leaves them."""
+    """Result of `rebuild` from ledger blocks and records of their source, on disk as `ingest` leaves them."""
     from pipeline import jobs, ledger
     from pipeline.lifecycle import lifecycle
     from pipeline.stream import records_table
@@ -363,7 +363,7 @@ def decided_by_a_delay_policy(headers: Headers) -> Held:
 
 
 def test_what_a_topic_had_before_it_was_made_anew_is_not_held(warehouse, spark) -> None:
-    """Its offsets are those of other records now."""
+    """Offsets of the former topic are those of other records now."""
     old = block(topic_id="old", number=1, entries=entries([(5, NOW_MS + 9)]))
     new = block(topic_id="new", number=1, entries=entries([(6, NOW_MS + 9)]))
     made = filled(warehouse, spark, [old, new], [came(5, []), came(6, [])])

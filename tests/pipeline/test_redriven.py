@@ -65,7 +65,7 @@ class Estate:
 
     @contextmanager
     def sidecar(self) -> Iterator[RedrivenLog]:
-        """What each replica knows."""
+        """Log of redriven letters, as each replica has it."""
         client = {"bootstrap.servers": self.kafka.bootstrap}
         log = RedrivenLog(client, self.marks, TopicIds(client).of)
         log.start()

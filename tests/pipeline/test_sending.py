@@ -33,7 +33,7 @@ class Sent(NamedTuple):
 
 
 class Broker:
-    """What brokers do with transactions, and what goes wrong."""
+    """The brokers' side of transactions, and what goes wrong there."""
 
     def __init__(self) -> None:
         self.committed: list[Sent] = []
@@ -232,7 +232,7 @@ def test_a_producer_that_kafka_does_not_allow_says_what_it_needs(
 
 
 def test_nothing_stays_open_while_the_pace_is_kept(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is open holds up all readers of the topic."""
+    """An open transaction holds up all readers of the topic."""
     from pipeline import sending
 
     pauses: list[float] = []
@@ -270,7 +270,7 @@ def marking_shipment(rate: float = 0.0) -> Any:
 
 
 def marked(broker: Broker, offsets: range) -> list[int]:
-    """Those of these letters that readers of the marks take for sent."""
+    """Offsets of the letters, among these, that readers of the marks take for sent."""
     marks = Marks()
     for sent in broker.committed:
         if sent.topic == MARKS:
