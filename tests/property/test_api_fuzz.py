@@ -1,4 +1,4 @@
-"""Whatever is sent, the answer is never a 5xx, and what is accepted can be handed to Kafka."""
+"""The answer is never a 5xx, whatever is sent, and what is accepted can be handed to Kafka."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Whatever a client sends: the broker answers it or closes that connection, and goes on."""
+"""The broker answers whatever a client sends, or closes that connection, and goes on."""
 
 import logging
 from collections.abc import Iterator

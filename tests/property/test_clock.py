@@ -1,4 +1,4 @@
-"""Whatever wall, broker and network do: never ahead of the broker as last seen, never standing still."""
+"""The clock is never ahead of the broker as last seen and never stands still, whatever wall, broker and network do."""
 
 from math import floor
 

@@ -23,7 +23,7 @@ RETRY = {Errors.UNKNOWN_MEMBER_ID, Errors.ILLEGAL_GENERATION, Errors.FENCED_INST
 
 
 class Ledger:
-    """What was said of each generation, by whoever was told."""
+    """Notes of each generation, by all who were told of it: no two may contradict each other."""
 
     def __init__(self) -> None:
         self.leaders: dict[int, tuple[str, str]] = {}

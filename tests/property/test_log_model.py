@@ -138,7 +138,7 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.end > self.flushed)
     @rule(place=places, flip=st.booleans(), lose_index=st.booleans())
     def lose_power(self, place, flip, lose_index):
-        """What was not flushed may be cut, or be anything."""
+        """Lose the power: bytes that were not flushed may be cut, or be anything."""
         log = self.world.log
         flushed = log.locate(self.flushed)
         victims = [one for one in log.segments if one.base_offset >= flushed.segment_base_offset and one.size]

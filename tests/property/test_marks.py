@@ -1,4 +1,4 @@
-"""What was sent again: every letter of every plan is found, and no other, however it was written and read back."""
+"""Marks of letters that were sent again: all of every plan's are found, no others, however written and read back."""
 
 import pytest
 from hypothesis import given, settings

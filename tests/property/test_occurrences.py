@@ -62,7 +62,7 @@ def test_they_rise_and_lie_behind_the_given_time(cron: str, name: str, after_ms:
 @FUZZ
 @given(FIXED | FIXED_SECONDS, ZONES, TIMES_MS, st.integers(0, 20))
 def test_it_does_not_matter_where_one_begins(cron: str, name: str, after_ms: int, steps: int) -> None:
-    """What a successor finds behind the last occurrence is what its predecessor would have gone on with."""
+    """A successor finds behind the last occurrence what its predecessor would have gone on with."""
     found = list(islice(occurrences(cron, name, after_ms), steps + 5))
     assert list(islice(occurrences(cron, name, found[steps]), 4)) == found[steps + 1 :]
     assert list(islice(occurrences(cron, name, found[steps] - 1), 5)) == found[steps:]

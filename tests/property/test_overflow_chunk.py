@@ -65,7 +65,7 @@ def test_part_of_a_chunk(records: list[Held], low: int, high: int, first: int, l
 def test_other_bytes_under_a_right_hash_are_damage_and_nothing_worse(
     records: list[Held], changes: list[tuple[int, int]]
 ) -> None:
-    """Whoever writes them into Redis can make their hash and size, too."""
+    """Anybody who writes other bytes into Redis can make their hash and size, too."""
     everything = Position(-1, -1), Position(OFFSET_MAX, OFFSET_MAX)
     for run, blob in ChunkCodec().pack(records):
         raw = bytearray(zstandard.ZstdDecompressor().decompress(blob.data))

@@ -1,4 +1,4 @@
-"""What is remembered changes nothing: a run of records is decided as each of them would be alone."""
+"""Remembered decisions change nothing: a run of records is decided as each of them would be alone."""
 
 from dataclasses import dataclass
 from types import MappingProxyType

@@ -18,7 +18,7 @@ def held(offset: int, due_ms: int) -> Held:
 
 
 class Model:
-    """What must be: a plain list of (due, offset)."""
+    """Model of a wheel: the due time of each offset, in a plain dict."""
 
     def __init__(self, tick_ms: int) -> None:
         self.tick_ms = tick_ms
@@ -27,7 +27,7 @@ class Model:
         self.seen: set[int] = set()
 
     def must_fire(self, now_ms: int) -> set[int]:
-        """What has reached its tick, once the clock has: nothing fires twice within one tick."""
+        """Offsets that have reached their tick, once the clock has: nothing fires twice within one tick."""
         if now_ms // self.tick_ms <= self.now_ms // self.tick_ms:
             return set()
         return {
