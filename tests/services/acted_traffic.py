@@ -42,7 +42,7 @@ Place = tuple[str, int, int]  # topic, partition, offset
 
 
 class Said(NamedTuple):
-    """What the ledger says of an offset, and which other one had to do with it; -1: none."""
+    """Outcome of an offset by the ledger, and which other offset had to do with it; -1: none."""
 
     outcome: Outcome
     related: int
@@ -183,7 +183,7 @@ class ActedTraffic:
         return self._places.keys() <= outcomes_of(self._site).keys()
 
     def faults(self, exactly_once: bool) -> list[str]:
-        """What is wrong, a line for each message. Call it when no sidecar runs any more."""
+        """Faults found, a line for each message. Call it when no sidecar runs any more."""
         self._find_unproven()
         outcomes = outcomes_of(self._site)
         met = {said.outcome for place in self._places for said in outcomes.get(place, ())}
@@ -245,7 +245,7 @@ def told_well(said: list[Said], exactly_once: bool) -> bool:
 
 
 def outcomes_of(site: Site) -> dict[Place, list[Said]]:
-    """What the ledger says of all records that have left."""
+    """Outcomes of all records that have left, by place, as the ledger says them."""
     outcomes: dict[Place, list[Said]] = defaultdict(list)
     for record in site.kafka.read_all(f"tickover.{site.group}.ledger"):
         block = decode(record.value())

@@ -1,4 +1,4 @@
-"""What is asked of the reference broker and of Kafka alike, in raw frames: each experiment gives what a client sees."""
+"""Experiments on the reference broker and on Kafka alike, in raw frames: each gives what a client sees."""
 
 import time
 from collections.abc import Callable

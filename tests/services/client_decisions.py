@@ -1,4 +1,4 @@
-"""What Java's clients decide, asked of their own code: one JVM for all questions."""
+"""Decisions of Java's clients, asked of their own code: one JVM for all questions."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ END_S: Final = 200.0  # of what takes 3 s on an idle machine
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What an assignor is given."""
+    """Input of an assignor."""
 
     assignor: str
     partitions: PartitionRacks

@@ -1,4 +1,4 @@
-"""What is asked of three reference brokers and three real ones alike, in raw frames: who may be asked what, who leads
+"""Experiments on three reference brokers and three real ones alike, in raw frames: who may be asked what, who leads
 when one goes, where replicas are and move to. Each experiment gives what a client sees.
 """
 
@@ -215,7 +215,7 @@ def moves(scene: Scene) -> Any:
 
 
 def one_goes_and_comes_back(scene: Scene) -> Any:
-    """It leads, in order it goes: another leads in another epoch; back, it follows until it is preferred again."""
+    """The leader goes, in order: another leads in another epoch; back, it follows until it is preferred again."""
     strict = scene.create([2, 3, 1], min_insync_replicas=3)
     lonely = scene.create([3])
     topic = scene.create([3, 1, 2])

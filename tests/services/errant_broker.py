@@ -71,7 +71,7 @@ class Errand:
         return int(self._given.read_text()) if self._given.exists() else 0
 
     def take(self, where: str) -> Errors:
-        """What is to be answered here, NONE for what is true."""
+        """Error to answer here, once; NONE where the answer is to be true."""
         if not self._wanted.exists():
             return Errors.NONE
         wanted = json.loads(self._wanted.read_text())

@@ -1,4 +1,4 @@
-"""What operators do to many messages at once, as a part of the load: redrives, changes by filter, a schedule.
+"""Operators' work on many messages at once, as a part of the load: redrives, changes by filter, a schedule.
 
 Each part asks over REST on a thread of its own, and goes on when the process that it has asked is gone. Judged from
 the topics when no sidecar runs any more.

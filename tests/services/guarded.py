@@ -62,7 +62,7 @@ class Guarded:
         return load_settings(None, {}, self.sidecar("settings").settings)
 
     def lacking(self) -> list[Right]:
-        """What the principal itself finds missing."""
+        """Rights that the principal itself finds missing."""
         settings = self.settings()
         client: Any = {**settings.kafka.client_properties(), "bootstrap.servers": settings.kafka.bootstrap_servers}
         return lacking(AdminClient(client), self.rights, list(self.kafka.admin.list_topics(timeout=WAIT_S).topics))[0]

@@ -32,7 +32,7 @@ class Open(NamedTuple):
 
 
 def end_hanging_transactions(kafka: Kafka) -> list[Open]:
-    """Those that hung, once every transaction that is open now has ended, one way or the other."""
+    """End what hangs, until all transactions that are open now have ended, one way or the other; returns what hung."""
     ended: list[Open] = []
     with RawClient(kafka.bootstrap) as client:
         suspects = _open(kafka, client)

@@ -19,7 +19,7 @@ _VERSION: Final = "import sys; print('%d.%d' % sys.version_info[:2])"
 
 
 def python_image() -> str:
-    """What the image is built on; raises LookupError."""
+    """Name of the image that ours is built on; raises LookupError."""
     return find_image(PYTHON_IMAGE, "tickover-standin/python:bookworm-slim")
 
 

@@ -48,8 +48,8 @@ class JavaTools:
         self._java = [java, *JAVA_OPTIONS, f"-Dlog4j2.configurationFile=file:{log4j}", "-cp", classes]
 
     def run(self, tool: str, *arguments: str, stdin: str = "", status: int = 0) -> str:
-        """What the tool printed, its errors too where it shall fail; AssertionError with all that it said if it ends
-        with another status than this."""
+        """Output of the tool, its errors too where it shall fail; AssertionError with all that it said if it ends with
+        another status than this."""
         done = subprocess.run(
             self._command(tool, arguments), input=stdin, capture_output=True, text=True, timeout=END_S, check=False
         )

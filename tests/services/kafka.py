@@ -1,4 +1,4 @@
-"""What tests do with a Kafka: fresh topics, records in and out, byte for byte."""
+"""Calls of tests to a Kafka: fresh topics, records in and out, byte for byte."""
 
 import time
 from collections.abc import Iterable, Sequence

@@ -210,7 +210,7 @@ def _look_for_engine() -> None:
 
 
 def _container_settings(advertised: str) -> dict[str, str]:
-    """What apache/kafka and the stand-in read: it replaces the image's own settings as a whole."""
+    """Environment that apache/kafka and the stand-in read: it replaces the image's own settings as a whole."""
     properties = {
         "process.roles": "broker,controller",
         "node.id": "1",

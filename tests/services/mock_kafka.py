@@ -22,7 +22,7 @@ class MockKafka:
 
     @property
     def description(self) -> str:
-        """Which kind this is, in words for the user."""
+        """Kind of Kafka, in words for the user."""
         return "librdkafka's mock cluster, in memory: not a real broker"
 
     @property

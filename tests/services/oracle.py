@@ -46,7 +46,7 @@ BACKLOG_S: Final = 600.0
 
 
 class Expected(NamedTuple):
-    """What must arrive for one record; the origin's offset is known when the source has it."""
+    """Message that must arrive for one record; the origin's offset is known when the source has it."""
 
     topic: str
     key: bytes | None

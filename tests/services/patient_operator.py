@@ -26,7 +26,7 @@ class SceneOver(Exception):
 
 
 class Findings:
-    """What is wrong, in the words of `oracle.py`, and how much was judged."""
+    """Faults, in the words of `oracle.py`, and how much was judged."""
 
     def __init__(self) -> None:
         self.sent = self.arrived = 0

@@ -52,7 +52,7 @@ class ReferenceBroker:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)
 
     def inspect(self, look: Any) -> Any:
-        """What `look(cluster)` gives, called in the broker's loop."""
+        """Result of `look(cluster)`, called in the broker's loop."""
 
         async def call() -> Any:
             return look(self.cluster)
@@ -66,7 +66,7 @@ class ReferenceBroker:
         self.ports = [int(address.rpartition(":")[2]) for address in self.bootstrap.split(",")]
 
     async def _end_tasks(self) -> None:
-        """Those of connections that were accepted while it stopped, as `asyncio.run` does."""
+        """End tasks of connections that were accepted while the broker stopped, as `asyncio.run` does."""
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()

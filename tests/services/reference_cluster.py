@@ -51,7 +51,7 @@ class ReferenceNode:
         self.order("stop")
 
     def kill(self) -> None:
-        """It ends without a word."""
+        """End the broker without a word."""
         self.order("kill")
 
     def start(self) -> None:
@@ -77,11 +77,11 @@ class ReferenceClusterServer(ReferenceServer):
         self.nodes = [ReferenceNode(ports[0], number) for number in range(1, NODES + 1)]
 
     def pause(self, number: int) -> None:
-        """It follows nobody."""
+        """Have the broker of this number follow nobody."""
         self.nodes[number - 1].order("pause")
 
     def resume(self, number: int) -> None:
-        """It goes on."""
+        """Have the broker of this number follow again."""
         self.nodes[number - 1].order("resume")
 
 

@@ -1,4 +1,4 @@
-"""What is asked of three reference brokers and three real ones alike while a follower hangs, as tests can make it: who
+"""Experiments on three reference brokers and three real ones alike while a follower hangs, as tests can make it: who
 waits for it, who is told what when it is given up, when the leader moves, and when it goes on.
 """
 
@@ -112,7 +112,7 @@ def a_follower_is_given_up(scene: Scene) -> Any:
 
 
 def a_leader_moves_under_waits(scene: Scene) -> Any:
-    """Who waits for what a former leader can't give is told, by what its request says of leaders and epochs."""
+    """A request that waits for what a former leader can't give is told so, by what it says of leaders and epochs."""
     topic = scene.create([1, 2, 3], min_insync_replicas=1)
     produced = scene.produce(1, topic)
     for number in (1, 2, 3):
@@ -155,7 +155,7 @@ def deleting_waits_for_followers(scene: Scene) -> Any:
 
 
 def in_a_followers_name(scene: Scene) -> Any:
-    """Whoever fetches as a follower is taken for it: it sees all, and what it has asked beyond it has."""
+    """A client that fetches as a follower is taken for it: it sees all, and has all below the offset it asks for."""
     topic = scene.create([1, 3], min_insync_replicas=1)
     with ExitStack() as stack:
         with hung(scene, 3, topic):
@@ -202,7 +202,7 @@ def throttle(scene: Scene, number: int, rate: int | None) -> int:
 
 
 def who_is_held_back_by_a_quota(scene: Scene) -> Any:
-    """Who fetches in the name of a follower out of sync; not one in sync, and not consumers."""
+    """A quota holds back fetches in the name of a follower out of sync; not of one in sync, and not of consumers."""
     topic = scene.create([1, 2, 3], min_insync_replicas=1)
     names = "leader_replication_throttled_replicas"
     refused = scene.try_to_create(f"{topic}-refused", [1], **{names: "0"})
@@ -237,7 +237,7 @@ def readers_are_sent_to_their_rack(scene: Scene) -> Any:
 
 
 def what_only_a_killed_leader_had(scene: Scene) -> Any:
-    """It was told to acks=1 only, and is gone when its leader comes back."""
+    """A record that was acknowledged to acks=1 only is gone when its leader comes back."""
     topic = scene.create([1, 2], min_insync_replicas=1)
     produced = scene.produce(1, topic)
     scene.cluster.pause(2)

@@ -120,7 +120,7 @@ class SecureServer:
         self.kill = self.remove = self._kafka.kill
 
     def used(self, principal: str) -> set[tuple[str, str, str]]:
-        """What Kafka has allowed this principal so far, as (resource, name, operation)."""
+        """Accesses that Kafka has allowed this principal so far, as (resource, name, operation)."""
         found = _ALLOWED.findall(self.access_log.read_text(encoding="utf-8"))
         return {(resource, name, operation) for who, operation, resource, name in found if who == principal}
 
@@ -153,7 +153,7 @@ class SecureServer:
 
 
 class SecureKafka(Kafka):
-    """What the super user does besides: users and their rights."""
+    """A Kafka with its super user's calls besides: users and their rights."""
 
     def add_user(self, name: str, password: str) -> None:
         """A user of SCRAM-SHA-512."""

@@ -76,7 +76,7 @@ class Sidecar:
         wait_until(self.is_ready, START_S, lambda: f"not ready: {self.readiness} {self.last_words()}")
 
     def is_ready(self) -> bool:
-        """What /readyz says; AssertionError when it has ended."""
+        """Whether /readyz answers 200; AssertionError when the sidecar has ended."""
         assert self._process is not None
         assert self._process.poll() is None, f"the sidecar ended while starting: {self.last_words()}"
         try:
@@ -130,7 +130,7 @@ class Sidecar:
         return self._process is not None and self._process.poll() is not None
 
     def wait_until_ended(self, timeout_s: float = STOP_S) -> int:
-        """Its exit status; 0 when it doesn't run."""
+        """Exit status of the process; 0 when none runs. AssertionError after `timeout_s`: then it is killed."""
         process, self._process = self._process, None
         if process is None:
             return 0
@@ -173,7 +173,7 @@ class Sidecar:
         return int(self.stats()["partitions"]["assigned"])
 
     def messages(self, level: str) -> list[dict[str, Any]]:
-        """What it has logged at one level so far."""
+        """Log records of one level so far."""
         text = self.log.read_text(encoding="utf-8", errors="replace")
         lines = text[: text.rfind("\n") + 1].splitlines()  # the last one may be half written
         records = [json.loads(line) for line in lines if line.startswith("{")]
@@ -191,5 +191,5 @@ class Sidecar:
 
 
 def now_ms() -> int:
-    """This machine's wall clock, which is the brokers' too."""
+    """Wall clock of this machine, which is the brokers' too; epoch ms."""
     return time.time_ns() // 1_000_000

@@ -111,7 +111,7 @@ def place(report: Message) -> bytes:
 
 
 def own_headers(report: Message, due_ms: int, policy: str, *more: tuple[str, bytes]) -> list[Any]:
-    """What tickover writes on the record of this report when it is due."""
+    """Headers that tickover writes on the record of this report when it is due."""
     return [
         ("tickover-origin", place(report)),
         ("tickover-due", str(due_ms).encode()),

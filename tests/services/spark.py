@@ -1,4 +1,4 @@
-"""What the tests of the jobs run on: settings of a small, quick Spark, its Kafka connector, and Delta."""
+"""Spark for the tests of the jobs: settings of a small, quick one, its Kafka connector, and Delta."""
 
 from pathlib import Path
 

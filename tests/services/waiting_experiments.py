@@ -1,4 +1,4 @@
-"""What is asked of the reference broker and of Kafka alike about fetches that wait: what ends the wait, what doesn't,
+"""Experiments on the reference broker and on Kafka alike with fetches that wait: what ends the wait, what doesn't,
 and with what. As `broker_experiments`: whoever gets an answer within the client's patience was answered by an event,
 since the fetch itself would have waited longer.
 """
@@ -101,7 +101,7 @@ def nothing_to_wait_for(client: RawClient, topic: str) -> Any:
 
 
 def nothing_new_in_a_session(client: RawClient, topic: str) -> Any:
-    """It waits for all of its time, and names no topic."""
+    """A fetch of a session without news waits for all of its time; its answer names no topic."""
     body = {"min_bytes": 1, "max_bytes": 1 << 20, "forgotten_topics_data": []}
     partitions = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}]
     topics = [{"topic": topic, "partitions": partitions}]
