@@ -1,4 +1,4 @@
-"""What actions must come to: each message leaves once, as cancelled, replaced or written, whatever was asked of it.
+"""Outcomes of actions: each message leaves once, as cancelled, replaced or written, whatever was asked of it.
 
 The ledger settles offsets, and a moved message changes its own: `root` is the offset under which it came.
 """
@@ -110,7 +110,7 @@ class Acts:
         return self._oracle.versions.get(place, self._oracle.said[place])
 
     def _check_pair(self, hit: Place, by: Place) -> None:
-        """Who acts came later, under the same id."""
+        """Check that the record that acts came later, under the same id, and meant no other offset."""
         assert by[1] > hit[1]
         wanted = _if_offset(self._oracle.sources[by])
         assert wanted in (-1, hit[1]), f"{by} acted on {hit}, and was meant for offset {wanted}"
@@ -170,7 +170,7 @@ def _if_offset(record: FakeRecord) -> int:
 
 
 def facts_of(place: Place, source: FakeRecord) -> Facts:
-    """What a decision may depend on, sorted out anew from the record's headers."""
+    """Facts that a decision may depend on, sorted out anew from the record's headers."""
     controls: dict[str, object] = {}
     mine = []
     for name, value in source.named or ():

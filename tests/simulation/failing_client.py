@@ -19,7 +19,7 @@ def scripts() -> dict[str, str]:
 
 
 class Faults(Protocol):
-    """What becomes of a command."""
+    """Decides what becomes of a command."""
 
     def meddle(self) -> None:
         """Somebody else may do something ahead of it."""
@@ -31,7 +31,7 @@ class Faults(Protocol):
         """Whether the server has no memory left."""
 
     def answered(self, script: str, arguments: Sequence[Any], answer: Any) -> None:
-        """What a script was asked for, and what it said; the caller may never hear of it."""
+        """Take note of a script's arguments and its answer, of which the caller may never hear."""
 
 
 class FailingClient:

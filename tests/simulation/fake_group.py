@@ -221,7 +221,7 @@ class FakeIntake:
         self._renew()
 
     def _renew(self) -> None:
-        """It is of the group's next generation."""
+        """Enter the group's next generation."""
         self.epoch = self._generation = self._generation + 1
 
     def begin(self, offsets: Mapping[LaneId, int]) -> None:

@@ -66,7 +66,7 @@ class FakeRecord:
 
 
 class Nowhere(NamedTuple):
-    """What the report of a record shows that the client believes to be written, and that is not."""
+    """Report of a record that the client believes to be written, and that is not: it has no offset."""
 
     record: FakeRecord
 
@@ -124,7 +124,7 @@ class Fate:
 
 
 class Refused(Exception):
-    """What `produce` raises for one record."""
+    """Raised by `produce` for one record."""
 
 
 @dataclass(slots=True)
@@ -266,7 +266,7 @@ class FakeOutput:
         self.under_way += 1
 
     def deliver(self, until_ms: int) -> None:
-        """What has arrived by now is in the log, or refused."""
+        """Put what has arrived by `until_ms` into the log, or refuse it."""
         for place, queue in self._sending.items():
             while queue and queue[0].arrives_ms <= until_ms and self._takes(place):
                 sending = queue.popleft()

@@ -41,7 +41,7 @@ class FakeOverflow:
         self.failing = failing
 
     def connected(self) -> "Store":
-        """What one process talks to."""
+        """Store that one process talks to."""
         return self
 
     def watermark(self, lane: LaneId) -> int:

@@ -20,7 +20,7 @@ class VirtualClock:
 
     @property
     def broker_ms(self) -> int:
-        """What brokers stamp records with."""
+        """Time that brokers stamp records with, epoch ms."""
         return self.now_ms + self.brokers_ahead_ms
 
     @property
@@ -36,7 +36,7 @@ class VirtualClock:
 
 
 class Machine:
-    """Its clocks, as `SystemTime` reads them."""
+    """Clocks of a machine, as `SystemTime` reads them."""
 
     def __init__(self, clock: VirtualClock, ahead_ms: float = 0.0) -> None:
         self.clock = clock

@@ -42,7 +42,7 @@ class TransactionError(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class OpenTransaction:
-    """What is written and not yet decided; or committed, without the marks that tell the ledger's readers of it."""
+    """A transaction not yet decided; or committed, without the marks that tell the ledger's readers of it."""
 
     began_ms: int
     records: list[FakeRecord] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Coordinator:
         broker.clock.passing.append(self._mark_some)
 
     def usable(self, name: str) -> bool:
-        """Its last transaction is complete."""
+        """Whether the last transaction of this id is complete."""
         if not self.broker.short:
             self.stuck.clear()
         return name not in self.stuck

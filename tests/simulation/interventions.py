@@ -1,4 +1,4 @@
-"""What operators, retention and broken brokers do to a group: commits, ledger and sources change while it is down."""
+"""Acts of operators, retention and broken brokers on a group: commits, ledger and sources change while it is down."""
 
 from __future__ import annotations
 
@@ -223,8 +223,8 @@ EVENTS: tuple[Callable[[World], None], ...] = (
 
 
 def die_in_a_commit(world: World) -> None:
-    """What waited for Redis has fallen due when Redis is back; W passes it, the transaction that says so takes long,
-    Redis is tidied meanwhile, and the process dies.
+    """Records that waited for Redis have fallen due when Redis is back; W passes them, the transaction that says so
+    takes long, Redis is tidied meanwhile, and the process dies.
     """
     rng = world.rare
     world.weather.overflow_down = True

@@ -1,4 +1,4 @@
-"""What must hold, checked at every record that reaches Kafka and at every commit.
+"""Invariants, checked at every record that reaches Kafka and at every commit.
 
 The oracle sees only what the outside sees: the topics, the commits and what the overflow stores. It knows the
 contract and shares no code with the engine but the decision (`decide`) and the ledger's and commit's formats.
@@ -125,7 +125,7 @@ class Oracle:
         self.give_up({place for place in self.only_redis if place[0] in self._overflow.lost_once})
 
     def crashed(self, lanes: Iterable[LaneId]) -> None:
-        """What was emitted and isn't settled in the ledger may be emitted once more, but for transactions."""
+        """Excuse one more emission of what was emitted and isn't settled in the ledger; none with transactions."""
         if self._exactly_once:
             return
         for lane in lanes:

@@ -56,7 +56,7 @@ class RealOverflow(FakeOverflow):
             client.script_load(script)
 
     def connected(self) -> "Connected":
-        """What one process talks to."""
+        """Store that one process talks to."""
         return Connected(self)
 
     # --- faults of a connection -----------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ class RealOverflow(FakeOverflow):
         self.seen["promoted"] += bool(got)
 
     def has_found(self, lane: LaneId, after: Position, found: Mapping[str, Held]) -> None:
-        """What is found is held, and has the id."""
+        """Claim that each record found is held, has the id, and is beyond `after`."""
         for message_id, held in found.items():
             if held.position > self.settled.get(lane, after):
                 is_so = held in self.records[lane] and held.offset not in self.struck[lane]

@@ -48,7 +48,7 @@ BATCH_BYTES_MAX = {
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What replicas share."""
+    """Parts that replicas share."""
 
     broker: Broker
     group: Group
@@ -210,7 +210,7 @@ class Replica:
                     break
 
     def deliver(self) -> None:
-        """What the producers have sent arrives."""
+        """Let the records arrive that the producers have sent."""
         for output in self.outputs:
             output.deliver(self._shared.broker.clock.now_ms)
 

@@ -93,7 +93,7 @@ def test_over_redis_with_transactions_nothing_is_repeated(client: Client, seed: 
 
 
 def test_the_runs_met_everything_that_they_are_for() -> None:
-    """What never happens proves nothing."""
+    """An event that never happens proves nothing."""
     if SEEDS < SEEDS_MIN:
         pytest.skip("too few runs to judge by")
     met = {what for what, runs in seen.items() if runs}

@@ -1,4 +1,4 @@
-"""What users send: delayed records and retries, good, odd and bad, and the rulebook they meet."""
+"""Records that users send: delayed ones and retries, good, odd and bad, and the rulebook they meet."""
 
 from random import Random
 from typing import Any, Final

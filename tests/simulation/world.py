@@ -162,7 +162,7 @@ class World:
         self.rng.choice(self.replicas).fate.calls_left = self.rng.choice((0, 1, 2, 5, 20))
 
     def take_down(self, replica: Replica) -> None:
-        """It is gone at once, whatever it was doing."""
+        """Remove a replica at once, whatever it was doing."""
         self.replicas.remove(replica)
         self._roots.append(replica.root)
         lanes = [lane for lane in self.group.lanes if self.group.owner[lane] is replica.intake]
@@ -171,12 +171,12 @@ class World:
         self.seen["killed"] += 1
 
     def bury(self, replica: Replica) -> None:
-        """It is gone, and another comes."""
+        """Remove a replica, and start another."""
         self.take_down(replica)
         self.start()
 
     def complete_transactions(self) -> None:
-        """What was committed has its marks everywhere."""
+        """Put the marks of all committed transactions everywhere."""
         if self.coordinator is not None:
             self.coordinator.complete_all()
 
