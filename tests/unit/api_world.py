@@ -118,7 +118,7 @@ class MemorySender:
 
 
 class MemorySources:
-    """What is consumed: every topic, but for those that are `not_consumed`."""
+    """Sources in memory: every topic is consumed, but for those that are `not_consumed`."""
 
     topics: Collection[str] = ()
     reserved = Settings(group="g").reserved_topics
@@ -181,7 +181,7 @@ class MemoryIdempotency:
 
 
 class MemoryHeld:
-    """What all replicas hold, as rows, in the real order."""
+    """Records that all replicas hold, as rows, in the real order."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []

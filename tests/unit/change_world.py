@@ -72,7 +72,7 @@ class MemoryGroup:
         return offset
 
     def emit(self, lane: LaneId, offset: int) -> None:
-        """It fell due."""
+        """Emit a message that fell due."""
         gone = self.lanes[lane].pop(offset)
         self.lines[*lane, offset] = Line(Outcome.EMITTED, -1, gone.due_ms)
 

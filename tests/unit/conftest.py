@@ -19,7 +19,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ReferenceBroker
 
 @pytest.fixture
 def logging_as_before() -> Iterator[None]:
-    """What the test configures about logging is over when it ends."""
+    """Undo what the test configures about logging when it ends."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     yield

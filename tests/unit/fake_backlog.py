@@ -1,4 +1,4 @@
-"""What Kafka has and nobody has read, as a test says it."""
+"""Records that Kafka has and nobody has read, as a test says them."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field

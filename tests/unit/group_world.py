@@ -35,7 +35,7 @@ KEY = TopicPartition("orders", 0)
 
 
 class Turns:
-    """What an event loop would do next."""
+    """Calls that an event loop would make next."""
 
     def __init__(self) -> None:
         self._waiting: deque[Callable[[], None]] = deque()
@@ -132,7 +132,7 @@ class GroupWorld:
         return self.group.state
 
     def pass_time(self, milliseconds: int) -> None:
-        """Whatever falls due on the way happens when it is due."""
+        """Let time pass; whatever falls due on the way happens when it is due."""
         end = self.clock.now_ms + milliseconds
         while True:
             self.turns.run()

@@ -12,7 +12,7 @@ PURGED = "mail"  # the topic of the record that a purge takes out of the queue
 
 
 class Purged:
-    """Its message."""
+    """Message of the record that a purge takes out of the queue."""
 
     def topic(self) -> str:
         return PURGED

@@ -22,7 +22,7 @@ SIZE = 100  # bytes of a batch
 
 @dataclass(frozen=True)
 class Batch:
-    """What a producer sends, or (with `first` and `epoch`) a leader."""
+    """A batch that a producer sends, or (with `first` and `epoch`) a leader."""
 
     count: int = 1
     size: int = SIZE

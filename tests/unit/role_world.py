@@ -248,7 +248,7 @@ def routes() -> list[str]:
 
 
 class Told(NamedTuple):
-    """What a caller got: a status, the answer, and the audit records that the call left behind."""
+    """Answer to a caller: its status, its text, and the audit records that the call left behind."""
 
     status: int
     answer: str

@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 
 
 class MemoryTopic:
-    """What was committed, in order, and who has the right to write."""
+    """Records that were committed, in order, and who has the right to write."""
 
     def __init__(self) -> None:
         self.records: list[Parcel] = []  # of the topic of schedules
@@ -226,12 +226,12 @@ class MemorySchedules:
         )
 
     def steps(self) -> None:
-        """Whoever writes what is owed does."""
+        """Let the writer of what is owed take a step."""
         self.writer = self.writer or self.firing()
         self.writer.step()
 
     def restart(self) -> None:
-        """Who writes from now on knows what is in the topic."""
+        """Replace the writer by one that knows what is in the topic."""
         self.writer = self.firing(self.replica())
 
     def put(self, expected: int = 0, **changes: Any) -> None:

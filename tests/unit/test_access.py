@@ -1,4 +1,4 @@
-"""Which rights follow from which settings and policies, and how they are written."""
+"""Rights that follow from settings and policies, and how they are written."""
 
 import json
 import shlex
@@ -34,7 +34,7 @@ def retry(topics: list[str], **more: Any) -> Policy:
 
 
 def topics_of(found: Rights) -> dict[Pattern, str]:
-    """What may be done with the users' topics, as initials: r, w, c(onfigs)."""
+    """Operations on the users' topics by pattern, as letters: r, w, c(onfigs), d(escribe), + for create."""
     letters = {"Read": "r", "Write": "w", "DescribeConfigs": "c", "Create": "+", "Describe": "d"}
     return {
         right.pattern: "".join(letters[operation] for operation in right.operations)

@@ -1,4 +1,4 @@
-"""Who acts on whom: what becomes of the held record, wherever it is, and of the control record."""
+"""Actions on held records: what becomes of the held one, wherever it is, and of the control record."""
 
 from functools import cache
 

@@ -93,7 +93,7 @@ def test_fired_with_its_receipt_of_either_kind(api: World) -> None:
 
 @pytest.mark.parametrize(("method", "step", "body"), CALLS)
 class TestEach:
-    """What is the same for all of them."""
+    """Answers that are the same for all actions."""
 
     def test_unknown(self, api: World, method: str, step: str, body: Any) -> None:
         problem(api.call(method, f"/v1/messages/a{step}", json=body), 404, "unknown-message")

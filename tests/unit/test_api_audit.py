@@ -222,7 +222,7 @@ def test_long_names_are_cut() -> None:
 
 
 def test_every_changing_route_is_audited() -> None:
-    """Who adds a route need not think of it."""
+    """The author of a new route need not think of its audit."""
     everything = World()
     paths = everything.app.openapi()["paths"]
     changing = [

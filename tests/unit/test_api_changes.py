@@ -193,7 +193,7 @@ def test_a_plan_that_was_counted_too_long_ago(api: World) -> None:
 
 
 def test_a_plan_of_another_replica(api: World) -> None:
-    """It stands in the topic: whoever is asked runs it, though it hasn't been read here yet."""
+    """The plan stands in the topic: whoever is asked runs it, though it hasn't been read here yet."""
     document = planned(api)
     jobs = api.changing.jobs
     jobs.elsewhere, jobs.changes = jobs.changes, {}

@@ -1,4 +1,4 @@
-"""What a stranger's socket can do to the API: nothing to others, and not for long."""
+"""Effects of a stranger's socket on the API: none on others, and none for long."""
 
 import asyncio
 import json
@@ -56,7 +56,7 @@ def connected(port: int, source: str = "127.0.0.1") -> Iterator[socket.socket]:
 
 
 def whole_answer(client: socket.socket) -> bytes:
-    """What comes until the connection is closed."""
+    """Bytes that come until the connection is closed."""
     return b"".join(iter(lambda: client.recv(65_536), b""))
 
 

@@ -39,7 +39,7 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Source:
-    """What a provider answers, and when."""
+    """A provider: its answers, and when they come."""
 
     def __init__(self) -> None:
         self.kids = ["k1"]

@@ -175,7 +175,7 @@ def test_refused(api: World, body: dict[str, Any], type: str) -> None:
 
 
 def test_what_nobody_consumes_is_not_accepted(api: World) -> None:
-    """It would never be emitted."""
+    """A message to a topic that nobody consumes would never be emitted."""
     api.sources.not_consumed = {"reminders"}
     problem(api.message(target="push", value="hello"), 422, "not-a-source")
     assert api.sender.sent == []
@@ -378,7 +378,7 @@ def test_hostile_json(api: World, body: bytes, status: int, type: str) -> None:
 
 
 def test_a_text_may_hold_any_number_of_commas_brackets_and_quotes(api: World) -> None:
-    """What counts as a value stands outside of texts: JSON in a text is one value."""
+    """Only values outside of texts are counted: JSON in a text is one value."""
     value = json.dumps([{"a": 'quote " and backslash \\'}] * 20_000)
     assert api.message(target="push", value=value).status_code == 202
     assert api.sender.sent[0].value == value.encode()

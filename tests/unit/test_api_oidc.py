@@ -47,7 +47,7 @@ def now() -> int:
 
 
 def broken(token: str) -> str:
-    """The same with another signature."""
+    """The token with another signature."""
     signed_part, _, signature = token.rpartition(".")
     return f"{signed_part}.{signature[::-1]}"
 

@@ -236,7 +236,7 @@ def test_what_a_dead_process_was_to_abort_is_aborted_by_whoever_takes_it_over() 
 
 
 def test_what_another_process_has_taken_from_us_is_not_taken_back_at_once() -> None:
-    """Its progress names us as the owner until the other one has written: two would take it from each other."""
+    """The progress names this process as owner until the other writes: two would take a redrive from each other."""
     with world() as api:
         plan = planned(api)
         plans, redrives = api.redriving.plans, api.redriving.redrives.crew

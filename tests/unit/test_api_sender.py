@@ -57,7 +57,7 @@ class Reports:
         return 0
 
     def purge(self, **_: bool) -> None:
-        """What it has is reported as gone."""
+        """Report each record in `produced` as gone."""
         for record in self.produced:
             record["on_delivery"](KafkaError(KafkaError._PURGE_QUEUE), None)
         self.produced.clear()

@@ -114,7 +114,7 @@ def test_an_unknown_host_is_said_plainly() -> None:
 
 
 def test_a_client_that_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It neither ends the server nor a neighbour's request."""
+    """A client that goes away ends neither the server nor a neighbour's request."""
     with world() as api:
         api.add(REMINDERS)
         entered, leave = threading.Event(), threading.Event()

@@ -25,7 +25,7 @@ def names(assignment: Assignment) -> dict[str, str]:
 
 
 def after(assignment: Assignment, subscriptions: Subscriptions, generation: int = 1) -> Subscriptions:
-    """What the members say when they join the next generation, as those of both sticky protocols do."""
+    """Subscriptions of the members when they join the next generation, as those of both sticky protocols send them."""
     return {
         member: Subscription(
             one.topics,

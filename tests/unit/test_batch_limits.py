@@ -1,4 +1,4 @@
-"""Which targets take which batches, and what becomes of a record whose batch was refused for its size."""
+"""Batches that each target takes, and what becomes of a record whose batch was refused for its size."""
 
 from typing import Any
 

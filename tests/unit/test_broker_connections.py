@@ -147,7 +147,7 @@ def test_a_connection_that_is_ended_before_it_is_made_is_closed_then() -> None:
 
 
 def test_a_client_that_does_not_read_is_not_read_from(broker: ReferenceBroker) -> None:
-    """It asks for half a megabyte again and again: what isn't sent must not pile up in the broker."""
+    """The client asks for half a megabyte again and again: what isn't sent must not pile up in the broker."""
     with RawClient(broker.bootstrap) as client:
         frame = encode(ApiKey.FETCH, 12, client.fetch_body("topic", 0))
         client.socket.sendall(frame * ASKED)

@@ -91,7 +91,7 @@ def crashing(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Crashin
 
 
 def lives(crashing: Crashing, **config: Any) -> Iterator[tuple[dict[int, bytes], dict[int, bytes | None], int]]:
-    """What was acknowledged, what is there when the broker is back, and the bytes lost, of one life after the other."""
+    """Of each life: the values acknowledged, those there when the broker is back, both by offset; the bytes lost."""
     with RawClient(crashing.server.bootstrap) as client:
         assert client.create_topic("topic", **config).error_code == Errors.NONE
     for life in range(LIVES):
@@ -121,7 +121,7 @@ def test_a_kill_takes_nothing_that_was_acknowledged(crashing: Crashing) -> None:
 
 @pytest.mark.parametrize("crashing", [True], indirect=True)
 def test_without_a_flush_a_loss_of_power_is_one(crashing: Crashing) -> None:
-    """What the test of it stands on: the disk does forget, and the broker comes back with what it has."""
+    """Basis of the tests of a loss of power: the disk does forget, and the broker comes back with what it has."""
     acknowledged, found, lost = next(lives(crashing))
     assert lost > 0
     assert len(found) < len(acknowledged)

@@ -63,7 +63,7 @@ def partitions_of(consumer: Consumer) -> set[int]:
 
 
 def poll_until(condition: Callable[[], bool], *consumers: Consumer) -> list[Any]:
-    """What came meanwhile."""
+    """Poll until the condition holds; returns the messages that came meanwhile."""
     found = []
     deadline = time.monotonic() + ANSWER_S
     while not condition():

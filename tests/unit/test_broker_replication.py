@@ -47,7 +47,7 @@ def client_of(cluster: ReferenceBroker, broker_id: int) -> RawClient:
 
 
 def pause(cluster: ReferenceBroker, broker_id: int) -> None:
-    """It follows nobody any more, as if it hung."""
+    """Have a broker follow nobody any more, as if it hung."""
     cluster.inspect(lambda one: one.brokers[broker_id].fetcher.pause())
 
 
@@ -83,7 +83,7 @@ class World:
         return answer
 
     def values(self, broker_id: int) -> list[bytes | None]:
-        """What consumers see at a broker, which may be a follower."""
+        """Values that consumers see at a broker, which may be a follower."""
         found: list[bytes | None] = []
         offset = 0
         with self.client(broker_id) as client:

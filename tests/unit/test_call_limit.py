@@ -12,7 +12,7 @@ from tests.simulation.fake_time import FakeTime, VirtualClock
 
 
 class SteppedTime(FakeTime):
-    """It is what it was set to."""
+    """Time that stands where it was set."""
 
     def __init__(self) -> None:
         super().__init__(VirtualClock())

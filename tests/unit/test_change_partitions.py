@@ -39,7 +39,7 @@ class EmptyOverflow:
 
 
 class Done:
-    """What the engine has answered."""
+    """A future that already has the engine's answer."""
 
     def __init__(self, result: Any) -> None:
         self._result = result
@@ -129,7 +129,7 @@ def test_a_partition_that_has_not_read_again_what_was_planned_is_waited_for(
 def test_a_partition_that_nobody_has_any_more_is_waited_for_and_named(
     world: MemoryChanges, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its source is consumed no more: a policy was deleted, or matches another topic."""
+    """The partition's source is consumed no more: a policy was deleted, or matches another topic."""
     owner = Replica(fresh_lane())
     owner.read(LANE, list(world.group.lanes[LANE].values()))
     ask(world, monkeypatch, owner)

@@ -33,7 +33,7 @@ ITEM = Item(id="a", topic="t", partition=2, offset=7, due_ms=5, target="mail", p
 
 
 class Report:
-    """What the client tells of a record."""
+    """Delivery report of a record, as the client gives it."""
 
     def __init__(self, offset: int | None, key: bytes = b"", value: bytes | None = b"") -> None:
         self._offset, self._key, self._value = offset, key, value
@@ -205,8 +205,8 @@ def test_a_plan_about_more_partitions_than_a_record_can_name_is_refused() -> Non
 @pytest.mark.parametrize("action", ["cancel", "reschedule", "fire"])
 @pytest.mark.parametrize("died", ["shipped", "outcomes"], ids=["before it was sent for", "after"])
 def test_what_somebody_else_has_changed_is_not_claimed_after_a_crash(action: str, died: str) -> None:
-    """Who goes on doesn't know whether the dead process had sent for it: the ledger names the control record that has
-    hit it, and that one says whose it is.
+    """A successor doesn't know whether the dead process had sent for the message: the ledger names the control record
+    that has hit it, and that one says whose it is.
     """
     world = MemoryChanges(lambda: TABLE.table, in_flight_max=10)
     for id in ("mine", "theirs"):
@@ -247,7 +247,7 @@ def made_anew(world: MemoryChanges, ids: str) -> None:
 
 
 def test_messages_of_a_source_that_was_made_anew_are_not_those_of_the_plan() -> None:
-    """They lie at the same offsets, fit the same filter, and may have the same ids."""
+    """Messages of the new topic lie at the same offsets, fit the same filter, and may have the same ids."""
     world = MemoryChanges(lambda: TABLE.table)
     for lane in (LANES[0], LANES[2]):
         for id in "abc":

@@ -72,7 +72,7 @@ def all_commands(command: Any) -> Iterator[Any]:
 
 
 def test_output_has_one_name_in_all_commands() -> None:
-    """What stands before a command is handed down by this name; a group takes it for those below."""
+    """An option before a command is handed down by this name; a group takes it for those below."""
     with_output = {}
     for command in all_commands(get_command(app)):
         names = {option: parameter.name for parameter in command.params for option in parameter.opts}

@@ -7,7 +7,7 @@ from sidecar.demo_place import demo_settings, demo_topics
 
 
 def test_no_topic_of_the_users_is_the_demos() -> None:
-    """What is the demo's is deleted at its end."""
+    """Topics of the demo are deleted at its end."""
     sections = ("ledger", "audit", "redrive", "changes", "schedules", "policies", "quarantine")
     named = {name: {"topic": f"company-{name}"} for name in sections}
     named["redrive"]["redriven_topic"] = "company-redriven"

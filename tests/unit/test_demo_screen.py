@@ -1,4 +1,4 @@
-"""What the demo offers to try is a command that there is, said with its options."""
+"""Commands that the demo offers to try exist, and are said with their options."""
 
 import shlex
 

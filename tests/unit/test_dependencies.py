@@ -1,4 +1,4 @@
-"""What pyproject.toml asks for is used, and what the product imports is asked for."""
+"""Dependencies in pyproject.toml are used, and imports of the product are asked for there."""
 
 import re
 import sys
@@ -37,7 +37,7 @@ def imported() -> set[str]:
 
 
 def distributions(module: str) -> set[str]:
-    """Whose module it is; where it is not installed, of a distribution of the same name."""
+    """Distributions that have the module; where none is installed, the one of the same name."""
     return MODULES.get(module, {plain(module)})
 
 

@@ -39,7 +39,7 @@ def section(text: str, title: str) -> str:
 
 
 def names_in(text: str) -> set[str]:
-    """What stands between backticks."""
+    """Texts between backticks."""
     return set(re.findall(r"`([^`\n]+)`", text))
 
 

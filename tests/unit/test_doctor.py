@@ -1,4 +1,4 @@
-"""What the doctor makes of facts: each judgement a row, nothing asked of any server."""
+"""Judgements of the doctor on facts: each a row, nothing asked of any server."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -368,7 +368,7 @@ def test_a_part_that_hangs_or_breaks_does_not_hide_the_others(monkeypatch: pytes
     never, hangs = threading.Event(), threading.Event()
 
     class Started(threading.Thread):
-        """What doesn't hang has ended when its start returns: the deadline is short."""
+        """A thread that has ended when its start returns, unless it hangs: the deadline is short."""
 
         def start(self) -> None:
             super().start()

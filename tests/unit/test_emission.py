@@ -178,7 +178,7 @@ def test_a_quarantine_that_takes_little_gets_the_place_and_the_reason(bench: Ben
 @pytest.mark.parametrize("topic", [LEDGER.name, QUARANTINE, "tickover.policies", "__transaction_state"])
 @pytest.mark.parametrize("trouble", [None, str])
 def test_what_redis_has_leads_to_no_topic_of_tickover_s_own(topic: str, trouble: Callable[[], str] | None) -> None:
-    """Whoever may write to Redis could otherwise write policies, and blocks of the ledger."""
+    """Anybody who may write to Redis could otherwise write policies, and blocks of the ledger."""
     bench = Bench(trouble=trouble)
     for name in ("tickover.policies", "__transaction_state"):
         bench.broker.create(name, 2)

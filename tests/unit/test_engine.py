@@ -412,7 +412,7 @@ def test_a_record_that_no_chunk_can_have_is_set_aside_and_what_is_beside_it_fire
 
 
 def write_strange(bench: Bench, delay_ms: int, offset: int, name: bytes | None = None) -> None:
-    """What a neighbour writes into Redis."""
+    """Write into Redis as a neighbour does."""
     due_ms = bench.clock.now_ms + delay_ms
     trailer: Headers = [] if name is None else [(ID, name)]
     held = Held(due_ms, offset, "mail", -1, None, b"theirs", [], "reminders@1", None, 0, -1, trailer, -1, "", 6)

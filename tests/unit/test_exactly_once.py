@@ -25,7 +25,7 @@ def settlement_of(bench: Bench) -> ExactlyOnce:
 
 
 def seen(bench: Bench) -> list[FakeRecord]:
-    """What readers of committed records see of the target."""
+    """Records of the target that readers of committed records see."""
     [log] = bench.broker.logs["mail"]
     return [record for record in log.records if record.offset() not in log.undecided]
 

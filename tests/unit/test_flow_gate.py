@@ -245,7 +245,7 @@ def test_of_a_limited_target_with_a_dead_partition_only_what_is_for_that_one_wai
 
 
 def visible(bench: Bench, topic: str) -> dict[bytes, list[int]]:
-    """What readers of committed records see in all partitions, and when each was handed over."""
+    """Values that readers of committed records see in all partitions, and when each was handed over, in ms."""
     found: dict[bytes, list[int]] = {}
     for log in bench.broker.logs[topic]:
         for record in (record for record in log.records if record.offset() not in log.undecided):

@@ -1,4 +1,4 @@
-"""What earlier versions have written is read, and what later ones write is refused, in words that help.
+"""Formats of earlier versions are read, and those of later ones are refused, in words that help.
 
 The bytes here were written by a released or merged version. They never change: a format that changes has a new number,
 and its own bytes beside these. The ledger's and the commit's are in test_block.py and test_commit.py.

@@ -33,7 +33,7 @@ def calls(path: Path) -> list[list[str]]:
 
 
 def unknown(words: list[str]) -> str:
-    """What the command line wouldn't understand of a call; empty when all is well."""
+    """Words of a call that the command line wouldn't understand; empty when all is well."""
     command: Any = get_command(app)
     options = {"-o", "--output"}
     while words and words[0] in getattr(command, "commands", {}):

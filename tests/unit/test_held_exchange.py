@@ -1,4 +1,4 @@
-"""What replicas say to each other through Redis: ours is read, everything else is left out and counted."""
+"""Messages of replicas to each other through Redis: ours are read, everything else is left out and counted."""
 
 import json
 import threading

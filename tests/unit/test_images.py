@@ -1,4 +1,4 @@
-"""Which images are built and run: every place names the same, and whoever wants pins the base by its digest."""
+"""Images that are built and run: every place names the same, and whoever wants pins the base by its digest."""
 
 import json
 import logging

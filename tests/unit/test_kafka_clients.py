@@ -18,7 +18,7 @@ from tests.services.waiting import wait_until
 
 @pytest.fixture(name="told")
 def told_fixture(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, str]]:
-    """Which kind of client was told which login."""
+    """Logins told to clients, as (kind of client, user, password)."""
     told: list[tuple[str, str, str]] = []
 
     def note(client: object, user: str, password: str) -> None:

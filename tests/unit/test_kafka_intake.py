@@ -1,4 +1,4 @@
-"""What the consumer makes of an offset that its log doesn't have."""
+"""Offsets that a log doesn't have, and what the consumer makes of them."""
 
 from typing import Any
 from unittest.mock import Mock
@@ -13,7 +13,7 @@ LANE = LaneId("in", 3)
 
 
 def intake_of(first: int, wanted: int | None) -> KafkaIntake:
-    """Its consumer has one such error, of a log that begins with `first`."""
+    """An intake whose consumer has one such error, at `wanted`, of a log that begins with `first`."""
     intake = KafkaIntake({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": "0"}, lambda problem: None)
     error = KafkaError(KafkaError._AUTO_OFFSET_RESET)
     message = Mock(**{"topic.return_value": LANE.topic, "partition.return_value": LANE.partition})

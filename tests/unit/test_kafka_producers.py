@@ -37,7 +37,7 @@ def broker(tmp_path: Path) -> Iterator[ReferenceBroker]:
 
 @pytest.fixture
 def ending(broker: ReferenceBroker) -> Iterator[ExitStack]:
-    """What is to be ended before the broker."""
+    """Stack of all that is to be ended before the broker."""
     with ExitStack() as stack:
         yield stack
 
@@ -77,7 +77,7 @@ def test_who_is_fenced_off_says_so_whatever_reports_come_with_it(
 
 
 def test_what_the_client_raises_while_it_reports_is_told_in_its_own_words() -> None:
-    """It leaves its exception set and calls the next report, of which the interpreter makes a SystemError."""
+    """The client leaves its exception set and calls the next report, of which the interpreter makes a SystemError."""
     meant = KafkaException(KafkaError(KafkaError._FENCED, fatal=True))
 
     def serve(_seconds: float) -> int:
@@ -90,7 +90,7 @@ def test_what_the_client_raises_while_it_reports_is_told_in_its_own_words() -> N
 
 
 def test_what_the_client_raises_while_it_logs_is_told_as_fatal_without_its_words() -> None:
-    """It leaves its exception set and looks for the logger's method, which then isn't found: seen once."""
+    """The client leaves its exception set and looks for the logger's method, which then isn't found: seen once."""
 
     def serve(_seconds: float) -> int:
         raise AttributeError("has no attribute 'log'", name="log", obj=logging.getLogger("client"))

@@ -1,4 +1,4 @@
-"""What may and may not stand in a log."""
+"""Content of logs: what may stand there, and what may not."""
 
 import io
 import json

@@ -10,7 +10,7 @@ from sidecar.stats import Stats, TopicCounts
 
 
 class Process:
-    """Its engine's counts, and what was done about its memory."""
+    """A process: its engine's counts, and what was done about its memory."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.counts = TopicCounts()

@@ -33,7 +33,7 @@ def exposed() -> set[str]:
 
 
 def labels_of(series: str) -> set[str]:
-    """Its labels, by the contract."""
+    """Labels of a series, by the contract, with those that Prometheus adds."""
     contract = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8")
     name = re.sub(r"_(bucket|sum|count)$", "", series)
     (labels,) = set(re.findall(rf"`{name}(?:{{([a-z,]+)}})?`", contract)) or {""}

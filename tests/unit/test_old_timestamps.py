@@ -16,7 +16,7 @@ HOUR_MS = 3_600_000
 
 
 def retrying(trouble: Any) -> OrderBench:
-    """Its policy is one of retries, in no order: after attempt 1 due in 100 ms, after 2 in 1 s, later in 30 s."""
+    """A bench with a policy of retries, unordered: after attempt 1 due in 100 ms, after 2 in 1 s, later in 30 s."""
     return OrderBench(None, trouble=trouble)
 
 
@@ -113,7 +113,7 @@ def test_a_timestamp_further_ahead_than_any_delay_is_too_far(ahead_ms: int) -> N
 
 
 def test_of_two_records_in_the_same_words_only_the_one_ahead_is_refused() -> None:
-    """What was decided for one in these words is remembered."""
+    """A decision is remembered for records in the same words."""
     bench = Bench()
     for ahead_ms in (0, 11 * DAY_MS, 0):
         stamp = (CREATE_TIME, bench.clock.now_ms + ahead_ms)

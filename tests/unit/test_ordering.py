@@ -41,7 +41,7 @@ def with_two(orders: Any) -> PolicyTable:
 
 
 class OrderBench(Bench):
-    """Its policy is one of retries, in the order of their keys."""
+    """A bench whose policy is one of retries, in the order of their keys."""
 
     def __init__(self, order: Any = "key", **more: Any) -> None:
         super().__init__(**more)

@@ -1,4 +1,4 @@
-"""What Redis' refusals mean."""
+"""Meaning of Redis' refusals."""
 
 import pytest
 from redis.exceptions import ResponseError

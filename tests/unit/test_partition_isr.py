@@ -138,7 +138,7 @@ def test_the_high_watermark_stands_still_under_min_isr():
 
 
 def test_a_follower_whose_previous_fetch_reached_the_end_stays():
-    """It reads steadily and never sees the very end, because more comes meanwhile."""
+    """The follower reads steadily and never sees the very end, because more comes meanwhile."""
     partition = leader(5, replicas=(1, 2))
     fetch(partition, 2, 5, 1000)
     append(partition, 5, 2000)

@@ -1,4 +1,4 @@
-"""What the jobs' commands have in common, without Spark."""
+"""Options that the jobs' commands have in common, without Spark."""
 
 from itertools import islice
 from pathlib import Path

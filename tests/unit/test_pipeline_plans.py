@@ -1,4 +1,4 @@
-"""Which letters the sidecar's own redrives have, by what its plans and their progress say."""
+"""Letters that the sidecar's own redrives have, by what its plans and their progress say."""
 
 import json
 from typing import Any

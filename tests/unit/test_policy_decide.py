@@ -1,4 +1,4 @@
-"""What a delay policy makes of a record: row by row."""
+"""Decisions of a delay policy on records: row by row."""
 
 import pytest
 

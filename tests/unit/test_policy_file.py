@@ -94,7 +94,7 @@ def test_a_file_is_read_with_or_without_a_byte_order_mark(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("text", ["", "---\n", "# nothing\n", "---\n---\n"])
 def test_a_file_without_a_policy_is_refused(tmp_path: Path, text: str) -> None:
-    """It would delete all that the file managed."""
+    """An empty file would delete all that the file managed."""
     path = tmp_path / "policies.yaml"
     path.write_text(text)
     with pytest.raises(PolicyFileError, match=r"no policy in it.*leave policies\.file unset"):

@@ -1,4 +1,4 @@
-"""Which policy decides, and what explain shows of it."""
+"""Policies: which one decides, and what explain shows of it."""
 
 from typing import Any
 

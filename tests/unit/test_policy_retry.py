@@ -1,4 +1,4 @@
-"""What a retry policy makes of a record: row by row."""
+"""Decisions of a retry policy on records: row by row."""
 
 from typing import Any
 
@@ -168,7 +168,7 @@ def test_the_target_of_a_retry(
 def test_attempts_that_another_policy_counted_elsewhere_are_not_this_record_s(
     said: dict[str, Control], is_believed: bool
 ) -> None:
-    """Who copies all headers of a message onto another one copies its attempts."""
+    """A consumer that copies all headers of a message onto another one copies its attempts."""
     hold = retried(attempt=b"3", first_failure=b"1699999999999", **said)
     assert isinstance(hold, Hold)
     expected = (4, NOW_MS - 1, 4_000) if is_believed else (2, NOW_MS, 1_000)

@@ -18,7 +18,7 @@ POLICY = Policy.model_validate(REMINDERS)
 
 
 class Topic:
-    """What producers write, and what becomes of a record and of its delivery report."""
+    """The topic of policies: what producers write, and what becomes of a record and of its delivery report."""
 
     def __init__(self) -> None:
         self.log = PolicyLog()

@@ -1,4 +1,4 @@
-"""Who brings timers forward: the reaper's thread and the driver in an event loop, on the real clock."""
+"""Drivers of timers: the reaper's thread and the driver in an event loop, on the real clock."""
 
 import asyncio
 import logging

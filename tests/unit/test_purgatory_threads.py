@@ -170,7 +170,7 @@ def test_cancelling_during_a_flush_runs_nothing_and_the_size_comes_right():
 
 
 def test_an_entry_cancelled_between_two_buckets_is_counted_until_its_bucket_and_never_run():
-    """The same race, forced: the cancel comes exactly after the flush has removed the entry."""
+    """A race of cancel and flush, forced: the cancel comes exactly after the flush has removed the entry."""
     timer = SystemTimer(Clock(), wheel_size=3)
     task = Recorded(8, [])
     timer.add(task)
@@ -193,7 +193,7 @@ def test_an_entry_cancelled_between_two_buckets_is_counted_until_its_bucket_and_
 
 
 def test_asking_for_the_next_time_and_advancing_do_not_meet():
-    """What the one has seen waiting, the other must not take before it is looked at."""
+    """A bucket that one thread has seen waiting must not be taken by the other before it is looked at."""
     timer = SystemTimer(Clock())
     timer.add(Recorded(5, []))
     threads: list[threading.Thread] = []

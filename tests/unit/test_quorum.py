@@ -51,7 +51,7 @@ def cluster(tmp_path: Path) -> Iterator[ReferenceBroker]:
 
 
 def described(cluster: ReferenceBroker) -> Any:
-    """What a broker that is there says."""
+    """Quorum, as a broker that is there describes it."""
     with RawClient(cluster.bootstrap) as client:
         wanted = {"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}
         return client.ask(ApiKey.DESCRIBE_QUORUM, 2, topics=[wanted])

@@ -29,7 +29,7 @@ def limited(version: int, quota: dict[str, int] | None) -> PolicyTable:
 
 
 class QuotaBench(Bench):
-    """Its policy has a quota."""
+    """A bench whose policy has a quota."""
 
     def __init__(self, quota: dict[str, int], **more: Any) -> None:
         super().__init__(**more)

@@ -1,4 +1,4 @@
-"""What a rebuild counts."""
+"""Counts of a rebuild."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""What a leader refuses, row by row; and what librdkafka really sends."""
+"""Batches that a leader refuses, row by row; and what librdkafka really sends."""
 
 import socket
 from struct import pack, unpack

@@ -357,7 +357,7 @@ def committed(**more: Any) -> Start:
 
 
 def test_the_commits_own_block_is_always_read() -> None:
-    """It may pin nothing, but its runs say up to where records were decided."""
+    """The commit's block may pin nothing, but its runs say up to where records were decided."""
     log = Log(block(settled(1)), block(), block())
     lane = recover(log, Start(10, encode_metadata(commit(block_offset=1, recovery_pointer=3)), "id"))
     assert log.read_from == {0: 1}

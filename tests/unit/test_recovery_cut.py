@@ -49,7 +49,7 @@ def recover(start: Start, source: Source, *blocks: Block, hw: int = 0) -> Lane:
 
 
 def recover_at_last(worker: RecoveryWorker) -> Lane:
-    """What it sees for the first time it looks at again."""
+    """Recover the lane; the worker looks again at what it sees for the first time."""
     with suppress(LedgerUnavailable):
         [lane] = worker.recover([LANE], 0)
         return lane
@@ -228,7 +228,7 @@ def test_a_leader_that_does_not_know_yet_what_all_have_is_asked_again(again: str
 @pytest.mark.parametrize("since", [0, 1, 2, 3, 20])
 @pytest.mark.parametrize("with_commit", [True, False])
 def test_where_only_marks_of_transactions_were_lost_what_is_there_now_is_new(since: int, with_commit: bool) -> None:
-    """They were passed as read, so that they are no lag."""
+    """Marks of transactions were passed as read, so that they are no lag."""
     source = written(100)
     marks = source.marks(99)
     last = block_of(103, 103, marks=marks)

@@ -1,4 +1,4 @@
-"""What stands in the way of a release is found: versions, changelog, licences, advisories. All of it: integration."""
+"""Obstacles to a release are found: versions, changelog, licences, advisories. All of it is an integration test."""
 
 import json
 from collections.abc import Mapping

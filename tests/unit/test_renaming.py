@@ -1,4 +1,4 @@
-"""What a rename changes in commits, blocks and records, and that nobody goes on from a commit that it has marked."""
+"""Changes of a rename to commits, blocks and records; nobody goes on from a commit that it has marked."""
 
 import json
 from typing import Any

@@ -143,7 +143,7 @@ def test_no_control_record_goes_where_a_forged_answer_says_that_a_message_is_hel
 
 
 def test_a_topic_that_nobody_consumes_takes_no_messages(writer: Caller) -> None:
-    """It holds dead letters, or the policies have changed since somebody looked: the message would never arrive."""
+    """The topic has dead letters, or policies have changed since somebody looked: the message would never arrive."""
     body = {"source": "push-dlq", "target": "push"}
     problem(writer.call("POST", "/v1/messages", body), 422, "not-a-source")
     writer.api.add({**EVERYTHING, "dead_letter": {"topic": "logs"}})

@@ -201,7 +201,7 @@ def test_records_of_a_lane_that_leaves_are_not_taken_back() -> None:
 
 
 class _Message:
-    """What a delivery report carries."""
+    """Message of a delivery report."""
 
     def __init__(self, topic: str, value: bytes, partition: int = 0) -> None:
         self._topic, self._value, self._partition = topic, value, partition

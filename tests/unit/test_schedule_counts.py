@@ -58,7 +58,7 @@ def test_what_is_written_ahead_stays_the_only_message_of_its_instant(world: Memo
 
 
 def test_a_schedule_made_anew_counts_from_then_on(world: MemorySchedules) -> None:
-    """Whatever an earlier one of its name did: it is another one, and may be for another target."""
+    """A new schedule is another one, whatever the former of its name did, and may be for another target."""
     world.put(cron="0 * * * * *")
     after(world, 51)
     world.store.delete("tick", 1, "me")
@@ -144,7 +144,7 @@ def test_a_rewind_never_goes_forward(world: MemorySchedules, to_ms: int) -> None
 
 
 def test_progress_of_an_older_program_is_gone_on_from(world: MemorySchedules) -> None:
-    """It says nothing of counts: neither may anything be written twice, nor what is written be changed by it."""
+    """Old progress says nothing of counts: neither may anything be written twice, nor what is written be changed."""
     world.put()
     world.topic.records.append(
         Parcel(TOPIC, b"tick/progress", b'{"schema":1,"last":%d,"problem":""}' % (NOW_MS + 5_000))
@@ -169,7 +169,7 @@ def test_a_version_of_an_older_program_goes_on_from_the_progress(world: MemorySc
 
 
 def test_what_was_written_ahead_is_known_until_the_schedule_has_come_to_it() -> None:
-    """It may wait for its partition for longer than a written one is remembered otherwise."""
+    """The schedule may wait for its partition for longer than a written occurrence is remembered otherwise."""
     progress = Progress(NOW_MS, began=3, ahead=(NOW_MS + 7_000,))
     waits = Owed((), 0, dropped=False, through_ms=NOW_MS, complete=False)
     late_ms = NOW_MS + 7_000 + 2 * REMEMBERED_MS

@@ -376,7 +376,7 @@ def firing_over(
 def test_a_step_of_the_wall_clock_leaves_no_occurrence_out(
     world: MemorySchedules, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This machine's clock is far from `NOW_MS`; the engine's, which follows the brokers', counts."""
+    """The machine's clock is far from `NOW_MS`; the engine's, which follows the brokers', counts."""
     time = SimpleNamespace(now_ms=lambda: world.now_ms + 86_400_000, is_known=False)
     consumed = SimpleNamespace(partitions=world.sources, open_partitions=world.sources)
     firing = firing_over(world, time, consumed, monkeypatch)

@@ -145,7 +145,7 @@ def test_what_is_written_and_cannot_be_read_yet_is_written(world: MemorySchedule
 
 @pytest.mark.parametrize("ahead_ms", [3_600_000, -3_600_000])
 def test_a_schedule_begins_by_the_broker_s_clock(world: MemorySchedules, ahead_ms: int) -> None:
-    """Whatever the clock of whoever was asked to write it says."""
+    """The clock of the process that was asked to write the schedule does not count."""
     world.host_ahead_ms = ahead_ms
     assert world.store.put(schedule(), "reminders", 0, "me").since_ms == NOW_MS
     world.now_ms += 1_000

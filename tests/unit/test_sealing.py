@@ -191,7 +191,7 @@ def test_blocks_and_batches_of_them_fit_where_brokers_take_what_they_do_by_defau
 
 
 def counted(lane: Lane, *blocks: Block, hw: int) -> tuple[int, int]:
-    """What a recovery from these blocks takes for held by the overflow: by its count, and by its marks."""
+    """Records that a recovery from these blocks takes for held by the overflow: by its count, and by its marks."""
     replay = Replay(lane.id, Start(0, "", ""), None, hw)
     for place, one in enumerate(blocks):
         replay.block(place, one)

@@ -1,4 +1,4 @@
-"""What is signed counts where it was signed for, and nowhere else."""
+"""Signed data counts where it was signed for, and nowhere else."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What ends a transaction sooner: a block written ahead of its end, and a flush while the engine has time to wait."""
+"""Earlier ends of transactions: a block written ahead of the end, and a flush while the engine has time to wait."""
 
 from typing import Any
 

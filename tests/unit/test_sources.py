@@ -98,7 +98,7 @@ class Cluster:
 
 
 class MemoryLeftovers:
-    """What the group has of each topic."""
+    """Counts of the records that the group has of each topic."""
 
     def __init__(self, existing: Collection[str]) -> None:
         self.has: dict[str, Left] = {}

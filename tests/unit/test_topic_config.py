@@ -1,4 +1,4 @@
-"""What a topic's settings mean to its logs."""
+"""Meaning of a topic's settings to its logs."""
 
 import pytest
 

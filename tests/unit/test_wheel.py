@@ -1,4 +1,4 @@
-"""What the property test can't say: how the edges look."""
+"""Edges of the wheel, and how they look: the property test can't say that."""
 
 import pytest
 
