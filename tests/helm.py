@@ -22,11 +22,11 @@ Values = Mapping[str, Any]
 
 
 class NotRendered(Exception):
-    """What helm said."""
+    """Failure of helm; the text is its stderr."""
 
 
 def helm(*arguments: str, text: str = "") -> str:
-    """Its output; raises NotRendered. Without helm the test is skipped, in CI it fails."""
+    """Output of helm; raises NotRendered when it fails. Without helm the test is skipped, in CI it fails."""
     beside = Path(sys.executable).with_name("helm")
     program = str(beside) if beside.exists() else shutil.which("helm")
     if program is None:
@@ -52,7 +52,7 @@ def one(documents: list[Document], kind: str, name: str = "shop-tickover") -> Do
 
 
 def kinds(documents: list[Document]) -> set[str]:
-    """Which kinds there are."""
+    """Kinds of the objects."""
     return {document["kind"] for document in documents}
 
 

@@ -36,7 +36,7 @@ RECORDED: Final = ROOT / "docs" / "reliability" / "mutants.json"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What became of a mutant. `seed` is the first that found it, 0: none did. `test`: one without seeds that did."""
+    """Result of a mutant. `seed` is the first that found it, 0: none did. `test`: one without seeds that did."""
 
     name: str
     found: bool

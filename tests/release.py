@@ -47,7 +47,7 @@ Say = Callable[[str], None]
 
 
 class NotReleasable(Exception):
-    """What stands in the way, in words."""
+    """Obstacle to a release, in words."""
 
 
 # --- what is in the tree --------------------------------------------------------------------------------------------
@@ -161,9 +161,9 @@ def try_out(say: Say, binaries: Path, place: Path) -> None:
 
 
 def audited(report: str, problem: str) -> str:
-    """What pip-audit's JSON means, in words; raises NotReleasable for a vulnerability.
+    """Meaning of pip-audit's JSON, in words; raises NotReleasable for a vulnerability.
 
-    It takes a package that the service doesn't know for fine, and has no report when the service isn't there.
+    pip-audit takes a package that the service doesn't know for fine, and has no report when the service isn't there.
     """
     try:
         packages: list[dict[str, Any]] = json.loads(report)["dependencies"]
@@ -242,7 +242,7 @@ def checksums(say: Say, directory: Path) -> None:
 
 
 def run(command: Sequence[str], place: Path) -> str:
-    """What it says; raises NotReleasable when it fails."""
+    """Output of the command; raises NotReleasable when it fails or doesn't end in time."""
     try:
         done = subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=STEP_S, check=False)
     except subprocess.TimeoutExpired:
