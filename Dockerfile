@@ -50,7 +50,7 @@ RUN useradd --system --create-home --home-dir /var/lib/tickover --uid 10001 tick
         | xargs --no-run-if-empty dpkg --purge --force-all \
     # Byte code of what `run` imports; the rest, twice as much, is compiled when somebody uses it.
     && find "$python" -name __pycache__ -prune -exec rm -r {} + \
-    && /opt/tickover/bin/python -c 'import sidecar.__main__, sidecar.process' && /opt/tickover/bin/tickover --help >/dev/null
+    && /opt/tickover/bin/python -c 'import sidecar.__main__, sidecar.service.process' && /opt/tickover/bin/tickover --help >/dev/null
 
 # In one layer: what is deleted above would else stay in the base's.
 FROM scratch

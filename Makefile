@@ -212,7 +212,7 @@ compose = $(shell docker compose version >/dev/null 2>&1 && echo docker compose 
 
 data/tokens.yaml: | $(ready)
 	@mkdir -p data
-	@$(venv)/bin/python -c 'from pathlib import Path; from api.auth import new_token; \
+	@$(venv)/bin/python -c 'from pathlib import Path; from api.access.auth import new_token; \
 	token, digest = new_token(); \
 	Path("data/token").touch(0o600); Path("data/token").write_text(token + "\n"); \
 	Path("$@").write_text(f"- {{name: local, role: admin, hash: \"{digest}\"}}\n")'

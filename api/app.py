@@ -10,7 +10,13 @@ from typing import Final
 from fastapi import Depends, FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api import (
+from api import problems
+from api.audit import Audit, AuditLog
+from api.body import BodyLimit
+from api.dependencies import declared_access, refuse_undeclared
+from api.message import NewMessage
+from api.ports import Ports
+from api.routes import (
     actions,
     changes,
     dead_letters,
@@ -20,19 +26,13 @@ from api import (
     messages,
     openapi,
     policies,
-    problems,
     redrives,
     schedules,
 )
-from api.audit import Audit, AuditLog
-from api.body import BodyLimit
-from api.dependencies import declared_access, refuse_undeclared
-from api.message import NewMessage
-from api.ports import Ports
 from api.safe_headers import SafeHeaders
 from policies.model import Policy
-from sidecar.metrics import VERSION
-from sidecar.schedules.schedule import Schedule
+from sidecar.operations.schedules.schedule import Schedule
+from sidecar.service.metrics import VERSION
 
 _BODIES = (
     Policy,

@@ -19,7 +19,7 @@ from typing import Any, Final
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.auth import Caller, Role
+from api.access.auth import Caller, Role
 from api.ports import Outgoing, Sender, SenderError
 from api.problems import TOLD, Problem, problem_response
 

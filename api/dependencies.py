@@ -13,10 +13,10 @@ from fastapi import Depends, Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
+from api.access.auth import Caller, Role
+from api.access.gate import require
 from api.audit import AuditUnavailable, Trail, unavailable
-from api.auth import Caller, Role
 from api.body import Body, json_body
-from api.gate import require
 from api.ports import Ports
 from api.problems import Problem, unprocessable
 

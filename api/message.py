@@ -21,7 +21,7 @@ from pydantic import (
 
 from api.ports import Acknowledged, Limits, Outgoing
 from api.problems import Problem, unprocessable
-from api.sources import decision_of
+from api.routes.sources import decision_of
 from policies.decision import Act, Control, Facts, Hold, Quarantine
 from policies.duration import TIME_MAX_MS, parse_time
 from policies.fields import is_topic
@@ -29,8 +29,8 @@ from policies.glob import compile_globs
 from policies.model import Policy
 from policies.request import INT32_MAX
 from policies.table import PolicyTable
-from sidecar.partitioner import source_partition
-from sidecar.record import (
+from sidecar.model.partitioner import source_partition
+from sidecar.model.record import (
     CONTROL_PREFIX,
     DELAY,
     DELIVER_AT,

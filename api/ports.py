@@ -4,20 +4,20 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from api.gate import Gate
-from api.lookup import LookUp
-from api.receipts import Receipts
+from api.access.gate import Gate
+from api.routes.lookup import LookUp
 from policies.model import ManagedBy, Policy, Removed, Versioned
 from policies.table import PolicyTable
-from sidecar.changes.changes import Changes
-from sidecar.letters.plan import Governor
-from sidecar.letters.reading import Reading
-from sidecar.letters.redrives import Redrives
-from sidecar.reserved_topics import ReservedTopics
-from sidecar.schedules.owing import Limits as ScheduleLimits
-from sidecar.schedules.schedule import Entry, Schedule
-from sidecar.schedules.schedule_book import Known
-from sidecar.stats import Left, Stats
+from sidecar.lookup.receipts import Receipts
+from sidecar.model.reserved_topics import ReservedTopics
+from sidecar.model.stats import Left, Stats
+from sidecar.operations.bulk.changes import Changes
+from sidecar.operations.dead_letters.reading import Reading
+from sidecar.operations.dead_letters.redrive_plan import Governor
+from sidecar.operations.dead_letters.redrives import Redrives
+from sidecar.operations.schedules.owing import Limits as ScheduleLimits
+from sidecar.operations.schedules.schedule import Entry, Schedule
+from sidecar.operations.schedules.schedule_book import Known
 
 
 class Policies(Protocol):
@@ -40,7 +40,7 @@ class Policies(Protocol):
 
 
 class Sources(Protocol):
-    """What the group consumes (`sidecar.sources.Sources`)."""
+    """What the group consumes (`sidecar.service.sources.Sources`)."""
 
     @property
     def reserved(self) -> ReservedTopics:

@@ -12,7 +12,7 @@ import re
 from typing import Final
 
 from api.problems import Problem
-from sidecar.record import Place
+from sidecar.model.record import Place
 
 _ETAGS: Final = re.compile(r'\s*(?:W/)?"[\x21\x23-\x7e]*"\s*(?:,\s*(?:W/)?"[\x21\x23-\x7e]*"\s*)*')
 _NAMED: Final = re.compile(r'"([\x21\x23-\x7e]*?)(?:--?(?:gzip|deflate|br|zstd))?"')

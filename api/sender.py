@@ -20,7 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from api.ports import Acknowledged, Outgoing, SenderError, SenderRefused, SenderUnavailable
 from policies.kafka_clients import Producer
-from sidecar.ending import in_background
+from sidecar.kafka.background import in_background
 
 SETTINGS: Final[Mapping[str, str]] = {
     "partitioner": "murmur2_random",
@@ -64,7 +64,7 @@ class _Waiting:
             self.future.set_exception(_refusal(error))
             return
         offset = message.offset()
-        if offset is None:  # the client infers it from a later record: sidecar/generation.py, `Unproven`
+        if offset is None:  # the client infers it from a later record: sidecar/engine/commit/interval.py, `Unproven`
             self.future.set_exception(SenderUnavailable("the broker has not said that it has the record"))
             return
         self.future.set_result(

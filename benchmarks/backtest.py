@@ -19,8 +19,8 @@ from confluent_kafka import Producer
 
 from benchmarks.harness import Bench, BenchmarkError, Report, Sidecar, wait_until
 from benchmarks.pipeline import SPARK, timed
-from sidecar.kafka import producer_settings
-from sidecar.record import (
+from sidecar.kafka.producers import producer_settings
+from sidecar.model.record import (
     ATTEMPT,
     DELAY,
     DELIVER_AT,

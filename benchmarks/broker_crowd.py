@@ -22,8 +22,8 @@ from statistics import median
 from typing import Final
 
 from benchmarks.harness import Report
-from broker.api_keys import ApiKey
-from broker.records import Record, build_batch
+from broker.protocol.api_keys import ApiKey
+from broker.records.records import Record, build_batch
 from sidecar.embedded.maven import MavenKafka
 from sidecar.embedded.reference import ReferenceKafka
 from tests.services.raw_client import RawClient

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.harness import Report
-from broker.batch_validation import RecordRules
-from broker.log import Log
-from broker.log_config import LogConfig
-from broker.log_loading import open_replica_log
-from broker.records import Record, build_batch
+from broker.log.config import LogConfig
+from broker.log.loading import open_replica_log
+from broker.log.log import Log
+from broker.records.batch_validation import RecordRules
+from broker.records.records import Record, build_batch
 from purgatory.log_offsets import Isolation
 from purgatory.replica_log import ReplicaLog
 

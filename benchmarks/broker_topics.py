@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.harness import JAVA_OPTIONS, BenchmarkError, Report
-from broker.api_keys import ApiKey
-from broker.records import Record, build_batch
+from broker.protocol.api_keys import ApiKey
+from broker.records.records import Record, build_batch
 from sidecar.embedded.jars import KafkaUnavailable
 from sidecar.embedded.maven import MavenKafka
 from sidecar.embedded.reference import ReferenceKafka

@@ -26,10 +26,10 @@ from rich.console import Console
 from rich.table import Table
 
 from sidecar.embedded.valkey import EmbeddedValkey
-from sidecar.overflow import Change
-from sidecar.overflow_layout import LaneKeys
-from sidecar.overflow_redis import RedisOverflow, open_overflow
-from sidecar.record import OFFSET_MAX, Held, LaneId, Position
+from sidecar.model.record import OFFSET_MAX, Held, LaneId, Position
+from sidecar.overflow.interface import Change
+from sidecar.overflow.keys import LaneKeys
+from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow
 
 NOW_MS = 1_700_000_000_000
 BLOCK_RECORDS = 2_000

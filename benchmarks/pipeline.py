@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.harness import BenchmarkError, Report
-from sidecar.block import NO_ENTRIES, NOTHING_SETTLED, Block, Settled, encode
-from sidecar.record import Outcome, Position
+from sidecar.ledger.block import NO_ENTRIES, NOTHING_SETTLED, Block, Settled, encode
+from sidecar.model.record import Outcome, Position
 
 PER_BLOCK: Final = 2_000
 LANES: Final = 8

@@ -31,7 +31,7 @@ def long_turns(path: Path, since_s: float) -> list[Turn]:
 def main() -> None:
     """The product's command, with its engine's turns timed from outside."""
     from sidecar.__main__ import main as command
-    from sidecar.engine import Engine
+    from sidecar.engine.engine import Engine
 
     turn = Engine.turn
     with Path(os.environ.pop(VARIABLE)).open("a", buffering=1) as notes:

@@ -4,7 +4,7 @@ import sys
 
 from pipeline.cli import app
 from pipeline.errors import PipelineError
-from sidecar.foreign_text import LINES, visible
+from sidecar.model.foreign_text import LINES, visible
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from policies.decision import Act, Dead, Decision, Hold
 from policies.file import parse_policies
 from policies.model import Versioned
 from policies.table import PolicyTable, decide
-from sidecar.record import ACTION
+from sidecar.model.record import ACTION
 
 MINUTE_MS: Final = 60_000
 DECISIONS: Final = (

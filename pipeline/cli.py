@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from pipeline import acting
+from pipeline import send_commands as acting
 from pipeline.errors import PipelineError
 from pipeline.options import (
     BootstrapOption,

@@ -32,8 +32,8 @@ from pipeline.records import header
 from pipeline.sending import REPORT, Slice, fence, send
 from pipeline.tables import Warehouse
 from pipeline.topics import RECORDS, bounds, topic_id
-from sidecar.letters.marks import BLOCK_LETTERS
-from sidecar.record import JOB
+from sidecar.model.record import JOB
+from sidecar.model.redrive_marks import BLOCK_LETTERS
 
 SLICES: Final = "_slices"
 STOP: Final = "stop"

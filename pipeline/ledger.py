@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from sidecar.block import Block, Entries, LedgerFormatError, NewerLedgerFormatError, decode
-from sidecar.record import Outcome
+from sidecar.ledger.block import Block, Entries, LedgerFormatError, NewerLedgerFormatError, decode
+from sidecar.model.record import Outcome
 
 LEDGER_RECORD: Final = "topic string, partition int, offset bigint, timestamp_ms bigint, key binary, value binary"
 """What the three take: a record of the ledger topic as Kafka has it."""

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from pipeline.ledger import SETTLEMENTS
 from pipeline.records import place, with_headers
-from sidecar.letters.fingerprint import fingerprint
+from sidecar.model.fingerprint import fingerprint
 
 EMITTED: Final = "emitted"
 # Of these outcomes `related` names another record than the one that holds the payload.

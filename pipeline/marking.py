@@ -1,5 +1,5 @@
 """Which letters were sent again, by the sidecar's redrives and by jobs. A job reads it before it begins, and its tasks
-write it in the transactions that send the letters. `sidecar/letters/marks.py` says what the records of its topic are.
+write it in the transactions that send the letters. `sidecar/model/redrive_marks.py` says what the records of its topic are.
 """
 
 from collections.abc import Iterable, Mapping
@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 from pipeline.errors import PipelineError
 from pipeline.kafka_source import read_whole
-from sidecar.letters.marks import BLOCK_LETTERS, Block, Kept, Marks, block_of
-from sidecar.record import Place
+from sidecar.model.record import Place
+from sidecar.model.redrive_marks import BLOCK_LETTERS, Block, Kept, Marks, block_of
 
 PARTITION: Final = 0  # of the topic of redriven letters
 MARKED: Final = "topic string, partition int, block bigint, words array<bigint>"

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from pipeline.errors import PipelineError
-from sidecar.foreign_text import LINES, visible, visible_json
+from sidecar.model.foreign_text import LINES, visible, visible_json
 
 FILE_SUFFIX: Final = "_file"
 

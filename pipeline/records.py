@@ -5,7 +5,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from sidecar.record import (
+from sidecar.model.record import (
     ATTEMPT,
     DUE,
     ERROR_CLASS,

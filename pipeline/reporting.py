@@ -8,7 +8,8 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline import pages, reports
+from pipeline import html_report as pages
+from pipeline import reports
 from pipeline.horizon import Horizon
 from pipeline.ledger import BLOCKS, ENTRIES
 from pipeline.lifecycle import LIFECYCLE

@@ -22,7 +22,7 @@ from pipeline.errors import PipelineError
 from pipeline.rebuild import READ
 from policies.duration import SECONDS_BELOW, TIME_MAX_MS
 from policies.request import INT32_MAX
-from sidecar.record import (
+from sidecar.model.record import (
     ATTEMPT,
     CONTROL_PREFIX,
     DELIVER_AT,
@@ -37,7 +37,7 @@ from sidecar.record import (
     TARGET,
     TARGET_PARTITION,
 )
-from sidecar.reserved_topics import BY_NAME, RESERVED, ReservedTopics
+from sidecar.model.reserved_topics import BY_NAME, RESERVED, ReservedTopics
 
 TOPIC_PATTERN: Final = "^[A-Za-z0-9._-]{1,249}$"
 ZONED: Final = r"(Z|[+-]\d\d:?\d\d)$"

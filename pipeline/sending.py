@@ -27,8 +27,8 @@ from pyspark.sql import DataFrame
 
 from pipeline.errors import Unanswered
 from pipeline.marking import PARTITION, Marker, Marking
-from sidecar.partitioner import source_partition
-from sidecar.record import JOB, Headers, Place
+from sidecar.model.partitioner import source_partition
+from sidecar.model.record import JOB, Headers, Place
 
 REPORT: Final = "id string, topic string, state string, detail string, partition int, offset bigint, sent_ms bigint"
 _REPORT: Final = pa.schema(

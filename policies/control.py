@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from policies.decision import BAD_HEADER, RESCHEDULE, TOO_FAR, Act, Control, Refusal
 from policies.duration import format_duration
 from policies.request import Request, number_of
-from sidecar.record import DELAY, DELIVER_AT, IF_OFFSET, OFFSET_MAX
+from sidecar.model.record import DELAY, DELIVER_AT, IF_OFFSET, OFFSET_MAX
 
 
 def act(request: Request, controls: Mapping[str, Control], timestamp_ms: int, label: str, delay_max_ms: int) -> Act:

@@ -1,6 +1,6 @@
 """`tickover` and `python -m sidecar`: the command line."""
 
-from sidecar.cli.application import app
+from sidecar.cli.app import app
 
 
 def main() -> None:

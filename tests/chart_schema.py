@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from sidecar.config import Settings
-from sidecar.config_sources import CREDENTIALS
-from sidecar.config_values import SECRET_CLIENT_KEY
+from sidecar.settings.loading import CREDENTIALS
+from sidecar.settings.settings import Settings
+from sidecar.settings.types import SECRET_CLIENT_KEY
 from tests.source import ROOT
 
 CHART: Final = ROOT / "charts" / "tickover"

@@ -29,380 +29,431 @@ TRANSACTIONS: Final = "transactions"
 ORDER: Final = TRANSACTIONS  # without them a record that was refused may come late
 
 MUTANTS: Final[dict[str, Mutant]] = {
-    "the wheel rounds down": Mutant("wheel.py", "tick = -(-held[0] // tick_ms)", "tick = held[0] // tick_ms"),
+    "the wheel rounds down": Mutant(
+        "engine/partition/wheel.py", "tick = -(-held[0] // tick_ms)", "tick = held[0] // tick_ms"
+    ),
     "what the client only infers is a fact": Mutant(
-        "generation.py",
+        "engine/commit/interval.py",
         "        if error is not None or message.offset() is None:\n"
         "            self.failures.append(Failure(refusal(error, message), message, alone=False))",
         "        if error is not None:\n"
         "            self.failures.append(Failure(refusal(error, message), message, alone=False))",
     ),
     "the wheel fires a tick early": Mutant(
-        "wheel.py", "reached = now_ms // self.tick_ms", "reached = -(-now_ms // self.tick_ms)"
+        "engine/partition/wheel.py", "reached = now_ms // self.tick_ms", "reached = -(-now_ms // self.tick_ms)"
     ),
     "W is C, whatever is unsettled": Mutant(
-        "lane.py", "reached = self.windows[0].start if self.windows else self.cursor", "reached = self.cursor"
+        "engine/partition/partition.py",
+        "reached = self.windows[0].start if self.windows else self.cursor",
+        "reached = self.cursor",
     ),
     "an overtaken record is promoted too": Mutant(
-        "withdrawal.py",
+        "engine/partition/withdrawal.py",
         "            lane.skip.update((held.offset, held.position) for held in late)\n",
         "",
     ),
     "promotion passes nothing over": Mutant(
-        "lane.py", "if held.offset not in skip] if skip else list(records)", "] if skip else list(records)"
+        "engine/partition/partition.py",
+        "if held.offset not in skip] if skip else list(records)",
+        "] if skip else list(records)",
     ),
     "an overtaken record is done when Redis has it": Mutant(
-        "lane.py",
+        "engine/partition/partition.py",
         "if offset not in skip and index >= 0 and not done[index]:",
         "if index >= 0 and not done[index]:",
     ),
     "a parked record keeps its own due time": Mutant(
-        "ordering.py", "if tail.due_ms > held.due_ms:", "if False:", ORDER
+        "engine/intake/key_order.py", "if tail.due_ms > held.due_ms:", "if False:", ORDER
     ),
     "one that is read again passes one that is still in Redis": Mutant(
-        "ordering.py",
+        "engine/intake/key_order.py",
         "        return tail if tail.ahead_of(lane.cursor) else None",
         "        return None",
         ORDER,
     ),
     "a record in order overtakes what Redis has": Mutant(
-        "withdrawal.py", "stay = lane.order.on_the_way if lane.order is not None else ()", "stay = ()", ORDER
+        "engine/partition/withdrawal.py",
+        "stay = lane.order.on_the_way if lane.order is not None else ()",
+        "stay = ()",
+        ORDER,
     ),
     "what Redis has of a key is not looked for": Mutant(
-        "ordering.py", "            order.sought |= fresh", "            pass", ORDER
+        "engine/intake/key_order.py", "            order.sought |= fresh", "            pass", ORDER
     ),
-    "one that waits for its target is passed": Mutant("ordering.py", "if key in order.unplaced or", "if", ORDER),
-    "one that a quota refused is passed": Mutant("ordering.py", " or key in order.refused:", ":", ORDER),
+    "one that waits for its target is passed": Mutant(
+        "engine/intake/key_order.py", "if key in order.unplaced or", "if", ORDER
+    ),
+    "one that a quota refused is passed": Mutant("engine/intake/key_order.py", " or key in order.refused:", ":", ORDER),
     "one that isn't read again yet is passed": Mutant(
-        "in_order.py", " or order.must_wait(key, held.offset, lane.next, lane.cursor):", ":", ORDER
+        "engine/emission/key_order.py", " or order.must_wait(key, held.offset, lane.next, lane.cursor):", ":", ORDER
     ),
     "what comes back loses its place": Mutant(
-        "in_order.py", "if lane.order is None or isinstance(parcel, Departure):", "if True:", ORDER
+        "engine/emission/key_order.py", "if lane.order is None or isinstance(parcel, Departure):", "if True:", ORDER
     ),
     "a quota forgets what is redone": Mutant(
-        "deciding.py", "        lane.quota.add(held)\n    return None", "        pass\n    return None"
+        "engine/intake/decide.py", "        lane.quota.add(held)\n    return None", "        pass\n    return None"
     ),
     "what is moved counts twice": Mutant(
-        "quota.py", "            self._counted.add(carried.offset)", "            pass"
+        "engine/partition/quota.py", "            self._counted.add(carried.offset)", "            pass"
     ),
     "what is promoted isn't counted": Mutant(
-        "lane.py", "                self.quota.found(fresh)", "                pass"
+        "engine/partition/partition.py", "                self.quota.found(fresh)", "                pass"
     ),
     "the cursor passes what is only on its way": Mutant(
-        "lane.py",
+        "engine/partition/partition.py",
         "        for change in self.changes:\n            earliest = min(earliest, change.earliest)\n",
         "",
     ),
     "Redis before the ledger": Mutant(
-        "change.py", "return self.committed and not self.missing", "return not self.missing"
+        "engine/partition/change_block.py", "return self.committed and not self.missing", "return not self.missing"
     ),
     "done before Redis has acknowledged": Mutant(
-        "sealing.py",
+        "engine/commit/block_builder.py",
         "        lane.changes.append(seal.change)\n",
         "        lane.changes.append(seal.change)\n"
         "        for offset in seal.change.records:\n            lane.done[offset - lane.base] = 1\n"
         "        lane.overflow_held += len(seal.change.records)\n",
     ),
-    "the recovery pointer forgets L": Mutant("lane.py", "mark.offset_max >= low", "mark.offset_max > low + 5"),
-    "the recovery pointer forgets change blocks": Mutant("lane.py", "or mark.number > acknowledged ", ""),
-    "the recovery pointer is one too far": Mutant(
-        "lane.py", "                return mark.ledger_offset\n", "                return mark.ledger_offset + 1\n"
+    "the recovery pointer forgets L": Mutant(
+        "engine/partition/partition.py", "mark.offset_max >= low", "mark.offset_max > low + 5"
     ),
-    "recovery redoes nothing": Mutant("recovery.py", "        self._redo(lane)\n", ""),
+    "the recovery pointer forgets change blocks": Mutant(
+        "engine/partition/partition.py", "or mark.number > acknowledged ", ""
+    ),
+    "the recovery pointer is one too far": Mutant(
+        "engine/partition/partition.py",
+        "                return mark.ledger_offset\n",
+        "                return mark.ledger_offset + 1\n",
+    ),
+    "recovery redoes nothing": Mutant("engine/recovery.py", "        self._redo(lane)\n", ""),
     "recovery forgets what is settled ahead of W": Mutant(
-        "recovery.py",
+        "engine/recovery.py",
         "{offset: place for offset, place in self._settled_ahead.items() if place > self.watermark}",
         "{}",
     ),
     "what has an entry is decided again": Mutant(
-        "deciding.py", "if (entry := lane.entries.pop(offset, None)) is not None:", "if False:"
+        "engine/intake/decide.py", "if (entry := lane.entries.pop(offset, None)) is not None:", "if False:"
     ),
     "what was read is decided by the table of now": Mutant(
-        "deciding.py",
+        "engine/intake/decide.py",
         "return table if version in (NOT_DECIDED, table.version) else self._table_at(version)",
         "return table",
     ),
     "settled before all is acknowledged": Mutant(
-        "generation.py", "return self.acknowledged == self.sent", "return True"
+        "engine/commit/interval.py", "return self.acknowledged == self.sent", "return True"
     ),
-    "the commit is one ahead": Mutant("settlement.py", "(state.low, encode", "(state.low + 1, encode"),
-    "what was revoked isn't drained": Mutant("assignment.py", "settled = self._drain(leaving)", "settled = True"),
-    "what was lost is written on": Mutant("assignment.py", "            lane.dropped = True\n", "            pass\n"),
-    "an expired record is emitted": Mutant("emission.py", "if 0 <= parcel.expires_ms < now_ms:", "if False:"),
+    "the commit is one ahead": Mutant("engine/commit/at_least_once.py", "(state.low, encode", "(state.low + 1, encode"),
+    "what was revoked isn't drained": Mutant(
+        "engine/assignment.py", "settled = self._drain(leaving)", "settled = True"
+    ),
+    "what was lost is written on": Mutant(
+        "engine/assignment.py", "            lane.dropped = True\n", "            pass\n"
+    ),
+    "an expired record is emitted": Mutant(
+        "engine/emission/emitter.py", "if 0 <= parcel.expires_ms < now_ms:", "if False:"
+    ),
     "what Redis has may name a reserved target": Mutant(
-        "targets.py",
+        "engine/emission/targets.py",
         "            return CLOSED if held.target in self._reserved else None\n",
         "            return None\n",
     ),
     "a record goes wherever some have left to": Mutant(
-        "targets.py", "return self._own if topic in self._reserved else self.partitions", "return self.partitions"
+        "engine/emission/targets.py",
+        "return self._own if topic in self._reserved else self.partitions",
+        "return self.partitions",
     ),
     "what Redis has may name a reserved topic for dead letters": Mutant(
-        "emission.py", "if topic != self._quarantine and self._targets.is_reserved(topic):", "if False:"
+        "engine/emission/emitter.py", "if topic != self._quarantine and self._targets.is_reserved(topic):", "if False:"
     ),
     "a full producer drops a record": Mutant(
-        "emission.py",
+        "engine/emission/emitter.py",
         "        batch.start += len(taken)\n",
         "        batch.start += len(taken) + (len(taken) < len(batch.records) - batch.start)\n",
     ),
     "a transaction goes without its offsets": Mutant(
-        "finishing.py", "        if transaction.states:\n", "        if False:\n", TRANSACTIONS
+        "engine/commit/finishing.py", "        if transaction.states:\n", "        if False:\n", TRANSACTIONS
     ),
     "a transaction is committed before all is acknowledged": Mutant(
-        "finishing.py",
+        "engine/commit/finishing.py",
         "return not generation.failures and not any(block.error for block in transaction.blocks)",
         "return True",
         TRANSACTIONS,
     ),
     "an unknown end is taken for a commit": Mutant(
-        "finishing.py", "            return Broken(cause.str())\n", "            return Committed()\n", TRANSACTIONS
+        "engine/commit/finishing.py",
+        "            return Broken(cause.str())\n",
+        "            return Committed()\n",
+        TRANSACTIONS,
     ),
     "an unknown end is taken for an abort": Mutant(
-        "finishing.py",
+        "engine/commit/finishing.py",
         "            return Broken(cause.str())\n",
         "            return Aborted(cause, of_records)\n",
         TRANSACTIONS,
     ),
     "a lost partition's transaction is committed": Mutant(
-        "filling.py",
+        "engine/commit/filling.py",
         "            transaction.doomed = True\n            return\n",
         "            pass\n",
         TRANSACTIONS,
     ),
     "a block is written ahead of one that may have to be written again": Mutant(
-        "exactly_once.py", "        if self._ending is not None:\n            return False\n", "", TRANSACTIONS
+        "engine/commit/exactly_once.py",
+        "        if self._ending is not None:\n            return False\n",
+        "",
+        TRANSACTIONS,
     ),
     "an aborted block is forgotten": Mutant(
-        "filling.py", "            restore_sealed(block.lane, block.seal)\n", "            pass\n", TRANSACTIONS
+        "engine/commit/filling.py",
+        "            restore_sealed(block.lane, block.seal)\n",
+        "            pass\n",
+        TRANSACTIONS,
     ),
     "aborted records are forgotten": Mutant(
-        "exactly_once.py",
+        "engine/commit/exactly_once.py",
         "        self._refusals.take_back(generation, transaction.careful)\n",
         "        pass\n",
         TRANSACTIONS,
     ),
-    "a refused record is forgotten": Mutant("settlement.py", "if generation.failures:", "if False:"),
+    "a refused record is forgotten": Mutant("engine/commit/at_least_once.py", "if generation.failures:", "if False:"),
     "a cancelled record of the wheel fires": Mutant(
-        "actions.py", "            self._emitter.withdraw(lane, held)\n", "            pass\n"
+        "engine/intake/control_records.py", "            self._emitter.withdraw(lane, held)\n", "            pass\n"
     ),
     "a struck record is promoted": Mutant(
-        "withdrawal.py", "        lane.skip[held.offset] = held.position\n        lane.struck", "        lane.struck"
+        "engine/partition/withdrawal.py",
+        "        lane.skip[held.offset] = held.position\n        lane.struck",
+        "        lane.struck",
     ),
     "a record that is about to go to the overflow goes there although it has left": Mutant(
-        "withdrawal.py", "    lane.puts = kept\n", ""
+        "engine/partition/withdrawal.py", "    lane.puts = kept\n", ""
     ),
     "what the overflow finds is believed": Mutant(
-        "actions.py",
+        "engine/intake/control_records.py",
         "if held is not None and (held.position <= lane.cursor or held.offset in lane.skip):",
         "if False:",
     ),
     "an action acts on what came after it": Mutant(
-        "actions.py", "isinstance(one, Held) and one.offset < item.offset]", "isinstance(one, Held)]"
+        "engine/intake/control_records.py",
+        "isinstance(one, Held) and one.offset < item.offset]",
+        "isinstance(one, Held)]",
     ),
     "another key replaces too": Mutant(
-        "actions.py", "return found.key == item.key and item.origin is None", "return item.origin is None"
+        "engine/intake/control_records.py",
+        "return found.key == item.key and item.origin is None",
+        "return item.origin is None",
     ),
     "a copied id replaces": Mutant(
-        "actions.py", "return found.key == item.key and item.origin is None", "return found.key == item.key"
+        "engine/intake/control_records.py",
+        "return found.key == item.key and item.origin is None",
+        "return found.key == item.key",
     ),
     "who has an id doesn't wait for its turn": Mutant(
-        "actions.py",
+        "engine/intake/control_records.py",
         "            if queue is None:\n                waiting",
         "            if True:\n                waiting",
     ),
     "recovery forgets what is carried": Mutant(
-        "recovery.py", "                lane.entries.setdefault(held.offset, held)\n", "                pass\n"
+        "engine/recovery.py", "                lane.entries.setdefault(held.offset, held)\n", "                pass\n"
     ),
-    "recovery forgets what is struck": Mutant("recovery.py", "                    struck=struck,\n", ""),
+    "recovery forgets what is struck": Mutant("engine/recovery.py", "                    struck=struck,\n", ""),
     "a rebuild forgets what is struck": Mutant(
-        "rebuild.py", "struck_out(block.settled) if block.number > self._hw else []", "[]"
+        "engine/storage/rebuild.py", "struck_out(block.settled) if block.number > self._hw else []", "[]"
     ),
     "an aborted cancellation is forgotten": Mutant(
-        "sealing.py",
+        "engine/commit/block_builder.py",
         "    lane.departed[:0] = seal.silent  # the others are produced again\n",
         "",
         TRANSACTIONS,
     ),
     "a moved record takes its payload from its control record": Mutant(
-        "codec.py", 'size + len(key or b"") + len(value or b""), source,', "size, -1,"
+        "model/header_codec.py", 'size + len(key or b"") + len(value or b""), source,', "size, -1,"
     ),
     "struck records are counted as promoted": Mutant(
-        "lane.py", "                elif offset in struck:\n                    self.overflow_held -= 1\n", ""
+        "engine/partition/partition.py",
+        "                elif offset in struck:\n                    self.overflow_held -= 1\n",
+        "",
     ),
     "a block may be as large as it likes": Mutant(
-        "sealing.py", "        if not excess or not rows.divisible:\n", "        if True:\n"
+        "engine/commit/block_builder.py", "        if not excess or not rows.divisible:\n", "        if True:\n"
     ),
     # --- recovery -----------------------------------------------------------------------------------------------
     "a log that was cut back is taken for what was read": Mutant(
-        "source_cuts.py", "                note_cut(replay, cut)\n", "                pass\n"
+        "engine/source_cuts.py", "                note_cut(replay, cut)\n", "                pass\n"
     ),
     "behind a cut payloads are looked for at the lane's offsets": Mutant(
-        "rebuild_account.py", "if not cuts:", "if True:"
+        "engine/storage/rebuild_account.py", "if not cuts:", "if True:"
     ),
     "behind a cut a commit has the lane's offset": Mutant(
-        "sealing.py", "low=lane.cuts.log_offset(lane.low),", "low=lane.low,"
+        "engine/commit/block_builder.py", "low=lane.cuts.log_offset(lane.low),", "low=lane.low,"
     ),
     # That recovery remembers how these were decided shows only when they would be decided otherwise now, by a later
     # program: the tables of then decide them as they did.
     "what W has passed and the wheel held is taken for Redis' own": Mutant(
-        "recovery.py", "            if held.position <= self.watermark:", "            if False:"
+        "engine/recovery.py", "            if held.position <= self.watermark:", "            if False:"
     ),
     "what was overtaken isn't counted as Redis' own": Mutant(
-        "lane.py", "            count += sum(self.is_open(offset)", "            count += 0 * sum(self.is_open(offset)"
+        "engine/partition/partition.py",
+        "            count += sum(self.is_open(offset)",
+        "            count += 0 * sum(self.is_open(offset)",
     ),
     "recovery begins at the commit's own block": Mutant(
-        "recovery_reader.py",
+        "engine/recovery_reader.py",
         "pointer = min(state.recovery_pointer, state.block_offset if state.block_offset >= 0 else end)",
         "pointer = max(state.recovery_pointer, state.block_offset)",
     ),
     "a recovery that ends after its partition was revoked is taken in": Mutant(
-        "assignment.py",
+        "engine/assignment.py",
         "fresh = [lane for lane in job.future.result() if lane.id in job.lanes]",
         "fresh = list(job.future.result())",
     ),
     "blocks say nothing about L": Mutant(
-        "recovery.py", "self._settled_below = max(self._settled_below, _settled_below(block))", "pass"
+        "engine/recovery.py", "self._settled_below = max(self._settled_below, _settled_below(block))", "pass"
     ),
     "Redis may be ahead of the ledger": Mutant(
-        "recovery.py", "        if self.hw > written and not self._trusted:", "        if False:"
+        "engine/recovery.py", "        if self.hw > written and not self._trusted:", "        if False:"
     ),
     "blocks of a former topic count": Mutant(
-        "recovery.py", "        if another or (self._blocks", "        if (self._blocks"
+        "engine/recovery.py", "        if another or (self._blocks", "        if (self._blocks"
     ),
     "what recovery counts begins at the commit": Mutant(
-        "recovery.py",
+        "engine/recovery.py",
         "            self._counted_to = block.acknowledged",
         "            self._counted_to = self.acknowledged",
     ),
     "without a commit the ledger is read to its stable end": Mutant(
-        "recovery_reader.py",
+        "engine/recovery_reader.py",
         "            if one.state is not None:\n                untils[",
         "            if True:\n                untils[",
         TRANSACTIONS,
     ),
     "a commit's own block may be anybody's": Mutant(
-        "recovery_reader.py",
+        "engine/recovery_reader.py",
         "        if one.own_block >= 0:\n            return (",
         "        if False:\n            return (",
     ),
     "a partition of which nothing is left begins as a new one": Mutant(
-        "recovery_reader.py", "        if one.replay.hw <= 0 and self._starts.has_commits():", "        if True:"
+        "engine/recovery_reader.py", "        if one.replay.hw <= 0 and self._starts.has_commits():", "        if True:"
     ),
     "the setting `start` wins over the ledger": Mutant(
-        "recovery.py", "        if not self._blocks and self._earliest >= 0:", "        if False:"
+        "engine/recovery.py", "        if not self._blocks and self._earliest >= 0:", "        if False:"
     ),
     "an entry below L may be missing in Redis": Mutant(
-        "recovery.py", "        self.acknowledged = max(self.acknowledged, self._acknowledged_by_low())\n", ""
+        "engine/recovery.py", "        self.acknowledged = max(self.acknowledged, self._acknowledged_by_low())\n", ""
     ),
     "a topic made anew counts its changes from 1": Mutant(
-        "recovery.py", "        if self._begun or not self._former:\n", "        if True:\n"
+        "engine/recovery.py", "        if self._begun or not self._former:\n", "        if True:\n"
     ),
     # --- the overflow and its watermark ---------------------------------------------------------------------------
     "W ignores what is struck": Mutant(
-        "lane.py", "        if self.struck:  # who has left ahead", "        if False:  # who has left ahead"
+        "engine/partition/partition.py",
+        "        if self.struck:  # who has left ahead",
+        "        if False:  # who has left ahead",
     ),
     "W counts as committed before it is": Mutant(
-        "filling.py",
+        "engine/commit/filling.py",
         "            transaction.states.append((lane, commit_state(lane, lane.held_as_found(True), self._ledger)))",
         "            transaction.states.append((lane, commit_state(lane, lane.held_as_found(True), self._ledger)))\n"
         "            lane.committed_watermark = lane.watermark",
         TRANSACTIONS,
     ),
     "promotion goes on in a lane that lost something": Mutant(
-        "overflow_worker.py",
+        "engine/storage/worker.py",
         "            if lane.loss is not None:  # found meanwhile: the rebuild knows the cursor as it is\n"
         "                lane.promised = None\n            elif not lane.leaving:",
         "            if not lane.leaving:",
     ),
     "the rebuild pointer goes by W as it is now": Mutant(
-        "lane.py",
+        "engine/partition/partition.py",
         "due_ms = self.rebuilds, self.committed_watermark.due_ms",
         "due_ms = self.rebuilds, self.watermark.due_ms",
     ),
     "a rebuild begins where a recovery does": Mutant(
-        "lane.py",
+        "engine/partition/partition.py",
         "        return rebuilds[0][0] if rebuilds else self.recovery_pointer()",
         "        return self.recovery_pointer()",
     ),
     "what is struck in an aborted block stays struck": Mutant(
-        "sealing.py",
+        "engine/commit/block_builder.py",
         "        seal.change.struck = []  # these go with their records' settlement, in another change\n",
         "",
         TRANSACTIONS,
     ),
     "what is on its way is forgotten when W passes it": Mutant(
-        "withdrawal.py",
+        "engine/partition/withdrawal.py",
         "if lane.in_care(offset) and not any(offset in change.records for change in lane.changes):",
         "if True:",
     ),
     "a record is settled in the block that writes its change again": Mutant(
-        "sealing.py",
+        "engine/commit/block_builder.py",
         "return _Rows(again, [], [], list(again.records.values()))",
         "return _Rows(again, lane.settled[:SETTLED_PER_BLOCK_MAX], [], list(again.records.values()))",
         TRANSACTIONS,
     ),
     # --- letting go -----------------------------------------------------------------------------------------------
     "a dropped lane's block still counts": Mutant(
-        "filling.py", "            if lane.dropped:\n                continue\n", "", TRANSACTIONS
+        "engine/commit/filling.py", "            if lane.dropped:\n                continue\n", "", TRANSACTIONS
     ),
-    "what a revoked lane was about to put stays": Mutant("assignment.py", "            lane.puts = []\n", ""),
+    "what a revoked lane was about to put stays": Mutant("engine/assignment.py", "            lane.puts = []\n", ""),
     "a transaction is committed by nobody": Mutant(
-        "filling.py", "        if not transaction.member.is_named:\n", "        if False:\n", TRANSACTIONS
+        "engine/commit/filling.py", "        if not transaction.member.is_named:\n", "        if False:\n", TRANSACTIONS
     ),
     # --- the overflow on Redis ------------------------------------------------------------------------------------
     "a promotion forgets the fine level": Mutant(
-        "overflow_reader.py",
+        "overflow/chunk_reader.py",
         "for level in LEVELS:\n            found, reach",
         "for level in LEVELS[:1]:\n            found, reach",
         suite=REDIS,
     ),
     "of the headers only the first page is read": Mutant(
-        "overflow_reader.py", "if len(page) < HEADERS_PER_PAGE or", "if len(page) <= HEADERS_PER_PAGE or", suite=REDIS
+        "overflow/chunk_reader.py",
+        "if len(page) < HEADERS_PER_PAGE or",
+        "if len(page) <= HEADERS_PER_PAGE or",
+        suite=REDIS,
     ),
     "the first header of a second page is passed over": Mutant(
-        "overflow_scripts.py", "rank + 1, rank + tonumber", "rank + 2, rank + tonumber", suite=REDIS
+        "overflow/scripts.py", "rank + 1, rank + tonumber", "rank + 2, rank + tonumber", suite=REDIS
     ),
     "struck copies are promoted": Mutant(
-        "overflow_reader.py", "yield self._unstruck(records) if struck else records", "yield records", suite=REDIS
+        "overflow/chunk_reader.py", "yield self._unstruck(records) if struck else records", "yield records", suite=REDIS
     ),
     "a slot goes while a part of it is not settled": Mutant(
-        "overflow_cascade.py",
+        "overflow/cascade.py",
         'f"({level.start_ms(max(settled.due_ms, 0))}"',
         'f"({level.start_ms(max(settled.due_ms, 0)) + level.slot_ms}"',
         suite=REDIS,
     ),
     "headers go ahead of their contents": Mutant(
-        "overflow_cascade.py",
+        "overflow/cascade.py",
         "        calls.append((REMOVE, keys",
         "        calls.append((UNLINK, keys[:1]",
         suite=REDIS,
     ),
     "what is written isn't in what was read ahead": Mutant(
-        "overflow_redis.py", "            ahead.add(change.records)\n", "", suite=REDIS
+        "overflow/redis_overflow.py", "            ahead.add(change.records)\n", "", suite=REDIS
     ),
     "what is struck stays in what was read ahead": Mutant(
-        "overflow_redis.py",
+        "overflow/redis_overflow.py",
         "            ahead.strike({copy.position.offset for copy in change.struck})\n",
         "",
         suite=REDIS,
     ),
     "a number that is one too low is no loss": Mutant(
-        "overflow_reader.py", "    if hw < acknowledged:", "    if hw < acknowledged - 1:", suite=REDIS
+        "overflow/chunk_reader.py", "    if hw < acknowledged:", "    if hw < acknowledged - 1:", suite=REDIS
     ),
     "a missing content is passed over": Mutant(
-        "overflow_reader.py",
+        "overflow/chunk_reader.py",
         "                    self._explain_missing(header)\n",
         "                    continue\n",
         suite=REDIS,
     ),
     "chunks that begin before what is asked for are not read": Mutant(
-        "overflow_reader.py",
+        "overflow/chunk_reader.py",
         "low, high, last = level.start_ms(max(after.due_ms, 0)), until.due_ms",
         "low, high, last = after.due_ms, until.due_ms",
         suite=REDIS,
     ),
     "the cascade removes before it has written": Mutant(
-        "overflow_cascade.py",
+        "overflow/cascade.py",
         "    if parts:\n        link.run_all([_add_call(reader, part, chosen) for part in parts])\n",
         "    for page in pages(chosen):\n"
         "        link.run(REMOVE, [reader.keys.level(COARSE), *map(reader.keys.slot, page)],\n"
@@ -411,72 +462,72 @@ MUTANTS: Final[dict[str, Mutant]] = {
         suite=REDIS,
     ),
     "what is struck is forgotten a slot too early": Mutant(
-        "overflow_redis.py", 'f"({due_ms}"', 'f"({due_ms + FINE.slot_ms}"', suite=REDIS
+        "overflow/redis_overflow.py", 'f"({due_ms}"', 'f"({due_ms + FINE.slot_ms}"', suite=REDIS
     ),
     "what another wrote isn't in what was read ahead": Mutant(
-        "overflow_redis.py", "        return hw == ahead.hw\n", "        return True\n", suite=REDIS
+        "overflow/redis_overflow.py", "        return hw == ahead.hw\n", "        return True\n", suite=REDIS
     ),
     "all is known, whatever chunk comes next": Mutant(
-        "overflow_window.py",
+        "overflow/read_ahead.py",
         "        limit = min(limit, just_before(headers[stop].first))\n",
         "        pass\n",
         suite=REDIS,
     ),
     "all is known, whatever was dropped": Mutant(
-        "overflow_window.py", "    limit = min(limit, cut)\n", "", suite=REDIS
+        "overflow/read_ahead.py", "    limit = min(limit, cut)\n", "", suite=REDIS
     ),
     "a chunk of which rows were dropped counts as opened": Mutant(
-        "overflow_window.py", "if limit < last <= cut}", "if limit < last}", suite=REDIS
+        "overflow/read_ahead.py", "if limit < last <= cut}", "if limit < last}", suite=REDIS
     ),
     "half of a large chunk lacks a record": Mutant(
-        "chunk.py",
+        "overflow/chunk.py",
         "            self._pack_run(run[middle:], packed)\n",
         "            self._pack_run(run[middle + 1 :], packed)\n",
         suite=REDIS,
     ),
     "a chunk is given out from one too late": Mutant(
-        "chunk.py",
+        "overflow/chunk.py",
         "            self.start = bisect_right(rows, after, key=position)",
         "            self.start = bisect_right(rows, after, key=position) + 1",
         suite=REDIS,
     ),
     "blocks of several partitions are written as one's": Mutant(
-        "overflow_packing.py", "            and follows(last, block)\n", "", suite=REDIS
+        "overflow/chunk_writer.py", "            and follows(last, block)\n", "", suite=REDIS
     ),
     "a block is written although the one before is missing": Mutant(
-        "overflow_scripts.py",
+        "overflow/scripts.py",
         "if hw ~= tonumber(ARGV[1]) - 1 then return hw end",
         "if hw > tonumber(ARGV[1]) - 1 then return hw end",
         suite=REDIS,
     ),
     "a rebuild goes on from more than there is": Mutant(
-        "overflow_scripts.py",
+        "overflow/scripts.py",
         "if hw < tonumber(ARGV[1]) or hw >= tonumber(ARGV[2]) then return hw end",
         "if hw >= tonumber(ARGV[2]) then return hw end",
         suite=REDIS,
     ),
     # --- actions --------------------------------------------------------------------------------------------------
     "an action on one offset acts on whatever is held": Mutant(
-        "actions.py", "item.if_offset not in (-1, found.offset)", "False"
+        "engine/intake/control_records.py", "item.if_offset not in (-1, found.offset)", "False"
     ),
     # --- time -----------------------------------------------------------------------------------------------------
     "a process begins by its machine's own clock": Mutant(
-        "engine.py", "self._knows_time = False", "self._knows_time = True"
+        "engine/engine.py", "self._knows_time = False", "self._knows_time = True"
     ),
     "what has fired before the clock was set back goes": Mutant(
-        "emission.py", "        if parcel.due_ms > now_ms:\n", "        if False:\n"
+        "engine/emission/emitter.py", "        if parcel.due_ms > now_ms:\n", "        if False:\n"
     ),
     "a batch that has fired before the clock was set back goes": Mutant(
-        "emission.py", "if now_ms < self._fired_ms else 0", "if False else 0"
+        "engine/emission/emitter.py", "if now_ms < self._fired_ms else 0", "if False else 0"
     ),
     "what waits at the gate goes though the clock was set back": Mutant(
-        "flow/due_queue.py", "while heap and heap[0][0] <= now_ms:", "while heap:"
+        "engine/emission/due_queue.py", "while heap and heap[0][0] <= now_ms:", "while heap:"
     ),
     "what waits in its order goes though the clock was set back": Mutant(
-        "in_order.py", "if held.due_ms > now_ms or order.must_wait", "if order.must_wait"
+        "engine/emission/key_order.py", "if held.due_ms > now_ms or order.must_wait", "if order.must_wait"
     ),
     "a transaction that comes too early is committed": Mutant(
-        "generation.py",
+        "engine/commit/interval.py",
         "        return any(\n            handed",
         "        return False and any(\n            handed",
         TRANSACTIONS,

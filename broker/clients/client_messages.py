@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from kio.index import load_request_schema, load_response_schema
 
-from broker.api_keys import ApiKey
-from broker.message_reader import ReadValue, struct_reader
-from broker.messages import Writer, collect_names, struct_writer
-from broker.wire import Reader
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.message_reader import ReadValue, struct_reader
+from broker.protocol.messages import Writer, collect_names, struct_writer
+from broker.protocol.wire import Reader
 
 SPOKEN: Final = {
     ApiKey.API_VERSIONS: 0,

@@ -4,11 +4,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from broker.api_keys import ApiKey
 from broker.clients.assignor import TopicPartition
 from broker.clients.consumer_records import OffsetAndMetadata, RetriableError
 from broker.clients.coordinator_link import LOADING, MOVED, CoordinatorLink
 from broker.clients.group_member import GroupMember, MemberState
+from broker.protocol.api_keys import ApiKey
 from purgatory.errors import ApiError, Errors
 
 NO_OFFSET: Final = -1

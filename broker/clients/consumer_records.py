@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from broker.clients.assignor import TopicPartition
 from broker.clients.assignors import ASSIGNORS
-from broker.records import Headers
+from broker.records.records import Headers
 
 
 class RetriableError(OSError):

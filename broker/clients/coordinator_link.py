@@ -3,9 +3,9 @@
 import asyncio
 from typing import Any, Final
 
-from broker.api_keys import ApiKey
 from broker.clients.consumer_records import ConsumerSettings, RetriableError
 from broker.clients.network_client import BOOTSTRAP, COORDINATOR, NetworkClient
+from broker.protocol.api_keys import ApiKey
 from purgatory.errors import ApiError, Errors
 
 GROUP: Final = 0  # the type of the key; 1 is a transactional id

@@ -11,9 +11,9 @@ from typing import Any
 
 from broker.clients.assignor import TopicPartition
 from broker.clients.consumer_records import ConsumerRecord, ConsumerSettings, IsolationLevel
-from broker.control_records import read_end_marker
-from broker.record_batch import BatchHeader, check_crc, whole_batches
-from broker.records import read_records
+from broker.records.control_records import read_end_marker
+from broker.records.record_batch import BatchHeader, check_crc, whole_batches
+from broker.records.records import read_records
 from purgatory.errors import ApiError
 
 

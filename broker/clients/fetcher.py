@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, Final
 
-from broker.api_keys import ApiKey
 from broker.clients.assignor import TopicPartition
 from broker.clients.consumer_metadata import ConsumerMetadata
 from broker.clients.consumer_records import ConsumerRecord, ConsumerSettings, OffsetOutOfRange, OffsetReset
@@ -18,6 +17,7 @@ from broker.clients.fetched_records import CompletedFetch, completed_fetch
 from broker.clients.list_offsets import CONSUMER, STALE
 from broker.clients.network_client import NetworkClient
 from broker.clients.subscription_state import SubscriptionState
+from broker.protocol.api_keys import ApiKey
 from purgatory.errors import ApiError, Errors
 
 NO_SESSION: Final = {"session_id": 0, "session_epoch": -1, "forgotten_topics_data": []}

@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from broker.api_keys import ApiKey
 from broker.clients.consumer_records import ConsumerSettings
 from broker.clients.coordinator_link import LOADING, MOVED, CoordinatorLink
 from broker.clients.heartbeat import Heartbeat
+from broker.protocol.api_keys import ApiKey
 from purgatory.errors import ApiError, Errors
 
 PROTOCOL_TYPE: Final = "consumer"

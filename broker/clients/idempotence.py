@@ -10,8 +10,8 @@ from typing import Final
 
 from broker.clients.assignor import TopicPartition
 from broker.clients.record_accumulator import ProducerBatch
-from broker.record_batch import NO_PRODUCER_ID, increment_sequence
-from broker.records import Producer
+from broker.records.record_batch import NO_PRODUCER_ID, increment_sequence
+from broker.records.records import Producer
 
 EPOCH_MAX: Final = (1 << 15) - 1
 REMEMBERED: Final = 5  # batches of a producer, by a broker

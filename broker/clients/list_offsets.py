@@ -5,11 +5,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from broker.api_keys import ApiKey
 from broker.clients.assignor import TopicPartition
 from broker.clients.consumer_metadata import ConsumerMetadata
 from broker.clients.consumer_records import ConsumerSettings
 from broker.clients.network_client import NetworkClient
+from broker.protocol.api_keys import ApiKey
 from purgatory.errors import ApiError, Errors
 
 CONSUMER: Final = -1  # no replica's id

@@ -19,9 +19,9 @@ from kio.schema.consumer_protocol_subscription.v2.data import ConsumerProtocolSu
 from kio.schema.consumer_protocol_subscription.v3.data import ConsumerProtocolSubscription as Subscription3
 
 from broker.clients.assignor import NO_GENERATION, Subscription, TopicPartition
-from broker.message_reader import ReadValue, struct_reader
-from broker.messages import collect_names, struct_writer
-from broker.wire import Reader
+from broker.protocol.message_reader import ReadValue, struct_reader
+from broker.protocol.messages import collect_names, struct_writer
+from broker.protocol.wire import Reader
 
 VERSION: Final = 3
 _SHORT: Final = Struct(">h")

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from sidecar.partitioner import partition_of
+from sidecar.model.partitioner import partition_of
 
 Draw = Callable[[int], int]
 """A random number below its argument."""

@@ -23,7 +23,7 @@ from broker.clients.producer_records import (
 )
 from broker.clients.record_accumulator import Delivery, RecordAccumulator
 from broker.clients.sender import Sender
-from broker.records import Record
+from broker.records.records import Record
 
 
 class Producer:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
-from broker.compression import CompressionType
-from broker.records import Headers
+from broker.records.compression import CompressionType
+from broker.records.records import Headers
 
 RECORD_OVERHEAD_BYTES: Final = 21  # at most, for lengths and deltas; as Java reckons
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from broker.clients.assignor import TopicPartition
 from broker.clients.producer_records import ProducerSettings, RecordMetadata
-from broker.record_batch import HEADER_BYTES
-from broker.records import Producer, Record, build_batch
+from broker.records.record_batch import HEADER_BYTES
+from broker.records.records import Producer, Record, build_batch
 
 Delivery = asyncio.Future[RecordMetadata]
 

@@ -5,12 +5,12 @@ from collections import Counter, defaultdict
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from broker.api_keys import ApiKey
 from broker.clients.assignor import TopicPartition
 from broker.clients.idempotence import Idempotence
 from broker.clients.network_client import BOOTSTRAP, NetworkClient
 from broker.clients.producer_records import ProducerSettings
 from broker.clients.record_accumulator import ProducerBatch, RecordAccumulator
+from broker.protocol.api_keys import ApiKey
 from purgatory.errors import ApiError, Errors
 
 RETRIABLE: Final = frozenset(

@@ -30,7 +30,7 @@ from broker.clients.general_assignment import GeneralAssignment
 from broker.clients.java_hash import hash_order
 from broker.clients.owned_partitions import MemberData, OwnedPartitions
 from broker.clients.rack_info import RackInfo
-from broker.wire import Reader
+from broker.protocol.wire import Reader
 
 NAME: Final = "sticky"
 COOPERATIVE_NAME: Final = "cooperative-sticky"

@@ -8,14 +8,14 @@ from typing import Annotated, Any, Final
 import typer
 
 from policies.model import Policy, policy_document
-from sidecar.access.commands import kafka_commands, redis_command
-from sidecar.access.kafka_rights import Right, Rights, kafka_rights
-from sidecar.access.redis_rights import RedisRights, redis_rights
-from sidecar.cli.configuration import ConfigOption, SetOption, settings_of
+from sidecar.cli.config import ConfigOption, SetOption, settings_of
 from sidecar.cli.failure import Failure, Status
-from sidecar.cli.named import INPUT_CHARACTERS_MAX, Kind
+from sidecar.cli.named_resources import INPUT_CHARACTERS_MAX, Kind
 from sidecar.cli.output import Form, OutputOption, output_before, say, show
-from sidecar.config import Settings
+from sidecar.doctor.acl_commands import kafka_commands, redis_command
+from sidecar.doctor.kafka_rights import Right, Rights, kafka_rights
+from sidecar.doctor.redis_rights import RedisRights, redis_rights
+from sidecar.settings.settings import Settings
 
 REDIS_USER: Final = "tickover"
 COMMANDS_A_LINE: Final = 10

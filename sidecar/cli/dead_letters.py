@@ -11,9 +11,9 @@ import typer
 
 from policies.duration import parse_duration, parse_time
 from policies.errors import FormatError
-from sidecar.cli.connection import Sidecar, TokenOption, UrlOption, connect
 from sidecar.cli.failure import Failure, Status
 from sidecar.cli.output import Form, OutputOption, output_before, say, show, utc_text
+from sidecar.cli.rest_client import Sidecar, TokenOption, UrlOption, connect
 
 PAGES_MAX: Final = 100_000
 PAGE_LIMIT: Final = 500

@@ -7,19 +7,19 @@ from typing import Annotated, Final
 
 import typer
 
-from sidecar.cli.configuration import ConfigOption, SetOption, settings_of
+from sidecar.cli.config import ConfigOption, SetOption, settings_of
 from sidecar.cli.failure import Failure, Status
 from sidecar.cli.output import output_before, say
-from sidecar.config import Settings
-from sidecar.foreign_text import visible
-from sidecar.overflow import OverflowUnavailable
-from sidecar.overflow_link import connect
-from sidecar.renaming.errors import NoSuchGroupError, RenameError, RenameRefusedError
-from sidecar.renaming.group_commits import GroupCommits
-from sidecar.renaming.group_topics import TopicAdmin
-from sidecar.renaming.redis_keys import GroupKeys
-from sidecar.renaming.renaming import Clients, Rename
-from sidecar.renaming.topic_copy import TopicCopier
+from sidecar.model.foreign_text import visible
+from sidecar.operations.renaming.errors import NoSuchGroupError, RenameError, RenameRefusedError
+from sidecar.operations.renaming.group_commits import GroupCommits
+from sidecar.operations.renaming.group_topics import TopicAdmin
+from sidecar.operations.renaming.redis_keys import GroupKeys
+from sidecar.operations.renaming.renaming import Clients, Rename
+from sidecar.operations.renaming.topic_copy import TopicCopier
+from sidecar.overflow.connection import connect
+from sidecar.overflow.interface import OverflowUnavailable
+from sidecar.settings.settings import Settings
 
 PROGRESS_S: Final = 1.0
 

@@ -8,9 +8,9 @@ from urllib.parse import quote
 import httpx
 import typer
 
-from sidecar.cli.connection import Sidecar, TokenOption, UrlOption, connect
 from sidecar.cli.messages import time_checked
 from sidecar.cli.output import Form, OutputOption, say, show, utc_text
+from sidecar.cli.rest_client import Sidecar, TokenOption, UrlOption, connect
 
 PAGE_LIMIT = 500
 COLUMNS = ("id", "source", "place", "due", "tier", "target", "policy", "attempt")

@@ -7,9 +7,9 @@ from urllib.parse import quote
 
 import typer
 
-from sidecar.cli.connection import Sidecar, TokenOption, UrlOption, connect
 from sidecar.cli.failure import Failure, Status
 from sidecar.cli.output import Form, OutputOption, say, show, utc_text
+from sidecar.cli.rest_client import Sidecar, TokenOption, UrlOption, connect
 
 POLL_S: Final = 0.5
 SAID_S: Final = 2.0  # between two lines of progress

@@ -9,9 +9,9 @@ import typer
 
 from policies.duration import parse_duration, parse_time
 from policies.errors import FormatError
-from sidecar.cli.connection import TokenOption, UrlOption, connect
 from sidecar.cli.failure import Failure, Status
 from sidecar.cli.output import Form, OutputOption, output_before, show
+from sidecar.cli.rest_client import TokenOption, UrlOption, connect
 
 VALUE_BYTES_MAX: Final = 1 << 20  # the sidecar takes no larger body
 

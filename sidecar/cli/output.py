@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sidecar.foreign_text import LINES, visible, visible_json
+from sidecar.model.foreign_text import LINES, visible, visible_json
 
 CELL_MAX: Final = 200
 PIPE_WIDTH: Final = 200  # of a table that no terminal limits

@@ -5,13 +5,13 @@ from typing import Annotated, Any, Final
 import typer
 
 from policies.model import Policy, policy_document
-from sidecar.cli.connection import TokenOption, UrlOption, connect
 from sidecar.cli.failure import Failure, Status
 from sidecar.cli.messages import read_header
-from sidecar.cli.named import BareFile, Kind
+from sidecar.cli.named_resources import BareFile, Kind
 from sidecar.cli.output import Form, OutputOption, output_before, say, show, utc_text
-from sidecar.config import Settings
-from sidecar.reserved_topics import reserved_in
+from sidecar.cli.rest_client import TokenOption, UrlOption, connect
+from sidecar.model.reserved_topics import reserved_in
+from sidecar.settings.settings import Settings
 
 _KIND: Final = Kind("policy", "policies", Policy, policy_document)
 

@@ -4,7 +4,6 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from sidecar.cli.connection import TokenOption, UrlOption, connect
 from sidecar.cli.dead_letters import (
     ErrorClassOption,
     FingerprintOption,
@@ -18,6 +17,7 @@ from sidecar.cli.dead_letters import (
 from sidecar.cli.failure import Failure, Status
 from sidecar.cli.jobs import Kind, NoWait, add_common, finish, given
 from sidecar.cli.output import Form, OutputOption, output_before, utc_text
+from sidecar.cli.rest_client import TokenOption, UrlOption, connect
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Send dead letters again.")
 app.callback()(output_before)

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from sidecar.cli import lab
-from sidecar.cli.configuration import ConfigOption, SetOption, settings_of
+from sidecar.cli.config import ConfigOption, SetOption, settings_of
 from sidecar.cli.failure import Failure
 from sidecar.cli.output import OutputDefault, output_before, say
-from sidecar.logs import configure_logs
+from sidecar.service.logs import configure_logs
 
 PORT_MAX = 65_535
 FOR_EVER_MS = 1 << 62
@@ -51,9 +51,9 @@ def broker(
     import time
     import uuid
 
-    from broker.cluster import Chance, Cluster
-    from broker.serving import serve
-    from broker.settings import BrokerSettings
+    from broker.cluster.cluster import Chance, Cluster
+    from broker.cluster.serving import serve
+    from broker.cluster.settings import BrokerSettings
 
     # What was stopped for a while must not lose what it holds the moment it is back.
     broker_settings = BrokerSettings(topic_defaults={"retention.ms": "-1"}, offsets_retention_ms=FOR_EVER_MS)

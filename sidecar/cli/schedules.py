@@ -4,11 +4,11 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from sidecar.cli.connection import TokenOption, UrlOption, connect
 from sidecar.cli.messages import time_checked
-from sidecar.cli.named import BareFile, Kind
+from sidecar.cli.named_resources import BareFile, Kind
 from sidecar.cli.output import Form, OutputOption, output_before, say, show, utc_text
-from sidecar.schedules.schedule import Schedule, schedule_document
+from sidecar.cli.rest_client import TokenOption, UrlOption, connect
+from sidecar.operations.schedules.schedule import Schedule, schedule_document
 
 _KIND: Final = Kind("schedule", "schedules", Schedule, schedule_document, whole="?payload=true")
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from sidecar.overflow import Overflow
-from sidecar.record import OFFSET_MAX, Held, LaneId, Position
+from sidecar.model.record import OFFSET_MAX, Held, LaneId, Position
+from sidecar.overflow.interface import Overflow
 
 NOW_MS = 1_700_000_000_000
 LANE = LaneId("reminders", 3)

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from sidecar.access.redis_rights import redis_rights
-from sidecar.config import Settings
+from sidecar.doctor.redis_rights import redis_rights
 from sidecar.embedded.child import free_port
 from sidecar.embedded.valkey import EmbeddedValkey
+from sidecar.settings.settings import Settings
 from tests.services.waiting import wait_until
 
 SLOTS = 16_384

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from sidecar.overflow_link import connect
-from sidecar.renaming.errors import RenameError
-from sidecar.renaming.redis_keys import GroupKeys, prefixes
+from sidecar.operations.renaming.errors import RenameError
+from sidecar.operations.renaming.redis_keys import GroupKeys, prefixes
+from sidecar.overflow.connection import connect
 from tests.contract.redis_servers import RedisServer, redis_server_fixture
 
 __all__ = ["redis_server_fixture"]

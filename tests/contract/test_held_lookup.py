@@ -10,16 +10,17 @@ from typing import Any
 
 import pytest
 
-from sidecar import held_group, held_lookup
-from sidecar.held_group import GroupLookUp, Meeting
-from sidecar.held_lookup import LocalLookUp
-from sidecar.held_query import ALL, START, TIME_MAX_MS, Key, LookUpUnavailable, Query
-from sidecar.held_view import LaneView
-from sidecar.mailbox import EngineError
-from sidecar.overflow import Change
-from sidecar.overflow_layout import LaneKeys
-from sidecar.overflow_redis import RedisOverflow, open_overflow
-from sidecar.record import ERROR_CLASS, ID, Held, LaneId, Position, Struck, held_id
+from sidecar.engine.mailbox import EngineError
+from sidecar.lookup import group as held_group
+from sidecar.lookup import local as held_lookup
+from sidecar.lookup.group import GroupLookUp, Meeting
+from sidecar.lookup.local import LocalLookUp
+from sidecar.lookup.query import ALL, START, TIME_MAX_MS, Key, LookUpUnavailable, Query
+from sidecar.lookup.view import LaneView
+from sidecar.model.record import ERROR_CLASS, ID, Held, LaneId, Position, Struck, held_id
+from sidecar.overflow.interface import Change
+from sidecar.overflow.keys import LaneKeys
+from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow
 from tests.contract.overflow_records import NOW_MS, held
 from tests.contract.redis_servers import RedisServer, redis_server_fixture
 from tests.services.waiting import wait_until

@@ -10,11 +10,11 @@ from unittest.mock import Mock
 import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
-from broker.api_keys import ApiKey
-from sidecar.commit import METADATA_BYTES_MAX
-from sidecar.kafka import consumer_settings
-from sidecar.kafka_intake import JoinRefused, KafkaIntake, is_named
-from sidecar.record import LaneId
+from broker.protocol.api_keys import ApiKey
+from sidecar.kafka.consumer import JoinRefused, KafkaIntake, is_named
+from sidecar.kafka.producers import consumer_settings
+from sidecar.ledger.commit_metadata import METADATA_BYTES_MAX
+from sidecar.model.record import LaneId
 from tests.services.clients import consumer, producer
 from tests.services.kafka import Kafka
 from tests.services.raw_client import RawClient

@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Producer
 
-from api.ledger_reader import LedgerReader
-from api.receipts import Receipts, ReceiptsUnavailable
-from sidecar.block import encode
-from sidecar.record import Outcome, Place
+from sidecar.ledger.block import encode
+from sidecar.lookup.ledger_reader import LedgerReader
+from sidecar.lookup.receipts import Receipts, ReceiptsUnavailable
+from sidecar.model.record import Outcome, Place
 from tests.services.kafka import Kafka
 from tests.services.mock_kafka import MockKafka
 from tests.services.waiting import wait_until

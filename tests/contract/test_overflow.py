@@ -5,12 +5,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from sidecar import overflow_cascade, overflow_reader
-from sidecar.overflow import Change, OverflowFull, OverflowLoss
-from sidecar.overflow_layout import COARSE, DUE_MAX_MS, FINE, LaneKeys, read_header
-from sidecar.overflow_rebuild import RedisRebuild
-from sidecar.overflow_redis import RedisOverflow, open_overflow
-from sidecar.record import ID, LaneId, Position, Struck
+from sidecar.model.record import ID, LaneId, Position, Struck
+from sidecar.overflow import cascade as overflow_cascade
+from sidecar.overflow import chunk_reader as overflow_reader
+from sidecar.overflow.interface import Change, OverflowFull, OverflowLoss
+from sidecar.overflow.keys import COARSE, DUE_MAX_MS, FINE, LaneKeys, read_header
+from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow
+from sidecar.overflow.restore import RedisRebuild
 from tests.contract.overflow_records import LANE, NOW_MS, START, at, held, in_order, promote_all
 from tests.contract.redis_servers import RedisServer, redis_server_fixture
 

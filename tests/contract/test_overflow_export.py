@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 
-from sidecar.overflow import Change, OverflowLoss
-from sidecar.overflow_export import exported, lanes_in
-from sidecar.overflow_layout import LaneKeys
-from sidecar.overflow_redis import open_overflow
-from sidecar.record import LaneId, Struck
+from sidecar.lookup.export import exported, lanes_in
+from sidecar.model.record import LaneId, Struck
+from sidecar.overflow.interface import Change, OverflowLoss
+from sidecar.overflow.keys import LaneKeys
+from sidecar.overflow.redis_overflow import open_overflow
 from tests.contract.overflow_records import NOW_MS, held
 from tests.contract.redis_servers import RedisServer, redis_server_fixture
 

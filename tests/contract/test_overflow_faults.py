@@ -8,16 +8,16 @@ from uuid import uuid4
 
 import pytest
 
-from sidecar import overflow_link
+from sidecar.doctor.finding import Severity
 from sidecar.embedded.valkey import EmbeddedValkey
-from sidecar.finding import Severity
-from sidecar.overflow import Change, NewerOverflowFormat, OverflowLoss, OverflowUnavailable, Redo
-from sidecar.overflow_layout import COARSE, DUE_MAX_MS, FORMAT, LaneKeys
-from sidecar.overflow_link import connect, script_hash
-from sidecar.overflow_rebuild import RedisRebuild
-from sidecar.overflow_redis import RedisOverflow, open_overflow
-from sidecar.overflow_scripts import ADD, READ, REMOVE
-from sidecar.record import Position
+from sidecar.model.record import Position
+from sidecar.overflow import connection as overflow_link
+from sidecar.overflow.connection import connect, script_hash
+from sidecar.overflow.interface import Change, NewerOverflowFormat, OverflowLoss, OverflowUnavailable, Redo
+from sidecar.overflow.keys import COARSE, DUE_MAX_MS, FORMAT, LaneKeys
+from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow
+from sidecar.overflow.restore import RedisRebuild
+from sidecar.overflow.scripts import ADD, READ, REMOVE
 from tests.contract.overflow_records import LANE, NOW_MS, START, at, held, in_order, promote_all
 from tests.contract.redis_servers import RedisServer, redis_server_fixture, valkey_fixture
 

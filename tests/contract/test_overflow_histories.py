@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from sidecar.codec import split
-from sidecar.overflow import OverflowLoss, OverflowUnavailable
-from sidecar.overflow_layout import COARSE, FINE, LaneKeys
-from sidecar.overflow_link import connect
-from sidecar.overflow_rebuild import RedisRebuild
-from sidecar.overflow_redis import RedisOverflow
-from sidecar.rebuild import LaneRebuild
-from sidecar.record import OFFSET_MAX, Held, Position
+from sidecar.engine.storage.rebuild import LaneRebuild
+from sidecar.model.header_codec import split
+from sidecar.model.record import OFFSET_MAX, Held, Position
+from sidecar.overflow.connection import connect
+from sidecar.overflow.interface import OverflowLoss, OverflowUnavailable
+from sidecar.overflow.keys import COARSE, FINE, LaneKeys
+from sidecar.overflow.redis_overflow import RedisOverflow
+from sidecar.overflow.restore import RedisRebuild
 from tests.contract.lost_lane import LostLane
 from tests.contract.overflow_records import LANE, NOW_MS, held
 from tests.contract.redis_servers import RedisServer, redis_server_fixture

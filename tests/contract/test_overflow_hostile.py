@@ -11,13 +11,13 @@ import pytest
 import xxhash
 import zstandard
 
-from sidecar.chunk import BYTES_MAX, RAW_BYTES_MAX
-from sidecar.overflow import Change, OverflowLoss, Redo
-from sidecar.overflow_layout import COARSE, DUE_MAX_MS, FINE, INDEX_SHARDS, LEVELS, Header, LaneKeys, read_header
-from sidecar.overflow_rebuild import RedisRebuild
-from sidecar.overflow_redis import RedisOverflow, open_overflow
-from sidecar.record import ID, Held, Position
-from sidecar.signing import Signing
+from sidecar.model.record import ID, Held, Position
+from sidecar.overflow.chunk import BYTES_MAX, RAW_BYTES_MAX
+from sidecar.overflow.interface import Change, OverflowLoss, Redo
+from sidecar.overflow.keys import COARSE, DUE_MAX_MS, FINE, INDEX_SHARDS, LEVELS, Header, LaneKeys, read_header
+from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow
+from sidecar.overflow.restore import RedisRebuild
+from sidecar.overflow.signing import Signing
 from tests.contract.lost_lane import LostLane
 from tests.contract.overflow_records import LANE, NOW_MS, START, at, held, promote_all
 from tests.contract.redis_servers import RedisServer, redis_server_fixture

@@ -5,15 +5,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from sidecar import overflow_packing, overflow_rebuild
 from sidecar.embedded.valkey import EmbeddedValkey
-from sidecar.overflow import Change, OverflowFull, OverflowLoss, Redo
-from sidecar.overflow_layout import COARSE, DUE_MAX_MS, FINE, LaneKeys
-from sidecar.overflow_link import connect
-from sidecar.overflow_rebuild import RedisRebuild
-from sidecar.overflow_redis import RedisOverflow, open_overflow
-from sidecar.overflow_scripts import REMOVE
-from sidecar.record import Struck
+from sidecar.model.record import Struck
+from sidecar.overflow import chunk_writer as overflow_packing
+from sidecar.overflow import restore as overflow_rebuild
+from sidecar.overflow.connection import connect
+from sidecar.overflow.interface import Change, OverflowFull, OverflowLoss, Redo
+from sidecar.overflow.keys import COARSE, DUE_MAX_MS, FINE, LaneKeys
+from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow
+from sidecar.overflow.restore import RedisRebuild
+from sidecar.overflow.scripts import REMOVE
 from tests.contract.overflow_records import LANE, NOW_MS, START, at, held, in_order, promote_all
 from tests.contract.redis_servers import RedisServer, redis_server_fixture, valkey_fixture
 from tests.contract.test_overflow_faults import Interrupted

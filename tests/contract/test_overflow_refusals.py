@@ -14,14 +14,14 @@ from uuid import uuid4
 import pytest
 from redis import Redis
 
-from sidecar.change import ChangeBlock
 from sidecar.embedded.child import free_port
 from sidecar.embedded.valkey import EmbeddedValkey, bundled_server
-from sidecar.lane import Lane
-from sidecar.overflow_redis import RedisOverflow, open_overflow
-from sidecar.overflow_worker import OverflowWorker
-from sidecar.record import Held, LaneId, Position
-from sidecar.wheel import Wheel
+from sidecar.engine.partition.change_block import ChangeBlock
+from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.wheel import Wheel
+from sidecar.engine.storage.worker import OverflowWorker
+from sidecar.model.record import Held, LaneId, Position
+from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow
 from tests.contract.redis_servers import (
     RedisServer,
     commands_called,

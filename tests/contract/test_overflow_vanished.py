@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from sidecar import overflow_presence
-from sidecar.overflow import Change, OverflowFull, OverflowLoss, Redo
-from sidecar.overflow_layout import (
+from sidecar.model.record import ID, OFFSET_MAX, Held, Position, Struck
+from sidecar.overflow import presence as overflow_presence
+from sidecar.overflow.interface import Change, OverflowFull, OverflowLoss, Redo
+from sidecar.overflow.keys import (
     COARSE,
     DUE_MAX_MS,
     END_FIELD,
@@ -19,9 +20,8 @@ from sidecar.overflow_layout import (
     Level,
     read_header,
 )
-from sidecar.overflow_rebuild import RedisRebuild
-from sidecar.overflow_redis import RedisOverflow, open_overflow
-from sidecar.record import ID, OFFSET_MAX, Held, Position, Struck
+from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow
+from sidecar.overflow.restore import RedisRebuild
 from tests.contract.lost_lane import LostLane
 from tests.contract.overflow_records import LANE, NOW_MS, START, at, held, promote_all
 from tests.contract.redis_servers import RedisServer, redis_server_fixture

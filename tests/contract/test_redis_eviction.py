@@ -10,15 +10,15 @@ from prometheus_client.parser import text_string_to_metric_families
 from redis.exceptions import NoPermissionError, ResponseError
 
 from policies.table import EMPTY_TABLE
+from sidecar.doctor.finding import Severity
+from sidecar.doctor.redis_server import evicting_policy, inspect
 from sidecar.embedded.valkey import EmbeddedValkey
-from sidecar.finding import Severity
-from sidecar.metrics import Exposition, Recorder
-from sidecar.overflow import Change, OverflowFailure, OverflowLoss
-from sidecar.overflow_inspection import evicting_policy, inspect
-from sidecar.overflow_layout import LaneKeys
-from sidecar.overflow_redis import RedisOverflow, open_overflow
-from sidecar.services import EvictionRefused, RedisWatch
-from sidecar.stats import Stats
+from sidecar.model.stats import Stats
+from sidecar.overflow.interface import Change, OverflowFailure, OverflowLoss
+from sidecar.overflow.keys import LaneKeys
+from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow
+from sidecar.service.embedded_services import EvictionRefused, RedisWatch
+from sidecar.service.metrics import Exposition, Recorder
 from tests.contract.overflow_records import LANE, NOW_MS, START, at, held
 from tests.contract.redis_servers import valkey_fixture
 

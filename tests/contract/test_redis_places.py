@@ -14,22 +14,22 @@ from redis.exceptions import ReadOnlyError
 
 from api.idempotency import RedisIdempotency
 from api.ports import Fresh, IdempotencyUnavailable
-from sidecar.access.redis_rights import redis_rights
-from sidecar.change import ChangeBlock
-from sidecar.config import Settings
-from sidecar.doctor_redis import inspect_redis
+from sidecar.doctor.finding import Severity
+from sidecar.doctor.redis import inspect_redis
+from sidecar.doctor.redis_rights import redis_rights
 from sidecar.embedded.child import free_port
 from sidecar.embedded.valkey import EmbeddedValkey
-from sidecar.finding import Severity
-from sidecar.held_group import GroupLookUp, Meeting
-from sidecar.held_lookup import LocalLookUp
-from sidecar.lane import Lane
-from sidecar.overflow import Change, OverflowLoss, OverflowRefused, OverflowUnavailable
-from sidecar.overflow_link import connect
-from sidecar.overflow_redis import RedisOverflow, open_overflow
-from sidecar.overflow_worker import CHECK_MS, OverflowWorker
-from sidecar.watched_file import FileSecret
-from sidecar.wheel import Wheel
+from sidecar.engine.partition.change_block import ChangeBlock
+from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.wheel import Wheel
+from sidecar.engine.storage.worker import CHECK_MS, OverflowWorker
+from sidecar.lookup.group import GroupLookUp, Meeting
+from sidecar.lookup.local import LocalLookUp
+from sidecar.overflow.connection import connect
+from sidecar.overflow.interface import Change, OverflowLoss, OverflowRefused, OverflowUnavailable
+from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow
+from sidecar.settings.settings import Settings
+from sidecar.settings.watched_file import FileSecret
 from tests.contract.overflow_records import LANE, NOW_MS, START, held
 from tests.contract.redis_servers import SLOTS, debian_redis, is_ok, valkey_fixture
 from tests.services.certificates import Authority

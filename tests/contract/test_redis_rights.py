@@ -13,17 +13,17 @@ import pytest
 
 from api.idempotency import RedisIdempotency
 from api.ports import Fresh
-from sidecar import held_group
-from sidecar.config import Settings
-from sidecar.doctor_redis import inspect_redis
-from sidecar.held_group import GroupLookUp, Meeting
-from sidecar.held_lookup import LocalLookUp
-from sidecar.held_query import ALL, START, Query
-from sidecar.overflow import Change, OverflowLoss, Redo
-from sidecar.overflow_layout import COARSE, LaneKeys
-from sidecar.overflow_rebuild import RedisRebuild
-from sidecar.overflow_redis import RedisOverflow, open_overflow
-from sidecar.record import ID, LaneId, Struck
+from sidecar.doctor.redis import inspect_redis
+from sidecar.lookup import group as held_group
+from sidecar.lookup.group import GroupLookUp, Meeting
+from sidecar.lookup.local import LocalLookUp
+from sidecar.lookup.query import ALL, START, Query
+from sidecar.model.record import ID, LaneId, Struck
+from sidecar.overflow.interface import Change, OverflowLoss, Redo
+from sidecar.overflow.keys import COARSE, LaneKeys
+from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow
+from sidecar.overflow.restore import RedisRebuild
+from sidecar.settings.settings import Settings
 from tests.contract.overflow_records import LANE, NOW_MS, at, held, promote_all
 from tests.contract.overflow_records import START as FIRST
 from tests.contract.redis_servers import RedisServer, commands_called, redis_server_fixture

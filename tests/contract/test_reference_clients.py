@@ -6,8 +6,8 @@ import random
 import pytest
 
 from broker.clients import ProducerRecord, ProducerSettings
-from broker.compression import CompressionType
-from sidecar.partitioner import partition_of
+from broker.records.compression import CompressionType
+from sidecar.model.partitioner import partition_of
 from tests.services.kafka import Kafka
 from tests.services.reference_clients import producing
 

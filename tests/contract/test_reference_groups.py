@@ -13,7 +13,6 @@ from confluent_kafka import Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import NewPartitions
 
-from broker.api_keys import ApiKey
 from broker.clients import (
     ASSIGNORS,
     Consumer,
@@ -24,6 +23,7 @@ from broker.clients import (
     TopicPartition,
 )
 from broker.clients.member_protocol import encode_subscription
+from broker.protocol.api_keys import ApiKey
 from purgatory.errors import ApiError, Errors
 from tests.services.kafka import ANSWER_TIMEOUT_S, Kafka
 from tests.services.raw_client import RawClient

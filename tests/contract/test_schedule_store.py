@@ -8,10 +8,10 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Producer
 
-from sidecar.config import Settings
-from sidecar.schedules.assembly import schedule_store_of
-from sidecar.schedules.errors import ScheduleConflict, SchedulesUnavailable
-from sidecar.schedules.schedule_store import ScheduleStore
+from sidecar.operations.schedules.errors import ScheduleConflict, SchedulesUnavailable
+from sidecar.operations.schedules.store import ScheduleStore
+from sidecar.service.schedules import schedule_store_of
+from sidecar.settings.settings import Settings
 from tests.services.waiting import wait_until
 from tests.unit.schedule_world import schedule
 

@@ -3,9 +3,9 @@
 import pytest
 from confluent_kafka import TopicPartition
 
-from sidecar.changes.controls import Courier, SentControls, control_headers
-from sidecar.changes.plan import ChangePlan, Item, Selection
-from sidecar.jobs.reader import LogUnavailable
+from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.operations.bulk.control_sender import Courier, SentControls, control_headers
+from sidecar.operations.bulk.plan import ChangePlan, Item, Selection
 from tests.services.kafka import ANSWER_TIMEOUT_S, Kafka
 from tests.services.raw_records import produce_raw
 

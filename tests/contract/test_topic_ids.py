@@ -2,9 +2,9 @@
 
 import pytest
 
-from sidecar.jobs import topic_ids
-from sidecar.jobs.reader import LogUnavailable
-from sidecar.jobs.topic_ids import TopicIds
+from sidecar.kafka import topic_ids
+from sidecar.kafka.topic_ids import TopicIds
+from sidecar.kafka.topic_reader import LogUnavailable
 from tests.services.kafka import ANSWER_TIMEOUT_S, Kafka
 from tests.services.waiting import wait_until
 

@@ -46,64 +46,70 @@ def after(seam: str, most: int, **more: Any) -> Point:
 
 POINTS: Final[dict[str, Point]] = {
     # consume, decide, hold
-    "after poll": after("sidecar.kafka_intake:KafkaIntake.take", 200, busy=True),
-    "before a run is decided": before("sidecar.engine:Engine._accept_run", 300),
-    "after a run is held": after("sidecar.engine:Engine._accept_run", 300),
+    "after poll": after("sidecar.kafka.consumer:KafkaIntake.take", 200, busy=True),
+    "before a run is decided": before("sidecar.engine.engine:Engine._accept_run", 300),
+    "after a run is held": after("sidecar.engine.engine:Engine._accept_run", 300),
     # overflow
-    "before overflow put": before("sidecar.overflow_redis:RedisOverflow.apply", 30),
-    "after overflow put": after("sidecar.overflow_redis:RedisOverflow.apply", 30),
-    "after a script ran": after("sidecar.overflow_link:Link.run_all", 30),
-    "before an overflow put is done": before("sidecar.lane:Lane.applied", 30),
-    "before promotion": before("sidecar.overflow_redis:RedisOverflow.promote", 30),
-    "after promotion": after("sidecar.overflow_redis:RedisOverflow.promote", 30),
-    "promotion half taken in": before("sidecar.lane:Lane.promoted", 20),
-    "after promotion is in the wheel": after("sidecar.lane:Lane.promoted", 20),
-    "before tidying": before("sidecar.overflow_redis:RedisOverflow.tidy", 2, slow=True),
-    "after tidying": after("sidecar.overflow_redis:RedisOverflow.tidy", 2, slow=True),
+    "before overflow put": before("sidecar.overflow.redis_overflow:RedisOverflow.apply", 30),
+    "after overflow put": after("sidecar.overflow.redis_overflow:RedisOverflow.apply", 30),
+    "after a script ran": after("sidecar.overflow.connection:Link.run_all", 30),
+    "before an overflow put is done": before("sidecar.engine.partition.partition:Lane.applied", 30),
+    "before promotion": before("sidecar.overflow.redis_overflow:RedisOverflow.promote", 30),
+    "after promotion": after("sidecar.overflow.redis_overflow:RedisOverflow.promote", 30),
+    "promotion half taken in": before("sidecar.engine.partition.partition:Lane.promoted", 20),
+    "after promotion is in the wheel": after("sidecar.engine.partition.partition:Lane.promoted", 20),
+    "before tidying": before("sidecar.overflow.redis_overflow:RedisOverflow.tidy", 2, slow=True),
+    "after tidying": after("sidecar.overflow.redis_overflow:RedisOverflow.tidy", 2, slow=True),
     # emit
-    "before emission": before("sidecar.emission:Emitter._emit_batch", 300),
-    "after emission": after("sidecar.emission:Emitter._emit_batch", 300),
-    "after emission is booked": after("sidecar.emission:Emitter._handed_over", 300),
+    "before emission": before("sidecar.engine.emission.emitter:Emitter._emit_batch", 300),
+    "after emission": after("sidecar.engine.emission.emitter:Emitter._emit_batch", 300),
+    "after emission is booked": after("sidecar.engine.emission.emitter:Emitter._handed_over", 300),
     # settle
-    "block sealed": after("sidecar.sealing:seal_of", 60),
-    "block encoded, not produced": before("sidecar.ledger:LedgerTopic.append", 60),
-    "between ledger block and its report": after("sidecar.ledger:LedgerTopic.append", 60),
-    "block reported, not marked": before("sidecar.lane:Lane.settle", 60),
-    "block marked": after("sidecar.lane:Lane.settle", 60),
-    "before commit": before("sidecar.kafka_intake:KafkaIntake.commit", 60, guarantee=AT_LEAST_ONCE),
-    "after commit": after("sidecar.kafka_intake:KafkaIntake.commit", 60, guarantee=AT_LEAST_ONCE),
+    "block sealed": after("sidecar.engine.commit.block_builder:seal_of", 60),
+    "block encoded, not produced": before("sidecar.ledger.topic:LedgerTopic.append", 60),
+    "between ledger block and its report": after("sidecar.ledger.topic:LedgerTopic.append", 60),
+    "block reported, not marked": before("sidecar.engine.partition.partition:Lane.settle", 60),
+    "block marked": after("sidecar.engine.partition.partition:Lane.settle", 60),
+    "before commit": before("sidecar.kafka.consumer:KafkaIntake.commit", 60, guarantee=AT_LEAST_ONCE),
+    "after commit": after("sidecar.kafka.consumer:KafkaIntake.commit", 60, guarantee=AT_LEAST_ONCE),
     # settle in a transaction
-    "producers not yet initialised": before("sidecar.outputs:make_outputs", 1, guarantee=EXACTLY_ONCE),
-    "producers initialised": before("sidecar.exactly_once:ExactlyOnce._prepared", 1, guarantee=EXACTLY_ONCE),
-    "block in the open transaction": after("sidecar.filling:Filling._write", 60, guarantee=EXACTLY_ONCE),
-    "block written ahead": after("sidecar.filling:Filling.write_ahead", 60, guarantee=EXACTLY_ONCE),
-    "transaction handed over": before("sidecar.finishing:finish", 60, guarantee=EXACTLY_ONCE),
-    "transaction acknowledged": after("sidecar.finishing:_acknowledged", 60, guarantee=EXACTLY_ONCE),
+    "producers not yet initialised": before("sidecar.engine.commit.producers:make_outputs", 1, guarantee=EXACTLY_ONCE),
+    "producers initialised": before(
+        "sidecar.engine.commit.exactly_once:ExactlyOnce._prepared", 1, guarantee=EXACTLY_ONCE
+    ),
+    "block in the open transaction": after("sidecar.engine.commit.filling:Filling._write", 60, guarantee=EXACTLY_ONCE),
+    "block written ahead": after("sidecar.engine.commit.filling:Filling.write_ahead", 60, guarantee=EXACTLY_ONCE),
+    "transaction handed over": before("sidecar.engine.commit.finishing:finish", 60, guarantee=EXACTLY_ONCE),
+    "transaction acknowledged": after("sidecar.engine.commit.finishing:_acknowledged", 60, guarantee=EXACTLY_ONCE),
     "before offsets are sent": before(
-        "sidecar.kafka_transactions:KafkaTransactions.send_offsets", 60, guarantee=EXACTLY_ONCE
+        "sidecar.kafka.transactions:KafkaTransactions.send_offsets", 60, guarantee=EXACTLY_ONCE
     ),
     "offsets sent, not committed": after(
-        "sidecar.kafka_transactions:KafkaTransactions.send_offsets", 60, guarantee=EXACTLY_ONCE
+        "sidecar.kafka.transactions:KafkaTransactions.send_offsets", 60, guarantee=EXACTLY_ONCE
     ),
-    "committed, nobody knows": after("sidecar.finishing:finish", 60, guarantee=EXACTLY_ONCE),
-    "committed, not marked": before("sidecar.exactly_once:ExactlyOnce._committed", 60, guarantee=EXACTLY_ONCE),
-    "committed and marked": after("sidecar.exactly_once:ExactlyOnce._committed", 60, guarantee=EXACTLY_ONCE),
+    "committed, nobody knows": after("sidecar.engine.commit.finishing:finish", 60, guarantee=EXACTLY_ONCE),
+    "committed, not marked": before(
+        "sidecar.engine.commit.exactly_once:ExactlyOnce._committed", 60, guarantee=EXACTLY_ONCE
+    ),
+    "committed and marked": after(
+        "sidecar.engine.commit.exactly_once:ExactlyOnce._committed", 60, guarantee=EXACTLY_ONCE
+    ),
     # Redis rebuilt
-    "before rebuild": before("sidecar.overflow_rebuild:RedisRebuild.reset", 1, wiped=True),
-    "rebuild begun": after("sidecar.overflow_rebuild:RedisRebuild.reset", 1, wiped=True),
-    "during rebuild": before("sidecar.overflow_rebuild:RedisRebuild.redo", 2, wiped=True),
-    "during rebuild, piece written": after("sidecar.overflow_rebuild:RedisRebuild.redo", 2, wiped=True),
-    "rebuilt, not reconciled": before("sidecar.rebuild:LaneRebuild._reconcile", 1, wiped=True),
+    "before rebuild": before("sidecar.overflow.restore:RedisRebuild.reset", 1, wiped=True),
+    "rebuild begun": after("sidecar.overflow.restore:RedisRebuild.reset", 1, wiped=True),
+    "during rebuild": before("sidecar.overflow.restore:RedisRebuild.redo", 2, wiped=True),
+    "during rebuild, piece written": after("sidecar.overflow.restore:RedisRebuild.redo", 2, wiped=True),
+    "rebuilt, not reconciled": before("sidecar.engine.storage.rebuild:LaneRebuild._reconcile", 1, wiped=True),
     # come and go
-    "before assignment": before("sidecar.assignment:Assignment.assigned", 1),
-    "before recovery": before("sidecar.recovery_reader:RecoveryWorker.recover", 1),
-    "during recovery": before("sidecar.recovery:Replay.lane", 4),
-    "after recovery": after("sidecar.recovery_reader:RecoveryWorker.recover", 1),
-    "before revocation": before("sidecar.assignment:Assignment.revoked", 1, stopping=True),
-    "revoked, drained": after("sidecar.assignment:Assignment._drain", 1, stopping=True),
-    "after revocation": after("sidecar.assignment:Assignment.revoked", 1, stopping=True),
+    "before assignment": before("sidecar.engine.assignment:Assignment.assigned", 1),
+    "before recovery": before("sidecar.engine.recovery_reader:RecoveryWorker.recover", 1),
+    "during recovery": before("sidecar.engine.recovery:Replay.lane", 4),
+    "after recovery": after("sidecar.engine.recovery_reader:RecoveryWorker.recover", 1),
+    "before revocation": before("sidecar.engine.assignment:Assignment.revoked", 1, stopping=True),
+    "revoked, drained": after("sidecar.engine.assignment:Assignment._drain", 1, stopping=True),
+    "after revocation": after("sidecar.engine.assignment:Assignment.revoked", 1, stopping=True),
     # jobs
-    "changed, not written down": before("sidecar.changes.work:ChangeWork._finish", 6, job=True),
+    "changed, not written down": before("sidecar.operations.bulk.run:ChangeWork._finish", 6, job=True),
 }
 
 
@@ -141,7 +147,7 @@ def install(name: str, nth: int, die: Callable[[], None]) -> None:
 
 def _rebind(original: Any, wrapped: Any) -> None:
     """A function that others imported by name is theirs by now: give them the wrapped one."""
-    for name in ("sidecar.settlement", "sidecar.exactly_once"):
+    for name in ("sidecar.engine.commit.at_least_once", "sidecar.engine.commit.exactly_once"):
         try:
             module = importlib.import_module(name)
         except ModuleNotFoundError:

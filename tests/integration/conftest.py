@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sidecar import doctor, doctor_kafka, doctor_rights, doctor_transactions
+from sidecar.doctor import doctor
+from sidecar.doctor import kafka as doctor_kafka
+from sidecar.doctor import rights as doctor_rights
+from sidecar.doctor import transactions as doctor_transactions
 from sidecar.embedded.child import free_port
 from sidecar.embedded.valkey import EmbeddedValkey
 from tests.services.errant_broker import ErrantServer

@@ -8,8 +8,8 @@ from random import randbytes
 import pytest
 from confluent_kafka import Message, Producer
 
-from sidecar.block import decode
-from sidecar.record import Outcome
+from sidecar.ledger.block import decode
+from sidecar.model.record import Outcome
 from tests.integration.conftest import NewSite
 from tests.services.sidecar_process import Sidecar, now_ms
 from tests.services.site import Site, due_of, headers_of, place

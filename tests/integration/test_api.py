@@ -15,21 +15,21 @@ import pytest
 import redis
 import redis.exceptions
 
+from api.access.gate import Gate
 from api.app import create_app
-from api.gate import Gate
 from api.idempotency import LEASE_MS, RedisIdempotency
-from api.lookup import LookUp
 from api.ports import Answered, Busy, Fresh, Idempotency, IdempotencyUnavailable, Mismatch, Ports
-from api.receipts import Receipts
+from api.routes.lookup import LookUp
 from api.sender import SETTINGS, KafkaSender
-from api.server import Server
+from api.serving.server import Server
 from policies.store import PolicyStore
-from sidecar.changes.assembly import changes_of
-from sidecar.config import Settings
-from sidecar.letters.assembly import governor_of, reading_of, redriven_of, redrives_of
-from sidecar.metrics import Exposition, Recorder
-from sidecar.schedules.assembly import limits_of, schedule_store_of
-from sidecar.stats import Stats
+from sidecar.lookup.receipts import Receipts
+from sidecar.model.stats import Stats
+from sidecar.service.bulk_changes import changes_of
+from sidecar.service.dead_letters import governor_of, reading_of, redriven_of, redrives_of
+from sidecar.service.metrics import Exposition, Recorder
+from sidecar.service.schedules import limits_of, schedule_store_of
+from sidecar.settings.settings import Settings
 from tests.services.kafka import Kafka
 from tests.services.waiting import WAIT_S, wait_until
 from tests.unit.api_world import MemoryHeld, MemoryIdempotency, MemorySources

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from api.auth import Role
+from api.access.auth import Role
 from tests.integration.conftest import NewSite
 from tests.services.sidecar_process import START_S
 from tests.services.site import Site

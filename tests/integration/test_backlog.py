@@ -3,8 +3,8 @@
 import pytest
 from confluent_kafka import Producer
 
-from sidecar.backlog import Backlog
-from sidecar.record import LaneId
+from sidecar.kafka.backlog import Backlog
+from sidecar.model.record import LaneId
 from tests.services.kafka import ANSWER_TIMEOUT_S, Kafka
 
 pytestmark = pytest.mark.integration

@@ -10,7 +10,7 @@ import pytest
 from broker.clients import ASSIGNORS, Subscription, TopicPartition, sticky_assignor
 from broker.clients.assignor import Assignment
 from broker.clients.java_hash import string_hash
-from sidecar.partitioner import murmur2
+from sidecar.model.partitioner import murmur2
 from tests.services.client_decisions import Case, Decisions, ask_java
 from tests.services.fixtures import missing
 

@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from broker.api_keys import ApiKey
-from broker.records import Producer
+from broker.protocol.api_keys import ApiKey
+from broker.records.records import Producer
 from purgatory.errors import Errors
 from tests.services.broker_experiments import create
 from tests.services.fixtures import own_broker

@@ -7,9 +7,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from policies.log import Change, encode_change
 from policies.model import Policy
-from sidecar import doctor
-from sidecar.config import Settings
-from sidecar.finding import Finding, Severity
+from sidecar.doctor import doctor
+from sidecar.doctor.finding import Finding, Severity
+from sidecar.settings.settings import Settings
 from tests.services.kafka import Kafka
 from tests.services.waiting import WAIT_S
 

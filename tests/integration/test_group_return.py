@@ -8,12 +8,12 @@ from unittest.mock import Mock
 
 import pytest
 
-from broker.api_keys import ApiKey
+from broker.protocol.api_keys import ApiKey
 from purgatory.errors import Errors
-from sidecar import kafka_intake
-from sidecar.kafka import consumer_settings
-from sidecar.kafka_intake import KafkaIntake
-from sidecar.record import LaneId
+from sidecar.kafka import consumer as kafka_intake
+from sidecar.kafka.consumer import KafkaIntake
+from sidecar.kafka.producers import consumer_settings
+from sidecar.model.record import LaneId
 from tests.services.errant_broker import SILENCE, ErrantServer
 from tests.services.fixtures import own_broker
 from tests.services.kafka import Kafka

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from broker.api_keys import ApiKey
-from broker.records import Producer as RecordProducer
+from broker.protocol.api_keys import ApiKey
+from broker.records.records import Producer as RecordProducer
 from purgatory.errors import Errors
 from tests.services.fixtures import own_broker
 from tests.services.hanging_transactions import end_hanging_transactions

@@ -13,12 +13,12 @@ import pytest
 
 from policies.table import EMPTY_TABLE
 from policies.topic import ensure_topic
-from sidecar.access.kafka_rights import Operation, Right
-from sidecar.access.pattern import literal
-from sidecar.config import load_settings
-from sidecar.doctor import examine
-from sidecar.finding import Finding, Severity
-from sidecar.own_topics import ensure_own_topics
+from sidecar.doctor.acl_pattern import literal
+from sidecar.doctor.doctor import examine
+from sidecar.doctor.finding import Finding, Severity
+from sidecar.doctor.kafka_rights import Operation, Right
+from sidecar.kafka.own_topics import ensure_own_topics
+from sidecar.settings.settings import load_settings
 from tests.services.certificates import Authority
 from tests.services.fixtures import own_broker, own_tools
 from tests.services.guarded import PASSWORD, REDIS_PASSWORD, USER, Guarded, scram, secret

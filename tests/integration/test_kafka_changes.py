@@ -18,9 +18,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from sidecar.kafka import consumer_settings
-from sidecar.kafka_intake import KafkaIntake
-from sidecar.record import LaneId
+from sidecar.kafka.consumer import KafkaIntake
+from sidecar.kafka.producers import consumer_settings
+from sidecar.model.record import LaneId
 from tests.integration.conftest import NewSite
 from tests.services.fixtures import own_broker
 from tests.services.kafka import Kafka

@@ -6,9 +6,9 @@ from functools import partial
 import pytest
 from redis import Redis
 
-from sidecar.access.redis_rights import redis_rights
-from sidecar.config import load_settings
+from sidecar.doctor.redis_rights import redis_rights
 from sidecar.embedded.valkey import EmbeddedValkey
+from sidecar.settings.settings import load_settings
 from tests.integration.conftest import NewSite
 from tests.services.acted_traffic import ActedTraffic
 from tests.services.oracle import Traffic, Verdict

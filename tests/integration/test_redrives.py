@@ -10,8 +10,8 @@ import httpx
 import pytest
 from confluent_kafka import Message, Producer, TopicPartition
 
-from sidecar.jobs.job import State
-from sidecar.letters.plan import Progress, Tally
+from sidecar.operations.dead_letters.redrive_plan import Progress, Tally
+from sidecar.operations.jobs.job import State
 from tests.integration.conftest import NewSite
 from tests.services.sidecar_process import Sidecar
 from tests.services.site import Site, headers_of

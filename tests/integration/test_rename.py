@@ -12,14 +12,14 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import Message
 
-from sidecar.block import Block, decode
 from sidecar.cli.group import clients_of
-from sidecar.config import load_settings
-from sidecar.overflow_link import connect
-from sidecar.renaming.errors import RenameError
-from sidecar.renaming.group_topics import group_topics
-from sidecar.renaming.renaming import Rename
-from sidecar.renaming.topic_copy import NOTHING, copied_from
+from sidecar.ledger.block import Block, decode
+from sidecar.operations.renaming.errors import RenameError
+from sidecar.operations.renaming.group_topics import group_topics
+from sidecar.operations.renaming.renaming import Rename
+from sidecar.operations.renaming.topic_copy import NOTHING, copied_from
+from sidecar.overflow.connection import connect
+from sidecar.settings.settings import load_settings
 from tests.integration.conftest import NewSite
 from tests.services.oracle import Traffic
 from tests.services.sidecar_process import START_S, Sidecar

@@ -5,7 +5,7 @@ from itertools import count
 
 import pytest
 
-from broker.api_keys import ApiKey
+from broker.protocol.api_keys import ApiKey
 from purgatory.errors import Errors
 from tests.services.errant_broker import ErrantServer
 from tests.services.kafka import Kafka

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from api.auth import Role
-from sidecar.config import Settings
+from api.access.auth import Role
+from sidecar.settings.settings import Settings
 from tests.integration.conftest import NewSite
 from tests.services.site import Site, headers_of
 from tests.unit.test_api_auth import bearer, tokens_file

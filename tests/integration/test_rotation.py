@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from sidecar.access.redis_rights import redis_rights
-from sidecar.config import load_settings
+from sidecar.doctor.redis_rights import redis_rights
 from sidecar.embedded.valkey import EmbeddedValkey
+from sidecar.settings.settings import load_settings
 from tests.integration.conftest import NewSite
 from tests.integration.test_redis_access import ACTED_RATE, PARTITIONS, RATE, SOON_S, USER, judge, wait_until_flowing
 from tests.services.acted_traffic import ActedTraffic

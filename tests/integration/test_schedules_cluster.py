@@ -9,14 +9,21 @@ import pytest
 from confluent_kafka import Message
 from confluent_kafka.admin import NewTopic
 
-from sidecar.config import Settings
-from sidecar.ending import in_background
-from sidecar.jobs.shipment import Parcel, ShipmentFailed, Shipping, TakenOver, Unanswered, Unfinished
-from sidecar.schedules.assembly import schedule_store_of
-from sidecar.schedules.errors import SchedulesUnavailable
-from sidecar.schedules.firing import Firing
-from sidecar.schedules.owing import Limits
-from sidecar.schedules.writing import Surroundings
+from sidecar.kafka.background import in_background
+from sidecar.operations.jobs.transactional_sender import (
+    Parcel,
+    ShipmentFailed,
+    Shipping,
+    TakenOver,
+    Unanswered,
+    Unfinished,
+)
+from sidecar.operations.schedules.errors import SchedulesUnavailable
+from sidecar.operations.schedules.firing import Firing
+from sidecar.operations.schedules.owing import Limits
+from sidecar.operations.schedules.writing import Surroundings
+from sidecar.service.schedules import schedule_store_of
+from sidecar.settings.settings import Settings
 from tests.services.fixtures import own_broker
 from tests.services.kafka import Kafka
 from tests.services.kafka_servers import KafkaCluster

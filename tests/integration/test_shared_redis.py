@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.overflow import Change
-from sidecar.overflow_redis import open_overflow
-from sidecar.record import Held, LaneId
+from sidecar.model.record import Held, LaneId
+from sidecar.overflow.interface import Change
+from sidecar.overflow.redis_overflow import open_overflow
 from tests.integration.conftest import NewSite
 from tests.services.sidecar_process import Sidecar
 from tests.services.site import Site

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from sidecar.config import Settings
-from sidecar.doctor_kafka import inspect_kafka
-from sidecar.finding import Severity
+from sidecar.doctor.finding import Severity
+from sidecar.doctor.kafka import inspect_kafka
+from sidecar.settings.settings import Settings
 from tests.services.errant_broker import ErrantServer
 from tests.services.kafka import Kafka
 from tests.services.sidecar_process import Sidecar

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
-from sidecar.changes.changes import NotAllAnswer, Wanted
-from sidecar.changes.outcome import TOO_LATE, UNANSWERED, Place
-from sidecar.changes.plan import DONE, Change, ChangePlan, Selection, When
-from sidecar.changes.receipt_log import Batch, receipts_of
-from sidecar.held_query import LookUpUnavailable
-from sidecar.jobs.job import State
-from sidecar.jobs.reader import LogUnavailable
-from sidecar.record import ACTION, CHANGE, DELAY, ID, Headers, LaneId
+from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.lookup.query import LookUpUnavailable
+from sidecar.model.record import ACTION, CHANGE, DELAY, ID, Headers, LaneId
+from sidecar.operations.bulk.changes import NotAllAnswer, Wanted
+from sidecar.operations.bulk.outcome import TOO_LATE, UNANSWERED, Place
+from sidecar.operations.bulk.plan import DONE, Change, ChangePlan, Selection, When
+from sidecar.operations.bulk.receipt_log import Batch, receipts_of
+from sidecar.operations.jobs.job import State
 from tests.property.test_change import TABLE
 from tests.unit.change_world import LANES, NOW_MS, CrashError, MemoryChanges, MemoryGroup, MemoryJobs
 

@@ -14,16 +14,16 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError
 
-from sidecar.jobs.crew import Crew, JobRefused
-from sidecar.jobs.follower import TopicFollower
-from sidecar.jobs.job import State
-from sidecar.jobs.job_log import JobLog, progress_key
-from sidecar.jobs.leg import Leg, Stage
-from sidecar.jobs.reader import LogUnavailable
-from sidecar.jobs.shipment import ShipmentFailed, TakenOver
-from sidecar.letters.plan import FORM, Governor, Plan, Progress, Redrive, Span
-from sidecar.letters.selection import Selection
-from sidecar.retention import JOBS_KEPT_MS
+from policies.retention import JOBS_KEPT_MS
+from sidecar.kafka.topic_follower import TopicFollower
+from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.operations.dead_letters.redrive_plan import FORM, Governor, Plan, Progress, Redrive, Span
+from sidecar.operations.dead_letters.selection import Selection
+from sidecar.operations.jobs.job import State
+from sidecar.operations.jobs.job_log import JobLog, progress_key
+from sidecar.operations.jobs.run import Leg, Stage
+from sidecar.operations.jobs.runner import Crew, JobRefused
+from sidecar.operations.jobs.transactional_sender import ShipmentFailed, TakenOver
 
 TOPIC: Final = "tickover.g.redrives"
 NOW_MS: Final = 1_800_000_000_000
@@ -317,8 +317,8 @@ class Operators:
         threads = SimpleNamespace(Thread=thread, Lock=threading.Lock, Event=Begun)
         log = SimpleNamespace(info=_ignore, warning=_ignore, error=lambda *_, **about: self.wrong.append(repr(about)))
         self.patches: dict[str, dict[str, Any]] = {
-            "crew": {"threading": threads, "PLANS_MAX": PLANS_MAX, "LEGS_MAX": 2, "log": log},
-            "leg": {"threading": threads, "Shipping": lambda client, id, topic: Pen(self, id)},
+            "runner": {"threading": threads, "PLANS_MAX": PLANS_MAX, "LEGS_MAX": 2, "log": log},
+            "run": {"threading": threads, "Shipping": lambda client, id, topic: Pen(self, id)},
             "job_log": {
                 "Producer": lambda settings: Writer(self),
                 "TopicFollower": Follower,

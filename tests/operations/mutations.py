@@ -14,30 +14,33 @@ JOBS: Final = "operations/test_jobs.py"
 # Mends of the same review that lie beside what these runs express: one answer, one row, one date. A test has each.
 ELSEWHERE: Final[dict[str, Mutant]] = {
     "what is large goes with all others": Mutant(
-        "schedules/firing.py",
+        "operations/schedules/firing.py",
         "elif job.size > ROOM.size or len(job.parcels) > ROOM.records:",
         "elif not job.name:",
         suite="unit/test_schedule_apart.py",
     ),
     "a clock changes by whole hours": Mutant(
-        "schedules/occurrences.py",
+        "operations/schedules/cron.py",
         "if (begin := _change(place.key, first, instant)) is not None:",
         "if begin is not None:",
         tests="by_passing_time",
         suite="property/test_occurrences.py",
     ),
     "a bulk change takes a partition as far as it is read": Mutant(
-        "held_group.py", "if read.get(lane, -1) < end}", "if lane not in read}", suite="unit/test_change_partitions.py"
+        "lookup/group.py",
+        "if read.get(lane, -1) < end}",
+        "if lane not in read}",
+        suite="unit/test_change_partitions.py",
     ),
     "what an internal topic has ends its reader": Mutant(
-        "jobs/follower.py",
+        "kafka/topic_follower.py",
         "        except Exception as error:  # noqa: BLE001 - whatever",
         "        except KafkaException as error:  # noqa: BLE001 - whatever",
         tests="nobody_thought_of",
         suite="unit/test_jobs.py",
     ),
     "a job is begun that is about to be forgotten": Mutant(
-        "jobs/crew.py",
+        "operations/jobs/runner.py",
         "job.plan.created_ms > BEGUN_WITHIN_MS:",
         "job.plan.created_ms > JOBS_KEPT_MS:",
         tests="almost_forgotten",
@@ -56,10 +59,13 @@ ELSEWHERE: Final[dict[str, Mutant]] = {
         suite="contract/test_idempotency.py",
     ),
     "a receipt names the message of a later reschedule": Mutant(
-        "api/actions.py", "if hit.offset > control.offset:", "if hit.offset < 0:", suite="unit/test_api_actions.py"
+        "api/routes/actions.py",
+        "if hit.offset > control.offset:",
+        "if hit.offset < 0:",
+        suite="unit/test_api_actions.py",
     ),
     "REST takes messages for what nobody consumes": Mutant(
-        "api/sources.py", "    if not consumed:", "    if consumed is None:", suite="unit/test_api_messages.py"
+        "api/routes/sources.py", "    if not consumed:", "    if consumed is None:", suite="unit/test_api_messages.py"
     ),
     "a policy that Kafka has taken late is called not written": Mutant(
         "policies/store.py",
@@ -74,13 +80,13 @@ ELSEWHERE: Final[dict[str, Mutant]] = {
         suite="unit/test_api_sender.py",
     ),
     "a look-up knows only what is consumed here": Mutant(
-        "sources.py",
+        "service/sources.py",
         "**{name: sizes[name] for name in self._elsewhere.intersection(known)},",
         "",
         suite="unit/test_sources.py",
     ),
     "nobody asks who has the sources of a new group": Mutant(
-        "other_groups.py",
+        "doctor/other_groups.py",
         "    if others:\n        raise NewGroupError",
         "    if not topics:\n        raise NewGroupError",
         suite="unit/test_other_groups.py",
@@ -187,176 +193,202 @@ ELSEWHERE: Final[dict[str, Mutant]] = {
 
 MUTANTS: Final[dict[str, Mutant]] = {
     "a change takes any topic of the name": Mutant(
-        "changes/work.py", "if now[topic] != id}", "if now[topic] == ''}", suite=CHANGES
+        "operations/bulk/run.py", "if now[topic] != id}", "if now[topic] == ''}", suite=CHANGES
     ),
     "a change passes over partitions that do not answer": Mutant(
-        "changes/work.py", "                if not missing:\n", "                if True:\n", suite=CHANGES
+        "operations/bulk/run.py", "                if not missing:\n", "                if True:\n", suite=CHANGES
     ),
     "a change takes what came after its plan": Mutant(
-        "changes/work.py",
+        "operations/bulk/run.py",
         "if key.offset >= self._ends.get(LaneId(key.topic, key.partition), -1):",
         "if False:",
         suite=CHANGES,
     ),
     "a change acts on what somebody has moved": Mutant(
-        "changes/controls.py", " (IF_OFFSET, str(item.offset)),", "", suite=CHANGES
+        "operations/bulk/control_sender.py", " (IF_OFFSET, str(item.offset)),", "", suite=CHANGES
     ),
     "a receipt claims what somebody else did": Mutant(
-        "changes/outcome.py", "(by == control or by in sent)", "True", suite=CHANGES
+        "operations/bulk/outcome.py", "(by == control or by in sent)", "True", suite=CHANGES
     ),
     "what was pending at a crash is not looked at": Mutant(
-        "changes/work.py",
+        "operations/bulk/run.py",
         "        if self._progress.pending:\n            self._hear()\n",
         "        if False:\n            self._hear()\n",
         suite=CHANGES,
     ),
     "a batch is not written down before it is sent": Mutant(
-        "changes/work.py",
+        "operations/bulk/run.py",
         "self._write([], pending=chosen, at=_key(chosen[-1]))",
         "self._note(pending=chosen, at=_key(chosen[-1]))",
         suite=CHANGES,
     ),
     "a change goes on though it was aborted": Mutant(
-        "changes/work.py",
+        "operations/bulk/run.py",
         "        except _End:\n            if self._here.aborted(self._plan.id):",
         "        except _End:\n            if False:",
         suite=CHANGES,
     ),
     "a schedule begins by the clock of the machine that was asked": Mutant(
-        "schedules/schedule_book.py", "value, _stamped(written, appended_ms))", "value, written)", suite=SCHEDULES
+        "operations/schedules/schedule_book.py",
+        "value, _stamped(written, appended_ms))",
+        "value, written)",
+        suite=SCHEDULES,
     ),
     "another expression goes on with the count": Mutant(
-        "schedules/schedule_store.py",
+        "operations/schedules/store.py",
         "if former is not None and former.schedule.times() == schedule.times():",
         "if former is not None:",
         suite=SCHEDULES,
     ),
     "an instant is written again by a new count": Mutant(
-        "schedules/owing.py",
+        "operations/schedules/owing.py",
         "*(at_ms for at_ms in in_time if at_ms not in progress.ahead)",
         "*in_time",
         suite=SCHEDULES,
     ),
     "what waits for its partition is missed": Mutant(
-        "schedules/owing.py", "min(now_ms, progress.waiting_ms or now_ms)", "now_ms", suite=SCHEDULES
+        "operations/schedules/owing.py", "min(now_ms, progress.waiting_ms or now_ms)", "now_ms", suite=SCHEDULES
     ),
     "what is apart goes on with what an earlier tenure knew": Mutant(
-        "schedules/firing.py", "            apart.begin_anew()\n", "            pass\n", suite=SCHEDULES
+        "operations/schedules/firing.py", "            apart.begin_anew()\n", "            pass\n", suite=SCHEDULES
     ),
     "two redrives of the same letters take no turns": Mutant(
-        "letters/legwork.py",
+        "operations/dead_letters/redrive_run.py",
         "        if not self._is_planning and not self._has_its_turn():\n",
         "        if False:\n",
         suite=REDRIVES,
     ),
     "letters go without their marks": Mutant(
-        "letters/legwork.py",
+        "operations/dead_letters/redrive_run.py",
         "            self._write(parcels, marks, **self._sent_update(parcels, skipped, positions))",
         "            self._write(parcels, [], **self._sent_update(parcels, skipped, positions))",
         suite=REDRIVES,
     ),
     "what was redriven is redriven again": Mutant(
-        "letters/legwork.py", "if not self._plan.again and self._pen.sent(letter.place):", "if False:", suite=REDRIVES
+        "operations/dead_letters/redrive_run.py",
+        "if not self._plan.again and self._pen.sent(letter.place):",
+        "if False:",
+        suite=REDRIVES,
     ),
     "a redrive takes any topic of the name": Mutant(
-        "letters/letter_log.py", "    if now != plan.topic_id:\n", "    if False:\n", suite=REDRIVES
+        "operations/dead_letters/dead_letter_log.py",
+        "    if now != plan.topic_id:\n",
+        "    if False:\n",
+        suite=REDRIVES,
     ),
     "letters that retention took are told of nowhere": Mutant(
-        "letters/legwork.py", "max(progress.planned.all - progress.tally.all, 0)", "0", suite=REDRIVES
+        "operations/dead_letters/redrive_run.py",
+        "max(progress.planned.all - progress.tally.all, 0)",
+        "0",
+        suite=REDRIVES,
     ),
     "an aborted redrive goes on": Mutant(
-        "letters/legwork.py", "if redrive is None or redrive.aborted_by is None:", "if True:", suite=REDRIVES
+        "operations/dead_letters/redrive_run.py",
+        "if redrive is None or redrive.aborted_by is None:",
+        "if True:",
+        suite=REDRIVES,
     ),
     "marks name no topic": Mutant(
-        "letters/legwork.py",
+        "operations/dead_letters/redrive_run.py",
         "self._plan.topic, self._plan.topic_id)\n        if not",
         'self._plan.topic, "other")\n        if not',
         suite=REDRIVES,
     ),
     "another producer goes on whoever has taken over": Mutant(
-        "letters/legwork.py", "if now is None or now.progress != self._written:", "if False:", suite=REDRIVES
+        "operations/dead_letters/redrive_run.py",
+        "if now is None or now.progress != self._written:",
+        "if False:",
+        suite=REDRIVES,
     ),
     "what a deleted policy holds is let go": Mutant(
-        "sources.py",
+        "service/sources.py",
         "found = sorted({*wanted, *(topic for topic in self.left if sizes.get(topic))})",
         "found = sorted(wanted)",
         suite=POLICIES,
     ),
     "a topic that has a policy again is still emptied": Mutant(
-        "sources.py", " and table is self._asked_of and", " and", suite=POLICIES
+        "service/sources.py", " and table is self._asked_of and", " and", suite=POLICIES
     ),
     "nobody is told what would be left behind": Mutant(
-        "sources.py", "return self._leftovers.of(gone) if gone else {}", "return {}", suite=POLICIES
+        "service/sources.py", "return self._leftovers.of(gone) if gone else {}", "return {}", suite=POLICIES
     ),
     "new records are decided by policies that are gone": Mutant(
-        "sources.py", "retired = frozenset(found)", "retired = frozenset()", suite=POLICIES
+        "service/sources.py", "retired = frozenset(found)", "retired = frozenset()", suite=POLICIES
     ),
     "a cancel doesn't look for what isn't read yet": Mutant(
-        "api/actions.py",
+        "api/routes/actions.py",
         "find = ports.lookup.find if pause_s is not None else ports.lookup.find_to_end",
         "find = ports.lookup.find",
         suite=MESSAGES,
     ),
     "a look-up doesn't look for what isn't read yet": Mutant(
-        "api/held.py", "to_end=pause_s is None", "to_end=False", suite=MESSAGES
+        "api/routes/held.py", "to_end=pause_s is None", "to_end=False", suite=MESSAGES
     ),
-    "an action names no offset": Mutant("api/actions.py", " (IF_OFFSET, str(place.offset)),", "", suite=MESSAGES),
+    "an action names no offset": Mutant(
+        "api/routes/actions.py", " (IF_OFFSET, str(place.offset)),", "", suite=MESSAGES
+    ),
     "what has left is sent again when its key is lost": Mutant(
-        "api/messages.py", "if message.id is None and (left :=", "if message.id == '' and (left :=", suite=MESSAGES
+        "api/routes/messages.py",
+        "if message.id is None and (left :=",
+        "if message.id == '' and (left :=",
+        suite=MESSAGES,
     ),
     "each try has an id of its own": Mutant(
-        "api/messages.py", "message.id or repeatable_id(key, fingerprint)", "message.id or new_id()", suite=MESSAGES
+        "api/routes/messages.py",
+        "message.id or repeatable_id(key, fingerprint)",
+        "message.id or new_id()",
+        suite=MESSAGES,
     ),
     "what is apart waits behind another one that is apart": Mutant(
-        "schedules/apart.py",
+        "operations/schedules/apart.py",
         "_replace(is_complete=True, moved=self._elsewhere)",
         "_replace(is_complete=True)",
         suite=SCHEDULES,
     ),
     "who holds up a transaction doesn't go apart": Mutant(
-        "schedules/firing.py",
+        "operations/schedules/firing.py",
         "        for key, names in guilty.items():\n            log.warning(",
         "        for key, names in ():\n            log.warning(",
         suite=SCHEDULES,
     ),
     "what schedules owe is written by a clock that nobody has confirmed": Mutant(
-        "schedules/assembly.py", "time.now_ms() if time.is_known else None", "time.now_ms()", suite=SCHEDULES
+        "service/schedules.py", "time.now_ms() if time.is_known else None", "time.now_ms()", suite=SCHEDULES
     ),
     "a writer of schedules doesn't know its own record": Mutant(
-        "schedules/schedule_store.py",
+        "operations/schedules/store.py",
         "if tried is not None and (made :=",
         "if tried is None and (made :=",
         suite=SCHEDULES,
     ),
     "what was said before a plan is passed over": Mutant(
-        "jobs/job_log.py", 'elif kind in ("progress", "abort"):', "elif not kind:", suite=JOBS
+        "operations/jobs/job_log.py", 'elif kind in ("progress", "abort"):', "elif not kind:", suite=JOBS
     ),
     "the plan of a long job is forgotten": Mutant(
-        "jobs/crew.py", "                self.jobs.write_plan(job.plan)\n", "", suite=JOBS
+        "operations/jobs/runner.py", "                self.jobs.write_plan(job.plan)\n", "", suite=JOBS
     ),
     "a plan is written again though its job has ended": Mutant(
-        "jobs/crew.py", "if job is None or not job.state.is_active:", "if job is None:", suite=JOBS
+        "operations/jobs/runner.py", "if job is None or not job.state.is_active:", "if job is None:", suite=JOBS
     ),
     "a lease goes by the clock of who had it": Mutant(
-        "jobs/crew.py", "max(min(self._heard[plan_id]),", "max(self._heard[plan_id].said_ms,", suite=JOBS
+        "operations/jobs/runner.py", "max(min(self._heard[plan_id]),", "max(self._heard[plan_id].said_ms,", suite=JOBS
     ),
     "jobs of former months count": Mutant(
-        "jobs/crew.py", "job.plan.created_ms >= since_ms or job.state.is_active]", "since_ms]", suite=JOBS
+        "operations/jobs/runner.py", "job.plan.created_ms >= since_ms or job.state.is_active]", "since_ms]", suite=JOBS
     ),
     "a plan that is refused is kept": Mutant(
-        "jobs/crew.py",
+        "operations/jobs/runner.py",
         "        self._refuse_when_busy()\n        if len(self.all())",
         "        if len(self.all())",
         suite=JOBS,
     ),
     "an abort that can't be read ends nothing": Mutant(
-        "jobs/job_log.py",
+        "operations/jobs/job_log.py",
         "except (ValueError, KeyError, TypeError, AttributeError, RecursionError):",
         "except (ValueError, KeyError, TypeError, AttributeError):",
         suite=JOBS,
     ),
     "an abort is answered before who works has ended": Mutant(
-        "jobs/job.py",
+        "operations/jobs/job.py",
         "return State.ABORTING if state.is_active and not (given_up and state is State.PLANNING) else State.ABORTED",
         "return State.ABORTED",
         suite=JOBS,

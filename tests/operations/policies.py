@@ -9,8 +9,8 @@ from typing import Any, Final
 from confluent_kafka import KafkaException
 
 from policies.model import Policy
-from sidecar.sources import LEFT_LOOKS, Sources
-from sidecar.stats import Left
+from sidecar.model.stats import Left
+from sidecar.service.sources import LEFT_LOOKS, Sources
 from tests.unit.policy_world import DELAY, table
 from tests.unit.test_sources import Cluster, MemoryLeftovers, sources
 

@@ -9,19 +9,19 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, TopicPartition
 
-from sidecar.jobs.crew import JobRefused
-from sidecar.jobs.job import State
-from sidecar.jobs.reader import LogUnavailable
-from sidecar.jobs.shipment import Refused, ShipmentFailed, TakenOver
-from sidecar.letters.legwork import Legwork, Surroundings
-from sidecar.letters.letter import Letter
-from sidecar.letters.letter_log import LettersUnavailable
-from sidecar.letters.plan import Governor, Redrive
-from sidecar.letters.redrives import Redrives, Topics, Wanted
-from sidecar.letters.returns import Found
-from sidecar.letters.selection import Selection
-from sidecar.letters.sorting import Ways
-from sidecar.record import Headers, Place
+from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.model.record import Headers, Place
+from sidecar.operations.dead_letters.dead_letter import Letter
+from sidecar.operations.dead_letters.dead_letter_log import LettersUnavailable
+from sidecar.operations.dead_letters.redrive_plan import Governor, Redrive
+from sidecar.operations.dead_letters.redrive_run import Legwork, Surroundings
+from sidecar.operations.dead_letters.redrives import Redrives, Topics, Wanted
+from sidecar.operations.dead_letters.returns import Found
+from sidecar.operations.dead_letters.selection import Selection
+from sidecar.operations.dead_letters.sorting import Ways
+from sidecar.operations.jobs.job import State
+from sidecar.operations.jobs.runner import JobRefused
+from sidecar.operations.jobs.transactional_sender import Refused, ShipmentFailed, TakenOver
 from tests.unit.letter_world import MemoryRedriven, Record, dead
 from tests.unit.redrive_world import MemoryPlans
 

@@ -9,14 +9,14 @@ from itertools import takewhile
 from random import Random
 from typing import Any, Final
 
-from sidecar.jobs.reader import LogUnavailable
-from sidecar.jobs.shipment import ShipmentFailed, TakenOver
-from sidecar.schedules.assembly import clock_of
-from sidecar.schedules.errors import ScheduleConflict, ScheduleRefused, SchedulesUnavailable
-from sidecar.schedules.firing import Firing
-from sidecar.schedules.occurrences import occurrences
-from sidecar.schedules.schedule import Schedule
-from sidecar.timekeeper import Timekeeper
+from sidecar.engine.timekeeper import Timekeeper
+from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.operations.jobs.transactional_sender import ShipmentFailed, TakenOver
+from sidecar.operations.schedules.cron import occurrences
+from sidecar.operations.schedules.errors import ScheduleConflict, ScheduleRefused, SchedulesUnavailable
+from sidecar.operations.schedules.firing import Firing
+from sidecar.operations.schedules.schedule import Schedule
+from sidecar.service.schedules import clock_of
 from tests.unit.schedule_world import LIMITS, NOW_MS, Delayed, MemorySchedules, schedule
 
 NAMES: Final = ("tick", "keyed", "large", "hourly")

@@ -17,7 +17,7 @@ def test_each_job_is_done_once_or_aborted(seed: int, monkeypatch: pytest.MonkeyP
     operators = Operators(seed)
     for module, stand_ins in operators.patches.items():
         for name, stand_in in stand_ins.items():
-            monkeypatch.setattr(importlib.import_module(f"sidecar.jobs.{module}"), name, stand_in)
+            monkeypatch.setattr(importlib.import_module(f"sidecar.operations.jobs.{module}"), name, stand_in)
     operators.run()
     seen.update(operators.seen)
 

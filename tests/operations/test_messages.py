@@ -15,9 +15,9 @@ KINDS = 10  # of what `Operators.seen` counts
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits: what happens meanwhile is the simulation's."""
-    monkeypatch.setattr("api.actions.AGAIN_S", (0.0,))
-    monkeypatch.setattr("api.actions.RECEIPT_TIMEOUT_S", 0.0)
-    monkeypatch.setattr("api.held.AGAIN_S", (0.0,))
+    monkeypatch.setattr("api.routes.actions.AGAIN_S", (0.0,))
+    monkeypatch.setattr("api.routes.actions.RECEIPT_TIMEOUT_S", 0.0)
+    monkeypatch.setattr("api.routes.held.AGAIN_S", (0.0,))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from sidecar.letters import legwork
+from sidecar.operations.dead_letters import redrive_run as legwork
 from tests.operations.redrives import Operators
 from tests.operations.seeds import SEEDS, check_met
 

@@ -15,7 +15,7 @@ KINDS = 11  # of what `Operators.seen` counts
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for another writer: it has written."""
-    monkeypatch.setattr("sidecar.schedules.schedule_store.PAUSE_S", 0.0)
+    monkeypatch.setattr("sidecar.operations.schedules.store.PAUSE_S", 0.0)
 
 
 @pytest.mark.parametrize("seed", [*FOUND, *SEEDS])

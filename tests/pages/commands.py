@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from typer.main import get_command
 
-from sidecar.cli.application import app
+from sidecar.cli.app import app
 from tests.pages.text import head
 
 WORDS = """\

@@ -2,10 +2,11 @@
 
 from typing import Final
 
-from sidecar import codec, record
-from sidecar.letters.letter import Letter
-from sidecar.letters.lineage import redriven_headers
-from sidecar.record import Held
+from sidecar.model import header_codec as codec
+from sidecar.model import record
+from sidecar.model.record import Held
+from sidecar.operations.dead_letters.dead_letter import Letter
+from sidecar.operations.dead_letters.lineage import redriven_headers
 from tests.pages.text import code, head, table
 
 WORDS: Final = """\
@@ -50,7 +51,7 @@ READ: Final = record.INSTRUCTIONS | record.FAILURE | record.COUNTED | {record.ID
 
 
 def defined() -> set[str]:
-    """All header names in sidecar/record.py."""
+    """All header names in sidecar/model/record.py."""
     texts = {value for value in vars(record).values() if isinstance(value, str)}
     return {text for text in texts if text.startswith(record.CONTROL_PREFIX) and text != record.CONTROL_PREFIX}
 
@@ -88,4 +89,4 @@ def page() -> str:
         for name in sorted(MEANINGS)
     )
     heads = ("header", "what", "you send", "emitted", "dead letter", "quarantined", "redriven")
-    return head("Headers", "sidecar/record.py and sidecar/codec.py", WORDS) + table(heads, rows)
+    return head("Headers", "sidecar/model/record.py and sidecar/model/header_codec.py", WORDS) + table(heads, rows)

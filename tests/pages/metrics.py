@@ -7,10 +7,10 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from policies.model import Policy, Versioned
+from policies.retention import Short
 from policies.table import PolicyTable
-from sidecar.metrics import Exposition, Recorder
-from sidecar.retention import Short
-from sidecar.stats import Stats, TopicCounts
+from sidecar.model.stats import Stats, TopicCounts
+from sidecar.service.metrics import Exposition, Recorder
 from tests.pages.text import code, head, table
 
 WORDS: Final = """\
@@ -65,4 +65,4 @@ def page() -> str:
                 family.documentation,
             )
         )
-    return head("Metrics", "sidecar/metrics.py", WORDS) + table(("metric", "type", "labels", "what"), rows)
+    return head("Metrics", "sidecar/service/metrics.py", WORDS) + table(("metric", "type", "labels", "what"), rows)

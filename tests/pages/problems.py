@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Final, NamedTuple
 
-from api.jobs import STATUSES
+from api.routes.jobs import STATUSES
 from tests.pages.text import code, head, table
 from tests.source import python_files
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from api.auth import Role
+from api.access.auth import Role
 from tests.pages.text import code, head, table
 from tests.unit.role_world import CALLS, MARKS, Call, Told, ask, seen_in
 

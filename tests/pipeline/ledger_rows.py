@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from sidecar.block import NO_ENTRIES, NOTHING_SETTLED, Block, Entries, Settled, encode
-from sidecar.record import Outcome, Position
+from sidecar.ledger.block import NO_ENTRIES, NOTHING_SETTLED, Block, Entries, Settled, encode
+from sidecar.model.record import Outcome, Position
 
 NOW_MS = 1_763_720_000_000
 

@@ -8,8 +8,8 @@ import pytest
 from pipeline.facts import facts_of
 from policies.decision import Facts
 from policies.table import decide
-from sidecar.codec import split
-from sidecar.record import Outcome
+from sidecar.model.header_codec import split
+from sidecar.model.record import Outcome
 from tests.integration.hostile_records import POLICIES as HOSTILE_POLICIES
 from tests.integration.hostile_records import REFUSED, REFUSED_RETRY
 from tests.pipeline.ledger_rows import NOW_MS, block, ledger_frame, settled

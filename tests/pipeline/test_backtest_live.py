@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.backtest import ASKED, FAILED, OTHER_POLICIES, POLICIES, TARGETS, failure, request
-from sidecar.record import Headers
+from sidecar.model.record import Headers
 from tests.services.kafka import Kafka
 from tests.services.sidecar_process import now_ms
 from tests.services.site import Site

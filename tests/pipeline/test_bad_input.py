@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.record import Outcome
+from sidecar.model.record import Outcome
 from tests.pipeline.ledger_rows import NEWER, NOW_MS, block, emitted, settled
 from tests.services.kafka import Kafka
 from tests.services.raw_records import produce_raw

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.letters.fingerprint import fingerprint
+from sidecar.model.fingerprint import fingerprint
 from tests.services.kafka import Kafka
 from tests.services.sidecar_process import now_ms
 from tests.services.site import Site, headers_of

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.record import Outcome
+from sidecar.model.record import Outcome
 from tests.pipeline.ledger_rows import NEWER, NOW_MS, block, emitted, entries, settled
 from tests.services.waiting import wait_until
 

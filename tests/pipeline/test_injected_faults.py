@@ -10,9 +10,9 @@ import pytest
 from redis import Redis
 from typer.testing import CliRunner
 
-from sidecar.block import NO_ENTRIES, NOTHING_SETTLED, decode, encode
-from sidecar.cli.application import app
-from sidecar.record import Outcome
+from sidecar.cli.app import app
+from sidecar.ledger.block import NO_ENTRIES, NOTHING_SETTLED, decode, encode
+from sidecar.model.record import Outcome
 from tests.services.kafka import Kafka
 from tests.services.sidecar_process import now_ms
 from tests.services.site import Site

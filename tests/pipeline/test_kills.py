@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.record import Outcome
+from sidecar.model.record import Outcome
 from tests.integration.conftest import SOAK
 from tests.pipeline.ledger_rows import NOW_MS, block, entries, settled
 from tests.services.fatal_files import Death, FatalFiles

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from sidecar.block import encode
-from sidecar.record import Outcome, Position
+from sidecar.ledger.block import encode
+from sidecar.model.record import Outcome, Position
 from tests.pipeline.ledger_rows import EMPTY, NEWER, NOW_MS, block, emitted, entries, ledger_frame, settled
 from tests.unit.test_block import settled_of
 

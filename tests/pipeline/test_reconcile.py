@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from pipeline import options
 from pipeline.cli import app
 from pipeline.errors import PipelineError
-from sidecar.record import Outcome, Position
+from sidecar.model.record import Outcome, Position
 from tests.pipeline.ledger_rows import NEWER, NOW_MS, block, entries, ledger_frame, settled
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]

@@ -8,11 +8,11 @@ import pytest
 
 from policies.decision import Facts, Hold
 from policies.table import decide
-from sidecar.codec import emission_headers, split
-from sidecar.letters.fingerprint import fingerprint
-from sidecar.letters.letter import Letter
-from sidecar.letters.lineage import redriven_headers
-from sidecar.record import Held, Place
+from sidecar.model.fingerprint import fingerprint
+from sidecar.model.header_codec import emission_headers, split
+from sidecar.model.record import Held, Place
+from sidecar.operations.dead_letters.dead_letter import Letter
+from sidecar.operations.dead_letters.lineage import redriven_headers
 from tests.pipeline.ledger_rows import NOW_MS, block, entries, ledger_frame
 from tests.pipeline.test_dispatch import opened
 from tests.services.raw_records import produce_raw

@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from pipeline.errors import PipelineError
-from sidecar.jobs.topic_ids import TopicIds
-from sidecar.letters.marks import Block, Kept, Marks
-from sidecar.letters.redriven_log import RedrivenLog
-from sidecar.record import Place
+from sidecar.kafka.topic_ids import TopicIds
+from sidecar.model.record import Place
+from sidecar.model.redrive_marks import Block, Kept, Marks
+from sidecar.operations.dead_letters.redriven_log import RedrivenLog
 from tests.services.kafka import Kafka
 from tests.services.site import headers_of
 

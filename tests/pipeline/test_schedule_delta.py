@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from sidecar.cli.application import app
+from sidecar.cli.app import app
 from tests.services.kafka import Kafka
 from tests.services.site import headers_of
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from api.message import Draft
 from pipeline.errors import Unanswered
-from sidecar.letters.marks import Marks
-from sidecar.partitioner import source_partition
-from sidecar.record import Place
+from sidecar.model.partitioner import source_partition
+from sidecar.model.record import Place
+from sidecar.model.redrive_marks import Marks
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sidecar.partitioner import murmur2, partition_of
+from sidecar.model.partitioner import murmur2, partition_of
 from tests.examples import examples
 from tests.unit.api_world import NOW_MS, REMINDERS, RETRY, World, world
 

@@ -6,7 +6,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.block import (
+from sidecar.ledger.block import (
     NO_ENTRIES,
     NOTHING_SETTLED,
     Block,
@@ -16,7 +16,7 @@ from sidecar.block import (
     decode,
     encode,
 )
-from sidecar.record import Outcome, Position
+from sidecar.model.record import Outcome, Position
 
 INT64 = st.integers(-(1 << 63), (1 << 63) - 1)
 NEAR = st.integers(1_763_000_000_000, 1_763_000_000_000 + 70_000)

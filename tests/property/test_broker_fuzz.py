@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.api_keys import ApiKey
-from broker.handlers import HANDLERS
-from broker.request import MalformedRequest, read_frame
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.request import MalformedRequest, read_frame
+from broker.requests.handlers import HANDLERS
 from tests.examples import examples
 from tests.services.kafka_requests import mutilated, requests
 from tests.services.raw_client import RawClient

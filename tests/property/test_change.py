@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from policies.log import Change as PolicyChange
 from policies.log import PolicyLog, encode_change
 from policies.model import Policy
-from sidecar.changes.changes import Wanted
-from sidecar.changes.plan import Item, Selection, When
-from sidecar.jobs.job import State
-from sidecar.record import ACTION, CHANGE, ID, Held, LaneId, Outcome
+from sidecar.model.record import ACTION, CHANGE, ID, Held, LaneId, Outcome
+from sidecar.operations.bulk.changes import Wanted
+from sidecar.operations.bulk.plan import Item, Selection, When
+from sidecar.operations.jobs.job import State
 from tests.unit.change_world import LANES, NOW_MS, CrashError, MemoryChanges
 
 BY_MS = 600_000

@@ -5,7 +5,7 @@ from math import floor
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.clock import RECOVERY_MS, SLEW, STEP_MS, Clock
+from sidecar.engine.clock import RECOVERY_MS, SLEW, STEP_MS, Clock
 
 EPOCH_MS = 1_763_720_000_000.0
 ROUNDING_MS = 0.01  # floats of this size are exact to a quarter of a microsecond; a sum of hundreds is not

@@ -4,7 +4,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from policies.table import REPEATED
-from sidecar.codec import (
+from sidecar.model.header_codec import (
     ERROR_LIMITS_BYTES,
     asked_headers,
     dead_letter_headers,
@@ -12,7 +12,7 @@ from sidecar.codec import (
     quarantine_headers,
     split,
 )
-from sidecar.record import Headers, Held
+from sidecar.model.record import Headers, Held
 
 CONTROLS = ("deliver-at", "delay", "target", "target-partition", "action", "expires-at")
 ERRORS = ("error-class", "error-message")  # the last one counts

@@ -3,12 +3,12 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidecar.change import ChangeBlock
-from sidecar.lane import Lane
-from sidecar.overflow import OverflowUnavailable
-from sidecar.overflow_worker import OverflowWorker
-from sidecar.record import Held, LaneId, Position
-from sidecar.wheel import Wheel
+from sidecar.engine.partition.change_block import ChangeBlock
+from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.wheel import Wheel
+from sidecar.engine.storage.worker import OverflowWorker
+from sidecar.model.record import Held, LaneId, Position
+from sidecar.overflow.interface import OverflowUnavailable
 from tests.examples import examples
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_overflow import FakeOverflow

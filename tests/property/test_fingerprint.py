@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.letters.fingerprint import MESSAGE_LENGTH_MAX, SHOWN_LENGTH_MAX, fingerprint, normalised
+from sidecar.model.fingerprint import MESSAGE_LENGTH_MAX, SHOWN_LENGTH_MAX, fingerprint, normalised
 
 WORDS = st.lists(st.text(string.ascii_letters, min_size=1, max_size=7), min_size=1, max_size=6)
 NUMBERS = st.integers(0, 10**12).map(str) | st.floats(0, 1e6, allow_nan=False).map(lambda number: f"{number:.3f}")

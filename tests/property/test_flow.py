@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.rate import HOUR_S, RATE_MAX, format_rate, parse_rate
-from sidecar.flow import due_queue
-from sidecar.flow.due_queue import DueQueue
-from sidecar.flow.token_bucket import TokenBucket
-from sidecar.lane import Lane
-from sidecar.record import Held, LaneId, Position
-from sidecar.wheel import Wheel
+from sidecar.engine.emission import due_queue
+from sidecar.engine.emission.due_queue import DueQueue
+from sidecar.engine.emission.token_bucket import TokenBucket
+from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.wheel import Wheel
+from sidecar.model.record import Held, LaneId, Position
 
 
 @given(st.integers(1, RATE_MAX))

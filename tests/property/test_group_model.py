@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.group_types import CommittedOffset, JoinResult, LeavingMember, MemberClaim, OffsetCommitRequest, SyncResult
+from broker.groups.types import CommittedOffset, JoinResult, LeavingMember, MemberClaim, OffsetCommitRequest, SyncResult
 from purgatory.delayed_group import GroupState
 from purgatory.errors import Errors
 from purgatory.log_offsets import TopicPartition

@@ -5,11 +5,11 @@ from unittest.mock import patch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sidecar import lane as lane_module
-from sidecar.change import LedgerMark
-from sidecar.lane import NOWHERE, Lane
-from sidecar.record import Held, LaneId, Position
-from sidecar.wheel import Wheel
+from sidecar.engine.partition import partition as lane_module
+from sidecar.engine.partition.change_block import LedgerMark
+from sidecar.engine.partition.partition import NOWHERE, Lane
+from sidecar.engine.partition.wheel import Wheel
+from sidecar.model.record import Held, LaneId, Position
 
 
 def new_lane(base: int = 0, done: bytes = b"") -> Lane:

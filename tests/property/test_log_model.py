@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.compression import CompressionType
-from broker.record_batch import assign, whole_batches
-from broker.records import Record, build_batch, read_records
+from broker.records.compression import CompressionType
+from broker.records.record_batch import assign, whole_batches
+from broker.records.records import Record, build_batch, read_records
 from purgatory.errors import ApiError, Errors, UnexpectedAppendOffset
 from purgatory.log_offsets import Isolation
 from tests.examples import examples

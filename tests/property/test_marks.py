@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidecar.letters.letter_log import LettersUnavailable
-from sidecar.letters.marks import BITS_LENGTH_MAX, BLOCK_LETTERS, Block, Kept, Marks
-from sidecar.letters.redriven_log import GAP_MAX, STALE_MAX
-from sidecar.record import Place
+from sidecar.model.record import Place
+from sidecar.model.redrive_marks import BITS_LENGTH_MAX, BLOCK_LETTERS, Block, Kept, Marks
+from sidecar.operations.dead_letters.dead_letter_log import LettersUnavailable
+from sidecar.operations.dead_letters.redriven_log import GAP_MAX, STALE_MAX
 from tests.unit.letter_world import NOW_MS, MemoryRedriven, Record
 
 TOPIC = "orders-dlq"

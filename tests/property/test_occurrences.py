@@ -9,7 +9,7 @@ from cronsim import CronSim
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from sidecar.schedules.occurrences import BadCron, check_cron, check_meant, latest, occurrences, zone, zone_names
+from sidecar.operations.schedules.cron import BadCron, check_cron, check_meant, latest, occurrences, zone, zone_names
 from tests.examples import examples
 
 # Changes by an hour, by half an hour, at midnight, of a whole day, far from UTC, and none.

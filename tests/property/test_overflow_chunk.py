@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.fields import is_topic
-from sidecar.chunk import RAW_BYTES_MAX, Blob, ChunkCodec, ChunkDamagedError
-from sidecar.overflow_layout import FINE, header_of, read_header
-from sidecar.record import OFFSET_MAX, Held, Position
+from sidecar.model.record import OFFSET_MAX, Held, Position
+from sidecar.overflow.chunk import RAW_BYTES_MAX, Blob, ChunkCodec, ChunkDamagedError
+from sidecar.overflow.keys import FINE, header_of, read_header
 from tests.examples import examples
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

@@ -12,12 +12,17 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from sidecar import chunk, overflow_cascade, overflow_packing, overflow_reader, overflow_redis, overflow_window
 from sidecar.embedded.valkey import EmbeddedValkey
-from sidecar.overflow import Change
-from sidecar.overflow_layout import DUE_MAX_MS, INDEX_SHARDS, LaneKeys
-from sidecar.overflow_redis import RedisOverflow, open_overflow
-from sidecar.record import ID, Held, Position, Struck, held_id
+from sidecar.model.record import ID, Held, Position, Struck, held_id
+from sidecar.overflow import cascade as overflow_cascade
+from sidecar.overflow import chunk
+from sidecar.overflow import chunk_reader as overflow_reader
+from sidecar.overflow import chunk_writer as overflow_packing
+from sidecar.overflow import read_ahead as overflow_window
+from sidecar.overflow import redis_overflow as overflow_redis
+from sidecar.overflow.interface import Change
+from sidecar.overflow.keys import DUE_MAX_MS, INDEX_SHARDS, LaneKeys
+from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow
 from tests.contract.overflow_records import LANE, NOW_MS, held
 from tests.examples import examples
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidecar.chunk import Blob
-from sidecar.overflow_layout import FINE, Header, header_of
-from sidecar.overflow_packing import by_position
-from sidecar.overflow_window import Bounds, ReadAhead, Span, earliest
-from sidecar.record import OFFSET_MAX, Held, Position
+from sidecar.model.record import OFFSET_MAX, Held, Position
+from sidecar.overflow.chunk import Blob
+from sidecar.overflow.chunk_writer import by_position
+from sidecar.overflow.keys import FINE, Header, header_of
+from sidecar.overflow.read_ahead import Bounds, ReadAhead, Span, earliest
 from tests.contract.overflow_records import held
 from tests.examples import examples
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.message import Draft
-from sidecar.partitioner import murmur2, partition_of, source_partition
+from sidecar.model.partitioner import murmur2, partition_of, source_partition
 
 FACTOR = 0x5BD1E995
 

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from policies.model import Policy, Versioned
 from policies.table import PolicyTable
-from sidecar import recall
-from sidecar.codec import split
-from sidecar.deciding import Decider, HeaderLimits
-from sidecar.lane import Lane
-from sidecar.record import (
+from sidecar.engine.intake import decision_cache as recall
+from sidecar.engine.intake.decide import Decider, HeaderLimits
+from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.wheel import Wheel
+from sidecar.model.header_codec import split
+from sidecar.model.record import (
     DELAY,
     DELIVER_AT,
     DUE,
@@ -29,7 +30,6 @@ from sidecar.record import (
     LaneId,
     Position,
 )
-from sidecar.wheel import Wheel
 from tests.examples import examples
 
 STAMP_MS = 1_700_000_000_000

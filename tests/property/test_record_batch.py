@@ -11,12 +11,12 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.batch_validation import RecordRules, analyze_batch, check_produced, validate_batch
-from broker.compression import XERIAL_MAGIC, CompressionType
-from broker.record_batch import HEADER_BYTES, TimestampType, assign, check_crc, read_header, seal, whole_batches
-from broker.record_batch import set_max_timestamp as stamp
-from broker.record_glance import glance
-from broker.records import Producer, Record, build_batch, check_headers, read_records, spans
+from broker.records.batch_validation import RecordRules, analyze_batch, check_produced, validate_batch
+from broker.records.compression import XERIAL_MAGIC, CompressionType
+from broker.records.record_batch import HEADER_BYTES, TimestampType, assign, check_crc, read_header, seal, whole_batches
+from broker.records.record_batch import set_max_timestamp as stamp
+from broker.records.record_glance import glance
+from broker.records.records import Producer, Record, build_batch, check_headers, read_records, spans
 from purgatory.errors import ApiError
 
 with warnings.catch_warnings():

@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.jobs.pace import BURST_S, RAMP_START, STOP_SAMPLE, Pace, must_stop
-from sidecar.letters.letter import Letter
-from sidecar.letters.lineage import redriven_headers
-from sidecar.record import ATTEMPT, ERROR_CLASS, ERROR_MESSAGE, FIRST_FAILURE, ORIGIN, REASON, SOURCE, Place
+from sidecar.model.record import ATTEMPT, ERROR_CLASS, ERROR_MESSAGE, FIRST_FAILURE, ORIGIN, REASON, SOURCE, Place
+from sidecar.operations.dead_letters.dead_letter import Letter
+from sidecar.operations.dead_letters.lineage import redriven_headers
+from sidecar.operations.jobs.pace import BURST_S, RAMP_START, STOP_SAMPLE, Pace, must_stop
 
 STEPS = st.lists(st.floats(0.001, 3.0), min_size=1, max_size=60)
 NAMES = st.sampled_from([ATTEMPT, FIRST_FAILURE, ERROR_CLASS, ERROR_MESSAGE, REASON, SOURCE, ORIGIN, "mine", "other"])

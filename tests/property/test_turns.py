@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidecar.jobs.job import State
-from sidecar.letters.plan import Plan, Progress, Redrive
-from sidecar.letters.selection import Selection
-from sidecar.letters.turns import first_of, turn_after
+from sidecar.operations.dead_letters.redrive_plan import Plan, Progress, Redrive
+from sidecar.operations.dead_letters.selection import Selection
+from sidecar.operations.dead_letters.turns import first_of, turn_after
+from sidecar.operations.jobs.job import State
 from tests.unit.letter_world import NOW_MS
 from tests.unit.redrive_world import GOVERNOR
 

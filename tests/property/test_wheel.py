@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.record import Held
-from sidecar.wheel import Wheel
+from sidecar.engine.partition.wheel import Wheel
+from sidecar.model.record import Held
 
 START_MS = 1_000_000
 TICKS_MS = st.sampled_from([1, 2, 5, 10])

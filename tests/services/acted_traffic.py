@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 
 from confluent_kafka import Message
 
-from sidecar.block import decode
-from sidecar.record import Outcome
+from sidecar.ledger.block import decode
+from sidecar.model.record import Outcome
 from tests.services.clients import producer
 from tests.services.kafka import ANSWER_TIMEOUT_S, Headers
 from tests.services.sidecar_process import now_ms

@@ -4,10 +4,10 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from broker.api_keys import ApiKey
-from broker.compression import CompressionType
-from broker.record_batch import CONTROL, TRANSACTIONAL, assign
-from broker.records import Producer, Record, build_batch
+from broker.protocol.api_keys import ApiKey
+from broker.records.compression import CompressionType
+from broker.records.record_batch import CONTROL, TRANSACTIONAL, assign
+from broker.records.records import Producer, Record, build_batch
 from tests.services.raw_client import RawClient
 from tests.services.waiting import wait_until
 from tests.unit.log_world import batch

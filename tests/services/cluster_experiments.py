@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from broker.api_keys import ApiKey
+from broker.protocol.api_keys import ApiKey
 from purgatory.errors import Errors
 from tests.services.broker_experiments import now
 from tests.services.kafka_servers import KafkaCluster

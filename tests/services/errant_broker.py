@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
 
-from broker import handle_produce, handle_topics
-from broker.api_keys import ApiKey
-from broker.broker import Broker
-from broker.handlers import HANDLERS
-from broker.request import Request
+from broker.cluster.broker import Broker
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.request import Request
+from broker.requests import produce as handle_produce
+from broker.requests import topics as handle_topics
+from broker.requests.handlers import HANDLERS
 from purgatory.errors import ApiError, Errors
 from sidecar.__main__ import main
 from tests.services.kafka_servers import ReferenceServer

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Message
 
-from sidecar.record import Outcome
+from sidecar.model.record import Outcome
 from tests.services.acted_traffic import outcomes_of
 from tests.services.kafka import Headers, Sent
 from tests.services.patient_operator import Findings, Operator

@@ -6,10 +6,10 @@ from typing import Any
 from confluent_kafka.admin import AdminClient
 
 from policies.file import read_policies_file
-from sidecar.access.kafka_rights import Right, kafka_rights
-from sidecar.access.redis_rights import redis_rights
-from sidecar.config import Settings, load_settings
-from sidecar.doctor_rights import lacking
+from sidecar.doctor.kafka_rights import Right, kafka_rights
+from sidecar.doctor.redis_rights import redis_rights
+from sidecar.doctor.rights import lacking
+from sidecar.settings.settings import Settings, load_settings
 from tests.services.certificates import Authority
 from tests.services.secure_kafka import SecureKafka, SecureServer
 from tests.services.secure_redis import allow, refused

@@ -7,8 +7,8 @@ deleted ones, and then tells them nothing (KAFKA-20734). Only for a single broke
 from struct import Struct
 from typing import Final, NamedTuple
 
-from broker.api_keys import ApiKey
-from broker.transaction import TransactionState
+from broker.protocol.api_keys import ApiKey
+from broker.transactions.transaction import TransactionState
 from purgatory.errors import Errors
 from tests.services.kafka import ANSWER_TIMEOUT_S, Kafka
 from tests.services.raw_client import RawClient

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from unittest.mock import patch
 
-from broker.settings import RACK_AWARE
+from broker.cluster.settings import RACK_AWARE
 from sidecar.embedded.maven import MavenKafka
 from tests.services.class_archive import JAVA_OPTIONS
 from tests.services.kafka_servers import PROPERTIES, send_signal

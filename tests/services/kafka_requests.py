@@ -7,8 +7,8 @@ from typing import Any, Final
 from hypothesis import strategies as st
 from kio.index import load_request_schema
 
-from broker.api_keys import VERSIONS, ApiKey
-from broker.message_schema import element_type, is_array
+from broker.protocol.api_keys import VERSIONS, ApiKey
+from broker.protocol.message_schema import element_type, is_array
 from tests.services.raw_client import encode
 
 NAMES: Final = ("topic", "other", "__consumer_offsets", "", ".", "no good", "x" * 300, "é")

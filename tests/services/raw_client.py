@@ -8,9 +8,9 @@ from typing import Any
 from kio.index import load_response_schema
 from kio.serial import entity_reader
 
-from broker.api_keys import ApiKey
 from broker.clients.client_messages import encode_request
-from broker.record_batch import Buffer
+from broker.protocol.api_keys import ApiKey
+from broker.records.record_batch import Buffer
 
 ANSWER_S = 110.0
 CLIENT_ID = "raw"

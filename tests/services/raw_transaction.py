@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from broker.api_keys import ApiKey
-from broker.records import Producer
+from broker.protocol.api_keys import ApiKey
+from broker.records.records import Producer
 from purgatory.errors import Errors
 from tests.services.broker_experiments import now
 from tests.services.raw_client import RawClient

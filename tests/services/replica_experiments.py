@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
-from broker.api_keys import ApiKey
-from broker.records import Producer
+from broker.protocol.api_keys import ApiKey
+from broker.records.records import Producer
 from tests.services.broker_experiments import LONG_MS, now, waited
 from tests.services.broker_experiments import SHORT_MS as WAIT_MS
 from tests.services.cluster_experiments import SETTLED_S, Experiment, Scene

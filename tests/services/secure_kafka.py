@@ -26,8 +26,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from api.server import Server
-from sidecar.access.kafka_rights import Right
+from api.serving.server import Server
+from sidecar.doctor.kafka_rights import Right
 from sidecar.embedded.child import free_port
 from sidecar.embedded.maven import _LOG4J, MavenKafka
 from tests.services.certificates import Authority

@@ -9,7 +9,7 @@ from confluent_kafka import Message
 from redis import Redis
 
 from sidecar.embedded.child import free_port
-from sidecar.overflow_layout import pattern_of_hw
+from sidecar.overflow.keys import pattern_of_hw
 from tests.services.kafka import Headers, Kafka
 from tests.services.sidecar_process import Sidecar
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
-from broker.api_keys import ApiKey
+from broker.protocol.api_keys import ApiKey
 from purgatory.errors import Errors
 from tests.services.broker_experiments import LEADER_S, LONG_MS, SHORT_MS, Experiment, create, fetched, now, waited
 from tests.services.raw_client import RawClient

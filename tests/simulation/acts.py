@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from policies.table import REPEATED, Act, Facts, PolicyTable, decide
-from sidecar.block import Block
-from sidecar.record import LaneId, Outcome
+from sidecar.ledger.block import Block
+from sidecar.model.record import LaneId, Outcome
 from tests.simulation.fake_kafka import FakeRecord
 from tests.simulation.workload import RETRIED
 

@@ -6,8 +6,8 @@ from typing import Any, Protocol
 from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from sidecar import overflow_scripts
-from sidecar.overflow_link import Client, script_hash
+from sidecar.overflow import scripts as overflow_scripts
+from sidecar.overflow.connection import Client, script_hash
 
 GROWING = frozenset({"ADD", "APPLY", "REDO"})  # a server without memory refuses these
 

@@ -4,10 +4,10 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
-from sidecar.commit import decode_metadata
-from sidecar.log_cuts import ReadMark
-from sidecar.ports import GroupEvents, Member, Start, mark_of
-from sidecar.record import LaneId
+from sidecar.ledger.commit_metadata import decode_metadata
+from sidecar.model.log_cuts import ReadMark
+from sidecar.model.ports import GroupEvents, Member, Start, mark_of
+from sidecar.model.record import LaneId
 from tests.simulation.fake_kafka import Broker, FakeRecord, Fate
 
 NOBODY = -1  # in place of a generation: as a client has it that has lost its place

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
-from sidecar.frame import unpack_frame
-from sidecar.ledger import LedgerError, LedgerRecord, LedgerUnavailable
-from sidecar.partitioner import partition_of
-from sidecar.ports import DeliveryReport, SourceRecord
-from sidecar.record import Headers, LaneId
+from sidecar.ledger.frame import unpack_frame
+from sidecar.ledger.topic import LedgerError, LedgerRecord, LedgerUnavailable
+from sidecar.model.partitioner import partition_of
+from sidecar.model.ports import DeliveryReport, SourceRecord
+from sidecar.model.record import Headers, LaneId
 from tests.simulation.fake_time import VirtualClock
 
 VALUE_BYTES_MAX = 1_000  # of a batch; a value twice as large is refused by `produce` itself

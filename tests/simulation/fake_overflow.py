@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from sidecar.overflow import Change, Overflow, OverflowLoss, Promotion, Redo
-from sidecar.rebuild_account import RebuildStore
-from sidecar.record import OFFSET_MAX, Held, LaneId, Position, Struck, held_id
+from sidecar.engine.storage.rebuild_account import RebuildStore
+from sidecar.model.record import OFFSET_MAX, Held, LaneId, Position, Struck, held_id
+from sidecar.overflow.interface import Change, Overflow, OverflowLoss, Promotion, Redo
 
 Failing = Callable[[str, bool], None]  # (method, before or after its effect): raises what the caller is to see
 NewOverflow = Callable[[Failing], "FakeOverflow"]

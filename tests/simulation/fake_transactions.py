@@ -10,9 +10,9 @@ from math import inf
 from random import Random
 from typing import Any, NamedTuple
 
-from sidecar.ports import Member
-from sidecar.record import LaneId
-from sidecar.transaction import PUSH_S
+from sidecar.engine.commit.transaction import PUSH_S
+from sidecar.model.ports import Member
+from sidecar.model.record import LaneId
 from tests.simulation.fake_group import NOBODY, Group
 from tests.simulation.fake_kafka import Broker, FakeError, FakeOutput, FakeRecord, Fate
 

@@ -9,13 +9,13 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sidecar.block import decode, encode, lane_key
-from sidecar.commit import CommitState, decode_metadata
-from sidecar.lane import NOWHERE
-from sidecar.ledger import LedgerError, LedgerTopic, LedgerUnavailable
-from sidecar.overflow import OverflowUnavailable
-from sidecar.record import LaneId, Position
-from sidecar.recovery_reader import RecoveryWorker
+from sidecar.engine.partition.partition import NOWHERE
+from sidecar.engine.recovery_reader import RecoveryWorker
+from sidecar.ledger.block import decode, encode, lane_key
+from sidecar.ledger.commit_metadata import CommitState, decode_metadata
+from sidecar.ledger.topic import LedgerError, LedgerTopic, LedgerUnavailable
+from sidecar.model.record import LaneId, Position
+from sidecar.overflow.interface import OverflowUnavailable
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_group import FakeStarts
 from tests.simulation.fake_kafka import LOG_APPEND_TIME, FakeLedgerLog, FakeRecord

@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from policies.table import Hold, PolicyTable, decide
-from sidecar.block import Block, decode
-from sidecar.commit import decode_metadata
-from sidecar.log_cuts import NO_CUTS, Cuts
-from sidecar.record import LaneId, Outcome, Position
+from sidecar.ledger.block import Block, decode
+from sidecar.ledger.commit_metadata import decode_metadata
+from sidecar.model.log_cuts import NO_CUTS, Cuts
+from sidecar.model.record import LaneId, Outcome, Position
 from tests.simulation.acts import NOT_USERS, Acts, Place, facts_of
 from tests.simulation.fake_kafka import FakeRecord
 from tests.simulation.fake_overflow import FakeOverflow

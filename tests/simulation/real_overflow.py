@@ -11,13 +11,13 @@ from contextlib import contextmanager, suppress
 from random import Random
 from typing import Any, Final
 
-from sidecar import overflow_layout
-from sidecar.overflow import Change, OverflowFull, OverflowLoss, OverflowUnavailable, Promotion, Redo
-from sidecar.overflow_layout import DUE_MAX_MS, Header, LaneKeys, read_header
-from sidecar.overflow_link import Client
-from sidecar.overflow_rebuild import RedisRebuild
-from sidecar.overflow_redis import RedisOverflow
-from sidecar.record import OFFSET_MAX, Held, LaneId, Position, held_id, place_of
+from sidecar.model.record import OFFSET_MAX, Held, LaneId, Position, held_id, place_of
+from sidecar.overflow import keys as overflow_layout
+from sidecar.overflow.connection import Client
+from sidecar.overflow.interface import Change, OverflowFull, OverflowLoss, OverflowUnavailable, Promotion, Redo
+from sidecar.overflow.keys import DUE_MAX_MS, Header, LaneKeys, read_header
+from sidecar.overflow.redis_overflow import RedisOverflow
+from sidecar.overflow.restore import RedisRebuild
 from tests.simulation.failing_client import FailingClient, scripts
 from tests.simulation.fake_overflow import Copy, Failing, FakeOverflow
 

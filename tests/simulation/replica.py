@@ -6,27 +6,27 @@ from dataclasses import dataclass
 from random import Random
 
 from policies.table import PolicyTable
-from sidecar.actions import Actions
-from sidecar.assignment import Assignment
-from sidecar.batch_limits import USUAL_BATCH_BYTES, BatchLimits
-from sidecar.deciding import Decider, HeaderLimits
-from sidecar.emission import Emitter
-from sidecar.engine import Engine, EngineSettings, Parts
-from sidecar.exactly_once import ExactlyOnce
-from sidecar.lane import Lane
-from sidecar.ledger import LedgerTopic
-from sidecar.ordering import Ordering
-from sidecar.overflow_worker import OverflowWorker
-from sidecar.ports import SMALL_BATCH_BYTES, TransactionalOutput
-from sidecar.quotas import Quotas
-from sidecar.rebuild import Sources
-from sidecar.rebuild_worker import RebuildWorker
-from sidecar.recovery_reader import RecoveryWorker
-from sidecar.reserved_topics import ReservedTopics
-from sidecar.settlement import AtLeastOnce, Settlement
-from sidecar.snapshot import Publisher
-from sidecar.tally import Tally
-from sidecar.targets import Targets
+from sidecar.engine.assignment import Assignment
+from sidecar.engine.commit.at_least_once import AtLeastOnce, Settlement
+from sidecar.engine.commit.exactly_once import ExactlyOnce
+from sidecar.engine.emission.batch_limits import USUAL_BATCH_BYTES, BatchLimits
+from sidecar.engine.emission.emitter import Emitter
+from sidecar.engine.emission.targets import Targets
+from sidecar.engine.engine import Engine, EngineSettings, Parts
+from sidecar.engine.intake.control_records import Actions
+from sidecar.engine.intake.decide import Decider, HeaderLimits
+from sidecar.engine.intake.key_order import Ordering
+from sidecar.engine.intake.quotas import Quotas
+from sidecar.engine.partition.partition import Lane
+from sidecar.engine.recovery_reader import RecoveryWorker
+from sidecar.engine.snapshot import Publisher
+from sidecar.engine.storage.rebuild import Sources
+from sidecar.engine.storage.rebuild_worker import RebuildWorker
+from sidecar.engine.storage.worker import OverflowWorker
+from sidecar.ledger.topic import LedgerTopic
+from sidecar.model.engine_counters import Tally
+from sidecar.model.ports import SMALL_BATCH_BYTES, TransactionalOutput
+from sidecar.model.reserved_topics import ReservedTopics
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_group import FakeIntake, FakeStarts, Group
 from tests.simulation.fake_kafka import Broker, FakeLedgerLog, FakeOutput, FakeRecord, FakeSourceLog, Fate, Nowhere

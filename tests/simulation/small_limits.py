@@ -8,21 +8,19 @@ from typing import Any, Final
 
 import pytest
 
-from sidecar import (
-    chunk,
-    overflow_cascade,
-    overflow_index,
-    overflow_layout,
-    overflow_packing,
-    overflow_presence,
-    overflow_reader,
-    overflow_rebuild,
-    overflow_redis,
-    overflow_scripts,
-    overflow_window,
-    overflow_worker,
-    rebuild,
-)
+from sidecar.engine.storage import rebuild
+from sidecar.engine.storage import worker as overflow_worker
+from sidecar.overflow import cascade as overflow_cascade
+from sidecar.overflow import chunk
+from sidecar.overflow import chunk_reader as overflow_reader
+from sidecar.overflow import chunk_writer as overflow_packing
+from sidecar.overflow import id_index as overflow_index
+from sidecar.overflow import keys as overflow_layout
+from sidecar.overflow import presence as overflow_presence
+from sidecar.overflow import read_ahead as overflow_window
+from sidecar.overflow import redis_overflow as overflow_redis
+from sidecar.overflow import restore as overflow_rebuild
+from sidecar.overflow import scripts as overflow_scripts
 
 COARSE: Final = overflow_layout.COARSE._replace(slot_ms=40_000)
 FINE: Final = overflow_layout.FINE._replace(slot_ms=4_000)

@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sidecar.embedded.valkey import EmbeddedValkey
-from sidecar.overflow import Change, Overflow, OverflowLoss, Redo
-from sidecar.overflow_layout import FINE, LaneKeys
-from sidecar.overflow_rebuild import RedisRebuild
-from sidecar.overflow_redis import open_overflow
-from sidecar.rebuild_account import RebuildStore
-from sidecar.record import ID, Position, Struck
+from sidecar.engine.storage.rebuild_account import RebuildStore
+from sidecar.model.record import ID, Position, Struck
+from sidecar.overflow.interface import Change, Overflow, OverflowLoss, Redo
+from sidecar.overflow.keys import FINE, LaneKeys
+from sidecar.overflow.redis_overflow import open_overflow
+from sidecar.overflow.restore import RedisRebuild
 from tests.contract.overflow_records import LANE, NOW_MS, START, at, held, in_order, promote_all
 from tests.examples import examples
 from tests.simulation.fake_overflow import FakeOverflow

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from sidecar.record import Outcome
+from sidecar.model.record import Outcome
 from tests.simulation.fake_overflow import FakeOverflow, NewOverflow
 from tests.simulation.interventions import EVENTS, RARE
 from tests.simulation.world import World

@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from sidecar.embedded.valkey import EmbeddedValkey
-from sidecar.overflow_link import Client, connect
+from sidecar.overflow.connection import Client, connect
 from tests.simulation.fake_overflow import Failing
 from tests.simulation.real_overflow import RealOverflow
 from tests.simulation.small_limits import set_small_limits

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from policies.model import Policy, Versioned
 from policies.table import PolicyTable
-from sidecar.record import Headers
+from sidecar.model.record import Headers
 from tests.simulation.fake_kafka import CREATE_TIME, VALUE_BYTES_MAX, FakeRecord
 
 DELAYED = "reminders"

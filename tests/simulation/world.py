@@ -6,8 +6,8 @@ from random import Random
 from typing import Final
 
 from policies.table import PolicyTable
-from sidecar.overflow import OverflowFull, OverflowUnavailable
-from sidecar.record import Held, LaneId, Position
+from sidecar.model.record import Held, LaneId, Position
+from sidecar.overflow.interface import OverflowFull, OverflowUnavailable
 from tests.simulation.fake_group import Group
 from tests.simulation.fake_kafka import Broker, FakeRecord, Killed
 from tests.simulation.fake_overflow import Copy, FakeOverflow, NewOverflow

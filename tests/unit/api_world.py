@@ -11,10 +11,9 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
+from api.access.auth import Tokens
+from api.access.gate import Gate
 from api.app import create_app
-from api.auth import Tokens
-from api.gate import Gate
-from api.lookup import LookUp
 from api.ports import (
     Acknowledged,
     Answered,
@@ -26,20 +25,21 @@ from api.ports import (
     Outgoing,
     Ports,
 )
-from api.receipts import Receipts
-from api.sources import SourceSender
+from api.routes.lookup import LookUp
+from api.routes.sources import SourceSender
 from policies.errors import FileManaged, PolicyConflict, PolicyStoreUnavailable
 from policies.log import Change, PolicyLog, encode_change
 from policies.model import ManagedBy, Policy, Removed, Versioned
 from policies.table import PolicyTable
-from sidecar.config import Settings
-from sidecar.held_query import Key, LookUpUnavailable, Query, key_of_row
-from sidecar.letters.browsing import Limits as ScanLimits
-from sidecar.letters.masking import Masking
-from sidecar.letters.reading import Reading, Rules
-from sidecar.metrics import Exposition, Recorder
-from sidecar.record import LaneId
-from sidecar.stats import Left, Stats
+from sidecar.lookup.query import Key, LookUpUnavailable, Query, key_of_row
+from sidecar.lookup.receipts import Receipts
+from sidecar.model.record import LaneId
+from sidecar.model.stats import Left, Stats
+from sidecar.operations.dead_letters.browse import Limits as ScanLimits
+from sidecar.operations.dead_letters.masking import Masking
+from sidecar.operations.dead_letters.reading import Reading, Rules
+from sidecar.service.metrics import Exposition, Recorder
+from sidecar.settings.settings import Settings
 from tests.unit.change_world import MemoryChanges
 from tests.unit.letter_world import MemoryLetterLog, MemoryRedriven
 from tests.unit.redrive_world import GOVERNOR, MemoryRedrives

@@ -7,17 +7,17 @@ from typing import Any
 
 from policies.log import PolicyLog
 from policies.table import PolicyTable
-from sidecar.changes.changes import Changes
-from sidecar.changes.outcome import Place
-from sidecar.changes.plan import Change, ChangePlan, Item, Progress
-from sidecar.changes.receipt_log import Batch, receipts_of
-from sidecar.changes.receipt_log import Place as ReceiptPlace
-from sidecar.changes.surroundings import Sources, Surroundings
-from sidecar.changes.work import ChangeWork
-from sidecar.held_query import Key, LookUpUnavailable, Query, key_of_row, row_of
-from sidecar.jobs.job import PlanHead
-from sidecar.jobs.reader import LogUnavailable
-from sidecar.record import ACTION, CHANGE, DELAY, DELIVER_AT, ID, IF_OFFSET, Headers, Held, LaneId, Outcome
+from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.lookup.query import Key, LookUpUnavailable, Query, key_of_row, row_of
+from sidecar.model.record import ACTION, CHANGE, DELAY, DELIVER_AT, ID, IF_OFFSET, Headers, Held, LaneId, Outcome
+from sidecar.operations.bulk.changes import Changes
+from sidecar.operations.bulk.context import Sources, Surroundings
+from sidecar.operations.bulk.outcome import Place
+from sidecar.operations.bulk.plan import Change, ChangePlan, Item, Progress
+from sidecar.operations.bulk.receipt_log import Batch, receipts_of
+from sidecar.operations.bulk.receipt_log import Place as ReceiptPlace
+from sidecar.operations.bulk.run import ChangeWork
+from sidecar.operations.jobs.job import PlanHead
 
 NOW_MS = 1_800_000_000_000
 TTL_MS = 900_000

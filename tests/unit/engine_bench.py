@@ -5,9 +5,9 @@ from random import Random
 
 from policies.model import Policy, Versioned
 from policies.table import PolicyTable
-from sidecar.lane import Lane
-from sidecar.ledger import LedgerTopic
-from sidecar.record import Headers, LaneId
+from sidecar.engine.partition.partition import Lane
+from sidecar.ledger.topic import LedgerTopic
+from sidecar.model.record import Headers, LaneId
 from tests.simulation.fake_group import Group
 from tests.simulation.fake_kafka import CREATE_TIME, Broker, FakeRecord
 from tests.simulation.fake_overflow import FakeOverflow

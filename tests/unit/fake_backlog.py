@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from sidecar.record import LaneId
+from sidecar.model.record import LaneId
 
 
 @dataclass

@@ -4,12 +4,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from broker.coordinator_log import Appended
-from broker.group import Group
-from broker.group_coordinator import GroupCoordinator
-from broker.group_rebalance import GroupRebalance
-from broker.group_store import GroupStore
-from broker.group_types import (
+from broker.groups.coordinator import GroupCoordinator
+from broker.groups.coordinator_log import Appended
+from broker.groups.group import Group
+from broker.groups.offset_coordinator import OffsetCoordinator
+from broker.groups.rebalance import GroupRebalance
+from broker.groups.store import GroupStore
+from broker.groups.types import (
     Client,
     CommittedOffset,
     GroupSettings,
@@ -21,8 +22,7 @@ from broker.group_types import (
     SyncRequest,
     SyncResult,
 )
-from broker.offset_coordinator import OffsetCoordinator
-from broker.record_batch import BatchHeader, Buffer, assign, read_header
+from broker.records.record_batch import BatchHeader, Buffer, assign, read_header
 from purgatory.delayed_group import GroupState
 from purgatory.errors import Errors
 from purgatory.log_offsets import TopicPartition

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
 
-from sidecar.jobs.shipment import Parcel
-from sidecar.letters.letter import Letter
-from sidecar.letters.redriven_log import RedrivenLog
-from sidecar.record import Headers, Place
+from sidecar.model.record import Headers, Place
+from sidecar.operations.dead_letters.dead_letter import Letter
+from sidecar.operations.dead_letters.redriven_log import RedrivenLog
+from sidecar.operations.jobs.transactional_sender import Parcel
 
 NOW_MS = 1_800_000_000_000
 

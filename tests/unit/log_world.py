@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-from broker.batch_validation import RecordRules
-from broker.compression import CompressionType
-from broker.control_records import EndMarker, build_end_marker
-from broker.log import CoordinatorRecords, Log
-from broker.log_config import LogConfig
-from broker.log_loading import open_replica_log
-from broker.record_batch import TRANSACTIONAL, whole_batches
-from broker.records import Producer, Record, build_batch, read_records
+from broker.log.config import LogConfig
+from broker.log.loading import open_replica_log
+from broker.log.log import CoordinatorRecords, Log
+from broker.records.batch_validation import RecordRules
+from broker.records.compression import CompressionType
+from broker.records.control_records import EndMarker, build_end_marker
+from broker.records.record_batch import TRANSACTIONAL, whole_batches
+from broker.records.records import Producer, Record, build_batch, read_records
 from purgatory.log_offsets import LogOffsetMetadata
 from purgatory.replica_log import ReplicaLog
 from tests.unit.purgatory_tasks import Clock

@@ -17,10 +17,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from api.jwks import Keys, usable_keys
-from api.oidc import Oidc
-from api.server import Server
-from sidecar.config_api import OidcSettings
+from api.access.jwks import Keys, usable_keys
+from api.access.oidc import Oidc
+from api.serving.server import Server
+from sidecar.settings.api import OidcSettings
 
 ISSUER = "https://login.example/realm"
 AUDIENCE = "tickover"

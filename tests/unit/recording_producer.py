@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from sidecar.generation import Generation
-from sidecar.ports import Member
-from sidecar.record import LaneId
+from sidecar.engine.commit.interval import Generation
+from sidecar.model.ports import Member
+from sidecar.model.record import LaneId
 from tests.simulation.fake_kafka import Refused
 from tests.simulation.fake_transactions import TransactionError
 

@@ -4,13 +4,13 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from sidecar.jobs.job import PlanHead, State
-from sidecar.jobs.reader import LogUnavailable
-from sidecar.letters.browsing import UnknownTopic
-from sidecar.letters.letter_log import LetterLog
-from sidecar.letters.plan import Governor, Plan, Progress, Redrive, Tally
-from sidecar.letters.redrives import Redrives, Topics
-from sidecar.reserved_topics import ReservedTopics
+from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.model.reserved_topics import ReservedTopics
+from sidecar.operations.dead_letters.browse import UnknownTopic
+from sidecar.operations.dead_letters.dead_letter_log import LetterLog
+from sidecar.operations.dead_letters.redrive_plan import Governor, Plan, Progress, Redrive, Tally
+from sidecar.operations.dead_letters.redrives import Redrives, Topics
+from sidecar.operations.jobs.job import PlanHead, State
 
 GOVERNOR = Governor(rate=1_000, ramp_ms=30_000, stop_share=0.1, watch_ms=30_000)
 COUNTED = Progress(state=State.PLANNED, planned=Tally(targets={"orders": 3}, skipped={"no_target": 1}), updated_ms=1)

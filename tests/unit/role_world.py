@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from api.access.auth import Role, Tokens, load_tokens
 from api.app import PARTS
-from api.auth import Role, Tokens, load_tokens
-from api.receipt import LedgerPlace
-from sidecar.block import Entries
-from sidecar.changes.changes import Wanted
-from sidecar.changes.plan import Selection, When
-from sidecar.held_query import row_of
-from sidecar.jobs.job import State
-from sidecar.record import ERROR_CLASS, ERROR_MESSAGE, ID, Headers, LaneId, Outcome
+from sidecar.ledger.block import Entries
+from sidecar.lookup.query import row_of
+from sidecar.lookup.receipt import LedgerPlace
+from sidecar.model.record import ERROR_CLASS, ERROR_MESSAGE, ID, Headers, LaneId, Outcome
+from sidecar.operations.bulk.changes import Wanted
+from sidecar.operations.bulk.plan import Selection, When
+from sidecar.operations.jobs.job import State
 from tests.unit.api_world import NOW_MS, REMINDERS, RETRY, World, world
 from tests.unit.change_world import held
 from tests.unit.letter_world import dead

@@ -8,8 +8,8 @@ from typing import Any, Final, TypeVar
 
 from confluent_kafka import KafkaError
 
-from sidecar.jobs.follower import Apply
-from sidecar.jobs.shipment import (
+from sidecar.kafka.topic_follower import Apply
+from sidecar.operations.jobs.transactional_sender import (
     Parcel,
     Refused,
     ShipmentFailed,
@@ -18,12 +18,12 @@ from sidecar.jobs.shipment import (
     Unanswered,
     Unfinished,
 )
-from sidecar.schedules.firing import Firing
-from sidecar.schedules.job import place_of
-from sidecar.schedules.owing import Limits
-from sidecar.schedules.schedule import Schedule
-from sidecar.schedules.schedule_store import ScheduleStore
-from sidecar.schedules.writing import WORD, Run, Surroundings
+from sidecar.operations.schedules.firing import Firing
+from sidecar.operations.schedules.job import place_of
+from sidecar.operations.schedules.owing import Limits
+from sidecar.operations.schedules.schedule import Schedule
+from sidecar.operations.schedules.store import ScheduleStore
+from sidecar.operations.schedules.writing import WORD, Run, Surroundings
 
 NOW_MS = 1_800_000_000_000  # Friday, 2027-01-15 08:00 UTC
 LIMITS = Limits(ahead_ms=10_000, grace_ms=60_000, missed_max=5)

@@ -10,12 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from policies.model import Policy
-from sidecar.access.commands import kafka_commands, redis_command, redis_rules_command
-from sidecar.access.kafka_rights import Right, Rights, kafka_rights
-from sidecar.access.pattern import Pattern, literal, of_glob, without_covered
-from sidecar.access.redis_rights import redis_rights
-from sidecar.cli.application import app
-from sidecar.config import Settings
+from sidecar.cli.app import app
+from sidecar.doctor.acl_commands import kafka_commands, redis_command, redis_rules_command
+from sidecar.doctor.acl_pattern import Pattern, literal, of_glob, without_covered
+from sidecar.doctor.kafka_rights import Right, Rights, kafka_rights
+from sidecar.doctor.redis_rights import redis_rights
+from sidecar.settings.settings import Settings
 
 
 def prefixed(name: str) -> Pattern:

@@ -4,9 +4,9 @@ from functools import cache
 
 import pytest
 
-from sidecar import block
-from sidecar.overflow import OverflowUnavailable
-from sidecar.record import Headers, Outcome, Position, held_id
+from sidecar.ledger import block
+from sidecar.model.record import Headers, Outcome, Position, held_id
+from sidecar.overflow.interface import OverflowUnavailable
 from tests.unit.engine_bench import LANE, SOURCE, Bench
 
 FAR_MS = 5_000

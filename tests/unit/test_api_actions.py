@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from api.ports import SenderRefused, SenderUnavailable
-from api.receipt import LedgerPlace
-from sidecar.block import Entries
-from sidecar.record import LaneId, Outcome
+from sidecar.ledger.block import Entries
+from sidecar.lookup.receipt import LedgerPlace
+from sidecar.model.record import LaneId, Outcome
 from tests.unit.api_world import NOW_MS, REMINDERS, World, problem, world
 from tests.unit.test_api_held import row
 from tests.unit.test_cli_rest import Terminal
@@ -22,8 +22,8 @@ ETAG = '"reminders/3/8"'
 
 @pytest.fixture(name="api")
 def api_fixture(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("api.actions.AGAIN_S", ())
-    monkeypatch.setattr("api.actions.RECEIPT_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("api.routes.actions.AGAIN_S", ())
+    monkeypatch.setattr("api.routes.actions.RECEIPT_TIMEOUT_S", 0.01)
     with world() as there:
         there.add(REMINDERS)
         there.receipts.note_trouble("")

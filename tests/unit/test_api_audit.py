@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from api.access.auth import Role, load_tokens
 from api.audit import CHEAP_PER_S_MAX
-from api.auth import Role, load_tokens
 from api.ports import SenderUnavailable
 from api.problems import TOLD
 from tests.unit.api_world import NOW_MS, REMINDERS, RETRY, World, problem, world

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from api.auth import AccessConfigError, Caller, Role, Tokens, load_tokens, new_token
-from sidecar.config_api import ApiSettings
+from api.access.auth import AccessConfigError, Caller, Role, Tokens, load_tokens, new_token
+from sidecar.settings.api import ApiSettings
 from tests.unit.api_world import REMINDERS, World, problem, world
 
 pytestmark = pytest.mark.slow

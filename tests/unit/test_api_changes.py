@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from sidecar.changes.plan import TOKEN_LENGTH, Change, Counted, Progress
-from sidecar.jobs.crew import LEASE_MS
-from sidecar.jobs.job import State
-from sidecar.record import LaneId
+from sidecar.model.record import LaneId
+from sidecar.operations.bulk.plan import TOKEN_LENGTH, Change, Counted, Progress
+from sidecar.operations.jobs.job import State
+from sidecar.operations.jobs.runner import LEASE_MS
 from tests.unit.api_world import NOW_MS, REMINDERS, World, problem, world
 from tests.unit.change_world import TTL_MS
 from tests.unit.test_cli_rest import Terminal, tickover

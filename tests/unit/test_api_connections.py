@@ -17,14 +17,14 @@ import httpx
 import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from api.auth import Role, load_tokens
-from api.certificate import Certificate
-from api.connection import Connection, Deadlines
-from api.connection_limit import ConnectionLimit, network_of
-from api.listener import Listener
+from api.access.auth import Role, load_tokens
 from api.safe_headers import DEFAULT_HEADERS, SAFE_HEADERS
-from api.server import BindError, Listening, Server, listening_of
-from sidecar.config_api import ApiSettings
+from api.serving.certificate import Certificate
+from api.serving.connection import Connection, Deadlines
+from api.serving.connection_limit import ConnectionLimit, network_of
+from api.serving.listener import Listener
+from api.serving.server import BindError, Listening, Server, listening_of
+from sidecar.settings.api import ApiSettings
 from tests.services.certificates import Authority
 from tests.services.waiting import wait_until
 from tests.unit.api_world import REMINDERS, world
@@ -469,7 +469,7 @@ def test_who_reads_slowly_but_steadily_has_all_of_its_answer(
 
 
 def test_who_is_cut_off_by_the_end_has_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.listener.GRACE_S", 0.1)
+    monkeypatch.setattr("api.serving.listener.GRACE_S", 0.1)
     entered = threading.Event()
 
     async def endless(scope: Scope, receive: Receive, send: Send) -> None:

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from api.auth import Role, load_tokens
+from api.access.auth import Role, load_tokens
 from api.ports import SenderUnavailable
-from sidecar.letters.letter_log import LettersUnavailable
-from sidecar.letters.masking import MASK
-from sidecar.record import Place
+from sidecar.model.record import Place
+from sidecar.operations.dead_letters.dead_letter_log import LettersUnavailable
+from sidecar.operations.dead_letters.masking import MASK
 from tests.unit.api_world import World, problem, world
 from tests.unit.letter_world import NOW_MS, dead
 from tests.unit.test_api_auth import bearer, tokens_file

@@ -11,13 +11,13 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from api import app as api_app
+from api.access.auth import AccessConfigError, Role, load_tokens
+from api.access.gate import Gate, open_gate
 from api.app import PARTS
-from api.auth import AccessConfigError, Role, load_tokens
 from api.dependencies import Prober, Reader, UndeclaredRoute, Visitor, Writer, declared_access
-from api.gate import Gate, open_gate
 from api.safe_headers import SAFE_HEADERS
-from sidecar.config_api import ApiSettings, OidcSettings
-from sidecar.stats import RebuildProgress
+from sidecar.model.stats import RebuildProgress
+from sidecar.settings.api import ApiSettings, OidcSettings
 from tests.unit.api_world import REMINDERS, World, problem, world
 from tests.unit.oidc_world import AUDIENCE, ISSUER
 from tests.unit.test_api_auth import OPEN, ROUTES, bearer, tokens_file

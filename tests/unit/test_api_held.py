@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from api.held import _key_of_cursor
-from api.pages import encode
-from api.receipt import LedgerPlace
-from sidecar.held_query import Key, Query
-from sidecar.record import LaneId, Outcome
+from api.pagination import encode
+from api.routes.held import _key_of_cursor
+from sidecar.lookup.query import Key, Query
+from sidecar.lookup.receipt import LedgerPlace
+from sidecar.model.record import LaneId, Outcome
 from tests.unit.api_world import NOW_MS, World, problem, world
 from tests.unit.test_receipts import block, entries, settled
 
@@ -133,7 +133,7 @@ def test_an_id_held_in_several_places_is_a_conflict_until_it_is_narrowed() -> No
 
 
 def test_an_unknown_id_is_looked_for_again_before_it_is_called_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.held.AGAIN_S", (0.0, 0.0))
+    monkeypatch.setattr("api.routes.held.AGAIN_S", (0.0, 0.0))
     with world() as api:
         problem(api.call("GET", "/v1/messages/nobody"), 404, "unknown-message")
         assert len(api.held.asked) == 3
@@ -142,7 +142,7 @@ def test_an_unknown_id_is_looked_for_again_before_it_is_called_unknown(monkeypat
 
 
 def test_not_found_where_not_all_could_be_asked_is_no_404(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.held.AGAIN_S", ())
+    monkeypatch.setattr("api.routes.held.AGAIN_S", ())
     with world() as api:
         api.held.missing = [LaneId("gold", 2)]
         answer = problem(api.call("GET", "/v1/messages/nobody"), 503, "look-up-incomplete")
@@ -153,7 +153,7 @@ def test_not_found_where_not_all_could_be_asked_is_no_404(monkeypatch: pytest.Mo
 
 
 def test_not_found_while_something_is_not_read_yet_is_no_404(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.held.AGAIN_S", ())
+    monkeypatch.setattr("api.routes.held.AGAIN_S", ())
     with world() as api:
         api.held.unread = [LaneId("gold", 2)]
         answer = problem(api.call("GET", "/v1/messages/nobody"), 503, "look-up-incomplete")
@@ -242,7 +242,7 @@ def test_a_replica_that_can_look_nothing_up_says_why() -> None:
 
 
 def test_only_so_many_look_ups_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.lookup.WAITING_MAX", 0)
+    monkeypatch.setattr("api.routes.lookup.WAITING_MAX", 0)
     with world() as api:
         problem(api.call("GET", "/v1/messages"), 503, "look-up-unavailable")
 

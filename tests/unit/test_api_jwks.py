@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from api.gate import Gate, open_gate
-from api.jwks import (
+from api.access.gate import Gate, open_gate
+from api.access.jwks import (
     KEYS_MAX,
     PAUSE_S,
     RETRY_MAX_S,
@@ -20,7 +20,7 @@ from api.jwks import (
     Provider,
     usable_keys,
 )
-from sidecar.config_api import ApiSettings, OidcSettings
+from sidecar.settings.api import ApiSettings, OidcSettings
 from tests.unit.api_world import problem, world
 from tests.unit.oidc_world import AUDIENCE, EC_KEY, OTHER_RSA_KEY, RSA_KEY, JwksServer, claims, jwk, jwks_server, signed
 from tests.unit.test_api_auth import bearer
@@ -35,7 +35,7 @@ STALE_MAX_S = 3_600.0
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A provider on this machine is not away because the machine is busy."""
-    monkeypatch.setattr("api.jwks.FETCH_S", 60.0)
+    monkeypatch.setattr("api.access.jwks.FETCH_S", 60.0)
 
 
 class Source:
@@ -158,7 +158,7 @@ def test_a_provider_that_hangs_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
         source = Source()
         source.held_back = asyncio.Event()  # never set
         with monkeypatch.context() as hasty:
-            hasty.setattr("api.jwks.FETCH_S", 0.01)
+            hasty.setattr("api.access.jwks.FETCH_S", 0.01)
             with pytest.raises(KeysUnavailable):
                 await source.knows("k1")
         source.held_back = None

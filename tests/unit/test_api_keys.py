@@ -9,9 +9,9 @@ import httpx
 import pytest
 import yaml
 
-from api.auth import Role, load_tokens
-from sidecar.changes.plan import HIDDEN
-from sidecar.letters.masking import MASK, SHOWN_BYTES_MAX, Masking
+from api.access.auth import Role, load_tokens
+from sidecar.operations.bulk.plan import HIDDEN
+from sidecar.operations.dead_letters.masking import MASK, SHOWN_BYTES_MAX, Masking
 from tests.unit.api_world import REMINDERS, World, problem, world
 from tests.unit.test_api_auth import bearer, tokens_file
 from tests.unit.test_cli_rest import Terminal

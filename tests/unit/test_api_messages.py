@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from api.ports import SenderRefused, SenderUnavailable
-from api.receipt import LedgerPlace
-from sidecar.partitioner import murmur2, partition_of
-from sidecar.record import Outcome
+from sidecar.lookup.receipt import LedgerPlace
+from sidecar.model.partitioner import murmur2, partition_of
+from sidecar.model.record import Outcome
 from tests.unit.api_world import NOW_MS, REMINDERS, RETRY, World, problem, world
 from tests.unit.test_receipts import block
 

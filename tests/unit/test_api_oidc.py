@@ -13,10 +13,10 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from api.auth import Role, load_tokens
-from api.gate import Gate
-from api.oidc import TOKEN_CHARACTERS_MAX, Oidc, TokenRefused
-from sidecar.config_api import OidcSettings
+from api.access.auth import Role, load_tokens
+from api.access.gate import Gate
+from api.access.oidc import TOKEN_CHARACTERS_MAX, Oidc, TokenRefused
+from sidecar.settings.api import OidcSettings
 from tests.examples import examples
 from tests.unit.api_world import problem, world
 from tests.unit.oidc_world import (

@@ -6,12 +6,12 @@ from typing import Any
 import httpx
 import pytest
 
-from api.explain import WAITING_MAX
+from api.routes.explain import WAITING_MAX
 from policies.decision import Facts
 from policies.explain import Explanation, explain
 from policies.model import GLOB_TEXT_MAX, ManagedBy, glob_text_length
 from policies.table import PolicyTable
-from sidecar.stats import Left
+from sidecar.model.stats import Left
 from tests.unit.api_world import BASE_URL, NOW_MS, REMINDERS, RETRY, World, problem, world
 
 
@@ -383,7 +383,7 @@ def test_explanations_wait_for_each_other_and_no_more_than_some_of_them(api: Wor
         return explain(facts, table)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("api.explain.explain", slow)
+        patch.setattr("api.routes.explain.explain", slow)
         statuses = api.runner.run(ask_all())
     assert began.is_set()
     assert sorted(statuses) == [200] * WAITING_MAX + [503] * 4

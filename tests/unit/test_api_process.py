@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from api.dependencies import Prober
-from sidecar.stats import Lateness, TopicCounts
+from sidecar.model.stats import Lateness, TopicCounts
 from tests.unit.api_world import REMINDERS, World, problem, world
 
 

@@ -8,12 +8,12 @@ from fastapi import Request
 from hypothesis import given
 from hypothesis import strategies as st
 
+from api.access.auth import Role, load_tokens
+from api.access.gate import REFUSED_BURST, Gate, open_gate
+from api.access.rate import RateLimit
 from api.audit import CHEAP_PER_S_MAX
-from api.auth import Role, load_tokens
-from api.gate import REFUSED_BURST, Gate, open_gate
 from api.problems import Problem
-from api.rate import RateLimit
-from sidecar.config_api import ApiSettings
+from sidecar.settings.api import ApiSettings
 from tests.unit.api_world import problem, world
 from tests.unit.oidc_world import claims, oidc_of, signed
 from tests.unit.test_api_auth import bearer, tokens_file

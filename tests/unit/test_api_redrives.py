@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from sidecar.jobs.crew import LEASE_MS, LEGS_MAX
-from sidecar.jobs.job import State
+from sidecar.operations.jobs.job import State
+from sidecar.operations.jobs.runner import LEASE_MS, LEGS_MAX
 from tests.unit.api_world import World, problem, world
 from tests.unit.letter_world import dead
 

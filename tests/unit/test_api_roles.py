@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import pytest
 
+from api.access.auth import Role
 from api.app import PARTS
-from api.auth import Role
 from api.dependencies import declared_access
-from sidecar.config import LogSettings
-from sidecar.logs import configure_logs
+from sidecar.service.logs import configure_logs
+from sidecar.settings.settings import LogSettings
 from tests.unit.role_world import CALLS, MARKS, Call, ask, routes, seen_in
 
 pytestmark = [pytest.mark.usefixtures("logging_as_before"), pytest.mark.slow]

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from sidecar.jobs.shipment import ShipmentFailed
-from sidecar.schedules.schedule import Progress
-from sidecar.schedules.schedule_store import FAILURES_MAX, progress_parcel
+from sidecar.operations.jobs.transactional_sender import ShipmentFailed
+from sidecar.operations.schedules.schedule import Progress
+from sidecar.operations.schedules.store import FAILURES_MAX, progress_parcel
 from tests.unit.api_world import NOW_MS, REMINDERS, World, problem, world
 from tests.unit.schedule_world import TOPIC
 from tests.unit.test_cli_rest import Terminal

@@ -6,10 +6,10 @@ from typing import Any
 import httpx
 import pytest
 
-from api.connection import Deadlines
-from api.gate import Gate
-from api.server import BindError, Listening, Server
-from sidecar.config_api import url_of
+from api.access.gate import Gate
+from api.serving.connection import Deadlines
+from api.serving.server import BindError, Listening, Server
+from sidecar.settings.api import url_of
 from tests.unit.api_world import REMINDERS, problem, world
 
 pytestmark = pytest.mark.slow

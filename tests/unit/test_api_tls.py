@@ -13,12 +13,12 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from api.auth import AccessConfigError
-from api.certificate import Certificate
-from api.connection import Deadlines
-from api.server import Listening, Server, listening_of
-from sidecar.cli.application import app
-from sidecar.config_api import ApiSettings
+from api.access.auth import AccessConfigError
+from api.serving.certificate import Certificate
+from api.serving.connection import Deadlines
+from api.serving.server import Listening, Server, listening_of
+from sidecar.cli.app import app
+from sidecar.settings.api import ApiSettings
 from tests.services.certificates import Authority, Identity
 from tests.unit.api_world import world
 

@@ -8,14 +8,14 @@ from unittest.mock import Mock
 
 import pytest
 
-from sidecar.assignment import REMIND_MS, RETRY_MS, SWEEP_MS, Assignment
-from sidecar.lane import NOWHERE, Lane
-from sidecar.ledger import CommitsHidden, LedgerUnavailable
-from sidecar.log_cuts import NO_CUTS, ReadMark
-from sidecar.record import LaneId
-from sidecar.recovery_reader import RecoveryJob
-from sidecar.source_cuts import SourceChangedError
-from sidecar.wheel import Wheel
+from sidecar.engine.assignment import REMIND_MS, RETRY_MS, SWEEP_MS, Assignment
+from sidecar.engine.partition.partition import NOWHERE, Lane
+from sidecar.engine.partition.wheel import Wheel
+from sidecar.engine.recovery_reader import RecoveryJob
+from sidecar.engine.source_cuts import SourceChangedError
+from sidecar.ledger.topic import CommitsHidden, LedgerUnavailable
+from sidecar.model.log_cuts import NO_CUTS, ReadMark
+from sidecar.model.record import LaneId
 
 START_MS = 1_000_000
 LANE = LaneId("source", 0)

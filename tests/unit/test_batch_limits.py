@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from sidecar.batch_limits import OWN_BYTES_MAX, USUAL_BATCH_BYTES, BatchLimits
-from sidecar.exactly_once import USUAL, ExactlyOnce
-from sidecar.outputs import SMALL
-from sidecar.ports import SMALL_BATCH_BYTES
-from sidecar.record import Held
+from sidecar.engine.commit.exactly_once import USUAL, ExactlyOnce
+from sidecar.engine.commit.producers import SMALL
+from sidecar.engine.emission.batch_limits import OWN_BYTES_MAX, USUAL_BATCH_BYTES, BatchLimits
+from sidecar.model.ports import SMALL_BATCH_BYTES
+from sidecar.model.record import Held
 from tests.simulation.fake_kafka import VALUE_BYTES_MAX, FakeOutput
 from tests.simulation.workload import QUARANTINE
 from tests.unit.engine_bench import Bench

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 import zstandard
 
-from sidecar import column
-from sidecar.block import (
+from sidecar.ledger import columns as column
+from sidecar.ledger.block import (
     NO_ENTRIES,
     NOTHING_SETTLED,
     RECORDS_MAX,
@@ -25,9 +25,9 @@ from sidecar.block import (
     lane_key,
     ledger_partition,
 )
-from sidecar.frame import unpack_frame
-from sidecar.log_cuts import Cuts, ReadMark
-from sidecar.record import Outcome, Position
+from sidecar.ledger.frame import unpack_frame
+from sidecar.model.log_cuts import Cuts, ReadMark
+from sidecar.model.record import Outcome, Position
 
 NOW_MS = 1_763_720_000_000
 

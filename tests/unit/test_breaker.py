@@ -9,8 +9,8 @@ import pytest
 from policies.limits import BreakerRule, is_limiting, limits_of
 from policies.model import Policy, Versioned
 from policies.table import PolicyTable
-from sidecar.flow.circuit_breaker import ALL, LONGER_MAX, CircuitBreaker, State
-from sidecar.record import Outcome
+from sidecar.engine.emission.circuit_breaker import ALL, LONGER_MAX, CircuitBreaker, State
+from sidecar.model.record import Outcome
 from tests.unit.engine_bench import SOURCE, Bench
 
 RULE = BreakerRule(0.5, 20, 60_000, 30_000, 5)

@@ -16,7 +16,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from broker.api_keys import ApiKey
+from broker.protocol.api_keys import ApiKey
 from purgatory.errors import Errors
 from tests.services.raw_client import RawClient
 from tests.services.reference_broker import ReferenceBroker

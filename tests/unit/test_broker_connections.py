@@ -12,9 +12,9 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
-from broker.api_keys import ApiKey
-from broker.connection import Connection
-from broker.log_file import FileRegion, LogFile
+from broker.log.file import FileRegion, LogFile
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.connection import Connection
 from purgatory.errors import Errors
 from sidecar.embedded.reference import PROGRAM
 from tests.services.fixtures import own_broker

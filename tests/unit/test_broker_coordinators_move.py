@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from broker.transaction import TransactionState
+from broker.transactions.transaction import TransactionState
 from purgatory.errors import Errors
 from purgatory.log_offsets import TopicPartition as Key
 from tests.services.reference_broker import ReferenceBroker

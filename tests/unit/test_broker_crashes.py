@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import pytest
 
-from broker.record_batch import check_crc, whole_batches
-from broker.records import read_records
+from broker.records.record_batch import check_crc, whole_batches
+from broker.records.records import read_records
 from purgatory.errors import Errors
 from tests.services.fixtures import own_broker
 from tests.services.forgetful_broker import forget

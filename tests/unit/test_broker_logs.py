@@ -41,7 +41,7 @@ def test_logs_are_as_they_were_left(manager, tmp_path, clock):
 def test_a_flushed_log_needs_no_check(manager, tmp_path, clock, monkeypatch):
     fill(manager.open(KEY, SMALL))
     assert list(manager.flushing()) == [None]
-    monkeypatch.setattr("broker.log_segment.check_crc", lambda *_: pytest.fail("a batch was read"))
+    monkeypatch.setattr("broker.log.segment.check_crc", lambda *_: pytest.fail("a batch was read"))
     assert LogManager(tmp_path, clock).open(KEY, SMALL).replica.log_end_offset == 6
 
 

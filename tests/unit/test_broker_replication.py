@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from broker.api_keys import ApiKey
-from broker.cluster_metadata import BrokerRegistration
-from broker.record_batch import whole_batches
-from broker.records import read_records
-from broker.replica_assignment import assign_replicas_to_brokers
-from broker.settings import RACK_AWARE
+from broker.cluster.cluster_metadata import BrokerRegistration
+from broker.cluster.replica_assignment import assign_replicas_to_brokers
+from broker.cluster.settings import RACK_AWARE
+from broker.protocol.api_keys import ApiKey
+from broker.records.record_batch import whole_batches
+from broker.records.records import read_records
 from purgatory.errors import ApiError, Errors
 from purgatory.log_offsets import TopicPartition
 from tests.services.raw_client import RawClient

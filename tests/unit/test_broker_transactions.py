@@ -6,9 +6,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from broker.api_keys import ApiKey
-from broker.records import Producer as RecordProducer
-from broker.transaction import TransactionState
+from broker.protocol.api_keys import ApiKey
+from broker.records.records import Producer as RecordProducer
+from broker.transactions.transaction import TransactionState
 from purgatory.errors import Errors
 from tests.services.raw_client import RawClient
 from tests.services.reference_broker import ReferenceBroker

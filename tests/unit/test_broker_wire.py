@@ -6,9 +6,9 @@ from struct import pack
 
 import pytest
 
-from broker.api_keys import VERSIONS, ApiKey
-from broker.messages import write_response
-from broker.record_batch import Buffer
+from broker.protocol.api_keys import VERSIONS, ApiKey
+from broker.protocol.messages import write_response
+from broker.records.record_batch import Buffer
 from purgatory.errors import Errors
 from tests.services.raw_client import RawClient, encode
 from tests.services.reference_broker import ReferenceBroker

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from sidecar.generation import Generation
-from sidecar.record import Held
-from sidecar.settlement import AtLeastOnce
+from sidecar.engine.commit.at_least_once import AtLeastOnce
+from sidecar.engine.commit.interval import Generation
+from sidecar.model.record import Held
 from tests.unit.engine_bench import Bench
 
 RECORDS = 10_000_000

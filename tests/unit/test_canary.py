@@ -24,17 +24,17 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
-from api.auth import Role, load_tokens
-from api.gate import Gate
+from api.access.auth import Role, load_tokens
+from api.access.gate import Gate
 from api.ports import SenderUnavailable
 from policies.errors import PolicyFileError
 from policies.file import parse_policies
-from sidecar.cli.application import app
-from sidecar.config import ConfigError, LogSettings, load_settings
-from sidecar.kafka import client_log
-from sidecar.logs import configure_logs
-from sidecar.overflow import OverflowUnavailable
-from sidecar.overflow_redis import open_overflow
+from sidecar.cli.app import app
+from sidecar.kafka.producers import client_log
+from sidecar.overflow.interface import OverflowUnavailable
+from sidecar.overflow.redis_overflow import open_overflow
+from sidecar.service.logs import configure_logs
+from sidecar.settings.settings import ConfigError, LogSettings, load_settings
 from tests.services.waiting import wait_until
 from tests.unit.api_world import REMINDERS, RETRY, World, world
 from tests.unit.oidc_world import RSA_KEY, by_hand, claims, oidc_of, public_pem, signed

@@ -5,20 +5,20 @@ from typing import Any
 
 import pytest
 
-from sidecar import held_lookup
-from sidecar.block import NO_ENTRIES, NOTHING_SETTLED, Block
-from sidecar.changes.changes import Wanted
-from sidecar.changes.plan import Selection, When
-from sidecar.held_group import GroupLookUp, Meeting
-from sidecar.held_lookup import LocalLookUp
-from sidecar.held_query import ALL, START
-from sidecar.held_view import Viewer
-from sidecar.jobs.job import State
-from sidecar.lane import NOT_DECIDED, Lane
-from sidecar.ports import Start
-from sidecar.record import Held, LaneId, Position
-from sidecar.recovery import Replay
-from sidecar.wheel import Wheel
+from sidecar.engine.partition.partition import NOT_DECIDED, Lane
+from sidecar.engine.partition.wheel import Wheel
+from sidecar.engine.recovery import Replay
+from sidecar.ledger.block import NO_ENTRIES, NOTHING_SETTLED, Block
+from sidecar.lookup import local as held_lookup
+from sidecar.lookup.group import GroupLookUp, Meeting
+from sidecar.lookup.local import LocalLookUp
+from sidecar.lookup.query import ALL, START
+from sidecar.lookup.view import Viewer
+from sidecar.model.ports import Start
+from sidecar.model.record import Held, LaneId, Position
+from sidecar.operations.bulk.changes import Wanted
+from sidecar.operations.bulk.plan import Selection, When
+from sidecar.operations.jobs.job import State
 from tests.property.test_change import TABLE
 from tests.unit.change_world import LANES, NOW_MS, MemoryChanges
 from tests.unit.fake_backlog import FakeBacklog

@@ -7,22 +7,22 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
-from api.receipt import LedgerPlace
-from api.receipts import Receipts
 from policies.model import Policy, Versioned
 from policies.table import PolicyTable
-from sidecar.changes import receipt_log
-from sidecar.changes.changes import Wanted
-from sidecar.changes.controls import Courier
-from sidecar.changes.plan import DONE, SCHEMA, ChangePlan, Item, Selection, When
-from sidecar.changes.receipt_log import Batch, Place, ReceiptLog, batch, receipts_of
-from sidecar.changes.work import PENDING_BYTES_MAX
-from sidecar.config import MESSAGE_BYTES_MIN
-from sidecar.jobs.crew import JobRefused
-from sidecar.jobs.job import State, decoded
-from sidecar.jobs.reader import LogUnavailable
-from sidecar.record import ACTION, CHANGE, DELIVER_AT, ID, Headers, LaneId, Outcome
-from sidecar.reserved_topics import ReservedTopics
+from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.lookup.receipt import LedgerPlace
+from sidecar.lookup.receipts import Receipts
+from sidecar.model.record import ACTION, CHANGE, DELIVER_AT, ID, Headers, LaneId, Outcome
+from sidecar.model.reserved_topics import ReservedTopics
+from sidecar.operations.bulk import receipt_log
+from sidecar.operations.bulk.changes import Wanted
+from sidecar.operations.bulk.control_sender import Courier
+from sidecar.operations.bulk.plan import DONE, SCHEMA, ChangePlan, Item, Selection, When
+from sidecar.operations.bulk.receipt_log import Batch, Place, ReceiptLog, batch, receipts_of
+from sidecar.operations.bulk.run import PENDING_BYTES_MAX
+from sidecar.operations.jobs.job import State, decoded
+from sidecar.operations.jobs.runner import JobRefused
+from sidecar.settings.settings import MESSAGE_BYTES_MIN
 from tests.property.test_change import TABLE
 from tests.unit.change_world import LANES, NOW_MS, CrashError, MemoryChanges, MemoryJobs
 from tests.unit.test_receipts import block, settled

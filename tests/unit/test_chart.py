@@ -8,7 +8,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from api.auth import Caller, Role, load_tokens
+from api.access.auth import Caller, Role, load_tokens
 from policies.file import parse_policies
 from tests.helm import CHART, VERSIONS, Document, NotRendered, containers, example, helm, kinds, one, render
 

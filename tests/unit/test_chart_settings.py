@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from sidecar.config import Settings, load_settings
+from sidecar.settings.settings import Settings, load_settings
 from tests.chart_schema import SCHEMA, rendered
 from tests.helm import CHART, NotRendered, one, render
 

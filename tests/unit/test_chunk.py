@@ -6,9 +6,9 @@ import yaml
 from policies.model import Policy, Versioned
 from policies.request import ABSENT
 from policies.table import PolicyTable
-from sidecar.chunk import BYTES_MAX, HEADERS_MAX, RECORDS_MAX, Blob, ChunkCodec, ChunkDamagedError
-from sidecar.config import IntakeSettings
-from sidecar.record import OFFSET_MAX, Held, Position
+from sidecar.model.record import OFFSET_MAX, Held, Position
+from sidecar.overflow.chunk import BYTES_MAX, HEADERS_MAX, RECORDS_MAX, Blob, ChunkCodec, ChunkDamagedError
+from sidecar.settings.settings import IntakeSettings
 
 START = Position(-1, -1)
 END = Position(OFFSET_MAX, OFFSET_MAX)

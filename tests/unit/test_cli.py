@@ -15,9 +15,9 @@ from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from policies.file import read_policies_file
-from sidecar.cli.application import app
-from sidecar.cli.configuration import settings_of
-from sidecar.config import Settings, load_settings
+from sidecar.cli.app import app
+from sidecar.cli.config import settings_of
+from sidecar.settings.settings import Settings, load_settings
 
 pytestmark = pytest.mark.slow
 
@@ -175,8 +175,8 @@ def test_run_gives_the_settings_to_the_process_and_ends_with_its_status(
         def run(self) -> int:
             return status
 
-    stand_in(monkeypatch, "sidecar.process", Process=Process)
-    monkeypatch.setattr("sidecar.cli.running.configure_logs", lambda settings: None)
+    stand_in(monkeypatch, "sidecar.service.process", Process=Process)
+    monkeypatch.setattr("sidecar.cli.run.configure_logs", lambda settings: None)
     result = tickover("run", "--group", "g", "--kafka", "k:1", "--redis", "redis://r", "--set", "tick_ms=5")
     assert result.exit_code == status
     [settings] = seen
@@ -197,7 +197,7 @@ def test_demo_passes_its_options_and_status_on(monkeypatch: pytest.MonkeyPatch) 
         seen.append((settings.kafka.embedded, seconds, rate, report))
         return 1
 
-    stand_in(monkeypatch, "sidecar.demo", run_demo=run_demo)
+    stand_in(monkeypatch, "sidecar.demo.demo", run_demo=run_demo)
     assert tickover("demo", "--seconds", "3", "--rate", "50").exit_code == 1
     assert tickover("demo", "--kafka", "k:1").exit_code == 1
     stand_in(monkeypatch, "pipeline.session", check_installed=lambda: None)
@@ -305,7 +305,7 @@ SIGNALLED_WHILE_IMPORTING = """
 import os, signal, sys
 class Hook:
     def find_spec(self, name, path=None, target=None):
-        if name == "sidecar.process":
+        if name == "sidecar.service.process":
             os.kill(os.getpid(), signal.SIGTERM)
             signal.pause()
 sys.meta_path.insert(0, Hook())

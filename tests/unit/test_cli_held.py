@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from api.receipt import LedgerPlace
-from sidecar.record import LaneId, Outcome
+from sidecar.lookup.receipt import LedgerPlace
+from sidecar.model.record import LaneId, Outcome
 from tests.unit.api_world import NOW_MS, world
 from tests.unit.test_api_held import row
 from tests.unit.test_cli_rest import Terminal
@@ -19,7 +19,7 @@ OK, FAILED, USAGE, NOT_FOUND, CONFLICT = range(5)
 def tickover(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     for name in ("CONFIG", "URL", "TOKEN", "TOKEN_FILE"):
         monkeypatch.delenv(f"TICKOVER_{name}", raising=False)
-    monkeypatch.setattr("api.held.AGAIN_S", ())
+    monkeypatch.setattr("api.routes.held.AGAIN_S", ())
     with world() as there:
         yield Terminal(there)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sidecar.jobs.job import State
+from sidecar.operations.jobs.job import State
 from tests.unit.letter_world import dead
 from tests.unit.test_cli_rest import Terminal, tickover
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from sidecar.cli.application import app
+from sidecar.cli.app import app
 from sidecar.cli.output import Form, show
 from tests.unit.api_world import NOW_MS, REMINDERS, RETRY, World, world
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from sidecar.fitting import MOST
-from sidecar.ports import NO_ANSWER
-from sidecar.record import Outcome
-from sidecar.sealing import probe_clock
-from sidecar.settlement import AtLeastOnce
+from sidecar.engine.commit.at_least_once import AtLeastOnce
+from sidecar.engine.commit.block_builder import probe_clock
+from sidecar.engine.commit.transaction_size import MOST
+from sidecar.model.ports import NO_ANSWER
+from sidecar.model.record import Outcome
 from tests.simulation.fake_kafka import FakeRecord
 from tests.simulation.fake_time import FakeTime, Machine, VirtualClock
 from tests.simulation.replica import LEDGER, Replica

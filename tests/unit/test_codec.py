@@ -3,8 +3,8 @@
 import pytest
 
 from policies.table import REPEATED
-from sidecar.codec import emission_headers, header_bytes, split
-from sidecar.record import Headers, Held
+from sidecar.model.header_codec import emission_headers, header_bytes, split
+from sidecar.model.record import Headers, Held
 
 
 def test_nothing_given_nothing_found() -> None:

@@ -4,8 +4,8 @@ import struct
 
 import pytest
 
-from sidecar.column import ColumnReader, pack_numbers, pack_offsets, pack_texts, pack_words
-from sidecar.frame import LedgerFormatError
+from sidecar.ledger.columns import ColumnReader, pack_numbers, pack_offsets, pack_texts, pack_words
+from sidecar.ledger.frame import LedgerFormatError
 
 INT64_MAX = (1 << 63) - 1
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.block import LedgerFormatError, NewerLedgerFormatError
-from sidecar.commit import METADATA_BYTES_MAX, CommitState, decode_metadata, encode_metadata
-from sidecar.log_cuts import CUTS_MAX, Cuts, ReadMark
-from sidecar.record import Position
+from sidecar.ledger.block import LedgerFormatError, NewerLedgerFormatError
+from sidecar.ledger.commit_metadata import METADATA_BYTES_MAX, CommitState, decode_metadata, encode_metadata
+from sidecar.model.log_cuts import CUTS_MAX, Cuts, ReadMark
+from sidecar.model.record import Position
 
 INT64 = st.integers(-(1 << 63) + 1, (1 << 63) - 1)
 OFFSETS = st.integers(0, 1 << 50)

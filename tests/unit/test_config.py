@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from sidecar.config import ConfigError, Settings, load_settings
+from sidecar.settings.settings import ConfigError, Settings, load_settings
 
 SECRET = "hunter2"
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from policies.file import parse_policies
-from sidecar.demo_messages import Sending, failure, forwarding, order, reminder
-from sidecar.demo_oracle import LOST_AFTER_MS, MESSAGE_ID, Arrived, Expected, Oracle
-from sidecar.demo_place import backoff_ms, demo_topics, policies_text
+from sidecar.demo.messages import Sending, failure, forwarding, order, reminder
+from sidecar.demo.oracle import LOST_AFTER_MS, MESSAGE_ID, Arrived, Expected, Oracle
+from sidecar.demo.setup import backoff_ms, demo_topics, policies_text
 
 TOPICS = demo_topics("")
 PLACE = (TOPICS, "")

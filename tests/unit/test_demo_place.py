@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from sidecar.config import Settings
-from sidecar.demo_place import demo_settings, demo_topics
+from sidecar.demo.setup import demo_settings, demo_topics
+from sidecar.settings.settings import Settings
 
 
 def test_no_topic_of_the_users_is_the_demos() -> None:

@@ -5,9 +5,9 @@ import shlex
 import pytest
 from typer.main import get_command
 
-from sidecar.cli.application import app
-from sidecar.config import Settings
-from sidecar.demo_screen import invitation
+from sidecar.cli.app import app
+from sidecar.demo.screen import invitation
+from sidecar.settings.settings import Settings
 
 DEFAULT_PORT = Settings().api.port
 

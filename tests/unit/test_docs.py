@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from sidecar.cli.application import app
+from sidecar.cli.app import app
 from tests.pages.__main__ import DOCS, PAGES
 from tests.pages.commands import leaves as leaves_of
 from tests.pages.configuration import rows

@@ -8,13 +8,14 @@ import pytest
 from typer.testing import CliRunner
 
 from policies.model import Policy
-from sidecar import doctor, doctor_redis
-from sidecar.cli.application import app
-from sidecar.config import Settings
-from sidecar.doctor_facts import Cluster, TopicFacts
-from sidecar.doctor_redis import inspect_redis
-from sidecar.doctor_topics import check_topics
-from sidecar.finding import Finding, Severity
+from sidecar.cli.app import app
+from sidecar.doctor import doctor
+from sidecar.doctor import redis as doctor_redis
+from sidecar.doctor.facts import Cluster, TopicFacts
+from sidecar.doctor.finding import Finding, Severity
+from sidecar.doctor.redis import inspect_redis
+from sidecar.doctor.topics import check_topics
+from sidecar.settings.settings import Settings
 
 DAY_MS = 86_400_000
 REMINDERS = Policy.model_validate(
@@ -409,7 +410,7 @@ def test_everything_embedded_is_well() -> None:
 def test_what_is_down_is_told_with_its_cause_and_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TICKOVER_CONFIG", raising=False)
     nowhere = ["--set", "kafka.bootstrap_servers=127.0.0.1:1", "--set", "redis.url=redis://127.0.0.1:1"]
-    monkeypatch.setattr("sidecar.doctor_kafka.CONNECT_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("sidecar.doctor.kafka.CONNECT_TIMEOUT_S", 1.0)
     result = CliRunner().invoke(app, ["doctor", *nowhere])
     assert result.exit_code == 1
     assert result.stdout.count("Connection refused") == 2

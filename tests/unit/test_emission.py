@@ -5,11 +5,11 @@ import pytest
 
 from policies.model import Policy, Versioned
 from policies.table import PolicyTable
-from sidecar.block import decode
-from sidecar.codec import header_bytes
-from sidecar.departure import EmissionError
-from sidecar.record import Headers, Outcome
-from sidecar.targets import ANSWER_AGE_MAX_MS
+from sidecar.engine.emission.targets import ANSWER_AGE_MAX_MS
+from sidecar.engine.partition.exits import EmissionError
+from sidecar.ledger.block import decode
+from sidecar.model.header_codec import header_bytes
+from sidecar.model.record import Headers, Outcome
 from tests.simulation.fake_kafka import VALUE_BYTES_MAX, FakeError, Refused
 from tests.simulation.replica import LEDGER
 from tests.simulation.workload import QUARANTINE

@@ -6,11 +6,11 @@ from queue import Full
 
 import pytest
 
-from sidecar import deciding
-from sidecar.commit import decode_metadata
-from sidecar.mailbox import COMMANDS_MAX, COMMANDS_PER_TURN_MAX
-from sidecar.overflow import Change, OverflowUnavailable
-from sidecar.record import ID, Headers, Held, Outcome
+from sidecar.engine.intake import decide as deciding
+from sidecar.engine.mailbox import COMMANDS_MAX, COMMANDS_PER_TURN_MAX
+from sidecar.ledger.commit_metadata import decode_metadata
+from sidecar.model.record import ID, Headers, Held, Outcome
+from sidecar.overflow.interface import Change, OverflowUnavailable
 from tests.simulation import replica
 from tests.simulation.fake_overflow import FakeOverflow
 from tests.simulation.fake_time import FakeTime
@@ -158,7 +158,7 @@ def test_intake_waits_while_too_many_tables_have_decided_what_is_open(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, crash: bool
 ) -> None:
     """Each block has them all."""
-    monkeypatch.setattr("sidecar.lane.RUNS_MAX", 3)
+    monkeypatch.setattr("sidecar.engine.partition.partition.RUNS_MAX", 3)
     bench.send(b"open", 1_500)
     bench.step()
     for version in range(2, 8):
@@ -230,7 +230,7 @@ def test_a_held_record_that_its_source_lost_before_redis_had_it_is_counted_and_s
     log.records = [record for record in log.records if record.offset() != compacted]
     bench.overflow.failing = well
     bench.replica = bench.new_replica()
-    with caplog.at_level(logging.ERROR, "sidecar.engine"):
+    with caplog.at_level(logging.ERROR, "sidecar.engine.engine"):
         bench.wait_until(lambda: bench.values("mail"))
     assert bench.values("mail") == [b"kept"]
     assert bench.replica.tally.lost == {(SOURCE, "source"): 1}

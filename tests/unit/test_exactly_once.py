@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from sidecar.call_limit import SILENT_MAX_S
-from sidecar.committer import HUNG_MAX, HungClientError
-from sidecar.exactly_once import PATIENCE_S, ExactlyOnce
-from sidecar.fitting import GROW_S
-from sidecar.partitioner import partition_of
-from sidecar.ports import Member
+from sidecar.engine.commit.blocking_calls import HUNG_MAX, HungClientError
+from sidecar.engine.commit.call_limit import SILENT_MAX_S
+from sidecar.engine.commit.exactly_once import PATIENCE_S, ExactlyOnce
+from sidecar.engine.commit.transaction_size import GROW_S
+from sidecar.model.partitioner import partition_of
+from sidecar.model.ports import Member
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_kafka import VALUE_BYTES_MAX, FakeRecord
 from tests.simulation.fake_transactions import FakeTransactions, TransactionError

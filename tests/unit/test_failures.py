@@ -1,8 +1,8 @@
-from sidecar.failures import take_failed
-from sidecar.generation import NO_OUTPUT, Failure, Generation
-from sidecar.lane import Lane
-from sidecar.record import Departure, Held, LaneId, Outcome, Position
-from sidecar.wheel import Wheel
+from sidecar.engine.commit.interval import NO_OUTPUT, Failure, Generation
+from sidecar.engine.emission.failures import take_failed
+from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.wheel import Wheel
+from sidecar.model.record import Departure, Held, LaneId, Outcome, Position
 from tests.simulation.fake_kafka import FakeError, FakeRecord
 
 LANE = Lane(LaneId("t", 0), 0, Wheel(0), Position(0, -1), ledger_start=0)

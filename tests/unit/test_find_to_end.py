@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from sidecar import held_group
-from sidecar.backlog import BacklogUnavailable
-from sidecar.held_group import GroupLookUp, Meeting
-from sidecar.held_query import Answer, LookUpUnavailable, Query
-from sidecar.record import LaneId
+from sidecar.kafka.backlog import BacklogUnavailable
+from sidecar.lookup import group as held_group
+from sidecar.lookup.group import GroupLookUp, Meeting
+from sidecar.lookup.query import Answer, LookUpUnavailable, Query
+from sidecar.model.record import LaneId
 from tests.unit.fake_backlog import FakeBacklog
 
 ONE, OTHER = LaneId("gold", 0), LaneId("gold", 1)

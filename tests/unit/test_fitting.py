@@ -2,7 +2,7 @@
 
 import pytest
 
-from sidecar.fitting import GROW_S, GROW_SLOWLY_S, MOST, Fit
+from sidecar.engine.commit.transaction_size import GROW_S, GROW_SLOWLY_S, MOST, Fit
 
 
 def test_after_too_many_it_is_half_of_what_was_acknowledged() -> None:

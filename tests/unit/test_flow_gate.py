@@ -9,10 +9,10 @@ import pytest
 from policies.limits import Limit, is_limiting, limits_of
 from policies.model import Policy, Versioned
 from policies.table import PolicyTable
-from sidecar.block import decode
-from sidecar.flow.gate import Gate
-from sidecar.partitioner import partition_of
-from sidecar.record import Outcome
+from sidecar.engine.emission.rate_limit import Gate
+from sidecar.ledger.block import decode
+from sidecar.model.partitioner import partition_of
+from sidecar.model.record import Outcome
 from tests.simulation.fake_kafka import FakeError, Refused
 from tests.unit.engine_bench import LANE, SOURCE, Bench
 

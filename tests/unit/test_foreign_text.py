@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from sidecar.cli.output import Form, say, show
-from sidecar.config import LogSettings
-from sidecar.foreign_text import ADDRESS, visible, visible_json, without_addresses
-from sidecar.logs import configure_logs
+from sidecar.model.foreign_text import ADDRESS, visible, visible_json, without_addresses
+from sidecar.service.logs import configure_logs
+from sidecar.settings.settings import LogSettings
 
 # C0, DEL, C1 (which some terminals take for ESC [), separators, turns of direction, a half of a surrogate pair.
 HOSTILE = (

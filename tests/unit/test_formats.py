@@ -10,13 +10,13 @@ import pytest
 
 from policies.errors import NewerSchema
 from policies.log import SCHEMA, decode_change
-from sidecar.block import decode
-from sidecar.chunk import ChunkCodec
-from sidecar.commit import decode_metadata
-from sidecar.frame import NewerLedgerFormatError
-from sidecar.overflow import NewerOverflowFormat
-from sidecar.overflow_layout import COARSE, FINE, FORMAT, HeaderFormatError, read_header
-from sidecar.record import OFFSET_MAX, Held, Position
+from sidecar.ledger.block import decode
+from sidecar.ledger.commit_metadata import decode_metadata
+from sidecar.ledger.frame import NewerLedgerFormatError
+from sidecar.model.record import OFFSET_MAX, Held, Position
+from sidecar.overflow.chunk import ChunkCodec
+from sidecar.overflow.interface import NewerOverflowFormat
+from sidecar.overflow.keys import COARSE, FINE, FORMAT, HeaderFormatError, read_header
 
 EVERYTHING = (Position(-1, -1), Position(OFFSET_MAX, OFFSET_MAX))
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from broker.coordinator_log import java_hash, partition_of
-from broker.group_types import Client, JoinResult, LeavingMember, Protocol, SyncResult
+from broker.groups.coordinator_log import java_hash, partition_of
+from broker.groups.types import Client, JoinResult, LeavingMember, Protocol, SyncResult
 from purgatory.delayed_group import GroupState
 from purgatory.errors import Errors
 from tests.unit.group_world import GroupWorld

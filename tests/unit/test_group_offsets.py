@@ -5,12 +5,12 @@ from struct import pack
 
 import pytest
 
-from broker.control_records import EndMarker, build_end_marker
-from broker.group_admin import delete_group, describe_group, list_groups
-from broker.group_records import decode_group, decode_key, decode_offset, encode_group, encode_offset
-from broker.group_types import CommittedOffset, MemberClaim, OffsetCommitRequest, Protocol
-from broker.offset_coordinator import OffsetCoordinator
-from broker.primitive_types import UnreadableRecord
+from broker.groups.admin import delete_group, describe_group, list_groups
+from broker.groups.offset_coordinator import OffsetCoordinator
+from broker.groups.records import decode_group, decode_key, decode_offset, encode_group, encode_offset
+from broker.groups.types import CommittedOffset, MemberClaim, OffsetCommitRequest, Protocol
+from broker.protocol.primitive_types import UnreadableRecord
+from broker.records.control_records import EndMarker, build_end_marker
 from purgatory.delayed_group import GroupState
 from purgatory.errors import ApiError, Errors
 from purgatory.log_offsets import TopicPartition

@@ -2,7 +2,7 @@
 
 import pytest
 
-from broker.group_types import JoinResult, LeavingMember, Protocol
+from broker.groups.types import JoinResult, LeavingMember, Protocol
 from purgatory.delayed_group import GroupState
 from purgatory.errors import Errors
 from tests.unit.group_world import GroupWorld

@@ -11,8 +11,8 @@ import yaml
 from typer.main import get_command
 
 from policies.model import Policy
-from sidecar.cli.application import app
-from sidecar.schedules.schedule import Schedule
+from sidecar.cli.app import app
+from sidecar.operations.schedules.schedule import Schedule
 from tests.source import ROOT
 
 DOCS = ROOT / "docs"

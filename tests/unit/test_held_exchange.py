@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar import held_exchange, held_group
-from sidecar.held_exchange import (
+from sidecar.lookup import exchange as held_exchange
+from sidecar.lookup import group as held_group
+from sidecar.lookup.exchange import (
     ANSWER_BYTES_MAX,
     QUESTION_BYTES_MAX,
     Refused,
@@ -23,9 +24,9 @@ from sidecar.held_exchange import (
     read_answer,
     read_question,
 )
-from sidecar.held_group import BAD_ANSWER, BAD_QUESTION, BUSY, STALE, WAITING_MAX, GroupLookUp, Meeting
-from sidecar.held_query import START, Answer, Key, Query, row_of
-from sidecar.record import ID, Held, LaneId
+from sidecar.lookup.group import BAD_ANSWER, BAD_QUESTION, BUSY, STALE, WAITING_MAX, GroupLookUp, Meeting
+from sidecar.lookup.query import START, Answer, Key, Query, row_of
+from sidecar.model.record import ID, Held, LaneId
 from tests.unit.fake_backlog import FakeBacklog
 
 LANE, OTHER = LaneId("gold", 0), LaneId("gold", 1)

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from sidecar.held_query import START, Answer, Key, after_in, key_of, merged
-from sidecar.record import OFFSET_MAX, LaneId, Position
+from sidecar.lookup.query import START, Answer, Key, after_in, key_of, merged
+from sidecar.model.record import OFFSET_MAX, LaneId, Position
 
 ONE, OTHER = LaneId("a", 0), LaneId("b", 0)
 

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from sidecar import held_view
-from sidecar.change import ChangeBlock, Loss
-from sidecar.held_view import Viewer
-from sidecar.lane import Lane
-from sidecar.order import Order
-from sidecar.reading import Item
-from sidecar.record import LaneId, Position
-from sidecar.wheel import Wheel
+from sidecar.engine.intake.reading import Item
+from sidecar.engine.partition.change_block import ChangeBlock, Loss
+from sidecar.engine.partition.key_order import Order
+from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.wheel import Wheel
+from sidecar.lookup import view as held_view
+from sidecar.lookup.view import Viewer
+from sidecar.model.record import LaneId, Position
 from tests.unit.test_identity import named
 
 CURSOR = Position(500, 0)

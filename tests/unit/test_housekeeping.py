@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from sidecar.housekeeping import Housekeeping, Interval
+from sidecar.service.housekeeping import Housekeeping, Interval
 
 WAIT_S = 60
 
@@ -16,7 +16,7 @@ def test_jobs_run_again_even_after_one_failed(caplog: pytest.LogCaptureFixture) 
         raise OSError("no disk")
 
     housekeeping = Housekeeping({"sweep": Interval(job, 0.01)})
-    with caplog.at_level(logging.WARNING, "sidecar.housekeeping"):
+    with caplog.at_level(logging.WARNING, "sidecar.service.housekeeping"):
         housekeeping.start()
         assert runs.acquire(timeout=WAIT_S)
         assert runs.acquire(timeout=WAIT_S)

@@ -1,7 +1,7 @@
 """Ids in memory: who can be acted on, and who is leaving until the ledger says that it has left."""
 
-from sidecar.identity import Identities
-from sidecar.record import ID, Headers, Held
+from sidecar.engine.partition.identity import Identities
+from sidecar.model.record import ID, Headers, Held
 
 
 def named(offset: int, message_id: str = "a") -> Held:

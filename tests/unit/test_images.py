@@ -13,9 +13,9 @@ from typing import Final
 import pytest
 import yaml
 
-from api.server import Listening, Server, listening_of
-from sidecar.config import load_settings
+from api.serving.server import Listening, Server, listening_of
 from sidecar.embedded.child import free_port
+from sidecar.settings.settings import load_settings
 from tests.source import ROOT
 from tests.unit.api_world import world
 

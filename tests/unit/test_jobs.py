@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from api.ledger_reader import LedgerReader
-from api.receipts import Receipts
 from policies.log import PolicyLog
-from sidecar.changes.plan import FORM as CHANGES
-from sidecar.jobs.crew import LEASE_MS, LEGS_MAX, PLANS_MAX, JobRefused
-from sidecar.jobs.follower import TopicFollower
-from sidecar.jobs.job import State
-from sidecar.jobs.job_log import EARLY_MAX, JobLog
-from sidecar.letters.plan import FORM as REDRIVES
-from sidecar.letters.plan import Progress, Redrive
-from sidecar.retention import JOBS_KEPT_MS
-from sidecar.schedules.schedule_book import ScheduleBook
+from policies.retention import JOBS_KEPT_MS
+from sidecar.kafka.topic_follower import TopicFollower
+from sidecar.lookup.ledger_reader import LedgerReader
+from sidecar.lookup.receipts import Receipts
+from sidecar.operations.bulk.plan import FORM as CHANGES
+from sidecar.operations.dead_letters.redrive_plan import FORM as REDRIVES
+from sidecar.operations.dead_letters.redrive_plan import Progress, Redrive
+from sidecar.operations.jobs.job import State
+from sidecar.operations.jobs.job_log import EARLY_MAX, JobLog
+from sidecar.operations.jobs.runner import LEASE_MS, LEGS_MAX, PLANS_MAX, JobRefused
+from sidecar.operations.schedules.schedule_book import ScheduleBook
 from tests.unit.letter_world import MemoryLetterLog
 from tests.unit.redrive_world import MemoryRedrives
 from tests.unit.test_redrive_parts import encode, plan

@@ -9,10 +9,10 @@ import pytest
 
 from policies import kafka_clients
 from policies.kafka_clients import AdminClient, Consumer, Producer, change_password
-from sidecar.config import load_settings
-from sidecar.overflow_link import connect
-from sidecar.secret_files import SecretFiles, password_looks
-from sidecar.watched_file import FileSecret
+from sidecar.overflow.connection import connect
+from sidecar.service.secret_files import SecretFiles, password_looks
+from sidecar.settings.settings import load_settings
+from sidecar.settings.watched_file import FileSecret
 from tests.services.waiting import wait_until
 
 

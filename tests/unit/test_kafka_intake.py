@@ -6,8 +6,8 @@ from unittest.mock import Mock
 import pytest
 from confluent_kafka import KafkaError, TopicPartition
 
-from sidecar.kafka_intake import KafkaIntake
-from sidecar.record import LaneId
+from sidecar.kafka.consumer import KafkaIntake
+from sidecar.model.record import LaneId
 
 LANE = LaneId("in", 3)
 

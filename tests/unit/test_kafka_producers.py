@@ -11,12 +11,12 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from sidecar.commit import METADATA_BYTES_MAX
-from sidecar.generation import Generation
-from sidecar.kafka import raising_what_is_meant
-from sidecar.kafka_transactions import KafkaOutputs
-from sidecar.ports import Member
-from sidecar.record import LaneId
+from sidecar.engine.commit.interval import Generation
+from sidecar.kafka.producers import raising_what_is_meant
+from sidecar.kafka.transactions import KafkaOutputs
+from sidecar.ledger.commit_metadata import METADATA_BYTES_MAX
+from sidecar.model.ports import Member
+from sidecar.model.record import LaneId
 from tests.services.reference_broker import ReferenceBroker
 
 pytestmark = pytest.mark.slow

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
-from sidecar.commit import CommitState, encode_metadata
-from sidecar.kafka_starts import KafkaStarts, _Topic
-from sidecar.ledger import CommitsHidden
-from sidecar.record import LaneId, Position
+from sidecar.kafka.committed_offsets import KafkaStarts, _Topic
+from sidecar.ledger.commit_metadata import CommitState, encode_metadata
+from sidecar.ledger.topic import CommitsHidden
+from sidecar.model.record import LaneId, Position
 
 BEGUN_WITH, NOW = 12, 13  # partitions
 LANES = [LaneId("in", partition) for partition in range(NOW)]

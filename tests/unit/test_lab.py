@@ -10,8 +10,8 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner, Result
 
-from broker.records import Record, build_batch
-from sidecar.cli.application import app
+from broker.records.records import Record, build_batch
+from sidecar.cli.app import app
 from sidecar.lab import drawing
 from sidecar.lab.bare_connection import LabError, _end_of
 from sidecar.lab.latency import PARTS, Case, Measured, cases, explain, percentile, rows

@@ -2,12 +2,12 @@
 
 import pytest
 
-from sidecar.change import ChangeBlock, LedgerMark
-from sidecar.lane import NEVER, NOWHERE, RUNS_MAX, Lane
-from sidecar.order import Order
-from sidecar.record import Held, LaneId, Position
-from sidecar.wheel import Wheel
-from sidecar.withdrawal import forget_passed, overtaken
+from sidecar.engine.partition.change_block import ChangeBlock, LedgerMark
+from sidecar.engine.partition.key_order import Order
+from sidecar.engine.partition.partition import NEVER, NOWHERE, RUNS_MAX, Lane
+from sidecar.engine.partition.wheel import Wheel
+from sidecar.engine.partition.withdrawal import forget_passed, overtaken
+from sidecar.model.record import Held, LaneId, Position
 
 
 def held(offset: int, due_ms: int) -> Held:

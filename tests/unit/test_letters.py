@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from policies.model import Policy, Versioned
-from sidecar.letters.browsing import Browser, Limits, Look, letter_topics
-from sidecar.letters.destination import destination
-from sidecar.letters.letter import Letter, place_of
-from sidecar.letters.masking import MASK, OWN_WORDS, SHOWN_BYTES_MAX, Masking
-from sidecar.letters.selection import Selection
-from sidecar.record import CONTROL_PREFIX, ERROR_CLASS, ERROR_MESSAGE, ID, Place
+from sidecar.model.record import CONTROL_PREFIX, ERROR_CLASS, ERROR_MESSAGE, ID, Place
+from sidecar.operations.dead_letters.browse import Browser, Limits, Look, letter_topics
+from sidecar.operations.dead_letters.dead_letter import Letter, place_of
+from sidecar.operations.dead_letters.destination import destination
+from sidecar.operations.dead_letters.masking import MASK, OWN_WORDS, SHOWN_BYTES_MAX, Masking
+from sidecar.operations.dead_letters.selection import Selection
 from tests.pages.headers import defined
 from tests.unit.letter_world import NOW_MS, MemoryLetterLog, dead
 

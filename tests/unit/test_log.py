@@ -4,12 +4,12 @@ import os
 
 import pytest
 
-from broker.batch_validation import RecordRules
-from broker.compression import CompressionType
-from broker.log_loading import start_over_at
-from broker.log_retention import apply_retention
-from broker.record_batch import TimestampType, read_header, whole_batches
-from broker.records import Producer, read_records
+from broker.log.loading import start_over_at
+from broker.log.retention import apply_retention
+from broker.records.batch_validation import RecordRules
+from broker.records.compression import CompressionType
+from broker.records.record_batch import TimestampType, read_header, whole_batches
+from broker.records.records import Producer, read_records
 from purgatory.errors import ApiError, Errors
 from purgatory.log_offsets import Isolation
 from tests.unit.log_world import NOW_MS, LogWorld, batch, marker
@@ -292,7 +292,7 @@ def test_a_follower_starts_over_at_its_leaders_start(world):
 def test_a_closed_log_is_opened_without_reading_its_batches(tmp_path, monkeypatch):
     world = filled(tmp_path)
     world.log.close(world.replica.high_watermark.offset)
-    monkeypatch.setattr("broker.log_segment.check_crc", lambda *_: pytest.fail("a batch was read"))
+    monkeypatch.setattr("broker.log.segment.check_crc", lambda *_: pytest.fail("a batch was read"))
     world.open()
     assert world.replica.high_watermark.offset == world.log.log_end.offset == 10
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.batch_validation import RecordRules
-from broker.compression import CompressionType
-from broker.log_cleaner import clean_log
-from broker.log_segment import LogSegment
-from broker.record_batch import TRANSACTIONAL, whole_batches
-from broker.records import Producer
+from broker.log.cleaner import clean_log
+from broker.log.segment import LogSegment
+from broker.records.batch_validation import RecordRules
+from broker.records.compression import CompressionType
+from broker.records.record_batch import TRANSACTIONAL, whole_batches
+from broker.records.records import Producer
 from purgatory.errors import ApiError, Errors
 from tests.examples import examples
 from tests.unit.log_world import NOW_MS, LogWorld, marker, pairs

@@ -7,7 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.log_cuts import CUTS_MAX, MARKS_SPAN, NO_CUTS, Cuts, Marks, ReadMark, TooManyCuts, below, find_cut, noted
+from sidecar.model.log_cuts import (
+    CUTS_MAX,
+    MARKS_SPAN,
+    NO_CUTS,
+    Cuts,
+    Marks,
+    ReadMark,
+    TooManyCuts,
+    below,
+    find_cut,
+    noted,
+)
 
 
 @dataclass

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.leader_epoch_checkpoint import FILE
-from broker.log_loading import open_replica_log
-from broker.record_batch import read_header
-from broker.records import read_records
+from broker.log.leader_epoch_checkpoint import FILE
+from broker.log.loading import open_replica_log
+from broker.records.record_batch import read_header
+from broker.records.records import read_records
 from purgatory.errors import Errors
 from purgatory.partition import Partition
 from tests.unit.log_world import NOW_MS, LogWorld, batch

@@ -10,9 +10,9 @@ import pytest
 import structlog
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from sidecar.config import LogSettings
-from sidecar.logs import clean, configure_logs
-from sidecar.record import Held, LaneId
+from sidecar.model.record import Held, LaneId
+from sidecar.service.logs import clean, configure_logs
+from sidecar.settings.settings import LogSettings
 
 pytestmark = pytest.mark.usefixtures("logging_as_before")
 
@@ -35,17 +35,17 @@ def held() -> Held:
 
 
 def test_a_standard_logger_writes_one_json_object(stream: io.StringIO) -> None:
-    logging.getLogger("sidecar.engine").warning("lane %s paused", LaneId("orders", 3), extra={"held": 12})
+    logging.getLogger("sidecar.engine.engine").warning("lane %s paused", LaneId("orders", 3), extra={"held": 12})
     (line,) = lines(stream)
     assert line["message"] == "lane orders/3 paused"
-    assert (line["level"], line["logger"], line["held"]) == ("warning", "sidecar.engine", 12)
+    assert (line["level"], line["logger"], line["held"]) == ("warning", "sidecar.engine.engine", 12)
     assert line["time"].endswith("Z")
 
 
 @pytest.mark.parametrize(("level", "shown"), [("critical", "warning"), ("error", "warning"), ("info", "info")])
 def test_what_the_kafka_client_says_is_no_error(stream: io.StringIO, level: str, shown: str) -> None:
     words = "FENCED [rdkafka#producer-4] Producer fenced by newer instance"
-    for name in ("librdkafka", "sidecar.engine"):
+    for name in ("librdkafka", "sidecar.engine.engine"):
         logging.getLogger(name).log(logging.getLevelNamesMapping()[level.upper()], words)
     of_client, ours = lines(stream)
     assert (of_client["level"], of_client["message"], ours["level"]) == (shown, words, level)
@@ -165,7 +165,7 @@ def test_secrets_stay_masked_and_long_texts_are_cut(stream: io.StringIO) -> None
 def test_text_for_people() -> None:
     stream = io.StringIO()
     configure_logs(LogSettings(format="text"), stream)
-    logging.getLogger("sidecar.engine").warning("lane paused", extra={"partition": 3, "value": SECRET})
+    logging.getLogger("sidecar.engine.engine").warning("lane paused", extra={"partition": 3, "value": SECRET})
     assert "lane paused" in stream.getvalue()
     assert "partition=3" in stream.getvalue()
     assert SECRET not in stream.getvalue()

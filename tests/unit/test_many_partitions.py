@@ -8,14 +8,14 @@ from typing import Any, Final
 
 import pytest
 
-from broker.api_keys import ApiKey
-from broker.cluster import Cluster
-from broker.handlers import HANDLERS
-from broker.log_manager import LogManager
-from broker.replica_fetcher import GROUP_PARTITIONS_MAX, ReplicaFetcher
-from broker.request import Request, read_frame
-from broker.serving import GARBAGE_PARTITIONS_MAX, collect_garbage, keep_collections_short
-from broker.settings import BrokerSettings
+from broker.cluster.cluster import Cluster
+from broker.cluster.replica_fetcher import GROUP_PARTITIONS_MAX, ReplicaFetcher
+from broker.cluster.serving import GARBAGE_PARTITIONS_MAX, collect_garbage, keep_collections_short
+from broker.cluster.settings import BrokerSettings
+from broker.log.manager import LogManager
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.request import Request, read_frame
+from broker.requests.handlers import HANDLERS
 from purgatory.delayed_fetch import FetchParams, FetchPartition
 from purgatory.fetch_reading import ReadResults
 from purgatory.log_offsets import TopicPartition
@@ -56,7 +56,7 @@ def request(api_key: ApiKey, version: int, **body: Any) -> Request:
 def test_another_client_is_answered_while_many_topics_are_made_told_and_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.broker.TURN_S", 0.0)
+    monkeypatch.setattr("broker.cluster.broker.TURN_S", 0.0)
     names = [f"topic-{number}" for number in range(TOPICS)]
     topic = {"num_partitions": 4, "replication_factor": 1, "assignments": [], "configs": []}
     requests = [

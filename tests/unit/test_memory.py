@@ -4,9 +4,9 @@ import gc
 
 import pytest
 
-from sidecar import memory
-from sidecar.memory import BUSY_RECORDS, GARBAGE_HELD_MAX, Memory, give_back
-from sidecar.stats import Stats, TopicCounts
+from sidecar.model.stats import Stats, TopicCounts
+from sidecar.service import memory
+from sidecar.service.memory import BUSY_RECORDS, GARBAGE_HELD_MAX, Memory, give_back
 
 
 class Process:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.broker import Broker
-from broker.checked_file import write_json
-from broker.cluster_metadata import BrokerRegistration, ClusterMetadata, MetadataChanges
-from broker.controller import Controller, NewTopic
-from broker.metadata_store import FILE, MetadataStore
+from broker.cluster.broker import Broker
+from broker.cluster.cluster_metadata import BrokerRegistration, ClusterMetadata, MetadataChanges
+from broker.cluster.controller import Controller, NewTopic
+from broker.cluster.metadata_store import FILE, MetadataStore
+from broker.log.checked_file import write_json
 from purgatory.isr import AlterPartition
 from purgatory.log_offsets import TopicPartition
 from tests.services.reference_broker import ReferenceBroker

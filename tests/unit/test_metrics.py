@@ -6,8 +6,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from policies.model import Policy, Versioned
 from policies.table import EMPTY_TABLE, PolicyTable
-from sidecar.metrics import Exposition, Recorder
-from sidecar.stats import LATENESS_BOUNDS_MS, Lateness, Stats, TopicCounts
+from sidecar.model.stats import LATENESS_BOUNDS_MS, Lateness, Stats, TopicCounts
+from sidecar.service.metrics import Exposition, Recorder
 
 # Contract, section 8.
 NAMES = {

@@ -10,8 +10,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from policies.table import EMPTY_TABLE
-from sidecar.metrics import Exposition, Recorder
-from sidecar.stats import Stats
+from sidecar.model.stats import Stats
+from sidecar.service.metrics import Exposition, Recorder
 from tests.helm import CHART, one, render
 from tests.integration.test_prometheus import FAULTS
 from tests.source import ROOT

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from policies.table import Dead, Hold, Quarantine, decide
-from sidecar.record import Headers
+from sidecar.model.record import Headers
 from tests.simulation.fake_kafka import CREATE_TIME, LOG_APPEND_TIME, FakeRecord
 from tests.simulation.workload import QUARANTINE
 from tests.unit.engine_bench import SOURCE, Bench

@@ -6,10 +6,10 @@ import pytest
 
 from policies.model import Match, Order, Policy, Quota, Versioned
 from policies.table import PolicyTable
-from sidecar.chain import Tail
-from sidecar.order import Order as BareOrder
-from sidecar.overflow import OverflowUnavailable
-from sidecar.record import Headers, Held, Position
+from sidecar.engine.partition.key_chain import Tail
+from sidecar.engine.partition.key_order import Order as BareOrder
+from sidecar.model.record import Headers, Held, Position
+from sidecar.overflow.interface import OverflowUnavailable
 from tests.simulation.fake_kafka import CREATE_TIME, FakeRecord
 from tests.simulation.workload import QUARANTINE
 from tests.unit.engine_bench import SOURCE, Bench
@@ -175,7 +175,7 @@ def test_a_record_handed_over_again_is_not_overtaken() -> None:
 def test_a_backlog_in_order_and_other_records_share_what_may_be_emitted(
     bench: OrderBench, monkeypatch: pytest.MonkeyPatch, many: bytes
 ) -> None:
-    monkeypatch.setattr("sidecar.engine.EMIT_PER_TURN_MAX", 10)
+    monkeypatch.setattr("sidecar.engine.engine.EMIT_PER_TURN_MAX", 10)
     few = b"plain" if many == b"ordered" else b"ordered"
     for value, count in ((many, 300), (few, 30)):
         for number in range(count):

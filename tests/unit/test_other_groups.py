@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 
-from sidecar.commit import CommitState, RenameMark, encode_mark, encode_metadata
-from sidecar.finding import Severity
-from sidecar.other_groups import NewGroupError, findings_of, others_with, refuse_if_new
-from sidecar.record import Position
+from sidecar.doctor.finding import Severity
+from sidecar.doctor.other_groups import NewGroupError, findings_of, others_with, refuse_if_new
+from sidecar.ledger.commit_metadata import CommitState, RenameMark, encode_mark, encode_metadata
+from sidecar.model.record import Position
 
 TOPICS = ["orders", "reminders", "tickover.old.ledger", "tickover.a.b.ledger", "tickover.new.ledger", "mail"]
 OURS = encode_metadata(CommitState(7, Position(0, 0), 0, 8, 8, 8, 0, "x", 0))

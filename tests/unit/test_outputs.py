@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from sidecar.outputs import NAMES, Sweep, make_outputs
-from sidecar.ports import Member
-from sidecar.record import LaneId
+from sidecar.engine.commit.producers import NAMES, Sweep, make_outputs
+from sidecar.model.ports import Member
+from sidecar.model.record import LaneId
 from tests.simulation.fake_transactions import TransactionError
 from tests.unit.recording_producer import Producer
 

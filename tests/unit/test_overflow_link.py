@@ -3,7 +3,7 @@
 import pytest
 from redis.exceptions import ResponseError
 
-from sidecar.overflow_link import failures
+from sidecar.overflow.connection import failures
 
 
 def test_what_nobody_foresaw_is_raised() -> None:

@@ -2,13 +2,19 @@ from itertools import pairwise
 
 import pytest
 
-from sidecar.change import ChangeBlock
-from sidecar.lane import NEVER, Lane
-from sidecar.overflow import NewerOverflowFormat, OverflowFull, OverflowLoss, OverflowRefused, OverflowUnavailable
-from sidecar.overflow_worker import CHECK_MS, JOBS_MAX, RETRY_FIRST_MS, RETRY_MAX_MS, OverflowWorker
-from sidecar.record import OFFSET_MAX, Held, LaneId, Position, Struck
-from sidecar.wheel import Wheel
-from sidecar.withdrawal import Place, take_out
+from sidecar.engine.partition.change_block import ChangeBlock
+from sidecar.engine.partition.partition import NEVER, Lane
+from sidecar.engine.partition.wheel import Wheel
+from sidecar.engine.partition.withdrawal import Place, take_out
+from sidecar.engine.storage.worker import CHECK_MS, JOBS_MAX, RETRY_FIRST_MS, RETRY_MAX_MS, OverflowWorker
+from sidecar.model.record import OFFSET_MAX, Held, LaneId, Position, Struck
+from sidecar.overflow.interface import (
+    NewerOverflowFormat,
+    OverflowFull,
+    OverflowLoss,
+    OverflowRefused,
+    OverflowUnavailable,
+)
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_overflow import FakeOverflow
 

@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.departure import dead
-from sidecar.lane import Lane
-from sidecar.parcels import Parcels, Queues, size_of, topic_of
-from sidecar.record import Arrival, Held, LaneId, Position
-from sidecar.wheel import Wheel
+from sidecar.engine.partition.exits import dead
+from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.record_queue import Parcels, Queues, size_of, topic_of
+from sidecar.engine.partition.wheel import Wheel
+from sidecar.model.record import Arrival, Held, LaneId, Position
 
 LANES = [Lane(LaneId("in", number), 0, Wheel(0, 1), Position(0, 0), ledger_start=0) for number in range(2)]
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pipeline import pages
+from pipeline import html_report as pages
 
 pytest.importorskip("matplotlib", reason="make setup-pipeline")
 

@@ -12,13 +12,13 @@ import httpx
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from api.listener import Starting
+from api.serving.listener import Starting
 from policies.errors import PolicyStoreUnavailable
 from policies.store import PolicyStore
-from sidecar import process as module
-from sidecar.config import Settings
-from sidecar.mailbox import EngineError
-from sidecar.process import Process
+from sidecar.engine.mailbox import EngineError
+from sidecar.service import process as module
+from sidecar.service.process import Process
+from sidecar.settings.settings import Settings
 from tests.unit.api_world import BASE_URL, problem, world
 
 
@@ -83,7 +83,7 @@ def test_a_start_outlasts_brokers_that_are_away(
 ) -> None:
     monkeypatch.setattr(module, "AGAIN_S", 0.0)
     away = [kafka(KafkaError._TRANSPORT), unavailable(kafka(KafkaError.LEADER_NOT_AVAILABLE))]
-    with caplog.at_level(logging.WARNING, "sidecar.process"):
+    with caplog.at_level(logging.WARNING, "sidecar.service.process"):
         assert Process(Settings())._once_brokers_answer(failing(*away, unavailable(TimeoutError()))) == "done"
     assert [record.message for record in caplog.records] == ["the start waits for Kafka"] * 3
 
@@ -138,7 +138,7 @@ def test_a_start_of_which_nothing_comes_ends_the_process_at_last(
     monkeypatch.setattr(signal, "signal", lambda number, handler: None)
     monkeypatch.setattr(module, "abandon", lambda status: status)
     monkeypatch.setattr(module, "WATCH_S", 0.01)
-    with caplog.at_level(logging.CRITICAL, "sidecar.process"):
+    with caplog.at_level(logging.CRITICAL, "sidecar.service.process"):
         assert process.run() == 1
     ended.set()
     assert [record.__dict__["error"] for record in caplog.records] == ["start_timeout is over, and it waits for Kafka"]

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from broker.batch_validation import RecordRules, check_produced
-from broker.compression import CompressionType
-from broker.producer_state import ProducerState
-from broker.record_batch import read_header
-from broker.records import Producer
+from broker.log.producer_state import ProducerState
+from broker.records.batch_validation import RecordRules, check_produced
+from broker.records.compression import CompressionType
+from broker.records.record_batch import read_header
+from broker.records.records import Producer
 from purgatory.admission import (
     HostedFacts,
     ProduceFacts,

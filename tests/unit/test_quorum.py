@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from broker.api_keys import ApiKey
-from broker.quorum import Quorum, VoterState
+from broker.cluster.quorum import Quorum, VoterState
+from broker.protocol.api_keys import ApiKey
 from tests.services.raw_client import RawClient
 from tests.services.reference_broker import ReferenceBroker
 

@@ -6,9 +6,9 @@ import pytest
 
 from policies.model import Policy, Versioned
 from policies.table import PolicyTable
-from sidecar.quota import Used
-from sidecar.quotas import uses_of
-from sidecar.stats import QuotaUse
+from sidecar.engine.intake.quotas import uses_of
+from sidecar.engine.partition.quota import Used
+from sidecar.model.stats import QuotaUse
 from tests.simulation.workload import QUARANTINE
 from tests.unit.engine_bench import SOURCE, Bench
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from sidecar.overflow import OverflowFull, OverflowUnavailable
-from sidecar.rebuild_worker import RETRY_MS
+from sidecar.engine.storage.rebuild_worker import RETRY_MS
+from sidecar.overflow.interface import OverflowFull, OverflowUnavailable
 from tests.simulation.fake_overflow import FakeOverflow
 from tests.simulation.replica import LEDGER
 from tests.unit.engine_bench import LANE, SOURCE, Bench

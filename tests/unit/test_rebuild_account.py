@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.rebuild_account import Account, Plan
-from sidecar.record import LaneId, Position
+from sidecar.engine.storage.rebuild_account import Account, Plan
+from sidecar.model.record import LaneId, Position
 
 places = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=30)
 

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from api import receipts as receipts_module
-from api.receipt import LedgerPlace, Settlement
-from api.receipts import Receipts, ReceiptsUnavailable, TooManyWaiting
-from sidecar.block import NO_ENTRIES, NOTHING_SETTLED, Block, Entries, LedgerFormatError, Settled, encode
-from sidecar.log_cuts import Cuts
-from sidecar.record import Outcome, Place, Position
+from sidecar.ledger.block import NO_ENTRIES, NOTHING_SETTLED, Block, Entries, LedgerFormatError, Settled, encode
+from sidecar.lookup import receipts as receipts_module
+from sidecar.lookup.receipt import LedgerPlace, Settlement
+from sidecar.lookup.receipts import Receipts, ReceiptsUnavailable, TooManyWaiting
+from sidecar.model.log_cuts import Cuts
+from sidecar.model.record import Outcome, Place, Position
 
 EMPTY = Block("g", "reminders", "i", 3, 5_000, 2, Position(4, 5), 6, 7, (), 8, NOTHING_SETTLED, NO_ENTRIES)
 SOON_S = 30.0

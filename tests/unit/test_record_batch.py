@@ -8,10 +8,10 @@ import cramjam
 import pytest
 from confluent_kafka import Producer as RdKafka
 
-from broker.batch_validation import RecordRules, RecordsRefused, analyze_batch, check_produced, validate_batch
-from broker.compression import DECOMPRESSED_BYTES_MAX, FIRST_BYTES, CompressionType, compress, decompress
-from broker.control_records import EndMarker, build_end_marker, read_end_marker
-from broker.record_batch import (
+from broker.records.batch_validation import RecordRules, RecordsRefused, analyze_batch, check_produced, validate_batch
+from broker.records.compression import DECOMPRESSED_BYTES_MAX, FIRST_BYTES, CompressionType, compress, decompress
+from broker.records.control_records import EndMarker, build_end_marker, read_end_marker
+from broker.records.record_batch import (
     CONTROL,
     LOG_APPEND_TIME,
     SEQUENCE_MAX,
@@ -21,7 +21,7 @@ from broker.record_batch import (
     read_header,
     whole_batches,
 )
-from broker.records import TIMESTAMP_MAX, Record, build_batch, encode_records, read_records
+from broker.records.records import TIMESTAMP_MAX, Record, build_batch, encode_records, read_records
 from purgatory.errors import ApiError, Errors
 
 NOW_MS = 1_700_000_000_000

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from sidecar.block import NO_ENTRIES, NOTHING_SETTLED, Block, Entries, Settled, encode
-from sidecar.change import FOREIGN
-from sidecar.commit import CommitState, encode_metadata
-from sidecar.lane import NOT_DECIDED, Lane
-from sidecar.ledger import LedgerError, LedgerRecord, LedgerTopic
-from sidecar.log_cuts import ReadMark
-from sidecar.overflow import Change
-from sidecar.ports import Start
-from sidecar.record import LaneId, Outcome, Position
-from sidecar.recovery import Replay, table_version_at
-from sidecar.recovery_reader import RecoveryWorker
+from sidecar.engine.partition.change_block import FOREIGN
+from sidecar.engine.partition.partition import NOT_DECIDED, Lane
+from sidecar.engine.recovery import Replay, table_version_at
+from sidecar.engine.recovery_reader import RecoveryWorker
+from sidecar.ledger.block import NO_ENTRIES, NOTHING_SETTLED, Block, Entries, Settled, encode
+from sidecar.ledger.commit_metadata import CommitState, encode_metadata
+from sidecar.ledger.topic import LedgerError, LedgerRecord, LedgerTopic
+from sidecar.model.log_cuts import ReadMark
+from sidecar.model.ports import Start
+from sidecar.model.record import LaneId, Outcome, Position
+from sidecar.overflow.interface import Change
 from tests.contract import overflow_records
 from tests.contract.overflow_records import held as overflow_record
 from tests.simulation.fake_executor import StepExecutor

@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from sidecar.block import NO_ENTRIES, NOTHING_SETTLED, Block
-from sidecar.commit import CommitState, decode_metadata, encode_metadata
-from sidecar.lane import NOT_DECIDED, Lane
-from sidecar.ledger import LedgerUnavailable
-from sidecar.log_cuts import CUTS_MAX, Cuts, Marks, ReadMark
-from sidecar.ports import Start
-from sidecar.record import LaneId, Position
-from sidecar.recovery import Replay
-from sidecar.recovery_reader import RecoveryWorker
-from sidecar.sealing import commit_state
+from sidecar.engine.commit.block_builder import commit_state
+from sidecar.engine.partition.partition import NOT_DECIDED, Lane
+from sidecar.engine.recovery import Replay
+from sidecar.engine.recovery_reader import RecoveryWorker
+from sidecar.ledger.block import NO_ENTRIES, NOTHING_SETTLED, Block
+from sidecar.ledger.commit_metadata import CommitState, decode_metadata, encode_metadata
+from sidecar.ledger.topic import LedgerUnavailable
+from sidecar.model.log_cuts import CUTS_MAX, Cuts, Marks, ReadMark
+from sidecar.model.ports import Start
+from sidecar.model.record import LaneId, Position
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_overflow import FakeOverflow
 from tests.unit.test_log_cuts import Source, written

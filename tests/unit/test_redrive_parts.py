@@ -7,15 +7,11 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from sidecar.config import MESSAGE_BYTES_MIN
-from sidecar.jobs import job_log
-from sidecar.jobs.crew import PLAN_BYTES_MAX
-from sidecar.jobs.job import State, decoded
-from sidecar.jobs.job_log import JobLog
-from sidecar.jobs.reader import LogUnavailable
-from sidecar.jobs.shipment import Refused, ShipmentFailed, TakenOver, TargetRefused, _verdict
-from sidecar.letters.letter import Letter
-from sidecar.letters.plan import (
+from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.model.record import Place
+from sidecar.model.reserved_topics import ReservedTopics
+from sidecar.operations.dead_letters.dead_letter import Letter
+from sidecar.operations.dead_letters.redrive_plan import (
     FORM,
     SCHEMA,
     TARGETS_MAX,
@@ -25,10 +21,14 @@ from sidecar.letters.plan import (
     Span,
     Tally,
 )
-from sidecar.letters.selection import Selection
-from sidecar.letters.sorting import Sorting, Ways
-from sidecar.record import Place
-from sidecar.reserved_topics import ReservedTopics
+from sidecar.operations.dead_letters.selection import Selection
+from sidecar.operations.dead_letters.sorting import Sorting, Ways
+from sidecar.operations.jobs import job_log
+from sidecar.operations.jobs.job import State, decoded
+from sidecar.operations.jobs.job_log import JobLog
+from sidecar.operations.jobs.runner import PLAN_BYTES_MAX
+from sidecar.operations.jobs.transactional_sender import Refused, ShipmentFailed, TakenOver, TargetRefused, _verdict
+from sidecar.settings.settings import MESSAGE_BYTES_MIN
 from tests.unit.letter_world import NOW_MS, Record, dead
 from tests.unit.redrive_world import GOVERNOR
 

@@ -12,8 +12,6 @@ from uuid import uuid4
 
 import pytest
 
-from broker.api_keys import ApiKey
-from broker.broker import Broker
 from broker.clients import ConsumerSettings, IsolationLevel, ProducerRecord, Subscription, TopicPartition
 from broker.clients.fetched_records import CompletedFetch, completed_fetch
 from broker.clients.heartbeat import Heartbeat
@@ -23,14 +21,16 @@ from broker.clients.member_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from broker.compression import CompressionType
-from broker.connection import CloseConnection
-from broker.consumer_protocol import subscribed_topics
-from broker.control_records import EndMarker, build_end_marker
-from broker.handlers import HANDLERS
-from broker.record_batch import TRANSACTIONAL, assign
-from broker.records import Producer, Record, build_batch
-from broker.request import Request
+from broker.cluster.broker import Broker
+from broker.groups.consumer_protocol import subscribed_topics
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.connection import CloseConnection
+from broker.protocol.request import Request
+from broker.records.compression import CompressionType
+from broker.records.control_records import EndMarker, build_end_marker
+from broker.records.record_batch import TRANSACTIONAL, assign
+from broker.records.records import Producer, Record, build_batch
+from broker.requests.handlers import HANDLERS
 from purgatory.errors import Errors
 from tests.services.raw_client import RawClient
 from tests.services.reference_broker import ReferenceBroker

@@ -9,19 +9,19 @@ from unittest.mock import patch
 
 import pytest
 
-from broker.api_keys import ApiKey
-from broker.broker import Broker
 from broker.clients import Producer, ProducerRecord, ProducerSettings, RoundRobinPartitioner, StickyPartitioner
 from broker.clients.assignor import TopicPartition
 from broker.clients.partitioners import Partitions, UniformPartitioner
 from broker.clients.producer_records import serialize_string
 from broker.clients.record_accumulator import BufferExhausted, RecordAccumulator
 from broker.clients.sender import Sender
-from broker.connection import CloseConnection
-from broker.handlers import HANDLERS
-from broker.record_batch import whole_batches
-from broker.records import Record, read_records
-from broker.request import Request
+from broker.cluster.broker import Broker
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.connection import CloseConnection
+from broker.protocol.request import Request
+from broker.records.record_batch import whole_batches
+from broker.records.records import Record, read_records
+from broker.requests.handlers import HANDLERS
 from purgatory.errors import ApiError, Errors
 from tests.services.raw_client import RawClient
 from tests.services.reference_broker import ReferenceBroker

@@ -7,8 +7,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from policies.table import EMPTY_TABLE
-from sidecar.metrics import Exposition, Recorder
-from sidecar.stats import Stats
+from sidecar.model.stats import Stats
+from sidecar.service.metrics import Exposition, Recorder
 from tests import release
 from tests.release import NotReleasable, audited, check_licences, check_versions, is_allowed, notes_of
 from tests.unit.api_world import World

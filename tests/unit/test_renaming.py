@@ -6,8 +6,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from sidecar.block import NOTHING_SETTLED, Block, Entries, decode, encode
-from sidecar.commit import (
+from sidecar.ledger.block import NOTHING_SETTLED, Block, Entries, decode, encode
+from sidecar.ledger.commit_metadata import (
     METADATA_BYTES_MAX,
     CommitState,
     GroupRenamedError,
@@ -17,14 +17,21 @@ from sidecar.commit import (
     encode_mark,
     encode_metadata,
 )
-from sidecar.config import Settings
-from sidecar.frame import LedgerFormatError
-from sidecar.record import Position
-from sidecar.renaming.errors import RenameRefusedError
-from sidecar.renaming.renaming import Rename
-from sidecar.renaming.rewriting import Places, change_value, renamed_block, renamed_state, schedule_value, wanted_places
-from sidecar.renaming.topic_copy import PORTION_BYTES_MAX, portions
-from sidecar.schedules.schedule_book import ScheduleBook
+from sidecar.ledger.frame import LedgerFormatError
+from sidecar.model.record import Position
+from sidecar.operations.renaming.errors import RenameRefusedError
+from sidecar.operations.renaming.renaming import Rename
+from sidecar.operations.renaming.rewriting import (
+    Places,
+    change_value,
+    renamed_block,
+    renamed_state,
+    schedule_value,
+    wanted_places,
+)
+from sidecar.operations.renaming.topic_copy import PORTION_BYTES_MAX, portions
+from sidecar.operations.schedules.schedule_book import ScheduleBook
+from sidecar.settings.settings import Settings
 from tests.unit.schedule_world import schedule
 
 STATE = CommitState(

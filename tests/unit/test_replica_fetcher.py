@@ -7,10 +7,10 @@ from typing import Final
 
 import pytest
 
-from broker.log_config import LogConfig
-from broker.log_manager import LogManager
-from broker.replica_fetcher import ReplicaFetcher
-from broker.settings import BrokerSettings
+from broker.cluster.replica_fetcher import ReplicaFetcher
+from broker.cluster.settings import BrokerSettings
+from broker.log.config import LogConfig
+from broker.log.manager import LogManager
 from purgatory.fetch_reading import ReadResults
 from purgatory.partition import Partition
 from purgatory.partition_reader import NoQuota

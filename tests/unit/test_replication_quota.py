@@ -6,10 +6,10 @@ from typing import Any, Final
 
 import pytest
 
-from broker.api_keys import ApiKey
-from broker.cluster import Cluster
-from broker.replication_quota import FOLLOWER_RATE, LEADER_RATE, ReplicationQuota
-from broker.topic_config import LEADER_THROTTLED, check_config, throttled_partitions
+from broker.cluster.cluster import Cluster
+from broker.cluster.replication_quota import FOLLOWER_RATE, LEADER_RATE, ReplicationQuota
+from broker.cluster.topic_config import LEADER_THROTTLED, check_config, throttled_partitions
+from broker.protocol.api_keys import ApiKey
 from purgatory.errors import ApiError, Errors
 from purgatory.log_offsets import TopicPartition
 from tests.services.raw_client import RawClient
@@ -152,7 +152,7 @@ def world(tmp_path: Path) -> Any:
 def test_a_follower_in_sync_reads_over_the_quota_and_one_out_of_it_waits(
     world: World, rate: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.replication_quota.WINDOWS", 1_000_000)  # what came once counts throughout
+    monkeypatch.setattr("broker.cluster.replication_quota.WINDOWS", 1_000_000)  # what came once counts throughout
     world.wait_for_isr(1, 2, 3)
     assert world.produce() == Errors.NONE
     wait_until(lambda: world.end_at(3) == 1, WAIT_S)

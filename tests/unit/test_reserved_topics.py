@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import yaml
 
-from api.auth import Role, load_tokens
+from api.access.auth import Role, load_tokens
 from policies.errors import PolicyFileError
 from policies.model import Policy
-from sidecar.config import Settings
-from sidecar.process import Process
-from sidecar.reserved_topics import ReservedTopics
-from sidecar.sources import Sources
-from sidecar.topics import source_topics
+from sidecar.kafka.topics import source_topics
+from sidecar.model.reserved_topics import ReservedTopics
+from sidecar.service.process import Process
+from sidecar.service.sources import Sources
+from sidecar.settings.settings import Settings
 from tests.unit.api_world import NOW_MS, REMINDERS, World, problem, world
 from tests.unit.policy_world import DELAY
 from tests.unit.test_api_auth import bearer, tokens_file
@@ -133,7 +133,7 @@ def test_who_may_send_messages_sends_none_into_an_own_topic(writer: Caller, topi
 def test_no_control_record_goes_where_a_forged_answer_says_that_a_message_is_held(
     writer: Caller, method: str, path: str, body: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("api.actions.AGAIN_S", ())
+    monkeypatch.setattr("api.routes.actions.AGAIN_S", ())
     for topic in CLOSED:
         forged = row(8, id="a")
         forged["source"] = forged["position"]["topic"] = topic

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from policies.model import Policy
-from sidecar.retention import ledger_retention_ms, longest_hold_ms, longest_holds_ms, short_retentions
+from policies.retention import ledger_retention_ms, longest_hold_ms, longest_holds_ms, short_retentions
 from tests.unit.policy_world import DAY_MS, DELAY, RETRY, retry_with
 
 

@@ -2,16 +2,16 @@
 
 from random import Random
 
-from sidecar.departure import dead
-from sidecar.generation import NO_OUTPUT, Generation
-from sidecar.in_order import InOrder
-from sidecar.lane import Lane
-from sidecar.parcels import Parcel
-from sidecar.partitioner import partition_of
-from sidecar.record import Departure, Held, LaneId, Outcome, Position
-from sidecar.returned import Returned
-from sidecar.targets import ANSWER_AGE_MAX_MS, Targets
-from sidecar.wheel import Load, Wheel
+from sidecar.engine.commit.interval import NO_OUTPUT, Generation
+from sidecar.engine.emission.key_order import InOrder
+from sidecar.engine.emission.redelivery import Returned
+from sidecar.engine.emission.targets import ANSWER_AGE_MAX_MS, Targets
+from sidecar.engine.partition.exits import dead
+from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.record_queue import Parcel
+from sidecar.engine.partition.wheel import Load, Wheel
+from sidecar.model.partitioner import partition_of
+from sidecar.model.record import Departure, Held, LaneId, Outcome, Position
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_transactions import TransactionError
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from sidecar.schedules.occurrences import occurrences
-from sidecar.schedules.owing import Limits, owed
-from sidecar.schedules.schedule import Progress, Schedule, headers_of, schedule_document
+from sidecar.operations.schedules.cron import occurrences
+from sidecar.operations.schedules.owing import Limits, owed
+from sidecar.operations.schedules.schedule import Progress, Schedule, headers_of, schedule_document
 from tests.unit.schedule_world import LIMITS, NOW_MS, schedule
 
 MINUTE_MS = 60_000

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.jobs.reader import LogUnavailable
-from sidecar.jobs.shipment import ShipmentFailed, TakenOver
-from sidecar.partitioner import partition_of
-from sidecar.schedules.apart import AGAIN_MS, SLOW_KEPT_MS, Apart
-from sidecar.schedules.errors import SchedulesUnavailable
-from sidecar.schedules.job import Job, Room, batches, before, job_of, place_of, size_of
-from sidecar.schedules.schedule import Entry, Progress
+from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.model.partitioner import partition_of
+from sidecar.operations.jobs.transactional_sender import ShipmentFailed, TakenOver
+from sidecar.operations.schedules.apart import AGAIN_MS, SLOW_KEPT_MS, Apart
+from sidecar.operations.schedules.errors import SchedulesUnavailable
+from sidecar.operations.schedules.job import Job, Room, batches, before, job_of, place_of, size_of
+from sidecar.operations.schedules.schedule import Entry, Progress
 from tests.unit.schedule_world import LIMITS, NOW_MS, MemorySchedules, schedule
 
 SECOND_MS = 1_000

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from sidecar.jobs.shipment import Parcel
-from sidecar.schedules.errors import ScheduleRefused
-from sidecar.schedules.owing import REMEMBERED_MS, Owed, after_writing
-from sidecar.schedules.schedule import Progress
-from sidecar.schedules.schedule_book import progress_record
+from sidecar.operations.jobs.transactional_sender import Parcel
+from sidecar.operations.schedules.errors import ScheduleRefused
+from sidecar.operations.schedules.owing import REMEMBERED_MS, Owed, after_writing
+from sidecar.operations.schedules.schedule import Progress
+from sidecar.operations.schedules.schedule_book import progress_record
 from tests.unit.schedule_world import NOW_MS, TOPIC, MemorySchedules, schedule
 
 

@@ -12,17 +12,17 @@ from typing import Any, TypeVar
 import pytest
 from prometheus_client import generate_latest
 
-from sidecar.config import Settings
-from sidecar.ending import in_background
-from sidecar.jobs.reader import LogUnavailable
-from sidecar.jobs.shipment import NoTransactions, ShipmentFailed, TakenOver
-from sidecar.metrics import Recorder
-from sidecar.partitioner import partition_of
-from sidecar.schedules import assembly
-from sidecar.schedules.apart import AGAIN_MS
-from sidecar.schedules.errors import SchedulesUnavailable
-from sidecar.schedules.firing import WITHOUT_MS, Firing
-from sidecar.schedules.writing import Tenure
+from sidecar.kafka.background import in_background
+from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.model.partitioner import partition_of
+from sidecar.operations.jobs.transactional_sender import NoTransactions, ShipmentFailed, TakenOver
+from sidecar.operations.schedules.apart import AGAIN_MS
+from sidecar.operations.schedules.errors import SchedulesUnavailable
+from sidecar.operations.schedules.firing import WITHOUT_MS, Firing
+from sidecar.operations.schedules.writing import Tenure
+from sidecar.service import schedules as assembly
+from sidecar.service.metrics import Recorder
+from sidecar.settings.settings import Settings
 from tests.unit.schedule_world import NOW_MS, Delayed, MemoryPen, MemorySchedules, MemoryTopic
 
 Result = TypeVar("Result")

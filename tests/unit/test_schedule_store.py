@@ -5,11 +5,11 @@ import threading
 
 import pytest
 
-from sidecar.jobs.reader import LogUnavailable
-from sidecar.jobs.shipment import Parcel, ShipmentFailed, TakenOver
-from sidecar.schedules.errors import ScheduleConflict, ScheduleRefused, SchedulesUnavailable
-from sidecar.schedules.schedule_book import SCHEDULES_MAX, ScheduleBook
-from sidecar.schedules.schedule_store import FAILURES_MAX, TRIES_MAX
+from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.operations.jobs.transactional_sender import Parcel, ShipmentFailed, TakenOver
+from sidecar.operations.schedules.errors import ScheduleConflict, ScheduleRefused, SchedulesUnavailable
+from sidecar.operations.schedules.schedule_book import SCHEDULES_MAX, ScheduleBook
+from sidecar.operations.schedules.store import FAILURES_MAX, TRIES_MAX
 from tests.unit.schedule_world import NOW_MS, TOPIC, MemorySchedules, schedule
 
 
@@ -77,7 +77,7 @@ def test_writes_of_one_process_do_not_take_the_pen_from_each_other(world: Memory
 
 
 def test_who_is_always_disturbed_gives_up(world: MemorySchedules, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sidecar.schedules.schedule_store.PAUSE_S", 0.0)
+    monkeypatch.setattr("sidecar.operations.schedules.store.PAUSE_S", 0.0)
     other = world.replica()
     count = iter(range(100))
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from sidecar import doctor_kafka
-from sidecar.config import Settings
-from sidecar.finding import Severity
-from sidecar.jobs.follower import Apply
-from sidecar.jobs.shipment import Parcel
-from sidecar.schedules.claim import KEY, LASTS_MS, Claim
-from sidecar.schedules.errors import ScheduleRefused
-from sidecar.schedules.firing import Firing
-from sidecar.schedules.schedule_book import claim_record
-from sidecar.schedules.schedule_store import ScheduleStore
+from sidecar.doctor import kafka as doctor_kafka
+from sidecar.doctor.finding import Severity
+from sidecar.kafka.topic_follower import Apply
+from sidecar.operations.jobs.transactional_sender import Parcel
+from sidecar.operations.schedules.claim import KEY, LASTS_MS, Claim
+from sidecar.operations.schedules.errors import ScheduleRefused
+from sidecar.operations.schedules.firing import Firing
+from sidecar.operations.schedules.schedule_book import claim_record
+from sidecar.operations.schedules.store import ScheduleStore
+from sidecar.settings.settings import Settings
 from tests.unit.api_world import REMINDERS, World, problem
 from tests.unit.api_world import world as api_world
 from tests.unit.schedule_world import NOW_MS, TOPIC, MemoryFollower, MemorySchedules

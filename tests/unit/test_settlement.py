@@ -1,9 +1,9 @@
 import pytest
 
-from sidecar.block import decode
-from sidecar.commit import decode_metadata
-from sidecar.ledger import LedgerError
-from sidecar.record import Outcome
+from sidecar.ledger.block import decode
+from sidecar.ledger.commit_metadata import decode_metadata
+from sidecar.ledger.topic import LedgerError
+from sidecar.model.record import Outcome
 from tests.simulation.fake_kafka import FakeError, FakeRecord, Nowhere
 from tests.simulation.replica import LEDGER
 from tests.unit.engine_bench import LANE, Bench

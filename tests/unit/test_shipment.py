@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from sidecar.jobs import shipment
-from sidecar.jobs.shipment import (
+from sidecar.operations.jobs import transactional_sender as shipment
+from sidecar.operations.jobs.transactional_sender import (
     LOOK_S,
     NoTransactions,
     Parcel,

@@ -4,8 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.held_exchange import Refused, opened, sealed
-from sidecar.signing import ANSWER, CHUNK, KEYS_MAX, QUESTION, UNSIGNED, Signing, SigningKeyError, read_signing_keys
+from sidecar.lookup.exchange import Refused, opened, sealed
+from sidecar.overflow.signing import (
+    ANSWER,
+    CHUNK,
+    KEYS_MAX,
+    QUESTION,
+    UNSIGNED,
+    Signing,
+    SigningKeyError,
+    read_signing_keys,
+)
 
 ONE, OTHER = b"1" * 32, b"2" * 32
 PLACE, DATA = b"{g:gold:0}:a", b"data"

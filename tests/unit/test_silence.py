@@ -5,16 +5,16 @@ from random import Random
 
 import pytest
 
-from sidecar.generation import NO_OUTPUT
-from sidecar.lane import Lane
-from sidecar.partitioner import partition_of
-from sidecar.record import Headers, Held, LaneId, Position
-from sidecar.returned import Returned
-from sidecar.settlement import AtLeastOnce
-from sidecar.silence import SILENCE_S, InFlight, Watched
-from sidecar.suspensions import ANY_PARTITION, Place
-from sidecar.targets import Targets
-from sidecar.wheel import Wheel
+from sidecar.engine.commit.ack_timeouts import SILENCE_S, InFlight, Watched
+from sidecar.engine.commit.at_least_once import AtLeastOnce
+from sidecar.engine.commit.interval import NO_OUTPUT
+from sidecar.engine.emission.redelivery import Returned
+from sidecar.engine.emission.target_health import ANY_PARTITION, Place
+from sidecar.engine.emission.targets import Targets
+from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.wheel import Wheel
+from sidecar.model.partitioner import partition_of
+from sidecar.model.record import Headers, Held, LaneId, Position
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_kafka import FakeError, FakeRecord
 from tests.simulation.replica import LEDGER

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sidecar.slot import take_slot
+from sidecar.kafka.transactional_id import take_slot
 
 
 def test_a_name_is_kept_over_restarts(tmp_path: Path) -> None:

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from sidecar.generation import Generation
-from sidecar.rhythm import QUIET, Rhythm
-from sidecar.transaction import LINGER_S, NEVER, PUSH_AGAIN_S, Transaction, begun
+from sidecar.engine.commit.interval import Generation
+from sidecar.engine.commit.transaction import LINGER_S, NEVER, PUSH_AGAIN_S, Transaction, begun
+from sidecar.engine.rhythm import QUIET, Rhythm
 from tests.simulation.fake_transactions import FakeTransactions, TransactionError
 from tests.simulation.replica import LEDGER
 from tests.unit.engine_bench import Bench

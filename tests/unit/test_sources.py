@@ -10,11 +10,11 @@ from prometheus_client import generate_latest
 
 from policies.model import Policy
 from policies.table import EMPTY_TABLE, PolicyTable
-from sidecar.config import Settings
-from sidecar.held_query import LookUpUnavailable
-from sidecar.metrics import Recorder
-from sidecar.sources import COMPACTED_LEDGER, COMPACTION_LOOKS, GONE_LOOKS, LEFT_LOOKS, REFUSED, Sources
-from sidecar.stats import Left, Stats, TargetFlow, TopicCounts
+from sidecar.lookup.query import LookUpUnavailable
+from sidecar.model.stats import Left, Stats, TargetFlow, TopicCounts
+from sidecar.service.metrics import Recorder
+from sidecar.service.sources import COMPACTED_LEDGER, COMPACTION_LOOKS, GONE_LOOKS, LEFT_LOOKS, REFUSED, Sources
+from sidecar.settings.settings import Settings
 from tests.unit.policy_world import DAY_MS, DELAY, RETRY, retry_with, table
 
 
@@ -158,7 +158,7 @@ def test_a_compacted_topic_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     cluster = Cluster("reminders", "orders-retry")
     cluster.settings["reminders"]["cleanup.policy"] = "compact,delete"
     looking = sources(cluster, table(DELAY, RETRY))
-    with caplog.at_level(logging.ERROR, "sidecar.sources"):
+    with caplog.at_level(logging.ERROR, "sidecar.service.sources"):
         looking.look()
         looking.look()
     assert cluster.subscribed == [["orders-retry"]]
@@ -250,7 +250,7 @@ def test_a_ledger_that_may_not_be_changed_is_told_of_once(caplog: pytest.LogCapt
     cluster.settings[LEDGER]["retention.ms"] = "604800000"
     cluster.refusal = KafkaError.TOPIC_AUTHORIZATION_FAILED
     looking = sources(cluster, table(DELAY))
-    with caplog.at_level(logging.WARNING, "sidecar.sources"):
+    with caplog.at_level(logging.WARNING, "sidecar.service.sources"):
         looking.look()
         looking.look()
     assert [record.__dict__["retention_ms"] for record in caplog.records] == [407 * DAY_MS]
@@ -277,7 +277,7 @@ def test_a_topic_that_may_forget_what_is_held_is_named_in_log_and_metric(
     looking = sources(cluster, table(DELAY))
     looking.look()
     caplog.clear()
-    with caplog.at_level(logging.WARNING, "sidecar.sources"):
+    with caplog.at_level(logging.WARNING, "sidecar.service.sources"):
         short = looking.check_retention()
     assert [(one.topic, one.setting) for one in short] == ([(topic, setting)] if said else [])
     told = [(record.__dict__["topic"], record.__dict__["configured"]) for record in caplog.records
@@ -359,7 +359,7 @@ def test_a_source_that_becomes_compacted_is_read_on_where_it_was_begun_and_said_
     looking = sources(cluster, table(DELAY, RETRY))
     looking.look()
     cluster.settings["reminders"]["cleanup.policy"] = "compact,delete"
-    with caplog.at_level(logging.ERROR, "sidecar.sources"):
+    with caplog.at_level(logging.ERROR, "sidecar.service.sources"):
         look_anew(looking)
         look_anew(looking)
     assert cluster.subscribed == [["orders-retry", "reminders"]], "what isn't read is left to compaction"
@@ -391,7 +391,7 @@ def test_a_ledger_that_is_compacted_is_named(caplog: pytest.LogCaptureFixture) -
     looking = sources(cluster, table(DELAY))
     looking.look()
     cluster.settings[LEDGER]["cleanup.policy"] = "compact"
-    with caplog.at_level(logging.ERROR, "sidecar.sources"):
+    with caplog.at_level(logging.ERROR, "sidecar.service.sources"):
         look_anew(looking)
     assert [record.__dict__["topic"] for record in caplog.records] == [LEDGER]
     assert cluster.publisher.warnings == (f"{LEDGER}: {COMPACTED_LEDGER}",)
@@ -416,7 +416,7 @@ def test_a_source_whose_settings_may_not_be_seen_is_consumed(caplog: pytest.LogC
     cluster = Cluster("reminders")
     cluster.unreadable["reminders"] = KafkaError.TOPIC_AUTHORIZATION_FAILED
     looking = sources(cluster, table(DELAY))
-    with caplog.at_level(logging.WARNING, "sidecar.sources"):
+    with caplog.at_level(logging.WARNING, "sidecar.service.sources"):
         look_anew(looking)
         look_anew(looking)
     assert cluster.subscribed == [["reminders"]]

@@ -1,11 +1,11 @@
 import pytest
 
-from sidecar.lane import Lane
-from sidecar.ports import NO_ANSWER
-from sidecar.record import Held, LaneId, Position
-from sidecar.suspensions import TRY_MAX_MS, UNNEEDED_MS, Place
-from sidecar.targets import ABSENT_MAX, ANSWER_AGE_MAX_MS, ASK_AGAIN_MS, Targets
-from sidecar.wheel import Wheel
+from sidecar.engine.emission.target_health import TRY_MAX_MS, UNNEEDED_MS, Place
+from sidecar.engine.emission.targets import ABSENT_MAX, ANSWER_AGE_MAX_MS, ASK_AGAIN_MS, Targets
+from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.wheel import Wheel
+from sidecar.model.ports import NO_ANSWER
+from sidecar.model.record import Held, LaneId, Position
 from tests.simulation.fake_executor import StepExecutor
 
 NOW_MS = 1_000_000

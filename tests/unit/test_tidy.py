@@ -32,7 +32,7 @@ FRAMEWORK_DECORATORS = frozenset({"command", "callback", "get", "put", "post", "
 WAITING = re.compile(r"^_?(wait|poll|until|eventually)")
 # Time and chance are arguments of these; import-linter checks their imports, this file their calls.
 CLOCKLESS = frozenset(
-    {"api.message", "sidecar.partitioner"}
+    {"api.message", "sidecar.model.partitioner"}
     | {
         f"sidecar.{name}"
         for name in (
@@ -226,8 +226,8 @@ def setting_fields(config: Source) -> Iterator[tuple[str, ast.AnnAssign]]:
 
 
 def test_every_setting_is_read() -> None:
-    configs = [source for source in SOURCES if source.module.startswith("sidecar.config")]
-    outside = [s for s in PRODUCT if not s.module.startswith("sidecar.config")]
+    configs = [source for source in SOURCES if source.module.startswith("sidecar.settings.settings")]
+    outside = [s for s in PRODUCT if not s.module.startswith("sidecar.settings.settings")]
     read = {name for source in outside for name in source.attributes_read}
     for function in (function for config in configs for function in config.functions()):
         if function.name in read:
@@ -269,7 +269,7 @@ def test_packages_hold_a_docstring_and_public_names() -> None:
 
 
 def known_variables() -> set[str]:
-    from sidecar.config import Settings
+    from sidecar.settings.settings import Settings
 
     return set(OTHER_VARIABLES) | set(variables_of(Settings, "TICKOVER_"))
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from broker.log_config import LONG_MAX, LogConfig
-from broker.topic_config import log_config
+from broker.cluster.topic_config import log_config
+from broker.log.config import LONG_MAX, LogConfig
 
 
 def middle(below: int) -> int:

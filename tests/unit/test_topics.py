@@ -10,8 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import NewTopic
 
 from policies.model import Policy
-from sidecar.config import Settings
-from sidecar.topics import (
+from sidecar.kafka.topics import (
     CREATE_FOR_S,
     KNOWN_FOR_S,
     MissingTopicError,
@@ -20,6 +19,7 @@ from sidecar.topics import (
     source_topics,
     taken_as,
 )
+from sidecar.settings.settings import Settings
 from tests.unit.policy_world import DELAY
 
 

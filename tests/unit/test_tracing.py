@@ -18,12 +18,12 @@ from typer.testing import CliRunner
 
 from policies.model import Policy, Versioned
 from policies.table import PolicyTable
-from sidecar.cli.application import app
-from sidecar.config import Settings
-from sidecar.metrics import Recorder
-from sidecar.record import Headers, Outcome
-from sidecar.traces import Traces, is_sampled
-from sidecar.tracing import EXPORT_MAX, Tracing, tracing_of
+from sidecar.cli.app import app
+from sidecar.engine.commit.trace_queue import Traces, is_sampled
+from sidecar.model.record import Headers, Outcome
+from sidecar.service.metrics import Recorder
+from sidecar.service.tracing import EXPORT_MAX, Tracing, tracing_of
+from sidecar.settings.settings import Settings
 from tests.unit.engine_bench import SOURCE, Bench
 
 PRODUCER: Headers = [
@@ -43,7 +43,7 @@ RETRY = {
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stop waits for the last spans, however busy the machine is."""
-    monkeypatch.setattr("sidecar.tracing.STOP_S", 60.0)
+    monkeypatch.setattr("sidecar.service.tracing.STOP_S", 60.0)
 
 
 class Traced:
@@ -292,7 +292,7 @@ def test_settings_and_otels_own_variables_say_where_and_who(monkeypatch: pytest.
 
 @pytest.mark.parametrize("command", ["run", "demo"])
 def test_without_the_extra_the_command_says_what_to_install(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "sidecar.tracing", raising=False)
+    monkeypatch.delitem(sys.modules, "sidecar.service.tracing", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
     result = CliRunner().invoke(app, [command, "--set", "otel.enabled=true"])
     assert result.exit_code == 2

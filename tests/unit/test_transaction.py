@@ -6,13 +6,10 @@ from unittest.mock import ANY
 
 import pytest
 
-from sidecar import finishing as settlement
-from sidecar.commit import CommitState, decode_metadata
-from sidecar.finishing import TAKEN_MIN
-from sidecar.generation import Generation
-from sidecar.lane import Lane
-from sidecar.record import Held, LaneId, Position
-from sidecar.transaction import (
+from sidecar.engine.commit import finishing as settlement
+from sidecar.engine.commit.finishing import TAKEN_MIN
+from sidecar.engine.commit.interval import Generation
+from sidecar.engine.commit.transaction import (
     Aborted,
     Broken,
     Committed,
@@ -21,7 +18,10 @@ from sidecar.transaction import (
     Transaction,
     cause_of,
 )
-from sidecar.wheel import Wheel
+from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.wheel import Wheel
+from sidecar.ledger.commit_metadata import CommitState, decode_metadata
+from sidecar.model.record import Held, LaneId, Position
 from tests.simulation.fake_transactions import TransactionError
 from tests.unit.recording_producer import PURGED, Producer
 

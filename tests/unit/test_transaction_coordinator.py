@@ -5,11 +5,11 @@ from struct import pack
 
 import pytest
 
-from broker.primitive_types import UnreadableRecord
-from broker.transaction import EPOCH_MAX, TransactionState, TransactionValues
-from broker.transaction_admin import TransactionFilter, describe_transaction, list_transactions
-from broker.transaction_coordinator import Begun, ProducerClaim
-from broker.transaction_records import decode_transaction, decode_transactional_id, encode_transaction
+from broker.protocol.primitive_types import UnreadableRecord
+from broker.transactions.admin import TransactionFilter, describe_transaction, list_transactions
+from broker.transactions.coordinator import Begun, ProducerClaim
+from broker.transactions.records import decode_transaction, decode_transactional_id, encode_transaction
+from broker.transactions.transaction import EPOCH_MAX, TransactionState, TransactionValues
 from purgatory.errors import ApiError, Errors
 from purgatory.log_offsets import TopicPartition
 from tests.unit.transaction_world import ORDERS, PAYMENTS, TransactionWorld

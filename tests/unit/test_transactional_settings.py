@@ -1,7 +1,7 @@
 """Settings of the transactional producers."""
 
-from sidecar.kafka import LONE_BATCHES
-from sidecar.kafka_transactions import transactional_settings
+from sidecar.kafka.producers import LONE_BATCHES
+from sidecar.kafka.transactions import transactional_settings
 
 BOOTSTRAP = {"bootstrap.servers": "kafka:9092"}
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sidecar.record import LaneId
-from sidecar.unowned import Member, Unowned, members_of
+from sidecar.model.record import LaneId
+from sidecar.service.orphaned_partitions import Member, Unowned, members_of
 
 GROUP = "group"
 NEWER_VERSION = 3

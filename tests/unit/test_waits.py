@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.assignment import DRAIN_S, Assignment
-from sidecar.ledger import LedgerUnavailable
-from sidecar.overflow import OverflowUnavailable
-from sidecar.overflow_worker import RETRY_MAX_MS
-from sidecar.ports import NO_ANSWER
-from sidecar.suspensions import SUSPENDED_MAX_MS, Place
-from sidecar.waits import is_over
+from sidecar.engine.assignment import DRAIN_S, Assignment
+from sidecar.engine.emission.target_health import SUSPENDED_MAX_MS, Place
+from sidecar.engine.storage.worker import RETRY_MAX_MS
+from sidecar.ledger.topic import LedgerUnavailable
+from sidecar.model.ports import NO_ANSWER
+from sidecar.model.waits import is_over
+from sidecar.overflow.interface import OverflowUnavailable
 from tests.simulation.replica import LEDGER
 from tests.unit.engine_bench import Bench
 from tests.unit.test_assignment import LANE, START_MS, Unanswered

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sidecar.record import Held
-from sidecar.wheel import Wheel
+from sidecar.engine.partition.wheel import Wheel
+from sidecar.model.record import Held
 
 
 def held(offset: int, due_ms: int) -> Held:

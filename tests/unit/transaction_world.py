@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from broker.control_records import EndMarker, build_end_marker, read_end_marker
-from broker.coordinator_log import Appended
-from broker.producer_ids import ProducerIds
-from broker.transaction import TransactionState
-from broker.transaction_coordinator import Begun, ProducerClaim, TransactionCoordinator, TransactionSettings
-from broker.transaction_markers import Marker, TransactionMarkers
-from broker.transaction_store import TransactionStore
+from broker.groups.coordinator_log import Appended
+from broker.records.control_records import EndMarker, build_end_marker, read_end_marker
+from broker.transactions.coordinator import Begun, ProducerClaim, TransactionCoordinator, TransactionSettings
+from broker.transactions.markers import Marker, TransactionMarkers
+from broker.transactions.producer_ids import ProducerIds
+from broker.transactions.store import TransactionStore
+from broker.transactions.transaction import TransactionState
 from purgatory.errors import Errors
 from purgatory.log_offsets import TopicPartition
 from purgatory.system_timer import SystemTimer

@@ -1,0 +1,1 @@
+"""Who may call: tokens, OIDC, roles, limits of rate."""

@@ -1,0 +1,1 @@
+"""Routes of the REST API, a module for each kind of resource."""

@@ -1,0 +1,138 @@
+"""Dead letters over REST: pages, groups by what went wrong, and single ones. The topics themselves are read."""
+
+from collections.abc import Awaitable
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+from starlette.responses import Response
+
+from api.dependencies import GivenPorts, GivenTrail, Reader, json_response, let_see
+from api.message import Topic
+from api.pagination import PAGE_DEFAULT, Cursor, Limit, decode, encode, unknown_cursor
+from api.ports import Ports
+from api.problems import Problem
+from sidecar.model.record import OFFSET_MAX, Place
+from sidecar.model.redrive_marks import Sent
+from sidecar.operations.dead_letters.browse import Look, Page, Shown, UnknownTopic
+from sidecar.operations.dead_letters.dead_letter import Letter, place_of
+from sidecar.operations.dead_letters.dead_letter_log import LettersUnavailable
+from sidecar.operations.dead_letters.destination import destination
+from sidecar.operations.dead_letters.masking import Masking
+from sidecar.operations.dead_letters.reading import ReadingBusy
+from sidecar.operations.dead_letters.selection import Selection
+
+router = APIRouter(tags=["dead letters"])
+
+Answer = TypeVar("Answer")
+
+
+class Filter(Selection):
+    """What the query may say; `topic` may be repeated."""
+
+    topic: Annotated[list[Topic], Field(default_factory=list, max_length=50, description="Left out: all")]
+    limit: Limit = PAGE_DEFAULT
+    cursor: Cursor = None
+    payload: Annotated[bool, Field(description="Show key, value and headers, masked; needs the role write")] = False
+
+    open: Annotated[bool, Field(description="Without those that were redriven")] = False
+
+    def look(self) -> Look:
+        """What is looked for."""
+        return Look(self.selection(), self.open)
+
+    def selection(self) -> Selection:
+        """The part that letters are compared with."""
+        return Selection(**{name: getattr(self, name) for name in Selection.model_fields})
+
+
+@router.get("/v1/dead-letters")
+async def list_dead_letters(
+    caller: Reader, ports: GivenPorts, trail: GivenTrail, query: Annotated[Filter, Query()]
+) -> Response:
+    """Dead letters in order of topic, partition and offset; `remaining` is how many records are still to be read."""
+    if query.payload:
+        selection = query.selection().model_dump(exclude_none=True)
+        let_see(caller, trail, payload=True, topics=query.topic, selection=selection)
+    page = await answered(ports.letters.page(query.topic, query.look(), query.limit, _start(query.cursor)))
+    masking = ports.letters.rules.masking if query.payload else None
+    trail.note(count=len(page.letters))
+    items = [
+        {**_document(ports, letter, masking), "redriven": _sent(page.redriven.get(letter.place))}
+        for letter in page.letters
+    ]
+    return json_response({"items": items, **_progress(page)})
+
+
+@router.get("/v1/dead-letters/groups")
+async def list_dead_letter_groups(caller: Reader, ports: GivenPorts, query: Annotated[Filter, Query()]) -> Response:
+    """Letters that failed alike, counted, of the piece that one page reads: add up the pages for all."""
+    groups, page = await answered(ports.letters.groups(query.topic, query.look(), _start(query.cursor)))
+    return json_response({"items": [group.document() for group in groups], **_progress(page)})
+
+
+@router.get("/v1/dead-letters/{topic}/{partition}/{offset}")
+async def get_dead_letter(
+    caller: Reader,
+    ports: GivenPorts,
+    trail: GivenTrail,
+    topic: Topic,
+    partition: Annotated[int, Field(ge=0, lt=1 << 31)],
+    offset: Annotated[int, Field(ge=0, le=OFFSET_MAX)],
+    payload: bool = False,
+) -> Response:
+    """One dead letter by its place."""
+    if payload:
+        let_see(caller, trail, payload=True)
+    shown = await answered(ports.letters.one(Place(topic, partition, offset)))
+    if shown is None:
+        raise Problem(404, "dead-letter-not-found", "There is no record at this place, or none any more.")
+    document = _document(ports, shown.letter, ports.letters.rules.masking if payload else None)
+    return json_response({**document, "redriven": _fate(shown)})
+
+
+def _fate(shown: Shown) -> dict[str, Any] | None:
+    """What became of a letter that was sent again: `came_back` is where it lies now, null where it didn't come back, or
+    not as far as was looked (`is_whole`).
+    """
+    told = _sent(shown.sent)
+    came_back = None if shown.came_back is None else str(shown.came_back)
+    return None if told is None else {**told, "came_back": came_back, "is_whole": shown.is_whole}
+
+
+def _sent(sent: Sent | None) -> dict[str, Any] | None:
+    return None if sent is None else {"plan": sent.plan, "from": sent.first_ms, "to": sent.last_ms}
+
+
+def _document(ports: Ports, letter: Letter, masking: Masking | None) -> dict[str, Any]:
+    """`target` is where it would go again; null: that needs to be said."""
+    document = {**letter.document(), "target": destination(letter, ports.policies.versions)}
+    return document if masking is None else {**document, "payload": masking.payload(letter)}
+
+
+def _progress(page: Page) -> dict[str, Any]:
+    following = None if page.following is None else encode(str(page.following))
+    return {"next": following, "scanned": page.scanned, "remaining": page.remaining}
+
+
+def _start(cursor: str | None) -> Place | None:
+    if cursor is None:
+        return None
+    place = place_of(decode(cursor))
+    if place is None:
+        raise unknown_cursor()
+    return place
+
+
+async def answered(asked: Awaitable[Answer]) -> Answer:
+    """What was asked for. Raises `Problem`."""
+    try:
+        return await asked
+    except UnknownTopic as error:
+        raise Problem(404, "topic-not-found", f"{error} is no topic of dead letters here.") from None
+    except ReadingBusy:
+        detail = "Too many scans of dead letters are under way."
+        raise Problem(503, "scans-busy", detail, {"Retry-After": "1"}) from None
+    except LettersUnavailable as error:
+        detail = f"The dead letters can't be read at the moment: {error}."
+        raise Problem(503, "kafka-unavailable", detail, {"Retry-After": "1"}) from None

@@ -1,0 +1,170 @@
+"""`POST /v1/policies/explain`: what would become of a record, without side effect."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field, StrictInt
+from starlette.responses import Response
+
+from api.body import validated
+from api.dependencies import GivenPorts, JsonBody, Reader, json_response
+from api.message import Content, HeaderName, Topic, bytes_of
+from api.ports import Limits, Ports
+from api.problems import Problem
+from api.routes.openapi import body_of
+from api.routes.policies import refuse_long_globs
+from api.routes.sources import allowed
+from policies.decision import Act, Decision, Facts, Hold, Quarantine
+from policies.duration import TIME_MAX_MS
+from policies.explain import Explanation, Step, explain
+from policies.model import Policy, Versioned
+from policies.table import PolicyTable
+from sidecar.model.header_codec import split
+from sidecar.model.record import OFFSET_MAX
+
+PARTITION_MAX: Final = (1 << 31) - 1
+THREADS: Final = 1  # more would only take the interpreter from each other, and from the engine
+WAITING_MAX: Final = 16
+
+router = APIRouter(tags=["policies"])
+
+
+class RecordIn(BaseModel):
+    """A record that may not exist. No decision depends on key and value: a record that is there may be given whole."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    topic: Topic
+    partition: Annotated[StrictInt, Field(ge=0, le=PARTITION_MAX)] = 0
+    offset: Annotated[StrictInt, Field(ge=0, le=OFFSET_MAX)] = 0
+    timestamp: Annotated[StrictInt, Field(ge=-1, le=TIME_MAX_MS)] | None = Field(
+        default=None, description="Epoch milliseconds, -1 for none; default: now"
+    )
+    key: Content = None
+    value: Content = None
+    headers: list[tuple[HeaderName, Content]] | dict[HeaderName, Content] = Field(default_factory=list)
+
+
+class ExplainRequest(BaseModel):
+    """`policy`: a policy, or the name of one, to be the only one asked; left out: all that there are."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    policy: Policy | str | None = None
+    record: RecordIn
+
+
+class Explainer:
+    """`policies.explain` off the event loop: the globs of a policy that nobody has checked yet take their time."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(THREADS, "api-explain")
+        self._under_way = 0
+
+    async def explain(self, facts: Facts, table: PolicyTable) -> Explanation:
+        """Raises `Problem` (503) when too many wait."""
+        if self._under_way >= WAITING_MAX:
+            detail = f"{WAITING_MAX} explanations are under way already."
+            raise Problem(503, "explain-busy", detail, {"Retry-After": "1"})
+        self._under_way += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, explain, facts, table)
+        finally:
+            self._under_way -= 1
+
+
+@router.post("/v1/policies/explain", openapi_extra=body_of(ExplainRequest))
+async def explain_record(request: Request, caller: Reader, body: JsonBody, ports: GivenPorts) -> Response:
+    """The decision for a record and the whole schedule of its attempts. Nothing is sent or changed."""
+    asked = validated(ExplainRequest, body)
+    if isinstance(asked.policy, Policy):
+        refuse_long_globs(asked.policy)
+    record = asked.record
+    headers = split(bytes_of(record.headers, Limits()))
+    timestamp_ms = ports.now_ms() if record.timestamp is None else record.timestamp
+    facts = Facts(record.topic, record.partition, record.offset, timestamp_ms, headers.user, headers.controls)
+    explanation = await request.app.state.explainer.explain(facts, _table(ports, asked.policy))
+    decision = allowed(explanation.decision, ports.sources.reserved)
+    if decision != explanation.decision:
+        explanation = replace(explanation, decision=decision, schedule=(), end=None, truncated=False)
+    return json_response(_document(explanation))
+
+
+def _table(ports: Ports, policy: Policy | str | None) -> PolicyTable:
+    table = ports.policies.table
+    if policy is None:
+        return table
+    if isinstance(policy, str):
+        found = table.policies.get(policy)
+        if found is None:
+            raise Problem(404, "policy-not-found", "There is no policy of this name.")
+    else:
+        known = table.policies.get(policy.name)
+        found = Versioned(policy, known.version + 1 if known else 1, "", 0, "api")
+    return PolicyTable(table.version, MappingProxyType({found.name: found}))
+
+
+def _document(explanation: Explanation) -> dict[str, Any]:
+    return {
+        "decision": _decision(explanation.decision),
+        "policy": explanation.policy,
+        "candidates": list(explanation.candidates),
+        "schedule": [_step(step) for step in explanation.schedule],
+        "end": explanation.end,
+        "truncated": explanation.truncated,
+    }
+
+
+def _decision(decision: Decision) -> dict[str, Any]:
+    """Times are epoch milliseconds; what a decision marks as absent (-1, 0 attempts) is left out as null."""
+    match decision:
+        case Quarantine(reason, detail):
+            return {"kind": "quarantine", "reason": reason, "detail": detail}
+        case Hold():
+            return {
+                "kind": "hold",
+                "due": decision.due_ms,
+                "target": decision.target,
+                "target_partition": _given(decision.target_partition),
+                "policy": decision.policy,
+                "attempt": decision.attempt or None,
+                "first_failure": _given(decision.first_failure_ms),
+                "expires": _given(decision.expires_ms),
+                "dead_letter": decision.dead_letter,
+                "id": decision.id,
+            }
+        case Act():
+            return {
+                "kind": "act",
+                "action": decision.action,
+                "id": decision.id,
+                "due": _given(decision.due_ms),
+                "policy": decision.policy,
+                "if_offset": _given(decision.if_offset),
+            }
+        case _:
+            return {
+                "kind": "dead",
+                "reason": decision.reason,
+                "topic": decision.topic,
+                "policy": decision.policy,
+                "attempt": decision.attempt or None,
+                "first_failure": _given(decision.first_failure_ms),
+                "id": decision.id,
+            }
+
+
+def _given(number: int) -> int | None:
+    return None if number < 0 else number
+
+
+def _step(step: Step) -> dict[str, Any]:
+    return {
+        "attempt": step.attempt or None,
+        "delay_min": step.delay_min_ms,
+        "delay_max": step.delay_max_ms,
+        "due_min": step.due_min_ms,
+        "due_max": step.due_max_ms,
+    }

@@ -1,0 +1,117 @@
+"""Whether this process lives, is ready, and what it has done."""
+
+import asyncio
+from dataclasses import asdict
+from itertools import islice
+from typing import Any, Final
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from api.dependencies import GivenPorts, Prober, Reader, Scraper, json_response
+from api.problems import Problem
+from sidecar.model.stats import Stats, TargetFlow, TopicCounts
+
+UNREAD_SHOWN_MAX: Final = 20  # schedules named by /readyz; the list has all
+
+router = APIRouter(tags=["process"])
+
+
+@router.get("/livez", dependencies=[Prober])
+async def live(ports: GivenPorts) -> Response:
+    """200 while the engine turns. When it hasn't for 10 s only a restart helps."""
+    age_s = ports.monotonic_s() - ports.stats().turned_monotonic_s
+    if age_s > ports.limits.turn_age_s:
+        raise Problem(503, "not-alive", f"The engine has not turned for {age_s:.0f} s.")
+    return json_response({"status": "alive"})
+
+
+@router.get("/readyz", dependencies=[Prober])
+async def ready(request: Request, ports: GivenPorts) -> Response:
+    """200 when this process does its work, else 503 with what is wrong; where there are tokens, details need one."""
+    here = ports.stats()
+    is_known = await ports.gate.may_read(request, ports.monotonic_s())
+    problems = list(here.problems if is_known else here.problem_kinds)
+    if problems:
+        raise Problem(503, "not-ready", "; ".join(problems), {"Retry-After": "1"}, problems=problems)
+    # Without the policy topic records are decided by the last good table; only writes to policies have to wait.
+    warnings = [] if ports.policies.healthy else [f"policies: {ports.policies.reason}"]
+    warnings += here.warnings
+    warnings += [
+        f"schedule {name}: {known.unread.problem}"
+        for name, known in islice(sorted(ports.schedules.unread().items()), UNREAD_SHOWN_MAX)
+        if known.unread is not None
+    ]
+    if warnings and not is_known:
+        warnings = [f"{len(warnings)}; with a token of the role read this says which"]
+    return json_response({"status": "ready", "warnings": warnings})
+
+
+@router.get("/metrics", response_class=Response, dependencies=[Scraper])
+async def metrics(ports: GivenPorts) -> Response:
+    """Prometheus text."""
+    text = await asyncio.to_thread(ports.metrics)
+    return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+@router.get("/v1/stats")
+async def stats(caller: Reader, ports: GivenPorts) -> Response:
+    """Counts of this process by source topic since it started, what it holds, and its lateness."""
+    return json_response(stats_document(ports.stats()))
+
+
+def stats_document(stats: Stats) -> dict[str, Any]:
+    """`Stats` as plain data; `next_due` is epoch milliseconds, `suspended` are targets that don't acknowledge."""
+    return {
+        "replica": stats.replica,
+        "topics": {topic: _counts(counts) for topic, counts in sorted(stats.topics.items())},
+        "lateness_ms": {
+            "p50": stats.lateness.percentile(0.5),
+            "p90": stats.lateness.percentile(0.9),
+            "p99": stats.lateness.percentile(0.99),
+            "max": stats.lateness.max_ms,
+        },
+        "targets": {target: _flow(flow) for target, flow in sorted(stats.targets.items())},
+        "suspended": list(stats.suspended),
+        "quotas": {policy: asdict(use) for policy, use in sorted(stats.quotas.items())},
+        "early": stats.early,
+        "oldest_overdue_ms": stats.oldest_overdue_ms,
+        "next_due": None if stats.next_due_ms < 0 else stats.next_due_ms,
+        "partitions": {
+            "assigned": stats.partitions_assigned,
+            "recovering": stats.partitions_recovering,
+            "paused": stats.partitions_paused,
+        },
+        "rebuild": {
+            "partitions": [
+                {"topic": one.topic, "partition": one.partition, "done": one.done, "held": one.held}
+                for one in stats.rebuilding
+            ],
+            "finished": stats.rebuilds,
+            "records": sum(stats.rebuilt.values()),
+            "lost": sum(stats.lost.values()),
+        },
+        "rebalances": stats.rebalances,
+        "ledger_imbalance": stats.ledger_imbalance,
+        "clock_skew_ms": stats.clock_skew_ms,
+        "problems": list(stats.problems),
+    }
+
+
+def _flow(flow: TargetFlow) -> dict[str, Any]:
+    return {"waiting": flow.waiting, "rate": flow.rate or None, "breaker": flow.breaker or None}
+
+
+def _counts(counts: TopicCounts) -> dict[str, Any]:
+    return {
+        "accepted": counts.accepted,
+        "emitted": counts.emitted,
+        "dead": counts.dead,
+        "quarantined": counts.quarantined,
+        "cancelled": counts.cancelled,
+        "replaced": counts.replaced,
+        "applied": counts.applied,
+        "not_found": counts.not_found,
+        "held": {"wheel": counts.wheel, "overflow": counts.overflow},
+        "parked": counts.parked,
+    }

@@ -1,0 +1,244 @@
+"""Looking messages up, listing what is held, and how much is due when: for the whole group, never one replica alone.
+
+What some partition could not be asked about is named in every answer: `partial`, and `missing` with the partitions.
+Nothing here shows a payload or a key.
+"""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from api.dependencies import GivenPorts, GivenTrail, Reader, json_response, let_see
+from api.pagination import PAGE_DEFAULT, Cursor, Limit, decode, encode, unknown_cursor
+from api.ports import Ports
+from api.preconditions import message_etag
+from api.problems import Problem, unprocessable
+from api.routes.timeline import Row, final, held_document, missed, place_of_row, settled_document
+from policies.duration import parse_time
+from policies.errors import FormatError
+from sidecar.lookup.query import START, TIME_MAX_MS, Key, LookUpUnavailable
+from sidecar.lookup.query import Query as HeldQuery
+from sidecar.lookup.receipt import Entry, Settlement
+from sidecar.model.record import LaneId
+from sidecar.operations.bulk.plan import HIDDEN
+
+MINUTE_MS: Final = 60_000
+MINUTES_MAX: Final = 1_440
+TEXT_LENGTH_MAX: Final = 1_024
+ID_BYTES_MAX: Final = 1_024
+# A record on its way from one place to the next may be in neither: it is looked for again before it is called unknown.
+AGAIN_S: Final = (0.1, 0.3)
+
+router = APIRouter(tags=["messages"])
+
+Text = Annotated[str, Query(max_length=TEXT_LENGTH_MAX)]
+KeyPrefix = Annotated[str, Query(max_length=TEXT_LENGTH_MAX, description="Needs the role write, and is recorded")]
+Partition = Annotated[int, Query(ge=-1, le=(1 << 31) - 1, description="-1: all")]
+
+
+class HeldPage(BaseModel):
+    """One page of held messages by due time. It may have fewer than `limit`: only `next: null` is the end."""
+
+    items: list[dict[str, Any]]
+    next: str | None
+    partial: bool
+    missing: list[dict[str, Any]]
+
+
+@router.get("/v1/messages", responses={200: {"model": HeldPage}})
+async def list_messages(
+    request: Request,
+    caller: Reader,
+    ports: GivenPorts,
+    trail: GivenTrail,
+    source: Text = "",
+    topic: Text = "",
+    partition: Partition = -1,
+    policy: Text = "",
+    target: Text = "",
+    key_prefix: KeyPrefix = "",
+    error_class: Text = "",
+    due_from: Text = "",
+    due_to: Text = "",
+    limit: Limit = PAGE_DEFAULT,
+    cursor: Cursor = None,
+) -> Response:
+    """Held messages by due time. All conditions must hold; `due_from` <= due < `due_to`, each RFC 3339 or epoch ms.
+
+    `policy` is a name or `name@version`, `key_prefix` the first characters of the key in UTF-8. `topic`, as in the
+    filters of changes, is the source too.
+    """
+    refuse_unknown(
+        request,
+        {
+            "source",
+            "topic",
+            "partition",
+            "policy",
+            "target",
+            "key_prefix",
+            "error_class",
+            "due_from",
+            "due_to",
+            "limit",
+            "cursor",
+        },
+    )
+    query = HeldQuery(
+        _one_source(source, topic),
+        partition,
+        policy,
+        target,
+        key_prefix,
+        error_class,
+        time_of("due_from", due_from, -1),
+        time_of("due_to", due_to, TIME_MAX_MS),
+    )
+    if query.due_to_ms <= query.due_from_ms:
+        raise unprocessable("invalid-range", "due_to must be later than due_from.")
+    after = START if cursor is None else _key_of_cursor(cursor)
+    if key_prefix:  # who may ask for prefixes spells keys out, letter by letter
+        let_see(caller, trail, filter={**query.conditions(), "key_prefix": HIDDEN})
+    try:
+        rows, following, missing = await ports.lookup.page(query, after, limit)
+    except LookUpUnavailable as error:
+        raise unavailable(error) from None
+    trail.note(count=len(rows))
+    following_cursor = None if following is None else encode(json.dumps(following))
+    return json_response({"items": rows, "next": following_cursor, **missing_document(missing)})
+
+
+@router.get("/v1/forecast")
+async def forecast(
+    request: Request,
+    caller: Reader,
+    ports: GivenPorts,
+    source: Text = "",
+    topic: Text = "",
+    partition: Partition = -1,
+    minutes: Annotated[int, Query(ge=1, le=MINUTES_MAX)] = 60,
+) -> Response:
+    """How many held messages are due in each of the next minutes; how many are overdue, and due later.
+
+    `topic` is the source too.
+    """
+    refuse_unknown(request, {"source", "topic", "partition", "minutes"})
+    query = HeldQuery(_one_source(source, topic), partition)
+    this = ports.now_ms() // MINUTE_MS
+    until = this + minutes
+    try:
+        counts, missing = await ports.lookup.forecast(query, until * MINUTE_MS)
+    except LookUpUnavailable as error:
+        raise unavailable(error) from None
+    items = [{"minute": minute * MINUTE_MS, "held": counts.get(minute, 0)} for minute in range(this, until)]
+    before = sum(count for minute, count in counts.items() if 0 <= minute < this)
+    return json_response({"items": items, "before": before, "later": counts.get(-1, 0), **missing_document(missing)})
+
+
+@router.get("/v1/messages/{id:path}")
+async def get_message(
+    request: Request, caller: Reader, ports: GivenPorts, id: str, source: Text = "", partition: Partition = -1
+) -> Response:
+    """One message by its id, with all that is known of its way. Of settled ones, those that the ledger said last.
+
+    A held one has an `ETag`: another message with this id has another one, as has this one when it was moved.
+    """
+    refuse_unknown(request, {"source", "partition"})
+    if not id or len(id.encode(errors="surrogatepass")) > ID_BYTES_MAX:
+        raise unprocessable("invalid-id", f"An id has 1 to {ID_BYTES_MAX} bytes.")
+    query = HeldQuery(topic=source, partition=partition)
+    missing: Sequence[LaneId] = ()
+    for pause_s in (*AGAIN_S, None):
+        document, missing = await _look_up(ports, id, query, to_end=pause_s is None)
+        if document is not None:
+            etag = {"ETag": message_etag(place_of_row(document))} if document["state"] == "held" else {}
+            return json_response({**document, **missing_document(missing)}, headers=etag)
+        if pause_s is not None:
+            await asyncio.sleep(pause_s)
+    if missing:
+        detail = "It was not found, but not every partition could be asked, or is read to its end. Ask again."
+        raise Problem(503, "look-up-incomplete", detail, {"Retry-After": "1"}, **missing_document(missing))
+    detail = "No message with this id is held, and none is among those that were settled last."
+    controls = missed([one for one in ports.receipts.settlements(id) if query.wants_lane(LaneId(*one.place[:2]))])
+    raise Problem(404, "unknown-message", detail, None, **{"controls": controls} if controls else {})
+
+
+async def _look_up(
+    ports: Ports, id: str, query: HeldQuery, *, to_end: bool = False
+) -> tuple[Row | None, Sequence[LaneId]]:
+    try:
+        rows, missing = await (ports.lookup.find_to_end if to_end else ports.lookup.find)(id, query)
+    except LookUpUnavailable as error:
+        raise unavailable(error) from None
+    settlements = [one for one in ports.receipts.settlements(id) if query.wants_lane(LaneId(*one.place[:2]))]
+    entries = [one for one in ports.receipts.entries(id) if query.wants_lane(LaneId(*one.place[:2]))]
+    return _told(id, rows, settlements, entries), missing
+
+
+def _told(id: str, rows: list[Row], settlements: list[Settlement], entries: list[Entry]) -> Row | None:
+    """The document of one message; a 409 with the positions when several are held under this id."""
+    left = {one.place for one in settlements}
+    held = [row for row in rows if place_of_row(row) not in left]  # settled since it was looked at
+    if len(held) > 1:
+        positions = [row["position"] for row in held]
+        detail = "Several messages with this id are held: narrow by source or partition."
+        raise Problem(409, "held-in-several-places", detail, positions=positions)
+    if held:
+        return held_document(held[0], settlements, entries)
+    last = final(settlements)
+    return None if last is None else settled_document(id, last, settlements, entries)
+
+
+# --- parameters and answers ---------------------------------------------------------------------------------------
+
+
+def refuse_unknown(request: Request, known: set[str]) -> None:
+    """A misspelt filter must not mean everything."""
+    if unknown := sorted(set(request.query_params) - known):
+        detail = f"There is no parameter {unknown[0][:100]!r} here; there are {', '.join(sorted(known))}."
+        raise unprocessable("unknown-parameter", detail)
+
+
+def _one_source(source: str, topic: str) -> str:
+    """The one topic that two parameters mean."""
+    if source and topic and source != topic:
+        raise unprocessable("invalid-parameter", "source and topic are the same: give one of them.")
+    return source or topic
+
+
+def time_of(name: str, text: str, otherwise: int) -> int:
+    """Epoch milliseconds of a parameter."""
+    if not text:
+        return otherwise
+    try:
+        return parse_time(text)
+    except FormatError as error:
+        raise unprocessable("invalid-parameter", f"{name}: {error.problem}") from None
+
+
+def unavailable(error: LookUpUnavailable) -> Problem:
+    """503: nobody can be asked."""
+    return Problem(503, "look-up-unavailable", f"Nothing can be looked up now: {error}.", {"Retry-After": "1"})
+
+
+def missing_document(missing: Sequence[LaneId]) -> dict[str, Any]:
+    """What of the group could not be asked."""
+    return {
+        "partial": bool(missing),
+        "missing": [{"topic": lane.topic, "partition": lane.partition} for lane in missing],
+    }
+
+
+def _key_of_cursor(cursor: str) -> Key:
+    try:
+        due_ms, topic, partition, offset = json.loads(decode(cursor))
+        if not isinstance(topic, str) or {type(due_ms), type(partition), type(offset)} != {int}:
+            raise ValueError("not a place")
+    except (ValueError, TypeError, RecursionError):
+        raise unknown_cursor() from None
+    return Key(due_ms, topic, partition, offset)

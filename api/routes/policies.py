@@ -1,0 +1,279 @@
+"""Policies over REST: a thin skin on the policy topic's compare-and-set."""
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query
+from pydantic import BaseModel, ConfigDict, Field, StrictInt
+from starlette.responses import Response
+
+from api.body import validated
+from api.dependencies import Admin, GivenPorts, JsonBody, Reader, json_response
+from api.pagination import PAGE_DEFAULT, PAGE_MAX, Cursor, Limit, page
+from api.ports import Ports
+from api.preconditions import etag, expected_version, mismatch
+from api.problems import Problem, unprocessable
+from api.routes.openapi import body_of
+from policies.errors import FileManaged, PolicyConflict, PolicyError, PolicyTooLarge, TooManyPolicies
+from policies.log import VERSION_MAX
+from policies.model import (
+    GLOB_TEXT_MAX,
+    Policy,
+    Removed,
+    Versioned,
+    glob_text_length,
+    policy_document,
+    policy_schema,
+)
+from sidecar.lookup.query import LookUpUnavailable
+from sidecar.model.reserved_topics import reserved_in
+
+router = APIRouter(tags=["policies"])
+
+IfMatch = Annotated[str | None, Header(description='The ETag of what is replaced, like "3"')]
+IfNoneMatch = Annotated[str | None, Header(description="* to create")]
+Force = Annotated[bool, Query(description="Also where messages of a topic that is no source then are held")]
+
+
+class RollbackRequest(BaseModel):
+    """Which version to take up again."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    version: Annotated[StrictInt, Field(ge=1, le=VERSION_MAX)]
+
+
+@router.get("/v1/policies")
+async def list_policies(
+    caller: Reader, ports: GivenPorts, limit: Limit = PAGE_DEFAULT, cursor: Cursor = None
+) -> Response:
+    """All policies by name; each with its version and who manages it."""
+    policies = ports.policies.table.policies
+    names, following = page(sorted(policies), str, limit, cursor)
+    items = [
+        {
+            **policy_document(policies[name].policy),
+            "version": policies[name].version,
+            "managed_by": policies[name].managed_by,
+        }
+        for name in names
+    ]
+    return json_response({"items": items, "next": following})
+
+
+@router.get("/v1/policies/{name}")
+async def get_policy(caller: Reader, ports: GivenPorts, name: str) -> Response:
+    """One policy; the ETag header is its version."""
+    return _shown(_current(ports, name))
+
+
+@router.put(
+    "/v1/policies/{name}",
+    openapi_extra=body_of(Policy),
+    responses={201: {"description": "Created"}, 200: {"description": "Replaced"}},
+)
+async def put_policy(
+    caller: Admin,
+    body: JsonBody,
+    ports: GivenPorts,
+    name: str,
+    if_match: IfMatch = None,
+    if_none_match: IfNoneMatch = None,
+    force: Force = False,
+) -> Response:
+    """Create a policy (`If-None-Match: *`) or replace one (`If-Match`).
+
+    Refused where a topic of which anything is held would be a source no more, unless `force` is given.
+    """
+    if isinstance(body.value, dict):
+        body = body._replace(value={"name": name, **body.value})
+    policy = validated(Policy, body)
+    if policy.name != name:
+        raise unprocessable("name-differs", f"The body's name is not {name}.")
+    _refuse_reserved(ports, policy)
+    refuse_long_globs(policy)
+    _refuse_file_managed(ports, name)
+    expected = expected_version(if_match, if_none_match, _current_version(ports, name))
+    await _refuse_what_would_be_left(ports, name, policy, force)
+    written = await _put(ports, policy, expected, caller.name)
+    return _shown(written, 200 if expected else 201)
+
+
+@router.delete("/v1/policies/{name}", status_code=204)
+async def delete_policy(
+    caller: Admin, ports: GivenPorts, name: str, if_match: IfMatch = None, force: Force = False
+) -> Response:
+    """Delete a policy. Records it has decided keep their decision; its versions can still be read.
+
+    Refused where a topic of which anything is held would be a source no more, unless `force` is given: then it is read
+    until all of that is settled, and what is new there goes to the quarantine.
+    """
+    _current(ports, name)
+    _refuse_file_managed(ports, name)
+    expected = expected_version(if_match, None, _current_version(ports, name))
+    _refuse_while_unhealthy(ports)
+    await _refuse_what_would_be_left(ports, name, None, force)
+    try:
+        await asyncio.to_thread(ports.policies.delete, name, expected, caller.name, "api")
+    except PolicyError as error:
+        raise _problem_of(error) from None
+    return Response(status_code=204)
+
+
+@router.get("/v1/policies/{name}/versions")
+async def list_versions(
+    caller: Reader, ports: GivenPorts, name: str, limit: Limit = PAGE_MAX, cursor: Cursor = None
+) -> Response:
+    """Every version of a policy, oldest first; a version with a null policy is a deletion."""
+    versions, following = page(_history(ports, name), _version_key, limit, cursor)
+    return json_response({"items": [_version_document(version) for version in versions], "next": following})
+
+
+@router.post("/v1/policies/{name}/rollback", openapi_extra=body_of(RollbackRequest))
+async def rollback_policy(
+    caller: Admin, body: JsonBody, ports: GivenPorts, name: str, if_match: IfMatch = None, force: Force = False
+) -> Response:
+    """Write a new version that is equal to an earlier one. `If-Match` is optional; `force` as for `PUT`."""
+    wanted = validated(RollbackRequest, body).version
+    history = _history(ports, name)
+    _refuse_file_managed(ports, name)
+    found = next((version for version in history if version.version == wanted), None)
+    if found is None:
+        raise Problem(404, "version-not-found", f"The policy has no version {wanted}.")
+    if isinstance(found, Removed):
+        raise unprocessable("version-is-deletion", f"Version {wanted} is a deletion; use DELETE.")
+    _refuse_reserved(ports, found.policy)
+    current = _current_version(ports, name)
+    expected = current if if_match is None else expected_version(if_match, None, current)
+    await _refuse_what_would_be_left(ports, name, found.policy, force)
+    return _shown(await _put(ports, found.policy, expected, caller.name))
+
+
+@router.get("/v1/schemas/policy", tags=["schemas"])
+async def get_policy_schema(caller: Reader) -> Response:
+    """The JSON Schema (2020-12) of a policy."""
+    return json_response(policy_schema())
+
+
+def refuse_long_globs(policy: Policy) -> None:
+    """Raises `Problem` (422). A version that the topic holds already may have more, and be taken up again."""
+    length = glob_text_length(policy)
+    if length > GLOB_TEXT_MAX:
+        detail = (
+            f"The policy's globs have {length} characters together, and may have {GLOB_TEXT_MAX}: split it by topics."
+        )
+        raise unprocessable("globs-too-long", detail)
+
+
+async def _put(ports: Ports, policy: Policy, expected: int, author: str) -> Versioned:
+    """In a thread, because it blocks until the write was read back; a cancelled request does not stop it."""
+    _refuse_while_unhealthy(ports)
+    try:
+        return await asyncio.to_thread(ports.policies.put, policy, expected, author, "api")
+    except PolicyError as error:
+        raise _problem_of(error) from None
+
+
+async def _refuse_what_would_be_left(ports: Ports, name: str, policy: Policy | None, force: bool) -> None:
+    """Topics of which something is held, and that no policy would make a source with this one written or deleted."""
+    if force:
+        return
+    policies = {name: versioned.policy for name, versioned in ports.policies.table.policies.items()}
+    policies.pop(name, None)
+    after = [*policies.values(), *([] if policy is None else [policy])]
+    try:
+        left = await asyncio.to_thread(ports.sources.would_leave, after)
+    except LookUpUnavailable as error:
+        raise _unavailable(f"What would be left can't be asked for now ({error}); ?force=true doesn't ask.") from None
+    if left:
+        topics = {topic: {"held": one.held, "unsettled": one.unsettled} for topic, one in sorted(left.items())}
+        words = ", ".join(f"{topic} ({one.records} records)" for topic, one in sorted(left.items()))
+        raise Problem(
+            409,
+            "holds-messages",
+            f"No policy would make these topics a source, and messages of them are held: {words}. With ?force=true "
+            "they are read until these are settled, and what is new there goes to the quarantine.",
+            topics=topics,
+        )
+
+
+def _refuse_reserved(ports: Ports, policy: Policy) -> None:
+    """A policy that names such a topic would lead nowhere: it is never a source and never a target."""
+    if what := reserved_in(policy, ports.sources.reserved):
+        raise unprocessable("reserved-topic", f"A policy can't name such a topic: {what}.")
+
+
+def _current(ports: Ports, name: str) -> Versioned:
+    versioned = ports.policies.table.policies.get(name)
+    if versioned is None:
+        raise _unknown()
+    return versioned
+
+
+def _unknown() -> Problem:
+    return Problem(404, "policy-not-found", "There is no policy of this name.")
+
+
+def _current_version(ports: Ports, name: str) -> int:
+    versioned = ports.policies.table.policies.get(name)
+    return 0 if versioned is None else versioned.version
+
+
+def _history(ports: Ports, name: str) -> list[Versioned | Removed]:
+    versions = list(ports.policies.versions(name))
+    if not versions:
+        raise _unknown()
+    return versions
+
+
+def _version_key(version: Versioned | Removed) -> str:
+    return f"{version.version:016}"
+
+
+def _version_document(version: Versioned | Removed) -> dict[str, Any]:
+    return {
+        "version": version.version,
+        "time": version.time_ms,
+        "author": version.author,
+        "managed_by": version.managed_by,
+        "policy": None if isinstance(version, Removed) else policy_document(version.policy),
+    }
+
+
+def _shown(versioned: Versioned, status: int = 200) -> Response:
+    headers = {"ETag": etag(versioned.version), "Tickover-Managed-By": versioned.managed_by}
+    if status == 201:
+        headers["Location"] = f"/v1/policies/{versioned.name}"
+    return json_response(policy_document(versioned.policy), status, headers)
+
+
+def _refuse_file_managed(ports: Ports, name: str) -> None:
+    versioned = ports.policies.table.policies.get(name)
+    if versioned is not None and versioned.managed_by == "file":
+        raise _file_managed()
+
+
+def _file_managed() -> Problem:
+    return Problem(409, "file-managed", "The policies file manages this policy; change it there.")
+
+
+def _refuse_while_unhealthy(ports: Ports) -> None:
+    if not ports.policies.healthy:
+        raise _unavailable("The policy topic can't be read at the moment.")
+
+
+def _unavailable(detail: str) -> Problem:
+    return Problem(503, "policies-unavailable", detail, {"Retry-After": "1"})
+
+
+def _problem_of(error: PolicyError) -> Problem:
+    match error:
+        case PolicyConflict():
+            return mismatch("Somebody else changed the policy first.", error.current_version)
+        case FileManaged():
+            return _file_managed()
+        case PolicyTooLarge():
+            return unprocessable("policy-too-large", "The policy does not fit into one Kafka record.")
+        case TooManyPolicies():
+            return Problem(409, "too-many-policies", "There are as many policies as there can be.")
+        case _:
+            return _unavailable("The policy topic can't be written at the moment.")

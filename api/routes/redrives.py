@@ -1,0 +1,117 @@
+"""Governed redrive over REST: plan, canary, run, abort. The work is done beside; 202 says that it has begun."""
+
+from typing import Annotated, Final
+
+from fastapi import APIRouter
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictFloat, StrictInt
+from starlette.responses import Response
+
+from api.body import validated
+from api.dependencies import GivenPorts, GivenTrail, JsonBody, Reader, Writer, json_response
+from api.message import Topic
+from api.pagination import PAGE_DEFAULT, Cursor, Limit, page
+from api.routes.jobs import accepted, age, told
+from api.routes.openapi import body_of
+from policies.duration import parse_duration
+from sidecar.operations.dead_letters.redrive_plan import Governor, Redrive
+from sidecar.operations.dead_letters.redrives import Wanted
+from sidecar.operations.dead_letters.selection import Selection
+
+CANARY_MAX: Final = 1_000
+router = APIRouter(tags=["redrives"])
+
+Milliseconds = Annotated[
+    int, BeforeValidator(parse_duration, json_schema_input_type=str | int), Field(ge=0, le=86_400_000)
+]
+
+
+class NewRedrive(BaseModel):
+    """Which dead letters to send again, and how. What is left out is as the settings say."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        json_schema_extra={"examples": [{"topic": "orders-dlq", "filter": {"reason": "attempts_exhausted"}}]},
+    )
+    topic: Topic = Field(description="The dead-letter topic")
+    filter: Selection = Selection()
+    target: Topic | None = Field(default=None, description="For all letters; left out: each goes where it belongs")
+    rate: Annotated[StrictInt, Field(ge=0, le=1_000_000)] | None = Field(
+        default=None, description="Letters a second at most; 0: no limit"
+    )
+    ramp: Milliseconds | None = Field(default=None, description="A duration: from a tenth of the rate to all of it")
+    stop_share: Annotated[StrictFloat | StrictInt, Field(ge=0, le=1)] | None = Field(
+        default=None, description="More than this share of what was sent failed again: stop"
+    )
+    watch: Milliseconds | None = Field(
+        default=None, description="A duration: so long after the last letter, what fails again is waited for"
+    )
+    confirm_all: StrictBool = Field(default=False, description="An empty filter is meant")
+    again: StrictBool = Field(default=False, description="Also letters that some plan has sent")
+
+    def governor(self, settings: Governor) -> Governor:
+        """The settings with what is given here."""
+        given = {"rate": self.rate, "ramp_ms": self.ramp, "stop_share": self.stop_share, "watch_ms": self.watch}
+        return settings.model_copy(update={name: value for name, value in given.items() if value is not None})
+
+
+class CanaryRequest(BaseModel):
+    """How many letters to try it with."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    count: Annotated[StrictInt, Field(ge=1, le=CANARY_MAX)]
+
+
+@router.post("/v1/redrives", status_code=202, openapi_extra=body_of(NewRedrive))
+async def plan_redrive(caller: Writer, body: JsonBody, ports: GivenPorts, trail: GivenTrail) -> Response:
+    """Plan a redrive: pins the letters that are there now, and counts them by target. Nothing is sent."""
+    asked = validated(NewRedrive, body)
+    trail.note(topic=asked.topic, target=asked.target, filter=asked.filter.model_dump(exclude_none=True))
+    governor = asked.governor(ports.governor)
+    wanted = Wanted(asked.topic, asked.filter, asked.target, governor, asked.confirm_all, caller.name, asked.again)
+    redrive = await told(lambda: ports.redrives.plan(wanted))
+    trail.note(plan=redrive.plan.id)
+    return _accepted(redrive)
+
+
+@router.get("/v1/redrives")
+async def list_redrives(
+    caller: Reader, ports: GivenPorts, limit: Limit = PAGE_DEFAULT, cursor: Cursor = None
+) -> Response:
+    """All redrives of the last 30 days, the newest first."""
+    redrives, following = page(ports.redrives.all(), age, limit, cursor)
+    return json_response({"items": [redrive.document() for redrive in redrives], "next": following})
+
+
+@router.get("/v1/redrives/{id}")
+async def get_redrive(caller: Reader, ports: GivenPorts, id: str) -> Response:
+    """One redrive: its plan and how far it has come."""
+    return json_response((await told(lambda: ports.redrives.get(id))).document())
+
+
+@router.post("/v1/redrives/{id}/canary", status_code=202, openapi_extra=body_of(CanaryRequest))
+async def canary_redrive(caller: Writer, body: JsonBody, ports: GivenPorts, trail: GivenTrail, id: str) -> Response:
+    """Send a few letters of the plan and watch what becomes of them."""
+    count = validated(CanaryRequest, body).count
+    trail.note(count=count)
+    return _accepted(await told(lambda: ports.redrives.canary(id, count)))
+
+
+@router.post("/v1/redrives/{id}/run", status_code=202)
+async def run_redrive(caller: Writer, ports: GivenPorts, trail: GivenTrail, id: str) -> Response:
+    """Send the rest, at the plan's rate, until it is done or too much of it fails again."""
+    redrive = await told(lambda: ports.redrives.run(id))
+    trail.note(planned=redrive.progress.planned.sent)
+    return _accepted(redrive)
+
+
+@router.post("/v1/redrives/{id}/abort", status_code=202)
+async def abort_redrive(caller: Writer, ports: GivenPorts, trail: GivenTrail, id: str) -> Response:
+    """Ask for its end: no more is sent once its state is `aborted`; what was sent stays sent."""
+    redrive = await told(lambda: ports.redrives.abort(id, caller.name))
+    trail.note(sent=redrive.progress.tally.sent)
+    return _accepted(redrive)
+
+
+def _accepted(redrive: Redrive) -> Response:
+    return accepted(redrive.document(), f"/v1/redrives/{redrive.plan.id}")

@@ -1,0 +1,300 @@
+"""Schedules over REST: recurring messages, with the same compare-and-set as policies."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime
+from itertools import islice
+from typing import Annotated, Any, Final, TypeVar
+
+from fastapi import APIRouter, Query
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
+
+from api.body import validated
+from api.dependencies import Admin, GivenPorts, GivenTrail, JsonBody, Reader, json_response, let_see
+from api.message import AskedTime, NewMessage, draft, source_of
+from api.pagination import PAGE_DEFAULT, Cursor, Limit, page
+from api.ports import Acknowledged, Ports, SenderUnavailable
+from api.preconditions import etag, expected_version, mismatch
+from api.problems import Problem, unprocessable
+from api.routes.openapi import body_of
+from api.routes.policies import IfMatch, IfNoneMatch
+from api.routes.sources import refuse_unless_source
+from sidecar.operations.dead_letters.masking import Masking
+from sidecar.operations.schedules.cron import BadCron, check_meant, occurrences, zone
+from sidecar.operations.schedules.errors import ScheduleConflict, ScheduleRefused, SchedulesUnavailable
+from sidecar.operations.schedules.schedule import (
+    Base64,
+    Content,
+    Entry,
+    Schedule,
+    bytes_of,
+    is_about,
+    occurrence_id,
+    schedule_document,
+)
+from sidecar.operations.schedules.schedule_book import Known, Unread, unread_refused
+
+NEXT_DEFAULT: Final = 5
+NEXT_MAX: Final = 100
+PAYLOAD: Final = ("key", "value", "headers")
+UNWRITTEN: Final = (
+    "the replica that writes what schedules owe can't read it, and none that can has taken over: upgrade that one"
+)
+
+router = APIRouter(tags=["schedules"])
+
+Answer = TypeVar("Answer")
+WithPayload = Annotated[bool, Query(description="Show key, value and headers, masked; needs the role write")]
+Count = Annotated[int, Query(ge=1, le=NEXT_MAX, description="How many")]
+
+
+class Rewind(BaseModel):
+    """How far back a schedule goes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra={"examples": [{"to": 1800000000000}]})
+    to: AskedTime = Field(description="Occurrences after this time are owed again: RFC 3339, or epoch milliseconds")
+
+
+@router.get("/v1/schedules")
+async def list_schedules(
+    caller: Reader,
+    ports: GivenPorts,
+    trail: GivenTrail,
+    limit: Limit = PAGE_DEFAULT,
+    cursor: Cursor = None,
+    payload: WithPayload = False,
+) -> Response:
+    """All schedules by name; each with its version, how far it has come, its next occurrence, and what is wrong."""
+    if payload:
+        let_see(caller, trail, payload=True)
+    known, unwritten = {**ports.schedules.alive(), **ports.schedules.unread()}, ports.schedules.unwritten()
+    names, following = page(sorted(known), str, limit, cursor)
+    now_ms = ports.now_ms()
+    masking = ports.letters.rules.masking if payload else None
+    items = [
+        _unread(name, one, one.unread)
+        if (one := known[name]).unread is not None
+        else _told(one, now_ms, masking, UNWRITTEN if name in unwritten else "")
+        for name in names
+    ]
+    trail.note(count=len(items))
+    return json_response({"items": items, "next": following})
+
+
+@router.get("/v1/schedules/{name}")
+async def get_schedule(
+    caller: Reader, ports: GivenPorts, trail: GivenTrail, name: str, payload: WithPayload = False
+) -> Response:
+    """One schedule; the ETag header is its version. One that can't be read here is shown as the list does.
+
+    With `payload` it is as PUT takes it, unless something is masked (`masked`) or no text: PUT refuses such a document.
+    """
+    if payload:
+        let_see(caller, trail, payload=True)
+    known = ports.schedules.get(name)
+    if known.unread is not None:
+        return json_response(_unread(name, known, known.unread), headers={"ETag": etag(known.version)})
+    return _shown(_current(ports, name), masking=ports.letters.rules.masking if payload else None)
+
+
+@router.get("/v1/schedules/{name}/next")
+async def next_occurrences(caller: Reader, ports: GivenPorts, name: str, n: Count = NEXT_DEFAULT) -> Response:
+    """The coming occurrences, without side effect: each with the id of its message. None while it is paused."""
+    schedule = _current(ports, name).schedule
+    items = [
+        {
+            "at": at_ms,
+            "local": datetime.fromtimestamp(at_ms // 1_000, zone(schedule.time_zone)).isoformat(),
+            "id": occurrence_id(name, at_ms),
+        }
+        for at_ms in islice(_coming(schedule, ports.now_ms()), n)
+    ]
+    return json_response({"items": items})
+
+
+@router.put(
+    "/v1/schedules/{name}",
+    openapi_extra=body_of(Schedule),
+    responses={201: {"description": "Created"}, 200: {"description": "Replaced"}},
+)
+async def put_schedule(
+    caller: Admin,
+    body: JsonBody,
+    ports: GivenPorts,
+    trail: GivenTrail,
+    name: str,
+    if_match: IfMatch = None,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """Create a schedule (`If-None-Match: *`) or replace one (`If-Match`). A changed time counts from now on."""
+    if isinstance(body.value, dict):
+        body = body._replace(value={"name": name, **body.value})
+    schedule = validated(Schedule, body)
+    trail.note(cron=schedule.cron, time_zone=schedule.time_zone, target=schedule.target, paused=schedule.paused)
+    if schedule.name != name:
+        raise unprocessable("name-differs", f"The body's name is not {name}.")
+    try:
+        check_meant(schedule.cron)
+    except BadCron as error:
+        raise unprocessable("cron-step-too-large", f"cron: {error}.") from None
+    expected = expected_version(if_match, if_none_match, _version(ports, name), "schedule")
+    source = await _source(ports, schedule)
+    entry = await _written(lambda: ports.schedules.put(schedule, source, expected, caller.name))
+    trail.note(source=source, version=entry.version)
+    return _shown(entry, 200 if expected else 201)
+
+
+@router.post("/v1/schedules/{name}/rewind", openapi_extra=body_of(Rewind))
+async def rewind_schedule(
+    caller: Admin, body: JsonBody, ports: GivenPorts, trail: GivenTrail, name: str, if_match: IfMatch = None
+) -> Response:
+    """Set back how far a schedule has come (`If-Match`): occurrences after that time are owed again.
+
+    They are written again, and may arrive a second time, but for those that are still to come and written already. What
+    is longer ago than `schedules.grace` counts as missed. The answer is the schedule, with its new version.
+    """
+    to_ms = validated(Rewind, body).to
+    trail.note(to=to_ms)
+    _current(ports, name)
+    expected = expected_version(if_match, None, _version(ports, name), "schedule")
+    entry = await _written(lambda: ports.schedules.rewind(name, to_ms, expected, caller.name))
+    trail.note(version=entry.version)
+    return _shown(entry)
+
+
+@router.delete("/v1/schedules/{name}", status_code=204)
+async def delete_schedule(caller: Admin, ports: GivenPorts, name: str, if_match: IfMatch = None) -> Response:
+    """Delete a schedule. Occurrences that are written ahead of their time still fire; cancel them by their ids."""
+    _current(ports, name)
+    expected = expected_version(if_match, None, _version(ports, name), "schedule")
+    await _written(lambda: ports.schedules.delete(name, expected, caller.name))
+    return Response(status_code=204)
+
+
+def _current(ports: Ports, name: str) -> Entry:
+    known = ports.schedules.get(name)
+    if known.unread is not None:
+        refused = unread_refused(known.unread)
+        raise Problem(409, refused.type, str(refused))
+    if known.entry is None:
+        raise Problem(404, "schedule-not-found", "There is no schedule of this name.")
+    return known.entry
+
+
+def _version(ports: Ports, name: str) -> int:
+    known = ports.schedules.get(name)
+    return 0 if known.entry is None and known.unread is None else known.version
+
+
+def _coming(schedule: Schedule, now_ms: int) -> Any:
+    return iter(()) if schedule.paused else occurrences(schedule.cron, schedule.time_zone, now_ms)
+
+
+def _document(schedule: Schedule, masking: Masking | None) -> dict[str, Any]:
+    """The schedule as it may be shown; without `masking` with sizes in place of its payload."""
+    document = schedule_document(schedule)
+    if masking is None:
+        sizes = {
+            f"{part}_bytes": None if (data := bytes_of(getattr(schedule, part))) is None else len(data)
+            for part in ("key", "value")
+        }
+        told = {name: value for name, value in document.items() if name not in PAYLOAD}
+        return {**told, **sizes, "header_count": len(schedule.headers)}
+    masked: set[str] = set()
+
+    def shown(name: str, content: Any) -> Any:
+        given: Content = Base64(**content) if isinstance(content, dict) else content
+        data = bytes_of(given)
+        if masking.shows(name, data):
+            return content
+        masked.add(name)
+        return masking.part(name, data)
+
+    for part in document.keys() & {"key", "value"}:
+        document[part] = shown(part, document[part])
+    headers = document["headers"]
+    if isinstance(headers, dict):
+        document["headers"] = {name: shown(name, content) for name, content in headers.items()}
+    else:
+        document["headers"] = [[name, shown(name, content)] for name, content in headers]
+    return {**document, "masked": sorted(masked)} if masked else document
+
+
+def _unread(name: str, known: Known, unread: Unread) -> dict[str, Any]:
+    """One that can't be read here, as far as can be told."""
+    return {
+        "name": name,
+        **unread.shown,
+        "source": unread.source or None,
+        "version": known.version,
+        "state": "failing",
+        "problem": unread.problem,
+        "written_up_to": known.progress.last_ms or None,
+        "next": None,
+    }
+
+
+def _told(known: Known, now_ms: int, masking: Masking | None, unwritten: str) -> dict[str, Any]:
+    """An item of the list. `unwritten`: why nobody writes it, whatever is known of it."""
+    entry = known.entry
+    assert entry is not None  # it is alive
+    problem = "" if entry.schedule.paused else unwritten or known.progress.problem
+    return {
+        **_document(entry.schedule, masking),
+        "source": entry.source,
+        "version": entry.version,
+        "state": "paused" if entry.schedule.paused else "failing" if problem else "active",
+        "problem": problem or None,
+        "written_up_to": (known.progress.last_ms if is_about(known.progress, entry) else 0) or None,
+        "next": next(_coming(entry.schedule, now_ms), None),
+    }
+
+
+def _shown(entry: Entry, status: int = 200, masking: Masking | None = None) -> Response:
+    headers = {"ETag": etag(entry.version)}
+    if status == 201:
+        headers["Location"] = f"/v1/schedules/{entry.schedule.name}"
+    return json_response(_document(entry.schedule, masking), status, headers)
+
+
+async def _source(ports: Ports, schedule: Schedule) -> str:
+    """The delay topic its messages go through, once it is sure that they would be held. Raises `Problem`."""
+    table, now_ms = ports.policies.table, ports.now_ms()
+    source = schedule.source or source_of(schedule.target, table)
+    message = NewMessage.model_validate(
+        {
+            **schedule.model_dump(include={"target", "key", "value", "headers"}),
+            "source": source,
+            "deliver_at": now_ms + ports.schedule_limits.ahead_ms,
+        }
+    )
+    drafted = draft(message, occurrence_id(schedule.name, now_ms), ports.limits)
+    try:
+        partitions = await ports.sender.partition_count(source)
+        if partitions is None:
+            raise unprocessable("unknown-source", f"The source topic {source} does not exist: create it first.")
+        await refuse_unless_source(ports, source)
+        record = drafted.record(source, partitions, now_ms)
+        drafted.due_ms(Acknowledged(source, record.partition, 0, now_ms), table, ports.sources.reserved)
+        if await ports.sender.partition_count(schedule.target) is None:
+            detail = f"The target topic {schedule.target} does not exist: create it first."
+            raise unprocessable("unknown-target", detail)
+    except SenderUnavailable as error:
+        detail = f"Kafka does not say whether the topics exist: {error}."
+        raise Problem(503, "kafka-unavailable", detail, {"Retry-After": "1"}) from None
+    return source
+
+
+async def _written(write: Callable[[], Answer]) -> Answer:
+    """In a thread, because it blocks until the write was read back; a cancelled request does not stop it."""
+    try:
+        return await asyncio.to_thread(write)
+    except ScheduleConflict as error:
+        raise mismatch("Somebody else changed the schedule first.", error.version) from None
+    except ScheduleRefused as error:
+        status = 422 if error.type in ("schedule-too-large", "rewind-not-back") else 409
+        raise Problem(status, error.type, str(error)) from None
+    except SchedulesUnavailable as error:
+        detail = f"The topic of schedules can't be written at the moment: {error}."
+        raise Problem(503, "schedules-unavailable", detail, {"Retry-After": "1"}) from None

@@ -1,0 +1,111 @@
+"""A message as it is told of: its state now, and all that is known of its way there. Pure."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sidecar.lookup.receipt import Entry, LedgerPlace, Settlement
+from sidecar.model.record import Outcome, Place
+
+Row = dict[str, Any]
+
+
+def place_of_row(row: Row) -> Place:
+    """Where a held record lies in its source."""
+    return Place(**row["position"])
+
+
+def held_document(row: Row, settlements: Sequence[Settlement], entries: Sequence[Entry]) -> Row:
+    """A message that is held: the row, and its timeline."""
+    place = place_of_row(row)
+    moves = [one for one in settlements if one.outcome is Outcome.MOVED and _same_lane(one.place, place)]
+    filed = [one for one in entries if _same_lane(one.place, place)]
+    events = [accepted(row["accepted"]), *map(_entered, filed), *map(_moved, moves), *missed(settlements)]
+    if row["tier"] == "overflow" and not filed:
+        events.append({"event": "overflow", "time": None})
+    events.append({"event": "due", "time": row["due"]})
+    return {**row, "timeline": in_time(events)}
+
+
+def settled_document(id: str, last: Settlement, settlements: Sequence[Settlement], entries: Sequence[Entry]) -> Row:
+    """A message that is settled, as the ledger has it. `settlements` and `entries` are all that have its id."""
+    lane = [one for one in settlements if _same_lane(one.place, last.place)]
+    position = last.place._asdict()
+    moved = last.related >= 0 and last.outcome not in (Outcome.CANCELLED, Outcome.REPLACED)
+    came = {**position, "offset": last.related} if moved else position
+    events = [
+        accepted(came),
+        *(_entered(one) for one in entries if _same_lane(one.place, last.place)),
+        *(_moved(one) for one in lane if one.outcome is Outcome.MOVED),
+        *missed(settlements),
+    ]
+    if last.due_ms <= last.settled_ms or last.outcome is Outcome.EMITTED:  # others may leave before
+        events.append({"event": "due", "time": last.due_ms})
+    return {
+        "id": id,
+        "source": last.place.topic,
+        "position": position,
+        "accepted": came,
+        "state": last.outcome.name.lower(),
+        "tier": None,
+        "due": last.due_ms,
+        "target": last.target,
+        "policy": last.policy,
+        "attempt": last.attempt or None,
+        "reason": last.reason or None,
+        "settled": last.settled_ms,
+        "timeline": [*in_time(events), _left(last)],
+    }
+
+
+def final(settlements: Sequence[Settlement]) -> Settlement | None:
+    """The settlement that ended a message: the last one that is neither of a control record nor a move."""
+    ends = [one for one in settlements if one.outcome not in (Outcome.APPLIED, Outcome.MOVED)]
+    return ends[-1] if ends else None
+
+
+def accepted(position: Row) -> Row:
+    """When a record came to its source, as far as that was looked up."""
+    return {"event": "accepted", "time": None, "position": position}
+
+
+def in_time(events: list[Row]) -> list[Row]:
+    """The accepted one first, then those whose time isn't known, then the others in order."""
+    known = sorted((event for event in events[1:] if event["time"] is not None), key=lambda event: event["time"])
+    return [events[0], *(event for event in events[1:] if event["time"] is None), *known]
+
+
+def _entered(entry: Entry) -> Row:
+    return {"event": "overflow", "time": entry.written_ms, "due": entry.due_ms, "ledger": _at(entry.ledger)}
+
+
+def _moved(settlement: Settlement) -> Row:
+    by = settlement.place._replace(offset=settlement.related)._asdict() if settlement.related >= 0 else None
+    return {"event": "moved", "time": settlement.settled_ms, "by": by, "ledger": _at(settlement.ledger)}
+
+
+def missed(settlements: Sequence[Settlement]) -> list[Row]:
+    """Control records for an id that found nothing, wherever: perhaps they went to another partition."""
+    return [
+        {"event": "not-found", "time": one.settled_ms, "control": one.place._asdict(), "ledger": _at(one.ledger)}
+        for one in settlements
+        if one.outcome is Outcome.APPLIED and one.related < 0
+    ]
+
+
+def _left(settlement: Settlement) -> Row:
+    event: Row = {"event": settlement.outcome.name.lower(), "time": settlement.settled_ms}
+    if settlement.outcome is Outcome.EMITTED:
+        event["target"] = settlement.target
+    if settlement.reason:
+        event["reason"] = settlement.reason
+    if settlement.outcome in (Outcome.CANCELLED, Outcome.REPLACED) and settlement.related >= 0:
+        event["by"] = settlement.place._replace(offset=settlement.related)._asdict()
+    return {**event, "ledger": _at(settlement.ledger)}
+
+
+def _at(ledger: LedgerPlace) -> Row:
+    return {"partition": ledger.partition, "offset": ledger.offset}
+
+
+def _same_lane(one: Place, other: Place) -> bool:
+    return one[:2] == other[:2]

@@ -1,0 +1,1 @@
+"""The HTTP server: listening sockets, connections and their limits, certificates."""

@@ -1,0 +1,1 @@
+"""Brokers together: the controller, metadata, elections, replicas that follow."""

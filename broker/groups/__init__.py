@@ -1,0 +1,1 @@
+"""Consumer groups: members, rebalances, committed offsets, the coordinator's log."""

@@ -1,0 +1,1 @@
+"""The log of a partition: segments, indexes, retention, cleaning, checkpoints."""

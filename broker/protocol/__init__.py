@@ -1,0 +1,1 @@
+"""Kafka's wire protocol: messages, their versions, connections, the server."""

@@ -1,0 +1,1 @@
+"""Record batches as bytes: reading, checking, compressing them."""

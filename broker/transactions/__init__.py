@@ -1,0 +1,1 @@
+"""Transactions: coordinator, markers, verification, producer ids."""

@@ -1,1 +1,0 @@
-"""Rights that tickover needs in Kafka and Redis: no more, no less."""

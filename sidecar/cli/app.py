@@ -1,0 +1,107 @@
+"""The `tickover` command: its subcommands, and the one place where failures become a line and a status."""
+
+import sys
+from typing import Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from pipeline import cli as pipeline
+from pipeline.errors import PipelineError
+from sidecar.cli import (
+    access,
+    actions,
+    changes,
+    dead_letters,
+    group,
+    held,
+    messages,
+    policies,
+    redrive,
+    reference_broker,
+    schedules,
+)
+from sidecar.cli import config as configuration
+from sidecar.cli import doctor as diagnosis
+from sidecar.cli import export as overflow
+from sidecar.cli import run as running
+from sidecar.cli.failure import Failure, Status
+from sidecar.cli.output import OutputDefault, output_before, say
+from sidecar.settings.settings import ConfigError
+
+HELP: Final = """Delayed delivery and retries for Kafka.
+
+Data goes to stdout, words to stderr. Exit status: 0 ok, 1 failed, 2 usage, 3 not found, 4 conflict.
+"""
+
+
+class FailureGroup(TyperGroup):
+    """The top of the command tree: an expected failure is told in words, not in a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Failure as failure:
+            say(f"tickover: {failure}")
+            raise typer.Exit(failure.status) from None
+        except PipelineError as error:
+            say(f"tickover: {error}")
+            raise typer.Exit(Status.FAILED) from None
+        except ConfigError as error:
+            for problem in error.problems:
+                say(f"tickover: {problem}")
+            raise typer.Exit(Status.USAGE) from None
+        except BrokenPipeError:
+            sys.stderr.close()  # the reader, `head` say, has seen enough
+            raise typer.Exit(Status.OK) from None
+
+
+app = typer.Typer(
+    cls=FailureGroup,
+    help=HELP,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(running.run)
+app.command()(running.demo)
+app.add_typer(reference_broker.app, name="broker")
+app.command()(diagnosis.doctor)
+app.add_typer(policies.app, name="policies")
+messages.app.command("list")(held.list_held)
+messages.app.command()(held.get)
+messages.app.command()(actions.cancel)
+messages.app.command()(actions.reschedule)
+messages.app.command()(actions.fire)
+app.add_typer(messages.app, name="messages")
+app.command()(held.forecast)
+app.add_typer(changes.app, name="changes")
+app.add_typer(dead_letters.app, name="dead-letters")
+app.add_typer(redrive.app, name="redrive")
+app.add_typer(schedules.app, name="schedules")
+app.add_typer(overflow.app, name="overflow")
+app.add_typer(group.app, name="group")
+app.add_typer(configuration.app, name="config")
+app.add_typer(access.app, name="acl")
+app.add_typer(pipeline.app, name="pipeline")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"tickover {version('tickover')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+    form: OutputDefault = None,
+) -> None:
+    """Options that stand before the subcommand."""
+    output_before(context, form)

@@ -1,0 +1,182 @@
+"""Calling a running sidecar's REST interface, and turning its refusals into one line and a status."""
+
+import os
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import httpx
+import typer
+
+from sidecar.cli.failure import Failure, Status
+from sidecar.model.foreign_text import visible
+from sidecar.settings.api import is_loopback, url_of
+from sidecar.settings.settings import load_settings
+
+TIMEOUT_S: Final = 30.0
+TOKEN_CHARACTERS_MAX: Final = 16_384  # signed tokens with many claims are long
+PAGES_MAX: Final = 1_000
+PAGE_LIMIT: Final = 500
+ANY_ADDRESS: Final = ("0.0.0.0", "::")  # who listens there listens on this one, too:
+LOOPBACK: Final = "127.0.0.1"
+STATUSES: Final = {404: Status.NOT_FOUND, 409: Status.CONFLICT, 412: Status.CONFLICT}
+CLIENT_HEADERS: Final = {
+    "Tickover-Client": "cli",  # without a token the API wants a header that no page in a browser sends
+    "Accept-Encoding": "identity",  # a proxy that compresses changes the ETag, by which a write says what it replaces
+}
+HINTS: Final = {
+    401: "give a token: --token-file FILE, TICKOVER_TOKEN or TICKOVER_TOKEN_FILE",
+    403: "use a token whose role allows this",
+    429: "call less often, or raise api.rate_limit",
+    412: "somebody else changed it meanwhile; look again, then repeat",
+    503: "try again; `tickover doctor` finds the cause",
+}
+
+UrlOption = Annotated[
+    str,
+    typer.Option(
+        "--url",
+        envvar="TICKOVER_URL",
+        help="Address of the sidecar. Default: api.host and api.port of the settings. "
+        "For https TICKOVER_CA_FILE may name a file with the certificates to trust.",
+    ),
+]
+TokenOption = Annotated[
+    Path | None,
+    typer.Option("--token-file", envvar="TICKOVER_TOKEN_FILE", help="File with the bearer token (or TICKOVER_TOKEN)."),
+]
+
+
+class Sidecar:
+    """One sidecar's REST interface. Refusals and lost connections are `Failure`s."""
+
+    def __init__(self, client: httpx.Client) -> None:
+        self._client = client
+
+    def call(
+        self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
+    ) -> httpx.Response:
+        """Send one request; returns the answer when it is a success."""
+        try:
+            response = self._client.request(method, path, headers=headers, json=body)
+        except UnicodeEncodeError:  # bytes of the command line reach Python as lone surrogates
+            text = "an argument is not UTF-8 text (a key for the header: not ASCII); bytes go into a --value-file"
+            raise Failure(text, Status.USAGE) from None
+        except httpx.ConnectError as error:
+            if "CERTIFICATE" in str(error):
+                raise Failure(
+                    f"{self._client.base_url} can't be trusted: {error}; name the file with the "
+                    "certificates that signed its own in TICKOVER_CA_FILE"
+                ) from None
+            raise Failure(
+                f"nobody answers at {self._client.base_url}: start the sidecar with `tickover run`, "
+                "or name it with --url or TICKOVER_URL"
+            ) from None
+        except httpx.TimeoutException:
+            raise Failure(f"{self._client.base_url} has not answered within {TIMEOUT_S:.0f} s") from None
+        except httpx.HTTPError as error:
+            raise Failure(f"{self._client.base_url}: {str(error) or type(error).__name__}") from None
+        if not response.is_success:
+            raise refusal(response)
+        return response
+
+    def document(
+        self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Send one request whose answer is a JSON object."""
+        return read_object(self.call(method, path, body, headers))
+
+    def items(self, path: str) -> Iterator[dict[str, Any]]:
+        """Every item of a paged list."""
+        cursor = None
+        for _ in range(PAGES_MAX):
+            query = httpx.QueryParams({"limit": PAGE_LIMIT} | ({"cursor": cursor} if cursor else {}))
+            page = self.document("GET", f"{path}?{query}")
+            yield from page.get("items", ())
+            cursor = page.get("next")
+            if not cursor:
+                return
+        raise Failure(f"{path} has more than {PAGES_MAX * PAGE_LIMIT} items")
+
+
+def read_object(response: httpx.Response) -> dict[str, Any]:
+    """The JSON object of an answer."""
+    try:
+        document = response.json()
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise Failure(f"{response.request.url} is not a tickover sidecar: its answer is no JSON object")
+    return document
+
+
+def refusal(response: httpx.Response) -> Failure:
+    """A problem document (RFC 9457), or whatever a proxy in between has sent, as a failure."""
+    try:
+        problem = response.json()
+    except ValueError:
+        problem = None
+    if not isinstance(problem, dict):
+        problem = {}
+    text = visible(str(problem.get("detail") or problem.get("title") or response.reason_phrase or "refused"))
+    for error in problem.get("errors") or ():
+        if isinstance(error, dict):
+            text += "\n  " + visible(f"{error.get('at', '')}: {error.get('message', '')}")
+    hint = HINTS.get(response.status_code)
+    line = f"{text} ({response.status_code})" + (f"; {hint}" if hint else "")
+    return Failure(line, STATUSES.get(response.status_code, Status.FAILED))
+
+
+@contextmanager
+def connect(context: typer.Context, url: str, token_file: Path | None) -> Iterator[Sidecar]:
+    """The sidecar at `url`. Tests put an httpx transport into the context instead of a network."""
+    address = url or _default_url()
+    try:
+        parsed = httpx.URL(address)
+    except httpx.InvalidURL as error:
+        raise Failure(f"--url {address}: {error}", Status.USAGE) from None
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise Failure(f"--url {address}: must be http://host:port or https://host:port", Status.USAGE)
+    token = _token(token_file)
+    with httpx.Client(
+        base_url=parsed,
+        timeout=TIMEOUT_S,
+        headers=CLIENT_HEADERS | ({"Authorization": f"Bearer {token}"} if token else {}),
+        transport=context.obj if isinstance(context.obj, httpx.BaseTransport) else None,
+        trust_env=not is_loopback(parsed.host),  # a proxy of the environment does not know our loopback
+        verify=_trusted(),
+    ) as client:
+        yield Sidecar(client)
+
+
+def _default_url() -> str:
+    api = load_settings(None, {}, os.environ).api
+    return url_of(api.scheme, LOOPBACK if api.host in ANY_ADDRESS else api.host, api.port)
+
+
+def _trusted() -> ssl.SSLContext | bool:
+    """Authorities that may sign the certificate of an https address: the file's, else those that httpx knows."""
+    file = os.environ.get("TICKOVER_CA_FILE", "")
+    if not file:
+        return True
+    try:
+        return ssl.create_default_context(cafile=file)
+    except OSError as error:  # also what ssl says of a file that holds no certificate
+        reason = error.strerror or type(error).__name__
+        raise Failure(f"TICKOVER_CA_FILE {file}: {reason}", Status.USAGE) from None
+
+
+def _token(token_file: Path | None) -> str:
+    token = os.environ.get("TICKOVER_TOKEN", "")
+    if token_file is not None:
+        try:
+            with token_file.open(encoding="utf-8", errors="replace") as stream:
+                token = stream.read(TOKEN_CHARACTERS_MAX)
+        except OSError as error:
+            raise Failure(f"{token_file}: no token can be read: {error.strerror}", Status.USAGE) from None
+    token = token.strip()
+    if not (token.isascii() and token.isprintable()):
+        raise Failure(f"{token_file or 'TICKOVER_TOKEN'} holds no token: it is not plain text", Status.USAGE)
+    return token

@@ -1,0 +1,102 @@
+"""`tickover run` and `tickover demo`. What they start is imported inside, so that others need not wait."""
+
+import gc
+import logging
+import signal
+from importlib import import_module
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from sidecar.cli.config import ConfigOption, SetOption, settings_of
+from sidecar.cli.failure import Failure, Status
+from sidecar.kafka.background import abandon
+from sidecar.service.logs import configure_logs
+from sidecar.settings.settings import Settings
+
+log = logging.getLogger(__name__)
+
+KafkaOption = Annotated[str | None, typer.Option(help="host:port list of the brokers, `embedded` or `embedded-java`.")]
+RedisOption = Annotated[str | None, typer.Option(help="redis[s][+cluster]://host:port, or `embedded`.")]
+
+
+def run(
+    config: ConfigOption = None,
+    group: Annotated[str | None, typer.Option(help="Consumer group.")] = None,
+    kafka: KafkaOption = None,
+    redis: RedisOption = None,
+    policies: Annotated[str | None, typer.Option(help="YAML file of policies.")] = None,
+    given: SetOption = None,
+) -> None:
+    """Run the sidecar until SIGTERM or SIGINT. Settings: flags over TICKOVER_ variables over the file."""
+    settings = settings_of(
+        config, given, group=group, kafka__bootstrap_servers=kafka, redis__url=redis, policies__file=policies
+    )
+    _require_extras(settings)
+    configure_logs(settings.log)
+    signal.signal(signal.SIGTERM, _nothing_to_stop)
+    gc.disable()  # nothing that is imported is garbage: looking for it takes a sixth of the start
+    from sidecar.service.process import Process
+
+    raise typer.Exit(Process(settings).run())
+
+
+def _nothing_to_stop(_number: int, _frame: FrameType | None) -> None:
+    """Asked to stop while all that is needed is imported: as the first process of a container it would not hear it."""
+    log.info("stopped before anything was started")
+    abandon(Status.OK)
+
+
+# tidy: the parameters of a command are its options
+def demo(
+    seconds: Annotated[
+        float | None,
+        typer.Option(min=1, max=86_400, help="End by itself after so many seconds; else Ctrl-C ends it."),
+    ] = None,
+    rate: Annotated[int, typer.Option(min=1, max=10_000, help="Delayed messages per second.")] = 20,
+    report: Annotated[
+        Path | None, typer.Option(help="At the end, pages of the pipeline's reports below this directory (by Spark).")
+    ] = None,
+    kafka: KafkaOption = None,
+    redis: RedisOption = None,
+    config: ConfigOption = None,
+    given: SetOption = None,
+) -> None:
+    """Show delayed messages, retries and dead letters live; status 1 if any was lost, early or wrong."""
+    settings = settings_of(config, given, kafka__bootstrap_servers=kafka, redis__url=redis)
+    _require_extras(settings)
+    if report is not None:
+        _require_pipeline(settings)
+    from sidecar.demo.demo import run_demo
+
+    raise typer.Exit(run_demo(settings, seconds, rate, report))
+
+
+def _require_pipeline(settings: Settings) -> None:
+    """Spark is there, and its jobs may ask Kafka without what a command line should not show."""
+    from pipeline.errors import PipelineUnavailable
+    from pipeline.session import check_installed
+
+    try:
+        check_installed()
+    except PipelineUnavailable as error:
+        raise Failure(f"--report: {error}", Status.USAGE) from None
+    if settings.kafka.client:
+        raise Failure(
+            "--report: kafka.client has settings, which would show in the jobs' command lines; run `tickover pipeline "
+            "ingest`, `reconcile` and `report` beside the demo (docs/PIPELINE.md)",
+            Status.USAGE,
+        )
+
+
+def _require_extras(settings: Settings) -> None:
+    """Make sure that the extras which the settings need are installed. Raises Failure."""
+    if settings.otel.enabled:
+        try:
+            import_module("sidecar.service.tracing")
+        except ImportError as error:
+            raise Failure(
+                f"otel.enabled needs the extra `otel` ({error}): pip install 'tickover[otel]'", Status.USAGE
+            ) from None

@@ -1,0 +1,1 @@
+"""The live demo, and its judge."""

@@ -1,0 +1,1 @@
+"""Checks of everything around the process: brokers, topics, Redis, and the rights it needs there."""

@@ -1,0 +1,68 @@
+"""Facts that the brokers tell about topics, as the checks of `tickover doctor` see them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sidecar.doctor.acl_commands import kafka_commands
+from sidecar.doctor.acl_pattern import literal
+from sidecar.doctor.kafka_rights import Operation, Right
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """One topic. `config` is empty when it could not be read; then `config_problem` says why."""
+
+    partitions: int = 1
+    replicas: int = 1
+    config: Mapping[str, str] = field(default_factory=dict)
+    config_problem: str = ""
+
+    def number(self, name: str) -> int | None:
+        """A numeric setting; None when it is not known."""
+        text = self.config.get(name, "")
+        return int(text) if text.lstrip("-").isdigit() else None
+
+    @property
+    def compacted(self) -> bool:
+        return "compact" in self.config.get("cleanup.policy", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Facts that the brokers tell. `producer_bytes_max` is the largest record that tickover's producer sends.
+
+    `hidden` are topics that `principal` may not see: whether they are there isn't known.
+    """
+
+    bootstrap: str
+    brokers: int
+    topics: Mapping[str, TopicFacts]
+    producer_bytes_max: int
+    principal: str = "User:PRINCIPAL"
+    hidden: frozenset[str] = frozenset()
+    # Settings of new topics that they refuse, with what they take in their place; None: only their own.
+    taken: Mapping[str, str | None] = field(default_factory=dict)
+    takes_replicas: bool = True  # False: only their own number
+
+    def allow(self, topic: str, operation: Operation) -> str:
+        """The command that gives a right."""
+        right = Right("topic", literal(topic), (operation,), "")
+        [command] = kafka_commands([right], self.principal, self.bootstrap)
+        return command
+
+    def create(self, topic: str, partitions: int, replicas: int = -1, config: Mapping[str, str] | None = None) -> str:
+        """The command that creates a topic."""
+        asked = {name: self.taken.get(name, value) for name, value in (config or {}).items()}
+        options = "".join(f" --config {name}={value}" for name, value in asked.items() if value is not None)
+        factor = f" --replication-factor {replicas}" if replicas > 0 and self.takes_replicas else ""
+        return (
+            f"kafka-topics.sh --bootstrap-server {self.bootstrap} --create --topic {topic}"
+            f" --partitions {partitions}{factor}{options}"
+        )
+
+    def alter(self, topic: str, setting: str) -> str:
+        """The command that changes a setting of a topic."""
+        return (
+            f"kafka-configs.sh --bootstrap-server {self.bootstrap} --alter --entity-type topics"
+            f" --entity-name {topic} --add-config {setting}"
+        )

@@ -1,0 +1,297 @@
+"""Partitions that this process has: recovered when assigned, settled when revoked, paused at a limit.
+
+The consumer group calls `assigned`, `revoked` and `lost` on the engine's thread, from within `Intake.take`. A new
+partition stays paused until its lane is recovered; all others go on meanwhile. A revoked one is settled and
+committed before the call returns, so that its next owner starts where this one ended.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Final
+
+from sidecar.engine.commit.at_least_once import Settlement
+from sidecar.engine.emission.emitter import Emitter
+from sidecar.engine.partition.partition import Lane
+from sidecar.engine.recovery_reader import RecoveryJob, RecoveryWorker
+from sidecar.engine.source_cuts import note_cut
+from sidecar.engine.storage.worker import OverflowWorker
+from sidecar.ledger.commit_metadata import decode_metadata
+from sidecar.ledger.topic import CommitsHidden, LedgerUnavailable
+from sidecar.model.ports import Intake
+from sidecar.model.record import LaneId
+from sidecar.model.waits import is_over
+from sidecar.overflow.interface import OverflowUnavailable
+
+log = logging.getLogger(__name__)
+
+DRAIN_S: Final = 5.0  # how long a revoked partition's emissions are waited for
+POLL_S: Final = 0.005
+REMIND_MS: Final = 60_000  # a recovery that goes on waiting says so again
+RETRY_MS: Final = 500  # an overflow that is back is used again within a second
+SWEEP_MS: Final = 30_000  # by then Kafka has ended every open transaction of tickover's: a third of it is their timeout
+
+
+@dataclass(slots=True)
+class Look:
+    """A look at what a source's log has, under way."""
+
+    future: Future[int | None]
+    retry_at_ms: int = -1  # when nobody answered
+
+
+class Assignment:
+    """Owned by the engine's thread. `clock` gives epoch milliseconds: draining must know when to give up."""
+
+    def __init__(
+        self,
+        intake: Intake,
+        emitter: Emitter,
+        settlement: Settlement,
+        workers: tuple[OverflowWorker, RecoveryWorker],
+        clock: Callable[[], int],
+    ) -> None:
+        self.lanes: dict[tuple[str | None, int | None], Lane] = {}
+        self.joined = False
+        self.not_taken_in = ""  # why the group refuses this process
+        self.paused = False
+        self.rebalances = 0
+        self.recovery_s = 0.0
+        self._swept_ms = 0
+        self._intake = intake
+        self._emitter = emitter
+        self._settlement = settlement
+        self._overflow, self._recovery = workers
+        self._clock = clock
+        self._waiting: set[LaneId] = set()  # assigned, their recovery not begun
+        self._refused: frozenset[str] = frozenset()  # sources that may not be consumed
+        self._turned_away: set[LaneId] = set()  # assigned since, of such a source
+        self._jobs: list[RecoveryJob] = []
+        self._out_of_range: dict[Lane, Look | None] = {}  # nothing is read of these for now; None: not looked at yet
+
+    # --- the consumer group's events ------------------------------------------------------------------------------
+
+    def assigned(self, lanes: Sequence[LaneId]) -> None:
+        """New partitions, paused by the intake. Their recovery begins."""
+        self.joined, self.not_taken_in = True, ""
+        self.rebalances += 1
+        log.info("partitions assigned", extra={"partitions": [str(lane) for lane in lanes]})
+        self._turned_away.update(lane for lane in lanes if lane.topic in self._refused)
+        self._waiting.update(lane for lane in lanes if lane.topic not in self._refused)
+
+    def refuse(self, topics: frozenset[str]) -> None:
+        """Begin no partition of these sources from now on; what is here of them goes on. Those of others begin."""
+        self._refused = topics
+        welcome = {lane for lane in self._turned_away if lane.topic not in topics}
+        self._turned_away -= welcome
+        self._waiting |= welcome
+
+    def revoked(self, lanes: Sequence[LaneId]) -> None:
+        """Settle and commit what these partitions have in flight, then let go of them."""
+        self.rebalances += 1
+        leaving = self._take_out(lanes)
+        if leaving:
+            settled = self._drain(leaving)
+            for lane in leaving:
+                lane.uncommitted = True  # what the last interval committed, nobody has waited for
+            self._settlement.commit(leaving, wait=settled)  # brokers that are away would be waited for in vain
+        self._let_go(leaving)
+        log.info("partitions revoked", extra={"partitions": [str(lane) for lane in lanes]})
+
+    def lost(self, lanes: Sequence[LaneId]) -> None:
+        """Another member has these partitions already: write nothing more about them."""
+        self.joined = False
+        self.rebalances += 1
+        self._let_go(self._take_out(lanes))
+        log.warning("partitions lost", extra={"partitions": [str(lane) for lane in lanes]})
+
+    def refused(self, words: str) -> None:
+        """The group doesn't take this process in: shown until it does."""
+        self.not_taken_in = words
+
+    def committed(self, commits: Mapping[LaneId, tuple[int, str]]) -> None:
+        """A recovery would find W there: the overflow may be tidied up to it."""
+        for lane_id, (offset, metadata) in commits.items():
+            lane, state = self.lanes.get(lane_id), decode_metadata(offset, metadata)
+            if lane is not None and state is not None and state.topic_id == lane.topic_id:
+                lane.committed_watermark = max(lane.committed_watermark, state.watermark)
+
+    def out_of_range(self, lane_id: LaneId) -> None:
+        """The log of a lane that is read was cut back, it seems. What is held of it goes on meanwhile."""
+        if (lane := self.lanes.get(lane_id)) is not None and lane not in self._out_of_range:
+            self._intake.pause([lane_id])
+            self._out_of_range[lane] = None  # records that were given out before are still to be accepted
+
+    def leave(self) -> None:
+        """Shutdown: settle and commit everything."""
+        self.revoked([lane.id for lane in self.lanes.values()])
+
+    # --- one step -------------------------------------------------------------------------------------------------
+
+    def step(self, now_ms: int) -> None:
+        """Begin recoveries, take in lanes whose recovery has ended. What makes one impossible is raised."""
+        if self._settlement.broken:
+            self._start_over()
+        if self._waiting and self._settlement.ready:
+            self._jobs.append(self._recovery.submit(self._waiting, now_ms))
+            self._waiting = set()
+        for job in self._jobs:
+            if job.lanes and job.future.done():
+                self._take(job, now_ms)
+        if self._jobs:
+            self._jobs = [job for job in self._jobs if job.lanes]
+        for lane, look in list(self._out_of_range.items()):
+            if look is None:
+                self._out_of_range[lane] = Look(self._recovery.look_at(lane))
+            elif look.future.done():
+                self._go_on(lane, look, now_ms)
+
+    def _go_on(self, lane: Lane, look: Look, now_ms: int) -> None:
+        """Read on where the log goes on."""
+        if isinstance(look.future.exception(), LedgerUnavailable):
+            if look.retry_at_ms < 0:
+                look.retry_at_ms = now_ms + RETRY_MS
+            elif is_over(now_ms, look.retry_at_ms, RETRY_MS):
+                self._out_of_range[lane] = Look(self._recovery.look_at(lane))
+            return
+        if (log_offset := look.future.result()) is not None:
+            note_cut(lane, log_offset)
+        del self._out_of_range[lane]
+        self._intake.begin({lane.id: lane.cuts.log_offset(lane.next)})
+        self._resume([lane])
+
+    def _take(self, job: RecoveryJob, now_ms: int) -> None:
+        """Take in the result of a recovery: lanes, or why it has to wait."""
+        error = job.future.exception()
+        if isinstance(error, OverflowUnavailable | LedgerUnavailable):
+            self._waits(job, str(error), now_ms)
+            if isinstance(error, CommitsHidden):
+                self._sweep(job, now_ms)
+            return
+        fresh = [lane for lane in job.future.result() if lane.id in job.lanes]
+        job.lanes -= {lane.id for lane in fresh}
+        if fresh:
+            for lane in fresh:
+                self.lanes[lane.id] = lane
+            self.recovery_s = (now_ms - job.started_ms) / 1_000
+            self._intake.begin({lane.id: lane.cuts.log_offset(lane.next) for lane in fresh})
+            self._resume(fresh)
+        if job.lanes and fresh:
+            self._recovery.again(job, now_ms)  # those that had to be waited for
+        elif job.lanes:
+            self._waits(job, f"where {min(job.lanes)} begins isn't known yet", now_ms)
+
+    def _waits(self, job: RecoveryJob, problem: str, now_ms: int) -> None:
+        """Ledger, overflow or commits were away: what they have must be known before these partitions may go on."""
+        if job.problem != problem or now_ms >= job.told_ms + REMIND_MS:
+            job.problem, job.told_ms = problem, now_ms
+            waited_s = (now_ms - job.started_ms) // 1_000
+            about = {"partitions": len(job.lanes), "problem": problem, "waited_s": waited_s}
+            log.warning("recovery waits", extra=about)
+        if job.retry_at_ms < 0:
+            job.retry_at_ms = now_ms + RETRY_MS
+        elif is_over(now_ms, job.retry_at_ms, RETRY_MS):
+            self._recovery.again(job, now_ms)
+
+    def _sweep(self, job: RecoveryJob, now_ms: int) -> None:
+        """End what may hide the commits: perhaps a transaction of this process's own that the brokers never end."""
+        since_ms = max(job.started_ms, self._swept_ms)
+        if not is_over(now_ms, since_ms + SWEEP_MS, SWEEP_MS) or not self._settlement.ready:
+            return
+        self._swept_ms = now_ms
+        log.warning("where partitions begin stays unknown: ending what may hide the group's commits")
+        self._settlement.sweep(self.lanes.values())
+
+    @property
+    def recovering(self) -> int:
+        """Number of partitions whose recovery is under way."""
+        return len(self._waiting) + sum(len(job.lanes) for job in self._jobs)
+
+    @property
+    def turned_away(self) -> int:
+        """Number of partitions that don't begin since their source may not be consumed."""
+        return len(self._turned_away)
+
+    @property
+    def problem(self) -> str:
+        """Why a recovery waits; empty when none does."""
+        return next((job.problem for job in self._jobs if job.lanes and job.problem), "")
+
+    def _start_over(self) -> None:
+        """Let go of all lanes and recover them from Kafka: what it has of our last transactions is unknown."""
+        again = [lane.id for lane in self.lanes.values()]
+        self._let_go(self._take_out(again))
+        self._intake.pause(again)
+        self._waiting.update(again)
+        self._settlement.prepare()
+
+    # --- back-pressure --------------------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Read nothing more for now."""
+        if not self.paused:
+            self.paused = True
+            self._intake.pause([lane.id for lane in self.lanes.values()])
+
+    def release(self) -> None:
+        """Read on."""
+        if self.paused:
+            self.paused = False
+            self._resume(self.lanes.values())
+
+    def hold_back(self, lane: Lane, wanted: bool) -> None:
+        """Read nothing more of one lane for now, or read on."""
+        if lane.intake_held != wanted:
+            lane.intake_held = wanted
+            if wanted:
+                self._intake.pause([lane.id])
+            else:
+                self._resume([lane])
+
+    def _resume(self, lanes: Iterable[Lane]) -> None:
+        """Read on, unless something else is in the way."""
+        if not self.paused:
+            ready = [lane.id for lane in lanes if not lane.intake_held and lane not in self._out_of_range]
+            self._intake.resume(ready)
+
+    # --- letting go -----------------------------------------------------------------------------------------------
+
+    def _take_out(self, lane_ids: Sequence[LaneId]) -> list[Lane]:
+        """Stop intake and firing of these lanes: what they hold in memory is read again by their next owner."""
+        gone = set(lane_ids)
+        self._waiting -= gone
+        self._turned_away -= gone
+        for job in self._jobs:
+            job.lanes -= gone
+        leaving = [self.lanes.pop(lane) for lane in lane_ids if lane in self.lanes]
+        for lane in leaving:
+            self._out_of_range.pop(lane, None)
+        self._emitter.drop(set(leaving))
+        for lane in leaving:
+            lane.leaving = True
+            lane.uncommitted = True
+            lane.puts = []
+            lane.touched = False
+        return leaving
+
+    def _drain(self, leaving: Sequence[Lane]) -> bool:
+        """Wait until what was emitted is in the ledger and what the ledger has is in the overflow; False: in vain."""
+        time = self._settlement.time
+        deadline_s = time.monotonic_s() + DRAIN_S
+        everything: Iterable[Lane] = [*self.lanes.values(), *leaving]
+        while time.monotonic_s() < deadline_s and self._settlement.ready:
+            now_ms = self._clock()
+            if not self._settlement.hasten(quiet=True):
+                self._settlement.poll(POLL_S)
+            self._settlement.step(everything, now_ms)
+            self._overflow.apply(leaving, now_ms)
+            applying = any(change.ready for lane in leaving if lane.loss is None for change in lane.changes)
+            if not self._settlement.unfinished(leaving) and (not applying or self._overflow.problem):
+                return True
+        log.warning("gave up waiting for partitions to settle: some records may fire again")
+        return False
+
+    def _let_go(self, leaving: Sequence[Lane]) -> None:
+        for lane in leaving:
+            lane.dropped = True

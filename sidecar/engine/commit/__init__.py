@@ -1,0 +1,1 @@
+"""Making emissions facts: commits at least once, and transactions."""

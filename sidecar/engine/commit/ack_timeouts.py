@@ -1,0 +1,133 @@
+"""Partitions that don't acknowledge, in `at_least_once`: found, and given nothing more until they do.
+
+Kafka's client goes on trying for ever, and says only that some reports of a generation are missing, not whose.
+
+    a generation is silent ----> its topics are watched: reports are counted by partition, and no record is sent
+         for SILENCE_S           without its partition being known here
+    a watched one is silent ---> partitions with reports missing are suspended: what is for them waits
+    they answer ---------------> it goes on, in order
+
+Without this, every generation with one record for such a partition would wait with all of its records.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sidecar.engine.commit.interval import Generation, Refusals
+from sidecar.engine.emission.target_health import ANY_PARTITION, Place
+
+SILENCE_S: Final = 5.0
+WATCH_S: Final = 2 * SILENCE_S  # from the first silence on: what was sent meanwhile has had its time, too
+
+
+class Watched(Generation):
+    """Counts the records of some topics, and all reports, by partition: that costs a good deal more than counting."""
+
+    __slots__ = ("answered", "expected", "watched")
+
+    def __init__(self, outputs: tuple[Any, ...], watched: Collection[str]) -> None:
+        super().__init__(*outputs)
+        self.watched = watched
+        self.expected: Counter[Place] = Counter()
+        self.answered: Counter[Place] = Counter()
+
+    def handed_over(self, place: Place) -> None:
+        """See `Generation`. Not known later: what has no key goes by what was well at that moment."""
+        if place.topic in self.watched:
+            self.expected[place] += 1
+
+    def report(self, error: Any, message: Any) -> None:
+        """See `Generation`."""
+        self.answered[Place(message.topic(), message.partition())] += 1
+        super().report(error, message)
+
+    def report_alone(self, error: Any, message: Any) -> None:
+        """See `Generation`."""
+        self.answered[Place(message.topic(), message.partition())] += 1
+        super().report_alone(error, message)
+
+    def report_small(self, error: Any, message: Any) -> None:
+        """See `Generation`."""
+        self.answered[Place(message.topic(), message.partition())] += 1
+        super().report_small(error, message)
+
+
+@dataclass(slots=True)
+class _Closed:
+    generation: Generation
+    closed_s: float
+    judged: bool = False
+    suspended: set[Place] = field(default_factory=set)
+
+    @property
+    def counts(self) -> tuple[Counter[Place], Counter[Place]]:
+        """Records expected and answered by partition, as far as they were watched."""
+        watched = self.generation
+        return (watched.expected, watched.answered) if isinstance(watched, Watched) else (Counter(), Counter())
+
+    def missing(self, place: Place) -> bool:
+        """Some reports are. One of a topic that is gone names no partition: that answers for all of them. Nor is any
+        missing when all are there: where the topic has grown unnoticed, records went to other partitions than expected.
+        """
+        if self.generation.complete:
+            return False
+        expected, answered = self.counts
+        return answered[place] < expected[place] and not answered[Place(place.topic, ANY_PARTITION)]
+
+
+class InFlight:
+    """Closed generations whose reports aren't all in, oldest first. Time is an argument: seconds that never go back."""
+
+    def __init__(self, refusals: Refusals) -> None:
+        self._refusals = refusals
+        self._closed: list[_Closed] = []
+        self._watched: set[str] = set()
+        self._watched_until_s = 0.0
+
+    def __len__(self) -> int:
+        return len(self._closed)
+
+    def __iter__(self) -> Iterator[Generation]:
+        return (closed.generation for closed in self._closed)
+
+    def close(self, generation: Generation, now_s: float) -> None:
+        """All of it is handed over."""
+        self._closed.append(_Closed(generation, now_s))
+
+    def open(self, outputs: tuple[Any, ...]) -> Generation:
+        """The next one."""
+        return Watched(outputs, frozenset(self._watched)) if self._watched else Generation(*outputs)
+
+    def completed(self, now_s: float) -> list[Generation]:
+        """Take out those of which every record has its report; see to those that take too long."""
+        complete = [closed.generation for closed in self._closed if closed.generation.complete]
+        for closed in self._closed:
+            if closed.suspended:
+                self._release(closed)
+            elif not (closed.judged or closed.generation.complete) and now_s - closed.closed_s > SILENCE_S:
+                self._judge(closed, now_s)
+        if complete:
+            self._closed = [closed for closed in self._closed if not closed.generation.complete]
+        if self._watched and now_s > self._watched_until_s:
+            self._watched = set()
+            self._refusals.watch(self._watched)
+        return complete
+
+    def _judge(self, closed: _Closed, now_s: float) -> None:
+        closed.judged = True
+        expected, _ = closed.counts
+        closed.suspended = {place for place in expected if closed.missing(place)}
+        if closed.suspended:
+            self._refusals.silent(closed.suspended)
+        known = {place.topic for place in expected}
+        if unknown := closed.generation.topics - known:
+            self._watched |= unknown
+            self._watched_until_s = now_s + WATCH_S
+            self._refusals.watch(self._watched)
+
+    def _release(self, closed: _Closed) -> None:
+        if answering := {place for place in closed.suspended if not closed.missing(place)}:
+            closed.suspended -= answering
+            self._refusals.answering(answering)

@@ -1,0 +1,268 @@
+"""Settlement: the only exit. What was emitted becomes a fact in the ledger, and only then a done mark and a commit.
+
+`AtLeastOnce`, in the order things happen:
+
+1. The engine emits into the open generation; each delivery report counts up.
+2. Each interval the generation is closed and a new one opened. Generations whose records are all acknowledged give
+   them to their lanes. One slow target delays only its own generation's records.
+3. Each touched lane seals a block (settled records, entries for the overflow) and produces it to the ledger.
+4. The block's own delivery report marks its offsets done and lets its change block go to the overflow.
+5. Lanes that moved commit their low watermark, with what a recovery needs as metadata, without waiting.
+
+A crash between 1 and 4 repeats what was emitted since the last block, and never loses a record.
+"""
+
+from collections.abc import Iterable, Sequence
+from math import inf
+from typing import Any, Final, Protocol
+
+from sidecar.engine.commit.ack_timeouts import InFlight
+from sidecar.engine.commit.block_builder import (
+    Seal,
+    commit_state,
+    has_news,
+    probe_clock,
+    record_block,
+    seal_of,
+    take_sealed,
+)
+from sidecar.engine.commit.interval import Generation, Refusals, refusal
+from sidecar.engine.commit.trace_queue import Traces
+from sidecar.engine.commit.transaction_size import MOST
+from sidecar.engine.partition.partition import Lane
+from sidecar.ledger.commit_metadata import encode_metadata
+from sidecar.ledger.topic import LedgerError, LedgerTopic
+from sidecar.model.engine_counters import Tally
+from sidecar.model.ports import Intake, Output, Time
+from sidecar.model.record import LaneId
+
+SILENCE_MS: Final = 5_000  # a ledger that takes longer is a problem
+
+
+class Settlement(Protocol):
+    """The strategy that makes emissions facts. The engine emits into `open` and calls `step` once a settle interval."""
+
+    ready: bool  # lanes may be taken on
+    broken: bool  # nobody knows what became of the last interval: let go of the lanes, `prepare`, recover them
+    problem: str
+    time: Time  # as its blocks have shown the broker's clock
+    traces: Traces | None  # where emissions that are facts are told of, if anybody asks
+
+    @property
+    def open(self) -> Generation:
+        """Where records are emitted to."""
+
+    @property
+    def room(self) -> int:
+        """How many more records `open` should get."""
+
+    @property
+    def in_flight(self) -> Sequence[Generation]:
+        """Generations whose records were handed over and aren't facts yet."""
+
+    @property
+    def unwritten(self) -> tuple[int, int]:
+        """Records that only blocks on their way to the ledger know of, and the bytes of these blocks."""
+
+    def prepare(self) -> None:
+        """Get ready, or ready again; `ready` says when."""
+
+    def sweep(self, lanes: Iterable[Lane]) -> None:
+        """Commits of the group stay hidden: end what may hide them there. `lanes`: all there are."""
+
+    def step(self, lanes: Iterable[Lane], now_ms: int) -> bool:
+        """One settle interval; False when it can't be now: ask again soon."""
+
+    def write_ahead(self, lanes: Iterable[Lane], now_ms: int) -> bool:
+        """Half an interval before a step: what will make it end sooner. False: not now, ask again soon."""
+
+    def poll(self, seconds: float) -> None:
+        """Serve delivery reports, for at most so long when there are none yet."""
+
+    def hasten(self, quiet: bool) -> bool:
+        """Bring on what the next facts wait for, which may take a millisecond: a `quiet` engine has that to spare.
+        False: nothing to do.
+        """
+
+    def unfinished(self, lanes: Iterable[Lane]) -> bool: ...
+
+    def commit(self, lanes: Iterable[Lane], wait: bool) -> None: ...
+
+    def stop(self) -> None:
+        """Let go of threads. Twice is harmless."""
+
+
+def silence_of(ledger: LedgerTopic) -> str:
+    """The problem of a ledger that doesn't acknowledge."""
+    return f"the ledger topic {ledger.name} does not acknowledge: nothing is settled until it does"
+
+
+class BlockReport:
+    """One block on its way to the ledger; its delivery report makes its content a fact."""
+
+    __slots__ = ("bytes", "lane", "owner", "records", "seal", "sent_boot_ms")
+
+    def __init__(self, owner: "AtLeastOnce", lane: Lane, seal: Seal) -> None:
+        self.owner = owner
+        self.lane = lane
+        self.seal = seal
+        self.records = seal.emitted + seal.departed
+        self.bytes = len(seal.value)
+        self.sent_boot_ms = owner.time.boot_ms()
+
+    def report(self, error: Any, message: Any) -> None:
+        """Delivery report of the block."""
+        error = refusal(error, message)
+        if error is not None:
+            self.owner.refused(self, error)
+            return
+        self.owner.time.observe(self.sent_boot_ms, message.timestamp()[1], self.owner.time.boot_ms())
+        self.owner.acknowledged(self)
+        lane, seal = self.lane, self.seal
+        lane.blocks_in_flight -= 1
+        if lane.dropped:
+            return
+        record_block(lane, seal, message.offset(), self.owner.tally)
+        lane.settle(seal.block.settled.offsets, seal.block.settled.dues_ms)
+
+
+class AtLeastOnce:
+    """Delivery reports, then the ledger block and its report, then the commit.
+
+    `outputs`: the producer, one that sends every record in a batch of its own, and one of small batches.
+    """
+
+    def __init__(
+        self,
+        outputs: tuple[Output, Output, Output],
+        intake: Intake,
+        ledger: LedgerTopic,
+        refusals: Refusals,
+        tally: Tally,
+        time: Time,
+    ) -> None:
+        self.open = Generation(*outputs)
+        self.room = MOST  # a generation that takes long holds up no other
+        self.ready = True
+        self.broken = False
+        self.problem = ""
+        self.traces: Traces | None = None
+        self.tally = tally
+        self.time = time
+        self.failure: LedgerError | None = None
+        self.waiting: dict[BlockReport, None] = {}  # blocks in the order in which they were sent
+        self._outputs = outputs
+        self._intake = intake
+        self._ledger = ledger
+        self._refusals = refusals
+        self._closed = InFlight(refusals)
+        self._unwritten = self._unwritten_bytes = 0
+
+    @property
+    def in_flight(self) -> Sequence[Generation]:
+        """See the port."""
+        return self.open, *self._closed
+
+    @property
+    def unwritten(self) -> tuple[int, int]:
+        """See the port."""
+        return self._unwritten, self._unwritten_bytes
+
+    def prepare(self) -> None:
+        """Nothing to prepare."""
+
+    def sweep(self, lanes: Iterable[Lane]) -> None:
+        """No transactions of ours: somebody else's hides them."""
+
+    def stop(self) -> None:
+        """No thread to let go of."""
+
+    def step(self, lanes: Iterable[Lane], now_ms: int) -> bool:
+        """One settle interval."""
+        if self.failure is not None:
+            raise self.failure
+        closing, self.open = self.open, self._closed.open(self._outputs)
+        if closing.sent:
+            self._closed.close(closing, self.time.monotonic_s())
+        self._collect()
+        sent_boot_ms = next((report.sent_boot_ms for report in self.waiting), inf)
+        self.problem = silence_of(self._ledger) if self.time.boot_ms() - sent_boot_ms > SILENCE_MS else ""
+        probe_clock(lanes, self.time)
+        for lane in lanes:
+            if not self._seal_all(lane, now_ms):
+                break  # the producer's queue is full: the rest waits for the next interval
+        self.commit(lanes, wait=False)
+        return True
+
+    def write_ahead(self, lanes: Iterable[Lane], now_ms: int) -> bool:
+        """Readers have what is emitted before it is settled."""
+        return True
+
+    def poll(self, seconds: float) -> None:
+        """Serve the delivery reports of all generations: they share the producers."""
+        output, *others = self._outputs
+        output.poll(seconds)
+        for other in others:
+            other.poll(0)
+
+    def hasten(self, quiet: bool) -> bool:
+        """Readers have what is emitted before it is settled."""
+        return False
+
+    def unfinished(self, lanes: Iterable[Lane]) -> bool:
+        """Something of these lanes is emitted or sealed and not yet a fact."""
+        return (
+            self.open.sent > 0
+            or bool(self._closed)
+            or any(lane.blocks_in_flight or lane.settled or lane.departed for lane in lanes)
+        )
+
+    def commit(self, lanes: Iterable[Lane], wait: bool) -> None:
+        """Commit the lanes that moved."""
+        offsets: dict[LaneId, tuple[int, str]] = {}
+        for lane in lanes:
+            if lane.uncommitted and not lane.dropped:
+                lane.advance_low()
+                state = commit_state(lane, lane.held_as_found(False), self._ledger)
+                offsets[lane.id] = (state.low, encode_metadata(state))
+                lane.uncommitted = False
+        if offsets:
+            self._intake.commit(offsets, wait)
+
+    def acknowledged(self, report: BlockReport) -> None:
+        """The ledger has this block."""
+        del self.waiting[report]
+        self._unwritten -= report.records
+        self._unwritten_bytes -= report.bytes
+
+    def refused(self, report: BlockReport, error: Any) -> None:
+        """The ledger will never have this block: the next step raises that."""
+        self.failure = self._ledger.refused(report.lane.id, error)
+
+    def _collect(self) -> None:
+        """Give the records of acknowledged generations to their lanes."""
+        for generation in self._closed.completed(self.time.monotonic_s()):
+            if generation.failures:
+                self._refusals.refused(generation)
+            if self.traces is not None:
+                self.traces.put(generation, self.time.now_ms())
+            generation.give_to_lanes()
+
+    def _seal_all(self, lane: Lane, now_ms: int) -> bool:
+        while has_news(lane):
+            try:
+                self._seal(lane, now_ms)
+            except BufferError:
+                return False
+        return True
+
+    def _seal(self, lane: Lane, now_ms: int) -> None:
+        """Produce one block; the lane's lists lose what is in it only when the producer has taken it."""
+        seal = seal_of(lane, now_ms, self._ledger)
+        report = BlockReport(self, lane, seal)
+        self._ledger.append(self._outputs[0], lane.id, seal.value, report.report)
+        self.waiting[report] = None
+        self._unwritten += report.records
+        self._unwritten_bytes += report.bytes
+        lane.blocks_in_flight += 1
+        take_sealed(lane, seal)

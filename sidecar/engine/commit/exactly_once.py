@@ -1,0 +1,337 @@
+"""Settlement by transactions: emissions, ledger blocks and source offsets become facts together, or not at all.
+
+    engine      emits into the open transaction ... | next one ...................... | next ...
+                                    | serves reports |                                |
+    committer                                        | offsets, commit |
+
+1. The engine emits into the open generation, which is a transaction of one of two producers that take turns. Half an
+   interval on, it writes a block ahead for each partition of the ledger: what is new to a transaction takes longest.
+2. Each interval, when the committer has nothing to do, every lane seals its blocks into it. When the brokers have
+   acknowledged all of it, the committer gets it. A busy committer only makes the next one longer: no turn waits for a
+   commit. Reports are served here, as each needs the interpreter's lock, which two threads would hand to and fro.
+3. Committed: done marks are set, change blocks go to the overflow. Aborted: all of it is emitted again. Broken (the
+   brokers or the client leave us in the dark): new producers under the same transactional ids end whatever was
+   under way, then every lane is recovered from what Kafka has.
+
+The offsets of a transaction are the state before it, with the place of its own blocks: a recovery reads these blocks.
+Readers with isolation.level=read_committed see every record once.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, Final
+
+from sidecar.engine.commit.at_least_once import silence_of
+from sidecar.engine.commit.block_builder import probe_clock
+from sidecar.engine.commit.blocking_calls import Committer
+from sidecar.engine.commit.filling import Filling
+from sidecar.engine.commit.finishing import finish
+from sidecar.engine.commit.interval import NO_OUTPUT, Generation, Refusals
+from sidecar.engine.commit.producers import ALONE, APART, RETRY_S, SMALL, Remaker, Sweep, make_outputs, next_output
+from sidecar.engine.commit.trace_queue import Traces
+from sidecar.engine.commit.transaction import Aborted, Broken, Committed, Ending, Transaction, begun, cause_of
+from sidecar.engine.commit.transaction_size import Fit
+from sidecar.engine.partition.exits import OF_RECORDS
+from sidecar.engine.partition.partition import Lane
+from sidecar.ledger.topic import LedgerTopic
+from sidecar.model.engine_counters import Tally
+from sidecar.model.ports import NO_MEMBER, Intake, Member, Time, TransactionalOutput, TransactionalOutputs
+from sidecar.model.record import LaneId
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S: Final = 1.0  # without all reports by then, the committer finds out why
+USUAL: Final = "usual"
+TURNS: Final = (USUAL, *APART)  # each of what waits goes in its turn: none waits for ever
+USUAL_MAX_S: Final = 3.0  # so long others may go before the usual one: each of them may take 6 s
+SILENCES_MIN: Final = 2  # in a row: one may be what the brokers had too much of
+OUTCAST: Final = frozenset({"UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "FENCED_INSTANCE_ID"})
+OUTCAST_S: Final = 1.0  # between two tries of who has lost its place in the group; with another it goes on at once
+
+
+class ExactlyOnce:
+    """Owned by the engine's thread; `finish` and the making of producers run on the committer's."""
+
+    def __init__(
+        self,
+        outputs: TransactionalOutputs,
+        intake: Intake,
+        ledger: LedgerTopic,
+        refusals: Refusals,
+        tally: Tally,
+        time: Time,
+    ) -> None:
+        self.ready = False
+        self.broken = True  # until there are producers, and after something nobody can answer for
+        self.problem = ""
+        self.traces: Traces | None = None
+        self.tally = tally
+        self.time = time
+        self._makers = outputs
+        self._intake = intake
+        self._ledger = ledger
+        self._refusals = refusals
+        self._outputs: dict[str, TransactionalOutput] = {}
+        self._filling = Filling(ledger, time)
+        self._committer = Committer(outputs.executor, time)
+        self._remaker = Remaker(outputs, time)
+        self._next = begun(NO_OUTPUT, 0.0)  # what is open, with the blocks that are in it already
+        self._closing: Transaction | None = None  # complete, and not yet acknowledged
+        self._ending: Generation | None = None  # of the transaction that is closing or with the committer
+        self._closing_until_s = 0.0
+        self._fit = Fit()
+        self._turn = USUAL  # the last transaction's
+        self._silences = 0  # transactions in a row whose blocks the ledger didn't acknowledge
+        self._outcast: Member = NO_MEMBER  # whose offsets the group has refused
+        self._outcast_until_s = 0.0
+        self._era = 0  # counts `prepare`: what an earlier one left behind must not go on
+        self._prepare_at_s = 0.0
+
+    # --- producers ------------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Make the producers anew. What former ones of the same ids have under way is over when they are ready."""
+        self._prepare(None)
+
+    def sweep(self, lanes: Iterable[Lane]) -> None:
+        """See the port. Where there are lanes, the two that take turns end it by their next commits."""
+        held = False
+        for lane in lanes:
+            lane.uncommitted = held = True  # if all is quiet, there is a commit now
+        if held:
+            self._remaker.want()
+        else:
+            self._prepare(self._sweep())
+
+    def _sweep(self) -> Sweep:
+        return Sweep(self._intake.member(), LaneId(self._ledger.name, 0))
+
+    def _prepare(self, sweep: Sweep | None) -> None:
+        self.broken = self.ready = False
+        self._start(NO_OUTPUT)
+        former, self._outputs = self._outputs, {}
+        self._era = era = self._era + 1
+        self._remaker.give_up()
+        self._committer.renew()
+        make = partial(make_outputs, self._makers, former, lambda: era == self._era, sweep)
+        self._committer.submit(make, self._prepared)
+
+    def _prepared(self, outputs: dict[str, TransactionalOutput] | str) -> None:
+        if isinstance(outputs, str):
+            if self.problem != outputs:
+                log.warning("no transactions for now", extra={"problem": outputs})
+            self.problem = outputs
+            self._prepare_at_s = self.time.monotonic_s() + RETRY_S
+            return
+        self.problem = ""
+        self._outputs = outputs
+        self._start(outputs["a"])
+        self.ready = True
+
+    def _start(self, output: Any) -> None:
+        """Nothing is under way; emissions go into a transaction of this producer."""
+        self._closing = self._ending = None
+        self._next = begun(output, self.time.monotonic_s())
+
+    @property
+    def open(self) -> Generation:
+        """See `Settlement`."""
+        return self._next.generation
+
+    @property
+    def room(self) -> int:
+        """See `Settlement`."""
+        return self._fit.most - self.open.sent
+
+    @property
+    def in_flight(self) -> Sequence[Generation]:
+        """See `Settlement`."""
+        return (self.open,) if self._ending is None else (self._ending, self.open)
+
+    @property
+    def unwritten(self) -> tuple[int, int]:
+        """See `Settlement`: their generations are in flight."""
+        return 0, 0
+
+    # --- one step -------------------------------------------------------------------------------------------------
+
+    def step(self, lanes: Iterable[Lane], now_ms: int) -> bool:
+        """See `Settlement`: takes in what the committer has done, hands over what is open when it has nothing to do."""
+        self._take_result()
+        if not self.ready or self._committer.busy or self._closing is not None:
+            return False
+        self._remaker.step(self._outputs, self._sweep)
+        member = self._intake.member()
+        if member.metadata == self._outcast.metadata and self.time.monotonic_s() < self._outcast_until_s:
+            return False
+        probe_clock(lanes, self.time)
+        # Who hands partitions over waits for what is theirs, not for all that goes apart.
+        self._turn = USUAL if any(lane.leaving for lane in lanes) else self._next_turn()
+        transaction = self._next if self._turn == USUAL else self._emit_apart(now_ms, self._turn)
+        transaction.member = member
+        self._filling.fill(transaction, lanes, now_ms)
+        if transaction.empty:
+            return True
+        if transaction is self._next:
+            other = self._outputs["b" if self.open.output is self._outputs["a"] else "a"]
+            self._next = begun(other, self.time.monotonic_s())
+        self._closing, self._ending = transaction, transaction.generation
+        self._closing_until_s = self.time.monotonic_s() + PATIENCE_S
+        self.poll(0)
+        return True
+
+    def write_ahead(self, lanes: Iterable[Lane], now_ms: int) -> bool:
+        """See `Settlement`. Blocks stay in their order: nothing before is undecided, no careful transaction between."""
+        self._take_result()
+        if self._ending is not None:
+            return False
+        if self.ready and self.open.sent and not self._refusals.alone and not self._refusals.small:
+            self._filling.write_ahead(self._next, lanes, now_ms)
+        return True
+
+    def hasten(self, quiet: bool) -> bool:
+        """See `Settlement`."""
+        now_s, closing = self.time.monotonic_s(), self._closing
+        if not (closing.waits_for_reports if closing else quiet and self.ready and self._next.lingers(now_s)):
+            return False
+        self._serve(partial((closing or self._next).push, now_s))
+        return True
+
+    def poll(self, seconds: float) -> None:
+        """Serve delivery reports."""
+        self._serve(partial(self.open.output.poll, seconds))
+
+    def _serve(self, reports: Callable[[], Any]) -> None:
+        """Serve reports. A closing transaction that is acknowledged, or won't be by itself, goes to the committer."""
+        transaction = self._closing
+        try:
+            reports()
+            if transaction is not None:
+                transaction.output.poll(0)
+        except self.open.output.refused as error:  # raised for an error that a producer doesn't survive
+            self._break(error.args[0].str())
+            return
+        if transaction is None:
+            return
+        ends = not transaction.waits_for_reports or self.time.monotonic_s() > self._closing_until_s
+        if ends or not self.time.is_known:
+            self._filling.see_clock(transaction)
+        if ends:
+            self._closing = None
+            transaction.early = transaction.generation.is_early(self.time.now_ms())
+            name = next(name for name, output in self._outputs.items() if output is transaction.output)
+            latest_ms = partial(self._filling.latest_ms, transaction)
+            self._committer.submit(
+                lambda: finish(transaction, partial(next_output, self._makers, name), latest_ms),
+                lambda ending: self._finished(transaction, name, ending),
+            )
+
+    def unfinished(self, lanes: Iterable[Lane]) -> bool:
+        """Something of these lanes is emitted or sealed and not yet a fact, or their offsets aren't committed."""
+        if not self.ready:
+            return False
+        return (
+            self._committer.busy
+            or self._closing is not None
+            or self.open.sent > 0
+            or any(lane.settled or lane.departed or lane.uncommitted for lane in lanes)
+        )
+
+    def commit(self, lanes: Iterable[Lane], wait: bool) -> None:
+        """Nothing to do: transactions carry the offsets."""
+
+    def stop(self) -> None:
+        """Let the threads end. Twice is harmless."""
+        self._remaker.stop()
+        self._committer.stop()
+
+    def _next_turn(self) -> str:
+        """Blocks that were written ahead go first, and what might grow older than a transaction may."""
+        is_old = self.open.sent > 0 and self.time.monotonic_s() - self._next.begun_s > USUAL_MAX_S
+        if self._next.blocks or is_old:
+            return USUAL
+        waits = {USUAL: self.open.sent > 0, SMALL: bool(self._refusals.small), ALONE: self._refusals.alone}
+        after = TURNS.index(self._turn) + 1
+        turns = (*TURNS[after:], *TURNS[:after])
+        return next((turn for turn in turns if waits[turn] and (turn == USUAL or turn in self._outputs)), USUAL)
+
+    def _emit_apart(self, now_ms: int, name: str) -> Transaction:
+        """A transaction of records for targets of small batches; or of such as must be tried one by one, all for one
+        target.
+        """
+        usual, output, alone = self._next, self._outputs[name], name == ALONE
+        generation = Generation(output, output) if alone else Generation(output, small_output=output)
+        transaction = self._next = Transaction(generation, careful=alone, paced=True)
+        try:
+            if alone:
+                self._refusals.emit_alone(now_ms)
+            else:
+                self._refusals.emit_small(now_ms)
+        finally:
+            self._next = usual
+        return transaction
+
+    # --- results --------------------------------------------------------------------------------------------------
+
+    def _take_result(self) -> None:
+        self._committer.take()
+        if self._committer.late and not self.broken:
+            self._break("a call of the Kafka client does not come back")
+        elif not self.ready and 0 < self._prepare_at_s <= self.time.monotonic_s():
+            self._prepare_at_s = 0.0
+            self.broken = True  # another try
+
+    def _finished(self, transaction: Transaction, name: str, ending: Ending) -> None:
+        self._ending = None
+        if name not in APART:
+            at_once = isinstance(ending, Committed) and self.time.monotonic_s() <= self._closing_until_s
+            self._fit.learn(transaction.generation.sent, transaction.taken, at_once, self.time.monotonic_s())
+        if isinstance(ending, Committed):
+            self._committed(transaction, name)
+        elif isinstance(ending, Aborted):
+            if ending.successor is not None:
+                self._outputs[name] = ending.successor
+                self._makers.let_go(transaction.output)
+            self._aborted(transaction, ending)
+        else:
+            assert isinstance(ending, Broken)
+            if transaction.stuck:
+                self._refusals.given_up(transaction.generation)
+            self._break(ending.reason)
+
+    def _break(self, reason: str) -> None:
+        log.warning("a transaction's end is unknown: starting over from what Kafka has", extra={"problem": reason})
+        self.problem = reason
+        self.broken, self.ready = True, False
+        self._start(NO_OUTPUT)
+
+    def _committed(self, transaction: Transaction, name: str) -> None:
+        self.problem, self._silences = "", 0
+        if self.traces is not None:
+            self.traces.put(transaction.generation, self.time.now_ms())
+        self._filling.became_fact(transaction, self.tally)
+        if transaction.careful:
+            self._refusals.passed_alone(transaction.generation)
+        elif name == SMALL:
+            self._refusals.passed_small()
+
+    def _aborted(self, transaction: Transaction, ending: Aborted) -> None:
+        """As if it had never been: the lanes have their blocks to write again, the emitter its records to emit."""
+        generation = transaction.generation
+        self._filling.take_back(transaction, ending)
+        silent = transaction.stuck and any(block.sent and block.written is None for block in transaction.blocks)
+        self._silences = self._silences + 1 if silent else 0
+        if not transaction.member.is_named or (ending.cause is not None and ending.cause.name() in OUTCAST):
+            self._outcast, self._outcast_until_s = transaction.member, self.time.monotonic_s() + OUTCAST_S
+        if self._silences >= SILENCES_MIN:
+            self.problem = silence_of(self._ledger)
+        if not transaction.doomed:
+            log.warning("a transaction was aborted", extra={"cause": cause_of(transaction, ending)})
+        if transaction.stuck:
+            self._refusals.given_up(generation)
+        if generation.failures:
+            self._refusals.refused(generation)
+        elif ending.of_records and ending.cause is not None and ending.cause.name() in OF_RECORDS:
+            self._refusals.suspect(generation, ending.cause, transaction.careful)
+        self._refusals.take_back(generation, transaction.careful)

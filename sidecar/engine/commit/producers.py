@@ -1,0 +1,164 @@
+"""How the producers of transactions begin: what their predecessors of the same ids left is ended first."""
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from math import inf
+from typing import Final, NamedTuple
+
+from sidecar.engine.commit.blocking_calls import Committer
+from sidecar.model.ports import Member, Time, TransactionalOutput, TransactionalOutputs
+from sidecar.model.record import LaneId
+
+log = logging.getLogger(__name__)
+
+ALONE: Final = "alone"  # sends every record in a batch of its own
+SMALL: Final = "small"  # sends small batches
+APART: Final = (SMALL, ALONE)
+NAMES: Final = ("a", "b", *APART)  # the first two take turns
+NEVER_READY: Final = frozenset(
+    {"TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED", "INVALID_TRANSACTION_TIMEOUT"}
+)
+INCOMPLETE: Final = "CONCURRENT_TRANSACTIONS"
+ANSWER_S: Final = 5.0
+RETRY_S: Final = 0.5
+
+
+class Sweep(NamedTuple):
+    """To end transactions that the coordinator has ended and the group's commits never heard of (KAFKA-20734).
+
+    The next end of the same producer id ends both there. An abort drops what it left pending. That is right even where
+    the other partitions have its commit: offsets only say from where a recovery reads the ledger. `place` is one whose
+    offset means nothing to anybody.
+    """
+
+    member: Member  # as in a transaction; or of no name, from a process without partitions: the abort follows
+    place: LaneId
+
+
+def make_outputs(
+    makers: TransactionalOutputs,
+    former: dict[str, TransactionalOutput],
+    wanted: Callable[[], bool],
+    sweep: Sweep | None = None,
+) -> dict[str, TransactionalOutput] | str:
+    """Producers of all names, on the committer's thread. A problem that may pass is returned as text.
+
+    The former ones are let go of here: that waits for their threads. When this try is no longer `wanted`, it must not
+    fence off the producers of the next.
+    """
+    for output in former.values():
+        output.give_up()
+    former.clear()
+    outputs: dict[str, TransactionalOutput] = {}
+    for name in NAMES:
+        if not wanted():
+            return "given up for another try"
+        output = makers.output(name)
+        try:
+            outputs[name] = _begun(output, makers, name, sweep)
+        except output.refused as error:
+            if error.args[0].name() in NEVER_READY:
+                raise
+            return str(error.args[0].str())
+    return outputs
+
+
+def next_output(makers: TransactionalOutputs, name: str, stuck: bool) -> TransactionalOutput:
+    """Producer that takes over from one that can't be used any more."""
+    return makers.successor(name) if stuck else makers.output(name)
+
+
+def _begun(
+    output: TransactionalOutput, makers: TransactionalOutputs, name: str, sweep: Sweep | None
+) -> TransactionalOutput:
+    """The producer, or its successor, in its first transaction.
+
+    What went before may be decided and not complete (`Transaction.stuck`). If it is a commit, its offsets are unstable
+    until they are facts, and a recovery waits for them.
+    """
+    try:
+        output.init(ANSWER_S)
+    except output.refused as error:
+        if error.args[0].name() != INCOMPLETE:
+            raise
+        makers.let_go(output)
+        output = makers.successor(name)
+        output.init(ANSWER_S)
+    output.begin()
+    if sweep is not None:
+        _end_hidden(output, sweep)
+    return output
+
+
+def _end_hidden(output: TransactionalOutput, sweep: Sweep) -> None:
+    with suppress(output.refused):  # the abort says whether that matters
+        output.send_offsets({sweep.place: (0, "")}, sweep.member, ANSWER_S)
+    output.abort(ANSWER_S)
+    output.begin()
+
+
+class Remaker:
+    """Makes the producers of what goes apart anew, in a thread of its own: transactions of the other two go on.
+
+    Owned by the engine's thread. What goes in small batches or one by one waits meanwhile, and nothing else does.
+    """
+
+    def __init__(self, makers: TransactionalOutputs, time: Time) -> None:
+        self._makers = makers
+        self._time = time
+        self._thread = Committer(makers.executor, time)
+        self._wanted: Sequence[str] = APART
+        self._due_s = inf
+        self._tries = 0  # what an earlier one left behind must not fence off the producers of the next
+
+    def want(self) -> None:
+        """At the next step."""
+        self._wanted = APART
+        self._due_s = self._time.monotonic_s()
+
+    def give_up(self) -> None:
+        """Nothing is wanted any more, nor what is under way."""
+        self._due_s = inf
+        self._tries += 1
+        self._thread.renew()
+
+    def stop(self) -> None:
+        """Let the thread end. Twice is harmless."""
+        self._thread.stop()
+
+    def step(self, outputs: dict[str, TransactionalOutput], sweep: Callable[[], Sweep]) -> None:
+        """Put them into `outputs` when they are ready. Not while a transaction of a former one is under way."""
+        self._thread.take()
+        if self._thread.late or self._time.monotonic_s() >= self._due_s:
+            self.give_up()
+            for name in self._wanted:
+                if (former := outputs.pop(name, None)) is not None:
+                    self._makers.let_go(former)
+            tries = self._tries
+            make = partial(_remade, self._makers, sweep(), self._wanted, lambda: tries == self._tries)
+            self._thread.submit(make, partial(self._take, outputs))
+
+    def _take(self, outputs: dict[str, TransactionalOutput], made: dict[str, TransactionalOutput | str]) -> None:
+        problems = {name: output for name, output in made.items() if isinstance(output, str)}
+        outputs |= {name: output for name, output in made.items() if not isinstance(output, str)}
+        if problems:
+            log.warning("no producer for some records for now", extra={"problem": ", ".join(set(problems.values()))})
+            self._wanted, self._due_s = tuple(problems), self._time.monotonic_s() + RETRY_S
+
+
+def _remade(
+    makers: TransactionalOutputs, sweep: Sweep, names: Sequence[str], wanted: Callable[[], bool]
+) -> dict[str, TransactionalOutput | str]:
+    """The producers that can be made while they are wanted, and why the others can't."""
+    made: dict[str, TransactionalOutput | str] = {}
+    for name in names:
+        if not wanted():
+            break
+        output = makers.output(name)
+        try:
+            made[name] = _begun(output, makers, name, sweep)
+        except output.refused as error:
+            made[name] = str(error.args[0].str())
+    return made

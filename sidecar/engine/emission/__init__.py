@@ -1,0 +1,1 @@
+"""From a due record to the producer: targets, rate limits, circuit breakers, redelivery."""

@@ -1,0 +1,365 @@
+"""Emission: from due to handed over. What can't be emitted as it is leaves another named way from here.
+
+due -> ready -> produce -> open generation (settlement.py)
+ ^       |         |
+ |       |         +- queue full: stays ready        +- refused by Kafka: `returned.py`
+ |       +- expired: dead letter      +- no such topic, or a reserved   +- too large: quarantine by reference
+ |       |                               one: quarantine
+ +-------+- the clock was set back, and it isn't due: into the wheel again, wherever it has waited
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any, Final
+
+from policies.decision import TARGET_NOT_ALLOWED
+from sidecar.engine.commit.at_least_once import Settlement
+from sidecar.engine.emission.batch import Batch
+from sidecar.engine.emission.key_order import InOrder
+from sidecar.engine.emission.ready import Ready
+from sidecar.engine.emission.redelivery import Returned
+from sidecar.engine.emission.targets import Targets
+from sidecar.engine.partition.exits import UNKNOWN_TARGET, given_up, no_target, quarantined
+from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.record_queue import Parcel, earliest
+from sidecar.engine.partition.wheel import Load
+from sidecar.model.engine_counters import Tally
+from sidecar.model.header_codec import emission_headers, quarantine_headers
+from sidecar.model.record import DUE, ORIGIN, POLICY, Arrival, Departure, Headers, Held, due_of
+from sidecar.model.reserved_topics import RESERVED
+
+_trailer: Final = itemgetter(Held._fields.index("trailer"))
+NOW: Final = 0  # the producer's word for "timestamp: when it is sent"
+
+
+class Emitter:
+    """Owns what is due and not yet handed over. What it calls of others is set by the engine when they exist."""
+
+    settlement: Settlement
+    hold: Callable[[Lane, Held], None]
+    turned_away: Callable[[Lane, Held], None]  # it can't be held: there is no such target
+
+    def __init__(self, targets: Targets, tally: Tally, quarantine: str, transactional: bool) -> None:
+        self.load = Load()
+        self.problem = ""
+        self._targets = targets
+        self._tally = tally
+        self._quarantine = quarantine
+        self._ready = Ready(self.load)
+        self.gate = self._ready.gate
+        self._is_full = False  # the producer took no more
+        self._fired_ms = 0  # the latest time by which anything has fired
+        self.returned = Returned(targets, quarantine, transactional)
+        self.returned.emit_one = self._emit_one
+        self.returned.emit_run = self._emit_run
+        self.returned.put_back = self._put_back
+        self.returned.waits_at_gate = self._ready.waits_at_gate
+        self.in_order = InOrder(self.load, self._goes_at_once, self._hand_over)
+        self.returned.in_order = self.in_order
+        self._kinds = deque((self._emit_again, self._emit_in_order, self._emit_ready))  # each goes first in its turn
+
+    # --- due ------------------------------------------------------------------------------------------------------
+
+    def to_wheel(self, lane: Lane, records: Sequence[Held]) -> None:
+        """Hold records in a lane's wheel."""
+        lane.wheel.insert_all(records)
+        self.load.add(records)
+        if any(map(_trailer, records)):
+            lane.ids.know(records)
+
+    def withdraw(self, lane: Lane, held: Held) -> None:
+        """Take a record out of its lane's wheel, or of what waits at the gate: it will not fire."""
+        if not self.gate.withdraw(lane, held):
+            lane.wheel.cancel(held.offset)
+        self.load.remove((held,))
+
+    def fire(self, lane: Lane, now_ms: int) -> None:
+        """Take what is due out of a lane's wheel."""
+        self._fired_ms = max(self._fired_ms, now_ms)
+        if fired := self.in_order.fired(lane, lane.wheel.advance(now_ms)):
+            self._let_go(lane, self.gate.sift(lane, fired) if self.gate.active else fired)
+
+    def _let_go(self, lane: Lane, due: list[Held]) -> None:
+        """Let due records leave: nothing can be done with them any more."""
+        if lane.ids:
+            lane.ids.fired(due)
+        if due:
+            self._ready.batches.append(Batch(lane, due))
+
+    def leave(self, lane: Lane, parcel: Departure | Arrival) -> None:
+        """A record that leaves at once, or that is held when the cluster has said that its target exists."""
+        self.returned.again.append(lane, parcel)
+
+    # --- handed over ----------------------------------------------------------------------------------------------
+
+    def emit(self, now_ms: int, budget: int) -> int:
+        """See to at most `budget` records; hand over what the settlement has room for. A full queue ends it early."""
+        returned, settlement = self.returned, self.settlement
+        returned.release(now_ms)
+        sent = 0
+        if not self._is_full:
+            for lane, records in self.gate.let_through(now_ms, returned.room_of):
+                self._let_go(lane, records)
+        self._is_full = False
+        try:
+            if returned.alone and settlement.open.lone_output is not None:
+                returned.emit_alone(now_ms)
+            if returned.small and settlement.open.small_output is not None:
+                returned.emit_small(now_ms)
+            if settlement.room > 0:
+                self._kinds.rotate()
+            for emit in self._kinds:
+                sent += emit(now_ms, budget - sent)
+        except BufferError:
+            self._is_full = True  # what is left stays ready, and polling makes room
+        return sent
+
+    def _emit_again(self, now_ms: int, budget: int) -> int:
+        returned, sent = self.returned, 0
+        while sent < budget and returned.next_fits(self.settlement.room):
+            self._emit_one(*returned.again.first, now_ms)
+            returned.again.popleft()
+            sent += 1
+        return sent
+
+    def _emit_in_order(self, now_ms: int, budget: int) -> int:
+        return self.in_order.emit(now_ms, min(budget, self.settlement.room))
+
+    def _emit_ready(self, now_ms: int, budget: int) -> int:
+        batches, sent = self._ready.batches, 0
+        while batches and sent < budget and (room := self.settlement.room) > 0:
+            batch, most = batches[0], min(budget - sent, room)
+            early = self._take_early(batch, now_ms, most) if now_ms < self._fired_ms else 0
+            sent += early + self._emit_batch(batch, now_ms, most - early)
+            if batch.start == len(batch.records):
+                batches.popleft()
+        return sent
+
+    def _take_early(self, batch: Batch, now_ms: int, most: int) -> int:
+        """The clock was set back since these fired: what isn't due of the next `most` waits in its wheel again.
+
+        Returns how many that are.
+        """
+        rest = batch.records[batch.start :]
+        early = [held for held in rest[:most] if held.due_ms > now_ms]
+        if early:
+            batch.records = [held for held in rest[:most] if held.due_ms <= now_ms] + rest[most:]
+            batch.start = 0
+            self.load.remove(early)
+            for held in early:
+                self._not_due(batch.lane, held)
+        return len(early)
+
+    def _not_due(self, lane: Lane, held: Held, alone: bool = False) -> None:
+        """The clock was set back since it fired: it fires again when it is due, or waits in its place of its key."""
+        if not self.in_order.came_back(lane, held, alone):
+            self.to_wheel(lane, (held,))
+
+    def _emit_batch(self, batch: Batch, now_ms: int, budget: int) -> int:
+        """The hot path: one call per record, no allocation beside the headers. Raises BufferError when full."""
+        lane = batch.lane
+        chunk = batch.records[batch.start : batch.start + budget]
+        generation, output = self.settlement.open, self.settlement.open.output
+        produce, report, refused = output.produce, generation.report, output.refused
+        small, small_output = self.returned.in_small_batches, generation.small_output
+        exceeds = self._targets.limits.exceeds
+        one_by_one = self.returned.one_by_one - small
+        partitions, here = self._targets.partitions, lane.here.decode()
+        passed: list[int] = []  # places in the chunk of records that left another way
+        taken, due_before, due = 0, -1, ("", "")
+        policy_before, label = "", ("", "")
+        try:
+            for held in chunk:
+                (
+                    due_ms, offset, target, target_partition, key, value, headers, policy, origin, attempt, _,
+                    trailer, expires_ms, _, _, _,
+                ) = held  # fmt: skip
+                is_small = bool(small) and target in small
+                if small and small_output is not None:
+                    produce = small_output.produce if is_small else output.produce
+                    report = generation.report_small if is_small else generation.report
+                if (
+                    target_partition >= partitions.get(target, -1)
+                    or 0 <= expires_ms < now_ms
+                    or (one_by_one and target in one_by_one)
+                    or (is_small and exceeds(target, held))
+                ):
+                    self._emit_one(lane, held, now_ms)
+                    passed.append(taken)
+                elif is_small and small_output is None:
+                    self.returned.small.append(lane, held)
+                    passed.append(taken)
+                elif attempt or trailer:
+                    try:
+                        headers = emission_headers(held, lane.here)
+                        produce(target, value, key, target_partition, report, None, NOW, headers)
+                    except refused as error:
+                        self.returned.refuse(lane, held, error.args[0], alone=False)
+                        passed.append(taken)
+                else:
+                    if due_ms != due_before:  # records come by due time: most share both with the one before
+                        due_before, due = due_ms, (DUE, str(due_ms))
+                    if policy is not policy_before:
+                        policy_before, label = policy, (POLICY, policy)
+                    own: list[tuple[str, Any]] = [*headers, (ORIGIN, origin or f"{here}{offset}"), due, label]
+                    try:
+                        produce(target, value, key, target_partition, report, None, NOW, own)
+                    except refused as error:
+                        self.returned.refuse(lane, held, error.args[0], alone=False)
+                        passed.append(taken)
+                taken += 1
+        finally:
+            self._handed_over(batch, chunk[:taken], passed, now_ms)
+        return taken
+
+    def _emit_run(self, lane: Lane, records: list[Held], now_ms: int) -> None:
+        """Records that go in small batches. Where there is no room, the rest stays for the next time."""
+        batch = Batch(lane, records)
+        self.load.add(records)
+        try:
+            if now_ms < self._fired_ms:
+                self._take_early(batch, now_ms, len(records))
+            self._emit_batch(batch, now_ms, len(records))
+        finally:
+            rest = batch.records[batch.start :]
+            self.load.remove(rest)
+            self.returned.small.put_back(lane, rest)
+
+    def _handed_over(self, batch: Batch, taken: list[Held], passed: list[int], now_ms: int) -> None:
+        """Book what the loop has done: whole columns at a time, because that costs a fraction of a step per record."""
+        batch.start += len(taken)
+        self.load.remove(taken)
+        for place in reversed(passed):
+            del taken[place]
+        if not taken:
+            return
+        dues_ms = list(map(due_of, taken))
+        self.settlement.open.took(batch.lane, taken, now_ms, min(dues_ms))
+        self._tally.handed_over(now_ms, dues_ms)
+
+    def _emit_one(self, lane: Lane, parcel: Parcel, now_ms: int, alone: bool = False) -> None:
+        """Any record, with all that can be wrong with it. Raises BufferError when the producer is full."""
+        if lane.dropped:
+            return
+        if isinstance(parcel, Departure):
+            self._emit_departure(lane, parcel, now_ms, alone)
+            return
+        if isinstance(parcel, Arrival):
+            self._arrive(lane, parcel, now_ms)
+            return
+        if parcel.due_ms > now_ms:
+            self._not_due(lane, parcel, alone)
+            return
+        if 0 <= parcel.expires_ms < now_ms:
+            self._emit_departure(lane, given_up(lane, parcel, "expired"), now_ms, alone)
+            return
+        count = self._targets.count_for(parcel, now_ms)
+        if count is None and not self._targets.absent(parcel.target, now_ms):
+            self._targets.wait(lane, parcel)
+        elif count is None or parcel.target_partition >= count:
+            no_place = quarantined(self._quarantine, lane, parcel, *no_target(parcel, count))
+            self._emit_departure(lane, no_place, now_ms, alone)
+        elif self._produce(lane, parcel, parcel.target, emission_headers(parcel, lane.here), alone):
+            self.settlement.open.took(lane, [parcel], now_ms, parcel.due_ms)
+            self._tally.handed_over(now_ms, (parcel.due_ms,))
+
+    def _hand_over(self, lane: Lane, held: Held, now_ms: int, alone: bool) -> None:
+        if alone:
+            self.returned.waiting_alone.append(held.target, lane, held)
+        elif not self._ready.waits_at_gate(lane, held):
+            self._emit_one(lane, held, now_ms)
+
+    def _goes_at_once(self, held: Held, now_ms: int) -> bool:
+        return self.returned.goes_at_once(held, now_ms) and not self.gate.limits(held.target)
+
+    def _arrive(self, lane: Lane, arrival: Arrival, now_ms: int) -> None:
+        """A record read a moment ago: it is held once its target is known to exist."""
+        held = arrival.held
+        count = self._targets.count_for(held, now_ms)
+        if count is None and not self._targets.absent(held.target, now_ms):
+            self._targets.wait(lane, arrival)
+        elif count is None or held.target_partition >= count:
+            reason, detail = no_target(held, count)
+            headers = quarantine_headers(arrival.headers, lane.here + b"%d" % held.offset, reason, detail)
+            departure = quarantined(self._quarantine, lane, held, reason, "")._replace(headers=headers)
+            self.turned_away(lane, held)
+            self._emit_departure(lane, departure, now_ms, alone=False)
+        else:
+            self.hold(lane, held)
+
+    def _emit_departure(self, lane: Lane, departure: Departure, now_ms: int, alone: bool) -> None:
+        """Dead letters and quarantined records. A dead-letter topic that isn't there, or is reserved, makes it a
+        quarantined one.
+        """
+        topic = departure.topic
+        known = self._targets.knows(topic)
+        if topic != self._quarantine and self._targets.is_reserved(topic):
+            detail = f"no letters for {topic}: it {RESERVED}; the reason was {departure.reason}"
+            no_place = quarantined(self._quarantine, lane, departure, TARGET_NOT_ALLOWED, detail)
+            self._emit_departure(lane, no_place, now_ms, alone)
+        elif not known and topic != self._quarantine and self._targets.absent(topic, now_ms):
+            detail = f"no dead-letter topic {topic}, or no permission for it; the reason was {departure.reason}"
+            no_place = quarantined(self._quarantine, lane, departure, UNKNOWN_TARGET, detail)
+            self._emit_departure(lane, no_place, now_ms, alone)
+        elif not known:
+            if self._targets.absent(topic, now_ms):
+                self.problem = f"no quarantine topic {topic}, or no right to write to it: `tickover doctor` says how"
+            self._targets.wait(lane, departure)
+        elif self._produce(lane, departure, topic, departure.headers, alone):
+            self.problem = ""
+            self.settlement.open.took_departure(lane, departure)
+
+    def _produce(self, lane: Lane, parcel: Held | Departure, topic: str, headers: Headers, alone: bool) -> bool:
+        """Hand one record over; False when it has to wait, or the producer refuses it and it leaves another way."""
+        place, generation = self.returned.place_for(lane, parcel, alone), self.settlement.open
+        if place is None:
+            return False
+        partition = place.partition if parcel.key is None else self._targets.asked_partition(parcel)
+        output, report = generation.output, generation.report
+        if alone:
+            output, report = generation.lone_output, generation.report_alone
+        elif self.returned.goes_small(topic):
+            if (output := generation.small_output) is None:
+                self.returned.small.append(lane, parcel)  # for the next transaction of such
+                return False
+            report = generation.report_small
+        try:
+            output.produce(topic, parcel.value, parcel.key, partition, report, None, NOW, headers)
+        except output.refused as error:
+            self.returned.refuse(lane, parcel, error.args[0], alone)
+            return False
+        generation.handed_over(place)
+        return True
+
+    # --- for the engine -------------------------------------------------------------------------------------------
+
+    @property
+    def backlog(self) -> int:
+        """Records that are due or leaving and not handed over."""
+        return self._ready.count + self.in_order.count + self.returned.count
+
+    def due_of(self, lane: Lane) -> Sequence[tuple[Sequence[Held], int]]:
+        """Runs of this lane's records that are due, and the index from which on they are not handed over."""
+        return [*self._ready.due_of(lane), (self.in_order.due_of(lane), 0)]
+
+    def oldest_due_ms(self) -> int:
+        """Due time of the record that has waited longest for being emitted as a fact, -1 when none waits."""
+        waiting = (queue.oldest_due_ms() for queue in (self._ready, self.in_order, self.returned))
+        return earliest([*waiting, *(generation.oldest_due_ms for generation in self.settlement.in_flight)])
+
+    def drop(self, lanes: set[Lane]) -> None:
+        """Forget what belongs to lanes that were revoked: whoever has them next reads it again."""
+        for records in self._ready.drop(lanes):
+            self.load.remove(records)
+        for lane in lanes:
+            self.load.remove(lane.wheel.records())
+            self.load.remove(self.in_order.drop(lane))
+        self.returned.drop(lanes)
+        self._targets.drop(lanes)
+        self.problem = ""  # what still waits for the quarantine topic says so again
+
+    def _put_back(self, lane: Lane, records: list[Held]) -> None:
+        """Records of an aborted transaction: due, and not handed over."""
+        self._ready.batches.appendleft(Batch(lane, records))
+        self.load.add(records)

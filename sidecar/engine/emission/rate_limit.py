@@ -1,0 +1,258 @@
+"""The gate before emission: what is due for a limited target waits here, apart from others and in order of due.
+
+    due -> limits for its target? -- no -----------------------------> ready
+                 | yes                                                   ^
+                 +--> waits, held like any record --> as many as may go -+
+
+Replicas share a target's rate without talking: each takes as much of it as it has of the partitions of the sources
+that lead there. Waiting records count against the wheel's limits; they can be cancelled and moved until they are let
+through. Then they are emitted and settled as any other; one that comes back from an aborted transaction waits no more.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from policies.limits import TargetLimits, is_limiting, limits_of
+from policies.table import EMPTY_TABLE, PolicyTable
+from sidecar.engine.emission.circuit_breaker import CircuitBreaker, State
+from sidecar.engine.emission.due_queue import DueQueue
+from sidecar.engine.emission.token_bucket import TokenBucket
+from sidecar.engine.partition.partition import Lane
+from sidecar.model.record import Held
+from sidecar.model.stats import TargetFlow
+
+log = logging.getLogger(__name__)
+
+TARGETS_MAX: Final = 10_000  # remembered with what limits them; more are found out again
+
+
+class Line:
+    """Records that wait for one target, and why they do."""
+
+    __slots__ = ("breaker", "bucket", "queue", "retries", "said")
+
+    def __init__(self) -> None:
+        self.bucket: TokenBucket | None = None
+        self.breaker: CircuitBreaker | None = None
+        self.said = State.CLOSED  # in the log
+        self.queue = DueQueue()
+        self.retries = DueQueue()  # what a breaker holds up
+
+    @property
+    def count(self) -> int:
+        """How many records wait here."""
+        return self.queue.count + self.retries.count
+
+    def resize(self, limits: TargetLimits, share: float, now_ms: int) -> None:
+        """The limits now, of which this replica has a share (0..1)."""
+        if limits.breaker is None:
+            self.breaker = None
+        elif self.breaker is None or self.breaker.rule != limits.breaker:
+            self.breaker = CircuitBreaker(limits.breaker)
+        limit = limits.limit
+        if limit is None:
+            self.bucket = None
+        elif self.bucket is None:
+            self.bucket = TokenBucket(limit.rate * share, limit.burst * share, now_ms)
+        else:
+            self.bucket.resize(limit.rate * share, limit.burst * share, now_ms)
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing limits this target any more, and nothing waits."""
+        return self.is_free and not self.count
+
+    @property
+    def is_free(self) -> bool:
+        """Nothing limits this target."""
+        return self.bucket is None and self.breaker is None
+
+    def put(self, lane: Lane, records: list[Held]) -> None:
+        """Add records that are due and must wait."""
+        if self.breaker is None:
+            self.queue.put(lane, records)
+            return
+        for queue, part in (
+            (self.retries, [held for held in records if held.attempt]),
+            (self.queue, [held for held in records if not held.attempt]),
+        ):
+            if part:
+                queue.put(lane, part)
+
+    def let_through(self, room: int, now_ms: int) -> list[tuple[Lane, list[Held]]]:
+        """Records that may go now, at most `room`."""
+        bucket = self.bucket
+        allowed = room if bucket is None else min(room, bucket.available(now_ms))
+        if self.retries.count:
+            through, counted = self._take_both(allowed, now_ms)
+        else:
+            through, counted = self.queue.take(allowed, now_ms)
+        if bucket is not None:
+            bucket.take(counted)
+        return through
+
+    def _take_both(self, allowed: int, now_ms: int) -> tuple[list[tuple[Lane, list[Held]]], int]:
+        """Take at most `allowed` records of both queues, first from the one whose first record is due first."""
+        through: list[tuple[Lane, list[Held]]] = []
+        total = 0
+        others_first = 0 <= self.queue.oldest_due_ms() < self.retries.oldest_due_ms()
+        for queue in (self.queue, self.retries) if others_first else (self.retries, self.queue):
+            some = allowed - total
+            if queue is self.retries and self.breaker is not None:
+                some = min(some, self.breaker.allowed(now_ms))
+            records, counted = queue.take(some, now_ms)
+            if queue is self.retries and self.breaker is not None:
+                self.breaker.emitted(counted, now_ms)
+            through += records
+            total += counted
+        return through, total
+
+
+class Gate:
+    """Owned by the engine's thread. Times are epoch milliseconds."""
+
+    def __init__(self) -> None:
+        self.active = False  # some policy limits a target
+        self.sources: Mapping[str, int] = {}  # partitions of each source that the group consumes
+        self._table = EMPTY_TABLE
+        self._limited: dict[str, Line] = {}  # by target
+        self._free: set[str] = set()  # targets that nothing limits
+        self._owned: Counter[str] = Counter()  # partitions of each source that this process has
+        self._seen: Mapping[str, int] = {}  # `sources`, as of the last look
+        self._now_ms = 0
+
+    @property
+    def count(self) -> int:
+        """How many records wait here."""
+        return sum(line.count for line in self._limited.values())
+
+    # --- what limits whom -----------------------------------------------------------------------------------------
+
+    def follow(self, table: PolicyTable, lanes: Iterable[Lane], now_ms: int) -> None:
+        """Keep up with the policies, and with which partitions this process has."""
+        self._now_ms = now_ms
+        if table is not self._table:
+            self.active = is_limiting(table)
+        elif not self.active and not self._limited:
+            return
+        self._limited = {target: line for target, line in self._limited.items() if not line.is_over}
+        owned = Counter(lane.id.topic for lane in lanes)
+        if table is self._table and owned == self._owned and self.sources is self._seen:
+            return
+        self._table, self._owned, self._seen = table, owned, self.sources
+        self._free.clear()
+        for target, line in self._limited.items():
+            self._resize(target, line)
+
+    def _learn(self, target: str) -> Line | None:
+        """A target that was not met before; None: nothing limits it."""
+        if len(self._free) + len(self._limited) >= TARGETS_MAX:
+            self._free.clear()
+            self._limited = {name: line for name, line in self._limited.items() if line.count}
+        line = Line()
+        self._resize(target, line)
+        if line.is_free:
+            self._free.add(target)
+            return None
+        self._limited[target] = line
+        return line
+
+    def _resize(self, target: str, line: Line) -> None:
+        limits = limits_of(target, self._seen, self._table)
+        everywhere = sum(max(self._seen[source], self._owned[source]) for source in limits.sources)
+        here = sum(self._owned[source] for source in limits.sources)
+        # With a share of nothing, a record that was decided by a former policy would wait for ever.
+        line.resize(limits, max(here, 1) / max(everywhere, 1), self._now_ms)
+
+    # --- records --------------------------------------------------------------------------------------------------
+
+    def sift(self, lane: Lane, due: Sequence[Held]) -> list[Held]:
+        """Keep what must wait; returns the others."""
+        limited, free = self._limited, self._free
+        passing: list[Held] = []
+        kept: dict[Line, list[Held]] = {}
+        for held in due:
+            target = held.target
+            if target in free or (line := limited.get(target) or self._learn(target)) is None:
+                passing.append(held)
+            else:
+                kept.setdefault(line, []).append(held)
+        for line, records in kept.items():
+            line.put(lane, records)
+        return passing
+
+    def limits(self, target: str) -> bool:
+        """Whether records for this target may have to wait."""
+        return self.active and target not in self._free and (target in self._limited or self._learn(target) is not None)
+
+    def failed(self, target: str, timestamp_ms: int) -> None:
+        """A retry that was emitted to this target came back at this time."""
+        line = self._limited.get(target)
+        if line is None or line.breaker is None:
+            return
+        if timestamp_ms > self._now_ms - line.breaker.rule.window_ms:  # else it is old news
+            line.breaker.failed(self._now_ms)
+            self._say(target, line)
+
+    def let_through(self, now_ms: int, room_of: Callable[[str], int]) -> Iterator[tuple[Lane, list[Held]]]:
+        """Records that may go now; `room_of` says how many a target could take at all."""
+        for target, line in self._limited.items():
+            if line.count:
+                yield from line.let_through(room_of(target), now_ms)
+                self._say(target, line)
+
+    def _say(self, target: str, line: Line) -> None:
+        if line.breaker is not None and line.breaker.state is not line.said:
+            line.said = line.breaker.state
+            log.warning("circuit breaker", extra={"target": target, "state": line.said, "waiting": line.retries.count})
+
+    def withdraw(self, lane: Lane, held: Held) -> bool:
+        """Take a record out: it is cancelled, or moved. False: it doesn't wait here."""
+        line = self._limited.get(held.target)
+        return line is not None and (line.queue.remove(lane, held) or line.retries.remove(lane, held))
+
+    def drop(self, lanes: set[Lane]) -> list[Held]:
+        """Forget the records of lanes that were revoked; returns them."""
+        return [held for queue in self._queues() for held in queue.drop(lanes)]
+
+    # --- to be seen -----------------------------------------------------------------------------------------------
+
+    def pass_time(self, now_ms: int) -> None:
+        """Let breakers move on for which nothing waits: else they would show for ever what they were then."""
+        for target, line in self._limited.items():
+            if line.breaker is not None:
+                line.breaker.pass_time(now_ms)
+                self._say(target, line)
+
+    def runs(self, lane: Lane) -> list[tuple[Sequence[Held], int]]:
+        """Runs of a lane's waiting records: records, and the index from which on they wait."""
+        return [run for queue in self._queues() for run in queue.runs(lane)]
+
+    def _queues(self) -> list[DueQueue]:
+        return [queue for line in self._limited.values() for queue in (line.queue, line.retries)]
+
+    def oldest_due_ms(self) -> int:
+        """Due time of what has waited longest, -1 when nothing waits."""
+        return min((queue.oldest_due_ms() for queue in self._queues() if queue.count), default=-1)
+
+    def by_topic(self) -> Counter[str]:
+        """How many records wait, by source."""
+        return sum((queue.by_topic() for queue in self._queues()), Counter[str]())
+
+    def forget(self, targets: Container[str]) -> None:
+        """There are no such topics any more. One for which records wait stays, until these have left."""
+        self._limited = {target: line for target, line in self._limited.items() if line.count or target not in targets}
+        self._free = {target for target in self._free if target not in targets}
+
+    def flows(self) -> dict[str, TargetFlow]:
+        """Figures of each limited target, by its topic."""
+        return {
+            target: TargetFlow(
+                line.count,
+                0.0 if line.bucket is None else line.bucket.rate,
+                "" if line.breaker is None else line.breaker.state.value,
+            )
+            for target, line in self._limited.items()
+        }

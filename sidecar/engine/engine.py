@@ -1,0 +1,365 @@
+"""The engine: consume -> decode -> decide -> hold -> due -> emit -> settle.
+
+One thread owns everything here. Others reach it by three doors only: `table` (an immutable policy table, swapped
+whole), `submit` (a bounded mailbox of commands with futures), and `stats` (a frozen snapshot it publishes).
+The methods stand in the order a record meets them. Time is an argument; the run loop at the end reads the clock.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter, methodcaller
+from typing import Any, Final
+
+from policies.table import PolicyTable
+from sidecar.engine.assignment import Assignment
+from sidecar.engine.commit.at_least_once import Settlement
+from sidecar.engine.emission.emitter import Emitter
+from sidecar.engine.intake.control_records import Actions
+from sidecar.engine.intake.decide import Decider
+from sidecar.engine.intake.key_order import Ordering
+from sidecar.engine.intake.quotas import Quotas
+from sidecar.engine.intake.reading import Read
+from sidecar.engine.mailbox import Mailbox
+from sidecar.engine.partition.partition import Lane
+from sidecar.engine.rhythm import Rhythm
+from sidecar.engine.snapshot import Publisher
+from sidecar.engine.storage.rebuild_worker import RebuildWorker
+from sidecar.engine.storage.worker import OverflowWorker
+from sidecar.model.engine_counters import Tally
+from sidecar.model.ports import Intake, SourceRecord, Time, mark_of
+from sidecar.model.record import Held
+from sidecar.model.stats import Stats
+
+log = logging.getLogger(__name__)
+
+EMIT_PER_TURN_MAX: Final = 1_000  # bounds a turn to a few milliseconds: the group, REST and the clock wait no longer
+PUBLISH_INTERVAL_MS: Final = 250
+PRESS_INTERVAL_MS: Final = 50
+PASS_INTERVAL_MS: Final = 2_000  # so often what holds no record, and no record follows, counts as read
+OVERFLOW_PENDING_MAX: Final = 50_000  # records on their way to the overflow: above, intake pauses
+OVERFLOW_PENDING_LANE_MAX: Final = 10_000  # of a lane whose overflow is being rebuilt: above, its own intake waits
+RELEASE_SHARE: Final = 0.9  # intake goes on when the load is below this share of its limit
+
+_topic_of: Final = methodcaller("topic")
+_partition_of: Final = methodcaller("partition")
+_offset_of: Final = methodcaller("offset")
+_due_ms: Final = itemgetter(Held._fields.index("due_ms"))
+
+Command = Callable[["Engine"], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """Settings that the engine's own code decides by: milliseconds, records, bytes."""
+
+    settle_interval_ms: int
+    intake_batch: int
+    wheel_records_max: int
+    wheel_bytes_max: int
+    state_repeat_ms: (
+        int  # a partition without news writes a block and a commit so often, before retention takes the last
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Parts that the engine drives, each owned by the engine's thread alone."""
+
+    intake: Intake
+    emitter: Emitter
+    settlement: Settlement
+    decider: Decider
+    overflow: OverflowWorker
+    rebuild: RebuildWorker
+    actions: Actions
+    ordering: Ordering
+    quotas: Quotas
+    assignment: Assignment
+    publisher: Publisher
+    tally: Tally
+
+
+class Engine:
+    """See the module."""
+
+    def __init__(self, settings: EngineSettings, parts: Parts, table: PolicyTable) -> None:
+        self.table = table
+        self.stats = Stats()
+        self.failure: BaseException | None = None
+        self.finished = threading.Event()
+        self._settings = settings
+        self._parts = parts
+        self._decider = parts.decider
+        self._lanes = parts.assignment.lanes
+        self._rhythm = Rhythm(parts.settlement, settings.settle_interval_ms)
+        self._mailbox = Mailbox()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._knows_time = False
+        self._now_ms = 0
+        self._pressed_ms = 0
+        self._passed_ms = 0
+        self._published_ms = 0
+        parts.emitter.settlement = parts.settlement
+        parts.emitter.hold = self._hold_arrived
+        parts.emitter.turned_away = self._turned_away
+        parts.actions.hold = self._hold
+        parts.ordering.place = self._place
+        parts.assignment.pause()  # until the time is known
+
+    # --- one turn -------------------------------------------------------------------------------------------------
+
+    def turn(self, now_ms: int) -> int:
+        """One round of the journey; returns how much was done, 0 when there was nothing to do."""
+        parts, self._now_ms = self._parts, now_ms
+        self._mailbox.answer(self)
+        records = parts.intake.take(self._settings.intake_batch)
+        if records:
+            self._accept(records, now_ms)
+        parts.assignment.step(now_ms)
+        lanes = self._lanes.values()
+        emitted = self._hold_and_emit(lanes, now_ms) if self._knows_time else 0
+        parts.settlement.poll(0)
+        self._rhythm.step(lanes, now_ms)
+        self._begin()
+        if now_ms - self._pressed_ms >= PRESS_INTERVAL_MS or now_ms < self._pressed_ms:
+            self._pressed_ms = now_ms
+            parts.emitter.gate.follow(self.table, lanes, now_ms)
+            self._press()
+        if now_ms - self._passed_ms >= PASS_INTERVAL_MS or now_ms < self._passed_ms:
+            self._passed_ms = now_ms
+            self._pass_marks(lanes)
+        if now_ms - self._published_ms >= PUBLISH_INTERVAL_MS or now_ms < self._published_ms:
+            self._published_ms = now_ms
+            self.stats = parts.publisher.publish(now_ms)
+        return len(records) + emitted
+
+    def _begin(self) -> None:
+        """Read, promote and emit nothing before the broker's clock was seen: this machine's may be hours ahead."""
+        if not self._knows_time and self._parts.settlement.time.is_known:
+            self._knows_time = True
+            self._pressed_ms = 0  # intake begins in this turn
+
+    def _hold_and_emit(self, lanes: Collection[Lane], now_ms: int) -> int:
+        parts = self._parts
+        parts.ordering.step(lanes, self.table, now_ms)
+        parts.quotas.step(lanes, self.table, now_ms)
+        records_held, bytes_held = self._in_memory()
+        room = self._settings.wheel_records_max // 2 - records_held
+        parts.overflow.step(lanes, now_ms, room if bytes_held < self._settings.wheel_bytes_max // 2 else 0)
+        parts.rebuild.step(lanes, now_ms)
+        parts.actions.step(now_ms)
+        for lane in lanes:
+            parts.emitter.fire(lane, now_ms)
+        return parts.emitter.emit(now_ms, EMIT_PER_TURN_MAX)
+
+    # --- consume, decode, decide, hold ----------------------------------------------------------------------------
+
+    def _accept(self, records: Sequence[SourceRecord], now_ms: int) -> None:
+        """Records come in runs of one partition: what depends on the lane is looked up once a run."""
+        places = zip(map(_topic_of, records), map(_partition_of, records), strict=True)
+        start = 0
+        for place, same in groupby(places):
+            stop = start + len(list(same))
+            lane = self._lanes.get(place)
+            if lane is not None:
+                self._accept_run(lane, records[start:stop], now_ms)
+            start = stop
+
+    def _accept_run(self, lane: Lane, run: Sequence[SourceRecord], now_ms: int) -> None:
+        offsets = list(map(_offset_of, run))
+        lane.note_read(mark_of(run[-1]))
+        if lane.cuts:
+            offsets = list(map(lane.cuts.lane_offset, offsets))
+        near_ms = max(now_ms + self._parts.overflow.soon_ms, (lane.promised or lane.cursor).due_ms)
+        lane.touched = True
+        if lane.accept_run(offsets):
+            self._hold_run(lane, run, offsets, now_ms, near_ms)
+            return
+        first = 0
+        fresh: list[int] = []
+        for place, offset in enumerate(offsets):
+            if offset > lane.next or first + len(fresh) < place:
+                # A gap gives up what lies below it: that must be decided before.
+                self._hold_run(lane, run[first : first + len(fresh)], fresh, now_ms, near_ms)
+                first, fresh = place, []
+            if lane.accept(offset):
+                fresh.append(offset)
+        self._hold_run(lane, run[first : first + len(fresh)], fresh, now_ms, near_ms)
+        if lane.vanished:
+            self._lose(lane)
+
+    def _pass_marks(self, lanes: Collection[Lane]) -> None:
+        """The mark at a transaction's end is an offset without a record: where none follows it, it would be lag."""
+        idle = {lane.id: lane for lane in lanes if lane.low >= lane.next}
+        for place, offset in self._parts.intake.positions(list(idle)).items():
+            lane = idle[place]
+            lane.read_up_to(lane.cuts.lane_offset(offset))
+            if lane.vanished:
+                self._lose(lane)
+
+    def _lose(self, lane: Lane) -> None:
+        """The ledger says that these were held, and the source has them no more: it did not wait for Redis."""
+        vanished, lane.vanished = lane.vanished, []
+        self._parts.tally.lost[lane.id.topic, "source"] += len(vanished)
+        log.error(
+            "records that were held are lost: their source lost them before Redis had them; raise its retention.ms and "
+            "retention.bytes, and set cleanup.policy=delete",
+            extra={"lane": str(lane.id), "count": len(vanished), "first_offset": vanished[0]},
+        )
+
+    def _hold_run(
+        self, lane: Lane, run: Sequence[SourceRecord], offsets: Sequence[int], now_ms: int, near_ms: int
+    ) -> None:
+        """Decide and hold records that were not read before."""
+        if not offsets:
+            return
+        if self.table.orders or lane.order is not None:
+            self._parts.ordering.watch(lane, self.table)
+        self._parts.quotas.watch(lane, self.table)
+        read = Read(*self._decider.decide_run(lane, run, offsets, self.table, now_ms))
+        if lane.quota is not None:
+            read = self._parts.quotas.admit(lane, read)
+        lane.accepted += len(run)
+        self._parts.tally.accepted[lane.id.topic] += len(run)
+        if lane.order is None:
+            self._place(lane, read, near_ms)
+        else:
+            self._parts.ordering.take(lane, read, self._now_ms)
+
+    def _place(self, lane: Lane, read: Read, near_ms: int) -> None:
+        held, others, named = read
+        near = held
+        if held and max(map(_due_ms, held)) > near_ms:
+            near = [record for record in held if record.due_ms <= near_ms]
+            lane.put([record for record in held if record.due_ms > near_ms])
+        if near:
+            self._parts.emitter.to_wheel(lane, near)
+        for parcel in others:
+            self._parts.emitter.leave(lane, parcel)
+        if named:
+            self._parts.actions.take(lane, named, self._now_ms)
+
+    def _hold_arrived(self, lane: Lane, held: Held) -> None:
+        """Hold one record whose target had to be asked for."""
+        if not self._parts.actions.arrived(lane, held):
+            self._hold(lane, held)
+
+    def _turned_away(self, lane: Lane, held: Held) -> None:
+        """There is no target for a record that was to be held: it has left."""
+        self._parts.ordering.gone(lane, held)
+        self._parts.actions.turned_away(lane, held)
+
+    def _hold(self, lane: Lane, held: Held) -> None:
+        """Hold one record that had to wait for something before, or that others may wait for."""
+        if lane.order is not None and self._parts.ordering.holds_up(lane, held):
+            return
+        if held.due_ms <= (lane.promised or lane.cursor).due_ms:
+            self._parts.emitter.to_wheel(lane, [held])
+        else:
+            lane.put([held])
+            lane.ids.know((held,))
+
+    # --- back-pressure --------------------------------------------------------------------------------------------
+
+    def _press(self) -> None:
+        """Pause intake at a limit, resume it well below: what isn't read is safe in Kafka."""
+        settings, parts = self._settings, self._parts
+        records_held, bytes_held = self._in_memory()
+        pending = 0
+        for lane in self._lanes.values():
+            if lane.vanished:  # as its recovery found
+                self._lose(lane)
+            waiting = lane.on_the_way
+            # A lane that is being rebuilt waits alone: its puts can't go, and the other lanes' can.
+            lost = lane.loss is not None and waiting >= OVERFLOW_PENDING_LANE_MAX
+            if (crowded := lane.crowded_by_runs) and not lane.intake_held:
+                extra = {"lane": str(lane.id), "offset": lane.low, "changes": len(lane.runs)}
+                log.warning("intake waits: policies have changed too often while a record stays open", extra=extra)
+            parts.assignment.hold_back(lane, lost or parts.ordering.waits(lane) or crowded)
+            pending += waiting if lane.loss is None else 0
+        pending += parts.actions.count + parts.ordering.count
+        share = max(
+            records_held / settings.wheel_records_max,
+            bytes_held / settings.wheel_bytes_max,
+            pending / OVERFLOW_PENDING_MAX,
+        )
+        if share >= 1.0:
+            self._parts.assignment.pause()
+        elif share < RELEASE_SHARE and self._knows_time:
+            self._parts.assignment.release()
+
+    def _in_memory(self) -> tuple[int, int]:
+        """Records and bytes in the wheels, and of those that have left them and aren't emitted for good."""
+        load, returned, settlement = self._parts.emitter.load, self._parts.emitter.returned, self._parts.settlement
+        records, size = settlement.unwritten
+        for generation in settlement.in_flight:
+            records += generation.sent
+            size += generation.bytes
+        return records + load.records + returned.count, size + load.bytes + returned.bytes
+
+    # --- mailbox --------------------------------------------------------------------------------------------------
+
+    def submit(self, command: Command) -> Future[Any]:
+        """Run `command(engine)` on the engine's thread. Raises queue.Full when too many wait."""
+        future = self._mailbox.put(command)
+        if self.finished.is_set():
+            self._mailbox.refuse()
+        return future
+
+    def refuse(self, topics: frozenset[str]) -> None:
+        """Begin no more partitions of these sources, and those of all others: a command for `submit`."""
+        self._parts.assignment.refuse(topics)
+
+    def tidy(self) -> None:
+        """Clean the overflow up behind W, and repeat what the ledger would forget: a command for `submit`."""
+        self._parts.overflow.ask_to_tidy(self._lanes.values())
+        for lane in self._lanes.values():
+            lane.repeat_state(self._now_ms, self._settings.state_repeat_ms)
+
+    def retire(self, topics: frozenset[str]) -> None:
+        """See `Decider.retire`: a command for `submit`."""
+        self._decider.retire(topics)
+
+    def forget_topics(self, gone: frozenset[str]) -> None:
+        """Publish nothing more of topics that were deleted, as sources or as targets: a command for `submit`.
+
+        What still has a lane or waiting records goes on.
+        """
+        self._parts.tally.forget(gone.difference(topic for topic, _ in self._lanes if topic is not None))
+        self._parts.emitter.gate.forget(gone)
+
+    # --- life -----------------------------------------------------------------------------------------------------
+
+    def start(self, time: Time, pace: Callable[[float], None]) -> None:
+        """Begin turning on a thread of its own; `pace` sleeps for seconds."""
+        self._thread = threading.Thread(target=self._run, args=(time, pace), name="engine", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> None:
+        """Stop intake, settle what is in flight, commit, leave the group. Twice is harmless."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def _run(self, time: Time, pace: Callable[[float], None]) -> None:
+        try:
+            while not self._stopping.is_set():
+                done = self.turn(time.now_ms())
+                if not self._rhythm.hasten(done) and not done:
+                    pace(self._idle_s())
+            self._parts.assignment.leave()
+            self._parts.intake.close()
+        except BaseException as error:
+            self.failure = error
+            log.critical("the engine failed", exc_info=error)
+        finally:
+            self.finished.set()
+            self._mailbox.refuse()
+
+    def _idle_s(self) -> float:
+        return 0.001 if self._parts.emitter.load.records else 0.003

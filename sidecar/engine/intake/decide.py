@@ -1,0 +1,306 @@
+"""Decoding and deciding: from a consumed record to what becomes of it."""
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final
+
+from policies.decision import NO_POLICY, TARGET_NOT_ALLOWED
+from policies.duration import TIME_MAX_MS
+from policies.request import ID_BYTES_MAX
+from policies.table import Act, Dead, Facts, Hold, PolicyTable, Quarantine, decide
+from sidecar.engine.intake.decision_cache import Recall
+from sidecar.engine.partition.exits import by_reference, dead
+from sidecar.engine.partition.partition import NOT_DECIDED, Lane
+from sidecar.engine.recovery import table_version_at
+from sidecar.model.header_codec import Controls, Split, complete, headers_of, quarantine_headers, split
+from sidecar.model.ports import SourceRecord
+from sidecar.model.record import (
+    ACTION,
+    ID,
+    NEVER_HELD,
+    NO_HEADERS,
+    Arrival,
+    Carried,
+    Control,
+    Departure,
+    Headers,
+    Held,
+    Outcome,
+    held_id,
+)
+from sidecar.model.reserved_topics import RESERVED
+from sidecar.overflow.chunk import RECORD_BYTES_MAX
+
+CREATE_TIME: Final = 1  # the client's word for a timestamp that the producer has set; a broker's own is right
+TOO_MANY_HEADERS: Final = "too_many_headers"
+
+Named = Held | Arrival | Control | Carried  # has an id, or is a control record
+Parcel = Named | Departure
+
+_size: Final = attrgetter("size")
+_new_tuple: Final = tuple.__new__  # half the time of a NamedTuple's own constructor, which is a Python function
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderLimits:
+    """Limits of one record's headers, and the topic for records that exceed them. `timestamp_age_max_ms`: how far a
+    producer's timestamp may be from when the record is read, to count as when it came.
+    """
+
+    headers_max: int
+    header_bytes_max: int
+    quarantine: str
+    timestamp_age_max_ms: int = TIME_MAX_MS
+
+
+class Decider:
+    """`partitions` are the topics known to exist; `table_at(version)` gives the policy table as it was; `reserved`
+    are topics that no header may lead to, whatever a policy allows; `failed(target, timestamp)` hears of each retry
+    that came back.
+    """
+
+    def __init__(
+        self,
+        limits: HeaderLimits,
+        partitions: Mapping[str, int],
+        table_at: Callable[[int], PolicyTable],
+        reserved: Container[str] = (),
+        failed: Callable[[str, int], None] = lambda target, timestamp_ms: None,
+    ) -> None:
+        self._limits = limits
+        self._failed = failed
+        self._reserved = reserved
+        self._partitions = partitions
+        self._table_at = table_at
+        self._recall = Recall()
+        self._retired: frozenset[str] = frozenset()
+        self._now_ms = -1  # of what is decided just now
+
+    def retire(self, topics: frozenset[str]) -> None:
+        """Read these topics only until what is held of them is settled: no policy decides what is new there."""
+        self._retired = topics
+
+    def decide_run(
+        self, lane: Lane, records: Sequence[SourceRecord], offsets: Sequence[int], table: PolicyTable, now_ms: int
+    ) -> tuple[list[Held], list[Departure | Arrival], list[Named]]:
+        """Consecutive records of one lane: those to hold, those that leave at once or whose target must be asked for,
+        and those with an id, which meet others of the same id first. What the lane redoes is in none of them. The hot
+        path: what was asked for before is answered here.
+        """
+        held: list[Held] = []
+        others: list[Departure | Arrival] = []
+        named: list[Named] = []
+        if not offsets:
+            return held, others, named
+        self._now_ms = now_ms
+        latest_ms = min(now_ms + self._limits.timestamp_age_max_ms, TIME_MAX_MS)
+        remembered = self._recall.of(lane.id.topic, table)
+        forms, answers, own_names = remembered.forms, remembered.answers, remembered.own_names
+        partitions, bytes_max = self._partitions, self._limits.header_bytes_max
+        if offsets[0] < lane.recovered_until or lane.id.topic in self._retired:
+            forms = {}  # read before a crash: another table may have decided it
+        else:
+            lane.note_table(offsets[0], table.version)
+        for record, offset in zip(records, offsets, strict=True):
+            try:
+                headers: Headers = headers_of(record) or NO_HEADERS  # once: a second call after an error gives garbage
+            except SystemError:  # the client's way of saying that a header's name is not UTF-8
+                detail = "a header name is not UTF-8; headers left out"
+                others.append(self._quarantined(lane, record, offset, "bad_header", detail))
+                continue
+            form = forms.get(len(headers))
+            if form is not None and (answer := answers.get(tuple(form.controls(headers)))) is not None:
+                wait_ms, target, target_partition, policy, dead_letter, size = answer
+                user: Headers = []
+                for name, content in form.user(headers):
+                    if (own_name := own_names.get(name)) is None:
+                        answer = None  # it may ask for something, too
+                        break
+                    size += len(own_name) + (len(content) if content else 0)
+                    user.append((own_name, content))
+                kind, timestamp_ms = record.timestamp()
+                if (
+                    answer is not None
+                    and kind
+                    and 0 <= timestamp_ms <= latest_ms
+                    and size <= bytes_max
+                    and target_partition < partitions.get(target, -1)
+                ):
+                    key: bytes | None = record.key()
+                    value: bytes | None = record.value()
+                    size += len(key or b"") + len(value or b"")
+                    fields = (
+                        timestamp_ms + wait_ms, offset, target, target_partition, key, value, user, policy, None, 0,
+                        -1, NO_HEADERS, -1, dead_letter, size, -1,
+                    )  # fmt: skip
+                    held.append(_new_tuple(Held, fields))
+                    continue
+            parcel = self._decide(lane, record, offset, table, headers)
+            if parcel is None:
+                continue
+            if isinstance(parcel, Departure):
+                others.append(parcel)
+            elif isinstance(parcel, Control | Carried):
+                named.append(parcel)
+            elif parcel.trailer if isinstance(parcel, Held) else parcel.held.trailer:
+                self._sort_by_id(parcel, held, others, named)
+            elif isinstance(parcel, Held):
+                held.append(parcel)
+            else:
+                others.append(parcel)
+        return self._fitting(lane, held, others), others, named
+
+    def _fitting(self, lane: Lane, held: list[Held], others: list[Departure | Arrival]) -> list[Held]:
+        """The records that the overflow can have, as a rule all; the others leave at once."""
+        if not held or max(map(_size, held)) <= RECORD_BYTES_MAX:
+            return held
+        others += [self._too_large(lane, one) for one in held if one.size > RECORD_BYTES_MAX]
+        return [one for one in held if one.size <= RECORD_BYTES_MAX]
+
+    def _too_large(self, lane: Lane, held: Held) -> Departure:
+        """No batch of Kafka's has so much in it, but one that was compressed may unpack to it."""
+        detail = f"{held.size} bytes, more than the {RECORD_BYTES_MAX} that can be held"
+        return by_reference(self._limits.quarantine, lane, held, detail)._replace(held_bytes=NEVER_HELD)
+
+    def _sort_by_id(
+        self, parcel: Held | Arrival, held: list[Held], others: list[Departure | Arrival], named: list[Named]
+    ) -> None:
+        if held_id(parcel if isinstance(parcel, Held) else parcel.held) is not None:
+            named.append(parcel)
+        elif isinstance(parcel, Held):
+            held.append(parcel)
+        else:
+            others.append(parcel)
+
+    def _decide(
+        self, lane: Lane, record: SourceRecord, offset: int, table: PolicyTable, headers: Headers
+    ) -> Parcel | None:
+        """A record to hold, one that leaves at once, one whose target must be asked for, a control record; None: the
+        lane redoes it.
+        """
+        limits = self._limits
+        if len(headers) > limits.headers_max:
+            detail = f"{len(headers)} headers, the limit is {limits.headers_max}"
+            return self._quarantined(lane, record, offset, TOO_MANY_HEADERS, detail, headers)
+        parts = split(headers)
+        if parts.size > limits.header_bytes_max:
+            detail = f"{parts.size} bytes of headers, the limit is {limits.header_bytes_max}"
+            return self._quarantined(lane, record, offset, TOO_MANY_HEADERS, detail, headers)
+        if offset < lane.recovered_until:
+            if (entry := lane.entries.pop(offset, None)) is not None:
+                if entry.source >= 0:
+                    return Carried(entry, str(parts.controls[ID], "utf-8", "replace"))  # type: ignore[arg-type]
+                return _redone(lane, complete(entry, record, parts))
+            table = self._table_then(lane, offset, table)
+        elif lane.id.topic in self._retired:
+            detail = "no policy makes this topic a source any more"
+            departure = self._quarantined(lane, record, offset, NO_POLICY, detail, headers)
+            return departure._replace(id=_message_id(parts.controls))
+        else:
+            lane.note_table(offset, table.version)
+        topic, partition = lane.id
+        kind, timestamp_ms = record.timestamp()
+        arrived_ms = self._arrived_ms(kind, timestamp_ms)
+        facts = (topic, partition, offset, timestamp_ms if kind else -1, parts.user, parts.controls, arrived_ms)
+        decision = decide(_new_tuple(Facts, facts), table)
+        if type(decision) is Hold:
+            if decision.attempt > 2 and offset >= lane.recovered_until:  # the one that failed was emitted by us
+                self._failed(decision.target, max(timestamp_ms, arrived_ms))
+            if decision.target in self._reserved:
+                detail = f"{decision.target} {RESERVED}"
+                departure = self._quarantined(lane, record, offset, TARGET_NOT_ALLOWED, detail, headers)
+                return departure._replace(id=decision.id)
+            held = _held(record, offset, decision, parts)
+            if held.size > RECORD_BYTES_MAX:
+                return self._too_large(lane, held)
+            if held.target_partition >= self._partitions.get(held.target, -1):
+                return Arrival(held, headers)
+            if offset >= lane.recovered_until:
+                self._recall.of(topic, table).note(headers, parts, timestamp_ms, held)
+            return held
+        if isinstance(decision, Dead):
+            if decision.attempt > 1 and offset >= lane.recovered_until:
+                self._failed(decision.target, max(timestamp_ms, arrived_ms))
+            return _dead(lane, record, offset, decision, parts)
+        if isinstance(decision, Act):
+            return Control(offset, *decision)
+        assert isinstance(decision, Quarantine)
+        departure = self._quarantined(lane, record, offset, decision.reason, decision.detail, headers)
+        return departure._replace(id=_message_id(parts.controls))
+
+    def _arrived_ms(self, kind: int, timestamp_ms: int) -> int:
+        """When a record came, where its producer has set a timestamp that doesn't say it; else -1. What is read again
+        after a crash comes then: it waits anew, and is never early.
+        """
+        is_far = abs(self._now_ms - timestamp_ms) > self._limits.timestamp_age_max_ms
+        return self._now_ms if kind == CREATE_TIME and is_far else -1
+
+    def _table_then(self, lane: Lane, offset: int, table: PolicyTable) -> PolicyTable:
+        """The table that decided this record when it was read before a crash."""
+        version = table_version_at(lane.recovered_runs, offset)
+        return table if version in (NOT_DECIDED, table.version) else self._table_at(version)
+
+    def _quarantined(
+        self,
+        lane: Lane,
+        record: SourceRecord,
+        offset: int,
+        reason: str,
+        detail: str,
+        headers: Headers | None = None,
+    ) -> Departure:
+        marked = quarantine_headers(headers, lane.here + b"%d" % offset, reason, detail)
+        return Departure(
+            max(record.timestamp()[1], 0), offset, Outcome.QUARANTINED, reason, self._limits.quarantine,
+            record.key(), record.value(), marked, "", 0, None,
+        )  # fmt: skip
+
+
+def _message_id(controls: Controls) -> str | None:
+    """The id under which a quarantined record is looked up; the id of a control record is another one's."""
+    raw = controls.get(ID)
+    if ACTION in controls or not isinstance(raw, bytes) or not 0 < len(raw) <= ID_BYTES_MAX:
+        return None
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _redone(lane: Lane, held: Held) -> Held | None:
+    """A record that was put to the overflow before a crash, as it was decided then; None: its change block has it."""
+    if not lane.redo(held):
+        return held
+    if lane.quota is not None:
+        lane.quota.add(held)
+    return None
+
+
+def _held(record: SourceRecord, offset: int, decision: Hold, parts: Split) -> Held:
+    """On the hot path: one tuple."""
+    user, _, trailer, counted, origin, size = parts
+    due_ms, target, target_partition, policy, attempt, first_failure_ms, expires_ms, dead_letter, _ = decision
+    key: bytes | None = record.key()
+    value: bytes | None = record.value()
+    if key:
+        size += len(key)
+    if value:
+        size += len(value)
+    if counted and not attempt:
+        trailer = counted + trailer
+    fields = (
+        due_ms, offset, target, target_partition, key, value, user, policy, origin, attempt, first_failure_ms,
+        trailer, expires_ms, dead_letter, size, -1,
+    )  # fmt: skip
+    return _new_tuple(Held, fields)
+
+
+def _dead(lane: Lane, record: SourceRecord, offset: int, decision: Dead, parts: Split) -> Departure:
+    due_ms = decision.due_ms if decision.fires_ms < 0 else decision.fires_ms
+    held = Held(
+        due_ms, offset, decision.topic, -1, record.key(), record.value(), parts.user, decision.policy,
+        parts.origin, decision.attempt, decision.first_failure_ms, parts.trailer, -1, "", parts.size,
+    )  # fmt: skip
+    # Its letter says when it would have fired; the ledger, that it left as soon as it came.
+    return dead(lane, held, decision.topic, decision.reason)._replace(due_ms=decision.due_ms, held_bytes=NEVER_HELD)

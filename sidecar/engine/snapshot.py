@@ -1,0 +1,124 @@
+"""Making `Stats` of what the engine's parts know."""
+
+from collections import Counter
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from sidecar.engine.assignment import Assignment
+from sidecar.engine.emission.emitter import Emitter
+from sidecar.engine.intake.quotas import uses_of
+from sidecar.engine.partition.partition import NOWHERE
+from sidecar.engine.storage.worker import OverflowWorker
+from sidecar.model.engine_counters import Tally
+from sidecar.model.ports import Time
+from sidecar.model.record import Outcome
+from sidecar.model.stats import RebuildProgress, Stats
+
+
+class Publisher:
+    """Builds a snapshot of the counters a few times a second; `survey` adds what needs a look at every bucket."""
+
+    def __init__(
+        self,
+        replica: str,
+        tally: Tally,
+        emitter: Emitter,
+        assignment: Assignment,
+        overflow: OverflowWorker,
+        time: Time,
+    ) -> None:
+        self.kafka_problem = ""  # set by the clients' error callbacks
+        self.warnings: tuple[str, ...] = ()  # set by housekeeping
+        self.lacks: tuple[str, ...] = ()  # what the brokers don't have; set by housekeeping
+        self._redis_problem = ""
+        self._time = time
+        self._replica = replica
+        self._tally = tally
+        self._emitter = emitter
+        self._assignment = assignment
+        self._overflow = overflow
+        self.near_due_ms = -1  # when the next record in a wheel is due
+        self.far_due_ms = -1  # and, while no wheel has any, the next of all; set by housekeeping
+        self.held_for_ms: Mapping[str, int] = {}  # by topic: how long from now what the overflow has may be held
+        self._imbalance = 0
+
+    def note_redis(self, problem: str) -> None:
+        """Note what is wrong with the Redis server, "" when nothing is. Called by housekeeping."""
+        self._redis_problem = problem
+
+    def survey(self) -> int:
+        """Count again what is held and when it is next due; returns the imbalance. Called by housekeeping, by mail."""
+        lanes = self._assignment.lanes.values()
+        dues = [due for lane in lanes if (due := lane.wheel.next_due_ms()) >= 0]
+        self.near_due_ms = min(dues, default=-1)
+        now_ms = self._time.now_ms()
+        held_for_ms: dict[str, int] = {}
+        for lane in lanes:
+            if lane.overflow_held and lane.rebuilds:  # the last one is due last
+                topic, until_ms = lane.id.topic, lane.rebuilds[-1][1]
+                held_for_ms[topic] = max(until_ms - now_ms, held_for_ms.get(topic, 0))
+        self.held_for_ms = held_for_ms
+        recount = sum(lane.wheel.count - lane.wheel.recount() for lane in lanes)
+        self._imbalance = sum(lane.imbalance for lane in lanes) + recount
+        return self._imbalance
+
+    def publish(self, now_ms: int) -> Stats:
+        """The snapshot as of now."""
+        lanes = self._assignment.lanes.values()
+        wheel: Counter[str] = Counter()
+        overflow: Counter[str] = Counter()
+        parked: Counter[str] = Counter()
+        unseen_ms = now_ms  # what the overflow has may be due since then: a Redis that is away doesn't say
+        for lane in lanes:
+            far = lane.overflow_held - sum(window.unsettled for window in lane.windows)
+            if far and lane.cursor > NOWHERE:
+                unseen_ms = min(unseen_ms, lane.cursor.due_ms)
+            wheel[lane.id.topic] += lane.wheel.count
+            overflow[lane.id.topic] += far + lane.on_the_way
+            parked[lane.id.topic] += lane.order.parked if lane.order is not None else 0
+        gate, tally = self._emitter.gate, self._tally
+        wheel.update(gate.by_topic())  # not `+=`: that would drop the topics of which nothing is held
+        topics = sorted({*wheel, *tally.accepted, *(topic for topic, _ in tally.outcomes)})
+        gate.pass_time(now_ms)
+        oldest_ms = self._emitter.oldest_due_ms()
+        return Stats(
+            replica=self._replica,
+            turned_monotonic_s=self._time.monotonic_s(),
+            topics=MappingProxyType(
+                {topic: tally.topic_counts(topic, wheel[topic], overflow[topic], parked[topic]) for topic in topics}
+            ),
+            dead_reasons=MappingProxyType(tally.by_reason(Outcome.DEAD)),
+            quarantine_reasons=MappingProxyType(tally.by_reason(Outcome.QUARANTINED)),
+            targets=MappingProxyType(gate.flows()),
+            suspended=tuple(self._emitter.returned.suspended(now_ms)),
+            quotas=MappingProxyType(uses_of(lanes)),
+            lateness=tally.lateness(),
+            early=tally.early,
+            oldest_overdue_ms=max(now_ms - min(unseen_ms, oldest_ms if oldest_ms >= 0 else now_ms), 0),
+            next_due_ms=self.near_due_ms if self.near_due_ms >= 0 else self.far_due_ms,
+            partitions_assigned=len(lanes),
+            partitions_recovering=self._assignment.recovering,
+            partitions_paused=len(lanes) if self._assignment.paused else 0,
+            rebalances=self._assignment.rebalances,
+            recovery_s=self._assignment.recovery_s,
+            rebuilding=tuple(
+                RebuildProgress(*lane.id, loss.records_done, loss.records_total, loss.problem)
+                for lane in lanes
+                if (loss := lane.loss) is not None
+            ),
+            rebuilds=tally.rebuilds,
+            rebuilt=MappingProxyType(dict(tally.rebuilt)),
+            lost=MappingProxyType(dict(tally.lost)),
+            ledger_imbalance=self._imbalance,
+            clock_skew_ms=round(self._time.skew_ahead_ms),
+            kafka_problem=self.kafka_problem or self._emitter.problem or self._emitter.settlement.problem,
+            overflow_problem=self._overflow.problem or self._assignment.problem or self._redis_problem,
+            warnings=self._warnings(),
+            joined=self._assignment.joined,
+            not_taken_in=self._assignment.not_taken_in,
+        )
+
+    def _warnings(self) -> tuple[str, ...]:
+        waiting = self._assignment.turned_away
+        told = (*self.warnings, *self.lacks)
+        return (*told, f"{waiting} partitions of compacted sources wait") if waiting else told

@@ -1,0 +1,128 @@
+"""Plan of a rebuild, the account that it keeps, and its outcome. `rebuild.py` does the work."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from sidecar.engine.partition.change_block import FOREIGN, Loss
+from sidecar.engine.partition.partition import Lane
+from sidecar.model.log_cuts import NO_CUTS, Cuts
+from sidecar.model.ports import SourceRecord
+from sidecar.model.record import LaneId, Position
+from sidecar.overflow.interface import Promotion, Redo
+
+log = logging.getLogger(__name__)
+
+DIGEST_MASK: Final = (1 << 64) - 1
+
+
+def note_loss(lane: Lane, hw: int, detail: str) -> None:
+    """Redis lacks something of this lane: from now on its puts and promotions wait until it is rebuilt."""
+    if lane.loss is None:
+        log.error("Redis lost data of a partition", extra={"lane": str(lane.id), "detail": detail})
+        lane.loss = loss_of(lane, hw, detail)
+
+
+def loss_of(lane: Lane, hw: int, detail: str) -> Loss:
+    """Numbers from before the lane's first are of a former topic of this name: an old copy may bring them back."""
+    return Loss(hw if hw >= lane.first_change else FOREIGN, detail)
+
+
+class SourceUnavailable(Exception):
+    """The brokers don't give the source's records for now: it passes."""
+
+
+class SourceLog(Protocol):
+    """Reading a source by offset, beside the group."""
+
+    def fetch(self, lane: LaneId, offsets: Sequence[int]) -> dict[int, SourceRecord]:
+        """The records at these ascending offsets, for the caller to keep; those that the source has no more are left
+        out.
+
+        Raises SourceUnavailable.
+        """
+
+    def release(self) -> None:
+        """Nothing more is wanted for now."""
+
+
+def fetch(source: SourceLog, lane: LaneId, cuts: Cuts, offsets: Sequence[int]) -> dict[int, SourceRecord]:
+    """`SourceLog.fetch` by the lane's own offsets. What a log lost that was cut back is left out."""
+    if not cuts:
+        return source.fetch(lane, offsets)
+    own = {cuts.log_offset(offset): offset for offset in offsets if not cuts.is_lost(offset)}
+    return {own[at]: record for at, record in source.fetch(lane, sorted(own)).items()} if own else {}
+
+
+class RebuildStore(Protocol):
+    """The overflow's storage as a rebuild sees it. All raise OverflowUnavailable."""
+
+    def place(self, lane: LaneId) -> int:
+        """The number of the last change block that is there, -1 when not even that is known."""
+
+    def reset(self, lane: LaneId, begin: bool) -> bool:
+        """Forget the lane, a page at a time: first its number (`begin`), last of all it is 0. True: call again."""
+
+    def redo(self, lane: LaneId, redos: Sequence[Redo], now_ms: int) -> None:
+        """Write blocks, in order; those already there are passed over. Raises OverflowFull, OverflowLoss."""
+
+    def read(self, lane: LaneId, after: Position, records_max: int, acknowledged: int) -> Promotion:
+        """Records with position > after, as `Overflow.promote`; the last promotion's cursor ends in OFFSET_MAX."""
+
+    def places(self, lane: LaneId, after: Position, records_max: int, acknowledged: int) -> Promotion:
+        """As `read`, but of the records only due times and offsets are there: half the cost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A lane as it was when its loss was found; all that the rebuild needs to know of it."""
+
+    lane: LaneId
+    topic_id: str
+    hw: int  # see `Loss`
+    acknowledged: int
+    watermark: Position
+    cursor: Position
+    skip: frozenset[int]  # settled ahead of W, or in the wheel with their offsets open
+    held: int  # records beyond the cursor that the overflow should have
+    recovery_pointer: int
+    rebuild_pointer: int
+    block_offset: int
+    first_change: int = 0  # see `Lane`
+    cuts: Cuts = NO_CUTS
+
+
+@dataclass(slots=True)
+class Account:
+    """Records found and written; the digest is a sum, so that order doesn't matter."""
+
+    records: int = 0
+    beyond: int = 0  # behind the cursor and not in `skip`: in the overflow's care alone
+    digest: int = 0
+
+    def add(self, places: Sequence[tuple[int, int]], plan: Plan) -> None:
+        """Count these (due, offset)."""
+        cursor, skip = plan.cursor, plan.skip
+        self.records += len(places)
+        if skip or min(places, default=cursor) <= cursor:
+            self.beyond += sum(place > cursor and place[1] not in skip for place in places)
+        else:
+            self.beyond += len(places)
+        self.digest = (self.digest + sum(map(hash, places))) & DIGEST_MASK  # of integers: the same in each process
+
+    def agrees(self, other: "Account") -> bool:
+        return self.records == other.records and self.digest == other.digest
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """The outcome. `held`: records beyond the cursor that the overflow has now."""
+
+    held: int
+    written: int
+    lost_to_source: int
+    lost_to_ledger: int
+    first_lost_offset: int  # -1: none
+    blocks_missing: int  # ledger offsets below its start
+    reconciled: bool

@@ -1,0 +1,316 @@
+"""The engine's side of the overflow: one thread that talks to Redis, so that a slow Redis never stalls the wheel.
+
+The engine's thread decides (which change blocks to apply, how far a cursor may move) and takes the results in; the
+worker thread only carries values to Redis and back. Jobs run strictly in the order they were submitted.
+
+The cursor's rules (design: the journey of a record):
+* it moves to now + horizon, or as far as the wheel has room;
+* it never reaches the earliest record that is only on its way to the overflow;
+* while a promotion is under way, `lane.promised` is what newly read records are compared with.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from operator import attrgetter
+from typing import Any, Final
+
+from sidecar.engine.partition.change_block import ChangeBlock
+from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.withdrawal import forget_passed, overtaken
+from sidecar.engine.storage.jobs import Applying, Job
+from sidecar.engine.storage.rebuild_account import note_loss
+from sidecar.model.record import OFFSET_MAX, Held, Position
+from sidecar.model.waits import is_over
+from sidecar.overflow.interface import Change, Overflow, OverflowFull, OverflowLoss, OverflowUnavailable, Promotion
+
+log = logging.getLogger(__name__)
+
+PROMOTION_RECORDS_MAX: Final = 10_000
+CHANGES_PER_JOB_MAX: Final = 64
+JOBS_MAX: Final = 4
+STEPS_PER_HORIZON: Final = 16
+SOON_MS: Final = 1_000  # what is due within this time isn't sent to the overflow
+_cursor: Final = attrgetter("cursor")
+PASSED_OVER: Final = (
+    "Redis has records at offsets that are still to be read, or held otherwise: they are passed over; what the source "
+    "has there is decided as it is read"
+)
+CHECK_MS: Final = 1_000
+RETRY_FIRST_MS: Final = 100
+RETRY_MAX_MS: Final = 500  # an overflow that is back is used again within a second
+
+
+class OverflowWorker:
+    """Applies change blocks, promotes, tidies. `step` is called once a turn by the engine."""
+
+    def __init__(
+        self,
+        overflow: Overflow,
+        horizon_ms: int,
+        to_wheel: Callable[[Lane, list[Held]], None],
+        executor: Executor | None = None,
+    ) -> None:
+        self.problem = ""
+        self._overflow = overflow
+        self.horizon_ms = horizon_ms
+        self._step_ms = max(horizon_ms // STEPS_PER_HORIZON, 1)
+        self.soon_ms = min(SOON_MS, horizon_ms // 2)
+        self._to_wheel = to_wheel
+        self._executor = executor or ThreadPoolExecutor(1, "overflow")
+        self._jobs: deque[Job] = deque()
+        self._applying = self._checking = False
+        self._latest = Applying({})
+        self._finding = 0
+        self._coming = 0  # records that promotions under way may bring
+        self._check_at_ms = 0
+        self._refuses_writes = False
+        self._now_ms = 0
+        self._retry_at_ms = 0
+        self._retry_ms = RETRY_FIRST_MS
+
+    def stop(self) -> None:
+        """Give up what is queued and end the thread. Twice is harmless."""
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def step(self, lanes: Iterable[Lane], now_ms: int, room: int) -> None:
+        """Take results in, then apply what is committed and promote what the wheel has room for (`room` records)."""
+        for lane in lanes:
+            self._overtake(lane, now_ms)
+        self.apply(lanes, now_ms)
+        self._check(lanes)
+        jobs_max = JOBS_MAX + self._checking + self._finding  # who looks for ids must not keep promotions waiting
+        if not self._may_retry(now_ms) or len(self._jobs) >= jobs_max:
+            return
+        room -= self._coming
+        for lane in sorted(lanes, key=_cursor):  # the furthest behind first: a slow overflow can't serve all at once
+            if len(self._jobs) >= jobs_max:
+                return
+            if lane.promised is None and not lane.dropped and lane.loss is None:
+                room -= self._promote(lane, room)
+                self._tidy(lane)
+
+    def apply(self, lanes: Iterable[Lane], now_ms: int) -> None:
+        """Take results in and apply what is committed, nothing else."""
+        self._now_ms = now_ms
+        while self._jobs and self._jobs[0].future.done():
+            self._finish(self._jobs.popleft())
+        if self._may_retry(now_ms) and not self._applying:
+            self._apply(lanes)
+
+    # --- jobs -----------------------------------------------------------------------------------------------------
+
+    def _submit(
+        self,
+        lanes: list[Lane],
+        work: Callable[[], Any],
+        done: Callable[[Any], None],
+        undone: Callable[[], None],
+        writes: bool,
+    ) -> None:
+        self._jobs.append(Job(lanes, self._executor.submit(work), done, undone, writes))
+
+    def _finish(self, job: Job) -> None:
+        try:
+            result = job.future.result()
+        except (OverflowUnavailable, OverflowFull) as error:
+            job.undone()
+            self._refuses_writes = job.refuses_writes(error)
+            self._note_problem(str(error))
+            return
+        except OverflowLoss as error:
+            job.undone()
+            for lane in job.lanes:
+                if lane.id == error.lane:
+                    note_loss(lane, error.hw, str(error))
+            return
+        if not self._refuses_writes or job.writes:
+            if self.problem:
+                log.info("the overflow is back")
+            self._forget_problem()
+        job.done(result)
+
+    def _forget_problem(self) -> None:
+        self.problem = ""
+        self._refuses_writes = False
+        self._retry_ms = RETRY_FIRST_MS
+
+    def _note_problem(self, problem: str) -> None:
+        if not self.problem:
+            log.warning("the overflow is away; the wheel goes on", extra={"problem": problem})
+        self.problem = problem
+        self._check_at_ms = 0  # who comes back may have forgotten: asked first of all
+        self._retry_at_ms = self._now_ms + self._retry_ms
+        self._retry_ms = min(self._retry_ms * 2, RETRY_MAX_MS)
+
+    def _may_retry(self, now_ms: int) -> bool:
+        return is_over(now_ms, self._retry_at_ms, RETRY_MAX_MS)
+
+    # --- change blocks --------------------------------------------------------------------------------------------
+
+    def _apply(self, lanes: Iterable[Lane]) -> None:
+        """Everything that the ledger has and Redis hasn't, in one job: at most one is under way."""
+        ready: list[tuple[Lane, ChangeBlock]] = []
+        for lane in lanes:
+            for change in lane.changes if lane.loss is None else ():
+                if not change.ready or lane.dropped or len(ready) >= CHANGES_PER_JOB_MAX:
+                    break
+                ready.append((lane, change))
+        if not ready:
+            return
+        changes = [
+            Change(lane.id, change.number, list(change.records.values()), change.struck) for lane, change in ready
+        ]
+        now_ms = self._now_ms
+        self._applying = True
+        latest = self._latest = Applying({lane: change.number for lane, change in ready})
+
+        def apply() -> None:
+            self._overflow.apply(changes, now_ms)
+            latest.happened = True
+
+        def applied(_: None) -> None:
+            self._applying = False
+            for lane, change in ready:
+                lane.changes.popleft()
+                lane.overflow_used = True
+                lane.applied(change)
+
+        def unapplied() -> None:
+            self._applying = False
+
+        involved = [lane for lane, _ in ready]
+        self._submit(involved, apply, applied, unapplied, writes=True)
+
+    # --- the cursor -----------------------------------------------------------------------------------------------
+
+    def _overtake(self, lane: Lane, now_ms: int) -> None:
+        """Put into the wheel now what falls due before the overflow can have it."""
+        if lane.puts or lane.changes:
+            soon = overtaken(lane, now_ms + self.soon_ms)
+            if soon:
+                self._to_wheel(lane, soon)
+
+    def _promote(self, lane: Lane, room: int) -> int:
+        """Move one lane's cursor; returns how many records may come of it."""
+        start = lane.cursor
+        if start.due_ms > self._now_ms + self.horizon_ms - self._step_ms:
+            return 0
+        earliest = lane.earliest_put()
+        goal = Position(self._now_ms + self.horizon_ms, OFFSET_MAX)
+        until = min(goal, Position(earliest.due_ms, earliest.offset - 1))
+        if until <= start:
+            return 0
+        if not lane.overflow_used:  # nothing was ever written there: there is nothing to read
+            lane.cursor = until
+            return 0
+        enough = start.due_ms - self._now_ms > self.horizon_ms // 2
+        if room <= 0 or (enough and until.due_ms - start.due_ms < self._step_ms):
+            return 0
+        records_max = min(room, PROMOTION_RECORDS_MAX)
+        lane.promised = until
+        needed = self._latest.needed(lane)
+        self._coming += records_max
+
+        def promoted(result: Promotion) -> None:
+            self._coming -= records_max
+            if lane.loss is not None:  # found meanwhile: the rebuild knows the cursor as it is
+                lane.promised = None
+            elif not lane.leaving:
+                passed_over = lane.passed_over
+                self._to_wheel(lane, lane.promoted(start, result.records, result.cursor))
+                if lane.passed_over and not passed_over:  # the first time: whoever writes there may do so each second
+                    log.warning(PASSED_OVER, extra={"lane": str(lane.id), "count": lane.passed_over})
+
+        def unpromoted() -> None:
+            self._coming -= records_max
+            lane.promised = None
+
+        self._submit(
+            [lane],
+            lambda: self._overflow.promote(lane.id, start, until, records_max, needed()),
+            promoted,
+            unpromoted,
+            writes=False,
+        )
+        return records_max
+
+    def ask_to_tidy(self, lanes: Iterable[Lane]) -> None:
+        """Clean up what is settled and bring near what comes near, a bounded step at a time. Asked by housekeeping."""
+        for lane in lanes:
+            lane.tidy_asked = lane.overflow_used
+            if lane.overflow_used and lane.committed_watermark < lane.watermark:
+                lane.uncommitted = True  # a lane at rest settles nothing, and its last copies would stay
+
+    def _tidy(self, lane: Lane) -> None:
+        if not lane.tidy_asked:
+            return
+        lane.tidy_asked = False
+        forget_passed(lane)
+        settled, now_ms = lane.committed_watermark, self._now_ms
+
+        def tidied(remaining: int) -> None:
+            lane.tidy_asked = remaining > 0
+
+        self._submit([lane], lambda: self._overflow.tidy(lane.id, settled, now_ms), tidied, lambda: None, writes=True)
+
+    # --- by id ----------------------------------------------------------------------------------------------------
+
+    def find(
+        self, lane: Lane, ids: Sequence[str], found: Callable[[Mapping[str, Held]], None], unfound: Callable[[], None]
+    ) -> bool:
+        """Ask which of these ids the overflow has; False when it can't be asked just now."""
+        if not self._may_retry(self._now_ms) or lane.loss is not None or lane.dropped:
+            return False
+        cursor, needed = lane.cursor, self._latest.needed(lane)
+        self._finding += 1
+
+        def done(answers: Mapping[str, Held]) -> None:
+            self._finding -= 1
+            # What is open would be known here, had it been read and put there: see `Lane.promoted`.
+            found({name: held for name, held in answers.items() if not lane.is_open(held.offset)})
+
+        def undone() -> None:
+            self._finding -= 1
+            unfound()
+
+        self._submit([lane], lambda: self._overflow.find(lane.id, ids, cursor, needed()), done, undone, writes=False)
+        return True
+
+    # --- loss -----------------------------------------------------------------------------------------------------
+
+    def _check(self, lanes: Iterable[Lane]) -> None:
+        """Ask how much is there, now and then: Redis may have lost data that nobody would ask for in a long time."""
+        rests = not (self._may_retry(self._now_ms) and is_over(self._now_ms, self._check_at_ms, CHECK_MS))
+        if rests or self._checking:
+            return
+        asked = [(lane, lane.acknowledged) for lane in lanes if lane.overflow_used and lane.loss is None]
+        self._check_at_ms = self._now_ms + CHECK_MS
+        if self.problem and (self._refuses_writes or not asked) and not any(lane.changes for lane in lanes):
+            self._forget_problem()  # with the partitions that had it: nobody waits for Redis any more
+        if not asked:
+            return
+        self._checking = True
+
+        def number(lane: Lane) -> int | OverflowLoss:
+            try:
+                return self._overflow.watermark(lane.id)
+            except OverflowLoss as error:  # of this lane: the others are asked all the same
+                return error
+
+        def checked(answers: list[int | OverflowLoss]) -> None:
+            self._checking = False
+            for (lane, acknowledged), answer in zip(asked, answers, strict=True):
+                if lane.dropped:
+                    continue
+                if isinstance(answer, OverflowLoss):
+                    note_loss(lane, answer.hw, str(answer))
+                elif answer < acknowledged:
+                    note_loss(lane, answer, f"{acknowledged} change blocks were acknowledged, {answer} are there")
+
+        def unchecked() -> None:
+            self._checking = False
+            self._check_at_ms = 0
+
+        self._submit([], lambda: [number(lane) for lane, _ in asked], checked, unchecked, writes=False)

@@ -1,1 +1,0 @@
-"""Flow control: how fast what is due goes to its target."""

@@ -1,0 +1,139 @@
+"""The engine's transactional producers over confluent-kafka."""
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
+from types import MappingProxyType
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException
+
+from policies.kafka_clients import Producer
+from sidecar.engine.commit.call_limit import within
+from sidecar.kafka.background import in_background
+from sidecar.kafka.producers import (
+    LONE_BATCHES,
+    SMALL_BATCHES,
+    OnProblem,
+    client_log,
+    commits_of,
+    producer_settings,
+    raising_what_is_meant,
+)
+from sidecar.model.ports import Member, TransactionalOutput
+from sidecar.model.record import LaneId
+
+log = logging.getLogger(__name__)
+
+TRANSACTION_TIMEOUT_MS: Final = 10_000  # a process that died holds up its partitions' next owner no longer than this
+GIVE_UP_S: Final = 0.5  # the client's threads need a moment for reports of what was purged
+
+# A record that has lingered behind a batch under way makes the client's thread wait in a busy loop: see docs/decisions,
+# 0039. So it's the engine that has the client send (`Transaction.push`).
+_DEFAULTS: Final = {"linger.ms": "1000"}
+_BATCHES: Final = {"small": SMALL_BATCHES, "alone": LONE_BATCHES}
+_FIXED: Final = {
+    "transaction.timeout.ms": str(TRANSACTION_TIMEOUT_MS),
+    "message.timeout.ms": str(TRANSACTION_TIMEOUT_MS),  # may not be longer
+    # The broker answers "concurrent transactions" while it completes the last one: 100 ms each by the default.
+    "retry.backoff.ms": "1",
+    "retry.backoff.max.ms": "100",
+}
+
+
+def transactional_settings(
+    client: Mapping[str, str], transactional_id: str, batches: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Settings of one transactional producer; `batches`: what its batches are limited to."""
+    settings = {**producer_settings({**_DEFAULTS, **client}), **_FIXED, "transactional.id": transactional_id}
+    return {**settings, **batches}
+
+
+class KafkaTransactions:
+    """A producer as the port `TransactionalOutput`. Its bound `produce` is the client's own."""
+
+    refused: type[Exception] = KafkaException
+
+    def __init__(self, settings: Mapping[str, Any], on_problem: OnProblem) -> None:
+        def report(error: KafkaError) -> None:
+            """A producer that is of no use any more shows at its next call, after which the engine takes another."""
+            if error.code() == KafkaError._ALL_BROKERS_DOWN:
+                on_problem("all brokers are down")
+            log.warning("kafka client", extra={"error": str(error)})
+
+        self._producer: Any = Producer({**settings, "error_cb": report, "logger": client_log})
+        self.produce: Any = self._producer.produce
+        self.poll = raising_what_is_meant(self._producer.poll)
+        self._flush = raising_what_is_meant(self._producer.flush)
+        self.begin = self._producer.begin_transaction
+
+    def close(self) -> None:
+        """End its threads; what is under way is given up."""
+        self._producer.purge(in_queue=True, in_flight=True, blocking=False)
+        with suppress(KafkaException, SystemError):  # what it didn't survive is told again, after it has ended
+            self._producer.close()
+
+    def purge(self) -> None:
+        """See the port."""
+        self._producer.purge(in_queue=True, in_flight=True, blocking=True)
+
+    def give_up(self) -> None:
+        """See the port."""
+        with suppress(KafkaException, SystemError):  # what it didn't survive is known
+            self._producer.purge(in_queue=True, in_flight=True, blocking=False)
+            self.flush(GIVE_UP_S)
+
+    def init(self, seconds: float) -> None:
+        """See the port."""
+        within(seconds, self._producer.init_transactions)
+
+    def flush(self, seconds: float) -> int:
+        """See the port."""
+        missing: int = within(seconds, self._flush)
+        return missing
+
+    def send_offsets(self, offsets: Mapping[LaneId, tuple[int, str]], member: Member, seconds: float) -> None:
+        """See the port."""
+        for some in commits_of(offsets):
+            within(seconds, self._producer.send_offsets_to_transaction, some, member.metadata)
+
+    def commit(self, seconds: float) -> None:
+        """See the port."""
+        within(seconds, self._producer.commit_transaction)
+
+    def abort(self, seconds: float) -> None:
+        """See the port."""
+        within(seconds, self._producer.abort_transaction)
+
+
+class KafkaOutputs:
+    """Makes producers under transactional ids that begin with `root`."""
+
+    def __init__(self, client: Mapping[str, str], root: str, on_problem: OnProblem) -> None:
+        self._client = client
+        self._root = root
+        self._on_problem = on_problem
+        self._successors: Counter[str] = Counter()
+
+    def output(self, name: str) -> KafkaTransactions:
+        """See the port."""
+        count = self._successors[name]
+        transactional_id = f"{self._root}.{name}.{count}" if count else f"{self._root}.{name}"
+        settings = transactional_settings(self._client, transactional_id, _BATCHES.get(name, {}))
+        return KafkaTransactions(settings, self._on_problem)
+
+    def successor(self, name: str) -> KafkaTransactions:
+        """See the port."""
+        self._successors[name] += 1
+        return self.output(name)
+
+    def let_go(self, output: TransactionalOutput) -> None:
+        """See the port. The client's own end may wait for brokers without limit: nobody waits with it."""
+        assert isinstance(output, KafkaTransactions)
+        in_background(output.close)
+
+    def executor(self) -> Executor:
+        """A thread to wait in."""
+        return ThreadPoolExecutor(1, "committer")

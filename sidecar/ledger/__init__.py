@@ -1,0 +1,1 @@
+"""The ledger topic, and the metadata of commits, as bytes."""

@@ -1,0 +1,1 @@
+"""Looking up held messages, and what became of the others."""

@@ -1,0 +1,256 @@
+"""A change: which held messages are meant and what becomes of them (the plan), how far it has come (the progress).
+
+Meant is what is held under an offset before `ends`, and matches. A record held under an offset never changes, and what
+is moved goes on under another: so what came later is not meant, nor what somebody has moved meanwhile, nor what this
+change has moved itself.
+"""
+
+import hashlib
+import json
+from typing import Annotated, Any, Final, Literal, NamedTuple
+
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, model_validator
+
+from policies.decision import CANCEL, FIRE, RESCHEDULE
+from policies.duration import TIME_MAX_MS, parse_time
+from sidecar.lookup.query import ALL, START, Key, Query
+from sidecar.operations.jobs.job import State, form_of, state_of
+
+SCHEMA: Final = 1
+SAMPLE_MAX: Final = 10
+NAMES_MAX: Final = 200  # of targets, and of policies, that are counted apart
+OTHERS: Final = "(others)"
+WORD_LENGTH_MAX: Final = 1_024
+TOKEN_LENGTH: Final = 16
+HIDDEN: Final = "***"  # in place of what an answer or an audit record must not have
+DONE: Final = {CANCEL: "cancelled", RESCHEDULE: "rescheduled", FIRE: "fired"}
+_MODEL: Final = ConfigDict(frozen=True, extra="ignore")
+
+Word = Annotated[str, Field(min_length=1, max_length=WORD_LENGTH_MAX)]
+
+
+def _time(given: object) -> object:
+    """A number is taken as it is: plans that are stored already may have any."""
+    return parse_time(given) if isinstance(given, str) else given
+
+
+Time = Annotated[
+    int, BeforeValidator(_time, json_schema_input_type=int | str), Field(strict=True, ge=0, le=TIME_MAX_MS)
+]
+
+
+class Selection(BaseModel):
+    """Held messages that fit everything given, as `GET /v1/messages` takes it; `due_to` is excluded."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    topic: Word | None = Field(
+        default=None, description="The source, also given as `source`", validation_alias=AliasChoices("topic", "source")
+    )
+    partition: Annotated[StrictInt, Field(ge=0, lt=1 << 31)] | None = None
+    policy: Word | None = Field(default=None, description="A name, or name@version")
+    target: Word | None = None
+    key_prefix: Word | None = Field(default=None, description="First characters of the key in UTF-8")
+    error_class: Word | None = None
+    due_from: Time | None = Field(default=None, description="RFC 3339 or epoch milliseconds")
+    due_to: Time | None = Field(default=None, description="RFC 3339 or epoch milliseconds")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> "Selection":
+        if self.due_from is not None and self.due_to is not None and self.due_to <= self.due_from:
+            raise ValueError("due_to must be later than due_from")
+        return self
+
+    @property
+    def query(self) -> Query:
+        """As look-ups ask."""
+        return Query(**{_FIELDS.get(name, name): value for name, value in self.model_dump(exclude_none=True).items()})
+
+    def shown(self) -> dict[str, Any]:
+        """Selection for an answer or an audit record: it tells that keys are chosen by a prefix, and not which."""
+        told = self.model_dump(exclude_none=True)
+        return told if self.key_prefix is None else {**told, "key_prefix": HIDDEN}
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether every held message fits."""
+        query = self.query
+        always = query.due_from_ms <= 0 and query.due_to_ms >= TIME_MAX_MS
+        return always and query._replace(due_from_ms=ALL.due_from_ms, due_to_ms=ALL.due_to_ms) == ALL
+
+
+_FIELDS: Final = {"due_from": "due_from_ms", "due_to": "due_to_ms"}
+
+
+class When(BaseModel):
+    """New due time of a reschedule, one of three: from now, at a time, or later (or earlier) than each was due."""
+
+    model_config = _MODEL
+    delay_ms: int | None = None
+    deliver_at_ms: int | None = None
+    by_ms: int | None = None
+
+
+class End(NamedTuple):
+    """Of one source partition: the offset of the next record that was to be read when the plan was made."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+class ChangePlan(BaseModel):
+    """Plan of a change: one action on the messages selected. `ttl_ms`: how long after it was counted it may be run.
+    `topic_ids`: Kafka's, of the sources; a topic of the same name with another id isn't meant. Empty in plans of older
+    versions.
+    """
+
+    model_config = _MODEL
+    schema_version: int = SCHEMA
+    id: str
+    author: str
+    created_ms: int
+    action: Literal["cancel", "reschedule", "fire"]
+    selection: Selection
+    when: When = When()
+    ends: tuple[End, ...]
+    topic_ids: dict[str, str] = {}
+    rate: Annotated[int, Field(ge=0)]  # messages a second at most; 0: no limit
+    ttl_ms: int
+
+
+class Item(BaseModel):
+    """One message that is meant."""
+
+    model_config = _MODEL
+    id: str
+    topic: str
+    partition: int
+    offset: int  # under which it is held
+    due_ms: int
+    target: str
+    policy: str
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """Where it is held."""
+        return self.topic, self.partition, self.offset
+
+    def document(self) -> dict[str, Any]:
+        """As REST shows it."""
+        position = {"topic": self.topic, "partition": self.partition, "offset": self.offset}
+        told = {"id": self.id, "source": self.topic, "due": self.due_ms, "target": self.target, "policy": self.policy}
+        return {**told, "position": position}
+
+
+class Counted(BaseModel):
+    """Count of the messages that a plan means. `skipped`: messages that match and can't be changed, by reason."""
+
+    model_config = _MODEL
+    messages: int = 0
+    targets: dict[str, int] = {}
+    policies: dict[str, int] = {}
+    skipped: dict[str, int] = {}
+    sample: tuple[Item, ...] = ()
+
+    def plus(self, items: list[Item], skipped: dict[str, int]) -> "Counted":
+        """New count, with more items and more skipped messages."""
+        targets, policies = dict(self.targets), dict(self.policies)
+        for item in items:
+            _count(targets, item.target)
+            _count(policies, item.policy)
+        return Counted(
+            messages=self.messages + len(items),
+            targets=targets,
+            policies=policies,
+            skipped=summed(self.skipped, skipped),
+            sample=(*self.sample, *items[: SAMPLE_MAX - len(self.sample)]),
+        )
+
+
+class Progress(BaseModel):
+    """How far a change has come. `pending` is sent, or about to be, and its outcome not written yet."""
+
+    model_config = _MODEL
+    schema_version: int = SCHEMA
+    state: State = State.PLANNING
+    reason: str = ""  # what it waits for
+    owner: str = ""
+    updated_ms: int = 0
+    planned: Counted = Counted()
+    planned_ms: int = -1  # when it was counted
+    at: Key = START  # while planning: counted up to here; then: changed up to here
+    pending: tuple[Item, ...] = ()
+    outcomes: dict[str, int] = {}
+    receipts_from: int = -1  # the first offset where receipts may be
+
+
+class Change(BaseModel):
+    """A plan with its progress, and who asked for its end."""
+
+    model_config = _MODEL
+    plan: ChangePlan
+    progress: Progress = Progress()
+    aborted_by: str | None = None
+    given_up: str = ""  # why, where nobody asked for it
+
+    @property
+    def state(self) -> State:
+        """As everybody sees it."""
+        return state_of(self.progress.state, self.aborted_by, self.given_up)
+
+    @property
+    def token(self) -> str | None:
+        """Token that a run has to name: it stands for the plan and its count. None while the plan is being counted."""
+        if self.progress.planned_ms < 0:
+            return None
+        said = [self.plan.id, self.progress.planned_ms, self.progress.planned.model_dump()]
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:TOKEN_LENGTH]
+
+    @property
+    def expires_ms(self) -> int | None:
+        """Until then it may be run."""
+        return None if self.progress.planned_ms < 0 else self.progress.planned_ms + self.plan.ttl_ms
+
+    def document(self) -> dict[str, Any]:
+        """As REST shows it."""
+        plan, progress = self.plan, self.progress
+        left = max(progress.planned.messages - sum(progress.outcomes.values()), 0)
+        ended = self.state in (State.DONE, State.ABORTED)
+        when = {name.removesuffix("_ms"): value for name, value in plan.when.model_dump(exclude_none=True).items()}
+        return {
+            "id": plan.id,
+            "state": self.state,
+            "reason": progress.reason or self.given_up or None,
+            "action": plan.action,
+            **when,
+            "filter": plan.selection.shown(),
+            "author": plan.author,
+            "created": plan.created_ms,
+            "aborted_by": self.aborted_by,
+            "updated": progress.updated_ms or None,
+            "owner": progress.owner or None,
+            "limits": {"rate": plan.rate},
+            "planned": {
+                **progress.planned.model_dump(exclude={"sample"}),
+                "sample": [item.document() for item in progress.planned.sample],
+            },
+            "token": self.token,
+            "expires": self.expires_ms,
+            "outcomes": progress.outcomes,
+            "pending": len(progress.pending),
+            "remaining": 0 if ended else left,
+            "gone": left if self.state is State.DONE else None,
+        }
+
+
+def summed(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
+    """Both together."""
+    return {name: one.get(name, 0) + other.get(name, 0) for name in one | other}
+
+
+def _count(counts: dict[str, int], name: str) -> None:
+    name = name if name in counts or len(counts) < NAMES_MAX else OTHERS
+    counts[name] = counts.get(name, 0) + 1
+
+
+FORM: Final = form_of(ChangePlan, Progress, Change, SCHEMA)

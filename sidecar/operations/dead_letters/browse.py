@@ -1,0 +1,226 @@
+"""Pages and groups of dead letters, read from the topics themselves, a bounded piece at a time.
+
+A page reads partition by partition, in order of topic, partition and offset, until it has enough, has looked at as many
+records as it may, or its time is up. Its cursor is the place to go on from; who follows the cursors sees everything
+that was there, and how much is left.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from policies.glob import compile_globs
+from policies.table import PolicyTable
+from sidecar.model.fingerprint import shown
+from sidecar.model.record import REDRIVE_SOURCE, Place
+from sidecar.model.redrive_marks import Sent
+from sidecar.operations.dead_letters.dead_letter import Letter
+from sidecar.operations.dead_letters.dead_letter_log import LetterLog
+from sidecar.operations.dead_letters.selection import Selection
+
+GROUPS_MAX: Final = 1_000
+Find = Callable[[Place], Sent | None]  # who sent a letter again; None: it is open
+CLOCKS_MS: Final = 60_000  # how far the clock of who writes letters may be behind
+
+
+class Limits(NamedTuple):
+    """Limits of one page: how many records it may look at, for how many seconds."""
+
+    records: int
+    seconds: float
+
+
+class Look(NamedTuple):
+    """Filter of a search for letters. `only_open`: without the letters that were sent again."""
+
+    selection: Selection
+    only_open: bool = False
+
+
+class Shown(NamedTuple):
+    """One letter, and what became of it: by whom it was sent again, and where it came back to.
+
+    `is_whole`: all that came since was looked at.
+    """
+
+    letter: Letter
+    sent: Sent | None
+    came_back: Place | None
+    is_whole: bool
+
+
+class UnknownTopic(Exception):
+    """There is no dead-letter topic of this name."""
+
+
+@dataclass(slots=True)
+class Page:
+    """Letters found for one page. `following` None: the end; `remaining` records from there on, at most."""
+
+    letters: list[Letter] = field(default_factory=list)
+    redriven: dict[Place, Sent] = field(default_factory=dict)  # of these letters
+    following: Place | None = None
+    scanned: int = 0
+    remaining: int = 0
+
+
+@dataclass(slots=True)
+class Group:
+    """Letters of one topic that failed alike."""
+
+    topic: str
+    reason: str
+    error_class: str
+    error: str
+    fingerprint: str
+    count: int
+    first_ms: int
+    last_ms: int
+    example: Place
+    redriven: int
+
+    def document(self) -> dict[str, Any]:
+        """As REST shows it."""
+        return {
+            "topic": self.topic,
+            "reason": self.reason or None,
+            "error_class": self.error_class or None,
+            "error": self.error or None,
+            "fingerprint": self.fingerprint,
+            "count": self.count,
+            "redriven": self.redriven,
+            "open": self.count - self.redriven,
+            "first_seen": self.first_ms,
+            "last_seen": self.last_ms,
+            "example": str(self.example),
+        }
+
+
+def letter_topics(existing: Sequence[str], table: PolicyTable, globs: Sequence[str], quarantine: str) -> list[str]:
+    """The topics that hold dead letters: those that policies name, those that a glob matches, the quarantine."""
+    named = {
+        versioned.policy.dead_letter.topic for versioned in table.policies.values() if versioned.policy.dead_letter
+    }
+    matcher = compile_globs(globs)
+    return sorted(
+        name for name in existing if name in named or name == quarantine or (matcher and matcher.matches(name))
+    )
+
+
+class Browser:
+    """Reads from one `LetterLog`. Time is an argument: monotonic seconds. `sent`: who has sent a letter again."""
+
+    def __init__(
+        self,
+        log: LetterLog,
+        limits: Limits,
+        monotonic_s: Callable[[], float],
+        sent: Find,
+    ) -> None:
+        self._log = log
+        self._limits = limits
+        self._monotonic_s = monotonic_s
+        self._sent = sent
+
+    def page(self, topics: Sequence[str], look: Look, count: int, start: Place | None) -> Page:
+        """Up to `count` letters from `start` on. Raises LettersUnavailable."""
+        page = Page()
+        for letter, sent in self._scan(page, topics, look, start):
+            page.letters.append(letter)
+            if sent is not None:
+                page.redriven[letter.place] = sent
+            if len(page.letters) == count:
+                break
+        return page
+
+    def groups(self, topics: Sequence[str], look: Look, start: Place | None) -> tuple[list[Group], Page]:
+        """Groups of the letters that one page looks at, most frequent first. Raises LettersUnavailable."""
+        page = Page()
+        found: dict[tuple[str, str, str], Group] = {}
+        for letter, sent in self._scan(page, topics, look, start):
+            key = (letter.place.topic, letter.reason, letter.fingerprint)
+            group = found.get(key)
+            if group is None:
+                found[key] = Group(
+                    letter.place.topic, letter.reason, letter.error_class, shown(letter.message), key[2],
+                    1, letter.timestamp_ms, letter.timestamp_ms, letter.place, int(sent is not None),
+                )  # fmt: skip
+                if len(found) == GROUPS_MAX:
+                    break
+                continue
+            group.count += 1
+            group.redriven += sent is not None
+            group.first_ms = min(group.first_ms, letter.timestamp_ms)
+            group.last_ms = max(group.last_ms, letter.timestamp_ms)
+        return sorted(found.values(), key=lambda group: (-group.count, group.topic, group.fingerprint)), page
+
+    def one(self, place: Place) -> Shown | None:
+        """The letter at this place; None when there is none, or none any more."""
+        letter = self._letter(place)
+        if letter is None:
+            return None
+        sent = self._sent(place)
+        return Shown(letter, None, None, True) if sent is None else Shown(letter, sent, *self._come_back(place, sent))
+
+    def _come_back(self, place: Place, sent: Sent) -> tuple[Place | None, bool]:
+        """Where a letter that was sent again lies now, if it failed again and its consumer forwards headers."""
+        page, mark = Page(), str(place)
+        since = Look(Selection(since=max(sent.first_ms - CLOCKS_MS, 0)))
+        for letter, _ in self._scan(page, [place.topic], since, None):
+            if letter.text(REDRIVE_SOURCE) == mark:
+                return letter.place, True
+        return None, page.following is None
+
+    def _letter(self, place: Place) -> Letter | None:
+        if place.partition >= self._log.topics().get(place.topic, 0):
+            return None
+        low, high = self._log.bounds(place.topic, place.partition)
+        if not low <= place.offset < high:
+            return None
+        for letters in self._log.read(place.topic, place.partition, place.offset, place.offset + 1):
+            if letters:
+                return letters[0]
+        return None
+
+    def _scan(
+        self, page: Page, topics: Sequence[str], look: Look, start: Place | None
+    ) -> Iterator[tuple[Letter, Sent | None]]:
+        """Letters that fit; keeps the page's account. Whoever stops early goes on behind the last one given."""
+        deadline_s = self._monotonic_s() + self._limits.seconds
+        spans = self._spans(topics, look.selection, start)
+        page.remaining = sum(end - begin for _, _, begin, end in spans)
+        for topic, partition, begin, end in spans:
+            position = begin
+            for letters in self._log.read(topic, partition, begin, end):
+                for letter in letters:
+                    page.scanned += 1
+                    page.remaining -= letter.place.offset + 1 - position
+                    position = letter.place.offset + 1
+                    sent = self._sent(letter.place) if look.selection.fits(letter) else None
+                    if look.selection.fits(letter) and not (look.only_open and sent):
+                        page.following = Place(topic, partition, position) if page.remaining else None
+                        yield letter, sent
+                page.following = Place(topic, partition, position) if page.remaining else None
+                if page.scanned >= self._limits.records or self._monotonic_s() > deadline_s:
+                    return
+            page.remaining -= end - position
+        page.following = None
+
+    def _spans(
+        self, topics: Sequence[str], selection: Selection, start: Place | None
+    ) -> list[tuple[str, int, int, int]]:
+        """(topic, partition, begin, end) of what is to be read, in order."""
+        counts = self._log.topics()
+        spans = []
+        for topic in sorted(topics):
+            for partition in range(counts.get(topic, 0)):
+                if start is not None and (topic, partition) < start[:2]:
+                    continue
+                low, high = self._log.bounds(topic, partition)
+                begin = start.offset if start is not None and (topic, partition) == start[:2] else low
+                if selection.since is not None and high > low:
+                    at = self._log.offset_at(topic, partition, selection.since)
+                    begin = max(begin, high if at is None else at)
+                if max(begin, low) < high:
+                    spans.append((topic, partition, max(begin, low), high))
+        return spans

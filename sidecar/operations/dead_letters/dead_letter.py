@@ -1,0 +1,120 @@
+"""A dead letter as it lies in its topic, and what its headers say about it."""
+
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import Message
+
+from sidecar.model.fingerprint import fingerprint, shown
+from sidecar.model.header_codec import headers_of
+from sidecar.model.record import (
+    ATTEMPT,
+    DETAIL,
+    ERROR_CLASS,
+    ERROR_MESSAGE,
+    FIRST_FAILURE,
+    ID,
+    ORIGIN,
+    POLICY,
+    REASON,
+    REDRIVE_COUNT,
+    REDRIVE_PLAN,
+    SOURCE,
+    Headers,
+    Place,
+)
+
+TEXT_LENGTH_MAX: Final = 1_024
+COUNT_DIGITS_MAX: Final = 6
+
+
+class Letter(NamedTuple):
+    """One record of a dead-letter topic. `headers` None: they can't be read (a name that is not UTF-8)."""
+
+    place: Place
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers | None
+
+    def text(self, name: str) -> str:
+        """The last header of this name as text; empty when there is none."""
+        for found, value in reversed(self.headers or ()):
+            if found == name:
+                return (value or b"").decode(errors="replace")
+        return ""
+
+    @property
+    def reason(self) -> str:
+        return self.text(REASON)[:TEXT_LENGTH_MAX]
+
+    @property
+    def error_class(self) -> str:
+        return self.text(ERROR_CLASS)[:TEXT_LENGTH_MAX]
+
+    @property
+    def message(self) -> str:
+        """Error text, in the words of the consumer, or of the quarantine."""
+        return self.text(ERROR_MESSAGE) or self.text(DETAIL)
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint(self.error_class, self.message)
+
+    @property
+    def policy(self) -> str:
+        """`name@version`."""
+        return self.text(POLICY)[:TEXT_LENGTH_MAX]
+
+    @property
+    def redrives(self) -> int:
+        """How often it has been redriven."""
+        text = self.text(REDRIVE_COUNT)
+        return int(text) if text.isascii() and text.isdigit() and len(text) <= COUNT_DIGITS_MAX else 0
+
+    def document(self) -> dict[str, Any]:
+        """JSON document of the letter without its payload, as REST shows it."""
+        return {
+            "position": str(self.place),
+            "topic": self.place.topic,
+            "partition": self.place.partition,
+            "offset": self.place.offset,
+            "time": self.timestamp_ms,
+            "reason": self.reason or None,
+            "error_class": self.error_class or None,
+            "error": shown(self.message) or None,
+            "fingerprint": self.fingerprint,
+            "policy": self.policy or None,
+            "attempt": _number(self.text(ATTEMPT)),
+            "first_failure": _number(self.text(FIRST_FAILURE)),
+            "origin": self.text(ORIGIN)[:TEXT_LENGTH_MAX] or None,
+            "source": self.text(SOURCE)[:TEXT_LENGTH_MAX] or None,
+            "id": self.text(ID)[:TEXT_LENGTH_MAX] or None,
+            "redrives": self.redrives,
+            "plan": self.text(REDRIVE_PLAN)[:TEXT_LENGTH_MAX] or None,
+            "key_bytes": None if self.key is None else len(self.key),
+            "value_bytes": None if self.value is None else len(self.value),
+        }
+
+
+def letter_of(message: Message) -> Letter:
+    """The letter of a consumed record."""
+    place = Place(message.topic() or "", message.partition() or 0, message.offset() or 0)
+    try:
+        headers: Headers | None = headers_of(message) or []
+    except SystemError:
+        headers = None
+    return Letter(place, message.timestamp()[1], message.key(), message.value(), headers)
+
+
+def place_of(text: str) -> Place | None:
+    """The place that `topic/partition/offset` names; None when it names none."""
+    topic, _, rest = text.partition("/")
+    partition, _, offset = rest.partition("/")
+    numbers = (partition, offset)
+    if not topic or not all(n.isascii() and n.isdigit() and len(n) <= 18 for n in numbers):
+        return None
+    return Place(topic, int(partition), int(offset))
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None

@@ -1,0 +1,132 @@
+"""A payload as it may be shown: fields whose names match a rule are masked, what isn't text stays closed.
+
+A rule is a glob over names, in any case: of JSON fields at any depth, of headers, and `key` and `value` for a key or
+value that is no JSON object or list. Not over contents: a pattern that finds secrets in free text promises too much.
+"""
+
+import fnmatch
+import json
+import math
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from sidecar.model.record import (
+    ACTION,
+    ATTEMPT,
+    CHANGE,
+    DELAY,
+    DELIVER_AT,
+    DETAIL,
+    DUE,
+    EXPIRES_AT,
+    FIRST_FAILURE,
+    IF_OFFSET,
+    JOB,
+    ORIGIN,
+    POLICY,
+    REASON,
+    REDRIVE_COUNT,
+    REDRIVE_PLAN,
+    REDRIVE_SOURCE,
+    SOURCE,
+    SPREAD,
+    TARGET,
+    TARGET_PARTITION,
+)
+from sidecar.operations.dead_letters.dead_letter import Letter
+
+MASK: Final = "***"
+SHOWN_BYTES_MAX: Final = 65_536
+NAME_LENGTH_MAX: Final = 256
+DEPTH_MAX: Final = 50
+# Headers that no rule masks: positions, times, reasons. Anybody may invent others that begin like them, and what stands
+# in an id or an error is the user's.
+OWN_WORDS: Final = frozenset({
+    ACTION, ATTEMPT, CHANGE, DELAY, DELIVER_AT, DETAIL, DUE, EXPIRES_AT, FIRST_FAILURE, IF_OFFSET, JOB, ORIGIN, POLICY,
+    REASON, REDRIVE_COUNT, REDRIVE_PLAN, REDRIVE_SOURCE, SOURCE, SPREAD, TARGET, TARGET_PARTITION,
+})  # fmt: skip
+
+
+class Masking:
+    """The rules of one process."""
+
+    def __init__(self, rules: Sequence[str]) -> None:
+        patterns = [fnmatch.translate(rule.lower()) for rule in rules]
+        self._rules = re.compile("|".join(patterns)) if patterns else None
+
+    def payload(self, letter: Letter) -> dict[str, Any]:
+        """Key, value and headers as plain data."""
+        headers = [[name, self._header(name, value)] for name, value in letter.headers or ()]
+        return {"key": self.part("key", letter.key), "value": self.part("value", letter.value), "headers": headers}
+
+    def shows(self, name: str, data: bytes | None) -> bool:
+        """Whether all of it may be shown as it is."""
+        if data is None:
+            return True
+        if len(data) > SHOWN_BYTES_MAX or not isinstance(_text(data), str):
+            return False
+        try:
+            json.loads(data, object_pairs_hook=_unambiguous)
+        except _Ambiguous:
+            return False  # of two values of one name only the last is compared with the rules
+        except (ValueError, RecursionError):
+            pass
+        return bool(self.part(name, data) == _OPEN.part(name, data))
+
+    def _masks(self, name: str) -> bool:
+        return self._rules is not None and self._rules.match(name[:NAME_LENGTH_MAX].lower()) is not None
+
+    def _header(self, name: str, value: bytes | None) -> Any:
+        if name in OWN_WORDS:
+            return _text(value)
+        return self.part(name, value)
+
+    def part(self, name: str, data: bytes | None) -> Any:
+        """One key, value or header of this name as it may be shown."""
+        if data is None:
+            return None
+        if len(data) > SHOWN_BYTES_MAX:
+            return {"bytes": len(data)}
+        try:
+            document = json.loads(data, parse_constant=str, parse_float=_float)
+        except (ValueError, RecursionError):
+            document = None
+        if isinstance(document, dict | list):
+            return self._masked(document, DEPTH_MAX)
+        return MASK if self._masks(name) else _text(data)
+
+    def _masked(self, node: Any, depth: int) -> Any:
+        if depth == 0:
+            return MASK
+        if isinstance(node, dict):
+            return {name: MASK if self._masks(name) else self._masked(item, depth - 1) for name, item in node.items()}
+        if isinstance(node, list):
+            return [self._masked(item, depth - 1) for item in node]
+        return node
+
+
+_OPEN: Final = Masking(())
+
+
+class _Ambiguous(Exception):
+    """A JSON object has a name twice."""
+
+
+def _unambiguous(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(document := dict(pairs)) != len(pairs):
+        raise _Ambiguous
+    return document
+
+
+def _float(text: str) -> float | str:
+    """A number that JSON can't say again stays text."""
+    number = float(text)
+    return number if math.isfinite(number) else text
+
+
+def _text(data: bytes | None) -> Any:
+    try:
+        return None if data is None else data[:SHOWN_BYTES_MAX].decode()
+    except UnicodeDecodeError:
+        return {"bytes": len(data or b"")}

@@ -1,0 +1,1 @@
+"""Far records in Redis: keys, chunks, scripts, reading ahead."""

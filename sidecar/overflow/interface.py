@@ -1,0 +1,113 @@
+"""The overflow: the coarser levels of the timing wheel, as the engine sees them.
+
+Here stand only the words and the four things the engine asks for; `overflow_redis.py` does them on Redis,
+`overflow_layout.py` says what lies there. The overflow is expendable: it holds nothing but decisions that are
+committed in the ledger, and it says so when something is missing.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from sidecar.model.record import Held, LaneId, Position, Struck
+
+
+class OverflowFailure(Exception):
+    """The overflow did not do what was asked. Every call may be repeated."""
+
+
+class OverflowUnavailable(OverflowFailure):
+    """Nobody answers, or not now. Retry."""
+
+
+class OverflowRefused(OverflowUnavailable):
+    """The overflow answers, and does not do this: a replica, a right that is missing. Other calls may succeed."""
+
+
+class OverflowFull(OverflowFailure):
+    """The overflow takes no more writes (memory or disk). Retry later; reading and settling go on."""
+
+
+class OverflowLoss(OverflowFailure):
+    """Something acknowledged is not there. `hw` is the last change block that is whole, 0 if none is known to be;
+    `number`, where the overflow was asked for it, the last one that it says is there.
+    """
+
+    def __init__(self, lane: LaneId, hw: int, detail: str, number: int = 0) -> None:
+        super().__init__(f"the overflow of {lane} has lost data: {detail}")
+        self.lane = lane
+        self.hw = hw
+        self.number = number
+
+
+class NewerOverflowFormat(OverflowFailure):
+    """A newer program has written there. It can't be read, and must not be taken for lost: that would delete it."""
+
+
+class Change(NamedTuple):
+    """One change block of the ledger: records that enter the overflow. At most 2,000 records or 1 MB.
+
+    `struck`: copies that must never be promoted, of earlier blocks.
+    """
+
+    lane: LaneId
+    number: int  # 1, 2, 3 ... per lane
+    records: Sequence[Held]
+    struck: Sequence[Struck] = ()
+
+
+class Redo(NamedTuple):
+    """Records still held of the change blocks `before` + 1 to `last`, to be written again: of one block, as a rule."""
+
+    before: int
+    last: int
+    records: Sequence[Held]
+    struck: Sequence[Struck] = ()
+
+
+class Promotion(NamedTuple):
+    """Copies of the records with after < position <= cursor, sorted by position."""
+
+    records: list[Held]
+    cursor: Position
+    bytes_total: int  # the records' `size`, summed up
+
+
+class Overflow(Protocol):
+    """Called from one worker thread, never from the engine's. All raise OverflowUnavailable."""
+
+    def watermark(self, lane: LaneId) -> int:
+        """The number of the last change block applied, 0 when there is none.
+
+        Raises OverflowLoss when something is missing although the number is there, or the number (-1) has gone and
+        records are there: they were being cleared away.
+        """
+
+    def apply(self, changes: Sequence[Change], now_ms: int) -> None:
+        """Write change blocks, in order per lane; those already written are passed over.
+
+        Raises OverflowFull, and OverflowLoss when the block before one of these is missing, or something that was
+        written. Others may be written.
+        """
+
+    def promote(self, lane: LaneId, after: Position, until: Position, records_max: int, acknowledged: int) -> Promotion:
+        """Copy records with after < position <= until, the earliest `records_max` of them; nothing is
+        removed.
+
+        The promotion's cursor says how far it came; it is `until` when all were read, and it may stop short
+        of it with fewer than `records_max` records. Raises OverflowLoss when a block up to `acknowledged`
+        is missing, or something that was written.
+        """
+
+    def find(self, lane: LaneId, ids: Sequence[str], after: Position, acknowledged: int) -> Mapping[str, Held]:
+        """The latest record of each id, where it is behind `after` and not struck out; it may be settled all the same.
+
+        Raises OverflowLoss when a block up to `acknowledged` is missing, or something that was written.
+        """
+
+    def tidy(self, lane: LaneId, settled: Position, now_ms: int) -> int:
+        """Remove slots wholly at or before `settled`, look whether some others are whole, move slots that come near
+        to the finer level: a bounded step.
+
+        Returns how many chunks are known to be waiting for the next step, 0 when there is nothing more to do.
+        Raises OverflowFull, OverflowLoss.
+        """

@@ -1,0 +1,1 @@
+"""The process: assembled, started, watched, stopped."""

@@ -1,0 +1,177 @@
+"""Making the engine of its parts. What is made here is owned by the engine's thread once it runs."""
+
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from policies.retention import MARGIN_MS
+from policies.table import PolicyTable
+from sidecar.engine.assignment import Assignment
+from sidecar.engine.commit.at_least_once import AtLeastOnce, Settlement
+from sidecar.engine.commit.exactly_once import ExactlyOnce
+from sidecar.engine.commit.trace_queue import Traces
+from sidecar.engine.emission.batch_limits import USUAL_BATCH_BYTES, BatchLimits
+from sidecar.engine.emission.emitter import Emitter
+from sidecar.engine.emission.rate_limit import Gate
+from sidecar.engine.emission.targets import Targets
+from sidecar.engine.engine import Engine, EngineSettings, Parts
+from sidecar.engine.intake.control_records import Actions
+from sidecar.engine.intake.decide import Decider, HeaderLimits
+from sidecar.engine.intake.key_order import Ordering
+from sidecar.engine.intake.quotas import Quotas
+from sidecar.engine.recovery_reader import RecoveryWorker
+from sidecar.engine.snapshot import Publisher
+from sidecar.engine.storage.rebuild import Sources
+from sidecar.engine.storage.rebuild_account import RebuildStore
+from sidecar.engine.storage.rebuild_worker import RebuildWorker
+from sidecar.engine.storage.worker import OverflowWorker
+from sidecar.kafka.committed_offsets import KafkaStarts
+from sidecar.kafka.consumer import KafkaIntake
+from sidecar.kafka.log_reader import KafkaSourceLog
+from sidecar.kafka.producers import (
+    KafkaOutput,
+    LoneOutput,
+    TopicLimits,
+    batch_bytes_max,
+    consumer_settings,
+    lone_producer_settings,
+    producer_settings,
+    small_producer_settings,
+)
+from sidecar.kafka.topics import KafkaLedgerLog
+from sidecar.kafka.transactional_id import take_slot
+from sidecar.kafka.transactions import KafkaOutputs
+from sidecar.ledger.topic import LedgerTopic
+from sidecar.lookup.view import Viewer
+from sidecar.model.engine_counters import Tally
+from sidecar.model.ports import Time
+from sidecar.overflow.interface import Overflow
+from sidecar.settings.settings import Settings
+
+STATE_REPEAT_MS: Final = 6 * 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """The rulebook as the engine sees it: the table now, and as it was at a version."""
+
+    table: PolicyTable
+    table_at: Callable[[int], PolicyTable]
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """The overflow as the engine uses it, and as a rebuild of it does."""
+
+    overflow: Overflow
+    rebuild: RebuildStore
+
+
+@dataclass(frozen=True, slots=True)
+class Machinery:
+    """The engine, and those of its parts that the process speaks to."""
+
+    engine: Engine
+    intake: KafkaIntake
+    publisher: Publisher
+    viewer: Viewer
+    traces: Traces | None
+    gate: Gate
+    time: Time  # to be read on the engine's thread
+    close: Callable[[], None]
+
+
+def replica_name(settings: Settings) -> str:
+    """How this process is called in stats: its static membership, else host and process id."""
+    return settings.instance_id or f"{socket.gethostname()}-{os.getpid()}"
+
+
+def build(
+    settings: Settings,
+    client: dict[str, str],
+    storage: Storage,
+    ledger: LedgerTopic,
+    policies: Policies,
+    time: Time,
+) -> Machinery:
+    """All parts of the engine over real clients; nothing is started."""
+    problem = _Problem()
+    tally = Tally()
+    intake = KafkaIntake(consumer_settings(client, settings.group, settings.instance_id), problem)
+    output = KafkaOutput(producer_settings(client), problem)
+    batch_limits = BatchLimits(TopicLimits(client).bytes_max, min(batch_bytes_max(client), USUAL_BATCH_BYTES))
+    targets = Targets(output.partition_count, reserved=settings.reserved_topics, limits=batch_limits)
+    transactional = settings.guarantee == "exactly_once"
+    emitter = Emitter(targets, tally, settings.quarantine.topic, transactional)
+    settlement: Settlement
+    slot = take_slot(settings.data_dir / "slots" / settings.group)
+    if transactional:
+        root = f"tickover.{settings.group}:{settings.instance_id or slot.name}"  # no group has a colon
+        outputs = KafkaOutputs(client, root, problem)
+        settlement = ExactlyOnce(outputs, intake, ledger, emitter.returned, tally, time)
+    else:
+        lone_output = LoneOutput(lone_producer_settings(client), problem)
+        small_output = KafkaOutput(small_producer_settings(client), problem)  # a burst can't wait for its making
+        outputs_of_all = (output, lone_output, small_output)
+        settlement = AtLeastOnce(outputs_of_all, intake, ledger, emitter.returned, tally, time)
+    emitter.settlement = settlement
+    settlement.traces = Traces(settings.otel.queue_max) if settings.otel.enabled else None
+    worker = OverflowWorker(storage.overflow, settings.horizon_ms, emitter.to_wheel)
+    ledger_log = KafkaLedgerLog(client, ledger.name)
+    starts = KafkaStarts(client, settings.group, settings.start == "latest")
+    recovery = RecoveryWorker(starts, ledger, ledger_log, storage.overflow, settings.tick_ms)
+    rebuild_log, source_log = KafkaLedgerLog(client, ledger.name), KafkaSourceLog(client, settings.group)
+    sources = Sources(ledger, rebuild_log, source_log, storage.rebuild)
+    rebuild = RebuildWorker(sources, tally, settings.redis.rebuild_rate)
+    actions = Actions(emitter, worker, rebuild, tally)
+    ordering = Ordering(worker, rebuild)
+    assignment = Assignment(intake, emitter, settlement, (worker, recovery), time.now_ms)
+    intake.events = assignment
+    publisher = Publisher(replica_name(settings), tally, emitter, assignment, worker, time)
+    problem.publisher = publisher
+    taken = settings.intake
+    limits = HeaderLimits(
+        taken.headers_max, taken.header_bytes_max, settings.quarantine.topic, taken.timestamp_age_max_ms
+    )
+    decider = Decider(limits, targets.partitions, policies.table_at, settings.reserved_topics, emitter.gate.failed)
+    quotas = Quotas(rebuild, settings.quarantine.topic)
+    parts = Parts(
+        intake, emitter, settlement, decider, worker, rebuild, actions, ordering, quotas, assignment, publisher, tally
+    )
+    engine = Engine(engine_settings(settings), parts, policies.table)
+
+    def close() -> None:
+        settlement.stop()
+        worker.stop()
+        recovery.stop()
+        rebuild.stop()
+        targets.stop()
+        for reader in (ledger_log, starts, rebuild_log, source_log):
+            reader.close()
+        slot.close()
+
+    viewer = Viewer(assignment, emitter, actions)
+    return Machinery(engine, intake, publisher, viewer, settlement.traces, emitter.gate, time, close)
+
+
+def engine_settings(settings: Settings) -> EngineSettings:
+    """The part of the settings that the engine's own code decides by."""
+    return EngineSettings(
+        settle_interval_ms=settings.settle_interval_ms,
+        intake_batch=settings.intake.batch,
+        wheel_records_max=settings.wheel.records_max,
+        wheel_bytes_max=settings.wheel.bytes_max,
+        state_repeat_ms=min(STATE_REPEAT_MS, (settings.ledger.retention_ms or MARGIN_MS) // 4),
+    )
+
+
+class _Problem:
+    """Error callback of the Kafka clients. The publisher shows the text; it is made after them."""
+
+    publisher: Publisher | None = None
+
+    def __call__(self, text: str) -> None:
+        if self.publisher is not None:
+            self.publisher.kafka_problem = text

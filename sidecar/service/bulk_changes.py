@@ -1,0 +1,62 @@
+"""The parts that change many messages, made from the settings."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from policies.table import PolicyTable
+from sidecar.kafka.topic_ids import TopicIds
+from sidecar.operations.bulk.changes import Changes
+from sidecar.operations.bulk.context import LookUp, Sources, Surroundings
+from sidecar.operations.bulk.control_sender import Courier, SentControls
+from sidecar.operations.bulk.outcome import Lines
+from sidecar.operations.bulk.plan import FORM, Change
+from sidecar.operations.bulk.receipt_log import ReceiptLog
+from sidecar.operations.bulk.run import ChangeWork
+from sidecar.operations.jobs.job_log import JobLog
+from sidecar.operations.jobs.run import Leg, Stage
+from sidecar.operations.jobs.runner import owner_of
+from sidecar.settings.settings import Settings
+
+
+def changes_of(
+    settings: Settings, client: Mapping[str, Any], table: Callable[[], PolicyTable], lookup: LookUp, lines: Lines
+) -> tuple[Changes, JobLog[Change]]:
+    """Changes, and the log they are in; both to be started and stopped."""
+    asked, topic = settings.changes, settings.changes_topic
+    change_log = JobLog(client, topic, FORM)
+    receipts = ReceiptLog(client, topic)
+    owner = owner_of(settings.instance_id)
+
+    def transactional_id(plan_id: str) -> str:
+        return f"tickover.{settings.group}.change.{plan_id}"
+
+    def leg(plan_id: str, begins: bool) -> Leg[Change, ChangeWork]:
+        return Leg(plan_id, ChangeWork.begin if begins else None, stage)
+
+    def aborted(plan_id: str) -> bool:
+        change = change_log.get(plan_id)
+        return change is not None and change.aborted_by is not None
+
+    sources = Sources(lookup, TopicIds(client).of)
+    changes = Changes(change_log, sources, receipts, leg, owner, asked.plan_ttl_ms)
+    here = Surroundings(
+        topic=topic,
+        sources=sources,
+        lines=lines,
+        table=table,
+        courier=lambda: Courier(client, settings.reserved_topics),
+        sent_by=SentControls(client, topic).of_plan,
+        receipts_end=receipts.end,
+        aborted=aborted,
+        owner=owner,
+        in_flight_max=asked.in_flight,
+        answer_s=asked.answer_ms / 1_000,
+        now_ms=change_log.now_ms,
+        monotonic_s=time.monotonic,
+        wait=changes.crew.wait,
+    )
+    stage = Stage(
+        client, change_log, transactional_id, lambda job, shipping: ChangeWork(job, shipping, here), changes.crew.wait
+    )
+    return changes, change_log

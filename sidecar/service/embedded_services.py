@@ -1,0 +1,112 @@
+"""Kafka and Redis of this process: those of the settings, or embedded ones started for it."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sidecar.embedded.kafka import Broker, embedded_kafka
+from sidecar.embedded.valkey import EmbeddedValkey
+from sidecar.overflow.interface import OverflowFailure, OverflowUnavailable
+from sidecar.overflow.redis_overflow import RedisOverflow
+from sidecar.service.metrics import Recorder
+from sidecar.settings.settings import Settings
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Where they are, and which of them to stop at the end."""
+
+    bootstrap: str
+    redis_url: str
+    kafka: Broker | None
+    redis: EmbeddedValkey | None
+
+    def stop(self) -> None:
+        """Stop what was started here. Twice is harmless."""
+        for service in (self.kafka, self.redis):
+            if service is not None:
+                service.stop()
+
+
+def start_services(settings: Settings, progress: Progress) -> Services:
+    """Start what the settings want embedded; it keeps its data below `data_dir`, so that a restart finds it."""
+    data_dir: Path = settings.data_dir
+    redis = kafka = None
+    if settings.redis.embedded:
+        redis = EmbeddedValkey(data_dir / "valkey")
+        redis.start()
+        progress(f"Redis: bundled Valkey at {redis.url}")
+    try:
+        if settings.kafka.embedded:
+            kafka = embedded_kafka(data_dir / "kafka", is_java=settings.kafka.embedded_java, progress=progress)
+            kafka.start()
+            progress(f"Kafka: {kafka.description} at {kafka.bootstrap}")
+    except BaseException:
+        if redis is not None:
+            redis.stop()
+        raise
+    return Services(
+        kafka.bootstrap if kafka is not None else settings.kafka.bootstrap_servers,
+        redis.url if redis is not None else settings.redis.url,
+        kafka,
+        redis,
+    )
+
+
+class EvictionRefused(OverflowFailure):
+    """Redis throws held records away when it is full, and no setting allows that."""
+
+    def __init__(self, policy: str) -> None:
+        super().__init__(
+            f"maxmemory-policy of Redis is {policy}: when it is full it throws held records away. "
+            "CONFIG SET maxmemory-policy noeviction, or let tickover start all the same by redis.allow_eviction "
+            "(TICKOVER_REDIS__ALLOW_EVICTION=true): what is thrown away is then rebuilt from Kafka, and late"
+        )
+
+
+class RedisWatch:
+    """Looks how Redis is: at start, then now and then. `publish` takes what is wrong for /readyz, "" for nothing."""
+
+    def __init__(self, overflow: RedisOverflow, recorder: Recorder, allow_eviction: bool) -> None:
+        self._overflow = overflow
+        self._recorder = recorder
+        self._allow_eviction = allow_eviction
+        self._evicted_keys = -1  # not asked yet
+        self._problem = ""
+
+    def start(self) -> None:
+        """Log what should be mended. Raises EvictionRefused.
+
+        A Redis that is away at start is away as it may be later: what needs it waits, and /readyz says so.
+        """
+        try:
+            state, findings = self._overflow.state(), self._overflow.inspect(self._allow_eviction)
+        except OverflowUnavailable as error:
+            log.warning("redis is away: going on without it", extra={"error": str(error)})
+            return
+        for finding in findings:
+            log.warning("redis", extra={"finding": finding.message, "fix": finding.fix})
+        if state.evicting and not self._allow_eviction:
+            raise EvictionRefused(state.evicting)
+        self._evicted_keys = state.evicted_keys
+
+    def look(self, publish: Callable[[str], None]) -> None:
+        """Tell metrics, the log and /readyz how it is now. Raises OverflowUnavailable."""
+        state = self._overflow.state()
+        is_wrong = bool(state.evicting) and not self._allow_eviction
+        # Fewer than before: it was started anew, and counts from 0.
+        evicted = max(state.evicted_keys - self._evicted_keys, 0) if self._evicted_keys >= 0 else 0
+        self._evicted_keys = state.evicted_keys
+        self._recorder.set_redis(state.memory_ratio, state.is_persistent, is_wrong, evicted)
+        if evicted:
+            log.error("Redis has evicted keys", extra={"count": evicted})
+        problem = str(EvictionRefused(state.evicting)) if is_wrong else ""
+        if problem and not self._problem:
+            log.error("Redis may evict held records", extra={"policy": state.evicting})
+        self._problem = problem
+        publish(problem)

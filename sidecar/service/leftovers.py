@@ -1,0 +1,81 @@
+"""Topics that aren't sources any more, and of which the group still has something: held records, or records not read.
+
+A policy was deleted, or matches other topics now, or names the topic as its dead-letter topic. What is held keeps its
+decision, so such a topic is consumed until it is empty.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from confluent_kafka import TopicPartition
+
+from policies.kafka_clients import AdminClient
+from sidecar.kafka.backlog import Backlog, BacklogUnavailable
+from sidecar.kafka.producers import group_commits
+from sidecar.kafka.topics import topic_ids, topic_sizes
+from sidecar.ledger.commit_metadata import CommitState, decode_metadata
+from sidecar.model.record import LaneId
+from sidecar.model.stats import Left
+
+
+class Leftovers:
+    """Asks the brokers; used by housekeeping and by REST, each call with clients of its own. All raise KafkaException,
+    or TimeoutError, when the brokers don't answer.
+    """
+
+    def __init__(self, client: Mapping[str, Any], group: str) -> None:
+        self._client = dict(client)
+        self._group = group
+        self._backlog = Backlog(client, group)
+
+    def beside(self, known: Collection[str]) -> dict[str, Left]:
+        """Of existing topics with commits of the group, without the `known`: those of which it has anything."""
+        commits = {lane: one for lane, one in self._commits().items() if lane.topic not in known}
+        existing = topic_sizes(AdminClient(self._client), {lane.topic for lane in commits})
+        return self._left({lane: one for lane, one in commits.items() if existing.get(lane.topic)})
+
+    def of(self, topics: Collection[str]) -> dict[str, Left]:
+        """Records that the group still has of these topics, held or not read; a topic with none is left out."""
+        return self._left({lane: one for lane, one in self._commits().items() if lane.topic in topics})
+
+    def _commits(self) -> dict[LaneId, CommitState]:
+        """The group's commits with a state of ours."""
+        return dict(_states(group_commits(AdminClient(self._client), self._group)))
+
+    def _left(self, commits: Mapping[LaneId, CommitState]) -> dict[str, Left]:
+        if not commits:
+            return {}
+        ids = topic_ids(AdminClient(self._client), sorted({lane.topic for lane in commits}))
+        # A topic may have been deleted, and created again for something else.
+        own = {
+            lane: state
+            for lane, state in commits.items()
+            if not state.topic_id or ids.get(lane.topic, state.topic_id) == state.topic_id
+        }
+        try:
+            ends = self._backlog.ends(own)
+            bounds = {lane: (state.low, ends.get(lane, state.low)) for lane, state in own.items()}
+            unread = self._backlog.unread(bounds)
+        except BacklogUnavailable as error:
+            raise TimeoutError(str(error)) from None
+        left: dict[str, Left] = {}
+        for lane, state in sorted(own.items()):
+            before = left.get(lane.topic, Left(0, 0))
+            unsettled = bounds[lane][1] - state.low if lane in unread else 0
+            left[lane.topic] = Left(before.held + state.overflow_held, before.unsettled + unsettled)
+        return {topic: one for topic, one in left.items() if one.records}
+
+
+def in_words(left: Mapping[str, Left]) -> list[str]:
+    """One sentence for each topic."""
+    return [
+        f"{topic}: no policy makes it a source any more; it is read until {one.records} records are settled"
+        for topic, one in sorted(left.items())
+    ]
+
+
+def _states(commits: Iterable[TopicPartition]) -> Iterable[tuple[LaneId, CommitState]]:
+    for one in commits:
+        state = decode_metadata(one.offset, one.metadata or "")
+        if state is not None:
+            yield LaneId(one.topic, one.partition), state

@@ -1,0 +1,86 @@
+"""Partitions of sources that no member of the group has: looked for, and the group made to deal them out.
+
+With static members a group may be stable with partitions that nobody reads: a member that comes back gets what it had,
+without a rebalance, and so nobody deals out what was added to a source while the group's leader was away. Clients look
+for added partitions only from when they began.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka.admin import AdminClient
+
+from sidecar.model.record import LaneId
+from sidecar.service.assembly import Machinery
+
+log = logging.getLogger(__name__)
+
+ANSWER_S: Final = 10.0
+STABLE: Final = "Stable"  # the coordinator's word for: every member has got its share
+VERSION_BYTES: Final = 2
+
+
+class Member(NamedTuple):
+    """A member of the group and what it was given."""
+
+    id: str
+    lanes: frozenset[LaneId]
+
+
+class Unowned:
+    """Looks again and again, in housekeeping. `partitions` is how many each source has.
+
+    What nobody has twice in a row was not just on its way from one member to another. The first member by id then
+    leaves the group and joins again: once for the same partitions, since an assignor may have its reasons.
+    """
+
+    def __init__(
+        self, admin: AdminClient, group: str, machinery: Machinery, partitions: Callable[[], Mapping[str, int]]
+    ) -> None:
+        self._admin = admin
+        self._group = group
+        self._machinery = machinery
+        self._partitions = partitions
+        self._seen: frozenset[LaneId] = frozenset()
+        self._told: frozenset[LaneId] = frozenset()
+
+    def look(self) -> None:
+        """Raises KafkaException where the brokers don't answer."""
+        members = members_of(self._admin, self._group)
+        if not members:
+            return  # a rebalance is under way
+        sources = {LaneId(topic, number) for topic, count in self._partitions().items() for number in range(count)}
+        unowned = frozenset(sources.difference(*(member.lanes for member in members)))
+        before, self._seen = self._seen, unowned
+        if not unowned:
+            self._told = unowned
+        if not unowned or unowned != before or unowned == self._told:
+            return
+        self._told = unowned
+        first, intake = min(members).id, self._machinery.intake
+        if self._machinery.engine.submit(lambda _: intake.rejoin(first)).result(ANSWER_S):
+            names = sorted(map(str, unowned))
+            log.warning("joined the group again: no member had these partitions", extra={"partitions": names})
+
+
+def members_of(admin: AdminClient, group: str) -> list[Member]:
+    """The members of a stable group, nobody while it rebalances. Raises KafkaException.
+
+    By the client's older call: describe_consumer_groups may abort the process when brokers go away (librdkafka #4605).
+    """
+    described: list[Any] = admin.list_groups(group, timeout=ANSWER_S)
+    members = [one for found in described if found.state == STABLE for one in found.members]
+    return [Member(one.id, _lanes_of(one.assignment)) for one in members]
+
+
+def _lanes_of(assignment: bytes) -> frozenset[LaneId]:
+    """Of the bytes that the leader made; none, where it gave the member nothing."""
+    # Importing these takes 0.2 s, and few processes need them.
+    from kio.schema.consumer_protocol_assignment.v3.data import ConsumerProtocolAssignment
+    from kio.serial import entity_reader
+
+    if not assignment:
+        return frozenset()
+    told, _ = entity_reader(ConsumerProtocolAssignment)(assignment, VERSION_BYTES)
+    return frozenset(LaneId(one.topic, number) for one in told.assigned_partitions for number in one.partitions)

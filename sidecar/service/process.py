@@ -1,0 +1,388 @@
+"""The process: every part made, started in order, and stopped in the opposite one.
+
+    probes -> services -> policy store -> own topics -> engine -> REST -> housekeeping
+
+`Process.run` blocks until SIGTERM, SIGINT or a failure of engine or API, and ends the process with the exit status.
+"""
+
+import gc
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import wait
+from contextlib import ExitStack
+from functools import partial
+from types import FrameType
+from typing import Any, Final, TypeVar
+
+from confluent_kafka import KafkaException
+
+from api.access.auth import AccessConfigError
+from api.access.gate import Gate, open_gate
+from api.app import create_app
+from api.idempotency import RedisIdempotency
+from api.ports import Limits, Ports
+from api.routes.lookup import LookUp
+from api.routes.sources import SourceSender
+from api.sender import KafkaSender
+from api.serving.listener import Starting
+from api.serving.server import BindError, Server, listening_of
+from policies.errors import PolicyError, PolicyFileError, PolicyStoreUnavailable
+from policies.file import read_policies_file
+from policies.kafka_clients import AdminClient
+from policies.model import Policy
+from policies.retention import policies_of
+from policies.store import PolicyStore
+from sidecar.doctor.other_groups import NewGroupError, refuse_if_new
+from sidecar.embedded.kafka import KafkaUnavailable
+from sidecar.embedded.valkey import ValkeyUnavailableError
+from sidecar.engine.commit.trace_queue import Traces
+from sidecar.engine.engine import Engine
+from sidecar.engine.mailbox import EngineError
+from sidecar.engine.timekeeper import Timekeeper
+from sidecar.kafka.background import abandon, in_background
+from sidecar.kafka.backlog import Backlog
+from sidecar.kafka.own_topics import ensure_own_topics
+from sidecar.kafka.producers import client_log
+from sidecar.kafka.topics import MissingTopicError, is_away, source_topics
+from sidecar.ledger.topic import LedgerTopic
+from sidecar.lookup.group import GroupLookUp, Meeting
+from sidecar.lookup.ledger_reader import LedgerReader
+from sidecar.lookup.local import LocalLookUp
+from sidecar.lookup.receipts import Receipts
+from sidecar.model.reserved_topics import reserved_in
+from sidecar.operations.dead_letters.reading import Reading
+from sidecar.operations.jobs.transactions import LOOK_AGAIN_S, TransactionWatch, why_none
+from sidecar.operations.schedules.firing import Firing
+from sidecar.overflow.interface import OverflowFailure
+from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow
+from sidecar.overflow.restore import RedisRebuild
+from sidecar.overflow.signing import UNSIGNED, SigningKeyError, read_signing_keys
+from sidecar.overflow.timing import TimedOverflow
+from sidecar.service.assembly import Machinery, Policies, Storage, build
+from sidecar.service.bulk_changes import changes_of
+from sidecar.service.dead_letters import governor_of, reading_of, redriven_of, redrives_of
+from sidecar.service.embedded_services import Progress, RedisWatch, Services, start_services
+from sidecar.service.housekeeping import Housekeeping, Interval
+from sidecar.service.leftovers import Leftovers
+from sidecar.service.memory import Memory
+from sidecar.service.metrics import Exposition, Recorder
+from sidecar.service.schedules import firing_of, limits_of, schedule_store_of
+from sidecar.service.secret_files import LOOK_S, SecretFiles, password_looks
+from sidecar.service.sources import Sources
+from sidecar.settings.api import url_of
+from sidecar.settings.settings import Settings
+
+Result = TypeVar("Result")
+
+log = logging.getLogger(__name__)
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+WATCH_S: Final = 0.2
+SWITCH_S: Final = 0.0005  # how long the committer waits for a busy engine, after each of its calls of the client
+START_GRACE_S: Final = 3.0  # when asked to stop while starting: nothing is at stake yet
+EXIT_S: Final = 0.5  # kept back for the end itself
+AGAIN_S: Final = 1.0  # between two tries to reach brokers that are away
+ANSWER_S: Final = 10.0  # how long housekeeping waits for the engine
+EXPECTED: Final = (
+    AccessConfigError, BindError, KafkaException, KafkaUnavailable, MissingTopicError, NewGroupError, OSError,
+    OverflowFailure, PolicyError, SigningKeyError, ValkeyUnavailableError,
+)  # fmt: skip
+
+
+class Process:
+    """One sidecar. `start` and `stop` may also be called without `run`, as the demo and tests do."""
+
+    def __init__(self, settings: Settings, progress: Progress | None = None) -> None:
+        self.settings = settings
+        self.services: Services
+        self.server: Server
+        self.store: PolicyStore
+        self.machinery: Machinery
+        self._transactions: TransactionWatch
+        self._progress = progress or log.info
+        self._signing = UNSIGNED
+        self._front = Starting()
+        self._stack = ExitStack()
+        self._asked = threading.Event()
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of this process."""
+        return self.machinery.engine
+
+    def run(self) -> int:
+        """Start, wait for a signal or a failure of engine or API, stop. Ends the process with the exit status.
+
+        Starting and stopping run in threads: a call of a client can't be interrupted, a thread can be left behind.
+        """
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        starting, deadline_s = in_background(self.start), time.monotonic() + self.settings.start_timeout_ms / 1_000
+        while not self._asked.is_set() and not wait((starting,), WATCH_S).done:
+            if time.monotonic() > deadline_s:
+                log.critical("can't start", extra={"error": f"start_timeout is over, and {self._front.reason}"})
+                return abandon(EXIT_FAILED)
+        if not wait((starting,), START_GRACE_S).done:
+            log.warning("stopped before everything was started")
+            return abandon(EXIT_OK)
+        if (error := self._cause(starting.exception())) is not None:
+            unforeseen = None if isinstance(error, EXPECTED) else error
+            log.critical("can't start", extra={"error": str(error) or type(error).__name__}, exc_info=unforeseen)
+            return self._end(EXIT_FAILED)
+        while not self._asked.is_set() and not self.engine.finished.wait(WATCH_S) and self.server.failure is None:
+            pass
+        return self._end(EXIT_OK)
+
+    def _cause(self, error: BaseException | None) -> BaseException | None:
+        """The error, or the engine's failure in place of an EngineError, which says only that the engine has ended."""
+        return (self.engine.failure or error) if isinstance(error, EngineError) else error
+
+    def _end(self, status: int) -> int:
+        """Stop everything, at most for as long as the settings allow; what hangs is left behind."""
+        deadline_s = time.monotonic() + self.settings.shutdown_timeout_ms / 1_000 - EXIT_S
+        stopping = in_background(self.stop)
+        in_time = bool(wait((stopping,), max(deadline_s - time.monotonic(), 0.0)).done)
+        if status == EXIT_OK and (failure := self.engine.failure) is not None:
+            log.critical("ended because the engine failed", extra={"error": f"{type(failure).__name__}: {failure}"})
+            status = EXIT_FAILED
+        elif status == EXIT_OK and not self.engine.finished.is_set():
+            log.error("ended before everything in flight was settled: some records may fire again")
+            status = EXIT_FAILED
+        elif status == EXIT_OK and self.server.failure is not None:
+            log.critical("ended because the API failed", extra={"error": type(self.server.failure).__name__})
+            status = EXIT_FAILED
+        elif in_time:
+            log.info("stopped")
+        return abandon(status)  # destructors of clients may wait for brokers for ever
+
+    def start(self) -> None:
+        """Everything, in order. What fails is raised after what was started has been stopped by `stop`."""
+        settings = self.settings
+        gate = open_gate(settings.api, time.monotonic)
+        self.server = Server(self._front, settings.api.host, settings.api.port, listening_of(settings.api))
+        self.server.start()  # brokers may be away for long: meanwhile the probes have an answer
+        self._stack.callback(self.server.stop)
+        self.services = start_services(settings, self._progress)
+        self._stack.callback(self.services.stop)
+        # With the logger what the clients say is logged as everything else is; without it they write to stderr.
+        client: dict[str, Any] = {
+            **settings.kafka.client_properties(), "bootstrap.servers": self.services.bootstrap, "logger": client_log,
+            "allow.auto.create.topics": "false",  # else a broker makes what we only ask about, by its own defaults
+        }  # fmt: skip
+        recorder = Recorder()
+        self._signing = read_signing_keys(settings.redis.signing_key_file)
+        options = settings.redis.client_options()
+        overflow = open_overflow(self.services.redis_url, settings.group, options, self._signing)
+        self._stack.callback(overflow.close)
+        redis_watch = RedisWatch(overflow, recorder, settings.redis.allow_eviction)
+        redis_watch.start()
+        self._front.reason = "it waits for Kafka"
+        self.store = self._once_brokers_answer(partial(self._open_policies, client))
+        admin = AdminClient(dict(client))
+        ledger = self._once_brokers_answer(partial(self._ensure_topics, admin))
+        self._front.reason = "its parts are being started"
+        timekeeper = Timekeeper()
+        policies = Policies(self.store.table, self.store.table_at)
+        rebuild = RedisRebuild(overflow.client, settings.group, self._signing)
+        storage = Storage(TimedOverflow(overflow, recorder.observe), rebuild)
+        self.machinery = build(settings, client, storage, ledger, policies, timekeeper)
+        engine = self.machinery.engine
+        self._stack.callback(self.machinery.close)
+        if self.machinery.traces is not None:
+            self._start_tracing(self.machinery.traces, recorder)
+        self.store.on_change(lambda table: setattr(engine, "table", table))
+        engine.table = self.store.table
+        self._transactions = TransactionWatch(partial(why_none, client, settings.group), settings.guarantee)
+        engine.start(timekeeper, time.sleep)
+        self._stack.callback(engine.stop, settings.shutdown_timeout_ms / 1_000)
+        sources = Sources(settings, admin, self.machinery, lambda: self.store.table, Leftovers(client, settings.group))
+        self._once_brokers_answer(sources.look)
+        firing, letters = self._start_api(client, overflow, (recorder, sources, gate))
+        looks = {**({"tokens": gate.tokens.look} if gate.tokens is not None else {}), **password_looks(settings)}
+        secrets = SecretFiles(looks, recorder.secret_file)
+        self._start_housekeeping(sources, overflow, recorder, (firing, letters, redis_watch, secrets))
+        self._stack.callback(engine.stop, 0.0)  # first of all: it settles while the rest is stopped
+        gc.collect()
+        gc.freeze()
+        gc.disable()  # see Memory
+        sys.setswitchinterval(SWITCH_S)
+        self._progress(f"REST at {url_of(settings.api.scheme, settings.api.host, self.server.port)}")
+
+    def stop(self) -> None:
+        """Stop in the opposite order. Twice is harmless."""
+        self._stack.close()
+
+    # --- parts ----------------------------------------------------------------------------------------------------
+
+    def _start_tracing(self, traces: Traces, recorder: Recorder) -> None:
+        from sidecar.service.tracing import tracing_of  # of an extra
+
+        tracing = tracing_of(self.settings, traces, recorder)
+        tracing.start()
+        self._stack.callback(tracing.stop)
+
+    def _once_brokers_answer(self, ask: Callable[[], Result]) -> Result:
+        """Result of `ask`, asked again while brokers are away. Only `run` gives up: the next start waits longer."""
+        while True:
+            try:
+                return ask()
+            except (KafkaException, PolicyStoreUnavailable, TimeoutError) as error:
+                if not is_away(error):
+                    raise
+                log.warning("the start waits for Kafka", extra={"error": str(error)})
+            time.sleep(AGAIN_S)
+
+    def _ensure_topics(self, admin: AdminClient) -> LedgerTopic:
+        if self.settings.start == "auto":
+            self._refuse_if_new(admin)
+        return ensure_own_topics(admin, self.settings, self.store.table)
+
+    def _refuse_if_new(self, admin: AdminClient) -> None:
+        topics = admin.list_topics(timeout=ANSWER_S).topics
+        sources = source_topics(self.settings, policies_of(self.store.table), topics)
+        refuse_if_new(admin, self.settings.group, topics, sources)
+
+    def _open_policies(self, client: dict[str, str]) -> PolicyStore:
+        settings = self.settings
+        file_policies = self._read_policies_file() if settings.policies.file else None
+        store = PolicyStore(client, settings.policies.topic, settings.ledger.replication_factor)
+        with ExitStack() as if_it_fails:
+            if_it_fails.callback(store.stop)
+            store.start()
+            if file_policies is not None:
+                store.publish_file(file_policies)
+            self._stack.push(if_it_fails.pop_all())
+        return store
+
+    def _read_policies_file(self) -> tuple[Policy, ...]:
+        """Raises PolicyFileError."""
+        path = self.settings.policies.file
+        policies = read_policies_file(path)
+        for policy in policies:
+            if what := reserved_in(policy, self.settings.reserved_topics):
+                raise PolicyFileError(path, 0, 0, f"policy {policy.name} can't name such a topic: {what}")
+        return policies
+
+    def _start_api(
+        self, client: dict[str, str], overflow: RedisOverflow, made: tuple[Recorder, Sources, Gate]
+    ) -> tuple[Firing, Reading]:
+        settings, engine, store = self.settings, self.engine, self.store
+        recorder, sources, gate = made
+        sender = KafkaSender(client)
+        sender.start()
+        self._stack.callback(sender.stop)
+        idempotency = RedisIdempotency(overflow.client, settings.group)
+        self._stack.callback(idempotency.stop)
+        receipts = Receipts(settings.api.receipts_bytes_max)
+        ledger_reader = LedgerReader(client, settings.ledger_topic, receipts, settings.api.receipts_look_back_ms)
+        replicas = self._start_look_up(overflow, sources, recorder, Backlog(client, settings.group))
+        lookup = LookUp(replicas)
+        self._stack.callback(lookup.stop)
+        redriven = redriven_of(settings, client)
+        self._stack.callback(redriven.stop)
+        letters = reading_of(settings, client, lambda: store.table, redriven)
+        self._stack.callback(letters.stop)
+        redrives, redrive_log = redrives_of(settings, client, store, letters, redriven)
+        self._stack.callback(redrive_log.stop)
+        self._stack.callback(redrives.crew.stop)
+        changes, change_log = changes_of(settings, client, lambda: store.table, replicas, receipts)
+        self._stack.callback(change_log.stop)
+        self._stack.callback(changes.crew.stop)
+        schedules = schedule_store_of(settings, client)
+        self._stack.callback(schedules.stop)
+        ports = Ports(
+            policies=store,
+            stats=lambda: engine.stats,
+            sender=SourceSender(sender, settings.reserved_topics),
+            audit_sender=sender,
+            audit_topic=settings.audit_topic,
+            idempotency=idempotency,
+            receipts=receipts,
+            lookup=lookup,
+            letters=letters,
+            redrives=redrives,
+            governor=governor_of(settings),
+            changes=changes,
+            change_rate=settings.changes.rate,
+            schedules=schedules,
+            schedule_limits=limits_of(settings),
+            metrics=Exposition(lambda: engine.stats, lambda: store.table, recorder),
+            gate=gate,
+            now_ms=lambda: time.time_ns() // 1_000_000,
+            monotonic_s=time.monotonic,
+            sources=sources,
+            limits=Limits(headers=settings.intake.headers_max, header_bytes=settings.intake.header_bytes_max),
+            path=settings.api.path,
+        )
+        for part in (redriven, redrive_log, redrives.crew, change_log, changes.crew, schedules):
+            part.start()
+        self._front.app = create_app(ports)
+        self._stack.callback(self.server.stop)  # while what it asks is still there
+        ledger_reader.start()
+        self._stack.callback(ledger_reader.stop)  # before the server, so that no request waits for a receipt any more
+        firing = firing_of(settings, client, schedules, self.machinery, sources, recorder)
+        self._stack.callback(firing.stop)
+        return firing, letters
+
+    def _start_look_up(
+        self, overflow: RedisOverflow, sources: Sources, recorder: Recorder, backlog: Backlog
+    ) -> GroupLookUp:
+        local = partial(self._look_up_here, overflow)
+        meeting = Meeting(overflow.client, self.settings.group, recorder.leave_out, self._signing)
+        replicas = GroupLookUp(local, meeting, lambda: sources.group_partitions, backlog)
+        replicas.start()
+        self._stack.callback(replicas.stop)
+        return replicas
+
+    def _look_up_here(self, overflow: RedisOverflow) -> LocalLookUp:
+        group, viewer = self.settings.group, self.machinery.viewer
+        return LocalLookUp(self.engine.submit, viewer, overflow.client, group, self._signing)
+
+    def _start_housekeeping(
+        self,
+        sources: Sources,
+        overflow: RedisOverflow,
+        recorder: Recorder,
+        made: tuple[Firing, Reading, RedisWatch, SecretFiles],
+    ) -> None:
+        firing, letters, redis_watch, secrets = made
+        publisher, engine, here = self.machinery.publisher, self.engine, self._look_up_here(overflow)
+
+        def survey() -> None:
+            engine.submit(lambda _: publisher.survey()).result(ANSWER_S)
+            publisher.far_due_ms = here.next_due_ms() if publisher.near_due_ms < 0 else -1
+
+        jobs = {
+            "sources": Interval(partial(self._look_at_sources, sources, recorder), 2),
+            "survey": Interval(survey, 5),
+            "schedules": Interval(firing.step, 1),
+            "transactions": Interval(self._look_for_transactions, LOOK_AGAIN_S, at_once=True),
+            "overflow": Interval(lambda: engine.submit(Engine.tidy).result(ANSWER_S), 10),
+            "redis-state": Interval(lambda: redis_watch.look(publisher.note_redis), 10),
+            "retention": Interval(lambda: recorder.set_short_retentions(sources.check_retention()), 600, at_once=True),
+            "letters": Interval(lambda: recorder.set_open_letters(letters.open_letters()), 60, at_once=True),
+            "memory": Interval(Memory(lambda: engine.stats).step, 30),
+            "secrets": Interval(secrets.step, LOOK_S),
+        }
+        if self.settings.instance_id:
+            jobs["unowned"] = Interval(sources.unowned.look, 10)
+        housekeeping = Housekeeping(jobs)
+        housekeeping.start()
+        self._stack.callback(housekeeping.stop)
+
+    def _look_for_transactions(self) -> None:
+        self._transactions.step()
+        self.machinery.publisher.lacks = self._transactions.warnings
+
+    def _look_at_sources(self, sources: Sources, recorder: Recorder) -> None:
+        sources.look()
+        recorder.set_left(sources.left)
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        log.info("asked to stop", extra={"signal": signal.Signals(number).name})
+        self._asked.set()

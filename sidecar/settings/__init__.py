@@ -1,0 +1,1 @@
+"""Every setting, once: names, defaults, limits, and where values come from."""
