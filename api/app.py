@@ -31,8 +31,8 @@ from api.routes import (
 )
 from api.safe_headers import SafeHeaders
 from policies.model import Policy
+from sidecar.model.version import VERSION
 from sidecar.operations.schedules.schedule import Schedule
-from sidecar.service.metrics import VERSION
 
 _BODIES = (
     Policy,

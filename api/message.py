@@ -26,11 +26,7 @@ from policies.decision import Act, Control, Facts, Hold, Quarantine
 from policies.duration import TIME_MAX_MS, parse_time
 from policies.fields import is_topic
 from policies.glob import compile_globs
-from policies.model import Policy
-from policies.request import INT32_MAX
-from policies.table import PolicyTable
-from sidecar.model.partitioner import source_partition
-from sidecar.model.record import (
+from policies.headers import (
     CONTROL_PREFIX,
     DELAY,
     DELIVER_AT,
@@ -41,6 +37,10 @@ from sidecar.model.record import (
     TARGET,
     TARGET_PARTITION,
 )
+from policies.model import Policy
+from policies.request import INT32_MAX
+from policies.table import PolicyTable
+from sidecar.model.partitioner import source_partition
 
 NAME_LENGTH_MAX: Final = 1_024
 ID_LENGTH_MAX: Final = 1_024

@@ -15,9 +15,9 @@ from confluent_kafka import Producer
 
 from benchmarks.harness import PARTITIONS
 from benchmarks.traffic import request_headers, values
+from policies.headers import DUE, ORIGIN, POLICY
 from sidecar.engine.commit.transaction import LINGER_S
 from sidecar.kafka.transactions import transactional_settings
-from sidecar.model.record import DUE, ORIGIN, POLICY
 
 USER_HEADERS: Final = 2
 ANSWER_S: Final = 10.0

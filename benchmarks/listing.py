@@ -19,8 +19,8 @@ from confluent_kafka import Producer
 
 from benchmarks.harness import SOURCE, Bench, BenchmarkError, Report, Sidecar, wait_until
 from benchmarks.traffic import Filler, Reader, lateness
+from policies.headers import DELAY, ID, TARGET
 from sidecar.kafka.producers import producer_settings
-from sidecar.model.record import DELAY, ID, TARGET
 
 HOUR_MS: Final = 3_600_000
 SPREAD_MS: Final = 24 * HOUR_MS

@@ -25,8 +25,9 @@ from redis import Redis
 from rich.console import Console
 from rich.table import Table
 
+from policies.headers import OFFSET_MAX
 from sidecar.embedded.valkey import EmbeddedValkey
-from sidecar.model.record import OFFSET_MAX, Held, LaneId, Position
+from sidecar.model.record import Held, LaneId, Position
 from sidecar.overflow.interface import Change
 from sidecar.overflow.keys import LaneKeys
 from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow

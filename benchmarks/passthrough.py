@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, Producer
 
+from policies.headers import DUE, ORIGIN, POLICY
 from sidecar.kafka.producers import consumer_settings, producer_settings
-from sidecar.model.record import DUE, ORIGIN, POLICY
 
 BATCH: Final = 500
 USER_HEADERS: Final = 2

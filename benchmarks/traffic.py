@@ -10,8 +10,9 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from benchmarks.harness import PARTITIONS, BenchmarkError, Child, percentile, wait_until
+from policies.headers import DELAY, DUE, TARGET
 from sidecar.kafka.producers import producer_settings
-from sidecar.model.record import DELAY, DUE, TARGET, Headers
+from sidecar.model.record import Headers
 
 VALUE_BYTES: Final = 200
 VALUES: Final = 5_000  # distinct ones: enough that a batch doesn't compress to nothing

@@ -17,9 +17,9 @@ from pipeline.facts import facts_of
 from pipeline.records import place, with_headers
 from policies.decision import Act, Dead, Decision, Hold
 from policies.file import parse_policies
+from policies.headers import ACTION
 from policies.model import Versioned
 from policies.table import PolicyTable, decide
-from sidecar.model.record import ACTION
 
 MINUTE_MS: Final = 60_000
 DECISIONS: Final = (

@@ -32,7 +32,7 @@ from pipeline.records import header
 from pipeline.sending import REPORT, Slice, fence, send
 from pipeline.tables import Warehouse
 from pipeline.topics import RECORDS, bounds, topic_id
-from sidecar.model.record import JOB
+from policies.headers import JOB
 from sidecar.model.redrive_marks import BLOCK_LETTERS
 
 SLICES: Final = "_slices"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from policies.decision import REPEATED, Control, Facts
-from sidecar.model.record import COUNTED, FAILURE, ID, INSTRUCTIONS, ORIGIN, POLICY, WRITTEN
+from policies.headers import COUNTED, FAILURE, ID, INSTRUCTIONS, ORIGIN, POLICY, WRITTEN
 
 _READ: Final = INSTRUCTIONS | COUNTED | {ID}
 

@@ -1,5 +1,6 @@
 """Which letters were sent again, by the sidecar's redrives and by jobs. A job reads it before it begins, and its tasks
-write it in the transactions that send the letters. `sidecar/model/redrive_marks.py` says what the records of its topic are.
+write it in the transactions that send the letters. What the records of its topic are:
+`sidecar/model/redrive_marks.py`.
 """
 
 from collections.abc import Iterable, Mapping

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.records import header_bytes, place, with_headers
-from sidecar.model.record import COUNTED, ERROR_CLASS, ERROR_MESSAGE, FAILURE, ID, INSTRUCTIONS, ORIGIN, WRITTEN
+from policies.headers import COUNTED, ERROR_CLASS, ERROR_MESSAGE, FAILURE, ID, INSTRUCTIONS, ORIGIN, WRITTEN
 
 READ: Final = INSTRUCTIONS | FAILURE | COUNTED | WRITTEN | {ID, ORIGIN}
 """Headers that tickover reads and writes. All others are the user's own."""

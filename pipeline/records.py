@@ -5,18 +5,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from sidecar.model.record import (
-    ATTEMPT,
-    DUE,
-    ERROR_CLASS,
-    ERROR_MESSAGE,
-    FIRST_FAILURE,
-    ID,
-    ORIGIN,
-    POLICY,
-    REASON,
-    SOURCE,
-)
+from policies.headers import ATTEMPT, DUE, ERROR_CLASS, ERROR_MESSAGE, FIRST_FAILURE, ID, ORIGIN, POLICY, REASON, SOURCE
 
 TEXTS: Final = {
     "origin": ORIGIN,

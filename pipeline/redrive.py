@@ -1,7 +1,8 @@
 """`redrive`: dead letters by filter, sent again at scale, each once.
 
-What a letter's headers become is as in the sidecar's own redrives (`sidecar/operations/dead_letters/lineage.py`; a test holds the two
-equal): a new delivery, with the lineage on it. `tickover-redrive-source`, the letter's place, is its id.
+What a letter's headers become is as in the sidecar's own redrives
+(`sidecar/operations/dead_letters/lineage.py`; a test holds the two equal):
+a new delivery, with the lineage on it. `tickover-redrive-source`, the letter's place, is its id.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +19,7 @@ from pipeline.records import header, place, with_headers
 from pipeline.topics import UNREADABLE
 from policies.decision import DEAD_REASONS, TARGET_NOT_ALLOWED
 from policies.glob import compile_globs
-from sidecar.model.record import DETAIL, GONE_ANEW, GONE_UNDECIDED, REDRIVE_COUNT, REDRIVE_PLAN, REDRIVE_SOURCE
+from policies.headers import DETAIL, GONE_ANEW, GONE_UNDECIDED, REDRIVE_COUNT, REDRIVE_PLAN, REDRIVE_SOURCE
 from sidecar.model.redrive_marks import BLOCK_LETTERS
 from sidecar.model.reserved_topics import BY_NAME
 

@@ -21,8 +21,7 @@ from pipeline import delta
 from pipeline.errors import PipelineError
 from pipeline.rebuild import READ
 from policies.duration import SECONDS_BELOW, TIME_MAX_MS
-from policies.request import INT32_MAX
-from sidecar.model.record import (
+from policies.headers import (
     ATTEMPT,
     CONTROL_PREFIX,
     DELIVER_AT,
@@ -37,6 +36,7 @@ from sidecar.model.record import (
     TARGET,
     TARGET_PARTITION,
 )
+from policies.request import INT32_MAX
 from sidecar.model.reserved_topics import BY_NAME, RESERVED, ReservedTopics
 
 TOPIC_PATTERN: Final = "^[A-Za-z0-9._-]{1,249}$"

@@ -27,8 +27,9 @@ from pyspark.sql import DataFrame
 
 from pipeline.errors import Unanswered
 from pipeline.marking import PARTITION, Marker, Marking
+from policies.headers import JOB
 from sidecar.model.partitioner import source_partition
-from sidecar.model.record import JOB, Headers, Place
+from sidecar.model.record import Headers, Place
 
 REPORT: Final = "id string, topic string, state string, detail string, partition int, offset bigint, sent_ms bigint"
 _REPORT: Final = pa.schema(

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from policies.decision import BAD_HEADER, RESCHEDULE, TOO_FAR, Act, Control, Refusal
 from policies.duration import format_duration
+from policies.headers import DELAY, DELIVER_AT, IF_OFFSET, OFFSET_MAX
 from policies.request import Request, number_of
-from sidecar.model.record import DELAY, DELIVER_AT, IF_OFFSET, OFFSET_MAX
 
 
 def act(request: Request, controls: Mapping[str, Control], timestamp_ms: int, label: str, delay_max_ms: int) -> Act:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from policies.decision import BAD_HEADER, CANCEL, FIRE, RESCHEDULE, Control, Refusal
 from policies.duration import TEXT_LENGTH_MAX, TIME_MAX_MS, parse_duration, parse_time
 from policies.errors import FormatError
-from sidecar.model.record import (
+from policies.headers import (
     ACTION,
     ATTEMPT,
     DELAY,

@@ -47,10 +47,10 @@ from policies.decision import (
 from policies.duration import TIME_MAX_MS, format_duration
 from policies.fields import is_topic
 from policies.glob import Matcher, compile_globs, is_exact, literal_length
+from policies.headers import ACTION, OFFSET_MAX, TARGET
 from policies.model import DELAY_MAX_DEFAULT_MS, Policy, Retry, Versioned
 from policies.request import ABSENT, Found, Request, read_failure, read_request, text_of
 from policies.spread import Spread, spread_due_ms, spread_of
-from sidecar.model.record import ACTION, OFFSET_MAX, TARGET
 
 __all__ = [
     "EMPTY_TABLE",

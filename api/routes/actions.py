@@ -26,12 +26,13 @@ from api.routes.messages import PositionOut
 from api.routes.openapi import body_of
 from api.routes.timeline import Row, final, place_of_row
 from policies.decision import CANCEL, FIRE, RESCHEDULE, Facts, Quarantine
+from policies.headers import ACTION, DELAY, DELIVER_AT, ID, IF_OFFSET
 from policies.table import decide
 from sidecar.lookup.query import LookUpUnavailable
 from sidecar.lookup.query import Query as HeldQuery
 from sidecar.lookup.receipt import Settlement
 from sidecar.lookup.receipts import ReceiptsUnavailable, TooManyWaiting
-from sidecar.model.record import ACTION, DELAY, DELIVER_AT, ID, IF_OFFSET, LaneId, Outcome, Place
+from sidecar.model.record import LaneId, Outcome, Place
 
 RECEIPT_TIMEOUT_S: Final = 10.0  # longer than a lookup in a slow Redis takes, shorter than clients give up
 RETRY_LATER: Final = {"Retry-After": "1"}

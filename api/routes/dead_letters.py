@@ -12,7 +12,8 @@ from api.message import Topic
 from api.pagination import PAGE_DEFAULT, Cursor, Limit, decode, encode, unknown_cursor
 from api.ports import Ports
 from api.problems import Problem
-from sidecar.model.record import OFFSET_MAX, Place
+from policies.headers import OFFSET_MAX
+from sidecar.model.record import Place
 from sidecar.model.redrive_marks import Sent
 from sidecar.operations.dead_letters.browse import Look, Page, Shown, UnknownTopic
 from sidecar.operations.dead_letters.dead_letter import Letter, place_of

@@ -21,10 +21,10 @@ from api.routes.sources import allowed
 from policies.decision import Act, Decision, Facts, Hold, Quarantine
 from policies.duration import TIME_MAX_MS
 from policies.explain import Explanation, Step, explain
+from policies.headers import OFFSET_MAX
 from policies.model import Policy, Versioned
 from policies.table import PolicyTable
 from sidecar.model.header_codec import split
-from sidecar.model.record import OFFSET_MAX
 
 PARTITION_MAX: Final = (1 << 31) - 1
 THREADS: Final = 1  # more would only take the interpreter from each other, and from the engine

@@ -7,9 +7,7 @@ and forwards them to the retry topic; what must come of that is known when it fo
 import json
 from typing import Final, NamedTuple
 
-from sidecar.demo.oracle import MESSAGE_ID, Arrived, Expected, Identity
-from sidecar.demo.setup import RETRIES, DemoTopics, backoff_ms
-from sidecar.model.record import (
+from policies.headers import (
     ATTEMPT,
     DELAY,
     DELIVER_AT,
@@ -22,8 +20,10 @@ from sidecar.model.record import (
     REASON,
     SOURCE,
     TARGET,
-    Headers,
 )
+from sidecar.demo.oracle import MESSAGE_ID, Arrived, Expected, Identity
+from sidecar.demo.setup import RETRIES, DemoTopics, backoff_ms
+from sidecar.model.record import Headers
 
 DELAY_MIN_MS: Final = 500
 DELAY_MAX_MS: Final = 6_000

@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from sidecar.model.record import ATTEMPT, CONTROL_PREFIX, DUE, REASON, REDRIVE_PLAN, Headers
+from policies.headers import ATTEMPT, CONTROL_PREFIX, DUE, REASON, REDRIVE_PLAN
+from sidecar.model.record import Headers
 
 MESSAGE_ID: Final = "demo-id"  # the user's header by which a record is known
 LOST_AFTER_MS: Final = 10_000

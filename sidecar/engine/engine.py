@@ -17,6 +17,7 @@ from typing import Any, Final
 from policies.table import PolicyTable
 from sidecar.engine.assignment import Assignment
 from sidecar.engine.commit.at_least_once import Settlement
+from sidecar.engine.counters import Tally
 from sidecar.engine.emission.emitter import Emitter
 from sidecar.engine.intake.control_records import Actions
 from sidecar.engine.intake.decide import Decider
@@ -29,7 +30,6 @@ from sidecar.engine.rhythm import Rhythm
 from sidecar.engine.snapshot import Publisher
 from sidecar.engine.storage.rebuild_worker import RebuildWorker
 from sidecar.engine.storage.worker import OverflowWorker
-from sidecar.model.engine_counters import Tally
 from sidecar.model.ports import Intake, SourceRecord, Time, mark_of
 from sidecar.model.record import Held
 from sidecar.model.stats import Stats

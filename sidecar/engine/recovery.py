@@ -18,7 +18,6 @@ from sidecar.engine.commit.block_builder import mark_of, struck_out
 from sidecar.engine.partition.change_block import ChangeBlock, Loss
 from sidecar.engine.partition.partition import NEVER, NOT_DECIDED, NOWHERE, Lane
 from sidecar.engine.partition.wheel import Wheel
-from sidecar.engine.storage.rebuild_account import note_loss
 from sidecar.ledger.block import Block, Entries
 from sidecar.ledger.commit_metadata import CommitState
 from sidecar.model.log_cuts import NO_CUTS, Cuts, Marks, below, noted
@@ -199,7 +198,7 @@ class Replay:
         lane.touched = self._is_news
         lane.block_ms = self._written_ms if self._blocks else now_ms
         if loss is not None:
-            note_loss(lane, loss.hw, loss.detail)
+            lane.note_loss(loss.hw, loss.detail)
         lane.skip = {offset: place for offset, place in self._settled_ahead.items() if place > self.watermark}
         lane.runs = [run for run in self._runs if run[1] != NOT_DECIDED]
         lane.recovered_runs = list(self._runs)

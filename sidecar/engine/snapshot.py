@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from sidecar.engine.assignment import Assignment
+from sidecar.engine.counters import Tally
 from sidecar.engine.emission.emitter import Emitter
 from sidecar.engine.intake.quotas import uses_of
 from sidecar.engine.partition.partition import NOWHERE
 from sidecar.engine.storage.worker import OverflowWorker
-from sidecar.model.engine_counters import Tally
 from sidecar.model.ports import Time
 from sidecar.model.record import Outcome
 from sidecar.model.stats import RebuildProgress, Stats

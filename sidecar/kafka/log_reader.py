@@ -14,9 +14,8 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from policies.kafka_clients import Consumer
-from sidecar.engine.storage.rebuild_account import SourceUnavailable
 from sidecar.kafka.producers import ANSWER_TIMEOUT_S, client_log, is_fatal
-from sidecar.model.ports import SourceRecord
+from sidecar.model.ports import SourceRecord, SourceUnavailable
 from sidecar.model.record import LaneId
 
 log = logging.getLogger(__name__)

@@ -11,7 +11,6 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException
 
 from policies.kafka_clients import Producer
-from sidecar.engine.commit.call_limit import within
 from sidecar.kafka.background import in_background
 from sidecar.kafka.producers import (
     LONE_BATCHES,
@@ -22,6 +21,7 @@ from sidecar.kafka.producers import (
     producer_settings,
     raising_what_is_meant,
 )
+from sidecar.model.call_limit import within
 from sidecar.model.ports import Member, TransactionalOutput
 from sidecar.model.record import LaneId
 

@@ -19,8 +19,9 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from policies.fields import is_topic
+from policies.headers import OFFSET_MAX
 from sidecar.lookup.query import OVERFLOW, TIME_MAX_MS, WHEEL, Answer, Key, Query
-from sidecar.model.record import OFFSET_MAX, LaneId
+from sidecar.model.record import LaneId
 from sidecar.overflow.signing import SIGNATURE_BYTES, Signing
 
 QUESTION_BYTES_MAX: Final = 64 * 1024

@@ -14,11 +14,12 @@ from heapq import merge
 from operator import itemgetter
 from typing import Any, Final
 
+from policies.headers import OFFSET_MAX
 from sidecar.engine.engine import Engine
 from sidecar.lookup.query import ALL, OVERFLOW, START, WHEEL, Answer, Key, Query, after_in, key_of, key_of_row, row_of
 from sidecar.lookup.redis import HeldOverflow
 from sidecar.lookup.view import LaneView, Viewer
-from sidecar.model.record import OFFSET_MAX, Held, LaneId, Position, held_id, place_of
+from sidecar.model.record import Held, LaneId, Position, held_id, place_of
 from sidecar.overflow.connection import Client
 from sidecar.overflow.keys import FINE
 from sidecar.overflow.signing import UNSIGNED, Signing

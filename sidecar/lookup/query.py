@@ -7,7 +7,8 @@ in it, and the next one begins behind that place: so paging is stable, whatever 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from sidecar.model.record import ERROR_CLASS, OFFSET_MAX, Held, LaneId, Position, held_id
+from policies.headers import ERROR_CLASS, OFFSET_MAX
+from sidecar.model.record import Held, LaneId, Position, held_id
 
 
 class LookUpUnavailable(Exception):

@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush, heapreplace
 from typing import Any, Final, NamedTuple
 
+from policies.headers import OFFSET_MAX
 from sidecar.lookup.query import ALL, Query
-from sidecar.model.record import OFFSET_MAX, Held, LaneId, Position
+from sidecar.model.record import Held, LaneId, Position
 from sidecar.overflow.chunk import ChunkCodec
 from sidecar.overflow.chunk_reader import GoneError, LaneReader
 from sidecar.overflow.connection import Client, Link

@@ -11,9 +11,7 @@ from sys import intern
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from policies.table import REPEATED, Repeated
-from sidecar.model.ports import SourceRecord
-from sidecar.model.record import (
+from policies.headers import (
     ATTEMPT,
     COUNTED,
     DELIVER_AT,
@@ -26,7 +24,6 @@ from sidecar.model.record import (
     FIRST_FAILURE,
     ID,
     INSTRUCTIONS,
-    NO_HEADERS,
     ORIGIN,
     POLICY,
     REASON,
@@ -35,9 +32,10 @@ from sidecar.model.record import (
     TARGET,
     TARGET_PARTITION,
     WRITTEN,
-    Headers,
-    Held,
 )
+from policies.table import REPEATED, Repeated
+from sidecar.model.ports import SourceRecord
+from sidecar.model.record import NO_HEADERS, Headers, Held
 
 Controls = Mapping[str, bytes | Repeated | None]
 

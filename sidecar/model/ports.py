@@ -229,3 +229,50 @@ class Time(Protocol):
 
     @property
     def skew_ahead_ms(self) -> float: ...
+
+
+class Unproven:
+    """The error of a record that was reported as written, at no offset: the broker has not said that it has it.
+
+    librdkafka takes a record for written when a later one of the same partition is. But a broker that knows nothing of
+    a producer yet lets it begin anywhere: of two requests on the way to a new partition, the first may be refused
+    ("not the leader", a moment before it is) and the second taken. The first record is then nowhere.
+    """
+
+    def name(self) -> str:
+        """As Kafka's names of errors."""
+        return "NO_OFFSET"
+
+    def fatal(self) -> bool:
+        """The producer is fine."""
+        return False
+
+    def str(self) -> "str":
+        """For logs."""
+        return "reported as written, but at no offset"
+
+
+UNPROVEN: Final = Unproven()
+
+
+def refusal(error: Any, message: Any) -> Any:
+    """Error of a record that may not be in its topic; None when its delivery report proves that it is."""
+    return UNPROVEN if error is None and message.offset() is None else error
+
+
+class SourceUnavailable(Exception):
+    """The brokers don't give the source's records for now: it passes."""
+
+
+class SourceLog(Protocol):
+    """Reading a source by offset, beside the group."""
+
+    def fetch(self, lane: LaneId, offsets: Sequence[int]) -> dict[int, SourceRecord]:
+        """The records at these ascending offsets, for the caller to keep; those that the source has no more are left
+        out.
+
+        Raises SourceUnavailable.
+        """
+
+    def release(self) -> None:
+        """Nothing more is wanted for now."""

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from itertools import chain, pairwise
 from typing import Any, Final
 
-from sidecar.model.record import OFFSET_MAX, Held, LaneId, Position
+from policies.headers import OFFSET_MAX
+from sidecar.model.record import Held, LaneId, Position
 from sidecar.overflow.chunk import ChunkCodec
 from sidecar.overflow.chunk_reader import HEADERS_PER_PAGE, GoneError, LaneReader
 from sidecar.overflow.chunk_writer import cascaded_until_ms, packed

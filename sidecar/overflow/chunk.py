@@ -39,10 +39,11 @@ import xxhash
 import zstandard
 
 from policies.fields import TOPIC_LENGTH_MAX, is_topic
+from policies.headers import OFFSET_MAX
 from policies.table import DEAD_LETTER_SUFFIX
 from sidecar.ledger.columns import ColumnReader, pack_numbers, pack_words
 from sidecar.ledger.frame import LedgerFormatError
-from sidecar.model.record import NO_HEADERS, OFFSET_MAX, Headers, Held, Position, as_held
+from sidecar.model.record import NO_HEADERS, Headers, Held, Position, as_held
 from sidecar.overflow.signing import CHUNK, SIGNATURE_BYTES, UNSIGNED, Signing
 
 RECORDS_MAX: Final = 512

@@ -8,7 +8,8 @@ hint: the record may be settled, and its copy gone.
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from sidecar.model.record import OFFSET_MAX, Held, LaneId, Position, held_id
+from policies.headers import OFFSET_MAX
+from sidecar.model.record import Held, LaneId, Position, held_id
 from sidecar.overflow.chunk_reader import LaneReader
 from sidecar.overflow.connection import Link
 from sidecar.overflow.keys import INDEX_SHARDS

@@ -111,3 +111,22 @@ class Overflow(Protocol):
         Returns how many chunks are known to be waiting for the next step, 0 when there is nothing more to do.
         Raises OverflowFull, OverflowLoss.
         """
+
+
+class RebuildStore(Protocol):
+    """The overflow's storage as a rebuild sees it. All raise OverflowUnavailable."""
+
+    def place(self, lane: LaneId) -> int:
+        """The number of the last change block that is there, -1 when not even that is known."""
+
+    def reset(self, lane: LaneId, begin: bool) -> bool:
+        """Forget the lane, a page at a time: first its number (`begin`), last of all it is 0. True: call again."""
+
+    def redo(self, lane: LaneId, redos: Sequence[Redo], now_ms: int) -> None:
+        """Write blocks, in order; those already there are passed over. Raises OverflowFull, OverflowLoss."""
+
+    def read(self, lane: LaneId, after: Position, records_max: int, acknowledged: int) -> Promotion:
+        """Records with position > after, as `Overflow.promote`; the last promotion's cursor ends in OFFSET_MAX."""
+
+    def places(self, lane: LaneId, after: Position, records_max: int, acknowledged: int) -> Promotion:
+        """As `read`, but of the records only due times and offsets are there: half the cost."""

@@ -76,7 +76,8 @@ from typing import Final, NamedTuple
 
 import xxhash
 
-from sidecar.model.record import OFFSET_MAX, Held, LaneId, Position
+from policies.headers import OFFSET_MAX
+from sidecar.model.record import Held, LaneId, Position
 from sidecar.overflow.chunk import RAW_BYTES_MAX, RECORDS_MAX, Blob, raw_bytes_max
 from sidecar.overflow.interface import NewerOverflowFormat
 

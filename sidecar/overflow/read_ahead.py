@@ -21,7 +21,8 @@ from heapq import heappop, heappush
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from sidecar.model.record import OFFSET_MAX, Held, Position
+from policies.headers import OFFSET_MAX
+from sidecar.model.record import Held, Position
 from sidecar.overflow.keys import Header
 
 BLOBS_PER_PAGE_MAX: Final = 64

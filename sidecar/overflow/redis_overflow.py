@@ -10,8 +10,8 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final
 
-from sidecar.doctor.redis_server import RedisFinding, RedisState, inspect, state
-from sidecar.model.record import OFFSET_MAX, Held, LaneId, Position, Struck, held_id
+from policies.headers import OFFSET_MAX
+from sidecar.model.record import Held, LaneId, Position, Struck, held_id
 from sidecar.overflow.cascade import Leftovers, cascade, unlink
 from sidecar.overflow.chunk import ChunkCodec
 from sidecar.overflow.chunk_reader import GoneError, LaneReader, check_whole
@@ -65,14 +65,6 @@ class RedisOverflow:
         """Let the connections go. Twice is harmless."""
         self._read_aheads.clear()
         self._link.close()
-
-    def inspect(self, allow_eviction: bool = False) -> list[RedisFinding]:
-        """Problems of this Redis that should be mended; none when all is well. From any thread."""
-        return inspect(self.client, allow_eviction)
-
-    def state(self) -> RedisState:
-        """Memory, persistence and eviction now. From any thread."""
-        return state(self.client)
 
     def watermark(self, lane: LaneId) -> int:
         """See `Overflow.watermark`."""

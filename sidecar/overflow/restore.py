@@ -12,7 +12,8 @@ from itertools import chain
 from operator import attrgetter
 from typing import Final
 
-from sidecar.model.record import OFFSET_MAX, LaneId, Position, place_of
+from policies.headers import OFFSET_MAX
+from sidecar.model.record import LaneId, Position, place_of
 from sidecar.overflow.chunk_reader import check_whole
 from sidecar.overflow.chunk_writer import batched
 from sidecar.overflow.connection import Client, Link

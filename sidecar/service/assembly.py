@@ -12,6 +12,7 @@ from sidecar.engine.assignment import Assignment
 from sidecar.engine.commit.at_least_once import AtLeastOnce, Settlement
 from sidecar.engine.commit.exactly_once import ExactlyOnce
 from sidecar.engine.commit.trace_queue import Traces
+from sidecar.engine.counters import Tally
 from sidecar.engine.emission.batch_limits import USUAL_BATCH_BYTES, BatchLimits
 from sidecar.engine.emission.emitter import Emitter
 from sidecar.engine.emission.rate_limit import Gate
@@ -24,7 +25,6 @@ from sidecar.engine.intake.quotas import Quotas
 from sidecar.engine.recovery_reader import RecoveryWorker
 from sidecar.engine.snapshot import Publisher
 from sidecar.engine.storage.rebuild import Sources
-from sidecar.engine.storage.rebuild_account import RebuildStore
 from sidecar.engine.storage.rebuild_worker import RebuildWorker
 from sidecar.engine.storage.worker import OverflowWorker
 from sidecar.kafka.committed_offsets import KafkaStarts
@@ -45,9 +45,8 @@ from sidecar.kafka.transactional_id import take_slot
 from sidecar.kafka.transactions import KafkaOutputs
 from sidecar.ledger.topic import LedgerTopic
 from sidecar.lookup.view import Viewer
-from sidecar.model.engine_counters import Tally
 from sidecar.model.ports import Time
-from sidecar.overflow.interface import Overflow
+from sidecar.overflow.interface import Overflow, RebuildStore
 from sidecar.settings.settings import Settings
 
 STATE_REPEAT_MS: Final = 6 * 3_600_000

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from sidecar.doctor.redis_server import inspect
+from sidecar.doctor.redis_server import state as state_of
 from sidecar.embedded.kafka import Broker, embedded_kafka
 from sidecar.embedded.valkey import EmbeddedValkey
 from sidecar.overflow.interface import OverflowFailure, OverflowUnavailable
@@ -85,7 +87,7 @@ class RedisWatch:
         A Redis that is away at start is away as it may be later: what needs it waits, and /readyz says so.
         """
         try:
-            state, findings = self._overflow.state(), self._overflow.inspect(self._allow_eviction)
+            state, findings = state_of(self._overflow.client), inspect(self._overflow.client, self._allow_eviction)
         except OverflowUnavailable as error:
             log.warning("redis is away: going on without it", extra={"error": str(error)})
             return
@@ -97,7 +99,7 @@ class RedisWatch:
 
     def look(self, publish: Callable[[str], None]) -> None:
         """Tell metrics, the log and /readyz how it is now. Raises OverflowUnavailable."""
-        state = self._overflow.state()
+        state = state_of(self._overflow.client)
         is_wrong = bool(state.evicting) and not self._allow_eviction
         # Fewer than before: it was started anew, and counts from 0.
         evicted = max(state.evicted_keys - self._evicted_keys, 0) if self._evicted_keys >= 0 else 0

@@ -5,7 +5,6 @@ and housekeeping measure themselves they hand to a `Recorder`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from platform import python_version
 from typing import Final
 
@@ -21,24 +20,15 @@ from prometheus_client.registry import Collector
 
 from policies.retention import Short
 from policies.table import PolicyTable
-from sidecar.model.engine_counters import COUNTED
+from sidecar.engine.counters import COUNTED
 from sidecar.model.record import Outcome
 from sidecar.model.stats import LATENESS_BOUNDS_MS, Lateness, Left, Stats, TopicCounts
+from sidecar.model.version import VERSION
 
 PREFIX: Final = "tickover_"
 BREAKER_STATES: Final = ("closed", "half_open", "open")
 OCCURRENCE_KINDS: Final = ("in_time", "made_up")
 COMMAND_BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
-
-
-def _version() -> str:
-    try:
-        return version("tickover")
-    except PackageNotFoundError:  # run from a checkout that isn't installed
-        return "0"
-
-
-VERSION: Final = _version()
 
 
 class Recorder:

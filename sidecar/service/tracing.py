@@ -30,8 +30,9 @@ from opentelemetry.util.types import AttributeValue
 
 from sidecar.engine.commit.trace_queue import TRACEPARENT, TRACESTATE, Emission, Traces
 from sidecar.model.record import Held
+from sidecar.model.version import VERSION
 from sidecar.service.assembly import replica_name
-from sidecar.service.metrics import VERSION, Recorder
+from sidecar.service.metrics import Recorder
 from sidecar.settings.settings import Settings
 
 log = logging.getLogger(__name__)

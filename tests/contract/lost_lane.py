@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from sidecar.engine.commit.block_builder import entry_columns
 from sidecar.engine.partition.change_block import Loss
 from sidecar.engine.storage.rebuild import LaneRebuild, Sources
-from sidecar.engine.storage.rebuild_account import Plan, RebuildStore
+from sidecar.engine.storage.rebuild_account import Plan
 from sidecar.ledger.block import NOTHING_SETTLED, STRUCK, Block, Settled, encode
 from sidecar.ledger.topic import LedgerRecord, LedgerTopic
 from sidecar.model.ports import SourceRecord
 from sidecar.model.record import Held, LaneId, Outcome, Position, Struck
-from sidecar.overflow.interface import Change
+from sidecar.overflow.interface import Change, RebuildStore
 from tests.contract.overflow_records import LANE
 from tests.simulation.fake_kafka import CREATE_TIME, FakeRecord
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from sidecar.model.record import OFFSET_MAX, Held, LaneId, Position
+from policies.headers import OFFSET_MAX
+from sidecar.model.record import Held, LaneId, Position
 from sidecar.overflow.interface import Overflow
 
 NOW_MS = 1_700_000_000_000

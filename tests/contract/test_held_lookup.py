@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from policies.headers import ERROR_CLASS, ID
 from sidecar.engine.mailbox import EngineError
 from sidecar.lookup import group as held_group
 from sidecar.lookup import local as held_lookup
@@ -17,7 +18,7 @@ from sidecar.lookup.group import GroupLookUp, Meeting
 from sidecar.lookup.local import LocalLookUp
 from sidecar.lookup.query import ALL, START, TIME_MAX_MS, Key, LookUpUnavailable, Query
 from sidecar.lookup.view import LaneView
-from sidecar.model.record import ERROR_CLASS, ID, Held, LaneId, Position, Struck, held_id
+from sidecar.model.record import Held, LaneId, Position, Struck, held_id
 from sidecar.overflow.interface import Change
 from sidecar.overflow.keys import LaneKeys
 from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow

@@ -5,7 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from sidecar.model.record import ID, LaneId, Position, Struck
+from policies.headers import ID
+from sidecar.doctor.redis_server import inspect
+from sidecar.doctor.redis_server import state as state_of
+from sidecar.model.record import LaneId, Position, Struck
 from sidecar.overflow import cascade as overflow_cascade
 from sidecar.overflow import chunk_reader as overflow_reader
 from sidecar.overflow.interface import Change, OverflowFull, OverflowLoss
@@ -243,5 +246,5 @@ def test_large_values_and_thousands_of_slots(overflow: RedisOverflow) -> None:
 
 
 def test_a_healthy_server_has_no_findings(overflow: RedisOverflow) -> None:
-    assert overflow.inspect() == []
-    assert 0 < overflow.state().memory_ratio < 1
+    assert inspect(overflow.client) == []
+    assert 0 < state_of(overflow.client).memory_ratio < 1

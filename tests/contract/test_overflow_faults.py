@@ -9,6 +9,8 @@ from uuid import uuid4
 import pytest
 
 from sidecar.doctor.finding import Severity
+from sidecar.doctor.redis_server import inspect
+from sidecar.doctor.redis_server import state as state_of
 from sidecar.embedded.valkey import EmbeddedValkey
 from sidecar.model.record import Position
 from sidecar.overflow import connection as overflow_link
@@ -219,11 +221,11 @@ def test_findings(valkey: EmbeddedValkey, settings: dict[str, str], severity: Se
     overflow = open_overflow(valkey.url, "g")
     for name, value in settings.items():
         overflow.client.config_set(name, value)
-    (finding,) = overflow.inspect()
+    (finding,) = inspect(overflow.client)
     assert finding.severity is severity
     assert words in finding.message
     assert finding.fix.startswith("CONFIG SET")
-    assert overflow.state().is_persistent == (settings.get("appendonly") != "no")
+    assert state_of(overflow.client).is_persistent == (settings.get("appendonly") != "no")
     overflow.close()
 
 
@@ -243,7 +245,7 @@ def test_nobody_there(scheme: str) -> None:
     calls: Sequence[Callable[[], object]] = [
         lambda: overflow.watermark(LANE),
         lambda: overflow.tidy(LANE, START, NOW_MS),
-        overflow.inspect,
+        lambda: inspect(overflow.client),
     ]
     for call in calls:
         with pytest.raises(OverflowUnavailable):

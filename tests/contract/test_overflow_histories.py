@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from policies.headers import OFFSET_MAX
 from sidecar.engine.storage.rebuild import LaneRebuild
 from sidecar.model.header_codec import split
-from sidecar.model.record import OFFSET_MAX, Held, Position
+from sidecar.model.record import Held, Position
 from sidecar.overflow.connection import connect
 from sidecar.overflow.interface import OverflowLoss, OverflowUnavailable
 from sidecar.overflow.keys import COARSE, FINE, LaneKeys

@@ -11,7 +11,8 @@ import pytest
 import xxhash
 import zstandard
 
-from sidecar.model.record import ID, Held, Position
+from policies.headers import ID
+from sidecar.model.record import Held, Position
 from sidecar.overflow.chunk import BYTES_MAX, RAW_BYTES_MAX
 from sidecar.overflow.interface import Change, OverflowLoss, Redo
 from sidecar.overflow.keys import COARSE, DUE_MAX_MS, FINE, INDEX_SHARDS, LEVELS, Header, LaneKeys, read_header

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from sidecar.model.record import ID, OFFSET_MAX, Held, Position, Struck
+from policies.headers import ID, OFFSET_MAX
+from sidecar.model.record import Held, Position, Struck
 from sidecar.overflow import presence as overflow_presence
 from sidecar.overflow.interface import Change, OverflowFull, OverflowLoss, Redo
 from sidecar.overflow.keys import (

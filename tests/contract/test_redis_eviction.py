@@ -57,7 +57,7 @@ def test_a_server_that_may_evict_what_is_held_is_refused_unless_that_is_allowed(
         RedisWatch(overflow, Recorder(), allow_eviction=False).start()
     assert isinstance(caught.value, OverflowFailure), "so the process ends with status 1 and these words"
     RedisWatch(overflow, Recorder(), allow_eviction=True).start()
-    [finding] = overflow.inspect(allow_eviction=True)
+    [finding] = inspect(overflow.client, allow_eviction=True)
     assert finding.severity is Severity.WARNING
     assert "throws held records away" in finding.message
 
@@ -76,7 +76,7 @@ def test_a_server_that_keeps_what_is_held_is_taken(
 ) -> None:
     configure(overflow, **settings)
     RedisWatch(overflow, Recorder(), allow_eviction=False).start()
-    findings = overflow.inspect()
+    findings = inspect(overflow.client)
     assert [finding.severity for finding in findings] == [Severity.WARNING] * len(words)
     assert all(word in finding.message for word, finding in zip(words, findings, strict=True))
 

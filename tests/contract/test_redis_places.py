@@ -17,6 +17,7 @@ from api.ports import Fresh, IdempotencyUnavailable
 from sidecar.doctor.finding import Severity
 from sidecar.doctor.redis import inspect_redis
 from sidecar.doctor.redis_rights import redis_rights
+from sidecar.doctor.redis_server import state as state_of
 from sidecar.embedded.child import free_port
 from sidecar.embedded.valkey import EmbeddedValkey
 from sidecar.engine.partition.change_block import ChangeBlock
@@ -83,7 +84,7 @@ def test_a_cluster_whose_nodes_all_come_back_elsewhere_is_found_by_its_name(tmp_
         for overflow in (holding, looking):
             stack.callback(overflow.close)
             with pytest.raises(OverflowUnavailable):
-                overflow.state()
+                state_of(overflow.client)
         lead_to(name, former)
         assert looking.watermark(LANE) == 0
         holding.apply([Change(LANE, 1, [held(1, HOUR_MS)])], NOW_MS)
@@ -93,8 +94,8 @@ def test_a_cluster_whose_nodes_all_come_back_elsewhere_is_found_by_its_name(tmp_
         lead_to(name, cluster_of_one(stack, tmp_path / "now"))
         assert holding.watermark(LANE) == 0
         with pytest.raises(OverflowUnavailable):
-            looking.state()
-        assert looking.state().is_persistent
+            state_of(looking.client)
+        assert state_of(looking.client).is_persistent
 
 
 def test_while_a_cluster_is_away_its_keys_are_unavailable_and_replicas_hear_again_when_it_is_back(

@@ -13,12 +13,15 @@ import pytest
 
 from api.idempotency import RedisIdempotency
 from api.ports import Fresh
+from policies.headers import ID
 from sidecar.doctor.redis import inspect_redis
+from sidecar.doctor.redis_server import inspect
+from sidecar.doctor.redis_server import state as state_of
 from sidecar.lookup import group as held_group
 from sidecar.lookup.group import GroupLookUp, Meeting
 from sidecar.lookup.local import LocalLookUp
 from sidecar.lookup.query import ALL, START, Query
-from sidecar.model.record import ID, LaneId, Struck
+from sidecar.model.record import LaneId, Struck
 from sidecar.overflow.interface import Change, OverflowLoss, Redo
 from sidecar.overflow.keys import COARSE, LaneKeys
 from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow
@@ -151,8 +154,8 @@ async def answer_once(client: Any) -> None:
 
 def examine(redis_server: RedisServer, overflow: RedisOverflow) -> None:
     """Make the calls of housekeeping and of `doctor`."""
-    overflow.inspect()
-    overflow.state()
+    inspect(overflow.client)
+    state_of(overflow.client)
     if not redis_server.url.startswith("unix:"):  # doctor asks no bundled server
         settings = Settings.model_validate({"redis": {"url": redis_server.url}})
         assert list(inspect_redis(settings, lambda: time.time_ns() // 1_000_000))

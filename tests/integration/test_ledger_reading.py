@@ -11,10 +11,10 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 
 from policies.reader import PolicyReader
-from sidecar.engine.storage.rebuild_account import SourceUnavailable
 from sidecar.kafka.log_reader import KafkaSourceLog
 from sidecar.kafka.topics import KafkaLedgerLog
 from sidecar.ledger.topic import LedgerUnavailable
+from sidecar.model.ports import SourceUnavailable
 from sidecar.model.record import LaneId
 from tests.services.clients import producer
 from tests.services.kafka import ANSWER_TIMEOUT_S, Kafka

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
+from policies.headers import ACTION, CHANGE, DELAY, ID
 from sidecar.kafka.topic_reader import LogUnavailable
 from sidecar.lookup.query import LookUpUnavailable
-from sidecar.model.record import ACTION, CHANGE, DELAY, ID, Headers, LaneId
+from sidecar.model.record import Headers, LaneId
 from sidecar.operations.bulk.changes import NotAllAnswer, Wanted
 from sidecar.operations.bulk.outcome import TOO_LATE, UNANSWERED, Place
 from sidecar.operations.bulk.plan import DONE, Change, ChangePlan, Selection, When

@@ -7,8 +7,9 @@ from random import Random
 from typing import Any, Final
 
 from api.ports import Acknowledged, Outgoing, SenderUnavailable
+from policies.headers import ACTION, DELAY, ID, IF_OFFSET
 from sidecar.lookup.receipt import LedgerPlace
-from sidecar.model.record import ACTION, DELAY, ID, IF_OFFSET, LaneId, Outcome
+from sidecar.model.record import LaneId, Outcome
 from tests.unit.api_world import NOW_MS, REMINDERS, MemorySender, World
 from tests.unit.test_api_held import row
 from tests.unit.test_receipts import block, settled

@@ -2,9 +2,9 @@
 
 from typing import Final
 
+from policies import headers
 from sidecar.model import header_codec as codec
-from sidecar.model import record
-from sidecar.model.record import Held
+from sidecar.model.record import Headers, Held, Place
 from sidecar.operations.dead_letters.dead_letter import Letter
 from sidecar.operations.dead_letters.lineage import redriven_headers
 from tests.pages.text import code, head, table
@@ -22,44 +22,44 @@ Which headers there are, who writes them and where they are found afterwards. Wh
 """
 # A header that the code defines and that has no line here, or the other way round, fails the test of the pages.
 MEANINGS: Final = {
-    record.DELIVER_AT: "when, as a time",
-    record.DELAY: "when, as a duration from the record's timestamp",
-    record.TARGET: "the target topic",
-    record.TARGET_PARTITION: "the partition of the target",
-    record.ID: "your name for the message",
-    record.ACTION: "`cancel`, `reschedule` or `fire`: makes it a control record",
-    record.IF_OFFSET: "a control record acts only on the message held under this offset",
-    record.CHANGE: "on a control record: the id of the change of many messages that sent it",
-    record.EXPIRES_AT: "not emitted after this time, but dead-lettered",
-    record.SPREAD: "how much later than due it may be, so that herds move apart",
-    record.ATTEMPT: "number of this delivery",
-    record.FIRST_FAILURE: "when it was first on the retry topic, epoch ms",
-    record.ERROR_CLASS: "why your consumer failed, for the policy",
-    record.ERROR_MESSAGE: "why your consumer failed, for people",
-    record.ORIGIN: "where tickover first met the record: `topic/partition/offset`",
-    record.DUE: "when it was due, epoch ms",
-    record.POLICY: "`name@version` of the policy that decided",
-    record.REASON: "why it is dead or quarantined",
-    record.SOURCE: "where it lay on its source: `topic/partition/offset`",
-    record.DETAIL: "what is wrong, in words",
-    record.JOB: "by which run of `pipeline schedule` or `pipeline redrive` it was sent: `job/run/slice`",
-    record.REDRIVE_PLAN: "the plan that sent it again",
-    record.REDRIVE_COUNT: "how often that was done",
-    record.REDRIVE_SOURCE: "where the dead letter lay: `topic/partition/offset`",
+    headers.DELIVER_AT: "when, as a time",
+    headers.DELAY: "when, as a duration from the record's timestamp",
+    headers.TARGET: "the target topic",
+    headers.TARGET_PARTITION: "the partition of the target",
+    headers.ID: "your name for the message",
+    headers.ACTION: "`cancel`, `reschedule` or `fire`: makes it a control record",
+    headers.IF_OFFSET: "a control record acts only on the message held under this offset",
+    headers.CHANGE: "on a control record: the id of the change of many messages that sent it",
+    headers.EXPIRES_AT: "not emitted after this time, but dead-lettered",
+    headers.SPREAD: "how much later than due it may be, so that herds move apart",
+    headers.ATTEMPT: "number of this delivery",
+    headers.FIRST_FAILURE: "when it was first on the retry topic, epoch ms",
+    headers.ERROR_CLASS: "why your consumer failed, for the policy",
+    headers.ERROR_MESSAGE: "why your consumer failed, for people",
+    headers.ORIGIN: "where tickover first met the record: `topic/partition/offset`",
+    headers.DUE: "when it was due, epoch ms",
+    headers.POLICY: "`name@version` of the policy that decided",
+    headers.REASON: "why it is dead or quarantined",
+    headers.SOURCE: "where it lay on its source: `topic/partition/offset`",
+    headers.DETAIL: "what is wrong, in words",
+    headers.JOB: "by which run of `pipeline schedule` or `pipeline redrive` it was sent: `job/run/slice`",
+    headers.REDRIVE_PLAN: "the plan that sent it again",
+    headers.REDRIVE_COUNT: "how often that was done",
+    headers.REDRIVE_SOURCE: "where the dead letter lay: `topic/partition/offset`",
 }
-READ: Final = record.INSTRUCTIONS | record.FAILURE | record.COUNTED | {record.ID, record.ORIGIN}
+READ: Final = headers.INSTRUCTIONS | headers.FAILURE | headers.COUNTED | {headers.ID, headers.ORIGIN}
 
 
 def defined() -> set[str]:
-    """All header names in sidecar/model/record.py."""
-    texts = {value for value in vars(record).values() if isinstance(value, str)}
-    return {text for text in texts if text.startswith(record.CONTROL_PREFIX) and text != record.CONTROL_PREFIX}
+    """All header names in policies/headers.py."""
+    texts = {value for value in vars(headers).values() if isinstance(value, str)}
+    return {text for text in texts if text.startswith(headers.CONTROL_PREFIX) and text != headers.CONTROL_PREFIX}
 
 
 def travelled() -> list[set[str]]:
     """Headers on an emitted retry, its dead letter, the quarantined record, and the dead letter when it is sent again,
     of a record that had them all."""
-    came: record.Headers = [(name, b"1") for name in MEANINGS]
+    came: Headers = [(name, b"1") for name in MEANINGS]
     parts = codec.split(came)
     held = Held(
         1, 1, "t", -1, b"k", b"v", parts.user, "p@1", parts.origin, 1, 1, parts.trailer, -1, "d", parts.size
@@ -67,9 +67,9 @@ def travelled() -> list[set[str]]:
     emitted = codec.emission_headers(held, b"s/0/")
     dead = codec.dead_letter_headers(held, b"s/0/", "timeout")
     quarantined = codec.quarantine_headers(came, b"s/0/1", "loop", "")
-    letter = Letter(record.Place("d", 0, 1), 1, b"k", b"v", dead)
+    letter = Letter(Place("d", 0, 1), 1, b"k", b"v", dead)
     again = redriven_headers(letter, to_its_source=False, leg="1/1")
-    return [{name for name, _ in headers} for headers in (emitted, dead, quarantined, again)]
+    return [{name for name, _ in written} for written in (emitted, dead, quarantined, again)]
 
 
 def page() -> str:
@@ -89,4 +89,4 @@ def page() -> str:
         for name in sorted(MEANINGS)
     )
     heads = ("header", "what", "you send", "emitted", "dead letter", "quarantined", "redriven")
-    return head("Headers", "sidecar/model/record.py and sidecar/model/header_codec.py", WORDS) + table(heads, rows)
+    return head("Headers", "policies/headers.py and sidecar/model/header_codec.py", WORDS) + table(heads, rows)

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from policies.headers import ACTION, CHANGE, ID
 from policies.log import Change as PolicyChange
 from policies.log import PolicyLog, encode_change
 from policies.model import Policy
-from sidecar.model.record import ACTION, CHANGE, ID, Held, LaneId, Outcome
+from sidecar.model.record import Held, LaneId, Outcome
 from sidecar.operations.bulk.changes import Wanted
 from sidecar.operations.bulk.plan import Item, Selection, When
 from sidecar.operations.jobs.job import State

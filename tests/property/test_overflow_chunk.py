@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.fields import is_topic
-from sidecar.model.record import OFFSET_MAX, Held, Position
+from policies.headers import OFFSET_MAX
+from sidecar.model.record import Held, Position
 from sidecar.overflow.chunk import RAW_BYTES_MAX, Blob, ChunkCodec, ChunkDamagedError
 from sidecar.overflow.keys import FINE, header_of, read_header
 from tests.examples import examples

@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
+from policies.headers import ID
 from sidecar.embedded.valkey import EmbeddedValkey
-from sidecar.model.record import ID, Held, Position, Struck, held_id
+from sidecar.model.record import Held, Position, Struck, held_id
 from sidecar.overflow import cascade as overflow_cascade
 from sidecar.overflow import chunk
 from sidecar.overflow import chunk_reader as overflow_reader

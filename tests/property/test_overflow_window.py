@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidecar.model.record import OFFSET_MAX, Held, Position
+from policies.headers import OFFSET_MAX
+from sidecar.model.record import Held, Position
 from sidecar.overflow.chunk import Blob
 from sidecar.overflow.chunk_writer import by_position
 from sidecar.overflow.keys import FINE, Header, header_of

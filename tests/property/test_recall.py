@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from policies.headers import DELAY, DELIVER_AT, DUE, ID, ORIGIN, SPREAD, TARGET, TARGET_PARTITION
 from policies.model import Policy, Versioned
 from policies.table import PolicyTable
 from sidecar.engine.intake import decision_cache as recall
@@ -14,22 +15,7 @@ from sidecar.engine.intake.decide import Decider, HeaderLimits
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.model.header_codec import split
-from sidecar.model.record import (
-    DELAY,
-    DELIVER_AT,
-    DUE,
-    ID,
-    ORIGIN,
-    SPREAD,
-    TARGET,
-    TARGET_PARTITION,
-    Arrival,
-    Departure,
-    Headers,
-    Held,
-    LaneId,
-    Position,
-)
+from sidecar.model.record import Arrival, Departure, Headers, Held, LaneId, Position
 from tests.examples import examples
 
 STAMP_MS = 1_700_000_000_000

@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.model.record import ATTEMPT, ERROR_CLASS, ERROR_MESSAGE, FIRST_FAILURE, ORIGIN, REASON, SOURCE, Place
+from policies.headers import ATTEMPT, ERROR_CLASS, ERROR_MESSAGE, FIRST_FAILURE, ORIGIN, REASON, SOURCE
+from sidecar.model.record import Place
 from sidecar.operations.dead_letters.dead_letter import Letter
 from sidecar.operations.dead_letters.lineage import redriven_headers
 from sidecar.operations.jobs.pace import BURST_S, RAMP_START, STOP_SAMPLE, Pace, must_stop

@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from sidecar.engine.storage.rebuild_account import RebuildStore
-from sidecar.model.record import OFFSET_MAX, Held, LaneId, Position, Struck, held_id
-from sidecar.overflow.interface import Change, Overflow, OverflowLoss, Promotion, Redo
+from policies.headers import OFFSET_MAX
+from sidecar.model.record import Held, LaneId, Position, Struck, held_id
+from sidecar.overflow.interface import Change, Overflow, OverflowLoss, Promotion, RebuildStore, Redo
 
 Failing = Callable[[str, bool], None]  # (method, before or after its effect): raises what the caller is to see
 NewOverflow = Callable[[Failing], "FakeOverflow"]

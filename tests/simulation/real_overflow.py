@@ -11,7 +11,8 @@ from contextlib import contextmanager, suppress
 from random import Random
 from typing import Any, Final
 
-from sidecar.model.record import OFFSET_MAX, Held, LaneId, Position, held_id, place_of
+from policies.headers import OFFSET_MAX
+from sidecar.model.record import Held, LaneId, Position, held_id, place_of
 from sidecar.overflow import keys as overflow_layout
 from sidecar.overflow.connection import Client
 from sidecar.overflow.interface import Change, OverflowFull, OverflowLoss, OverflowUnavailable, Promotion, Redo

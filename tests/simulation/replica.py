@@ -9,6 +9,7 @@ from policies.table import PolicyTable
 from sidecar.engine.assignment import Assignment
 from sidecar.engine.commit.at_least_once import AtLeastOnce, Settlement
 from sidecar.engine.commit.exactly_once import ExactlyOnce
+from sidecar.engine.counters import Tally
 from sidecar.engine.emission.batch_limits import USUAL_BATCH_BYTES, BatchLimits
 from sidecar.engine.emission.emitter import Emitter
 from sidecar.engine.emission.targets import Targets
@@ -24,7 +25,6 @@ from sidecar.engine.storage.rebuild import Sources
 from sidecar.engine.storage.rebuild_worker import RebuildWorker
 from sidecar.engine.storage.worker import OverflowWorker
 from sidecar.ledger.topic import LedgerTopic
-from sidecar.model.engine_counters import Tally
 from sidecar.model.ports import SMALL_BATCH_BYTES, TransactionalOutput
 from sidecar.model.reserved_topics import ReservedTopics
 from tests.simulation.fake_executor import StepExecutor

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from policies.headers import ID
 from sidecar.embedded.valkey import EmbeddedValkey
-from sidecar.engine.storage.rebuild_account import RebuildStore
-from sidecar.model.record import ID, Position, Struck
-from sidecar.overflow.interface import Change, Overflow, OverflowLoss, Redo
+from sidecar.model.record import Position, Struck
+from sidecar.overflow.interface import Change, Overflow, OverflowLoss, RebuildStore, Redo
 from sidecar.overflow.keys import FINE, LaneKeys
 from sidecar.overflow.redis_overflow import open_overflow
 from sidecar.overflow.restore import RedisRebuild

@@ -5,11 +5,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from policies.headers import ACTION, CHANGE, DELAY, DELIVER_AT, ID, IF_OFFSET
 from policies.log import PolicyLog
 from policies.table import PolicyTable
 from sidecar.kafka.topic_reader import LogUnavailable
 from sidecar.lookup.query import Key, LookUpUnavailable, Query, key_of_row, row_of
-from sidecar.model.record import ACTION, CHANGE, DELAY, DELIVER_AT, ID, IF_OFFSET, Headers, Held, LaneId, Outcome
+from sidecar.model.record import Headers, Held, LaneId, Outcome
 from sidecar.operations.bulk.changes import Changes
 from sidecar.operations.bulk.context import Sources, Surroundings
 from sidecar.operations.bulk.outcome import Place

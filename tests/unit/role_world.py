@@ -15,10 +15,11 @@ from typing import Any, Final, NamedTuple
 
 from api.access.auth import Role, Tokens, load_tokens
 from api.app import PARTS
+from policies.headers import ERROR_CLASS, ERROR_MESSAGE, ID
 from sidecar.ledger.block import Entries
 from sidecar.lookup.query import row_of
 from sidecar.lookup.receipt import LedgerPlace
-from sidecar.model.record import ERROR_CLASS, ERROR_MESSAGE, ID, Headers, LaneId, Outcome
+from sidecar.model.record import Headers, LaneId, Outcome
 from sidecar.operations.bulk.changes import Wanted
 from sidecar.operations.bulk.plan import Selection, When
 from sidecar.operations.jobs.job import State

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sidecar.engine.commit.blocking_calls import Committer
-from sidecar.engine.commit.call_limit import GRACE_S, SILENT_MAX_S, CallLimit, within
+from sidecar.model.call_limit import GRACE_S, SILENT_MAX_S, CallLimit, within
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_time import FakeTime, VirtualClock
 

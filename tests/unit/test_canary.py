@@ -30,6 +30,7 @@ from api.ports import SenderUnavailable
 from policies.errors import PolicyFileError
 from policies.file import parse_policies
 from sidecar.cli.app import app
+from sidecar.doctor.redis_server import inspect
 from sidecar.kafka.producers import client_log
 from sidecar.overflow.interface import OverflowUnavailable
 from sidecar.overflow.redis_overflow import open_overflow
@@ -445,7 +446,7 @@ def test_no_secret_of_the_clients_is_shown(log: io.StringIO) -> None:
     login = {"username": "user", "password": CANARY}
     for url in (f"redis://127.0.0.1:{port}", f"redis+cluster://127.0.0.1:{port}"):
         with pytest.raises(OverflowUnavailable) as away, closing(open_overflow(url, "g", login)) as overflow:
-            overflow.inspect()
+            inspect(overflow.client)
         said.append("".join(traceback.format_exception(away.value)))
     sasl = {"security.protocol": "SASL_PLAINTEXT", "sasl.username": "u", "sasl.password": CANARY}
     kafka = {"bootstrap.servers": f"127.0.0.1:{port}", "sasl.mechanism": "PLAIN", **sasl}

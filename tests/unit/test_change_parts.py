@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError
 
+from policies.headers import ACTION, CHANGE, DELIVER_AT, ID
 from policies.model import Policy, Versioned
 from policies.table import PolicyTable
 from sidecar.kafka.topic_reader import LogUnavailable
 from sidecar.lookup.receipt import LedgerPlace
 from sidecar.lookup.receipts import Receipts
-from sidecar.model.record import ACTION, CHANGE, DELIVER_AT, ID, Headers, LaneId, Outcome
+from sidecar.model.record import Headers, LaneId, Outcome
 from sidecar.model.reserved_topics import ReservedTopics
 from sidecar.operations.bulk import receipt_log
 from sidecar.operations.bulk.changes import Wanted

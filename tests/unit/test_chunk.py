@@ -3,10 +3,11 @@
 import pytest
 import yaml
 
+from policies.headers import OFFSET_MAX
 from policies.model import Policy, Versioned
 from policies.request import ABSENT
 from policies.table import PolicyTable
-from sidecar.model.record import OFFSET_MAX, Held, Position
+from sidecar.model.record import Held, Position
 from sidecar.overflow.chunk import BYTES_MAX, HEADERS_MAX, RECORDS_MAX, Blob, ChunkCodec, ChunkDamagedError
 from sidecar.settings.settings import IntakeSettings
 

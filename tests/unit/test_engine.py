@@ -6,10 +6,11 @@ from queue import Full
 
 import pytest
 
+from policies.headers import ID
 from sidecar.engine.intake import decide as deciding
 from sidecar.engine.mailbox import COMMANDS_MAX, COMMANDS_PER_TURN_MAX
 from sidecar.ledger.commit_metadata import decode_metadata
-from sidecar.model.record import ID, Headers, Held, Outcome
+from sidecar.model.record import Headers, Held, Outcome
 from sidecar.overflow.interface import Change, OverflowUnavailable
 from tests.simulation import replica
 from tests.simulation.fake_overflow import FakeOverflow

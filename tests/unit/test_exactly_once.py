@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from sidecar.engine.commit.blocking_calls import HUNG_MAX, HungClientError
-from sidecar.engine.commit.call_limit import SILENT_MAX_S
 from sidecar.engine.commit.exactly_once import PATIENCE_S, ExactlyOnce
 from sidecar.engine.commit.transaction_size import GROW_S
+from sidecar.model.call_limit import SILENT_MAX_S
 from sidecar.model.partitioner import partition_of
 from sidecar.model.ports import Member
 from tests.simulation.fake_executor import StepExecutor

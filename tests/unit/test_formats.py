@@ -9,11 +9,12 @@ from collections.abc import Callable
 import pytest
 
 from policies.errors import NewerSchema
+from policies.headers import OFFSET_MAX
 from policies.log import SCHEMA, decode_change
 from sidecar.ledger.block import decode
 from sidecar.ledger.commit_metadata import decode_metadata
 from sidecar.ledger.frame import NewerLedgerFormatError
-from sidecar.model.record import OFFSET_MAX, Held, Position
+from sidecar.model.record import Held, Position
 from sidecar.overflow.chunk import ChunkCodec
 from sidecar.overflow.interface import NewerOverflowFormat
 from sidecar.overflow.keys import COARSE, FINE, FORMAT, HeaderFormatError, read_header

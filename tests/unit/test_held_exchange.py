@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from policies.headers import ID
 from sidecar.lookup import exchange as held_exchange
 from sidecar.lookup import group as held_group
 from sidecar.lookup.exchange import (
@@ -26,7 +27,7 @@ from sidecar.lookup.exchange import (
 )
 from sidecar.lookup.group import BAD_ANSWER, BAD_QUESTION, BUSY, STALE, WAITING_MAX, GroupLookUp, Meeting
 from sidecar.lookup.query import START, Answer, Key, Query, row_of
-from sidecar.model.record import ID, Held, LaneId
+from sidecar.model.record import Held, LaneId
 from tests.unit.fake_backlog import FakeBacklog
 
 LANE, OTHER = LaneId("gold", 0), LaneId("gold", 1)

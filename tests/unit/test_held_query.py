@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from policies.headers import OFFSET_MAX
 from sidecar.lookup.query import START, Answer, Key, after_in, key_of, merged
-from sidecar.model.record import OFFSET_MAX, LaneId, Position
+from sidecar.model.record import LaneId, Position
 
 ONE, OTHER = LaneId("a", 0), LaneId("b", 0)
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from policies.headers import CONTROL_PREFIX, ERROR_CLASS, ERROR_MESSAGE, ID
 from policies.model import Policy, Versioned
-from sidecar.model.record import CONTROL_PREFIX, ERROR_CLASS, ERROR_MESSAGE, ID, Place
+from sidecar.model.record import Place
 from sidecar.operations.dead_letters.browse import Browser, Limits, Look, letter_topics
 from sidecar.operations.dead_letters.dead_letter import Letter, place_of
 from sidecar.operations.dead_letters.destination import destination

@@ -2,12 +2,13 @@ from itertools import pairwise
 
 import pytest
 
+from policies.headers import OFFSET_MAX
 from sidecar.engine.partition.change_block import ChangeBlock
 from sidecar.engine.partition.partition import NEVER, Lane
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.engine.partition.withdrawal import Place, take_out
 from sidecar.engine.storage.worker import CHECK_MS, JOBS_MAX, RETRY_FIRST_MS, RETRY_MAX_MS, OverflowWorker
-from sidecar.model.record import OFFSET_MAX, Held, LaneId, Position, Struck
+from sidecar.model.record import Held, LaneId, Position, Struck
 from sidecar.overflow.interface import (
     NewerOverflowFormat,
     OverflowFull,

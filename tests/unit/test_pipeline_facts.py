@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.facts import facts_of
+from policies.headers import COUNTED, FAILURE, ID, INSTRUCTIONS, ORIGIN, WRITTEN
 from sidecar.model.header_codec import split
-from sidecar.model.record import COUNTED, FAILURE, ID, INSTRUCTIONS, ORIGIN, WRITTEN
 
 RESERVED = INSTRUCTIONS | FAILURE | COUNTED | WRITTEN | {ID, ORIGIN}
 names = st.sampled_from(sorted(RESERVED)) | st.sampled_from(["tenant", "tickover-", "tickover-other", ""])

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import KafkaException, Producer
 
+from policies.headers import ID
 from sidecar.engine.commit.block_builder import Seal, has_news, restore_sealed, seal_of, take_sealed, unsealed
 from sidecar.engine.partition.partition import RUNS_MAX, Lane
 from sidecar.engine.partition.wheel import Wheel
@@ -16,7 +17,7 @@ from sidecar.kafka.producers import producer_settings
 from sidecar.ledger.block import Block, body_of
 from sidecar.ledger.topic import BLOCK_BYTES_MAX, MESSAGE_BYTES_MAX, LedgerTopic
 from sidecar.model.ports import Start
-from sidecar.model.record import ID, Departure, Headers, Held, LaneId, Outcome, Position, held_id
+from sidecar.model.record import Departure, Headers, Held, LaneId, Outcome, Position, held_id
 from sidecar.settings.settings import MESSAGE_BYTES_MIN
 from tests.unit.test_recovery import block, entries, recovered
 

@@ -9,12 +9,11 @@ from sidecar.engine.commit.ack_timeouts import SILENCE_S, InFlight, Watched
 from sidecar.engine.commit.at_least_once import AtLeastOnce
 from sidecar.engine.commit.interval import NO_OUTPUT
 from sidecar.engine.emission.redelivery import Returned
-from sidecar.engine.emission.target_health import ANY_PARTITION, Place
 from sidecar.engine.emission.targets import Targets
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.model.partitioner import partition_of
-from sidecar.model.record import Headers, Held, LaneId, Position
+from sidecar.model.record import ANY_PARTITION, Headers, Held, LaneId, Position, TargetPartition
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_kafka import FakeError, FakeRecord
 from tests.simulation.replica import LEDGER
@@ -218,12 +217,12 @@ class Told(Returned):
         targets = Targets(lambda _: 1, StepExecutor())
         targets.partitions["other"] = 4
         super().__init__(targets, "quarantine", transactional=False)
-        self.told: list[tuple[str, set[Place]]] = []
+        self.told: list[tuple[str, set[TargetPartition]]] = []
 
-    def silent(self, places: Collection[Place]) -> None:
+    def silent(self, places: Collection[TargetPartition]) -> None:
         self.told.append(("silent", set(places)))
 
-    def answering(self, places: Collection[Place]) -> None:
+    def answering(self, places: Collection[TargetPartition]) -> None:
         self.told.append(("answering", set(places)))
 
 
@@ -235,14 +234,14 @@ def test_who_answers_in_whatever_way_is_waited_for_no_longer(partition: int) -> 
     generation = Watched((NO_OUTPUT, None), {"other"})
     records = [held(1, 2), held(2, 2), held(3, 3)]
     for one in records:
-        generation.handed_over(Place("other", one.target_partition))
+        generation.handed_over(TargetPartition("other", one.target_partition))
     generation.took(LANE, records, 0, 0)
     flights.close(generation, 0.0)
     generation.report(None, FakeRecord(("other", 3, 0), (0, 0), (None, b""), None))
     assert flights.completed(SILENCE_S + 1) == []
     generation.report(None, FakeRecord(("other", 2, 0), (0, 0), (None, b""), None))
     assert flights.completed(SILENCE_S + 2) == []
-    dead = {Place("other", 2)}
+    dead = {TargetPartition("other", 2)}
     assert returned.told == [("silent", dead)]
     generation.report(FakeError("_UNKNOWN_TOPIC"), FakeRecord(("other", partition, 0), (0, 0), (None, b""), None))
     assert flights.completed(SILENCE_S + 3) == [generation]

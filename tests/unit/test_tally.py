@@ -1,4 +1,4 @@
-from sidecar.model.engine_counters import LATENESS_FINE_MS, Tally
+from sidecar.engine.counters import LATENESS_FINE_MS, Tally
 from sidecar.model.record import Outcome
 from sidecar.model.stats import LATENESS_BOUNDS_MS, lateness_bucket
 from tests.unit.test_receipts import settled

@@ -1,11 +1,11 @@
 import pytest
 
-from sidecar.engine.emission.target_health import TRY_MAX_MS, UNNEEDED_MS, Place
+from sidecar.engine.emission.target_health import TRY_MAX_MS, UNNEEDED_MS
 from sidecar.engine.emission.targets import ABSENT_MAX, ANSWER_AGE_MAX_MS, ASK_AGAIN_MS, Targets
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.model.ports import NO_ANSWER
-from sidecar.model.record import Held, LaneId, Position
+from sidecar.model.record import Held, LaneId, Position, TargetPartition
 from tests.simulation.fake_executor import StepExecutor
 
 NOW_MS = 1_000_000
@@ -127,7 +127,7 @@ def test_a_partition_that_was_not_there_is_asked_about_again(cluster: Cluster) -
 def test_a_partition_that_does_not_acknowledge_is_tried_again_after_a_while_that_grows(cluster: Cluster) -> None:
     cluster.targets.partitions["mail"] = 2
     cluster.targets.step(NOW_MS)
-    place, well = Place("mail", 1), Place("mail", 0)
+    place, well = TargetPartition("mail", 1), TargetPartition("mail", 0)
     waits: list[int] = []
     now_ms = NOW_MS
     trial = held(1)
@@ -150,7 +150,7 @@ def test_a_partition_that_does_not_acknowledge_is_tried_again_after_a_while_that
     assert cluster.targets.suspended(now_ms) == {"mail"}
     assert cluster.settle(now_ms) == [2]
     assert cluster.targets.suspended(now_ms) == set()
-    assert cluster.targets.place_of(held(1)) == Place("mail", -1)
+    assert cluster.targets.place_of(held(1)) == TargetPartition("mail", -1)
     cluster.targets.suspend("mail", {1})
     assert cluster.targets.holds_up(place, LANE, trial)
     assert cluster.settle(now_ms + 4_900) == []
@@ -162,18 +162,20 @@ def test_of_a_topic_s_partitions_one_is_tried_at_a_time_and_when_it_is_well_the_
     cluster.targets.step(NOW_MS)
     cluster.targets.suspend("mail", {-1})  # some that nobody knows
     for number in range(6):
-        assert cluster.targets.holds_up(Place("mail", number % 3), LANE, held(number))
+        assert cluster.targets.holds_up(TargetPartition("mail", number % 3), LANE, held(number))
     now_ms = NOW_MS + 5_000
     assert cluster.settle(now_ms) == [0]
     assert cluster.settle(now_ms) == []
-    assert cluster.targets.place_of(held(7)) == Place("mail", 0), "what has no key goes with what is tried"
+    assert cluster.targets.place_of(held(7)) == TargetPartition("mail", 0), "what has no key goes with what is tried"
     cluster.targets.suspend("mail", {0})
-    assert cluster.targets.holds_up(Place("mail", 0), LANE, held(0))
+    assert cluster.targets.holds_up(TargetPartition("mail", 0), LANE, held(0))
     assert cluster.settle(now_ms + 9_900) == []
     now_ms += 10_000
     assert cluster.settle(now_ms) == [1], "the one that was tried comes last"
-    assert cluster.targets.acknowledged([Place("mail", 1)]) == {"mail"}
-    assert cluster.targets.place_of(held(7)) == Place("mail", 1), "what has no key goes where it is acknowledged"
+    assert cluster.targets.acknowledged([TargetPartition("mail", 1)]) == {"mail"}
+    assert cluster.targets.place_of(held(7)) == TargetPartition("mail", 1), (
+        "what has no key goes where it is acknowledged"
+    )
     assert cluster.settle(now_ms) == [4, 2], "all that is for who acknowledges, and the next trial"
     assert cluster.settle(now_ms + TRY_MAX_MS - 1) == []
     assert cluster.settle(now_ms + TRY_MAX_MS) == [3], "what became of 2 nobody says any more"
@@ -183,7 +185,7 @@ def test_one_for_which_nothing_waits_any_more_is_forgotten(cluster: Cluster, cap
     cluster.targets.partitions["mail"] = 2
     cluster.targets.step(NOW_MS)
     cluster.targets.suspend("mail", {1})
-    place, now_ms = Place("mail", 1), NOW_MS
+    place, now_ms = TargetPartition("mail", 1), NOW_MS
     for _ in range(100):
         assert cluster.targets.holds_up(place, LANE, held(1))
         now_ms += 4_000
@@ -206,7 +208,7 @@ def test_a_trial_whose_lane_was_dropped_is_over(cluster: Cluster) -> None:
     cluster.targets.partitions["mail"] = 2
     cluster.targets.step(NOW_MS)
     cluster.targets.suspend("mail", {1})
-    place = Place("mail", 1)
+    place = TargetPartition("mail", 1)
     assert cluster.targets.holds_up(place, LANE, held(1))
     assert cluster.settle(NOW_MS + 5_000) == [1]
     assert cluster.targets.holds_up(place, OTHER, held(2))
@@ -226,4 +228,4 @@ def test_a_topic_without_an_answer_is_named_and_one_that_is_gone_is_forgotten(cl
     cluster.topics["mail"] = 0
     assert cluster.settle(NOW_MS + ASK_AGAIN_MS) == [1]
     assert cluster.targets.suspended(NOW_MS + ASK_AGAIN_MS) == set()
-    assert not cluster.targets.is_suspended(Place("mail", 0))
+    assert not cluster.targets.is_suspended(TargetPartition("mail", 0))

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.engine.assignment import DRAIN_S, Assignment
-from sidecar.engine.emission.target_health import SUSPENDED_MAX_MS, Place
+from sidecar.engine.emission.target_health import SUSPENDED_MAX_MS
 from sidecar.engine.storage.worker import RETRY_MAX_MS
 from sidecar.ledger.topic import LedgerUnavailable
 from sidecar.model.ports import NO_ANSWER
+from sidecar.model.record import TargetPartition
 from sidecar.model.waits import is_over
 from sidecar.overflow.interface import OverflowUnavailable
 from tests.simulation.replica import LEDGER
@@ -59,7 +60,7 @@ def test_a_cluster_that_did_not_answer_is_asked_again() -> None:
 
 @pytest.mark.parametrize("tried", [False, True])
 def test_a_target_that_did_not_acknowledge_is_tried(tried: bool) -> None:
-    cluster, place = Cluster(), Place("mail", 0)
+    cluster, place = Cluster(), TargetPartition("mail", 0)
     cluster.targets.partitions["mail"] = 1
     cluster.targets.step(NOW_MS + HOUR_MS)
     cluster.targets.suspend("mail", {0})
@@ -71,14 +72,14 @@ def test_a_target_that_did_not_acknowledge_is_tried(tried: bool) -> None:
 
 
 def test_one_that_will_say_when_it_is_back_is_not_tried() -> None:
-    cluster, place = Cluster(), Place("mail", 0)
+    cluster, place = Cluster(), TargetPartition("mail", 0)
     cluster.targets.await_answers({place})
     cluster.targets.holds_up(place, OF_RECORDS, held(1))
     assert cluster.settle(NOW_MS) == []
 
 
 def test_what_is_not_due_after_all_is_no_trial_and_keeps_none_waiting() -> None:
-    cluster, place = Cluster(), Place("mail", 0)
+    cluster, place = Cluster(), TargetPartition("mail", 0)
     cluster.targets.partitions["mail"] = 1
     cluster.targets.step(NOW_MS)
     cluster.targets.suspend("mail", {0})

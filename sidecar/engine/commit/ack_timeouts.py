@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sidecar.engine.commit.interval import Generation, Refusals
-from sidecar.engine.emission.target_health import ANY_PARTITION, Place
+from sidecar.model.record import ANY_PARTITION, TargetPartition
 
 SILENCE_S: Final = 5.0
 WATCH_S: Final = 2 * SILENCE_S  # from the first silence on: what was sent meanwhile has had its time, too
@@ -30,27 +30,27 @@ class Watched(Generation):
     def __init__(self, outputs: tuple[Any, ...], watched: Collection[str]) -> None:
         super().__init__(*outputs)
         self.watched = watched
-        self.expected: Counter[Place] = Counter()
-        self.answered: Counter[Place] = Counter()
+        self.expected: Counter[TargetPartition] = Counter()
+        self.answered: Counter[TargetPartition] = Counter()
 
-    def handed_over(self, place: Place) -> None:
+    def handed_over(self, place: TargetPartition) -> None:
         """See `Generation`. Not known later: what has no key goes by what was well at that moment."""
         if place.topic in self.watched:
             self.expected[place] += 1
 
     def report(self, error: Any, message: Any) -> None:
         """See `Generation`."""
-        self.answered[Place(message.topic(), message.partition())] += 1
+        self.answered[TargetPartition(message.topic(), message.partition())] += 1
         super().report(error, message)
 
     def report_alone(self, error: Any, message: Any) -> None:
         """See `Generation`."""
-        self.answered[Place(message.topic(), message.partition())] += 1
+        self.answered[TargetPartition(message.topic(), message.partition())] += 1
         super().report_alone(error, message)
 
     def report_small(self, error: Any, message: Any) -> None:
         """See `Generation`."""
-        self.answered[Place(message.topic(), message.partition())] += 1
+        self.answered[TargetPartition(message.topic(), message.partition())] += 1
         super().report_small(error, message)
 
 
@@ -59,22 +59,22 @@ class _Closed:
     generation: Generation
     closed_s: float
     judged: bool = False
-    suspended: set[Place] = field(default_factory=set)
+    suspended: set[TargetPartition] = field(default_factory=set)
 
     @property
-    def counts(self) -> tuple[Counter[Place], Counter[Place]]:
+    def counts(self) -> tuple[Counter[TargetPartition], Counter[TargetPartition]]:
         """Records expected and answered by partition, as far as they were watched."""
         watched = self.generation
         return (watched.expected, watched.answered) if isinstance(watched, Watched) else (Counter(), Counter())
 
-    def missing(self, place: Place) -> bool:
+    def missing(self, place: TargetPartition) -> bool:
         """Some reports are. One of a topic that is gone names no partition: that answers for all of them. Nor is any
         missing when all are there: where the topic has grown unnoticed, records went to other partitions than expected.
         """
         if self.generation.complete:
             return False
         expected, answered = self.counts
-        return answered[place] < expected[place] and not answered[Place(place.topic, ANY_PARTITION)]
+        return answered[place] < expected[place] and not answered[TargetPartition(place.topic, ANY_PARTITION)]
 
 
 class InFlight:

@@ -26,14 +26,14 @@ from sidecar.engine.commit.block_builder import (
     seal_of,
     take_sealed,
 )
-from sidecar.engine.commit.interval import Generation, Refusals, refusal
+from sidecar.engine.commit.interval import Generation, Refusals
 from sidecar.engine.commit.trace_queue import Traces
 from sidecar.engine.commit.transaction_size import MOST
+from sidecar.engine.counters import Tally
 from sidecar.engine.partition.partition import Lane
 from sidecar.ledger.commit_metadata import encode_metadata
 from sidecar.ledger.topic import LedgerError, LedgerTopic
-from sidecar.model.engine_counters import Tally
-from sidecar.model.ports import Intake, Output, Time
+from sidecar.model.ports import Intake, Output, Time, refusal
 from sidecar.model.record import LaneId
 
 SILENCE_MS: Final = 5_000  # a ledger that takes longer is a problem

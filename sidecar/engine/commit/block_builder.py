@@ -11,13 +11,13 @@ from itertools import accumulate, compress
 from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
 
+from sidecar.engine.counters import Tally
 from sidecar.engine.partition.change_block import ChangeBlock, LedgerMark
 from sidecar.engine.partition.partition import NEVER, NOT_DECIDED, NOWHERE, Lane
 from sidecar.engine.partition.quota import Left
 from sidecar.ledger.block import PROMOTED, STRUCK, Block, Entries, Settled, body_of, pack_frame
 from sidecar.ledger.commit_metadata import CommitState
 from sidecar.ledger.topic import LedgerTopic
-from sidecar.model.engine_counters import Tally
 from sidecar.model.ports import Time
 from sidecar.model.record import NEVER_HELD, Departure, Held, Outcome, Position, Struck, held_id, place_of
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from sidecar.engine.commit.call_limit import CallLimit
+from sidecar.model.call_limit import CallLimit
 from sidecar.model.ports import Time
 
 HUNG_MAX: Final = 3  # calls that never came back: more, and the process had better start over

@@ -32,10 +32,10 @@ from sidecar.engine.commit.producers import ALONE, APART, RETRY_S, SMALL, Remake
 from sidecar.engine.commit.trace_queue import Traces
 from sidecar.engine.commit.transaction import Aborted, Broken, Committed, Ending, Transaction, begun, cause_of
 from sidecar.engine.commit.transaction_size import Fit
+from sidecar.engine.counters import Tally
 from sidecar.engine.partition.exits import OF_RECORDS
 from sidecar.engine.partition.partition import Lane
 from sidecar.ledger.topic import LedgerTopic
-from sidecar.model.engine_counters import Tally
 from sidecar.model.ports import NO_MEMBER, Intake, Member, Time, TransactionalOutput, TransactionalOutputs
 from sidecar.model.record import LaneId
 

@@ -16,10 +16,10 @@ from sidecar.engine.commit.block_builder import (
     take_sealed,
 )
 from sidecar.engine.commit.transaction import Aborted, SealedBlock, Transaction
+from sidecar.engine.counters import Tally
 from sidecar.engine.partition.exits import OF_RECORDS, TRANSACTION_FAILED
 from sidecar.engine.partition.partition import Lane
 from sidecar.ledger.topic import LedgerError, LedgerTopic
-from sidecar.model.engine_counters import Tally
 from sidecar.model.ports import Time
 
 

@@ -5,10 +5,10 @@ from collections.abc import Collection, Sized
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol
 
-from sidecar.engine.emission.target_health import Place
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.partition.record_queue import size_of, topic_of
-from sidecar.model.record import Departure, Held, due_of
+from sidecar.model.ports import refusal
+from sidecar.model.record import Departure, Held, TargetPartition, due_of
 
 _size: Final = itemgetter(Held._fields.index("size"))
 
@@ -22,35 +22,6 @@ class Failure(NamedTuple):
     message: Any
     alone: bool
     small: bool = False
-
-
-class Unproven:
-    """The error of a record that was reported as written, at no offset: the broker has not said that it has it.
-
-    librdkafka takes a record for written when a later one of the same partition is. But a broker that knows nothing of
-    a producer yet lets it begin anywhere: of two requests on the way to a new partition, the first may be refused
-    ("not the leader", a moment before it is) and the second taken. The first record is then nowhere.
-    """
-
-    def name(self) -> str:
-        """As Kafka's names of errors."""
-        return "NO_OFFSET"
-
-    def fatal(self) -> bool:
-        """The producer is fine."""
-        return False
-
-    def str(self) -> "str":
-        """For logs."""
-        return "reported as written, but at no offset"
-
-
-UNPROVEN: Final = Unproven()
-
-
-def refusal(error: Any, message: Any) -> Any:
-    """Error of a record that may not be in its topic; None when its delivery report proves that it is."""
-    return UNPROVEN if error is None and message.offset() is None else error
 
 
 class NoOutput:
@@ -110,7 +81,7 @@ class Generation:
         self.departures.append((lane, departure))
         self.bytes += size_of(departure)
 
-    def handed_over(self, place: Place) -> None:
+    def handed_over(self, place: TargetPartition) -> None:
         """The producer has taken a record for this partition, one of those that are handed over one by one."""
 
     def report(self, error: Any, message: Any) -> None:
@@ -213,8 +184,8 @@ class Refusals(Protocol):
     def watch(self, topics: Collection[str]) -> None:
         """From now on the partition of each record for these topics, and for no others, is to be known here."""
 
-    def silent(self, places: Collection[Place]) -> None:
+    def silent(self, places: Collection[TargetPartition]) -> None:
         """Partitions don't acknowledge: nothing more is to be sent there until they are `answering`."""
 
-    def answering(self, places: Collection[Place]) -> None:
+    def answering(self, places: Collection[TargetPartition]) -> None:
         """Partitions that were `silent` acknowledge again."""

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from sidecar.engine.commit.block_builder import Seal
-from sidecar.engine.commit.interval import Generation, refusal
+from sidecar.engine.commit.interval import Generation
 from sidecar.engine.partition.exits import REFUSED_TOPIC
 from sidecar.engine.partition.partition import Lane
 from sidecar.ledger.commit_metadata import CommitState
-from sidecar.model.ports import NO_MEMBER, Member, TransactionalOutput
+from sidecar.model.ports import NO_MEMBER, Member, TransactionalOutput, refusal
 
 LINGER_S: Final = 0.01  # how long records wait for others before they are sent
 PUSH_S: Final = 0.001  # the least that the client can wait

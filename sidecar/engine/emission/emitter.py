@@ -14,7 +14,9 @@ from operator import itemgetter
 from typing import Any, Final
 
 from policies.decision import TARGET_NOT_ALLOWED
+from policies.headers import DUE, ORIGIN, POLICY
 from sidecar.engine.commit.at_least_once import Settlement
+from sidecar.engine.counters import Tally
 from sidecar.engine.emission.batch import Batch
 from sidecar.engine.emission.key_order import InOrder
 from sidecar.engine.emission.ready import Ready
@@ -24,9 +26,8 @@ from sidecar.engine.partition.exits import UNKNOWN_TARGET, given_up, no_target, 
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.partition.record_queue import Parcel, earliest
 from sidecar.engine.partition.wheel import Load
-from sidecar.model.engine_counters import Tally
 from sidecar.model.header_codec import emission_headers, quarantine_headers
-from sidecar.model.record import DUE, ORIGIN, POLICY, Arrival, Departure, Headers, Held, due_of
+from sidecar.model.record import Arrival, Departure, Headers, Held, due_of
 from sidecar.model.reserved_topics import RESERVED
 
 _trailer: Final = itemgetter(Held._fields.index("trailer"))

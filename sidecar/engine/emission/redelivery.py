@@ -12,13 +12,12 @@ from typing import Any, Final
 from sidecar.engine.commit.interval import Generation
 from sidecar.engine.emission.failures import take_failed
 from sidecar.engine.emission.key_order import InOrder
-from sidecar.engine.emission.target_health import Place
 from sidecar.engine.emission.targets import Targets
 from sidecar.engine.partition import exits as way
 from sidecar.engine.partition.exits import EmissionError, quarantined
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.partition.record_queue import Parcel, Parcels, Queues, earliest, topic_of
-from sidecar.model.record import Arrival, Departure, Held
+from sidecar.model.record import Arrival, Departure, Held, TargetPartition
 
 log = logging.getLogger(__name__)
 
@@ -148,7 +147,7 @@ class Returned:
         for topic, those in partitions.items():
             self._targets.suspend(topic, those)
 
-    def place_for(self, lane: Lane, parcel: Held | Departure, alone: bool) -> Place | None:
+    def place_for(self, lane: Lane, parcel: Held | Departure, alone: bool) -> TargetPartition | None:
         """Where a record that may be handed over will be. None: it waits, to be sent alone or until its partition
         acknowledges.
         """
@@ -271,11 +270,11 @@ class Returned:
         """See `Refusals`."""
         self._targets.watched = frozenset(topics)
 
-    def silent(self, places: Collection[Place]) -> None:
+    def silent(self, places: Collection[TargetPartition]) -> None:
         """See `Refusals`."""
         self._targets.await_answers(places)
 
-    def answering(self, places: Collection[Place]) -> None:
+    def answering(self, places: Collection[TargetPartition]) -> None:
         """See `Refusals`."""
         self._targets.acknowledged(places)
 

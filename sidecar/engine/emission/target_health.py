@@ -10,27 +10,19 @@ The other partitions of such a topic get their records. Pure: time is an argumen
 import logging
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from sidecar.model.partitioner import partition_of
-from sidecar.model.record import Departure, Held
+from sidecar.model.record import ANY_PARTITION, Departure, Held, TargetPartition
 from sidecar.model.waits import is_over
 
 log = logging.getLogger(__name__)
 
-ANY_PARTITION: Final = -1  # the client chooses: by the key, where there is one
 SUSPENDED_MS: Final = 5_000  # what did not acknowledge is tried again after this time, then after twice it ...
 SUSPENDED_MAX_MS: Final = 60_000
 FOR_EVER: Final = 1 << 62
 UNNEEDED_MS: Final = 60_000  # one for which nothing waits is forgotten so long after it could have been tried
 TRY_MAX_MS: Final = 30_000  # after it the next one: what became of the last one nobody says any more
-
-
-class Place(NamedTuple):
-    """A partition of a target."""
-
-    topic: str
-    partition: int
 
 
 @dataclass(slots=True)
@@ -71,14 +63,14 @@ class Suspensions:
         """Topics of which some partition doesn't acknowledge."""
         return self._topics.keys()
 
-    def __contains__(self, place: Place) -> bool:
+    def __contains__(self, place: TargetPartition) -> bool:
         return (topic := self._topics.get(place.topic)) is not None and place.partition in topic.partitions
 
     def count(self, name: str) -> int:
         """How many partitions of a topic don't acknowledge."""
         return len(self._topics.get(name, _WELL).partitions)
 
-    def waits(self, place: Place, parcel: object) -> bool:
+    def waits(self, place: TargetPartition, parcel: object) -> bool:
         """Whether a partition doesn't acknowledge, and isn't tried just now with this record."""
         return place in self and self._topics[place.topic].trial is not parcel
 
@@ -127,7 +119,7 @@ class Suspensions:
             if topic.of_lane in lanes:
                 topic.no_trial()
 
-    def forget_unneeded(self, waited_for: Collection[Place], now_ms: int) -> None:
+    def forget_unneeded(self, waited_for: Collection[TargetPartition], now_ms: int) -> None:
         """Forget those for which nothing has waited for a while: their records went to somebody else, or are cancelled,
         and nothing would ever try them. If need be they are found again.
         """
@@ -140,7 +132,7 @@ class Suspensions:
                 about = {"topic": name, "partitions": sorted(topic.partitions)}
                 log.info("nothing waits any more for a target that did not acknowledge", extra=about)
 
-    def tries(self, place: Place, lane: object, parcel: object, now_ms: int) -> bool:
+    def tries(self, place: TargetPartition, lane: object, parcel: object, now_ms: int) -> bool:
         """Whether one that doesn't acknowledge is to be tried now, with this record of this lane."""
         topic = self._topics[place.topic]
         if not topic.rested(now_ms) or (topic.trial is not None and topic.is_tried(now_ms)):
@@ -149,15 +141,15 @@ class Suspensions:
         topic.try_until_ms = now_ms + TRY_MAX_MS
         return True
 
-    def place_of(self, name: str, parcel: Held | Departure, partitions: int) -> Place:
+    def place_of(self, name: str, parcel: Held | Departure, partitions: int) -> TargetPartition:
         """Where a record is to go in a topic of so many partitions: what has no key goes where it is acknowledged."""
         topic = self._topics.get(name, _WELL)
         if parcel.key is not None:
-            return Place(name, partition_of(parcel.key, partitions))
+            return TargetPartition(name, partition_of(parcel.key, partitions))
         well = [partition for partition in range(partitions) if partition not in topic.partitions]
         if well:
-            return Place(name, well[parcel.offset % len(well)])
-        return Place(name, topic.tried if topic.tried in topic.partitions else min(topic.partitions))
+            return TargetPartition(name, well[parcel.offset % len(well)])
+        return TargetPartition(name, topic.tried if topic.tried in topic.partitions else min(topic.partitions))
 
     def suspended(self, now_ms: int) -> set[str]:
         """Topics of which something may wait, or is tried just now."""

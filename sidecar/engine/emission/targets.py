@@ -9,12 +9,12 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Final
 
 from sidecar.engine.emission.batch_limits import BatchLimits
-from sidecar.engine.emission.target_health import ANY_PARTITION, Place, Suspensions
+from sidecar.engine.emission.target_health import Suspensions
 from sidecar.engine.partition.exits import CLOSED
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.partition.record_queue import Parcel, Parcels, Queues, earliest, is_early, topic_of
 from sidecar.model.ports import NO_ANSWER
-from sidecar.model.record import Departure, Held
+from sidecar.model.record import ANY_PARTITION, Departure, Held, TargetPartition
 from sidecar.model.waits import is_over
 
 Ask = Callable[[str], int]  # topic -> its partitions; 0: there is no such topic, or we may not see it; or NO_ANSWER
@@ -54,7 +54,7 @@ class Targets:
         self._now_ms = 0
         self._again_ms = 0  # not before: brokers did not answer
         self._waiting: Queues[str] = Queues()  # for an answer
-        self._held_up: Queues[Place] = Queues()  # until their partition acknowledges
+        self._held_up: Queues[TargetPartition] = Queues()  # until their partition acknowledges
 
     def count_for(self, held: Held, now_ms: int) -> int | None:
         """How many partitions this record's target has; None: not known, or it may have more by now than it had.
@@ -111,7 +111,7 @@ class Targets:
 
     # --- those that don't acknowledge -------------------------------------------------------------------------------
 
-    def place_of(self, parcel: Held | Departure) -> Place:
+    def place_of(self, parcel: Held | Departure) -> TargetPartition:
         """Where a record is to go: in the partition that it asks for, else where the client sends it. In a topic that
         is watched, or of which some partition doesn't acknowledge, that is known here.
         """
@@ -119,7 +119,7 @@ class Targets:
         count = self.partitions.get(topic, self._own.get(topic))
         known = topic in self._suspensions.topics or topic in self.watched
         if asked != ANY_PARTITION or count is None or not known:
-            return Place(topic, asked)
+            return TargetPartition(topic, asked)
         return self._suspensions.place_of(topic, parcel, count)
 
     @staticmethod
@@ -136,21 +136,21 @@ class Targets:
             counts[topic] = max(counts[topic], *(partition + 1 for partition in known))
         self._suspensions.suspend(topic, known, self._now_ms)
 
-    def await_answers(self, places: Collection[Place]) -> None:
+    def await_answers(self, places: Collection[TargetPartition]) -> None:
         """Suspend partitions until they acknowledge what they have got: what is for them waits."""
         for topic, partitions in by_topic(places).items():
             self._suspensions.await_answers(topic, partitions)
 
-    def acknowledged(self, places: Iterable[Place]) -> set[str]:
+    def acknowledged(self, places: Iterable[TargetPartition]) -> set[str]:
         """Note that partitions took what was tried there; returns the topics of which that is news."""
         told = self._suspensions.acknowledged
         return {topic for topic, those in by_topic(places).items() if told(topic, those, self._now_ms)}
 
-    def is_suspended(self, place: Place) -> bool:
+    def is_suspended(self, place: TargetPartition) -> bool:
         """Whether a partition did not acknowledge, and is to be tried apart from others."""
         return place in self._suspensions
 
-    def holds_up(self, place: Place, lane: Lane, parcel: Parcel) -> bool:
+    def holds_up(self, place: TargetPartition, lane: Lane, parcel: Parcel) -> bool:
         """Keep a record whose partition isn't to be tried with it now; False: it may go."""
         if not self._suspensions.waits(place, parcel):
             return False
@@ -226,7 +226,7 @@ class Targets:
                 trials.append(lane, parcel)
         return trials
 
-    def _let_go_of_early(self, place: Place, released: Parcels) -> None:
+    def _let_go_of_early(self, place: TargetPartition, released: Parcels) -> None:
         """The clock was set back since the next ones of a partition fired: they are no trial, they fire again."""
         queue = self._held_up.pop(place)
         while queue and is_early(queue.first[1], self._now_ms):
@@ -267,7 +267,7 @@ def _is_fresh(answers_ms: Mapping[str, int], topic: str, now_ms: int) -> bool:
     return at_ms is not None and not is_over(now_ms, at_ms + ANSWER_AGE_MAX_MS, ANSWER_AGE_MAX_MS)
 
 
-def by_topic(places: Iterable[Place]) -> dict[str, set[int]]:
+def by_topic(places: Iterable[TargetPartition]) -> dict[str, set[int]]:
     """The partitions of each topic, topics by name."""
     partitions: dict[str, set[int]] = {}
     for place in sorted(places):

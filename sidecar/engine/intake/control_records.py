@@ -26,17 +26,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from policies.decision import CANCEL, FIRE
+from sidecar.engine.counters import Tally
 from sidecar.engine.emission.emitter import Emitter
 from sidecar.engine.intake.decide import Named
 from sidecar.engine.intake.reading import offset_of
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.partition.withdrawal import Place, lose, take_out
-from sidecar.engine.storage.rebuild_account import SourceUnavailable
 from sidecar.engine.storage.rebuild_worker import RebuildWorker
 from sidecar.engine.storage.worker import OverflowWorker
-from sidecar.model.engine_counters import Tally
 from sidecar.model.header_codec import complete, headers_of, split
-from sidecar.model.ports import SourceRecord
+from sidecar.model.ports import SourceRecord, SourceUnavailable
 from sidecar.model.record import Arrival, Carried, Control, Departure, Held, Outcome, held_id
 from sidecar.model.waits import is_over
 

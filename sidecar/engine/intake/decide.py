@@ -7,6 +7,7 @@ from typing import Final
 
 from policies.decision import NO_POLICY, TARGET_NOT_ALLOWED
 from policies.duration import TIME_MAX_MS
+from policies.headers import ACTION, ID
 from policies.request import ID_BYTES_MAX
 from policies.table import Act, Dead, Facts, Hold, PolicyTable, Quarantine, decide
 from sidecar.engine.intake.decision_cache import Recall
@@ -16,8 +17,6 @@ from sidecar.engine.recovery import table_version_at
 from sidecar.model.header_codec import Controls, Split, complete, headers_of, quarantine_headers, split
 from sidecar.model.ports import SourceRecord
 from sidecar.model.record import (
-    ACTION,
-    ID,
     NEVER_HELD,
     NO_HEADERS,
     Arrival,

@@ -14,9 +14,10 @@ from operator import itemgetter
 from sys import intern
 from typing import Any, Final, NamedTuple
 
+from policies.headers import DELAY, TARGET, TARGET_PARTITION
 from policies.table import PolicyTable, depends_on_request_alone
 from sidecar.model.header_codec import Split
-from sidecar.model.record import DELAY, TARGET, TARGET_PARTITION, Headers, Held
+from sidecar.model.record import Headers, Held
 
 ANSWERS_MAX: Final = 16_384  # of one topic
 NAMES_MAX: Final = 1_024  # of headers of the user's

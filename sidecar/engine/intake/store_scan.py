@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Final
 
+from policies.headers import OFFSET_MAX
 from sidecar.engine.partition.partition import Lane
-from sidecar.engine.storage.rebuild_account import note_loss
 from sidecar.engine.storage.rebuild_worker import RebuildWorker
-from sidecar.model.record import OFFSET_MAX, Held, Position
+from sidecar.model.record import Held, Position
 from sidecar.model.waits import is_over
 from sidecar.overflow.interface import OverflowLoss, OverflowUnavailable, Promotion
 
@@ -45,7 +45,7 @@ class OverflowScan:
         try:
             page = done.result()
         except OverflowLoss as error:
-            note_loss(lane, error.hw, str(error))
+            lane.note_loss(error.hw, str(error))
             return ()
         except OverflowUnavailable as error:
             self._at_ms = now_ms + RETRY_MS

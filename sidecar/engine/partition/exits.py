@@ -3,9 +3,10 @@
 from typing import Final
 
 from policies.decision import TARGET_NOT_ALLOWED
+from policies.headers import DETAIL, REASON, SOURCE
 from sidecar.engine.partition.partition import Lane
 from sidecar.model.header_codec import asked_headers, dead_letter_headers, header_bytes, quarantine_headers
-from sidecar.model.record import DETAIL, REASON, SOURCE, Departure, Held, Outcome, held_id
+from sidecar.model.record import Departure, Held, Outcome, held_id
 from sidecar.model.reserved_topics import RESERVED
 
 DETAIL_LENGTH_MAX: Final = 500

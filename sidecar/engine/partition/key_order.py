@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Any, Final
 
+from policies.headers import OFFSET_MAX
 from sidecar.engine.partition.key_chain import Chain, Tail, add_before, remove_before
-from sidecar.model.record import OFFSET_MAX, Held, Position
+from sidecar.model.record import Held, Position
 
 SECOND_MS: Final = 1_000
 

@@ -14,29 +14,23 @@ Offsets are the lane's own: those of the source's log, until that is cut back (`
 No clock, no client, no lock: the engine's thread owns it.
 """
 
+import logging
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final
 
-from sidecar.engine.partition.change_block import ChangeBlock, LedgerMark, Loss, note_rebuild
+from policies.headers import OFFSET_MAX
+from sidecar.engine.partition.change_block import FOREIGN, ChangeBlock, LedgerMark, Loss, note_rebuild
 from sidecar.engine.partition.identity import Identities
 from sidecar.engine.partition.key_order import Order
 from sidecar.engine.partition.quota import Quota
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.model.log_cuts import NO_CUTS, Cuts, Marks, ReadMark, below, noted
-from sidecar.model.record import (
-    OFFSET_MAX,
-    Departure,
-    Held,
-    LaneId,
-    Position,
-    Window,
-    due_of,
-    place_of,
-    settle_promoted,
-)
+from sidecar.model.record import Departure, Held, LaneId, Position, Window, due_of, place_of, settle_promoted
+
+log = logging.getLogger(__name__)
 
 TRIM_BYTES: Final = 1 << 16  # how many done bytes below L may stay before they are cut off
 RUNS_MAX: Final = 8_192  # of the policy table, above L: each block has them all
@@ -407,3 +401,13 @@ class Lane:
         while rebuilds and rebuilds[0][1] < due_ms:
             rebuilds.popleft()
         return rebuilds[0][0] if rebuilds else self.recovery_pointer()
+
+    def note_loss(self, hw: int, detail: str) -> None:
+        """Redis lacks something of this lane: from now on its puts and promotions wait until it is rebuilt."""
+        if self.loss is None:
+            log.error("Redis lost data of a partition", extra={"lane": str(self.id), "detail": detail})
+            self.loss = self.loss_of(hw, detail)
+
+    def loss_of(self, hw: int, detail: str) -> Loss:
+        """Numbers from before the lane's first are of a former topic of this name: an old copy may bring them back."""
+        return Loss(hw if hw >= self.first_change else FOREIGN, detail)

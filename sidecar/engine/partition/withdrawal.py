@@ -2,8 +2,9 @@
 
 from enum import Enum, auto
 
+from policies.headers import OFFSET_MAX
 from sidecar.engine.partition.partition import NEVER, Lane
-from sidecar.model.record import OFFSET_MAX, Held
+from sidecar.model.record import Held
 
 
 class Place(Enum):

@@ -23,16 +23,17 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Final, NamedTuple
 
+from policies.headers import OFFSET_MAX
 from sidecar.engine.commit.block_builder import struck_out
 from sidecar.engine.partition.change_block import FOREIGN, Loss
 from sidecar.engine.recovery import decided
-from sidecar.engine.storage.rebuild_account import DIGEST_MASK, Account, Plan, RebuildStore, Rebuilt, SourceLog, fetch
+from sidecar.engine.storage.rebuild_account import DIGEST_MASK, Account, Plan, Rebuilt, fetch
 from sidecar.ledger.block import decode, lane_key
 from sidecar.ledger.topic import LedgerLog, LedgerRecord, LedgerTopic
 from sidecar.model.header_codec import complete, headers_of, split
-from sidecar.model.ports import SourceRecord
-from sidecar.model.record import OFFSET_MAX, Held, Struck
-from sidecar.overflow.interface import Redo
+from sidecar.model.ports import SourceLog, SourceRecord
+from sidecar.model.record import Held, Struck
+from sidecar.overflow.interface import RebuildStore, Redo
 
 log = logging.getLogger(__name__)
 

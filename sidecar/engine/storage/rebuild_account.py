@@ -3,48 +3,15 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
-from sidecar.engine.partition.change_block import FOREIGN, Loss
-from sidecar.engine.partition.partition import Lane
 from sidecar.model.log_cuts import NO_CUTS, Cuts
-from sidecar.model.ports import SourceRecord
+from sidecar.model.ports import SourceLog, SourceRecord
 from sidecar.model.record import LaneId, Position
-from sidecar.overflow.interface import Promotion, Redo
 
 log = logging.getLogger(__name__)
 
 DIGEST_MASK: Final = (1 << 64) - 1
-
-
-def note_loss(lane: Lane, hw: int, detail: str) -> None:
-    """Redis lacks something of this lane: from now on its puts and promotions wait until it is rebuilt."""
-    if lane.loss is None:
-        log.error("Redis lost data of a partition", extra={"lane": str(lane.id), "detail": detail})
-        lane.loss = loss_of(lane, hw, detail)
-
-
-def loss_of(lane: Lane, hw: int, detail: str) -> Loss:
-    """Numbers from before the lane's first are of a former topic of this name: an old copy may bring them back."""
-    return Loss(hw if hw >= lane.first_change else FOREIGN, detail)
-
-
-class SourceUnavailable(Exception):
-    """The brokers don't give the source's records for now: it passes."""
-
-
-class SourceLog(Protocol):
-    """Reading a source by offset, beside the group."""
-
-    def fetch(self, lane: LaneId, offsets: Sequence[int]) -> dict[int, SourceRecord]:
-        """The records at these ascending offsets, for the caller to keep; those that the source has no more are left
-        out.
-
-        Raises SourceUnavailable.
-        """
-
-    def release(self) -> None:
-        """Nothing more is wanted for now."""
 
 
 def fetch(source: SourceLog, lane: LaneId, cuts: Cuts, offsets: Sequence[int]) -> dict[int, SourceRecord]:
@@ -53,25 +20,6 @@ def fetch(source: SourceLog, lane: LaneId, cuts: Cuts, offsets: Sequence[int]) -
         return source.fetch(lane, offsets)
     own = {cuts.log_offset(offset): offset for offset in offsets if not cuts.is_lost(offset)}
     return {own[at]: record for at, record in source.fetch(lane, sorted(own)).items()} if own else {}
-
-
-class RebuildStore(Protocol):
-    """The overflow's storage as a rebuild sees it. All raise OverflowUnavailable."""
-
-    def place(self, lane: LaneId) -> int:
-        """The number of the last change block that is there, -1 when not even that is known."""
-
-    def reset(self, lane: LaneId, begin: bool) -> bool:
-        """Forget the lane, a page at a time: first its number (`begin`), last of all it is 0. True: call again."""
-
-    def redo(self, lane: LaneId, redos: Sequence[Redo], now_ms: int) -> None:
-        """Write blocks, in order; those already there are passed over. Raises OverflowFull, OverflowLoss."""
-
-    def read(self, lane: LaneId, after: Position, records_max: int, acknowledged: int) -> Promotion:
-        """Records with position > after, as `Overflow.promote`; the last promotion's cursor ends in OFFSET_MAX."""
-
-    def places(self, lane: LaneId, after: Position, records_max: int, acknowledged: int) -> Promotion:
-        """As `read`, but of the records only due times and offsets are there: half the cost."""
 
 
 @dataclass(frozen=True, slots=True)

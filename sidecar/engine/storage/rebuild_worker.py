@@ -11,14 +11,14 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from math import inf
 from typing import Final
 
+from sidecar.engine.counters import Tally
 from sidecar.engine.partition.change_block import Loss
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.storage.rebuild import LaneRebuild, Sources
-from sidecar.engine.storage.rebuild_account import Plan, Rebuilt, SourceUnavailable, fetch, loss_of
+from sidecar.engine.storage.rebuild_account import Plan, Rebuilt, fetch
 from sidecar.ledger.topic import LedgerUnavailable
-from sidecar.model.engine_counters import Tally
 from sidecar.model.log_cuts import Cuts
-from sidecar.model.ports import SourceRecord
+from sidecar.model.ports import SourceRecord, SourceUnavailable
 from sidecar.model.record import LaneId, Position
 from sidecar.overflow.interface import OverflowFull, OverflowLoss, OverflowUnavailable, Promotion
 
@@ -114,7 +114,7 @@ class RebuildWorker:
             return
         except OverflowLoss as error:
             log.warning("Redis lost data again", extra={"lane": str(lane.id), "detail": str(error)})
-            lane.loss = loss_of(lane, error.hw, str(error))
+            lane.loss = lane.loss_of(error.hw, str(error))
             self._next_ms = now_ms + AGAIN_MS
             self._let_go()
             return

@@ -16,12 +16,12 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from operator import attrgetter
 from typing import Any, Final
 
+from policies.headers import OFFSET_MAX
 from sidecar.engine.partition.change_block import ChangeBlock
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.partition.withdrawal import forget_passed, overtaken
 from sidecar.engine.storage.jobs import Applying, Job
-from sidecar.engine.storage.rebuild_account import note_loss
-from sidecar.model.record import OFFSET_MAX, Held, Position
+from sidecar.model.record import Held, Position
 from sidecar.model.waits import is_over
 from sidecar.overflow.interface import Change, Overflow, OverflowFull, OverflowLoss, OverflowUnavailable, Promotion
 
@@ -123,7 +123,7 @@ class OverflowWorker:
             job.undone()
             for lane in job.lanes:
                 if lane.id == error.lane:
-                    note_loss(lane, error.hw, str(error))
+                    lane.note_loss(error.hw, str(error))
             return
         if not self._refuses_writes or job.writes:
             if self.problem:
@@ -305,9 +305,9 @@ class OverflowWorker:
                 if lane.dropped:
                     continue
                 if isinstance(answer, OverflowLoss):
-                    note_loss(lane, answer.hw, str(answer))
+                    lane.note_loss(answer.hw, str(answer))
                 elif answer < acknowledged:
-                    note_loss(lane, answer, f"{acknowledged} change blocks were acknowledged, {answer} are there")
+                    lane.note_loss(answer, f"{acknowledged} change blocks were acknowledged, {answer} are there")
 
         def unchecked() -> None:
             self._checking = False

@@ -6,12 +6,13 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from policies.decision import CANCEL, FIRE, Facts, Quarantine
+from policies.headers import ACTION, CHANGE, DELAY, DELIVER_AT, ID, IF_OFFSET
 from policies.kafka_clients import Consumer, Producer
 from policies.table import PolicyTable, decide
-from sidecar.engine.commit.interval import UNPROVEN
 from sidecar.kafka.topic_reader import READER, LogUnavailable, read
 from sidecar.model.header_codec import headers_of
-from sidecar.model.record import ACTION, CHANGE, DELAY, DELIVER_AT, ID, IF_OFFSET, Headers
+from sidecar.model.ports import UNPROVEN
+from sidecar.model.record import Headers
 from sidecar.model.reserved_topics import NOT_A_SOURCE
 from sidecar.operations.bulk.outcome import Place
 from sidecar.operations.bulk.plan import ChangePlan, Item
@@ -155,5 +156,5 @@ class _Report:
             self.error = error
         elif (offset := message.offset()) is not None:
             self.offset = offset
-        else:  # inferred of a later record, and perhaps nowhere: `sidecar.engine.commit.interval.Unproven`
+        else:  # inferred of a later record, and perhaps nowhere: `sidecar.model.ports.Unproven`
             self.error = KafkaError(KafkaError._FAIL, UNPROVEN.str())

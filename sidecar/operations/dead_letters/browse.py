@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from policies.glob import compile_globs
+from policies.headers import REDRIVE_SOURCE
 from policies.table import PolicyTable
 from sidecar.model.fingerprint import shown
-from sidecar.model.record import REDRIVE_SOURCE, Place
+from sidecar.model.record import Place
 from sidecar.model.redrive_marks import Sent
 from sidecar.operations.dead_letters.dead_letter import Letter
 from sidecar.operations.dead_letters.dead_letter_log import LetterLog

@@ -4,9 +4,7 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Message
 
-from sidecar.model.fingerprint import fingerprint, shown
-from sidecar.model.header_codec import headers_of
-from sidecar.model.record import (
+from policies.headers import (
     ATTEMPT,
     DETAIL,
     ERROR_CLASS,
@@ -19,9 +17,10 @@ from sidecar.model.record import (
     REDRIVE_COUNT,
     REDRIVE_PLAN,
     SOURCE,
-    Headers,
-    Place,
 )
+from sidecar.model.fingerprint import fingerprint, shown
+from sidecar.model.header_codec import headers_of
+from sidecar.model.record import Headers, Place
 
 TEXT_LENGTH_MAX: Final = 1_024
 COUNT_DIGITS_MAX: Final = 6

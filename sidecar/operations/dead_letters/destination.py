@@ -16,9 +16,9 @@ from typing import Final
 from policies.decision import DEAD_REASONS
 from policies.fields import is_topic
 from policies.glob import is_exact
+from policies.headers import SOURCE
 from policies.model import Policy, Removed, Versioned
 from policies.table import DEAD_LETTER_SUFFIX, RETRY_SUFFIX
-from sidecar.model.record import SOURCE
 from sidecar.operations.dead_letters.dead_letter import Letter, place_of
 
 BY_REFERENCE: Final = "too_large"  # quarantined without its value: there is nothing to send

@@ -7,7 +7,8 @@ stays is where the record was first met (`tickover-origin`), its id, and all tha
 A letter that goes back to its source undecided (quarantine) keeps its control headers: they say what was asked for.
 """
 
-from sidecar.model.record import GONE_ANEW, GONE_UNDECIDED, REDRIVE_COUNT, REDRIVE_PLAN, REDRIVE_SOURCE, Headers
+from policies.headers import GONE_ANEW, GONE_UNDECIDED, REDRIVE_COUNT, REDRIVE_PLAN, REDRIVE_SOURCE
+from sidecar.model.record import Headers
 from sidecar.operations.dead_letters.dead_letter import Letter
 
 

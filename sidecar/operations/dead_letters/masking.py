@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from sidecar.model.record import (
+from policies.headers import (
     ACTION,
     ATTEMPT,
     CHANGE,

@@ -9,9 +9,9 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
+from policies.headers import ORIGIN, REDRIVE_PLAN
 from policies.kafka_clients import Consumer
 from sidecar.kafka.topic_reader import PASSING, READER
-from sidecar.model.record import ORIGIN, REDRIVE_PLAN
 from sidecar.operations.dead_letters.dead_letter import Letter, letter_of
 from sidecar.operations.dead_letters.redrive_plan import Plan, Progress
 from sidecar.operations.dead_letters.sorting import Parcel

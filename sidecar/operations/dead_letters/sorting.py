@@ -3,7 +3,8 @@
 from collections.abc import Container, Iterable, Mapping
 from typing import Final, NamedTuple
 
-from sidecar.model.record import SOURCE, Headers
+from policies.headers import SOURCE
+from sidecar.model.record import Headers
 from sidecar.model.reserved_topics import NOT_A_SOURCE
 from sidecar.operations.dead_letters.dead_letter import Letter, place_of
 from sidecar.operations.dead_letters.destination import BY_REFERENCE, Versions, destination, is_quarantined

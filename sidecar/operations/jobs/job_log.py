@@ -18,10 +18,10 @@ from confluent_kafka import KafkaError, KafkaException
 
 from policies.kafka_clients import Producer
 from policies.retention import JOBS_KEPT_MS
-from sidecar.engine.commit.interval import refusal
 from sidecar.kafka.background import in_background
 from sidecar.kafka.topic_follower import PARTITION, TopicFollower
 from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.model.ports import refusal
 from sidecar.operations.jobs.job import AnyJob, Form, PlanHead
 
 WRITE_S: Final = 15.0

@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple, Protocol
 from confluent_kafka import KafkaError, KafkaException
 
 from policies.kafka_clients import Producer
-from sidecar.engine.commit.interval import UNPROVEN
 from sidecar.kafka.background import in_background
 from sidecar.kafka.topic_follower import PARTITION
+from sidecar.model.ports import UNPROVEN
 from sidecar.model.record import Headers
 from sidecar.operations.jobs.job import ProgressHead
 from sidecar.operations.jobs.job_log import progress_key
@@ -281,7 +281,7 @@ class _Report:
             self.refuse(error)
         elif message.offset() is not None:
             self._answered.add(self._index)
-        else:  # inferred of a later record, and perhaps nowhere: `sidecar.engine.commit.interval.Unproven`
+        else:  # inferred of a later record, and perhaps nowhere: `sidecar.model.ports.Unproven`
             self.refuse(KafkaError(KafkaError._FAIL, UNPROVEN.str()))
 
     def refuse(self, error: KafkaError) -> None:

@@ -10,8 +10,8 @@ A part says that the rest waits: it is not missed, however long that takes.
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from policies.headers import DELIVER_AT, ID, TARGET
 from sidecar.model.partitioner import source_partition
-from sidecar.model.record import DELIVER_AT, ID, TARGET
 from sidecar.operations.jobs.transactional_sender import Parcel
 from sidecar.operations.schedules.owing import Limits, Owed, after_writing, owed
 from sidecar.operations.schedules.schedule import Entry, Progress, bytes_of, headers_of, occurrence_id

@@ -26,11 +26,11 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from sidecar.model.version import VERSION
 from sidecar.operations.schedules import claim
 from sidecar.operations.schedules.claim import Claim
 from sidecar.operations.schedules.errors import ScheduleRefused
 from sidecar.operations.schedules.schedule import TIME_MAX_MS, Entry, Progress, Schedule, schedule_document
-from sidecar.service.metrics import VERSION
 
 SCHEMA: Final = 1
 SCHEDULES_MAX: Final = 1_000
