@@ -21,7 +21,7 @@ SMALL_BYTES: Final = 16 << 20  # always worth it
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What was done to a table: directories (files of Delta) written together into `span`, and directories deleted."""
+    """Work done on a table: directories (files of Delta) written together into `span`, and directories deleted."""
 
     merged: int
     span: str

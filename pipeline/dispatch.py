@@ -47,8 +47,8 @@ _WORKERS_WORDS: Final = re.compile(r"(?:pipeline\.errors\.Unanswered|TimeoutErro
 
 @dataclass(frozen=True, slots=True)
 class Errand:
-    """What is sent, and how it is known again: records of `job` carry their row's id in the header `mark`. `marking`:
-    how rows that are letters are marked as sent; None: they aren't."""
+    """Rows to send, and how they are known again: records of `job` carry their row's id in the header `mark`.
+    `marking`: how rows that are letters are marked as sent; None: they aren't."""
 
     kind: str
     job: str
@@ -173,8 +173,9 @@ def _sent_by(
 
 
 def _since(client: Mapping[str, str], topic: str, note: Mapping[str, Any]) -> Iterator[tuple[str, int, int, int]]:
-    """What has come into a topic since it was noted, as (topic, partition, start, end). To its very end: what is
-    committed may stand behind what somebody else has left open. A partition without a note was added since then."""
+    """Ranges of offsets that have come into a topic since it was noted, as (topic, partition, start, end). They go to
+    its very end: what is committed may stand behind what somebody else has left open. A partition without a note was
+    added since then."""
     same = note["id"] in ("", topic_id(client, topic))
     starts = note["ends"] if same else {}  # a topic that was made anew counts from 0
     for name, end in bounds(client, topic, IsolationLevel.READ_UNCOMMITTED)[1].items():

@@ -13,7 +13,7 @@ _READ: Final = INSTRUCTIONS | COUNTED | {ID}
 
 
 def facts_of(place: tuple[str, int, int], timestamp_ms: int, headers: Iterable[tuple[str, bytes | None]]) -> Facts:
-    """What a decision about this record depends on. `place`: topic, partition, offset; timestamp -1: none."""
+    """Facts of a record that a decision depends on. `place`: topic, partition, offset; `timestamp_ms` -1: none."""
     own: list[tuple[str, bytes | None]] = []
     controls: dict[str, Control] = {}
     for name, value in headers:

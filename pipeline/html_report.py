@@ -160,7 +160,7 @@ def draw_storms(axes: Any, rows: Sequence[Row]) -> None:
 
 
 def draw_forecast(axes: Any, rows: Sequence[Row]) -> None:
-    """What is held, and on top what is expected to arrive."""
+    """Messages due per minute: those held, and on top those expected to arrive."""
     times = _minutes(rows)
     layers = ([row["held"] for row in rows], [row["arriving"] for row in rows])
     axes.stackplot(times, *layers, labels=("held", "expected to arrive"), colors=("#0969da", "#9ec5fe"))

@@ -36,7 +36,7 @@ SILVER: Final = {BLOCKS_TABLE: BLOCKS, ENTRIES_TABLE: ENTRIES, LIFECYCLE_TABLE: 
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """What came of one run."""
+    """Result of one run of `ingest`."""
 
     batches: list[int]
     blocks: int

@@ -76,13 +76,13 @@ def reconcile(warehouse: Warehouse, export: str) -> dict[str, Any]:
 
 
 def _lost_of_ledger(warehouse: Warehouse) -> list[Any]:
-    """What retention took of the ledger before it was read."""
+    """Read the ranges of the ledger that retention took before `ingest` had them."""
     lost: list[Any] = read_lost(warehouse).where(F.col("topic").isin(list(ledger_read(warehouse)))).collect()
     return lost
 
 
 def _export(warehouse: Warehouse, path: str) -> tuple[DataFrame, DataFrame]:
-    """(its records, where the ledger ended by `ledger_partition` when it began)."""
+    """The records of an export, and where the ledger ended by `ledger_partition` when the export began."""
     try:
         lines = warehouse.spark.read.schema(judge.EXPORT).json(path)
     except PySparkException as error:
@@ -168,7 +168,7 @@ def redrive_rows(
 
 
 def redrive_plan(rows: DataFrame) -> dict[str, Any]:
-    """What would be sent, by kind, the most frequent kinds first."""
+    """Plan of a redrive: how many letters would be sent, and counts by kind, the most frequent kinds first."""
     kinds = again.plan(rows).limit(FINDINGS_SHOWN_MAX).collect()
     return {
         "letters": sum(row.letters for row in kinds if row.refused is None),

@@ -39,7 +39,7 @@ class KafkaSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Its name as a format."""
+        """Name of this format in Spark."""
         return "tickover-kafka"
 
     def schema(self) -> str:

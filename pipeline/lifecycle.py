@@ -23,7 +23,7 @@ LIFECYCLE: Final = SETTLEMENTS + (
 
 
 def arrivals(records: DataFrame) -> DataFrame:
-    """What a settlement can't say, from source records. A record first met here is its own origin."""
+    """Columns that a settlement lacks, from source records. A record first met here is its own origin."""
     told = with_headers(records, "origin", "error_class", "error_message")
     own = place("topic", "partition", "offset")
     return told.select(
@@ -38,7 +38,7 @@ def arrivals(records: DataFrame) -> DataFrame:
 
 
 def fingerprint_of(error_class: str, error_message: str) -> Column:
-    """What failures of one kind have in common, as the dead letters' own; null without class and message."""
+    """Fingerprint that failures of one kind share, as the dead letters' own; null without class and message."""
     known = F.col(error_class).isNotNull() | F.col(error_message).isNotNull()
     both = (F.coalesce(name, F.lit("")) for name in (error_class, error_message))
     return F.when(known, F.udf(fingerprint, "string", useArrow=True)(*both))

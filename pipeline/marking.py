@@ -1,5 +1,5 @@
-"""Which letters were sent again, by the sidecar's redrives and by jobs. A job reads it before it begins, and its tasks
-write it in the transactions that send the letters. What the records of its topic are:
+"""Marks of letters that were sent again, by the sidecar's redrives and by jobs. A job reads them before it begins, and
+its tasks write them in the transactions that send the letters. What the records of their topic are:
 `sidecar/model/redrive_marks.py`.
 """
 
@@ -45,7 +45,7 @@ def read_marks(client: Mapping[str, str], topic: str) -> Marks:
 
 
 def marked_of(marks: Marks, ids: Mapping[str, str]) -> list[Marked]:
-    """What is marked of the topics with these ids."""
+    """Marks of the topics with these ids, by block."""
     return [
         Marked(topic, block.partition, block.number, list(_WORDS.unpack(bits.to_bytes(_WORDS.size, "little"))))
         for topic, topic_id in ids.items()

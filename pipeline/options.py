@@ -1,4 +1,4 @@
-"""What the jobs' commands have in common: their options, and what they do first and last."""
+"""Common parts of the jobs' commands: their options, and what they do first and last."""
 
 import json
 import sys

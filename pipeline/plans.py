@@ -1,4 +1,4 @@
-"""What the sidecar's own redrives have planned: letters that a job must leave to them, or both would send them.
+"""Letters in the plans of the sidecar's own redrives: a job must leave them to the sidecar, or both would send them.
 
 Their topic (one partition) has JSON under the keys `<plan id>/plan`, `/progress` and `/abort`; a key's last one counts.
 A plan that may still run has all letters between its pinned ends, also while it is being aborted: whoever works on it
@@ -29,7 +29,7 @@ class Taken(NamedTuple):
 
 
 def read_plans(client: Mapping[str, str], topic: str, again: bool = False) -> list[Taken]:
-    """What the plans in this topic have, as of now: also those behind what is still open. Raises PipelineError."""
+    """Read the offsets that the plans in this topic have now, also those behind what is open. Raises PipelineError."""
     try:
         records = list(read_whole(client, topic))
     except PipelineError as error:
@@ -43,8 +43,8 @@ def read_plans(client: Mapping[str, str], topic: str, again: bool = False) -> li
 
 
 def taken(records: Iterable[tuple[bytes | None, bytes | None]], again: bool = False) -> list[Taken]:
-    """What plans have, by the (key, value) of their topic; `again`: only those that may still run. Raises PipelineError
-    for what this version can't read.
+    """Offsets that plans have, by the (key, value) of the records of their topic; `again`: only those of plans that may
+    still run. Raises PipelineError for what this version can't read.
     """
     last: dict[str, dict[str, bytes | None]] = {}
     for key, value in records:

@@ -41,7 +41,7 @@ NOT_THERE: Final = "they are older than what the ledger says of the partition"
 
 
 class Hole(NamedTuple):
-    """What these tables don't have of a partition of the ledger, up to and without the offset `end`."""
+    """Part of a partition of the ledger that these tables don't have, up to and without the offset `end`."""
 
     ledger_partition: int
     end: int
@@ -49,7 +49,7 @@ class Hole(NamedTuple):
 
 
 def holes(blocks: DataFrame, lost_ranges: Sequence[Any]) -> list[Hole]:
-    """What these tables don't have of the ledger. `lost_ranges`: `LOST` rows of the ledger's own topic."""
+    """Parts of the ledger that these tables don't have. `lost_ranges`: `LOST` rows of the ledger's own topic."""
     found = []
     for row in blocks.groupBy("ledger_partition").agg(F.min("ledger_offset").alias("begin")).collect():
         if row.begin:

@@ -1,4 +1,4 @@
-"""What tickover's headers say, read from records as Kafka had them: columns over an array of headers."""
+"""Values of tickover's headers, read from records as Kafka had them: columns over an array of headers."""
 
 from typing import Final
 

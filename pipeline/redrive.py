@@ -171,6 +171,6 @@ def _is_dead() -> Column:
 
 
 def plan(rows: DataFrame) -> DataFrame:
-    """What would be done: per kind of failure and target how many letters, and why some are passed over."""
+    """Plan of a redrive: per kind of failure and target how many letters, and why some are passed over."""
     kinds = rows.groupBy("reason", "error_class", "fingerprint", "topic", "refused").agg(F.count("*").alias("letters"))
     return kinds.orderBy(F.desc("letters"))

@@ -106,7 +106,7 @@ def current(entries: DataFrame, blocks: DataFrame) -> DataFrame:
 
 
 def held(entries: DataFrame, settled: DataFrame) -> DataFrame:
-    """What the overflow holds: entries that nothing has settled, with `DECIDED`."""
+    """Entries that the overflow holds: those that nothing has settled, with `DECIDED`."""
     place = ["topic", "topic_id", "partition", "offset"]
     newest = entries.groupBy(*place).agg(F.max_by(F.struct(*DECIDED), "ledger_offset").alias("one"))
     return newest.join(settled.select(*place), place, "left_anti").select(*place, "one.*")
@@ -131,7 +131,7 @@ def retries(rows: DataFrame) -> DataFrame:
 
 
 def with_storms(counted: DataFrame) -> DataFrame:
-    """These `retries` with `usual` and `storm`."""
+    """Add `usual` and `storm` to the rows of `retries`."""
     hour = Window.partitionBy("target").orderBy("minute_ms").rangeBetween(-STORM_WINDOW * MINUTE_MS, -1)
     # Minutes without a retry have no row, and count all the same.
     usual = F.coalesce(F.sum("retries").over(hour), F.lit(0)) / STORM_WINDOW

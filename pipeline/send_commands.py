@@ -144,7 +144,7 @@ def redrive(
 
 @app.command()
 def rebuild(warehouse: WarehouseOption, spark: SparkOption = None) -> None:
-    """What the overflow should hold, with payload, from ledger and sources: gold/overflow, input of `schedule`."""
+    """Find what the overflow should hold, with payload, from ledger and sources: gold/overflow, input of `schedule`."""
     place = open_ingested(warehouse, spark)
     from pipeline import jobs
 

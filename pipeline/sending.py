@@ -105,7 +105,7 @@ class Parcel(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What became of a row."""
+    """Outcome of sending a row."""
 
     state: str
     detail: str | None = None
@@ -282,7 +282,7 @@ class Shipment:
     def _left_of(
         self, group: Sequence[Parcel], errors: Mapping[int, KafkaError], reports: list[Report]
     ) -> list[Sequence[Parcel]]:
-        """What is tried again after an abort, in smaller transactions. Of the rest it is reported why it has failed."""
+        """Choose what is tried again after an abort, in smaller transactions. For the rest report why it has failed."""
         own = {place: error for place, error in errors.items() if error.code() not in _PURGED}
         faulty = {parcel.topic: own[parcel.place] for parcel in group if parcel.place in own}
         faulty = {topic: error for topic, error in faulty.items() if error.code() in _OF_THE_TOPIC}

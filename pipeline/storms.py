@@ -35,8 +35,8 @@ Tell = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """What a round could not judge: ledger records that are no blocks, `newer` of them by a later version of tickover,
-    and what retention took before it was read."""
+    """Records that a round could not judge: ledger records that are no blocks, `newer` of them by a later version of
+    tickover, and ranges that retention took before they were read."""
 
     undecodable: int
     newer: int

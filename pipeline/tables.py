@@ -103,7 +103,7 @@ class Warehouse:
             frame.write.mode("overwrite").parquet(self.path(table))
 
     def read_report(self, table: str) -> DataFrame:
-        """What `replace` wrote."""
+        """Read a table that `replace` wrote."""
         return self.spark.read.format(self.table_format).load(self.path(table))
 
     def is_delta(self, table: str) -> bool:
@@ -147,7 +147,7 @@ class Warehouse:
         return [number for piece in self.pieces(table) for number in range(piece.first, piece.last + 1)]
 
     def pieces(self, table: str) -> list[Piece]:
-        """What a table is made of, in order: each finished batch is in one of these directories."""
+        """Directories that a table is made of, in order: each finished batch is in one of them."""
         names = list(self.names(table))
         spans = self._spans(table, names)
         singles = []
@@ -196,7 +196,7 @@ class Warehouse:
         return bool(system.exists(place))
 
     def names(self, *parts: str) -> Iterator[str]:
-        """What stands in a directory; nothing where there is none."""
+        """Names of all that stands in a directory; none where there is no such directory."""
         system, place = self._file(*parts)
         if system.exists(place):
             for status in system.listStatus(place):

@@ -1,4 +1,4 @@
-"""What topics are to the jobs: the columns of a record, where topics begin and end, what retention has taken."""
+"""Topics as the jobs see them: the columns of a record, where topics begin and end, what retention has taken."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -31,8 +31,8 @@ class LostRange(NamedTuple):
 
 
 def lost_ranges(client: Mapping[str, str], read: Offsets) -> list[LostRange]:
-    """What is missing between where a stream stands and where its topics begin: of a partition that was added since
-    then, all before its beginning. Raises PipelineError."""
+    """Offsets that are missing between where a stream stands and where its topics begin: of a partition that was added
+    since then, all before its beginning. Raises PipelineError."""
     found = []
     for topic, places in read.items():
         for partition, start in bounds(client, topic)[0].items():
