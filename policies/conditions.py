@@ -1,4 +1,4 @@
-"""What a policy wants of a record's headers."""
+"""Conditions of a policy on a record's headers."""
 
 from collections.abc import Sequence
 from typing import Final

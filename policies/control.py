@@ -1,4 +1,4 @@
-"""What a control record asks for: it has neither target nor attempts, only an id and, to reschedule, a time."""
+"""Action of a control record, which has neither target nor attempts, only an id and, to reschedule, a time."""
 
 from collections.abc import Mapping
 

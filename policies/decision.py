@@ -1,4 +1,4 @@
-"""What a decision depends on and what it can be."""
+"""Facts that a decision depends on, and the decisions that there are."""
 
 from collections.abc import Mapping, Sequence
 from enum import Enum

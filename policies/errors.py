@@ -1,4 +1,4 @@
-"""What can go wrong with policies; the type says what to do."""
+"""Errors of policies; the type says what to do."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -20,7 +20,7 @@ class FormatError(PolicyError, ValueError):
 
 
 def words_of(error: Mapping[str, Any]) -> str:
-    """What one of pydantic's errors says, without the input: it may be a payload or a secret, and is shown to many."""
+    """Words of one of pydantic's errors without the input, which may be a payload or a secret: many see the words."""
     context = error.get("ctx") or {}
     if isinstance(cause := context.get("error"), FormatError):
         return cause.problem

@@ -1,4 +1,4 @@
-"""What would become of a record, and of its later attempts, without any side effect."""
+"""Explain what would become of a record, and of its later attempts, without any side effect."""
 
 from dataclasses import dataclass
 from typing import Final, Literal

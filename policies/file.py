@@ -66,7 +66,7 @@ def read_text(path: str | Path) -> str:
 
 
 def parse_items(text: str, path: str, model: type[Item], noun: str) -> tuple[Item, ...]:
-    """What the documents of a YAML text describe. Raises PolicyFileError."""
+    """Parse the items that the documents of a YAML text describe. Raises PolicyFileError."""
     items: dict[str, Item] = {}
     for document in _documents(text, path):
         item = _item_of(document, path, model, noun)
@@ -80,7 +80,7 @@ def parse_items(text: str, path: str, model: type[Item], noun: str) -> tuple[Ite
 
 
 def yaml_problem(error: yaml.MarkedYAMLError) -> str:
-    """What is wrong, without what stands there: `password: *secret` is an alias, which PyYAML's own words quote."""
+    """Describe a fault without what stands there: `password: *secret` is an alias, which PyYAML's own words quote."""
 
     def shown(quoted: re.Match[str]) -> str:
         return quoted[0] if len(quoted[2]) <= 2 or quoted[2].startswith("<") else "..."  # a sign, or a kind of token
@@ -89,8 +89,8 @@ def yaml_problem(error: yaml.MarkedYAMLError) -> str:
 
 
 def odd_number(node: yaml.ScalarNode) -> str:
-    """What is wrong with a number that YAML 1.1 reads as another one than is meant; empty when nothing is. The number
-    isn't shown, as it may be a password.
+    """Describe the fault of a number that YAML 1.1 reads as another one than is meant; empty where there is none. The
+    number isn't shown, as it may be a password.
 
     `1:30` would be 90, `010` 8, `0x10` 16, `1_000` 1000.
     """

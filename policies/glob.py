@@ -47,7 +47,7 @@ def literal_length(glob: str) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matcher:
-    """What any of some globs matches."""
+    """Several globs as one: a text matches when any of them matches all of it."""
 
     names: frozenset[str]
     beginnings: tuple[str, ...]
@@ -100,7 +100,7 @@ def compile_globs(globs: Iterable[str]) -> Matcher | None:
 
 
 class Segment(NamedTuple):
-    """What stands at one place without a star."""
+    """Piece of a glob without a star, which a text must have at one place."""
 
     length: int
     begins: str  # up to its first wildcard
@@ -284,7 +284,7 @@ def _set(inside: str) -> Ranges:
 
 
 def _parts(inside: str) -> list[str]:
-    """What stands between the hyphens that make ranges."""
+    """Pieces of a character class between the hyphens that make ranges."""
     parts, begin = [], 0
     hyphen = inside.find("-", 2 if inside.startswith("!") else 1)
     while hyphen >= 0:

@@ -1,7 +1,7 @@
-"""What limits a target: found from the policies that lead to it. Pure.
+"""Limits of a target: found from the policies that lead to it. Pure.
 
-A policy leads to a target if it is its `target.topic`, or `target.allow` matches it, for some source that there is. Of
-several that limit one target the lowest rate counts, for all records that go there.
+A policy leads to its `target.topic`, and to targets that its `target.allow` matches, for some source that there is. Of
+several policies that limit one target the lowest rate counts, for all records that go there.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ class BreakerRule(NamedTuple):
 
 
 class TargetLimits(NamedTuple):
-    """What limits a target, and the sources that lead to it."""
+    """Limits of a target, and the sources that lead to it."""
 
     limit: Limit | None
     breaker: BreakerRule | None

@@ -40,7 +40,7 @@ VERSION_MAX: Final = (1 << 53) - 1  # what every JSON reader keeps exact
 
 
 class Change(BaseModel):
-    """What one record asks for."""
+    """Change of one policy, as a record of the policy topic asks for it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     write: Annotated[str, Field(min_length=1, max_length=64)]  # unique: the writer knows its own record by it
@@ -52,7 +52,7 @@ class Change(BaseModel):
 
 
 class Verdict(NamedTuple):
-    """What became of one record."""
+    """Outcome of one record of the policy topic."""
 
     change: Change
     won: Versioned | Removed | None  # None: it lost

@@ -1,4 +1,4 @@
-"""What a policy is: one frozen model for the policies file, REST and the command line.
+"""Model of a policy: one frozen model for the policies file, REST and the command line.
 
 Durations are written as `90s` or `PT90S` and held as whole milliseconds. A change in what this model accepts
 needs a new schema number in `policies/log.py`: all readers of the policy topic must accept the same records.
@@ -29,7 +29,7 @@ _SETTINGS: Final = ConfigDict(frozen=True, extra="forbid")
 
 
 class Match(BaseModel):
-    """Which records: the topic matches one of `topics`, and every header named has a value that matches."""
+    """Records of a policy: the topic matches one of `topics`, and every header named has a value that matches."""
 
     model_config = _SETTINGS
     topics: Annotated[tuple[TopicGlob, ...], Field(min_length=1, max_length=GLOBS_MAX)]
@@ -37,7 +37,7 @@ class Match(BaseModel):
 
 
 class FixedBackoff(BaseModel):
-    """The same wait before every attempt."""
+    """A fixed wait before every attempt."""
 
     model_config = _SETTINGS
     kind: Literal["fixed"]
@@ -93,7 +93,7 @@ def _check_spread(spread: int | None, spread_max: int | None) -> None:
 
 
 class Retry(BaseModel):
-    """What happens to failed records: `attempts` deliveries after the first failure, then dead-lettered."""
+    """Retries of failed records: `attempts` deliveries after the first failure, then the record is dead-lettered."""
 
     model_config = _SETTINGS
     attempts: Annotated[int, Field(strict=True, ge=0, le=ATTEMPTS_MAX)]
@@ -144,8 +144,8 @@ class Order(BaseModel):
 
 
 class Quota(BaseModel):
-    """What is held under the policy at most, in each partition of its sources: so many records, so many bytes of keys,
-    values and headers. What comes when it is reached is quarantined as `quota_exceeded`.
+    """Limits on what is held under the policy, in each partition of its sources: so many records, so many bytes of
+    keys, values and headers. A record that comes when a limit is reached is quarantined as `quota_exceeded`.
     """
 
     model_config = _SETTINGS

@@ -1,4 +1,4 @@
-"""What the control headers of one record ask for. Reading them is the only place where they are checked."""
+"""Request that the control headers of one record make. Reading it is the only place where they are checked."""
 
 from codecs import getincrementaldecoder
 from collections.abc import Mapping
@@ -97,7 +97,7 @@ def read_request(controls: Mapping[str, Control]) -> Request:
 
 
 def read_failure(controls: Mapping[str, Control], timestamp_ms: int, policy: str, topic: str) -> Failure:
-    """What a retry policy must know of the failure. Raises Refusal (bad_header).
+    """Read what a retry policy must know of the failure. Raises Refusal (bad_header).
 
     Who copies the headers of a message onto another one copies its attempts, too. Those that another policy has counted
     for another source aren't read: the record failed for the first time.

@@ -22,7 +22,7 @@ class Spread(NamedTuple):
 
 
 def spread_of(part: Retry | Delay) -> Spread:
-    """What this part of a policy allows."""
+    """Spread that this part of a policy allows."""
     usual_ms = part.spread or 0
     return Spread(usual_ms, usual_ms if part.spread_max is None else part.spread_max)
 

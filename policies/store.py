@@ -252,7 +252,7 @@ def _change(name: str, policy: Policy | None, expected_version: int, author: str
 
 
 def _difference(wanted: Mapping[str, Policy], table: PolicyTable) -> list[Change]:
-    """What makes the table's file-managed policies equal to those wanted."""
+    """Changes that make the table's file-managed policies equal to those wanted."""
     changes = []
     for name, policy in wanted.items():
         current = table.policies.get(name)

@@ -1,5 +1,5 @@
-"""Which policy a record meets and what that policy decides. Pure: the same facts and the same table give the
-same decision, always, in the engine, in `explain` and in a backtest.
+"""Find the policy that a record meets, and decide by it. Pure: the same facts and the same table give the same
+decision, always, in the engine, in `explain` and in a backtest.
 
 Matching order: an exact topic before a glob, then the glob with the longer literal part, then more header
 conditions, then the name. The first whose header conditions hold decides.
@@ -191,7 +191,7 @@ def _compile(versioned: Versioned, topic: str) -> Rule:
 
 
 def decide(facts: Facts, table: PolicyTable) -> Decision:
-    """What becomes of the record. Never raises, whatever the headers hold."""
+    """Decide what becomes of the record. Never raises, whatever the headers hold."""
     topic, _, _, timestamp_ms, headers, controls, arrived_ms = facts
     for rule in table._rules.get(topic) or table.rules(topic):
         if not rule.conditions or holds(rule.conditions, headers):

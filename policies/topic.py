@@ -70,7 +70,7 @@ def _create(admin: AdminClient, topic: str, replication_factor: int, timeout_s: 
 
 
 def refusal_of(created: "Future[None]", seconds: float) -> KafkaError | None:
-    """What the brokers say against a topic that is being created; None: it is there. Raises TimeoutError."""
+    """Wait for the brokers' error about a topic that is being created; None: it is there. Raises TimeoutError."""
     try:
         created.result(seconds)
     except KafkaException as error:
@@ -110,7 +110,7 @@ def tell_taken(wanted: NewTopic, taken: NewTopic) -> None:
 
 
 def _alternatives(wanted: NewTopic) -> Iterator[NewTopic]:
-    """What brokers may take in its place; the nearest first."""
+    """Topics that brokers may take in place of the one wanted; the nearest first."""
     settings = wanted.config or {}
     size = settings.get(SIZE)
     sizes: list[str | None] = [size]
