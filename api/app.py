@@ -85,7 +85,8 @@ def create_app(ports: Ports) -> FastAPI:
 
 
 class BehindPath:
-    """What a proxy shows under a path. Requests come as they were sent, or without the path: some proxies remove it.
+    """Application that a proxy shows under a path. Requests come as they were sent, or without the path: some proxies
+    remove it.
 
     Only the setting says so: a header (X-Forwarded-Prefix) is whatever a client has written.
     """

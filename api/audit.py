@@ -1,4 +1,5 @@
-"""Who did what to which policy, message or dead letter, and how it ended: one JSON record each in the audit topic.
+"""Audit: who did what to which policy, message or dead letter, and how it ended, one JSON record each in the audit
+topic.
 
 Every route that needs more than the role `read` is audited by itself, refusals included, and so is every caller who is
 not let in, wherever; a route adds what it knows with `Trail.note`. A route that only shows something worth a record (a
@@ -36,7 +37,7 @@ class AuditUnavailable(Exception):
 
 
 class Trail:
-    """What is known of one request; in `request.state.trail`."""
+    """Facts that are known of one request; in `request.state.trail`."""
 
     def __init__(self) -> None:
         self.caller: Caller | None = None
@@ -52,7 +53,7 @@ class Trail:
         self.notes |= {name: _cut(fact) for name, fact in facts.items()}
 
     def show(self, **facts: object) -> None:
-        """This reading is worth a record: the answer is given only when the record is written."""
+        """Note that this reading is worth a record: the answer is given only when the record is written."""
         self.shows = True
         self.note(**facts)
 

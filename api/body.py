@@ -142,7 +142,7 @@ def validated(model: type[Model], body: Body) -> Model:
 
 
 def invalid(error: ValidationError, value: Any) -> Problem:
-    """What is wrong where in this value, without what was given."""
+    """Problem that says what is wrong where in this value, without what was given."""
     found = error.errors(include_url=False, include_input=False)
     return _refused([{**one, "loc": _place(one["loc"], one["type"], value)} for one in found[:ERRORS_MAX]])
 

@@ -1,4 +1,4 @@
-"""What routes ask for by type: the ports, the caller with a role, the body, the trail that audit records.
+"""Parameters that routes ask for by type: the ports, the caller with a role, the body, the trail that audit records.
 
 Every route declares whom it answers: by a parameter `caller: Reader` (`Writer`, `Admin`), or by
 `dependencies=[Visitor]` (`Prober`, `Scraper`). A route that declares nothing, or two things, keeps the API from
@@ -57,7 +57,7 @@ async def _reader(request: Request, ports: GivenPorts, trail: GivenTrail) -> Cal
 
 
 async def _acting(request: Request, ports: Ports, trail: Trail, needed: Role) -> Caller:
-    """Who wants to change something: it is done only when it can be recorded."""
+    """Identify the caller of a request that changes something: it is done only when it can be recorded."""
     caller = await _caller(request, ports, trail, needed)
     try:
         await request.app.state.audit.ready()
@@ -86,7 +86,7 @@ async def _visitor(request: Request, ports: GivenPorts) -> None:
 
 
 async def _prober() -> None:
-    """Who watches over this process is never too often."""
+    """Let in every probe of this process: probes are never too often."""
 
 
 # Parameters are resolved in order and the first failure answers: name the caller before the body,

@@ -122,5 +122,5 @@ class RedisIdempotency:
 
 
 def hashed(key: str) -> str:
-    """What is kept of a key: it may be anything, a secret too."""
+    """Hash that is kept in place of a key: the key may be anything, a secret too."""
     return hashlib.sha256(key.encode()).hexdigest()

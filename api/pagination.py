@@ -46,5 +46,5 @@ def decode(cursor: str) -> str:
 
 
 def unknown_cursor() -> Problem:
-    """What a cursor gets that means nothing."""
+    """Refusal of a cursor that means nothing."""
     return unprocessable("invalid-cursor", "The cursor is not one that this API gave.")

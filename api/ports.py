@@ -1,4 +1,4 @@
-"""What the API needs of the rest of the process: small interfaces, given to `create_app` in one `Ports`."""
+"""Interfaces of the rest of the process that the API needs: small ones, given to `create_app` in one `Ports`."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Policies(Protocol):
 
 
 class Sources(Protocol):
-    """What the group consumes (`sidecar.service.sources.Sources`)."""
+    """Topics that the group consumes (`sidecar.service.sources.Sources`)."""
 
     @property
     def reserved(self) -> ReservedTopics:
@@ -134,13 +134,13 @@ class Fresh(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """This key has its answer."""
+    """The key has its answer."""
 
     response: bytes
 
 
 class Busy(NamedTuple):
-    """The same request is under way, here or on another replica."""
+    """An equal request is under way under the key, here or on another replica."""
 
 
 class Mismatch(NamedTuple):
@@ -174,7 +174,7 @@ class Idempotency(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one request may ask for."""
+    """Limits on what one request may ask for."""
 
     body_bytes: int = 1 << 20
     headers: int = 1_000

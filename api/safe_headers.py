@@ -1,4 +1,4 @@
-"""What every answer says to browsers and caches."""
+"""Headers of every answer for browsers and caches."""
 
 from typing import Final
 
@@ -20,7 +20,7 @@ DEFAULT_HEADERS: Final = {
 
 
 class SafeHeaders:
-    """What every response says to browsers and caches."""
+    """Add the headers for browsers and caches to every response of an application."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

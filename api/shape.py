@@ -1,4 +1,4 @@
-"""What a body may cost before its model has seen it: how many values it has, how many errors are made of it.
+"""Limits on what a body may cost before its model has seen it: how many values it has, how many errors are made of it.
 
 JSON of a megabyte may hold half a million values, and pydantic makes an error of every value that does not fit:
 hundreds of megabytes, and seconds in which no other thread runs. So three things are bounded here:

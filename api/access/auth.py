@@ -47,7 +47,7 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sends a request; `name` is the author of what it changes. Without a role nothing may be done."""
+    """Sender of a request; `name` is the author of what it changes. Without a role nothing may be done."""
 
     name: str
     role: Role | None
@@ -92,7 +92,9 @@ class Tokens:
         return True
 
     def caller(self, token: str) -> Caller | None:
-        """Whose token this is. Compares with all of them in constant time, so its time tells nothing."""
+        """Find the owner of a token; None: it has none. Compares with all tokens in constant time, so its time tells
+        nothing.
+        """
         digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
         found = None
         for known in self._tokens:

@@ -1,4 +1,4 @@
-"""Who is let in: who a caller is, whether the role is enough, and whether it is too often.
+"""Admission to the API: who a caller is, whether the role is enough, and whether the caller comes too often.
 
     tokens or a provider in the settings    a bearer token, else 401
     none of them, on loopback               whoever is on this machine, but no page in a browser, else 403

@@ -57,7 +57,7 @@ class Oidc:
         }
 
     async def caller(self, token: str) -> Caller:
-        """Whose token this is. Raises TokenRefused, KeysUnavailable."""
+        """Find the owner of a token. Raises TokenRefused, KeysUnavailable."""
         algorithm, kid = self._header(token)
         key = await self._keys.find(kid, algorithm)
         if key is None:

@@ -62,7 +62,7 @@ class Reschedule(BaseModel):
 
 
 class ReceiptOut(BaseModel):
-    """What became of it. `position` is the message's, `control` the control record's; `due` is epoch milliseconds."""
+    """Result of an action. `position` is the message's, `control` the control record's; `due` is epoch milliseconds."""
 
     id: str
     source: str
@@ -115,7 +115,7 @@ async def fire(
 
 
 class Asked(NamedTuple):
-    """What is to be done, to which of the messages with one id."""
+    """Action that is asked for, and to which of the messages with one id."""
 
     action: str
     source: str  # empty: any

@@ -49,7 +49,7 @@ Shift = Annotated[
 
 
 class NewChange(BaseModel):
-    """Which held messages to change, and how."""
+    """Change of held messages: which ones, and how."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -151,7 +151,7 @@ async def abort_change(caller: Writer, ports: GivenPorts, trail: GivenTrail, id:
 async def list_change_receipts(
     caller: Reader, ports: GivenPorts, id: str, limit: Limit = PAGE_DEFAULT, cursor: Cursor = None
 ) -> Response:
-    """What became of each message, in the order in which it was changed. `next: null`: there are no more yet."""
+    """Outcome of each message, in the order in which the messages were changed. `next: null`: there are no more yet."""
     receipts, following = await told(lambda: ports.changes.receipts(id, _place(cursor), limit))
     return json_response({"items": receipts, "next": None if following is None else encode("{}/{}".format(*following))})
 

@@ -29,7 +29,7 @@ Answer = TypeVar("Answer")
 
 
 class Filter(Selection):
-    """What the query may say; `topic` may be repeated."""
+    """Parameters of the query; `topic` may be repeated."""
 
     topic: Annotated[list[Topic], Field(default_factory=list, max_length=50, description="Left out: all")]
     limit: Limit = PAGE_DEFAULT
@@ -39,7 +39,7 @@ class Filter(Selection):
     open: Annotated[bool, Field(description="Without those that were redriven")] = False
 
     def look(self) -> Look:
-        """What is looked for."""
+        """The search that the query asks for."""
         return Look(self.selection(), self.open)
 
     def selection(self) -> Selection:
@@ -93,8 +93,8 @@ async def get_dead_letter(
 
 
 def _fate(shown: Shown) -> dict[str, Any] | None:
-    """What became of a letter that was sent again: `came_back` is where it lies now, null where it didn't come back, or
-    not as far as was looked (`is_whole`).
+    """Fate of a letter that was sent again: `came_back` is where it lies now, null where it didn't come back, or not as
+    far as was looked (`is_whole`).
     """
     told = _sent(shown.sent)
     came_back = None if shown.came_back is None else str(shown.came_back)
@@ -126,7 +126,7 @@ def _start(cursor: str | None) -> Place | None:
 
 
 async def answered(asked: Awaitable[Answer]) -> Answer:
-    """What was asked for. Raises `Problem`."""
+    """Await an answer about dead letters. Raises `Problem` (404, 503)."""
     try:
         return await asked
     except UnknownTopic as error:

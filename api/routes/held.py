@@ -227,7 +227,7 @@ def unavailable(error: LookUpUnavailable) -> Problem:
 
 
 def missing_document(missing: Sequence[LaneId]) -> dict[str, Any]:
-    """What of the group could not be asked."""
+    """Partitions of the group that could not be asked, as part of an answer."""
     return {
         "partial": bool(missing),
         "missing": [{"topic": lane.topic, "partition": lane.partition} for lane in missing],

@@ -1,4 +1,4 @@
-"""What is the same for all jobs over REST, be they redrives or changes: answers, refusals, the order of lists."""
+"""Common parts of all jobs over REST, be they redrives or changes: answers, refusals, the order of lists."""
 
 import asyncio
 from collections.abc import Callable
@@ -50,7 +50,7 @@ def accepted(document: dict[str, Any], location: str) -> Response:
 
 
 async def told(ask: Callable[[], Answer]) -> Answer:
-    """What a call that blocks says. Raises `Problem`."""
+    """Run a blocking call in a thread, and return its answer. Raises `Problem`."""
     try:
         return await answered(asyncio.to_thread(ask))
     except JobRefused as error:

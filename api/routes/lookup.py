@@ -28,7 +28,7 @@ class BlockingLookUp(Protocol):
 
 
 class LookUp:
-    """The same without blocking. Each answer has the partitions last that are missing in it."""
+    """Look-ups of held records without blocking. Each answer has the partitions last that are missing in it."""
 
     def __init__(self, blocking: BlockingLookUp) -> None:
         self._blocking = blocking

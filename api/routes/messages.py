@@ -112,7 +112,7 @@ async def _send_once(ports: Ports, message: NewMessage, key: str, fingerprint: b
 
 
 def _left_before(ports: Ports, message_id: str) -> dict[str, object] | None:
-    """What a former try was answered, if its key is gone with Redis and its message has left; None: not known.
+    """Answer to a former try, if its key is gone with Redis and its message has left; None: not known.
 
     What is held still needs no look: a second record with the same key and id replaces it.
     """

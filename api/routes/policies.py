@@ -36,7 +36,7 @@ Force = Annotated[bool, Query(description="Also where messages of a topic that i
 
 
 class RollbackRequest(BaseModel):
-    """Which version to take up again."""
+    """Version to take up again."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     version: Annotated[StrictInt, Field(ge=1, le=VERSION_MAX)]

@@ -26,7 +26,7 @@ Milliseconds = Annotated[
 
 
 class NewRedrive(BaseModel):
-    """Which dead letters to send again, and how. What is left out is as the settings say."""
+    """Redrive of dead letters: which ones to send again, and how. What is left out is as the settings say."""
 
     model_config = ConfigDict(
         frozen=True,

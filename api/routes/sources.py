@@ -18,7 +18,7 @@ RETRY_LATER: Final = {"Retry-After": "1"}
 
 
 async def refuse_unless_source(ports: Ports, topic: str) -> None:
-    """What the group doesn't consume would never be emitted. Raises `Problem`."""
+    """Refuse a topic that the group doesn't consume: its records would never be emitted. Raises `Problem`."""
     if topic in ports.sources.reserved:
         raise unprocessable("not-a-source", f"The group does not consume {topic}: it {RESERVED}.")
     if topic in ports.sources.topics:
@@ -37,7 +37,7 @@ async def refuse_unless_source(ports: Ports, topic: str) -> None:
 
 
 def decision_of(facts: Facts, table: PolicyTable, reserved: Container[str]) -> Decision:
-    """What the engine will decide."""
+    """Decide as the engine will."""
     return allowed(decide(facts, table), reserved)
 
 

@@ -229,6 +229,6 @@ class Connection(H11Protocol):
 
 
 def _unsent_bytes(transport: asyncio.Transport) -> int:
-    """What the system has not taken yet of what was written; with TLS also what is encrypted already."""
+    """Bytes written that the system has not taken yet; with TLS also those that are encrypted already."""
     encrypted = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None)
     return transport.get_write_buffer_size() + (encrypted.get_write_buffer_size() if encrypted else 0)

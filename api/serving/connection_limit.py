@@ -88,7 +88,7 @@ def plain_address(host: str) -> str:
 
 
 def network_of(host: str) -> str:
-    """What one machine's address is counted by; of IPv6 the network that it may choose its addresses from."""
+    """Name that one machine's address is counted by; of IPv6 the network that it may choose its addresses from."""
     try:
         address = ip_address(plain_address(host.partition("%")[0]))
     except ValueError:

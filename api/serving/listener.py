@@ -198,7 +198,7 @@ class OnlyProbes:
 
 
 class Starting:
-    """What is answered until the application is there: this process lives and isn't ready, and why.
+    """Answers until the application is there: this process lives and isn't ready, and why.
 
     `/livez?started=true` is for whoever waits until it has started, as the kubelet does with a native sidecar.
     """
@@ -224,7 +224,7 @@ class Starting:
 
 
 class Stopping:
-    """What is still under way when the server has waited long enough for it, has an answer too."""
+    """Answers (503) to requests that are still under way when the server has waited long enough for them."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

@@ -49,7 +49,7 @@ class Listening:
 
 
 def listening_of(settings: ApiSettings) -> Listening:
-    """What the settings say of it. Raises `AccessConfigError`."""
+    """Read from the settings how the API is listened for. Raises `AccessConfigError`."""
     tls = settings.tls
     return Listening(
         settings.probe_host,

@@ -87,7 +87,7 @@ def settled_row(ledger: LedgerPlace, block: Block, row: int) -> Settlement:
 
 
 def receipt_row(ledger: LedgerPlace, block: Block, offset: int) -> Settlement | None:
-    """What this block says of the record at `offset`; None: nothing.
+    """Read what this block says of the record at `offset`; None: nothing.
 
     A control record that moved another carries it on: its receipt is the other's settlement as moved, with the new due
     time.

@@ -60,7 +60,7 @@ class _Kept(NamedTuple):
 
 
 class Receipts:
-    """What the ledger said last, at most `bytes_max` of it. For any thread; `add` and `trouble` are the reader's."""
+    """Latest blocks of the ledger, `bytes_max` bytes at most. For any thread; `add` and `trouble` are the reader's."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -102,7 +102,7 @@ class Receipts:
             self._forget(place, waiting)
 
     def outcomes(self, places: Sequence[tuple[str, int, int]], timeout_s: float) -> list[Settlement | None]:
-        """The same for many records, for a thread that may block; None: not in time, or not to be heard of now."""
+        """As `outcome` for many records, for a thread that may block; None: not in time, or not to be heard of now."""
         waiting: dict[Place, Settlement | Future[Settlement] | None] = {}
         try:
             for place in (Place(*place) for place in places):
@@ -194,7 +194,7 @@ class Receipts:
             return future
 
     def _forget(self, place: Place, future: "Future[Settlement]") -> None:
-        """Whoever waited has gone, with an answer or without."""
+        """Drop a future that nobody waits for any more, with an answer or without."""
         lane, offset = LaneId(place.topic, place.partition), place.offset
         with self._lock:
             futures = self._waiting.get(lane, {}).get(offset, [])
