@@ -1,4 +1,4 @@
-"""What is refused before a log is touched: stage A of Kafka's produce, fetch and deletion of records, as decisions.
+"""Refusals before a log is touched: stage A of Kafka's produce, fetch and deletion of records, as decisions.
 
 The order of the checks is the order of the answers: a request that is wrong in two ways gets Kafka's error of the two.
 """
@@ -24,7 +24,7 @@ PRODUCE_WITH_ABORTABLE = 11
 
 @dataclass(frozen=True, slots=True)
 class ProduceFacts:
-    """What is known of one partition's part of a produce request before its records are looked at."""
+    """Facts about one partition's part of a produce request before its records are looked at."""
 
     is_transactional: bool = False
     is_transactional_id_authorized: bool = True
@@ -71,7 +71,7 @@ def refuse_internal_topic(client_id: str, *, is_internal: bool) -> Errors:
 
 
 def refuse_unverified_transaction(verification: Errors, api_version: int) -> Errors:
-    """What the coordinator says of a batch's transaction, by the words that clients of this version understand.
+    """Translate what the coordinator says of a batch's transaction into words that clients of this version understand.
 
     What has nothing to do with the producer it tries again, by an error of which it knows that it passes.
     """
@@ -86,7 +86,7 @@ def refuse_unverified_transaction(verification: Errors, api_version: int) -> Err
 
 @dataclass(frozen=True, slots=True)
 class FetchFacts:
-    """What is known of one partition's part of a fetch before the read."""
+    """Facts about one partition's part of a fetch before the read."""
 
     api_version: int = 17
     is_from_follower: bool = False
@@ -112,7 +112,7 @@ def refuse_fetch(facts: FetchFacts) -> Errors:
 
 @dataclass(frozen=True, slots=True)
 class DeleteRecordsFacts:
-    """What is known of one partition's part of a DeleteRecords request. `hosting` is NONE on its leader."""
+    """Facts about one partition's part of a DeleteRecords request. `hosting` is NONE on its leader."""
 
     is_known: bool = True
     is_authorized: bool = True

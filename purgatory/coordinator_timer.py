@@ -32,7 +32,7 @@ class CoordinatorTimer:
         self._timer.add(task)
 
     def schedule_if_absent(self, key: str, delay_ms: int, expire: Callable[[], None], *, retry: bool = False) -> None:
-        """The same, unless this key has a timer."""
+        """As `schedule`, unless this key has a timer."""
         if key not in self._tasks:
             self.schedule(key, delay_ms, expire, retry=retry)
 

@@ -41,7 +41,9 @@ def decide_delete_records(requested_offset: int, snapshot: DeleteRecordsSnapshot
 
 
 class DelayedDeleteRecords(DelayedOperation):
-    """What times out is answered with 7 and the low watermark of when it was asked; `expired` gets each of these."""
+    """A waiting DeleteRecords request. Partitions that time out are answered with 7 and the low watermark of when it
+    was asked; `expired` gets each of them.
+    """
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ def isolation_of(replica_id: int, isolation_level: int) -> Isolation:
 
 @dataclass(frozen=True, slots=True)
 class ClientMetadata:
-    """What a consumer says of itself, from fetch version 11 on."""
+    """Rack and client id that a consumer tells of itself, from fetch version 11 on."""
 
     rack_id: str = ""
     client_id: str = ""
@@ -40,7 +40,7 @@ class ClientMetadata:
 
 @dataclass(frozen=True, slots=True)
 class FetchParams:
-    """What holds for all partitions of a fetch. `replica_id` is -1 for a consumer; times in ms, sizes in bytes.
+    """Parameters for all partitions of a fetch. `replica_id` is -1 for a consumer; times in ms, sizes in bytes.
 
     `min_bytes` is at most `max_bytes`: more than it may send would never be there.
     """
@@ -70,7 +70,7 @@ class FetchParams:
 
 @dataclass(frozen=True, slots=True)
 class FetchPartition:
-    """What a fetch asks of one partition. Epochs are None if not given."""
+    """Parameters of a fetch for one partition. Epochs are None if not given."""
 
     fetch_offset: int
     max_bytes: int = 1024 * 1024

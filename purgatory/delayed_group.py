@@ -18,7 +18,7 @@ NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000  # a new member's heartbeat while its
 
 @dataclass(frozen=True, slots=True)
 class MemberKey:
-    """What a heartbeat waits under."""
+    """Key of a waiting heartbeat."""
 
     group_id: str
     member_id: str
@@ -26,14 +26,14 @@ class MemberKey:
 
 @dataclass(frozen=True, slots=True)
 class GroupJoinKey:
-    """What a join waits under. Joins and syncs of a group wait in one purgatory: equal names must not be equal keys."""
+    """Key of a waiting join. Joins and syncs of a group wait in one purgatory: equal names must not be equal keys."""
 
     group_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class GroupSyncKey:
-    """What a sync waits under."""
+    """Key of a waiting sync."""
 
     group_id: str
 
@@ -103,7 +103,7 @@ def first_initial_join(configured_delay_ms: int, rebalance_timeout_ms: int) -> t
 
 
 class JoinCoordinator(Protocol):
-    """What a join asks of the coordinator. All under the group's lock."""
+    """The coordinator as a join needs it. All calls are under the group's lock."""
 
     def group(self) -> GroupSnapshot:
         """The group now."""
@@ -138,7 +138,7 @@ class DelayedJoin(DelayedOperation):
             self.coordinator.on_complete_join()
 
     def on_expiration(self) -> None:
-        """What completing has appended needs someone to look after it."""
+        """Drain the action queue for what completing has appended: behind the timer nobody else does."""
         self.coordinator.try_complete_actions()
 
 
@@ -240,6 +240,6 @@ class DelayedHeartbeat(DelayedOperation):
         """The next heartbeat is watched by whoever received this one."""
 
     def on_expiration(self) -> None:
-        """Its session is over."""
+        """Expire the member: its session is over."""
         with self.lock:
             self._expire()

@@ -36,7 +36,7 @@ class ShareSnapshot:
 
 
 class SharePartition(Protocol):
-    """What a share group knows of a partition. `fetch_id` says who holds the fetch lock."""
+    """A partition as a share group knows it. `fetch_id` says who holds the fetch lock."""
 
     def maybe_acquire_fetch_lock(self, fetch_id: object) -> bool:
         """Take the fetch lock, if nobody else has it."""
@@ -45,7 +45,7 @@ class SharePartition(Protocol):
         """Give it back."""
 
     def look(self) -> ShareSnapshot:
-        """Its state."""
+        """The partition's state."""
 
 
 def decide_share_fetch(min_bytes: int, partitions: Sequence[ShareSnapshot]) -> bool:

@@ -157,7 +157,7 @@ class ApiError(Exception):
 
 
 class UnexpectedAppendOffset(Exception):
-    """What the leader sent does not follow the follower's log."""
+    """Records that the leader sent don't follow the follower's log."""
 
     def __init__(self, first_offset: int, last_offset: int, expected_offset: int) -> None:
         super().__init__(f"{first_offset}..{last_offset} where {expected_offset} was expected")

@@ -31,7 +31,7 @@ class PartitionState:
 
 @dataclass(frozen=True, slots=True)
 class PartitionAssignment:
-    """What the controller says about a partition. `leader_id` is -1 when there is none."""
+    """Assignment of a partition by the controller. `leader_id` is -1 when there is none."""
 
     leader_id: int
     leader_epoch: int
@@ -61,7 +61,7 @@ class AlterPartitionReply:
 
 
 class AlterOutcome(Enum):
-    """What the leader makes of an answer."""
+    """Consequence for the leader of an answer to its proposal."""
 
     APPLIED = "the ISR is as answered"
     IGNORED = "about a state that is no longer"
@@ -84,7 +84,7 @@ KEEP = frozenset(
 
 
 class ClusterMetadata(Protocol):
-    """What a broker knows about the others."""
+    """Facts that a broker knows about the others."""
 
     def is_eligible(self, broker_id: int) -> bool:
         """Alive, neither fenced nor shutting down: may be in an ISR."""
@@ -97,7 +97,7 @@ class ClusterMetadata(Protocol):
 
 
 def outcome_of(error: Errors) -> AlterOutcome:
-    """What an error answer means."""
+    """Outcome of a proposal that was answered with an error."""
     if error in ROLL_BACK:
         return AlterOutcome.ROLLED_BACK
     return AlterOutcome.KEPT if error in KEEP else AlterOutcome.RETRY

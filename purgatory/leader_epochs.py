@@ -1,4 +1,4 @@
-"""Which leader wrote which part of a log: the start offset of each leader epoch.
+"""Parts of a log by the leader that wrote them: the start offset of each leader epoch.
 
 A follower that lost its leader asks where the epoch of its last record ends. Beyond that its records are another
 history, and it truncates them.
@@ -35,7 +35,7 @@ class LeaderEpochCache:
         return self._epochs[-1] if self._epochs else NO_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """This epoch begins here. Known epochs keep their start; what contradicts the new entry is forgotten."""
+        """Begin an epoch here. Known epochs keep their start; what contradicts the new entry is forgotten."""
         if self._epochs and epoch == self._epochs[-1] and start_offset >= self._starts[-1]:
             return
         while self._epochs and (self._epochs[-1] >= epoch or self._starts[-1] >= start_offset):

@@ -37,7 +37,7 @@ class PartitionSettings:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """What a call has moved, for whoever wakes operations; `proposal` is to be sent to the controller."""
+    """Watermarks that a call has moved, for whoever wakes operations; `proposal` is to be sent to the controller."""
 
     high_watermark: bool = False
     low_watermark: bool = False
@@ -164,7 +164,7 @@ class Partition:
         return Moved(moved, self.low_watermark() > low_before, proposal)
 
     def maybe_shrink_isr(self, now_ms: float) -> AlterPartition | None:
-        """Who has lagged for too long shall leave the ISR. To be called every half of the lag time."""
+        """Propose an ISR without followers that have lagged for too long. To be called every half of the lag time."""
         if not self.is_leader or self.state.is_in_flight:
             return None
         end, lag_max_ms = self.log.log_end_offset, self.settings.replica_lag_time_max_ms

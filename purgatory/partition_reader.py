@@ -54,8 +54,8 @@ class NoQuota:
 
 @dataclass(frozen=True, slots=True)
 class ReadingSettings:
-    """Which replica consumers are sent to (None: they stay), the racks of brokers, the limit on followers, tiered
-    storage (None: there is none)."""
+    """Settings of reads: which replica consumers are sent to (None: they stay), the racks of brokers, the limit on
+    followers, tiered storage (None: there is none)."""
 
     select_replica: ReplicaSelector | None = None
     rack_of: Callable[[int], str] = field(default=lambda broker_id: "")

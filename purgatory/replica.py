@@ -1,4 +1,4 @@
-"""What a leader knows of a follower."""
+"""A follower as its leader knows it."""
 
 from dataclasses import dataclass, replace
 
@@ -24,7 +24,7 @@ class Replica:
         return self.log_end.offset == leader_log_end_offset or now_ms - self.last_caught_up_ms <= lag_max_ms
 
     def fetched(self, fetch: "FollowerFetch", leader_log_end_offset: int, now_ms: float) -> "Replica":
-        """It has asked for `fetch.offset`, so it has everything below.
+        """Take in a fetch at `fetch.offset`: the follower has everything below.
 
         It is caught up now if that was the leader's end before the read; if it was the leader's end at its previous
         fetch, it was caught up then. So one that reads steadily, but never to the very end, is caught up too.
@@ -47,7 +47,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class FollowerFetch:
-    """What a follower's fetch says about itself."""
+    """Part of a follower's fetch that is about the follower itself."""
 
     broker_id: int
     offset: LogOffsetMetadata
@@ -56,7 +56,7 @@ class FollowerFetch:
 
 
 def at_leader_change(broker_id: int, in_isr: bool, now_ms: float) -> Replica:
-    """What a new leader knows: nothing yet. Who is in the ISR gets the full lag time to show itself."""
+    """A follower of which a new leader knows nothing yet. One in the ISR gets the full lag time to show itself."""
     return Replica(
         broker_id,
         leader_log_end_at_last_fetch=UNKNOWN,

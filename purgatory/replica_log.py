@@ -12,7 +12,7 @@ from purgatory.transaction_offsets import EndedTransaction, TransactionOffsets
 
 @dataclass(frozen=True, slots=True)
 class BatchInfo:
-    """What replication has to know of an appended batch. `ends` of a control batch: "commit" or "abort"."""
+    """Facts of an appended batch that replication has to know. `ends` of a control batch: "commit" or "abort"."""
 
     first_offset: int
     last_offset: int
@@ -24,8 +24,8 @@ class BatchInfo:
 
 @dataclass(frozen=True, slots=True)
 class AppendInfo:
-    """What an append has done. `log_end` is where the log ends after it. No batches: it was a duplicate.
-    `log_append_time` in ms is what the records got, -1 if they keep their own."""
+    """Result of an append. `log_end` is where the log ends after it. No batches: it was a duplicate. `log_append_time`
+    in ms is what the records got, -1 if they keep their own."""
 
     first_offset: int
     last_offset: int
@@ -36,7 +36,7 @@ class AppendInfo:
 
 @dataclass(frozen=True, slots=True)
 class FetchDataInfo:
-    """What was read. `records` is the storage's own: bytes, a view or a file region of `size` bytes."""
+    """Result of a read. `records` is the storage's own: bytes, a view or a file region of `size` bytes."""
 
     start: LogOffsetMetadata
     records: Any = b""
@@ -128,7 +128,7 @@ class ReplicaLog:
         return info
 
     def take_in(self, batches: Sequence[BatchInfo], log_end: LogOffsetMetadata) -> None:
-        """These batches are at the end of the log; also how a log that was on disk is told at start."""
+        """Take in batches that are at the end of the log, which ends at `log_end` now."""
         for batch in batches:
             self.epochs.assign(batch.leader_epoch, batch.first_offset)
             if batch.ends is not None:
@@ -191,7 +191,7 @@ class ReplicaLog:
     def read(
         self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_message: bool
     ) -> tuple[FetchDataInfo, list[EndedTransaction]]:
-        """What is at `offset`, up to where this reader may see, and the aborted transactions in it.
+        """Read what is at `offset`, up to where this reader may see, and the aborted transactions in it.
 
         At the end, or between that end and the log's, there is nothing; elsewhere OFFSET_OUT_OF_RANGE.
         """

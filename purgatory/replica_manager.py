@@ -77,7 +77,7 @@ class ReplicaManager:
 
     @property
     def purgatories(self) -> Sequence[DelayedOperationPurgatory[Any]]:
-        """What a driver has to bring forward."""
+        """Purgatories that a driver has to bring forward."""
         return (self.produce, self.fetch, self.delete_records, self.share_fetch, self.remote_fetch)
 
     # Requests
@@ -205,12 +205,12 @@ class ReplicaManager:
         self._complete_delayed_operations(key, stopped)
 
     def mark_offline(self, key: TopicPartition) -> None:
-        """Its disk has failed."""
+        """Mark a partition whose disk has failed."""
         self.offline.add(key)
         self._complete_delayed_operations(key, self.partitions.get(key))
 
     def _complete_delayed_operations(self, key: TopicPartition, partition: Partition | None) -> None:
-        """It has gone, or has another leader."""
+        """Check all that waits for a partition that has gone, or has another leader."""
         self.produce.check_and_complete(key)
         self.fetch.check_and_complete(key)
         self.remote_fetch.check_and_complete(key)
@@ -230,7 +230,7 @@ class ReplicaManager:
             self.fetch.check_and_complete(key)
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
-        """What to write down from time to time, and give to `ReplicaLog.update_high_watermark` after a restart."""
+        """High watermarks to store now and then, and to give to `ReplicaLog.update_high_watermark` after a restart."""
         return {key: partition.log.high_watermark.offset for key, partition in self.partitions.items()}
 
     def maybe_shrink_isr(self) -> None:

@@ -1,4 +1,4 @@
-"""Which replica a consumer should better read from: one in its own rack."""
+"""Choice of the replica that a consumer should better read from: one in its own rack."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -22,8 +22,8 @@ class RecordState(Enum):
 def decide_lock_timeout(
     state: RecordState, delivery_count: int, delivery_count_max: int, *, is_below_start: bool
 ) -> RecordState:
-    """What becomes of a record whose lock has expired: it is delivered again, unless it has been too often, or the
-    group has moved past it. One that is not acquired any more stays as it is."""
+    """State of a record after its lock has expired: it is delivered again, unless it has been too often, or the group
+    has moved past it. One that is not acquired any more stays as it is."""
     if state is not RecordState.ACQUIRED:
         return state
     if is_below_start or delivery_count >= delivery_count_max:

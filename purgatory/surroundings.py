@@ -1,4 +1,4 @@
-"""What a replica manager needs of the broker that it is part of."""
+"""Parts of the broker that a replica manager needs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from purgatory.versions import LATEST, KafkaVersion
 
 
 class BrokerMetadata(ClusterMetadata, Protocol):
-    """What a broker knows about the cluster."""
+    """Facts that a broker knows about the cluster."""
 
     def knows(self, topic_partition: TopicPartition) -> bool:
         """Whether the partition exists, wherever it is."""

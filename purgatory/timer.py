@@ -1,4 +1,4 @@
-"""What a timer holds: tasks, entries, and the lists of entries that are the wheel's buckets.
+"""Contents of a timer: tasks, entries, and the lists of entries that are the wheel's buckets.
 
 A task is what shall run; an entry is one place of a task in one list. Building a new entry for a task steals it from
 the entry it had, so a task added twice is moved, and `entry.cancelled` is a comparison of two references without a
@@ -165,7 +165,7 @@ class TimerTaskList:
 
 
 class Timer(Protocol):
-    """What runs tasks after their delay."""
+    """A timer, which runs tasks after their delay."""
 
     def add(self, timer_task: TimerTask) -> None:
         """Run this task when its delay is over. A task that is in the timer is moved."""
@@ -181,7 +181,7 @@ class Timer(Protocol):
 
 
 class Driven(Protocol):
-    """What a driver brings forward: it calls `advance_clock` at `next_expiration_ms`, and earlier when woken."""
+    """A part that a driver brings forward, by `advance_clock` at `next_expiration_ms`, and earlier when woken."""
 
     def advance_clock(self, now_ms: float) -> bool:
         """Bring it to this time."""

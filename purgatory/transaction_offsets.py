@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class EndedTransaction:
-    """Its records lie from `first_offset` to its marker at `last_offset`, among others' records."""
+    """An ended transaction, whose records lie from `first_offset` to its marker at `last_offset`, among others'."""
 
     producer_id: int
     first_offset: int

@@ -1,4 +1,4 @@
-"""Who waits for which key: lists of operations per key, in shards."""
+"""Lists of the operations that wait for each key, in shards."""
 
 from collections.abc import Hashable
 from typing import Generic, TypeVar
