@@ -1,4 +1,4 @@
-"""What the leader of a group knows when it assigns partitions to members.
+"""Facts by which the leader of a group assigns partitions to members.
 
 An assignor is a function `(partitions, subscriptions) -> assignment`. Members are given in the order of the answer to
 JoinGroup; all of Java's assignors put them, by name, into hash tables first, and so does `members_in_java_order`.
@@ -27,7 +27,7 @@ def partition_hash(one: TopicPartition) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a member says when it joins. `user_data` is its assignor's own."""
+    """Subscription of a member, as it says when it joins. `user_data` is its assignor's own."""
 
     topics: Sequence[str]
     user_data: bytes | None = None
@@ -50,12 +50,12 @@ Assign = Callable[[PartitionRacks, Subscriptions], Assignment]
 
 
 def members_in_java_order(subscriptions: Subscriptions) -> Subscriptions:
-    """The same, as Java walks them."""
+    """Subscriptions in the order in which Java walks them."""
     return {member: subscriptions[member] for member in hash_order(subscriptions)}
 
 
 def topics_in_java_order(partitions: PartitionRacks, subscriptions: Subscriptions) -> list[str]:
-    """Those that exist and somebody wants, as Java walks them; `subscriptions` are in Java's order already."""
+    """Topics that exist and somebody wants, as Java walks them; `subscriptions` are in Java's order already."""
     wanted = hash_order(topic for one in subscriptions.values() for topic in one.topics)
     return hash_order(topic for topic in wanted if partitions.get(topic))
 

@@ -31,7 +31,7 @@ class ConstrainedAssignment:
         self.moving: dict[TopicPartition, str] = {}
 
     def build(self) -> Assignment:
-        """What each member shall have."""
+        """Assign all partitions: each member's part."""
         for member in self._owned.of:
             self._keep(member)
         kept = {one for assigned in self._assignment.values() for one in assigned}
@@ -115,7 +115,7 @@ class ConstrainedAssignment:
                 turn += 1
 
     def _give(self, partition: TopicPartition, member: str) -> None:
-        """It didn't have it, or so did another."""
+        """Give a partition to a member that didn't have it, or had it and so did another."""
         self._assignment[member].append(partition)
         if self._given_back.get(partition, member) != member or partition in self._owned.claimed_twice:
             self.moving[partition] = member

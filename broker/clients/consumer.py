@@ -71,7 +71,7 @@ class Consumer:
         self._subscriptions.unsubscribe()
 
     def assignment(self) -> frozenset[TopicPartition]:
-        """What is assigned now."""
+        """Partitions that are assigned now."""
         return frozenset(self._subscriptions.partitions)
 
     # Records
@@ -164,11 +164,11 @@ class Consumer:
             await self._retrying(lambda: committed.commit(chosen, as_member=is_member))
 
     async def committed(self, *partitions: TopicPartition) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What the group has committed, of those for which it has. TimeoutError after `default_api_timeout_ms`."""
+        """Read the offsets that the group has committed, where it has. TimeoutError after `default_api_timeout_ms`."""
         return await self._retrying(lambda: self._group().offsets.fetch(partitions))
 
     def generation(self) -> Generation:
-        """Which of the group's generations this is a member of, and its id there. ValueError: there is no group."""
+        """The group's generation that this consumer is a member of, and its id there. ValueError: there is no group."""
         return self._group().member.generation
 
     # Its end

@@ -1,4 +1,4 @@
-"""What a consumer gives, is told, and is set to."""
+"""Types that a consumer's user meets: errors, records, offsets, the listener of rebalances, settings."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from broker.records.records import Headers
 
 
 class RetriableError(OSError):
-    """It can't be done yet. Whoever asked asks again after `retry_backoff_ms`."""
+    """A call can't be done yet. Whoever made it makes it again after `retry_backoff_ms`."""
 
 
 class NoOffsetForPartition(Exception):
@@ -32,7 +32,7 @@ class OffsetOutOfRange(Exception):
 
 
 class IsolationLevel(IntEnum):
-    """Whose records are read: all, or not those of transactions that are open or aborted."""
+    """Choice of records to read: all, or none of transactions that are open or aborted."""
 
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
@@ -60,7 +60,7 @@ class ConsumerRecord(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """What is committed: the next offset to read, and words of one's own."""
+    """A committed offset: the next one to read, and words of one's own."""
 
     offset: int
     metadata: str = ""
@@ -73,13 +73,13 @@ class RebalanceListener(Protocol):
     """
 
     async def on_revoked(self, partitions: Collection[TopicPartition]) -> None:
-        """These are given back. The member is still one: it may commit."""
+        """Hear that partitions are given back. The consumer is still a member: it may commit."""
 
     async def on_assigned(self, partitions: Collection[TopicPartition]) -> None:
-        """These are added."""
+        """Hear that partitions are added."""
 
     async def on_lost(self, partitions: Collection[TopicPartition]) -> None:
-        """These may be somebody else's already: the member is none any more, and can't commit."""
+        """Hear that partitions may be somebody else's already: the consumer is no member any more, and can't commit."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ class CoordinatorLink:
         self._is_known = False
 
     async def disconnect(self) -> None:
-        """Whoever waits for an answer gets none."""
+        """End the connection to the coordinator: requests that wait for an answer get none."""
         self.forget()
         await self._network.set_coordinator()
 

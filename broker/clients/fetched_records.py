@@ -35,7 +35,7 @@ class CompletedFetch:
 
 
 def completed_fetch(partition: TopicPartition, offset: int, row: Any, settings: ConsumerSettings) -> CompletedFetch:
-    """What the answer `row` to a fetch at `offset` has."""
+    """Read the answer `row` to a fetch at `offset`."""
     fetch = CompletedFetch(partition, offset, offset)
     is_committed = settings.isolation_level is IsolationLevel.READ_COMMITTED
     aborted = AbortedTransactions(row.aborted_transactions or () if is_committed else ())

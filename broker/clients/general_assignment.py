@@ -34,7 +34,7 @@ class GeneralAssignment:
         self._movements = PartitionMovements()
 
     def build(self, owned: OwnedPartitions) -> Assignment:
-        """What each member shall have."""
+        """Assign all partitions: each member's part."""
         self._earlier_owners = owned.earlier_owners()
         is_revoked = False
         for member, had in owned.of.items():

@@ -33,7 +33,7 @@ class MemberState(Enum):
 
 
 class Generation(NamedTuple):
-    """Whose part of what a member has."""
+    """A member in one generation of its group, and the protocol that was chosen there."""
 
     generation_id: int = -1
     member_id: str = ""
@@ -149,7 +149,7 @@ class GroupMember:
         return told
 
     def claim(self) -> dict[str, Any]:
-        """Who it says it is, in requests."""
+        """Fields of requests by which the member says who it is."""
         return {
             "generation_id": self.generation.generation_id,
             "member_id": self.generation.member_id,

@@ -64,10 +64,10 @@ class Idempotence:
         state.in_flight.append(batch)
 
     def out_of_order(self, batch: ProducerBatch) -> bool:
-        """It came out of order: whether it may be sent again. It may while one before it is on its way, and if it was
-        numbered anew meanwhile. Else the broker has a hole: a batch before this one was lost, or this one was refused
-        by a broker that didn't have the partition yet, and then took a later one, for it takes any sequence from a
-        producer it has nothing of. As in Java the epoch is raised then.
+        """Decide whether a batch that came out of order may be sent again. It may while one before it is on its way,
+        and if it was numbered anew meanwhile. Else the broker has a hole: a batch before this one was lost, or this one
+        was refused by a broker that didn't have the partition yet, and then took a later one, for it takes any sequence
+        from a producer it has nothing of. As in Java the epoch is raised then.
         """
         state = self._state(batch.partition)
         if state.in_flight[0] is not batch or batch.sent_by != batch.by:
@@ -78,13 +78,13 @@ class Idempotence:
         return True
 
     def done(self, batch: ProducerBatch) -> None:
-        """It was taken."""
+        """Note that a batch was taken."""
         in_flight = self._state(batch.partition).in_flight
         if batch in in_flight:
             in_flight.remove(batch)
 
     def given_up(self, batch: ProducerBatch) -> None:
-        """It failed, having been sent."""
+        """Note that a batch failed. If it was sent, the epoch is raised; after the last epoch a new id is needed."""
         if batch.by is None:
             return
         state = self._state(batch.partition)

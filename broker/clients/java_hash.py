@@ -26,7 +26,7 @@ def string_hash(text: str) -> int:
 
 
 def hash_order(texts: Iterable[str]) -> list[str]:
-    """These, as a `HashMap` is walked that got them in this order."""
+    """Order texts as a `HashMap` is walked that got them in this order."""
     keys = list(dict.fromkeys(texts))
     return sorted(keys, key=partial(_bucket, string_hash, _buckets(len(keys))))
 
@@ -52,7 +52,7 @@ class HashSet(Generic[Key]):
         del self._keys[key]
 
     def first(self) -> Key:
-        """What `iterator().next()` gives. ValueError: it is empty."""
+        """The key that `iterator().next()` gives. ValueError: the set is empty."""
         return min(self._keys, key=partial(_bucket, self._hash_code, self._buckets))
 
 

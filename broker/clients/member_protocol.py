@@ -1,4 +1,4 @@
-"""What consumers of a group tell each other through it, in version 3: subscriptions to the leader, assignments back.
+"""Messages of consumers to each other through their group, in version 3: subscriptions to the leader, assignments back.
 
     subscription    version int16 | topics | user data | owned partitions | generation int32 | rack
     assignment      version int16 | partitions | user data

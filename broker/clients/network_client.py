@@ -92,7 +92,7 @@ class Metadata:
         return len(self.replicas.get(topic, ()))
 
     def leader(self, partition: TopicPartition) -> int | None:
-        """Who leads it; None: nobody, or nobody knows."""
+        """The leader of a partition; None: nobody leads it, or nobody knows."""
         leader = self.leaders.get(partition, NO_LEADER)
         return leader if leader in self.brokers else None
 

@@ -1,5 +1,5 @@
-"""What members of a group had before, as far as they may keep it: who claims what another claims, too, may have lost it
-while it was away."""
+"""Partitions that members of a group had before, as far as they may keep them: a member that claims what another
+claims, too, may have lost it while it was away."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from broker.clients.assignor import NO_GENERATION, Assignment, Subscriptions, To
 
 
 class MemberData(NamedTuple):
-    """What a member says that it had, and when; None: it doesn't say."""
+    """Partitions that a member says it had, and when; None: it doesn't say."""
 
     partitions: Sequence[TopicPartition]
     generation: int | None
@@ -45,7 +45,7 @@ class OwnedPartitions:
                 owners[partition] = member
 
     def earlier_owners(self) -> dict[TopicPartition, str]:
-        """Who said that it had a partition in an earlier generation than the latest: the last of them."""
+        """Owners by their own word in an earlier generation than the latest, by partition: the last of them."""
         found: dict[TopicPartition, tuple[int, str]] = {}
         for member, data in self.members.items():
             generation = NO_GENERATION if data.generation is None else data.generation

@@ -1,5 +1,5 @@
-"""What has moved between members while an assignment is balanced: of one topic, partitions that would cross each other
-on the way are exchanged for each other, so that as few as possible change hands."""
+"""Movements of partitions while an assignment is balanced: of one topic, partitions that would cross each other on the
+way are exchanged for each other, so that as few as possible change hands."""
 
 from collections import defaultdict
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from broker.clients.java_hash import HashSet
 
 
 class ConsumerPair(NamedTuple):
-    """Who had it at first, and who has it now."""
+    """The member that had a partition at first, and the one that has it now."""
 
     source: str
     target: str
@@ -25,7 +25,7 @@ class PartitionMovements:
         )
 
     def move(self, partition: TopicPartition, old: str, new: str) -> None:
-        """It goes from `old` to `new`. Who had it at first is still known, until it is back."""
+        """Move a partition from `old` to `new`. The member that had it at first is still known, until it is back."""
         earlier = self._pairs.pop(partition, None)
         if earlier is not None:
             moved = self._partitions[partition.topic, earlier]

@@ -23,7 +23,7 @@ class Partitions:
 
     @property
     def usable(self) -> Sequence[int]:
-        """Those with a leader; if none has one, all."""
+        """Partitions with a leader; if none has one, all."""
         return self.led or range(self.count)
 
 

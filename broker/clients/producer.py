@@ -88,7 +88,7 @@ class Producer:
         await self._accumulator.flush()
 
     async def _partitions(self, topic: str) -> Partitions:
-        """Those of the topic, asked for until it is known."""
+        """Ask for the partitions of a topic until it is known."""
         async with asyncio.timeout(self._settings.max_block_ms / 1000):
             while not (count := self._network.metadata.partition_count(topic)):
                 try:

@@ -1,4 +1,4 @@
-"""What a producer is given, tells, and is set to."""
+"""Types that a producer's user meets: records, where they are, interceptors, serializers, settings."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class ProducerInterceptor(Protocol):
         """The record to send instead, or the same."""
 
     def on_acknowledgement(self, metadata: RecordMetadata | None, error: Exception | None) -> None:
-        """It is there, or it failed."""
+        """Hear that a record is there, or that it failed."""
 
 
 Serializer = Callable[[str, Any], bytes | None]

@@ -1,4 +1,4 @@
-"""What Kafka's sticky assignors know of racks; nothing where racks don't matter."""
+"""Racks as Kafka's sticky assignors know them; nothing where racks don't matter."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -33,7 +33,7 @@ class RackInfo:
         return self.member_racks.get(member) in self.replica_racks.get(partition, ())
 
     def sort_by_readers(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Those first that few members are next to."""
+        """Sort partitions: first those that few members are next to."""
         return sorted(partitions, key=lambda one: self._readers.get(one, 0))
 
     def next_match(self, partition: TopicPartition, members: Sequence[str], first: int) -> int | None:

@@ -76,7 +76,7 @@ class TopicAssignment:
             self.give(member, wanted, assignment)
 
     def give(self, member: str, partitions: Sequence[TopicPartition], assignment: Assignment) -> None:
-        """These are its."""
+        """Give partitions to a member."""
         if not partitions:
             return
         assignment[member] += partitions

@@ -52,7 +52,7 @@ class ProducerBatch:
         return bytes(build_batch(self.records, settings.compression_type, self.by))
 
     def complete(self, base_offset: int, append_time_ms: int) -> None:
-        """It was taken. Offset -1: nobody says where; time -1: that of the records counts."""
+        """End deliveries: the batch was taken. Offset -1: nobody says where; time -1: that of the records counts."""
         for record, delivery in zip(self.records, self.deliveries, strict=True):
             if not delivery.done():
                 offset = base_offset + record.offset if base_offset >= 0 else -1
@@ -60,7 +60,7 @@ class ProducerBatch:
                 delivery.set_result(RecordMetadata(*self.partition, offset, timestamp))
 
     def fail(self, error: Exception) -> None:
-        """It was not taken, or nobody knows."""
+        """End deliveries: the batch was not taken, or nobody knows."""
         for delivery in self.deliveries:
             if not delivery.done():
                 delivery.set_exception(error)
@@ -136,7 +136,7 @@ class RecordAccumulator:
         return expired
 
     def done(self, batch: ProducerBatch) -> None:
-        """It was delivered or has failed: its memory is free."""
+        """Free the memory of a batch that was delivered or has failed."""
         self._incomplete.discard(batch)
         self._release(batch.reserved_bytes)
 

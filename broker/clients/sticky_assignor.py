@@ -45,7 +45,7 @@ def assign(partitions: PartitionRacks, subscriptions: Subscriptions) -> Assignme
 
 
 def assign_cooperatively(partitions: PartitionRacks, subscriptions: Subscriptions) -> Assignment:
-    """What each member may have now: without what another has to give back first."""
+    """Assign to each member what it may have now: without what another has to give back first."""
     sticky = _assign(partitions, subscriptions, cooperative_member_data)
     moving = _moving(subscriptions, sticky.assignment) if sticky.moving is None else sticky.moving
     for partition, member in moving.items():
@@ -88,7 +88,7 @@ def _want_the_same(subscriptions: Subscriptions) -> bool:
 
 
 def _moving(subscriptions: Subscriptions, assignment: Assignment) -> dict[TopicPartition, str]:
-    """What a member gets that another has to give back."""
+    """Partitions that a member gets and another has to give back."""
     added, revoked = dict[TopicPartition, str](), set[TopicPartition]()
     for member, assigned in assignment.items():
         owned = set(subscriptions[member].owned_partitions)
@@ -98,7 +98,7 @@ def _moving(subscriptions: Subscriptions, assignment: Assignment) -> dict[TopicP
 
 
 def sticky_member_data(subscription: Subscription) -> MemberData:
-    """What the eager assignor's user data says; what can't be read says nothing."""
+    """Read what the eager assignor's user data says; bytes that can't be read say nothing."""
     if not subscription.user_data:
         return MemberData((), None)
     reader = Reader(memoryview(subscription.user_data), is_compact=False)
@@ -125,7 +125,7 @@ def _count(reader: Reader) -> int:
 
 
 def sticky_user_data(assigned: list[TopicPartition], generation: int) -> bytes:
-    """What a member of the eager assignor says that it had."""
+    """User data of a member of the eager assignor: the partitions that it had, and when."""
     # Java fills this table by `computeIfAbsent`, which puts what is new before the others of its bucket.
     topics = hash_order(reversed(dict.fromkeys(one.topic for one in assigned)))
     parts = [_INT.pack(len(topics))]
@@ -137,7 +137,7 @@ def sticky_user_data(assigned: list[TopicPartition], generation: int) -> bytes:
 
 
 def cooperative_member_data(subscription: Subscription) -> MemberData:
-    """What the subscription itself says; an older client's generation is in its user data."""
+    """Read what the subscription itself says; an older client's generation is in its user data."""
     owned, data = subscription.owned_partitions, subscription.user_data
     if subscription.generation_id >= 0:
         return MemberData(owned, subscription.generation_id)
@@ -147,5 +147,5 @@ def cooperative_member_data(subscription: Subscription) -> MemberData:
 
 
 def cooperative_user_data(generation: int) -> bytes:
-    """What a member of the cooperative assignor says besides its subscription."""
+    """User data of a member of the cooperative assignor, beside its subscription."""
     return _INT.pack(generation)

@@ -46,7 +46,7 @@ class SubscriptionState:
         self.assign(partitions)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """These and no others. Those that stay keep their place."""
+        """Assign these partitions and no others. Those that stay keep their place."""
         self.partitions = {one: self.partitions.get(one) or PartitionState() for one in partitions}
 
     def unsubscribe(self) -> None:
@@ -64,7 +64,7 @@ class SubscriptionState:
         return {one.topic for one in self.partitions} | (self.topics or set())
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What is to be committed: all positions."""
+        """Offsets to be committed: all positions."""
         return {
             partition: OffsetAndMetadata(state.position)
             for partition, state in self.partitions.items()
@@ -72,5 +72,5 @@ class SubscriptionState:
         }
 
     def matching(self, condition: Callable[[PartitionState], bool]) -> list[TopicPartition]:
-        """Those in such a state."""
+        """Partitions whose state meets the condition."""
         return [partition for partition, state in self.partitions.items() if condition(state)]

@@ -80,8 +80,8 @@ class Cluster:
         broker.stop()
 
     async def kill_broker(self, broker_id: int) -> None:
-        """It ends without a word, as by a signal: nothing is written down, its connections break. Others lead as soon
-        as the controller has noticed, which is at once."""
+        """End a broker without a word, as by a signal: nothing is written down, its connections break. Others lead as
+        soon as the controller has noticed, which is at once."""
         server, broker = self.servers.pop(broker_id), self.brokers.pop(broker_id)
         broker.halt()
         await server.stop()

@@ -1,4 +1,4 @@
-"""What all brokers of a cluster know: each other, the topics, where partitions are. Written by the controller only.
+"""Cluster metadata, which all brokers know: brokers, topics, where partitions are. Only the controller writes it.
 
 Brokers of one process share it, so what the controller has decided is known everywhere at once.
 """
@@ -64,7 +64,7 @@ class Topic:
 
 @dataclass(slots=True)
 class MetadataChanges:
-    """What is to be written down: topics that came, went or changed as a whole, and single partitions of others."""
+    """Changes to be written down: topics that came, went or changed as a whole, and single partitions of others."""
 
     topics: set[str] = field(default_factory=set)
     partitions: set[TopicPartition] = field(default_factory=set)
@@ -77,10 +77,10 @@ class MetadataListener(Protocol):
         """Host it, lead it, follow, or let it go."""
 
     def topic_deleted(self, topic: Topic) -> None:
-        """It is no longer in the metadata."""
+        """Hear that a topic is no longer in the metadata."""
 
     def config_changed(self, topic: Topic) -> None:
-        """Its settings are others now."""
+        """Hear that a topic has other settings now."""
 
 
 class ClusterMetadata:
@@ -97,12 +97,12 @@ class ClusterMetadata:
         self.quorum = Quorum()
 
     def add(self, topic: Topic) -> None:
-        """It is there."""
+        """Add a topic."""
         self.topics[topic.name] = topic
         self.topic_names[topic.topic_id] = topic.name
 
     def remove(self, name: str) -> None:
-        """It is there no more, if it was."""
+        """Remove a topic, if it is there."""
         topic = self.topics.pop(name, None)
         if topic is not None:
             del self.topic_names[topic.topic_id]
@@ -142,7 +142,7 @@ class ClusterMetadata:
         return "" if broker is None else broker.rack or ""
 
     def broker_setting(self, broker_id: int, name: str) -> str | None:
-        """What was set while brokers run, for this one or for all."""
+        """Value that was set while brokers run, for this one or for all; None: none was."""
         for place in (str(broker_id), ""):
             if name in self.broker_configs.get(place, ()):
                 return self.broker_configs[place][name]

@@ -1,4 +1,4 @@
-"""Who leads a partition, and where its replicas are on the way to: decisions about one partition, pure."""
+"""Election of a partition's leader, and its replicas' way to other brokers: decisions about one partition, pure."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

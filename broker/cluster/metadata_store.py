@@ -83,7 +83,7 @@ class MetadataStore:
             raise
 
     def sync(self) -> None:
-        """What was written survives a loss of power."""
+        """Make what was written survive a loss of power."""
         if self._journal is None or self._is_synced:
             return
         try:

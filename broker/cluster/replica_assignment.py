@@ -1,4 +1,4 @@
-"""Which brokers get the replicas of new partitions, by the rules of Kafka's `assignReplicasToBrokers`.
+"""Choice of brokers for the replicas of new partitions, by the rules of Kafka's `assignReplicasToBrokers`.
 
 First replicas go round the brokers. The others follow at a shift that grows by one with every round, else the same
 brokers would always follow the same leader. With racks the brokers are gone through in an order that alternates

@@ -83,7 +83,7 @@ class ReplicaFetcher:
         self._begin_again(group)
 
     def unfollow(self, key: TopicPartition) -> None:
-        """This broker leads it, nobody does, or it is hosted no longer."""
+        """Fetch a partition no longer: this broker leads it, nobody does, or it isn't hosted here any more."""
         group = self._group_of.pop(key, None)
         if group is None:
             return
@@ -145,7 +145,7 @@ class ReplicaFetcher:
             await asyncio.sleep(0 if is_well else BACKOFF_S)
 
     def _is_held_back(self, group: "_Group", key: TopicPartition) -> bool:
-        """Who has all that is committed is in sync as far as it knows, and is never held back."""
+        """Whether the limit holds a partition back: never one that has all that is committed, as far as it knows."""
         if not (self._quota.is_throttled(key) and self._quota.is_quota_exceeded()):
             return False
         return not 0 <= group.committed.get(key, -1) <= self._replicas.partitions[key].log.log_end_offset

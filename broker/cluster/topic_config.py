@@ -135,7 +135,7 @@ def check_config(config: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def value_of(config: Mapping[str, str], name: str) -> str:
-    """What is set, else the default."""
+    """Value that is set, else the default."""
     return config.get(name, DEFINITIONS[name].default)
 
 
@@ -154,8 +154,8 @@ def throttled_partitions(config: Mapping[str, str], name: str, broker_id: int) -
 
 
 def log_config(config: Mapping[str, str], draw: Callable[[int], int]) -> LogConfig:
-    """What a topic's settings mean to one of its logs. `draw` gives a number below n: logs that began together need not
-    roll together."""
+    """Settings of a topic as one of its logs needs them. `draw` gives a number below n: logs that began together need
+    not roll together."""
 
     def number(name: str) -> Any:
         return int(value_of(config, name))

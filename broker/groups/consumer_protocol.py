@@ -1,4 +1,4 @@
-"""What consumers tell each other through their group: of the subscription, the topics.
+"""Protocol between the consumers of a group: of the subscription, the topics.
 
 version 2 | topic count 4, of each: length 2, name | user data ... later versions add to the end
 """

@@ -29,7 +29,7 @@ class Appended(NamedTuple):
 
 
 class CoordinatorLog(Protocol):
-    """What coordinators need of the broker's logs."""
+    """The broker's logs as coordinators need them."""
 
     def append(self, key: TopicPartition, batch: Buffer, then: Callable[[Appended], None]) -> None:
         """Append, and call `then` once all in-sync replicas have it, or it has failed: always later, never now."""
@@ -98,7 +98,7 @@ def partition_of(name: str, partitions: int) -> int:
 
 
 class Ownership:
-    """Which partitions of an internal topic this broker leads, and which of them it still reads."""
+    """Partitions of an internal topic that this broker leads, and those of them that it still reads."""
 
     def __init__(self, topic: str, partitions: int) -> None:
         self.topic = topic

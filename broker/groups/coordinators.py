@@ -52,7 +52,7 @@ class Host(Protocol):
 
 
 class Coordinators:
-    """What answers for groups and transactions. One event loop drives all of it."""
+    """Coordinators of groups and transactions. One event loop drives all of it."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -73,7 +73,7 @@ class Coordinators:
 
     @property
     def driven(self) -> Sequence[Driven]:
-        """What a driver has to bring forward."""
+        """Parts that a driver has to bring forward."""
         return (*self._rebalance.purgatories, self._retries)
 
     def leadership_changed(self, key: TopicPartition, partition: PartitionRegistration | None) -> None:

@@ -50,13 +50,13 @@ class Member:
 
     @property
     def has_satisfied_heartbeat(self) -> bool:
-        """Whoever waits in a join or sync is alive, but a new member may be gone without our knowing."""
+        """Whether the member is alive: in a join or sync it is, but a new one may be gone without our knowing."""
         if self.is_new:
             return self.heartbeat_satisfied
         return self.answer_join is not None or self.answer_sync is not None or self.heartbeat_satisfied
 
     def metadata_of(self, protocol_name: str | None) -> bytes:
-        """Its subscription for a protocol."""
+        """The member's subscription for a protocol."""
         return next((one.metadata for one in self.protocols if one.name == protocol_name), b"")
 
 
@@ -88,7 +88,7 @@ class Group:
         self.state_timestamp = int(now_ms)
 
     def snapshot(self) -> GroupSnapshot:
-        """What waiting operations decide by."""
+        """Snapshot that waiting operations decide by."""
         joined = sum(member.answer_join is not None for member in self.members.values())
         has_joined = joined >= len(self.members) and not self.pending_members
         return GroupSnapshot(self.state, self.generation_id, has_joined, not self.pending_sync_members)
@@ -160,7 +160,7 @@ class Group:
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def joined_members(self) -> tuple[JoinedMember, ...]:
-        """What the leader assigns by."""
+        """Members as the leader is told of them, to assign by."""
         return tuple(
             JoinedMember(member.member_id, member.group_instance_id, member.metadata_of(self.protocol_name))
             for member in self.members.values()
@@ -214,7 +214,7 @@ class Group:
         return True
 
     def init_next_generation(self, now_ms: float) -> None:
-        """Those who are members now are the generation, if there are any."""
+        """Begin the next generation, which is all members of now; without any the group is empty."""
         self.generation_id += 1
         self.pending_sync_members.clear()
         if self.members:
@@ -225,7 +225,7 @@ class Group:
             self.transition_to(GroupState.EMPTY, now_ms)
 
     def join_result(self, member_id: str, *, with_members: bool = True) -> JoinResult:
-        """What a member of this generation is told."""
+        """Answer to the join of a member of this generation."""
         is_leader = member_id == self.leader_id
         return JoinResult(
             Errors.NONE,

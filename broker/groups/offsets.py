@@ -25,13 +25,13 @@ class GroupOffsets:
             self._writing[key] = self._writing.get(key, 0) + 1
 
     def appended(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """It is in the log."""
+        """Note commits that are in the log."""
         self.failed(offsets)
         for key, offset in offsets.items():
             self.apply(key, offset)
 
     def failed(self, keys: Iterable[TopicPartition]) -> None:
-        """It is not."""
+        """Note that commits of these partitions have failed."""
         for key in keys:
             left = self._writing.get(key, 0) - 1
             if left > 0:
@@ -54,11 +54,11 @@ class GroupOffsets:
             pending.setdefault(key, None)
 
     def appended_transactional(self, producer_id: int, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """They are in the log."""
+        """Note offsets of a transaction that are in the log."""
         self._transactional.setdefault(producer_id, {}).update(offsets)
 
     def failed_transactional(self, producer_id: int, keys: Iterable[TopicPartition]) -> None:
-        """They are not."""
+        """Note that offsets of a transaction have failed: they are not in the log."""
         pending = self._transactional.get(producer_id, {})
         for key in keys:
             if key in pending and pending[key] is None:
@@ -102,8 +102,8 @@ class GroupOffsets:
     def expired(
         self, now_ms: float, retention_ms: int, *, since_ms: int | None, kept: set[str]
     ) -> list[TopicPartition]:
-        """Those that nobody has committed for too long, counted from `since_ms` if given. Topics in `kept` stay, and
-        so does what is being written."""
+        """Partitions that nobody has committed for too long, counted from `since_ms` if given. Topics in `kept` stay,
+        and so does what is being written."""
         found = []
         for key, offset in self.committed.items():
             if key.topic in kept or key in self._writing or self.has_pending_transactional(key):

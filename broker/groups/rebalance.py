@@ -48,7 +48,7 @@ class GroupRebalance:
 
     @property
     def purgatories(self) -> tuple[DelayedOperationPurgatory[Any], ...]:
-        """What a driver has to bring forward."""
+        """Purgatories that a driver has to bring forward."""
         return (self._heartbeat, self._rebalance)
 
     # Joining
@@ -162,7 +162,9 @@ class GroupRebalance:
         self._heartbeat.try_complete_else_watch(operation, [key])
 
     def schedule_new_member(self, group: Group, member: Member) -> None:
-        """It waits in its first join and can't send heartbeats: should it be gone, it isn't waited for that long."""
+        """Watch a member in its first join, as it can't send heartbeats: should it be gone, it isn't waited for so
+        long.
+        """
         self.schedule_heartbeat(group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
 
     def schedule_pending_member(self, group: Group, member_id: str, session_timeout_ms: int) -> None:
@@ -173,7 +175,7 @@ class GroupRebalance:
         self._heartbeat.try_complete_else_watch(operation, [MemberKey(group.group_id, member_id)])
 
     def pending_joined(self, group: Group, member_id: str) -> None:
-        """It has."""
+        """Note that a member has joined with the id that it was given."""
         self._heartbeat.check_and_complete(MemberKey(group.group_id, member_id))
 
     def _satisfy(self, member: Member, key: MemberKey) -> None:

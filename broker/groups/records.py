@@ -27,14 +27,14 @@ Pair = tuple[bytes, bytes | None]
 
 
 class OffsetKey(NamedTuple):
-    """Whose offset of what."""
+    """Key of a group's offset of a partition."""
 
     group_id: str
     topic_partition: TopicPartition
 
 
 class GroupKey(NamedTuple):
-    """Which group."""
+    """Key of a group."""
 
     group_id: str
 

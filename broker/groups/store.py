@@ -153,7 +153,7 @@ class GroupStore:
     # Leading a partition
 
     def on_election(self, partition: int, leader_epoch: int, loaded: Callable[[Group], None]) -> None:
-        """This broker leads this partition now: read it, in a later turn. `loaded` is called with each group."""
+        """Take over a partition that this broker leads now: read it in a later turn. `loaded` gets its groups."""
         if self.ownership.owned.get(partition, -1) >= leader_epoch:
             return
         is_known = partition in self.ownership.owned and partition not in self.ownership.loading
@@ -214,7 +214,7 @@ class GroupStore:
 
 
 class _Loading:
-    """What the batches of a partition come to, one after the other."""
+    """The groups that a partition's batches come to, taken one after the other."""
 
     def __init__(self) -> None:
         self._groups: dict[str, StoredGroup] = {}

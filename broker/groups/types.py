@@ -1,4 +1,4 @@
-"""What clients ask of a group coordinator and what they are answered, free of any version of the protocol."""
+"""Requests of clients to a group coordinator, and its answers, free of any version of the protocol."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class GroupSettings:
 
 
 class Client(NamedTuple):
-    """Who sends, for those who describe groups."""
+    """Sender of a request, for those who describe groups."""
 
     client_id: str
     client_host: str
@@ -80,7 +80,7 @@ class JoinResult:
 
 
 class MemberClaim(NamedTuple):
-    """Who a member says it is."""
+    """Claim of a member: the group, generation and ids that it says are its own."""
 
     group_id: str
     generation_id: int = NO_GENERATION

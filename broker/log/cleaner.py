@@ -28,7 +28,7 @@ KEYS_MAX: Final = 5_000_000  # of one pass, about 1 GB; what is beyond is the ne
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What a pass has done."""
+    """Result of compacting a log once."""
 
     bytes_before: int
     bytes_after: int

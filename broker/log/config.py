@@ -1,4 +1,4 @@
-"""What a topic's settings mean to its logs."""
+"""Settings of a topic, as its logs need them."""
 
 from dataclasses import dataclass, field
 

@@ -61,7 +61,7 @@ class LogFile:
         self.size = size
 
     def sync(self) -> None:
-        """What is written survives a loss of power."""
+        """Make what is written survive a loss of power."""
         if self._opened != NOT_OPENED:
             os.fdatasync(self.fileno())
 

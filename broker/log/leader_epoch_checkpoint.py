@@ -47,7 +47,7 @@ class LeaderEpochCheckpoint(LeaderEpochCache):
         self._write()
 
     def sync(self) -> None:
-        """What is written survives a loss of power. To be called before a snapshot is written."""
+        """Make what is written survive a loss of power. To be called before a snapshot is written."""
         if self._written and not self._is_synced:
             self._is_synced = True
             write_json(self._path, self._written)

@@ -188,7 +188,7 @@ class Log:
         self.segments.append(LogSegment(self.directory, self.log_end.offset, self.config))
 
     def flush(self) -> None:
-        """What is in the log survives a loss of power, and need not be checked when it is opened again."""
+        """Make the log survive a loss of power, without a need to check it when it is opened again."""
         for segment in self.segments[self._index_of(self.checkpoint.recovery_point) :]:
             segment.file.sync()
         sync_directory(self.directory)
@@ -243,7 +243,7 @@ class Log:
         return self._write(memoryview(records)[: batches[-1].position + last.size])
 
     def _check_producers(self, batches: Sequence[Batch], data: Buffer, *, is_from_client: bool) -> AppendInfo | None:
-        """What to answer if it was a duplicate. ApiError if a producer may not append this."""
+        """Check that producers may append these batches; ApiError if not. Returns the answer if one is a duplicate."""
         for header, position in batches:
             duplicate = self.state.producers.find_duplicate(header) if is_from_client else None
             if duplicate is not None:

@@ -49,7 +49,7 @@ class LogManager:
         return hosted
 
     def delete(self, keys: Iterable[TopicPartition]) -> None:
-        """Their topic was deleted, or they are hosted elsewhere. Answers under way keep their bytes."""
+        """Delete logs whose topic was deleted, or that are hosted elsewhere. Answers under way keep their bytes."""
         targets = []
         for key in keys:
             del self.logs[key]
@@ -72,8 +72,7 @@ class LogManager:
             yield
 
     def flushing(self) -> Iterator[None]:
-        """What is in the logs survives a loss of power, one log at each step. Those that have nothing new cost
-        nothing."""
+        """Make the logs survive a loss of power, one at each step. Those that have nothing new cost nothing."""
         for hosted in self._each():
             if hosted.log.checkpoint.recovery_point < hosted.log.log_end.offset:
                 hosted.log.flush()

@@ -1,4 +1,4 @@
-"""What a partition knows of its idempotent producers: their epochs and last batches, and so what is a duplicate."""
+"""Idempotent producers as a partition knows them: their epochs and last batches, and so what is a duplicate."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -75,7 +75,7 @@ class ProducerState:
             raise ApiError(Errors.INVALID_TXN_STATE, "a batch outside of the producer's open transaction")
 
     def update(self, header: BatchHeader, marker: EndMarker | None) -> None:
-        """This batch was appended."""
+        """Take in a batch that was appended."""
         if not header.has_producer_id:
             return
         entry = self.producers.setdefault(header.producer_id, ProducerEntry())

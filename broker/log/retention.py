@@ -1,4 +1,4 @@
-"""Which segments a log may lose: those that are too old, those that make it too large, those below its start."""
+"""Segments that a log may lose: those that are too old, those that make it too large, those below its start."""
 
 from broker.log.log import Log
 from broker.log.segment import LogSegment

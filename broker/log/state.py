@@ -1,4 +1,4 @@
-"""What a log knows beside its batches: producers and transactions, in snapshots, and small numbers, in a checkpoint.
+"""State of a log beside its batches: producers and transactions, in snapshots, and small numbers, in a checkpoint.
 
 A snapshot holds everything about the batches below its offset, so a log that is opened, or truncated, reads only the
 headers from the nearest snapshot on.
@@ -55,7 +55,7 @@ class Checkpoint:
 
     @classmethod
     def read(cls, directory: Path) -> "Checkpoint":
-        """What was written last; a new one for a new log."""
+        """Read the checkpoint that was written last; a new one for a new log."""
         found = read_json(directory / CHECKPOINT)
         return cls() if found is None else cls(**found, _written=found)
 
@@ -71,7 +71,7 @@ class LogState:
         self._directory = directory
 
     def take(self, header: BatchHeader, marker: EndMarker | None) -> BatchInfo:
-        """This batch is at the end of the log. What replication has to know of it."""
+        """Take in a batch at the end of the log. Returns what replication has to know of it."""
         self.producers.update(header, marker)
         ends = None if marker is None else ("abort" if marker.is_aborted else "commit")
         is_transactional = header.is_transactional and not header.is_control

@@ -66,7 +66,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def unsent_bytes(self) -> int:
-        """What has been answered and the client has not read; of what is sent from a file, all."""
+        """Bytes of answers that the client has not read; of what is sent from a file, all."""
         return self._transport.get_write_buffer_size() + self._sending_bytes if self._is_made else 0
 
     def close(self) -> None:

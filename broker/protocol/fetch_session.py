@@ -31,7 +31,7 @@ class FetchedPartition(NamedTuple):
 
 @dataclass(slots=True)
 class CachedPartition:
-    """What was asked of a partition last, and what was told of it."""
+    """A partition in a session: as it was asked for last, and as it was told of last."""
 
     wanted: FetchPartition
     high_watermark: int = UNKNOWN

@@ -1,4 +1,4 @@
-"""What kio's types say about the fields of Kafka's messages."""
+"""Facts about the fields of Kafka's messages, by kio's types."""
 
 import types
 from struct import Struct

@@ -16,7 +16,7 @@ _ACKS_TIMEOUT = Struct(">hi")
 
 
 class ProducedPartition(NamedTuple):
-    """What is to be appended to one partition; None: nothing was sent."""
+    """Records to be appended to one partition; None: nothing was sent."""
 
     partition: int
     records: memoryview | None

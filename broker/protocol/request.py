@@ -23,7 +23,7 @@ class MalformedRequest(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RequestHeader:
-    """What stands before every request."""
+    """Header of every request."""
 
     api_key: ApiKey
     version: int

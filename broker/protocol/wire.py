@@ -20,7 +20,7 @@ class Reader:
 
     @property
     def rest(self) -> memoryview:
-        """What hasn't been read."""
+        """Bytes that haven't been read."""
         return self._data[self._position :]
 
     def numbers(self, form: Struct) -> tuple[Any, ...]:

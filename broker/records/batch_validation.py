@@ -1,4 +1,4 @@
-"""What a leader refuses to append, in Kafka's order and with Kafka's errors."""
+"""Refusals of a leader to append, in Kafka's order and with Kafka's errors."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -44,7 +44,7 @@ class RecordsRefused(ApiError):
 
 
 def check_produced(data: Buffer, version: int) -> None:
-    """What a produce request of this version may hold for a partition: one batch of magic 2. ApiError otherwise."""
+    """Check a produce request's records for one partition by its version: one batch of magic 2. ApiError otherwise."""
     if len(data) < MAGIC_END:
         raise ApiError(Errors.INVALID_RECORD, "there is no record batch")
     batches = list(whole_batches(data))

@@ -29,7 +29,7 @@ def build_end_marker(producer_id: int, producer_epoch: int, marker: EndMarker, n
 
 
 def read_end_marker(header: BatchHeader, data: Buffer, position: int = 0) -> EndMarker | None:
-    """What a control batch says; None if it is empty, or says something else. ApiError: it can't be read."""
+    """Read a control batch's end marker; None if it is empty, or says something else. ApiError: it can't be read."""
     for record in read_records(header, data, position):
         try:
             kind = _KEY.unpack_from(record.key or b"")[1]

@@ -53,7 +53,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class TimestampType(IntEnum):
-    """Who says when a record was."""
+    """Origin of a record's timestamp: when it was made, or when the log took it."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
@@ -93,7 +93,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def timestamp_type(self) -> TimestampType:
-        """Whose timestamps these are."""
+        """Origin of the batch's timestamps."""
         is_append_time = self.attributes & LOG_APPEND_TIME
         return TimestampType.LOG_APPEND_TIME if is_append_time else TimestampType.CREATE_TIME
 

@@ -117,7 +117,7 @@ def encode_records(records: Iterable[Record], base_offset: int, base_timestamp: 
 
 
 class Producer(NamedTuple):
-    """Who sends a batch, if it is idempotent."""
+    """Producer of a batch, if it is idempotent."""
 
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = -1

@@ -35,7 +35,7 @@ async def describe_cluster(broker: Broker, request: Request) -> Mapping[str, Any
 
 
 async def describe_quorum(broker: Broker, request: Request) -> Mapping[str, Any]:
-    """Who votes, who leads, and how far each is, of the one log that a quorum has."""
+    """Describe the one log that a quorum has: voters, leader, and how far each is."""
     wanted = [(topic.topic_name, [one.partition_index for one in topic.partitions]) for topic in request.body.topics]
     if wanted != [(METADATA_LOG.topic, [METADATA_LOG.partition])]:
         unknown = {"error_code": Errors.UNKNOWN_TOPIC_OR_PARTITION, "error_message": NOT_HOSTED}

@@ -57,12 +57,12 @@ async def describe_configs(broker: Broker, request: Request) -> Mapping[str, Any
 
 
 async def alter_configs(broker: Broker, request: Request) -> Mapping[str, Any]:
-    """What is given is all there is: what isn't goes back to its default."""
+    """Replace all settings: one that isn't given goes back to its default."""
     return _alter(broker, request, lambda topic, resource: {one.name: one.value for one in resource.configs})
 
 
 async def incremental_alter_configs(broker: Broker, request: Request) -> Mapping[str, Any]:
-    """What isn't given stays as it is."""
+    """Change the settings that are given: any other stays as it is."""
     return _alter(broker, request, _changed)
 
 

@@ -37,7 +37,7 @@ async def offset_commit(broker: Broker, request: Request) -> Mapping[str, Any]:
 def offsets_of(
     broker: Broker, topics: Iterable[Any]
 ) -> tuple[dict[TopicPartition, CommittedOffset], dict[TopicPartition, Errors]]:
-    """What a request commits, and what it can't."""
+    """Offsets that a request commits, and errors of partitions that are not there."""
     known: dict[TopicPartition, CommittedOffset] = {}
     unknown: dict[TopicPartition, Errors] = {}
     for topic in topics:

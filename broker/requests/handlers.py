@@ -1,5 +1,5 @@
-"""Who answers which request. A handler is given the broker and the request, and gives a mapping of kio's field names,
-or None if there is nothing to say (acks=0).
+"""Handlers by the requests that they answer. A handler is given the broker and the request, and gives a mapping of
+kio's field names, or None if there is nothing to say (acks=0).
 
     async def heartbeat(broker: Broker, request: Request) -> Response:
         return {"error_code": ...}

@@ -1,4 +1,4 @@
-"""What a broker's logs hold and lose: deleting records, where epochs end, producers, sizes."""
+"""Requests about a broker's logs: deleting records, where epochs end, producers, sizes."""
 
 from collections.abc import Mapping
 from functools import partial

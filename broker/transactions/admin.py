@@ -30,7 +30,7 @@ class TransactionFilter:
 
 @dataclass(frozen=True, slots=True)
 class ListedTransactions:
-    """What was found, and which of the states asked for do not exist."""
+    """Transactions that were found, and those of the states asked for that do not exist."""
 
     error: Errors
     unknown_states: tuple[str, ...] = ()

@@ -45,7 +45,7 @@ class Begun(NamedTuple):
 
 
 class ProducerClaim(NamedTuple):
-    """What a producer says it is."""
+    """Claim of a producer: the ids and the epoch that it says are its own."""
 
     transactional_id: str
     producer_id: int
@@ -72,7 +72,7 @@ class TransactionCoordinator:
         self._ids = ids
 
     def on_loaded(self, transaction: Transaction) -> None:
-        """It was read from the log: what was decided is ended."""
+        """End what was decided in a transaction that was read from the log."""
         self._markers.end(transaction)
 
     # Beginning

@@ -92,7 +92,7 @@ class TransactionStore:
     # Leading a partition
 
     def on_election(self, partition: int, leader_epoch: int, loaded: Callable[[Transaction], None]) -> None:
-        """This broker leads this partition now: read it, in a later turn. `loaded` is called with each."""
+        """Take over a partition that this broker leads now: read it in a later turn. `loaded` gets its transactions."""
         if self.ownership.owned.get(partition, -1) >= leader_epoch:
             return
         self.on_resignation(partition)

@@ -158,7 +158,7 @@ class Transaction:
         return self._prepare(values)
 
     def prepare_end(self, state: TransactionState, now_ms: int) -> TransactionValues:
-        """It is decided."""
+        """Prepare the decision to commit or to abort."""
         return self._prepare(replace(self.now, state=state, update_ms=now_ms))
 
     def prepare_complete(self, now_ms: int) -> TransactionValues:
@@ -169,7 +169,7 @@ class Transaction:
         return self._prepare(replace(self.now, state=state, partitions=frozenset(), update_ms=now_ms))
 
     def complete(self, values: TransactionValues) -> None:
-        """It is in the log."""
+        """Take over values that are in the log."""
         assert self.now.state in _FORMER[values.state], f"{values.state.name} after {self.now.state.name}"
         self.pending = None
         self.now = values

@@ -21,7 +21,7 @@ ADDS_SINCE: Final = 12  # versions of producers that leave adding partitions to 
 async def verify_transaction(
     broker: Broker, version: int, transactional_id: str | None, entries: Mapping[TopicPartition, Buffer]
 ) -> dict[TopicPartition, Errors]:
-    """Those of a produce request's partitions that are refused, and why. Each entry begins with a whole header."""
+    """Partitions of a produce request that are refused, and why. Each entry begins with a whole header."""
     refused = {}
     for key, records in entries.items():
         header = read_header(records)
