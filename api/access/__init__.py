@@ -1,1 +1,1 @@
-"""Who may call: tokens, OIDC, roles, limits of rate."""
+"""Access to the API: tokens, OIDC, roles, limits of rate."""

@@ -21,8 +21,8 @@ ANSWER_S: Final = 5.0
 
 
 class Sources(Protocol):
-    """Topics that this process consumes (`sidecar.service.sources.Sources`), with partition counts: all of them, and those that
-    may be written to.
+    """Topics that this process consumes (`sidecar.service.sources.Sources`), with partition counts: all of them, and
+    those that may be written to.
     """
 
     @property

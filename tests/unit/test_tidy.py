@@ -37,6 +37,12 @@ MACHINE = re.compile(r"/wor[k]/(main|shared)|/tmp/wor[k]|/roo[t]/|/hom[e]/[a-z]+
 LOCK_FOREIGN = re.compile(r"://|--(extra-)?index-url|--find-links|--trusted-host")
 # Above a `def` that has to break a rule of size stands `# tidy:` and the reason.
 EXCUSE = re.compile(r"\s*# tidy: \w+")
+# Such a word points to something that only a reader of the code beside it knows. In backticks it is a name.
+PRONOUN = re.compile(
+    r"[\s\"'(*]*(its?|they|their|them|this|these|that|those|he|she|we|our|your?|which|who|whose|what|whoever|whatever"
+    r"|the\s+same)\b",
+    re.IGNORECASE,
+)
 # Kafka's names, class tree and locks win here: who knows Kafka finds everything where he expects it.
 KAFKA_NAMED = ("purgatory/", "broker/")
 # A framework calls these by name: their parameters are what users see, not what a reader must hold in mind.
@@ -150,6 +156,56 @@ def test_names_say_something() -> None:
             if isinstance(node, ast.ClassDef) and node.name.endswith(EMPTY_SUFFIXES):
                 faults.append(f"{at(source, node)}: the name {node.name} does not say what it does")
     refuse(faults)
+
+
+def beginning_with_a_pronoun(tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
+    """Docstrings of the module, its classes and functions, inner ones included, each with its pronoun."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            found = PRONOUN.match(ast.get_docstring(node) or "")
+            if found:
+                yield node.body[0], found[1]
+
+
+def test_docstrings_begin_with_what_they_are_about() -> None:
+    refuse(
+        [
+            f"{at(source, docstring)}: begins with {word!r}: name the thing or the act first"
+            for source in SOURCES
+            for docstring, word in beginning_with_a_pronoun(source.tree)
+        ]
+    )
+
+
+def test_a_pronoun_is_found_in_the_docstring_of_every_kind_of_definition() -> None:
+    text = '''"""It is a module."""
+
+class Lane:
+    """
+    The
+    same lane.
+    """
+
+    async def read(self):
+        """"Those" that came."""
+
+        def decide():
+            """what is due"""
+'''
+    found = {(docstring.lineno, word) for docstring, word in beginning_with_a_pronoun(ast.parse(text))}
+    assert found == {(1, "It"), (4, "The\nsame"), (10, "Those"), (13, "what")}
+
+
+@pytest.mark.parametrize("docstring", ["Its end.", "it's done", "Who, then?", "(This one.)", "WHATEVER comes"])
+def test_a_pronoun_is_found_however_it_is_written(docstring: str) -> None:
+    assert list(beginning_with_a_pronoun(ast.parse(repr(docstring))))
+
+
+@pytest.mark.parametrize(
+    "docstring", ["Items.", "Whether it is due.", "The samples.", "All that is due.", "`what` and its value.", ""]
+)
+def test_other_words_and_names_in_backticks_are_no_pronoun(docstring: str) -> None:
+    assert not list(beginning_with_a_pronoun(ast.parse(repr(docstring))))
 
 
 def lines_matching(pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
