@@ -1,4 +1,4 @@
-"""Kafka's clients: their settings, and the engine's producers over confluent-kafka (`kafka_intake.py`: its consumer).
+"""Kafka's clients: their settings, and the engine's producers over confluent-kafka (`consumer.py`: its consumer).
 
 Settings that users may override come first in a mapping, those that a guarantee rests on come last. Figures behind
 the buffers: see benchmarks/README.md.
@@ -81,7 +81,7 @@ def producer_settings(client: Mapping[str, str]) -> dict[str, Any]:
 
 
 def lone_producer_settings(client: Mapping[str, str]) -> dict[str, Any]:
-    """Settings of the producer that sends every record in a batch of its own: see `emission.py`, refused."""
+    """Settings of the producer that sends every record in a batch of its own: `engine/emission/emitter.py`."""
     return {**producer_settings(client), **LONE_BATCHES}
 
 

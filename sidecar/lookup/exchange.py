@@ -36,7 +36,7 @@ NUMBER_MAX: Final = OFFSET_MAX
 Question = dict[str, Any]
 Row = dict[str, Any]
 
-# What a row tells, and how it is known to be told right; `row_of` in `held_query.py` writes it. Epoch ms, bytes.
+# What a row tells, and how it is known to be told right; `row_of` in `query.py` writes it. Epoch ms, bytes.
 _NUMBERS: Final = {"due": TIME_MAX_MS, "size": NUMBER_MAX}
 _NUMBERS_OR_NONE: Final = {
     "target_partition": PARTITION_MAX, "attempt": NUMBER_MAX, "first_failure": NUMBER_MAX, "expires_at": NUMBER_MAX,

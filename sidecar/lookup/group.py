@@ -1,7 +1,7 @@
 """Looking held records up in the whole group: every replica answers for its own partitions.
 
 Replicas meet in Redis, which all of them have: no addresses, no certificates, no tokens between them.
-What is said there, and how it is checked: `held_exchange.py`.
+What is said there, and how it is checked: `exchange.py`.
 
 Which partitions there are, the asker knows from Kafka. What nobody answered for in time (its replica hangs, the
 partition is being recovered, what it held is not yet read again, or its overflow is rebuilt) is `missing`: an answer

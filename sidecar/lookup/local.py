@@ -1,7 +1,7 @@
 """Looking held records up in this process: wheel and overflow of its lanes as one ordered stream.
 
-Runs in a thread of its own. The engine gives references to what is in its wheels (`held_view.py`), Redis is read by
-this thread itself (`held_overflow.py`). The interpreter's lock is let go every few milliseconds, so that the engine
+Runs in a thread of its own. The engine gives references to what is in its wheels (`view.py`), Redis is read by
+this thread itself (`redis.py`). The interpreter's lock is let go every few milliseconds, so that the engine
 isn't late because somebody looks.
 """
 

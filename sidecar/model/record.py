@@ -93,7 +93,7 @@ def settle_promoted(windows: Sequence[Window], positions: Sequence[tuple[int, in
 class Held(NamedTuple):
     """A record that was accepted and not yet settled, with the decision made for it.
 
-    `headers` are the user's own, in order; what tickover adds is made at emission (`codec.py`).
+    `headers` are the user's own, in order; what tickover adds is made at emission (`header_codec.py`).
     `trailer` holds error headers and then the id as they came, which follow tickover's own headers.
     """
 

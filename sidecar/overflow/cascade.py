@@ -50,7 +50,7 @@ def unlink(link: Link, reader: LaneReader, level: Level, settled: Position) -> i
 class Leftovers:
     """Removes settled slots by their names. One for all lanes; where it came to in each is its own memory.
 
-    A level that has gone (`overflow_layout.py`) leaves the content of its slots. What a rebuild doesn't write to again
+    A level that has gone (`keys.py`) leaves the content of its slots. What a rebuild doesn't write to again
     has no header then, and would stay for ever.
     """
 

@@ -1,9 +1,9 @@
 """Chunks: the unit in which held records rest in Redis, up to 512 of one slot, as columns, compressed.
 
 Records of one topic look alike, and column beside column they compress to a third of what they take one by
-one. A chunk is a *blob* and a *header* (`overflow_layout.py`) that says which positions it covers. The blob is one
+one. A chunk is a *blob* and a *header* (`keys.py`) that says which positions it covers. The blob is one
 zstd frame, and where `redis.signing_key_file` is set its signature (`signing.py`, 32 bytes). In the frame is this, all
-integers little endian, the columns those of `column.py`:
+integers little endian, the columns those of `ledger/columns.py`:
 
     0         4           8
     +---------+-----------+---------------------------+-----------------------------+

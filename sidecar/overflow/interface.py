@@ -1,7 +1,7 @@
 """The overflow: the coarser levels of the timing wheel, as the engine sees them.
 
-Here stand only the words and the four things the engine asks for; `overflow_redis.py` does them on Redis,
-`overflow_layout.py` says what lies there. The overflow is expendable: it holds nothing but decisions that are
+Here stand only the words and the four things the engine asks for; `redis_overflow.py` does them on Redis,
+`keys.py` says what lies there. The overflow is expendable: it holds nothing but decisions that are
 committed in the ledger, and it says so when something is missing.
 """
 

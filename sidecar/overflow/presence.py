@@ -1,6 +1,6 @@
 """Whether the keys of a lane are there that others say must be: a server evicts keys, and people delete them.
 
-`overflow_layout.py` says what speaks for which key. Scripts that read or write look at the keys that every lane has;
+`keys.py` says what speaks for which key. Scripts that read or write look at the keys that every lane has;
 here the others are looked at, some at each tidying: shards of the index, and the content of slots that nobody reads for
 long.
 """

@@ -1,6 +1,6 @@
 """The overflow on Redis: apply, promote, tidy, in the order in which a record meets them.
 
-`overflow_layout.py` says what lies there and why readers and writers need no lock.
+`keys.py` says what lies there and why readers and writers need no lock.
 """
 
 from collections import OrderedDict

@@ -1,4 +1,4 @@
-"""Writing back what Redis has lost: the storage side of `rebuild.py`, with scripts of its own (`overflow_layout.py`).
+"""Writing back what Redis has lost: the storage side of `rebuild.py`, with scripts of its own (`keys.py`).
 
     hw gone          nothing that is here counts
     hw = n           blocks 1 to n are here, as far as anything in them is still held

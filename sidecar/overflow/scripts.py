@@ -1,6 +1,6 @@
 """Scripts of the overflow in Redis, one a piece of work: every command that changes it, and those that read it.
 
-Slots and shards go in as numbers of keys. `overflow_layout.py` says what lies there. "The lane's keys" are
+Slots and shards go in as numbers of keys. `keys.py` says what lies there. "The lane's keys" are
 `LaneKeys.fixed`: hw, level b, level a, struck. Where an answer is hw, a number below 0 says that a key has gone that
 was there: -2 the second of KEYS, -3 the third, and so on.
 """
@@ -280,7 +280,7 @@ end
 return #ARGV - #KEYS
 """
 
-# Rebuilding what the server has lost (`overflow_rebuild.py`). While hw is gone, nothing here counts: it is cleared
+# Rebuilding what the server has lost (`restore.py`). While hw is gone, nothing here counts: it is cleared
 # away, then written again. Two may do so at once: whoever finds hw there goes on from it.
 
 _STRANGE: Final = """

@@ -2,7 +2,7 @@
 
 due -> ready -> produce -> open generation (settlement.py)
  ^       |         |
- |       |         +- queue full: stays ready        +- refused by Kafka: `returned.py`
+ |       |         +- queue full: stays ready        +- refused by Kafka: `redelivery.py`
  |       +- expired: dead letter      +- no such topic, or a reserved   +- too large: quarantine by reference
  |       |                               one: quarantine
  +-------+- the clock was set back, and it isn't due: into the wheel again, wherever it has waited

@@ -1,7 +1,7 @@
 """Records in memory by their ids: where a lane's actions look first.
 
 Known are the records that can still be acted on: in the wheel, or on their way to the overflow. What has fired is
-only leaving, until it is settled, and what the overflow has is in its own index (`overflow_layout.py`).
+only leaving, until it is settled, and what the overflow has is in its own index (`overflow/keys.py`).
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Parts of `order.py`: the last record of a key that was held, and what of a key has fired and isn't settled."""
+"""Parts of `key_order.py`: the last record of a key that was held, and what of a key has fired and isn't settled."""
 
 from bisect import bisect_left
 from collections import deque

@@ -2,8 +2,8 @@
 
 A bucket holds everything that falls due within one tick. Inserting is finding the bucket, expiring is taking
 it away whole; neither looks at any other entry, so both cost the same with ten entries and with a million.
-The coarser levels of the wheel are in Redis (`overflow.py`), and the lane's cursor says where one ends and the
-other begins, so this level never needs to reach further than the horizon.
+The coarser levels of the wheel are in Redis (`overflow/interface.py`), and the lane's cursor says where one ends and
+the other begins, so this level never needs to reach further than the horizon.
 
 The bucket of a due time is the *next* tick boundary at or after it. Kafka's wheel rounds down and fires up to a
 tick early; here a bucket is taken only when the clock has reached its boundary, so nothing is ever early:
