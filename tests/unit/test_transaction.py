@@ -284,6 +284,16 @@ def test_a_doomed_one_is_never_committed() -> None:
     assert producer.calls == ["abort", "begin"]
 
 
+@pytest.mark.parametrize("stuck", [False, True])
+def test_a_doomed_one_of_which_the_brokers_took_nothing_is_nothing_to_start_over_for(stuck: bool) -> None:
+    """The partitions of a replica were lost while the coordinator stood still."""
+    made = transaction(Producer(abort=NOT_BEGUN))
+    made.doomed, made.stuck = True, stuck
+    successor = Producer()
+    assert finish(made, successor) == Aborted(successor=successor)  # type: ignore[arg-type]
+    assert successor.calls == ["init", "begin"]
+
+
 def test_a_block_without_room_is_sent_when_there_is_some() -> None:
     producer = Producer()
     made = transaction(producer)

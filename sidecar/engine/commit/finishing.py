@@ -169,7 +169,8 @@ def _abort(transaction: Transaction, ending: Aborted, successor: Callable[[bool]
         try:
             output.abort(ANSWER_S)
         except output.refused as error:
-            if not ending.of_records or error.args[0].name() != NOT_BEGUN:
+            is_asked = ending.cause is not None and not ending.of_records  # its commit was: it may have been made
+            if is_asked or error.args[0].name() != NOT_BEGUN:
                 raise
             output = successor(False)  # nothing to abort, and the client doesn't survive that answer
         if transaction.stuck:
