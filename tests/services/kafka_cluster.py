@@ -1,10 +1,11 @@
 """Three real brokers that are each other's controllers: leaders and coordinators move when one goes."""
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
+from typing import Final, NamedTuple
 from unittest.mock import patch
 
 from broker.cluster.settings import RACK_AWARE
@@ -26,15 +27,50 @@ REPLICATED = {
 }
 
 
+class Place(NamedTuple):
+    """Where a broker runs: its IP address, and the words before a command that make it run there."""
+
+    address: str
+    prefix: tuple[str, ...] = ()
+
+
+LOOPBACK: Final = Place("127.0.0.1")
+
+
+class PlacedKafka(MavenKafka):
+    """A broker at a place that need not be the loopback interface of this machine."""
+
+    def __init__(self, directory: Path, place: Place) -> None:
+        super().__init__(directory, java_options=JAVA_OPTIONS)
+        self._place = place
+        self.controller = f"{place.address}:{self._controller_port}"
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{self._place.address}:{self._port}"
+
+    def _java(self, jars: Path) -> list[str]:
+        return [*self._place.prefix, *super()._java(jars)]
+
+
 class ClusterServer:
     """Brokers in child processes, each in a rack of its own; `nodes` may be stopped and started one by one."""
 
-    def __init__(self, directory: Path, properties: Mapping[str, str] = MappingProxyType({})) -> None:
-        self.nodes = [MavenKafka(directory / str(number), java_options=JAVA_OPTIONS) for number in range(1, NODES + 1)]
-        controllers = [node._controller_port for node in self.nodes]
-        voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(controllers, 1))
+    def __init__(
+        self,
+        directory: Path,
+        properties: Mapping[str, str] = MappingProxyType({}),
+        places: Sequence[Place] = (LOOPBACK,) * NODES,
+    ) -> None:
+        self.nodes = [PlacedKafka(directory / str(number), place) for number, place in enumerate(places, 1)]
+        voters = ",".join(f"{number}@{node.controller}" for number, node in enumerate(self.nodes, 1))
         for number, node in enumerate(self.nodes, 1):
-            own = {"node.id": str(number), "broker.rack": f"rack-{number}", "controller.quorum.voters": voters}
+            own = {
+                "node.id": str(number),
+                "broker.rack": f"rack-{number}",
+                "controller.quorum.voters": voters,
+                "listeners": f"PLAINTEXT://{node.bootstrap},CONTROLLER://{node.controller}",
+            }
             node._properties = {**REPLICATED, **properties, **own}
         self.bootstrap = ",".join(node.bootstrap for node in self.nodes)
 

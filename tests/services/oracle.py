@@ -12,7 +12,9 @@ import random
 import threading
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import ClassVar, Final, NamedTuple
 from weakref import WeakSet
 
@@ -82,7 +84,16 @@ class Traffic:
 
     known: ClassVar["WeakSet[Traffic]"] = WeakSet()  # all: what a failed test has left flowing is ended after it
 
-    def __init__(self, site: Site, partitions: int, rate: int, seed: int = 1, delay_max_ms: int = DELAY_MAX_MS) -> None:
+    # tidy: what flows where, and by what clients
+    def __init__(
+        self,
+        site: Site,
+        partitions: int,
+        rate: int,
+        seed: int = 1,
+        delay_max_ms: int = DELAY_MAX_MS,
+        client: Mapping[str, object] = MappingProxyType({}),
+    ) -> None:
         self.expected: dict[int, Expected] = {}
         self.counts: Counter[int] = Counter()
         self.arrived = 0
@@ -101,8 +112,8 @@ class Traffic:
         self._places = [TopicPartition(site.name(role), partition, 0) for role in TARGETS for partition in range(2)]
         self._quiet = threading.Event()
         self._over = threading.Event()
-        self._producer = producer(site.kafka.bootstrap, linger_ms=5)
-        self._consumer = consumer(site.kafka.bootstrap, f"{site.group}-oracle", fetch_wait_max_ms=20)
+        self._producer = producer(site.kafka.bootstrap, linger_ms=5, **client)
+        self._consumer = consumer(site.kafka.bootstrap, f"{site.group}-oracle", fetch_wait_max_ms=20, **client)
         self._sender = threading.Thread(target=self._send_all, daemon=True)
         self._watcher = threading.Thread(target=self._watch_all, daemon=True)
         Traffic.known.add(self)
@@ -158,11 +169,14 @@ class Traffic:
 
         def report(error: object, message: Message, number: int = number) -> None:
             assert error is None, error
-            self._offsets[number] = f"{message.topic()}/{message.partition()}/{message.offset()}".encode()
+            self._acknowledge(number, message)
 
         self._producer.produce(
             self._site.name(role), value, key, chance.randrange(self._partitions), report, None, sent_ms, list(asked)
         )
+
+    def _acknowledge(self, number: int, message: Message) -> None:
+        self._offsets[number] = f"{message.topic()}/{message.partition()}/{message.offset()}".encode()
 
     # --- watching -------------------------------------------------------------------------------------------------
 
