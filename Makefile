@@ -115,6 +115,10 @@ kills: setup setup-pipeline ## Kill the pipeline's jobs in the middle of a write
 soak: system-packages setup ## Do random faults for MINUTES=30, and judge: status 1 when anything was violated
 	@$(venv)/bin/python -m tests.soak --minutes $(or $(MINUTES),30) $(SOAK)
 
+.PHONY: nemesis
+nemesis: system-packages setup $(classes) ## Kill, freeze, restart and cut off brokers for MINUTES=30 (as root), time each round, and judge
+	@$(venv)/bin/python -m tests.nemesis --minutes $(or $(MINUTES),30) $(NEMESIS)
+
 .PHONY: bench
 bench: setup ## Run all benchmarks, each beside its baseline (20 minutes on an idle machine)
 	@for name in overflow throughput lateness guarantees memory burst rebuild redrive timers timer_lateness purgatory_load; do \

@@ -1,8 +1,8 @@
 """docs/RELIABILITY.md from recorded runs: `python -m tests.reliability [--junit reports/reliability.xml]`.
 
 With `--junit` the results of a test run are recorded first: in docs/reliability/tests.json, for the test files of
-`EXPERIMENTS`. Soak and mutants record themselves with their own `--record`. What was found is written by hand, in
-docs/reliability/found.yaml, which mutants take the mends of which holes out in holes.yaml, and the long runs of the
+`EXPERIMENTS`. Soak, nemesis and mutants record themselves with their own `--record`. What was found is written by hand,
+in docs/reliability/found.yaml, which mutants take the mends of which holes out in holes.yaml, and the long runs of the
 simulations in simulation.json and operations.json.
 """
 
@@ -99,6 +99,11 @@ EXPERIMENTS: Final = (
         ".venv/bin/pytest tests/unit/test_burst.py -s",
     ),
     Experiment(
+        "tests/integration/test_nemesis.py",
+        "A minute or two of the nemesis: a leader killed, links cut one way and both ways, on three brokers",
+        ".venv/bin/pytest tests/integration/test_nemesis.py -s",
+    ),
+    Experiment(
         "tests/integration/test_soak.py",
         "A minute of the soak: processes killed, paused, a clock that steps, Redis wiped, the broker killed and frozen",
         ".venv/bin/pytest tests/integration/test_soak.py -s",
@@ -155,6 +160,7 @@ def page() -> str:
         "## Simulation\n\n" + _simulation(),
         "## Simulation of operations\n\n" + _operations(),
         "## Soak\n\n" + _soak(),
+        "## Nemesis\n\n" + _nemesis(),
         "## Mutants\n\n" + _mutants(),
         "## Holes in what operators start\n\n" + _holes(),
         "## Found and mended\n\n" + _found(),
@@ -246,6 +252,30 @@ def _soak() -> str:
     )
     remark = f"{record['remark']}\n\n" if "remark" in record else ""
     return words + remark + table(rows) + "\n"
+
+
+def _nemesis() -> str:
+    record = _load("nemesis.json")
+    if not record:
+        return "Not recorded yet.\n"
+    from tests.nemesis.report import goals, goals_table, read, rounds_table
+
+    run = read(record)
+    where = f"no links were cut: {run.uncut}" if run.uncut else "each in a network namespace, so that links can be cut"
+    words = (
+        f"Three brokers and two sidecars in `exactly_once`, {where}; {run.rate} records a second, due up to 8 s later. "
+        f"{run.minutes:.0f} minutes, seed {run.seed}: {len(run.rows)} rounds, {run.verdict}. Again: `make nemesis`, or "
+        f"the same rounds with `.venv/bin/python -m tests.nemesis --seed {run.seed}`.\n\n"
+        "Kafka has failed over when a client that knows nothing of before has written to a partition on each broker, "
+        "in a transaction with a group's offsets that was committed; where brokers are restarted in order, it is the "
+        "longest time in which no such client came to its end. From then on, or from when links are whole, times "
+        "run until a record has arrived from each of the source's partitions. Lateness is what a reader of committed "
+        "records sees, its own reconnecting included: when it has a record, less when that was due, or accepted by "
+        "Kafka if that was later. *In the log* is the lateness of the append: a reader waits for the end of what was "
+        "open before it, too. A broker's session is 6 s.\n\n"
+    )
+    remark = f"{record['remark']}\n\n" if "remark" in record else ""
+    return f"{words}{remark}{goals_table(goals(run.rows))}\n\n{rounds_table(run.rows)}\n"
 
 
 def _mutants() -> str:
