@@ -13,8 +13,8 @@ LANE = Lane(LaneId("t", 0), 0, Wheel(0), Position(0, -1), ledger_start=0)
 OTHER = Lane(LaneId("t", 1), 0, Wheel(0), Position(0, -1), ledger_start=0)
 
 
-def held(offset: int) -> Held:
-    return Held(0, offset, "mail", -1, None, None, [], "p@1", None, 0, -1, [], -1, "", 0)
+def held(offset: int, partition: int = -1) -> Held:
+    return Held(0, offset, "mail", partition, None, None, [], "p@1", None, 0, -1, [], -1, "", 0)
 
 
 class Cluster:
@@ -130,7 +130,7 @@ def test_a_partition_that_does_not_acknowledge_is_tried_again_after_a_while_that
     place, well = TargetPartition("mail", 1), TargetPartition("mail", 0)
     waits: list[int] = []
     now_ms = NOW_MS
-    trial = held(1)
+    trial = held(1, 1)
     for _ in range(6):
         cluster.targets.step(now_ms)
         cluster.targets.suspend("mail", {1})
@@ -143,7 +143,7 @@ def test_a_partition_that_does_not_acknowledge_is_tried_again_after_a_while_that
         waits.append(now_ms - started_ms)
         assert not cluster.targets.holds_up(place, LANE, trial)
     assert waits == [5_000, 10_000, 20_000, 40_000, 60_000, 60_000]
-    assert cluster.targets.holds_up(place, LANE, held(2)), "one is enough to see"
+    assert cluster.targets.holds_up(place, LANE, held(2, 1)), "one is enough to see"
     assert cluster.settle(now_ms) == []
     assert cluster.targets.acknowledged([well]) == set()
     assert cluster.targets.acknowledged([place, well]) == {"mail"}
@@ -162,13 +162,13 @@ def test_of_a_topic_s_partitions_one_is_tried_at_a_time_and_when_it_is_well_the_
     cluster.targets.step(NOW_MS)
     cluster.targets.suspend("mail", {-1})  # some that nobody knows
     for number in range(6):
-        assert cluster.targets.holds_up(TargetPartition("mail", number % 3), LANE, held(number))
+        assert cluster.targets.holds_up(TargetPartition("mail", number % 3), LANE, held(number, number % 3))
     now_ms = NOW_MS + 5_000
     assert cluster.settle(now_ms) == [0]
     assert cluster.settle(now_ms) == []
     assert cluster.targets.place_of(held(7)) == TargetPartition("mail", 0), "what has no key goes with what is tried"
     cluster.targets.suspend("mail", {0})
-    assert cluster.targets.holds_up(TargetPartition("mail", 0), LANE, held(0))
+    assert cluster.targets.holds_up(TargetPartition("mail", 0), LANE, held(0, 0))
     assert cluster.settle(now_ms + 9_900) == []
     now_ms += 10_000
     assert cluster.settle(now_ms) == [1], "the one that was tried comes last"
@@ -181,13 +181,31 @@ def test_of_a_topic_s_partitions_one_is_tried_at_a_time_and_when_it_is_well_the_
     assert cluster.settle(now_ms + TRY_MAX_MS) == [3], "what became of 2 nobody says any more"
 
 
+def test_what_may_go_to_another_partition_is_no_trial_and_waits_no_longer(cluster: Cluster) -> None:
+    """All were silent, as where brokers were: what has no key waited for one of them."""
+    cluster.targets.partitions["mail"] = 2
+    cluster.targets.step(NOW_MS)
+    cluster.targets.suspend("mail", {0, 1})
+    for number in range(4):
+        keyless = held(number)
+        assert cluster.targets.holds_up(cluster.targets.place_of(keyless), LANE, keyless)
+    assert cluster.targets.holds_up(TargetPartition("mail", 0), LANE, held(4, 0))
+    assert cluster.targets.holds_up(TargetPartition("mail", 1), LANE, held(5, 1))
+    now_ms = NOW_MS + 5_000
+    assert cluster.settle(now_ms) == [0], "one of them will do where nobody acknowledges"
+    assert cluster.targets.acknowledged([TargetPartition("mail", 1)]) == {"mail"}
+    assert cluster.settle(now_ms) == [5, 1, 2, 3]
+    assert all(cluster.targets.place_of(held(number)) == TargetPartition("mail", 1) for number in range(4))
+    assert cluster.settle(now_ms) == [4], "at once the trial, not after that of a record that went elsewhere"
+
+
 def test_one_for_which_nothing_waits_any_more_is_forgotten(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     cluster.targets.partitions["mail"] = 2
     cluster.targets.step(NOW_MS)
     cluster.targets.suspend("mail", {1})
     place, now_ms = TargetPartition("mail", 1), NOW_MS
     for _ in range(100):
-        assert cluster.targets.holds_up(place, LANE, held(1))
+        assert cluster.targets.holds_up(place, LANE, held(1, 1))
         now_ms += 4_000
         assert cluster.settle(now_ms) in ([], [1])
         cluster.targets.step(now_ms)
@@ -209,11 +227,11 @@ def test_a_trial_whose_lane_was_dropped_is_over(cluster: Cluster) -> None:
     cluster.targets.step(NOW_MS)
     cluster.targets.suspend("mail", {1})
     place = TargetPartition("mail", 1)
-    assert cluster.targets.holds_up(place, LANE, held(1))
+    assert cluster.targets.holds_up(place, LANE, held(1, 1))
     assert cluster.settle(NOW_MS + 5_000) == [1]
-    assert cluster.targets.holds_up(place, OTHER, held(2))
+    assert cluster.targets.holds_up(place, OTHER, held(2, 1))
     cluster.targets.drop({OTHER})
-    assert cluster.targets.holds_up(place, OTHER, held(2))
+    assert cluster.targets.holds_up(place, OTHER, held(2, 1))
     assert cluster.settle(NOW_MS + 5_000) == [], "its answer may still come"
     cluster.targets.drop({LANE})  # the engine starts over from what Kafka has
     assert cluster.settle(NOW_MS + 5_000) == [2]

@@ -14,7 +14,7 @@ from sidecar.engine.partition.exits import CLOSED
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.partition.record_queue import Parcel, Parcels, Queues, earliest, is_early, topic_of
 from sidecar.model.ports import NO_ANSWER
-from sidecar.model.record import ANY_PARTITION, Departure, Held, TargetPartition
+from sidecar.model.record import ANY_PARTITION, Arrival, Departure, Held, TargetPartition
 from sidecar.model.waits import is_over
 
 Ask = Callable[[str], int]  # topic -> its partitions; 0: there is no such topic, or we may not see it; or NO_ANSWER
@@ -211,14 +211,16 @@ class Targets:
         return count, self.limits.ask(topic) if count > 0 else 0
 
     def trials(self) -> Parcels:
-        """Records with which partitions that don't acknowledge are to be tried now, and those that aren't due any more.
-        After `step`.
+        """Records with which partitions that don't acknowledge are to be tried now, and those that aren't due any more
+        or need not wait: they would be no trial. After `step`.
         """
         trials = Parcels()
         for place in [place for place in self._held_up.names if place in self._suspensions]:
             lane, parcel = self._held_up.first(place)
             if is_early(parcel, self._now_ms):
                 self._let_go_of_early(place, trials)
+            elif self._is_free(parcel):
+                self._let_go_of_free(place, trials)
             elif self._suspensions.tries(place, lane, parcel, self._now_ms):
                 queue = self._held_up.pop(place)
                 queue.popleft()
@@ -232,6 +234,20 @@ class Targets:
         while queue and is_early(queue.first[1], self._now_ms):
             released.append(*queue.popleft())
         self._held_up.put_back(place, queue)
+
+    def _is_free(self, parcel: Parcel) -> bool:
+        """It has no key, and another partition than the one that it waited for acknowledges by now."""
+        if isinstance(parcel, Arrival):
+            return False
+        place = self.place_of(parcel)
+        return place.partition != ANY_PARTITION and place not in self._suspensions
+
+    def _let_go_of_free(self, place: TargetPartition, released: Parcels) -> None:
+        """All of a partition's: each would be taken for its trial, go elsewhere, and nobody would say how that went."""
+        kept = Parcels()
+        for lane, parcel in self._held_up.pop(place):
+            (released if self._is_free(parcel) else kept).append(lane, parcel)
+        self._held_up.put_back(place, kept)
 
     def drop(self, lanes: set[Lane]) -> None:
         """Forget the records of lanes that were revoked."""
