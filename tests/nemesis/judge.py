@@ -62,7 +62,8 @@ class TimedTraffic(Traffic):
         self._lanes = frozenset(b"%s/%d" % (topic.encode(), partition) for partition in range(PARTITIONS))
 
     def _acknowledge(self, number: int, message: Message) -> None:
-        self._accepted_ms[number] = now_ms()
+        if message.offset() is not None:  # else it may be nowhere
+            self._accepted_ms[number] = now_ms()
         super()._acknowledge(number, message)
 
     def _see(self, message: Message) -> None:

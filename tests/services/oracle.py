@@ -104,6 +104,7 @@ class Traffic:
         self._random = random.Random(seed)
         self._delay_max_ms = delay_max_ms
         self._offsets: dict[int, bytes] = {}
+        self._unproven: set[int] = set()  # reported as written, at no offset: some are nowhere
         self._origins: list[tuple[int, bytes | None]] = []  # as they arrived, perhaps before the sender's own report
         self._lates_ms: list[int] = []
         self._early = self._changed = 0
@@ -176,6 +177,8 @@ class Traffic:
         )
 
     def _acknowledge(self, number: int, message: Message) -> None:
+        if message.offset() is None:
+            self._unproven.add(number)
         self._offsets[number] = f"{message.topic()}/{message.partition()}/{message.offset()}".encode()
 
     # --- watching -------------------------------------------------------------------------------------------------
@@ -255,6 +258,7 @@ class Traffic:
         wait_until(self._reads_to_the_end, ANSWER_TIMEOUT_S, lambda: "the targets are not read to their end")
         self._consumer.close()
         assert self._failure is None, self._failure
+        self._find_unproven()
         lost = [number for number in self.expected if number not in self.counts]
         for number in lost[:10]:
             self._note(f"{number} of {self._offsets[number]!r} is lost; due {self.expected[number].due_ms}")
@@ -274,6 +278,17 @@ class Traffic:
             late_ms_most=lates_ms[-1],
             faults=tuple(self._faults),
         )
+
+    def _find_unproven(self) -> None:
+        """Where the records are of which the client doesn't know it. Those that are nowhere count as not sent."""
+        roles = ("load", "work-retry") if self._unproven else ()
+        for message in (message for role in roles for message in self._site.kafka.read_all(self._site.name(role))):
+            number = int(dict(headers_of(message))["n"] or b"-1")
+            if number in self._unproven:
+                self._unproven.discard(number)
+                self._offsets[number] = f"{message.topic()}/{message.partition()}/{message.offset()}".encode()
+        for number in self._unproven - self.counts.keys():
+            del self.expected[number]
 
     def _reads_to_the_end(self) -> bool:
         for message in self._consumer.consume(500, 0.05):
