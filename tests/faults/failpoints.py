@@ -65,7 +65,7 @@ POINTS: Final[dict[str, Point]] = {
     "after emission": after("sidecar.engine.emission.emitter:Emitter._emit_batch", 300),
     "after emission is booked": after("sidecar.engine.emission.emitter:Emitter._handed_over", 300),
     # settle
-    "block sealed": after("sidecar.engine.commit.block_builder:seal_of", 60),
+    "block sealed": after("sidecar.engine.commit.block_builder:build_block", 60),
     "block encoded, not produced": before("sidecar.ledger.topic:LedgerTopic.append", 60),
     "between ledger block and its report": after("sidecar.ledger.topic:LedgerTopic.append", 60),
     "block reported, not marked": before("sidecar.engine.partition.partition:Lane.settle", 60),

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from sidecar.engine.commit.interval import Generation
+from sidecar.engine.commit.interval import CommitInterval
 from sidecar.model.ports import Member
 from sidecar.model.record import LaneId
 from tests.simulation.fake_kafka import Refused
@@ -30,7 +30,7 @@ class Producer:
         self.left = list(left)
         self.errors = errors
         self.takes_blocks = True
-        self.purged = Generation(None)
+        self.purged = CommitInterval(None)
 
     def _note(self, call: str) -> None:
         self.calls.append(call)

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from sidecar.engine.commit.at_least_once import AtLeastOnce
-from sidecar.engine.commit.interval import Generation
+from sidecar.engine.commit.interval import CommitInterval
 from sidecar.model.record import Held
 from tests.unit.engine_bench import Bench
 
@@ -51,7 +51,7 @@ def test_no_turn_is_long(stall_ms: int) -> None:
     output = Counter()
     settlement = bench.replica.settlement
     assert isinstance(settlement, AtLeastOnce)
-    settlement.open = Generation(output)
+    settlement.open = CommitInterval(output)
     settlement._outputs = (output, output)  # type: ignore[assignment]
     bench.clock.now_ms += stall_ms
     gc.disable()  # as the process does

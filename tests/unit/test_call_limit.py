@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.engine.commit.blocking_calls import Committer
+from sidecar.engine.commit.blocking_calls import BlockingCallThread
 from sidecar.model.call_limit import GRACE_S, SILENT_MAX_S, CallLimit, within
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_time import FakeTime, VirtualClock
@@ -25,7 +25,7 @@ class SteppedTime(FakeTime):
 def test_a_job_of_many_calls_may_take_as_long_as_all_of_them() -> None:
     time, seen = SteppedTime(), []
     executor = StepExecutor()
-    committer = Committer(lambda: executor, time)
+    committer = BlockingCallThread(lambda: executor, time)
     committer.renew()
 
     def call(seconds: float) -> None:
@@ -49,7 +49,7 @@ def test_a_job_of_many_calls_may_take_as_long_as_all_of_them() -> None:
 def test_a_call_that_does_not_keep_its_own_limit_is_found_out_shortly_after(seconds: float) -> None:
     time = SteppedTime()
     executor = StepExecutor()
-    committer = Committer(lambda: executor, time)
+    committer = BlockingCallThread(lambda: executor, time)
     committer.renew()
     seen: list[bool] = []
 

@@ -1,4 +1,4 @@
-from sidecar.engine.commit.interval import NO_OUTPUT, Failure, Generation
+from sidecar.engine.commit.interval import NO_OUTPUT, CommitInterval, Failure
 from sidecar.engine.emission.failures import take_failed
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.partition.wheel import Wheel
@@ -20,8 +20,8 @@ def failed(topic: str, value: bytes | None, word: str = "MSG_SIZE_TOO_LARGE") ->
     return Failure(FakeError(word), FakeRecord((topic, 0, -1), (2, 0), (b"k", value), None), alone=False)
 
 
-def generation(*failures: Failure) -> Generation:
-    sent = Generation(NO_OUTPUT)
+def generation(*failures: Failure) -> CommitInterval:
+    sent = CommitInterval(NO_OUTPUT)
     sent.batches = [(LANE, [held(1, b"a"), held(2, b"b")], 7), (LANE, [held(3, None)], 8)]
     sent.departures = [(LANE, departure(4, b"b"))]
     sent.failures = list(failures)

@@ -2,11 +2,11 @@
 
 import pytest
 
-from sidecar.engine.commit.transaction_size import GROW_S, GROW_SLOWLY_S, MOST, Fit
+from sidecar.engine.commit.transaction_size import GROW_S, GROW_SLOWLY_S, MOST, TransactionSizeLimit
 
 
 def test_after_too_many_it_is_half_of_what_was_acknowledged() -> None:
-    fit = Fit()
+    fit = TransactionSizeLimit()
     fit.learn(8_500, 7_526, at_once=False, now_s=100.0)
     assert fit.most == 3_763
     fit.learn(3_763, 1, at_once=False, now_s=101.0)
@@ -14,7 +14,7 @@ def test_after_too_many_it_is_half_of_what_was_acknowledged() -> None:
 
 
 def test_it_grows_when_all_of_several_seconds_was_acknowledged_at_once() -> None:
-    fit = Fit()
+    fit = TransactionSizeLimit()
     fit.learn(40, 20, at_once=False, now_s=100.0)
     fit.learn(10, 0, at_once=True, now_s=101.0)
     assert fit.most == 10, "a moment's luck"
@@ -31,7 +31,7 @@ def test_it_grows_when_all_of_several_seconds_was_acknowledged_at_once() -> None
 
 @pytest.mark.parametrize(("sent", "at_once"), [(10, False), (9, True)], ids=["slow", "not full"])
 def test_it_grows_slowly_where_brokers_take_their_time_or_little_is_due(sent: int, at_once: bool) -> None:
-    fit = Fit()
+    fit = TransactionSizeLimit()
     fit.learn(40, 20, at_once=False, now_s=100.0)
     for second in range(1, int(GROW_SLOWLY_S)):
         fit.learn(sent, 0, at_once=at_once, now_s=100.0 + second)
@@ -41,12 +41,12 @@ def test_it_grows_slowly_where_brokers_take_their_time_or_little_is_due(sent: in
 
 
 def test_what_nobody_acknowledged_tells_nothing_of_size() -> None:
-    fit = Fit()
+    fit = TransactionSizeLimit()
     fit.learn(1_000, 0, at_once=False, now_s=100.0)
     assert fit.most == MOST
 
 
 def test_it_has_an_end() -> None:
-    fit = Fit()
+    fit = TransactionSizeLimit()
     fit.learn(MOST, 0, at_once=True, now_s=100.0)
     assert fit.most == MOST

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from sidecar.engine.commit.interval import Generation
+from sidecar.engine.commit.interval import CommitInterval
 from sidecar.kafka.producers import raising_what_is_meant
 from sidecar.kafka.transactions import KafkaOutputs
 from sidecar.ledger.commit_metadata import METADATA_BYTES_MAX
@@ -115,7 +115,7 @@ def test_a_producer_whose_records_have_no_report_ends_with_its_last_use(broker: 
     output.init(ANSWER_S)
     output.begin()
     broker.stop()
-    generation = Generation(output)
+    generation = CommitInterval(output)
     output.produce(TOPIC, b"value", None, -1, generation.report, None, 0, [])
     gone = weakref.ref(output)
 

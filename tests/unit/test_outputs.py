@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.engine.commit.producers import NAMES, Sweep, make_outputs
+from sidecar.engine.commit.producers import NAMES, PendingOffsetsFlush, make_outputs
 from sidecar.model.ports import Member
 from sidecar.model.record import LaneId
 from tests.simulation.fake_transactions import TransactionError
@@ -13,11 +13,11 @@ from tests.unit.recording_producer import Producer
 
 MEMBER = Member(object(), is_named=False)
 PLACE = LaneId("ledger", 0)
-SWEEP = Sweep(MEMBER, PLACE)
+SWEEP = PendingOffsetsFlush(MEMBER, PLACE)
 REFUSED = TransactionError("ILLEGAL_GENERATION", aborts=True)
 
 
-def made_of(producer: Any, sweep: Sweep | None = None, **former: Any) -> dict[str, Any] | str:
+def made_of(producer: Any, sweep: PendingOffsetsFlush | None = None, **former: Any) -> dict[str, Any] | str:
     makers: Any = SimpleNamespace(output=lambda name: producer)
     return make_outputs(makers, former, lambda: True, sweep)
 

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from sidecar.engine.commit.interval import NO_OUTPUT, Generation
+from sidecar.engine.commit.interval import NO_OUTPUT, CommitInterval
 from sidecar.engine.emission.key_order import InOrder
 from sidecar.engine.emission.redelivery import Returned
 from sidecar.engine.emission.targets import ANSWER_AGE_MAX_MS, Targets
@@ -42,8 +42,8 @@ class Bench:
         assert isinstance(parcel, Held)
         self.sent.append(parcel)
 
-    def generation(self, records: list[Held]) -> Generation:
-        made = Generation(NO_OUTPUT)
+    def generation(self, records: list[Held]) -> CommitInterval:
+        made = CommitInterval(NO_OUTPUT)
         made.batches = [(LANE, records, 0)] if records else []
         return made
 
@@ -194,7 +194,7 @@ def test_what_a_failed_transaction_has_purged_is_no_silent_target() -> None:
 def test_records_of_a_lane_that_leaves_are_not_taken_back() -> None:
     bench = Bench()
     lane = Lane(LaneId("in", 1), 0, Wheel(0, 1), Position(0, 0), ledger_start=0, leaving=True)
-    generation = Generation(NO_OUTPUT)
+    generation = CommitInterval(NO_OUTPUT)
     generation.batches = [(lane, [held(1)], 0)]
     bench.returned.take_back(generation, careful=True)
     assert not bench.returned.alone

@@ -8,7 +8,14 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 
 from policies.headers import ID
-from sidecar.engine.commit.block_builder import Seal, has_news, restore_sealed, seal_of, take_sealed, unsealed
+from sidecar.engine.commit.block_builder import (
+    PendingBlock,
+    build_block,
+    has_news,
+    restore_sealed,
+    take_sealed,
+    unsealed,
+)
 from sidecar.engine.partition.partition import RUNS_MAX, Lane
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.engine.partition.withdrawal import overtaken
@@ -66,16 +73,16 @@ def moved(record: Held, control: int) -> Departure:
     )  # fmt: skip
 
 
-def sealed(lane: Lane, ledger: LedgerTopic = LEDGER) -> list[Seal]:
+def sealed(lane: Lane, ledger: LedgerTopic = LEDGER) -> list[PendingBlock]:
     """All that the lane has to say."""
     seals = []
     while has_news(lane):
-        seals.append(seal_of(lane, NOW_MS, ledger))
+        seals.append(build_block(lane, NOW_MS, ledger))
         take_sealed(lane, seals[-1])
     return seals
 
 
-def rows(seals: list[Seal]) -> tuple[list[int], list[int], list[int]]:
+def rows(seals: list[PendingBlock]) -> tuple[list[int], list[int], list[int]]:
     """Offsets that these blocks settle, put to the overflow, and carry on."""
     blocks = [seal.block for seal in seals]
     return (
@@ -145,13 +152,13 @@ def test_a_moved_record_is_not_settled_or_put_before_the_block_that_says_so() ->
 def test_a_change_that_is_written_again_is_the_same_and_fits_after_all_changes_of_policies(producer: Producer) -> None:
     lane = lane_of(8_000)
     lane.put([held(offset, incompressible_id()) for offset in range(900)])
-    seal = seal_of(lane, NOW_MS, LEDGER)
+    seal = build_block(lane, NOW_MS, LEDGER)
     take_sealed(lane, seal)
     restore_sealed(lane, seal)
     assert BLOCK_BYTES_MAX / 2 < len(seal.value) < BLOCK_BYTES_MAX
     lane.runs = [(number * 100_000, number * 100_000) for number in range(RUNS_MAX)]
     lane.settled = [held(7_000, LONG_ID)]
-    again = seal_of(lane, NOW_MS, LEDGER)
+    again = build_block(lane, NOW_MS, LEDGER)
     assert (again.block.number, again.block.entries, again.emitted) == (1, seal.block.entries, 0)
     assert len(body_of(again.block)) < BLOCK_BYTES_MAX + RUNS_BYTES
     producer.produce("ledger", again.value)

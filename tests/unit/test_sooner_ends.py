@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.engine.commit.interval import Generation
+from sidecar.engine.commit.interval import CommitInterval
 from sidecar.engine.commit.transaction import LINGER_S, NEVER, PUSH_AGAIN_S, Transaction, begun
 from sidecar.engine.rhythm import QUIET, Rhythm
 from tests.simulation.fake_transactions import FakeTransactions, TransactionError
@@ -78,7 +78,7 @@ def test_a_partition_that_only_emits_has_a_block_ahead_too() -> None:
 def test_a_block_that_was_written_ahead_for_a_lost_partition_is_never_committed() -> None:
     bench = Bench(trouble=str)
     settlement, now_ms = settlement_of(bench), bench.clock.now_ms
-    transaction = Transaction(Generation(settlement.open.output))
+    transaction = Transaction(CommitInterval(settlement.open.output))
     bench.lane.touched = True
     settlement._filling.write_ahead(transaction, [bench.lane], now_ms)
     assert [block.lane for block in transaction.blocks] == [bench.lane]

@@ -8,7 +8,7 @@ import pytest
 
 from sidecar.engine.commit import finishing as settlement
 from sidecar.engine.commit.finishing import TAKEN_MIN
-from sidecar.engine.commit.interval import Generation
+from sidecar.engine.commit.interval import CommitInterval
 from sidecar.engine.commit.transaction import (
     Aborted,
     Broken,
@@ -51,7 +51,7 @@ class Message:
 def transaction(producer: Producer) -> Transaction:
     """One block, already acknowledged, and the offset of its lane."""
     lane = Lane(LANE, 0, Wheel(0, 1), Position(0, 0), ledger_start=0)
-    made = Transaction(Generation(producer))
+    made = Transaction(CommitInterval(producer))
     producer.purged = made.generation
     block = SealedBlock(lane, None, lambda: 1.0)  # type: ignore[arg-type]
     block.sent = True
@@ -134,7 +134,7 @@ def test_what_was_acknowledged_tells_of_size_where_a_topic_took_a_part(targets: 
 def test_blocks_alone_that_are_missing_tell_of_size_where_there_were_many_records(records: int, taken: int) -> None:
     producer = Producer(left=(1, 1))
     made = transaction(producer)
-    producer.purged = Generation(None)  # a block is what the purge takes
+    producer.purged = CommitInterval(None)  # a block is what the purge takes
     for _ in range(records):
         made.generation.report(None, Message())
     assert finish(made, Producer()) == Aborted(None, of_records=True, successor=ANY)

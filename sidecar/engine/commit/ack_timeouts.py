@@ -15,14 +15,14 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sidecar.engine.commit.interval import Generation, Refusals
+from sidecar.engine.commit.interval import CommitInterval, Refusals
 from sidecar.model.record import ANY_PARTITION, TargetPartition
 
 SILENCE_S: Final = 5.0
 WATCH_S: Final = 2 * SILENCE_S  # from the first silence on: what was sent meanwhile has had its time, too
 
 
-class Watched(Generation):
+class Watched(CommitInterval):
     """Counts the records of some topics, and all reports, by partition: that costs a good deal more than counting."""
 
     __slots__ = ("answered", "expected", "watched")
@@ -34,29 +34,29 @@ class Watched(Generation):
         self.answered: Counter[TargetPartition] = Counter()
 
     def handed_over(self, place: TargetPartition) -> None:
-        """See `Generation`. Not known later: what has no key goes by what was well at that moment."""
+        """See `CommitInterval`. Not known later: what has no key goes by what was well at that moment."""
         if place.topic in self.watched:
             self.expected[place] += 1
 
     def report(self, error: Any, message: Any) -> None:
-        """See `Generation`."""
+        """See `CommitInterval`."""
         self.answered[TargetPartition(message.topic(), message.partition())] += 1
         super().report(error, message)
 
     def report_alone(self, error: Any, message: Any) -> None:
-        """See `Generation`."""
+        """See `CommitInterval`."""
         self.answered[TargetPartition(message.topic(), message.partition())] += 1
         super().report_alone(error, message)
 
     def report_small(self, error: Any, message: Any) -> None:
-        """See `Generation`."""
+        """See `CommitInterval`."""
         self.answered[TargetPartition(message.topic(), message.partition())] += 1
         super().report_small(error, message)
 
 
 @dataclass(slots=True)
 class _Closed:
-    generation: Generation
+    generation: CommitInterval
     closed_s: float
     judged: bool = False
     suspended: set[TargetPartition] = field(default_factory=set)
@@ -89,18 +89,18 @@ class InFlight:
     def __len__(self) -> int:
         return len(self._closed)
 
-    def __iter__(self) -> Iterator[Generation]:
+    def __iter__(self) -> Iterator[CommitInterval]:
         return (closed.generation for closed in self._closed)
 
-    def close(self, generation: Generation, now_s: float) -> None:
+    def close(self, generation: CommitInterval, now_s: float) -> None:
         """All of it is handed over."""
         self._closed.append(_Closed(generation, now_s))
 
-    def open(self, outputs: tuple[Any, ...]) -> Generation:
+    def open(self, outputs: tuple[Any, ...]) -> CommitInterval:
         """The next one."""
-        return Watched(outputs, frozenset(self._watched)) if self._watched else Generation(*outputs)
+        return Watched(outputs, frozenset(self._watched)) if self._watched else CommitInterval(*outputs)
 
-    def completed(self, now_s: float) -> list[Generation]:
+    def completed(self, now_s: float) -> list[CommitInterval]:
         """Take out those of which every record has its report; see to those that take too long."""
         complete = [closed.generation for closed in self._closed if closed.generation.complete]
         for closed in self._closed:

@@ -18,15 +18,15 @@ from typing import Any, Final, Protocol
 
 from sidecar.engine.commit.ack_timeouts import InFlight
 from sidecar.engine.commit.block_builder import (
-    Seal,
+    PendingBlock,
+    build_block,
     commit_state,
     has_news,
     probe_clock,
     record_block,
-    seal_of,
     take_sealed,
 )
-from sidecar.engine.commit.interval import Generation, Refusals
+from sidecar.engine.commit.interval import CommitInterval, Refusals
 from sidecar.engine.commit.trace_queue import Traces
 from sidecar.engine.commit.transaction_size import MOST
 from sidecar.engine.counters import Tally
@@ -49,7 +49,7 @@ class Settlement(Protocol):
     traces: Traces | None  # where emissions that are facts are told of, if anybody asks
 
     @property
-    def open(self) -> Generation:
+    def open(self) -> CommitInterval:
         """Where records are emitted to."""
 
     @property
@@ -57,7 +57,7 @@ class Settlement(Protocol):
         """How many more records `open` should get."""
 
     @property
-    def in_flight(self) -> Sequence[Generation]:
+    def in_flight(self) -> Sequence[CommitInterval]:
         """Generations whose records were handed over and aren't facts yet."""
 
     @property
@@ -102,7 +102,7 @@ class BlockReport:
 
     __slots__ = ("bytes", "lane", "owner", "records", "seal", "sent_boot_ms")
 
-    def __init__(self, owner: "AtLeastOnce", lane: Lane, seal: Seal) -> None:
+    def __init__(self, owner: "AtLeastOnce", lane: Lane, seal: PendingBlock) -> None:
         self.owner = owner
         self.lane = lane
         self.seal = seal
@@ -141,7 +141,7 @@ class AtLeastOnce:
         tally: Tally,
         time: Time,
     ) -> None:
-        self.open = Generation(*outputs)
+        self.open = CommitInterval(*outputs)
         self.room = MOST  # a generation that takes long holds up no other
         self.ready = True
         self.broken = False
@@ -159,7 +159,7 @@ class AtLeastOnce:
         self._unwritten = self._unwritten_bytes = 0
 
     @property
-    def in_flight(self) -> Sequence[Generation]:
+    def in_flight(self) -> Sequence[CommitInterval]:
         """See the port."""
         return self.open, *self._closed
 
@@ -258,7 +258,7 @@ class AtLeastOnce:
 
     def _seal(self, lane: Lane, now_ms: int) -> None:
         """Produce one block; the lane's lists lose what is in it only when the producer has taken it."""
-        seal = seal_of(lane, now_ms, self._ledger)
+        seal = build_block(lane, now_ms, self._ledger)
         report = BlockReport(self, lane, seal)
         self._ledger.append(self._outputs[0], lane.id, seal.value, report.report)
         self.waiting[report] = None

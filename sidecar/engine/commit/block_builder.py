@@ -39,7 +39,7 @@ _trailer: Final = itemgetter(_FIELDS.index("trailer"))
 
 
 @dataclass(frozen=True, slots=True)
-class Seal:
+class PendingBlock:
     """A block, and how much of the lane's lists is in it. `value`: the block encoded."""
 
     block: Block
@@ -83,7 +83,7 @@ def probe_clock(lanes: Iterable[Lane], time: Time) -> None:
         lane.touched = True
 
 
-def seal_of(lane: Lane, now_ms: int, ledger: LedgerTopic) -> Seal:
+def build_block(lane: Lane, now_ms: int, ledger: LedgerTopic) -> PendingBlock:
     """The lane's next block, of as much as `ledger.block_bytes_max` allows.
 
     The lane stays as it is until `take_sealed`; only the order of its puts may change.
@@ -100,7 +100,7 @@ def seal_of(lane: Lane, now_ms: int, ledger: LedgerTopic) -> Seal:
         halvings += excess.bit_length()
     silent = [departure for departure in rows.departed if not departure.topic]
     left = _left(rows.batch, rows.departed) if lane.quota is not None else []
-    return Seal(block, pack_frame(body), change, len(rows.batch), len(rows.departed), promoted, silent, left)
+    return PendingBlock(block, pack_frame(body), change, len(rows.batch), len(rows.departed), promoted, silent, left)
 
 
 def _rows(lane: Lane, halvings: int) -> _Rows:
@@ -157,7 +157,7 @@ def _left(batch: list[Held], departed: list[Departure]) -> Left:
     return [(held.policy, held.size) for held in batch] + [(d.policy, d.held_bytes) for d in gone]
 
 
-def take_sealed(lane: Lane, seal: Seal) -> None:
+def take_sealed(lane: Lane, seal: PendingBlock) -> None:
     """The producer has the block: what is in it leaves the lane's lists."""
     lane.overflow_sealed -= seal.promoted
     if lane.overtaken:
@@ -174,7 +174,7 @@ def take_sealed(lane: Lane, seal: Seal) -> None:
         lane.changes.append(seal.change)
 
 
-def restore_sealed(lane: Lane, seal: Seal) -> None:
+def restore_sealed(lane: Lane, seal: PendingBlock) -> None:
     """The transaction with this block was aborted. What it settled is emitted anew; its change keeps its number."""
     lane.overflow_sealed += seal.promoted
     lane.overtaken_sealed.difference_update(seal.block.settled.offsets)
@@ -185,7 +185,7 @@ def restore_sealed(lane: Lane, seal: Seal) -> None:
         seal.change.struck = []  # these go with their records' settlement, in another change
 
 
-def record_block(lane: Lane, seal: Seal, ledger_offset: int, tally: Tally) -> None:
+def record_block(lane: Lane, seal: PendingBlock, ledger_offset: int, tally: Tally) -> None:
     """The block is a fact at this offset of the ledger. Its settled records' done marks are the caller's."""
     settled = seal.block.settled
     lane.written(mark_of(seal.block, ledger_offset), seal.change.latest_due_ms if seal.change else -1)

@@ -27,7 +27,7 @@ class _Job:
     limit: CallLimit
 
 
-class Committer:
+class BlockingCallThread:
     """Owned by the engine's thread; only `work` runs elsewhere."""
 
     def __init__(self, executors: Callable[[], Executor], time: Time) -> None:

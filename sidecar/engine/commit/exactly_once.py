@@ -24,14 +24,23 @@ from typing import Any, Final
 
 from sidecar.engine.commit.at_least_once import silence_of
 from sidecar.engine.commit.block_builder import probe_clock
-from sidecar.engine.commit.blocking_calls import Committer
+from sidecar.engine.commit.blocking_calls import BlockingCallThread
 from sidecar.engine.commit.filling import Filling
 from sidecar.engine.commit.finishing import finish
-from sidecar.engine.commit.interval import NO_OUTPUT, Generation, Refusals
-from sidecar.engine.commit.producers import ALONE, APART, RETRY_S, SMALL, Remaker, Sweep, make_outputs, next_output
+from sidecar.engine.commit.interval import NO_OUTPUT, CommitInterval, Refusals
+from sidecar.engine.commit.producers import (
+    APART,
+    ISOLATION,
+    RETRY_S,
+    SMALL,
+    IsolationProducerRestart,
+    PendingOffsetsFlush,
+    make_outputs,
+    next_output,
+)
 from sidecar.engine.commit.trace_queue import Traces
 from sidecar.engine.commit.transaction import Aborted, Broken, Committed, Ending, Transaction, begun, cause_of
-from sidecar.engine.commit.transaction_size import Fit
+from sidecar.engine.commit.transaction_size import TransactionSizeLimit
 from sidecar.engine.counters import Tally
 from sidecar.engine.partition.exits import OF_RECORDS
 from sidecar.engine.partition.partition import Lane
@@ -74,13 +83,13 @@ class ExactlyOnce:
         self._refusals = refusals
         self._outputs: dict[str, TransactionalOutput] = {}
         self._filling = Filling(ledger, time)
-        self._committer = Committer(outputs.executor, time)
-        self._remaker = Remaker(outputs, time)
+        self._committer = BlockingCallThread(outputs.executor, time)
+        self._remaker = IsolationProducerRestart(outputs, time)
         self._next = begun(NO_OUTPUT, 0.0)  # what is open, with the blocks that are in it already
         self._closing: Transaction | None = None  # complete, and not yet acknowledged
-        self._ending: Generation | None = None  # of the transaction that is closing or with the committer
+        self._ending: CommitInterval | None = None  # of the transaction that is closing or with the committer
         self._closing_until_s = 0.0
-        self._fit = Fit()
+        self._fit = TransactionSizeLimit()
         self._turn = USUAL  # the last transaction's
         self._silences = 0  # transactions in a row whose blocks the ledger didn't acknowledge
         self._outcast: Member = NO_MEMBER  # whose offsets the group has refused
@@ -104,10 +113,10 @@ class ExactlyOnce:
         else:
             self._prepare(self._sweep())
 
-    def _sweep(self) -> Sweep:
-        return Sweep(self._intake.member(), LaneId(self._ledger.name, 0))
+    def _sweep(self) -> PendingOffsetsFlush:
+        return PendingOffsetsFlush(self._intake.member(), LaneId(self._ledger.name, 0))
 
-    def _prepare(self, sweep: Sweep | None) -> None:
+    def _prepare(self, sweep: PendingOffsetsFlush | None) -> None:
         self.broken = self.ready = False
         self._start(NO_OUTPUT)
         former, self._outputs = self._outputs, {}
@@ -135,7 +144,7 @@ class ExactlyOnce:
         self._next = begun(output, self.time.monotonic_s())
 
     @property
-    def open(self) -> Generation:
+    def open(self) -> CommitInterval:
         """See `Settlement`."""
         return self._next.generation
 
@@ -145,7 +154,7 @@ class ExactlyOnce:
         return self._fit.most - self.open.sent
 
     @property
-    def in_flight(self) -> Sequence[Generation]:
+    def in_flight(self) -> Sequence[CommitInterval]:
         """See `Settlement`."""
         return (self.open,) if self._ending is None else (self._ending, self.open)
 
@@ -251,7 +260,7 @@ class ExactlyOnce:
         is_old = self.open.sent > 0 and self.time.monotonic_s() - self._next.begun_s > USUAL_MAX_S
         if self._next.blocks or is_old:
             return USUAL
-        waits = {USUAL: self.open.sent > 0, SMALL: bool(self._refusals.small), ALONE: self._refusals.alone}
+        waits = {USUAL: self.open.sent > 0, SMALL: bool(self._refusals.small), ISOLATION: self._refusals.alone}
         after = TURNS.index(self._turn) + 1
         turns = (*TURNS[after:], *TURNS[:after])
         return next((turn for turn in turns if waits[turn] and (turn == USUAL or turn in self._outputs)), USUAL)
@@ -260,8 +269,8 @@ class ExactlyOnce:
         """A transaction of records for targets of small batches; or of such as must be tried one by one, all for one
         target.
         """
-        usual, output, alone = self._next, self._outputs[name], name == ALONE
-        generation = Generation(output, output) if alone else Generation(output, small_output=output)
+        usual, output, alone = self._next, self._outputs[name], name == ISOLATION
+        generation = CommitInterval(output, output) if alone else CommitInterval(output, small_output=output)
         transaction = self._next = Transaction(generation, careful=alone, paced=True)
         try:
             if alone:

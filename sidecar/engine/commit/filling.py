@@ -8,11 +8,11 @@ from functools import partial
 from math import inf
 
 from sidecar.engine.commit.block_builder import (
+    build_block,
     commit_state,
     has_news,
     record_block,
     restore_sealed,
-    seal_of,
     take_sealed,
 )
 from sidecar.engine.commit.transaction import Aborted, SealedBlock, Transaction
@@ -113,7 +113,7 @@ class Filling:
             transaction.states.append((lane, commit_state(lane, lane.held_as_found(True), self._ledger)))
 
     def _seal(self, transaction: Transaction, lane: Lane, now_ms: int) -> None:
-        seal = seal_of(lane, now_ms, self._ledger)
+        seal = build_block(lane, now_ms, self._ledger)
         block = SealedBlock(lane, seal, self._time.boot_ms)
         self._write(transaction, block)
         transaction.blocks.append(block)

@@ -42,7 +42,7 @@ class NoOutput:
 NO_OUTPUT: Final = NoOutput()
 
 
-class Generation:
+class CommitInterval:
     """Records handed to the producer within one interval, and how many of them Kafka has acknowledged.
 
     `output` is the producer they go to; `lone_output`, where there is one, sends every record in a batch of its own,
@@ -161,21 +161,21 @@ class Refusals(Protocol):
     def emit_small(self, now_ms: int) -> None:
         """Hand some of `small` to the open generation's `small_output`."""
 
-    def refused(self, generation: Generation) -> None:
+    def refused(self, generation: CommitInterval) -> None:
         """Take the failed records out of the generation and see to them."""
 
-    def given_up(self, generation: Generation) -> None:
+    def given_up(self, generation: CommitInterval) -> None:
         """Remember the partitions that did not acknowledge in time. What a failed transaction has purged is no sign of
         it: its client drops all that is under way, to healthy targets, too.
         """
 
-    def suspect(self, generation: Generation, cause: Any, careful: bool) -> None:
+    def suspect(self, generation: CommitInterval, cause: Any, careful: bool) -> None:
         """A record or target of this generation is at fault, and the client doesn't say which: take them all out."""
 
-    def take_back(self, generation: Generation, careful: bool) -> None:
+    def take_back(self, generation: CommitInterval, careful: bool) -> None:
         """None of it has happened: all that is left in it is to be emitted again."""
 
-    def passed_alone(self, generation: Generation) -> None:
+    def passed_alone(self, generation: CommitInterval) -> None:
         """All records of this generation, sent one by one, were taken."""
 
     def passed_small(self) -> None:

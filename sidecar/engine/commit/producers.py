@@ -7,15 +7,15 @@ from functools import partial
 from math import inf
 from typing import Final, NamedTuple
 
-from sidecar.engine.commit.blocking_calls import Committer
+from sidecar.engine.commit.blocking_calls import BlockingCallThread
 from sidecar.model.ports import Member, Time, TransactionalOutput, TransactionalOutputs
 from sidecar.model.record import LaneId
 
 log = logging.getLogger(__name__)
 
-ALONE: Final = "alone"  # sends every record in a batch of its own
+ISOLATION: Final = "alone"  # sends every record in a batch of its own
 SMALL: Final = "small"  # sends small batches
-APART: Final = (SMALL, ALONE)
+APART: Final = (SMALL, ISOLATION)
 NAMES: Final = ("a", "b", *APART)  # the first two take turns
 NEVER_READY: Final = frozenset(
     {"TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED", "INVALID_TRANSACTION_TIMEOUT"}
@@ -25,7 +25,7 @@ ANSWER_S: Final = 5.0
 RETRY_S: Final = 0.5
 
 
-class Sweep(NamedTuple):
+class PendingOffsetsFlush(NamedTuple):
     """To end transactions that the coordinator has ended and the group's commits never heard of (KAFKA-20734).
 
     The next end of the same producer id ends both there. An abort drops what it left pending. That is right even where
@@ -41,7 +41,7 @@ def make_outputs(
     makers: TransactionalOutputs,
     former: dict[str, TransactionalOutput],
     wanted: Callable[[], bool],
-    sweep: Sweep | None = None,
+    sweep: PendingOffsetsFlush | None = None,
 ) -> dict[str, TransactionalOutput] | str:
     """Producers of all names, on the committer's thread. A problem that may pass is returned as text.
 
@@ -71,7 +71,7 @@ def next_output(makers: TransactionalOutputs, name: str, stuck: bool) -> Transac
 
 
 def _begun(
-    output: TransactionalOutput, makers: TransactionalOutputs, name: str, sweep: Sweep | None
+    output: TransactionalOutput, makers: TransactionalOutputs, name: str, sweep: PendingOffsetsFlush | None
 ) -> TransactionalOutput:
     """The producer, or its successor, in its first transaction.
 
@@ -92,14 +92,14 @@ def _begun(
     return output
 
 
-def _end_hidden(output: TransactionalOutput, sweep: Sweep) -> None:
+def _end_hidden(output: TransactionalOutput, sweep: PendingOffsetsFlush) -> None:
     with suppress(output.refused):  # the abort says whether that matters
         output.send_offsets({sweep.place: (0, "")}, sweep.member, ANSWER_S)
     output.abort(ANSWER_S)
     output.begin()
 
 
-class Remaker:
+class IsolationProducerRestart:
     """Makes the producers of what goes apart anew, in a thread of its own: transactions of the other two go on.
 
     Owned by the engine's thread. What goes in small batches or one by one waits meanwhile, and nothing else does.
@@ -108,7 +108,7 @@ class Remaker:
     def __init__(self, makers: TransactionalOutputs, time: Time) -> None:
         self._makers = makers
         self._time = time
-        self._thread = Committer(makers.executor, time)
+        self._thread = BlockingCallThread(makers.executor, time)
         self._wanted: Sequence[str] = APART
         self._due_s = inf
         self._tries = 0  # what an earlier one left behind must not fence off the producers of the next
@@ -128,7 +128,7 @@ class Remaker:
         """Let the thread end. Twice is harmless."""
         self._thread.stop()
 
-    def step(self, outputs: dict[str, TransactionalOutput], sweep: Callable[[], Sweep]) -> None:
+    def step(self, outputs: dict[str, TransactionalOutput], sweep: Callable[[], PendingOffsetsFlush]) -> None:
         """Put them into `outputs` when they are ready. Not while a transaction of a former one is under way."""
         self._thread.take()
         if self._thread.late or self._time.monotonic_s() >= self._due_s:
@@ -149,7 +149,7 @@ class Remaker:
 
 
 def _remade(
-    makers: TransactionalOutputs, sweep: Sweep, names: Sequence[str], wanted: Callable[[], bool]
+    makers: TransactionalOutputs, sweep: PendingOffsetsFlush, names: Sequence[str], wanted: Callable[[], bool]
 ) -> dict[str, TransactionalOutput | str]:
     """The producers that can be made while they are wanted, and why the others can't."""
     made: dict[str, TransactionalOutput | str] = {}

@@ -7,7 +7,7 @@ headers; what is goes into a bounded queue without its payload, and is dropped a
 from queue import Full, Queue
 from typing import Final, NamedTuple
 
-from sidecar.engine.commit.interval import Generation
+from sidecar.engine.commit.interval import CommitInterval
 from sidecar.model.record import Headers, Held
 
 TRACEPARENT: Final = "traceparent"
@@ -33,7 +33,7 @@ class Traces:
         self.queue: Queue[Emission] = Queue(spans_max)
         self.dropped = 0  # since the start
 
-    def put(self, generation: Generation, now_ms: int) -> None:
+    def put(self, generation: CommitInterval, now_ms: int) -> None:
         """Everything that this generation emitted is a fact as of now. Never waits."""
         for lane, records, handed_over_ms in generation.batches:
             for held in records:

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from sidecar.engine.commit.block_builder import Seal
-from sidecar.engine.commit.interval import Generation
+from sidecar.engine.commit.block_builder import PendingBlock
+from sidecar.engine.commit.interval import CommitInterval
 from sidecar.engine.partition.exits import REFUSED_TOPIC
 from sidecar.engine.partition.partition import Lane
 from sidecar.ledger.commit_metadata import CommitState
@@ -37,7 +37,7 @@ class SealedBlock:
 
     send: Callable[[TransactionalOutput], None]
 
-    def __init__(self, lane: Lane, seal: Seal, boot_ms: Callable[[], float]) -> None:
+    def __init__(self, lane: Lane, seal: PendingBlock, boot_ms: Callable[[], float]) -> None:
         self.lane = lane
         self.seal = seal
         self.sent_boot_ms = boot_ms()
@@ -75,7 +75,7 @@ class Transaction:
     a transaction, and neither the mark of its end: until it does, the transactional id is of no use.
     """
 
-    generation: Generation
+    generation: CommitInterval
     member: Member = NO_MEMBER  # as of its end: a commit of a former generation is refused
     blocks: list[SealedBlock] = field(default_factory=list)
     states: list[tuple[Lane, CommitState]] = field(default_factory=list)
@@ -143,7 +143,7 @@ class Transaction:
 
 def begun(output: Any, now_s: float) -> Transaction:
     """One that this producer has begun."""
-    return Transaction(Generation(output), pushed=Push(now_s), begun_s=now_s)
+    return Transaction(CommitInterval(output), pushed=Push(now_s), begun_s=now_s)
 
 
 @dataclass(frozen=True, slots=True)

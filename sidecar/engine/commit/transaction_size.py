@@ -11,7 +11,7 @@ GROW_S: Final = 5.0  # a quota lets some through at once after a rest: that is n
 GROW_SLOWLY_S: Final = 30.0  # where brokers take their time for anything, or little is due
 
 
-class Fit:
+class TransactionSizeLimit:
     """`most`: records in a transaction, by what came of the last ones."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ repeats a record rather than lose one.
 from collections import defaultdict
 from typing import Any
 
-from sidecar.engine.commit.interval import Failure, Generation
+from sidecar.engine.commit.interval import CommitInterval, Failure
 from sidecar.engine.partition.partition import Lane
 from sidecar.model.record import Departure, Held
 
@@ -17,7 +17,7 @@ Content = tuple[str, bytes | None, bytes | None]
 Found = tuple[Lane, Held | Departure]
 
 
-def take_failed(generation: Generation) -> list[tuple[Failure, list[Found]]]:
+def take_failed(generation: CommitInterval) -> list[tuple[Failure, list[Found]]]:
     """Take the records that failed out of a complete generation: one failure for each content, with its records."""
     failures: dict[Content, Failure] = {}
     for failure in generation.failures:

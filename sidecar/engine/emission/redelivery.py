@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Any, Final
 
-from sidecar.engine.commit.interval import Generation
+from sidecar.engine.commit.interval import CommitInterval
 from sidecar.engine.emission.failures import take_failed
 from sidecar.engine.emission.key_order import InOrder
 from sidecar.engine.emission.targets import Targets
@@ -62,7 +62,7 @@ class Returned:
             return small
         return small.difference(self._sick, self._targets.suspended_topics, self._targets.watched)
 
-    def refused(self, generation: Generation) -> None:
+    def refused(self, generation: CommitInterval) -> None:
         """Take the records that Kafka refused out of a complete generation, and see to each by its error."""
         for failure, found in take_failed(generation):
             name = failure.error.name()
@@ -134,7 +134,7 @@ class Returned:
         if not self.in_order.came_back(lane, parcel, alone=True):
             self.waiting_alone.append(topic_of(parcel), lane, parcel)
 
-    def given_up(self, generation: Generation) -> None:
+    def given_up(self, generation: CommitInterval) -> None:
         """See `Refusals`."""
         given_up = [failure for failure in generation.failures if failure.error.name() in way.GIVEN_UP]
         if any(failure.small for failure in given_up):
@@ -209,7 +209,7 @@ class Returned:
         """See `Refusals`."""
         self._small_fits = min(2 * self._small_fits, SMALL_MAX)
 
-    def suspect(self, generation: Generation, cause: Any, careful: bool) -> None:
+    def suspect(self, generation: CommitInterval, cause: Any, careful: bool) -> None:
         """Nobody says which record spoilt a transaction. By halves, and one topic at a time, it is found: these come
         before what arrives meanwhile, else a half would never get smaller.
         """
@@ -231,7 +231,7 @@ class Returned:
         for topic in [*back.names]:
             self.waiting_alone.put_back(topic, back.pop(topic))
 
-    def take_back(self, generation: Generation, careful: bool) -> None:
+    def take_back(self, generation: CommitInterval, careful: bool) -> None:
         """Emit all of an aborted generation again."""
         for lane, departure in generation.departures:
             if lane.dropped or lane.leaving:
@@ -249,7 +249,7 @@ class Returned:
             elif plain := [held for held in batch if not self.in_order.came_back(lane, held)]:
                 self.put_back(lane, plain)
 
-    def passed_alone(self, generation: Generation) -> None:
+    def passed_alone(self, generation: CommitInterval) -> None:
         """A topic that refuses batches and takes their records one by one gets them so from now on."""
         if not (generation.batches or generation.departures):
             return  # all of them wait for their targets: nothing has passed
