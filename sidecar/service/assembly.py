@@ -15,7 +15,7 @@ from sidecar.engine.commit.trace_queue import Traces
 from sidecar.engine.counters import Tally
 from sidecar.engine.emission.batch_limits import USUAL_BATCH_BYTES, BatchLimits
 from sidecar.engine.emission.emitter import Emitter
-from sidecar.engine.emission.rate_limit import Gate
+from sidecar.engine.emission.rate_limit import RateLimiter
 from sidecar.engine.emission.targets import Targets
 from sidecar.engine.engine import Engine, EngineSettings, Parts
 from sidecar.engine.intake.control_records import Actions
@@ -77,7 +77,7 @@ class Machinery:
     publisher: Publisher
     viewer: Viewer
     traces: Traces | None
-    gate: Gate
+    gate: RateLimiter
     time: Time  # to be read on the engine's thread
     close: Callable[[], None]
 

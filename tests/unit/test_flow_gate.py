@@ -9,7 +9,7 @@ import pytest
 from policies.limits import Limit, is_limiting, limits_of
 from policies.model import Policy, Versioned
 from policies.table import PolicyTable
-from sidecar.engine.emission.rate_limit import Gate
+from sidecar.engine.emission.rate_limit import RateLimiter
 from sidecar.ledger.block import decode
 from sidecar.model.partitioner import partition_of
 from sidecar.model.record import Outcome
@@ -324,7 +324,7 @@ def test_a_retry_topic_leads_back_to_where_it_came_from() -> None:
 @pytest.mark.parametrize(("of", "rate"), [({}, 10.0), ({SOURCE: 4}, 2.5), ({SOURCE: 1, "unrelated": 9}, 10.0)])
 def test_a_replica_takes_the_share_of_its_partitions(of: dict[str, int], rate: float) -> None:
     bench = Bench()
-    gate = Gate()
+    gate = RateLimiter()
     gate.sources = {SOURCE: 1} | of
     gate.follow(rules(SLOW), [bench.lane], 0)
     assert bench.lane.id == LANE
@@ -340,7 +340,7 @@ def _held(bench: Bench) -> Any:
 
 def test_a_target_that_was_free_is_limited_as_soon_as_a_policy_says_so() -> None:
     bench = Bench()
-    gate, held = Gate(), _held(bench)
+    gate, held = RateLimiter(), _held(bench)
     gate.sources = {SOURCE: 1}
     gate.follow(rules({"topic": "unrelated", "rate": 1}), [bench.lane], 0)
     assert gate.sift(bench.lane, [held]) == [held]

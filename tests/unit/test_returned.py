@@ -4,7 +4,7 @@ from random import Random
 
 from sidecar.engine.commit.interval import NO_OUTPUT, CommitInterval
 from sidecar.engine.emission.key_order import InOrder
-from sidecar.engine.emission.redelivery import Returned
+from sidecar.engine.emission.redelivery import Redelivery
 from sidecar.engine.emission.targets import ANSWER_AGE_MAX_MS, Targets
 from sidecar.engine.partition.exits import dead
 from sidecar.engine.partition.partition import Lane
@@ -26,12 +26,12 @@ def held(offset: int, target: str = "mail") -> Held:
 
 
 class Bench:
-    """`Returned`, and what it emits one by one."""
+    """`Redelivery`, and what it emits one by one."""
 
     def __init__(self) -> None:
         self.targets = Targets(lambda _: 1, StepExecutor())
         self.targets.partitions.update(mail=1, slow=1)
-        self.returned = Returned(self.targets, "quarantine", transactional=True)
+        self.returned = Redelivery(self.targets, "quarantine", transactional=True)
         self.returned.emit_one = self._emit_one
         self.returned.put_back = lambda lane, records: None
         self.returned.in_order = InOrder(Load(), lambda *_: True, lambda *_: None)

@@ -8,7 +8,7 @@ import pytest
 from sidecar.engine.commit.ack_timeouts import SILENCE_S, InFlight, Watched
 from sidecar.engine.commit.at_least_once import AtLeastOnce
 from sidecar.engine.commit.interval import NO_OUTPUT
-from sidecar.engine.emission.redelivery import Returned
+from sidecar.engine.emission.redelivery import Redelivery
 from sidecar.engine.emission.targets import Targets
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.partition.wheel import Wheel
@@ -210,7 +210,7 @@ def test_what_dies_again_is_found_again() -> None:
     assert bench.lane.imbalance == 0
 
 
-class Told(Returned):
+class Told(Redelivery):
     """Keeps what it is told."""
 
     def __init__(self) -> None:

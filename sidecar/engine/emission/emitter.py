@@ -20,7 +20,7 @@ from sidecar.engine.counters import Tally
 from sidecar.engine.emission.batch import Batch
 from sidecar.engine.emission.key_order import InOrder
 from sidecar.engine.emission.ready import Ready
-from sidecar.engine.emission.redelivery import Returned
+from sidecar.engine.emission.redelivery import Redelivery
 from sidecar.engine.emission.targets import Targets
 from sidecar.engine.partition.exits import UNKNOWN_TARGET, given_up, no_target, quarantined
 from sidecar.engine.partition.partition import Lane
@@ -51,7 +51,7 @@ class Emitter:
         self.gate = self._ready.gate
         self._is_full = False  # the producer took no more
         self._fired_ms = 0  # the latest time by which anything has fired
-        self.returned = Returned(targets, quarantine, transactional)
+        self.returned = Redelivery(targets, quarantine, transactional)
         self.returned.emit_one = self._emit_one
         self.returned.emit_run = self._emit_run
         self.returned.put_back = self._put_back

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 TARGETS_MAX: Final = 10_000  # remembered with what limits them; more are found out again
 
 
-class Line:
+class TargetQueue:
     """Records that wait for one target, and why they do."""
 
     __slots__ = ("breaker", "bucket", "queue", "retries", "said")
@@ -110,14 +110,14 @@ class Line:
         return through, total
 
 
-class Gate:
+class RateLimiter:
     """Owned by the engine's thread. Times are epoch milliseconds."""
 
     def __init__(self) -> None:
         self.active = False  # some policy limits a target
         self.sources: Mapping[str, int] = {}  # partitions of each source that the group consumes
         self._table = EMPTY_TABLE
-        self._limited: dict[str, Line] = {}  # by target
+        self._limited: dict[str, TargetQueue] = {}  # by target
         self._free: set[str] = set()  # targets that nothing limits
         self._owned: Counter[str] = Counter()  # partitions of each source that this process has
         self._seen: Mapping[str, int] = {}  # `sources`, as of the last look
@@ -146,12 +146,12 @@ class Gate:
         for target, line in self._limited.items():
             self._resize(target, line)
 
-    def _learn(self, target: str) -> Line | None:
+    def _learn(self, target: str) -> TargetQueue | None:
         """A target that was not met before; None: nothing limits it."""
         if len(self._free) + len(self._limited) >= TARGETS_MAX:
             self._free.clear()
             self._limited = {name: line for name, line in self._limited.items() if line.count}
-        line = Line()
+        line = TargetQueue()
         self._resize(target, line)
         if line.is_free:
             self._free.add(target)
@@ -159,7 +159,7 @@ class Gate:
         self._limited[target] = line
         return line
 
-    def _resize(self, target: str, line: Line) -> None:
+    def _resize(self, target: str, line: TargetQueue) -> None:
         limits = limits_of(target, self._seen, self._table)
         everywhere = sum(max(self._seen[source], self._owned[source]) for source in limits.sources)
         here = sum(self._owned[source] for source in limits.sources)
@@ -172,7 +172,7 @@ class Gate:
         """Keep what must wait; returns the others."""
         limited, free = self._limited, self._free
         passing: list[Held] = []
-        kept: dict[Line, list[Held]] = {}
+        kept: dict[TargetQueue, list[Held]] = {}
         for held in due:
             target = held.target
             if target in free or (line := limited.get(target) or self._learn(target)) is None:
@@ -203,7 +203,7 @@ class Gate:
                 yield from line.let_through(room_of(target), now_ms)
                 self._say(target, line)
 
-    def _say(self, target: str, line: Line) -> None:
+    def _say(self, target: str, line: TargetQueue) -> None:
         if line.breaker is not None and line.breaker.state is not line.said:
             line.said = line.breaker.state
             log.warning("circuit breaker", extra={"target": target, "state": line.said, "waiting": line.retries.count})

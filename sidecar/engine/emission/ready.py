@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from sidecar.engine.emission.batch import Batch
-from sidecar.engine.emission.rate_limit import Gate
+from sidecar.engine.emission.rate_limit import RateLimiter
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.partition.wheel import Load
 from sidecar.model.record import Held
@@ -15,7 +15,7 @@ class Ready:
 
     def __init__(self, load: Load) -> None:
         self.batches: deque[Batch] = deque()
-        self.gate = Gate()
+        self.gate = RateLimiter()
         self._load = load
 
     def waits_at_gate(self, lane: Lane, held: Held) -> bool:

@@ -28,7 +28,7 @@ RUN_MAX: Final = 500
 SMALL_BYTES_MAX: Final = 4 << 20  # ... and their bytes: some hundred requests
 
 
-class Returned:
+class Redelivery:
     """Owned by the emitter, which sets what is declared here. It is the settlement's `Refusals`."""
 
     emit_one: Callable[[Lane, Parcel, int, bool], None]

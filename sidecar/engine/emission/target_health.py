@@ -52,7 +52,7 @@ class _Topic:
 _WELL: Final = _Topic()
 
 
-class Suspensions:
+class PartitionHealth:
     """Owned by `Targets`."""
 
     def __init__(self) -> None:

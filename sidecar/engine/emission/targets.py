@@ -9,7 +9,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Final
 
 from sidecar.engine.emission.batch_limits import BatchLimits
-from sidecar.engine.emission.target_health import Suspensions
+from sidecar.engine.emission.target_health import PartitionHealth
 from sidecar.engine.partition.exits import CLOSED
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.partition.record_queue import Parcel, Parcels, Queues, earliest, is_early, topic_of
@@ -49,7 +49,7 @@ class Targets:
         self._asking: dict[str, Future[Answer]] = {}
         self._doubted: set[str] = set()  # what is known of them may be of yesterday
         self._unanswered: set[str] = set()
-        self._suspensions = Suspensions()
+        self._suspensions = PartitionHealth()
         self.watched: Collection[str] = ()  # topics: where each record goes is known here
         self._now_ms = 0
         self._again_ms = 0  # not before: brokers did not answer
