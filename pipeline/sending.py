@@ -87,7 +87,7 @@ class Slice(NamedTuple):
         return f"{self.producers}.{task}"
 
 
-class Parcel(NamedTuple):
+class OutgoingRecord(NamedTuple):
     """A row on its way; `place`: which one of its batch; `letter`: where it lies, if it is one."""
 
     place: int
@@ -194,14 +194,14 @@ class Shipment:
         arrays = [pa.array(column, kind) for column, kind in zip(columns, _REPORT.types, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=_REPORT)
 
-    def _parcel(self, place: int, row: Mapping[str, Any]) -> Parcel:
+    def _parcel(self, place: int, row: Mapping[str, Any]) -> OutgoingRecord:
         topic, key = row["topic"], row["key"]
         headers = [(one["key"], one["value"]) for one in row["headers"] or ()]
         partition, count = row.get("partition"), self._count(topic)
         if partition is None or not 0 <= partition < count:
             partition = source_partition(key, row["id"].encode(), count)
         letter = Place(**row["letter"]) if row.get("letter") else None
-        return Parcel(place, topic, partition, key, row["value"], [*headers, (JOB, self._mark)], letter)
+        return OutgoingRecord(place, topic, partition, key, row["value"], [*headers, (JOB, self._mark)], letter)
 
     def _count(self, topic: str) -> int:
         """The topic's partitions; 0: there is none of this name."""
@@ -212,7 +212,7 @@ class Shipment:
                 raise Unanswered(f"Kafka doesn't answer about topic {topic}: {error.args[0].str()}") from error
         return self._partitions[topic]
 
-    def _send(self, parcels: Sequence[Parcel], reports: list[Report]) -> None:
+    def _send(self, parcels: Sequence[OutgoingRecord], reports: list[Report]) -> None:
         groups = [parcels]
         while groups:
             group = groups.pop()
@@ -220,7 +220,7 @@ class Shipment:
             if errors is not None:
                 groups += reversed(self._left_of(group, errors, reports))
 
-    def _transact(self, parcels: Sequence[Parcel], reports: list[Report]) -> dict[int, KafkaError] | None:
+    def _transact(self, parcels: Sequence[OutgoingRecord], reports: list[Report]) -> dict[int, KafkaError] | None:
         """One transaction. None: it was committed. Else it was aborted: what the client says of rows, by place."""
         errors: dict[int, KafkaError] = {}
         places: dict[int, Report] = {}
@@ -243,15 +243,15 @@ class Shipment:
         self._producer = _started(self._client, self._producer_id)
         return errors
 
-    def _marks(self, parcels: Sequence[Parcel]) -> list[Parcel]:
+    def _marks(self, parcels: Sequence[OutgoingRecord]) -> list[OutgoingRecord]:
         """The records that say of these letters that they were sent."""
         if self._marker is None:
             return []
         letters = [parcel.letter for parcel in parcels if parcel.letter is not None]
         marks = self._marker.records(letters, time_ns() // 1_000_000)
-        return [Parcel(OF_MARKS, self._marker.topic, PARTITION, key, value, []) for key, value in marks]
+        return [OutgoingRecord(OF_MARKS, self._marker.topic, PARTITION, key, value, []) for key, value in marks]
 
-    def _produce(self, parcel: Parcel, places: dict[int, Report], errors: dict[int, KafkaError]) -> None:
+    def _produce(self, parcel: OutgoingRecord, places: dict[int, Report], errors: dict[int, KafkaError]) -> None:
         def note(error: Any, message: Any) -> None:
             if error is not None:
                 errors[parcel.place] = error
@@ -280,8 +280,8 @@ class Shipment:
         return not errors and not len(self._producer)
 
     def _left_of(
-        self, group: Sequence[Parcel], errors: Mapping[int, KafkaError], reports: list[Report]
-    ) -> list[Sequence[Parcel]]:
+        self, group: Sequence[OutgoingRecord], errors: Mapping[int, KafkaError], reports: list[Report]
+    ) -> list[Sequence[OutgoingRecord]]:
         """Choose what is tried again after an abort, in smaller transactions. For the rest report why it has failed."""
         own = {place: error for place, error in errors.items() if error.code() not in _PURGED}
         faulty = {parcel.topic: own[parcel.place] for parcel in group if parcel.place in own}
@@ -311,8 +311,8 @@ class Shipment:
             Event().wait(ahead_s)
 
 
-def _batches(parcels: Sequence[Parcel], rows_max: int) -> Iterator[list[Parcel]]:
-    batch: list[Parcel] = []
+def _batches(parcels: Sequence[OutgoingRecord], rows_max: int) -> Iterator[list[OutgoingRecord]]:
+    batch: list[OutgoingRecord] = []
     size = 0
     for parcel in parcels:
         if batch and (len(batch) >= rows_max or size + parcel.size > BYTES_MAX):

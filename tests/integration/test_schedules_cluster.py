@@ -11,7 +11,7 @@ from confluent_kafka.admin import NewTopic
 
 from sidecar.kafka.background import in_background
 from sidecar.operations.jobs.transactional_sender import (
-    Parcel,
+    OutgoingRecord,
     ShipmentFailed,
     Shipping,
     TakenOver,
@@ -126,8 +126,8 @@ def test_a_broker_that_is_away_holds_up_no_schedule_but_those_that_need_it(clust
 
 def test_who_was_at_fault_and_what_can_be_used_meanwhile(cluster: KafkaCluster, kafka: Kafka) -> None:
     client = {"bootstrap.servers": kafka.bootstrap, "log_level": "0"}
-    fact = [Parcel(TOPIC, b"tick/progress", b"{}", partition=0)]
-    parcels = [Parcel(target, b"k", b"v", partition=0) for target in ("healthy", "struck", "healthy")]
+    fact = [OutgoingRecord(TOPIC, b"tick/progress", b"{}", partition=0)]
+    parcels = [OutgoingRecord(target, b"k", b"v", partition=0) for target in ("healthy", "struck", "healthy")]
     cluster.nodes[AWAY - 1].kill()
     wait_until(lambda: leader(kafka) == -1, WAIT_S)
     pen = Shipping(client, "one", TOPIC)
@@ -163,7 +163,7 @@ def test_what_is_not_confirmed_when_all_is_acknowledged_is_not_written(kafka: Ka
     pen = Shipping(client, "one", TOPIC)
     pen.init()
     with pytest.raises(TakenOver):
-        pen.write([Parcel("healthy", b"k", b"v", partition=0)], [], refuse)
+        pen.write([OutgoingRecord("healthy", b"k", b"v", partition=0)], [], refuse)
     assert acknowledged == [1]
     assert kafka.read_all("healthy") == [], "and readers need not wait for its end"
     pen.close()

@@ -7,7 +7,7 @@ from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
 from sidecar.model.record import Headers, Place
 from sidecar.operations.dead_letters.dead_letter import Letter
 from sidecar.operations.dead_letters.redriven_log import RedrivenLog
-from sidecar.operations.jobs.transactional_sender import Parcel
+from sidecar.operations.jobs.transactional_sender import OutgoingRecord
 
 NOW_MS = 1_800_000_000_000
 
@@ -66,7 +66,7 @@ class MemoryRedriven(RedrivenLog):
         self.ids = dict(ids or {})
         super().__init__({}, "tickover.g.redriven", lambda names: dict.fromkeys(names, "") | self.ids)
         self.end = 0
-        self.taken: list[Parcel] = []
+        self.taken: list[OutgoingRecord] = []
 
     def catch_up(self) -> None:
         """All that was written is known."""

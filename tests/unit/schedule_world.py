@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError
 
 from sidecar.kafka.topic_follower import Apply
 from sidecar.operations.jobs.transactional_sender import (
-    Parcel,
+    OutgoingRecord,
     Refused,
     ShipmentFailed,
     TakenOver,
@@ -37,9 +37,9 @@ class MemoryTopic:
     """Records that were committed, in order, and who has the right to write."""
 
     def __init__(self) -> None:
-        self.records: list[Parcel] = []  # of the topic of schedules
+        self.records: list[OutgoingRecord] = []  # of the topic of schedules
         self.appended_ms: dict[int, int] = {}  # when, by the broker's clock, as far as that is known
-        self.sent: list[Parcel] = []  # of all others
+        self.sent: list[OutgoingRecord] = []  # of all others
         self.sent_ms: list[int] = []  # when
         self.transactions = 0  # that had occurrences, or progress
         self.failed: set[str] = set()  # ids of those that failed
@@ -58,7 +58,7 @@ class MemoryTopic:
         self.unnamed: set[str] = set()  # sources that spoil transactions, and Kafka doesn't say so
         self.bytes_max = 1 << 30  # more in one transaction takes too long
 
-    def fault(self, id: str, parcels: Sequence[Parcel], facts: Sequence[Parcel]) -> Exception | None:
+    def fault(self, id: str, parcels: Sequence[OutgoingRecord], facts: Sequence[OutgoingRecord]) -> Exception | None:
         """Why a transaction fails."""
         if self.failures:
             return self.failures.pop(0)
@@ -120,8 +120,8 @@ class MemoryPen:
 
     def write(
         self,
-        parcels: Sequence[Parcel],
-        facts: Sequence[Parcel],
+        parcels: Sequence[OutgoingRecord],
+        facts: Sequence[OutgoingRecord],
         confirm: Callable[[], None] | None = None,
         _: float = 0.0,
     ) -> None:

@@ -1,11 +1,11 @@
-"""Queues of records that no wheel has, and what they take."""
+"""KeyedQueues of records that no wheel has, and what they take."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.engine.partition.exits import dead
 from sidecar.engine.partition.partition import Lane
-from sidecar.engine.partition.record_queue import Parcels, Queues, size_of, topic_of
+from sidecar.engine.partition.record_queue import KeyedQueues, RecordQueue, size_of, topic_of
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.model.record import Arrival, Held, LaneId, Position
 
@@ -26,7 +26,7 @@ def test_a_parcel_takes_its_key_value_and_headers_however_it_leaves() -> None:
 
 @given(st.lists(st.one_of(st.integers(0, 100), st.sampled_from(["pop", "drop"]))))
 def test_a_queue_knows_what_all_in_it_take(steps: list[int | str]) -> None:
-    queue = Parcels()
+    queue = RecordQueue()
     model: list[tuple[Lane, Held]] = []
     for step in steps:
         if step == "drop":
@@ -45,7 +45,7 @@ def test_a_queue_knows_what_all_in_it_take(steps: list[int | str]) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 100), st.sampled_from(["mail", "push", "serve mail", "serve push", "drop"]))))
 def test_each_has_a_queue_of_its_own_and_they_take_turns(steps: list[tuple[int, str]]) -> None:
-    queues: Queues[str] = Queues()
+    queues: KeyedQueues[str] = KeyedQueues()
     model: dict[str, list[tuple[Lane, Held]]] = {}
     for number, step in steps:
         if step == "drop":

@@ -8,7 +8,7 @@ from sidecar.engine.emission.redelivery import Redelivery
 from sidecar.engine.emission.targets import ANSWER_AGE_MAX_MS, Targets
 from sidecar.engine.partition.exits import dead
 from sidecar.engine.partition.partition import Lane
-from sidecar.engine.partition.record_queue import Parcel
+from sidecar.engine.partition.record_queue import PendingRecord
 from sidecar.engine.partition.wheel import Load, Wheel
 from sidecar.model.partitioner import partition_of
 from sidecar.model.record import Departure, Held, LaneId, Outcome, Position
@@ -37,7 +37,7 @@ class Bench:
         self.returned.in_order = InOrder(Load(), lambda *_: True, lambda *_: None)
         self.sent: list[Held] = []
 
-    def _emit_one(self, lane: Lane, parcel: Parcel, now_ms: int, alone: bool) -> None:
+    def _emit_one(self, lane: Lane, parcel: PendingRecord, now_ms: int, alone: bool) -> None:
         assert alone
         assert isinstance(parcel, Held)
         self.sent.append(parcel)

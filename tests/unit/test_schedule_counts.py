@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sidecar.operations.jobs.transactional_sender import Parcel
+from sidecar.operations.jobs.transactional_sender import OutgoingRecord
 from sidecar.operations.schedules.errors import ScheduleRefused
 from sidecar.operations.schedules.owing import REMEMBERED_MS, Owed, after_writing
 from sidecar.operations.schedules.schedule import Progress
@@ -113,7 +113,7 @@ def test_set_back_from_the_future_it_fires_from_now_on(world: MemorySchedules, b
     world.put(cron="0 * * * * *")
     day_ms = 86_400_000
     value = progress_record("tick", Progress(NOW_MS + day_ms, began=began, ahead=(NOW_MS + day_ms,)))[1]
-    world.topic.records.append(Parcel(TOPIC, b"tick/progress", value))
+    world.topic.records.append(OutgoingRecord(TOPIC, b"tick/progress", value))
     after(world, 120)
     assert seconds(world) == []
     world.store.rewind("tick", world.now_ms, 1, "me")
@@ -147,7 +147,7 @@ def test_progress_of_an_older_program_is_gone_on_from(world: MemorySchedules) ->
     """Old progress says nothing of counts: neither may anything be written twice, nor what is written be changed."""
     world.put()
     world.topic.records.append(
-        Parcel(TOPIC, b"tick/progress", b'{"schema":1,"last":%d,"problem":""}' % (NOW_MS + 5_000))
+        OutgoingRecord(TOPIC, b"tick/progress", b'{"schema":1,"last":%d,"problem":""}' % (NOW_MS + 5_000))
     )
     after(world, 0)
     assert seconds(world) == [10]
@@ -160,7 +160,7 @@ def test_a_version_of_an_older_program_goes_on_from_the_progress(world: MemorySc
     for name in ("began", "rewound", "write"):
         del document[name]
     older = {**document, "version": 2, "since": NOW_MS - 86_400_000}
-    world.topic.records.append(Parcel(TOPIC, b"tick/schedule", json.dumps(older).encode()))
+    world.topic.records.append(OutgoingRecord(TOPIC, b"tick/schedule", json.dumps(older).encode()))
     after(world, 5)
     assert seconds(world) == [5, 10, 15]
     assert world.store.put(schedule(value="new"), "reminders", 2, "me").began == 0

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from sidecar.kafka.topic_reader import LogUnavailable
-from sidecar.operations.jobs.transactional_sender import Parcel, ShipmentFailed, TakenOver
+from sidecar.operations.jobs.transactional_sender import OutgoingRecord, ShipmentFailed, TakenOver
 from sidecar.operations.schedules.errors import ScheduleConflict, ScheduleRefused, SchedulesUnavailable
 from sidecar.operations.schedules.schedule_book import SCHEDULES_MAX, ScheduleBook
 from sidecar.operations.schedules.store import FAILURES_MAX, TRIES_MAX
@@ -191,7 +191,7 @@ def test_a_change_of_its_time_counts_from_now_and_no_other_change_does(world: Me
 def test_garbage_is_passed_over(world: MemorySchedules, key: bytes, value: bytes) -> None:
     world.put()
     before = world.store.get("tick")
-    world.topic.records.append(Parcel(TOPIC, key, value))
+    world.topic.records.append(OutgoingRecord(TOPIC, key, value))
     world.store.put(schedule(name="another"), "reminders", 0, "me")
     assert world.store.get("tick") == before
 
@@ -200,7 +200,7 @@ def test_what_a_newer_program_wrote_is_neither_fired_nor_overwritten(world: Memo
     world.put()
     document = json.loads(world.topic.records[-1].value or b"")
     newer = {**document, "schema": 2, "version": 2}
-    world.topic.records.append(Parcel(TOPIC, b"tick/schedule", json.dumps(newer).encode()))
+    world.topic.records.append(OutgoingRecord(TOPIC, b"tick/schedule", json.dumps(newer).encode()))
     with pytest.raises(ScheduleConflict) as caught:
         world.put(1, value="ours")
     assert caught.value.version == 2
@@ -217,7 +217,7 @@ def test_there_is_an_end_to_how_many_and_how_large(world: MemorySchedules) -> No
     record = world.topic.records[-1]
     for number in range(SCHEDULES_MAX):
         value = (record.value or b"").replace(b'"tick"', b'"t%d"' % number)
-        world.topic.records.append(Parcel(TOPIC, b"t%d/schedule" % number, value))
+        world.topic.records.append(OutgoingRecord(TOPIC, b"t%d/schedule" % number, value))
         book.apply(b"t%d/schedule" % number, value, 0)
     assert len(book.alive()) == SCHEDULES_MAX
     with pytest.raises(ScheduleRefused, match="as many as there can be"):

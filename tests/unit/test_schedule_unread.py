@@ -10,7 +10,7 @@ import pytest
 from sidecar.doctor import kafka as doctor_kafka
 from sidecar.doctor.finding import Severity
 from sidecar.kafka.topic_follower import Apply
-from sidecar.operations.jobs.transactional_sender import Parcel
+from sidecar.operations.jobs.transactional_sender import OutgoingRecord
 from sidecar.operations.schedules.claim import KEY, LASTS_MS, Claim
 from sidecar.operations.schedules.errors import ScheduleRefused
 from sidecar.operations.schedules.firing import Firing
@@ -141,7 +141,11 @@ def test_without_such_schedules_nobody_claims_anything(world: MemorySchedules) -
 def test_a_claim_of_a_clock_that_was_far_ahead_is_not_heeded(world: MemorySchedules) -> None:
     world.put()
     key, value = claim_record(Claim("somebody", (), NOW_MS + 3_600_000))
-    world.topic.records += [Parcel(TOPIC, key, value), Parcel(TOPIC, key, b"{}"), Parcel(TOPIC, key, b"\xff")]
+    world.topic.records += [
+        OutgoingRecord(TOPIC, key, value),
+        OutgoingRecord(TOPIC, key, b"{}"),
+        OutgoingRecord(TOPIC, key, b"\xff"),
+    ]
     first = Replica(world, True)
     run(world, first, seconds=5)
     assert first.firing.is_owner
@@ -152,7 +156,7 @@ def newer(world: MemorySchedules, name: str = "odd", **changes: Any) -> None:
     world.put(name=name)
     document = json.loads(world.topic.records[-1].value or b"")
     text = json.dumps({**document, "schema": 2, "version": 2, **changes})
-    world.topic.records.append(Parcel(TOPIC, f"{name}/schedule".encode(), text.encode()))
+    world.topic.records.append(OutgoingRecord(TOPIC, f"{name}/schedule".encode(), text.encode()))
     world.store.catch_up()
 
 

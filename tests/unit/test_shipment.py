@@ -11,7 +11,7 @@ from sidecar.operations.jobs import transactional_sender as shipment
 from sidecar.operations.jobs.transactional_sender import (
     LOOK_S,
     NoTransactions,
-    Parcel,
+    OutgoingRecord,
     Refused,
     ShipmentFailed,
     Shipping,
@@ -20,8 +20,8 @@ from sidecar.operations.jobs.transactional_sender import (
     Unfinished,
 )
 
-PARCELS = [Parcel(target, b"k", b"v") for target in ("well", "silent", "well")]
-FACT = [Parcel("topic", b"p/progress", b"{}")]
+PARCELS = [OutgoingRecord(target, b"k", b"v") for target in ("well", "silent", "well")]
+FACT = [OutgoingRecord("topic", b"p/progress", b"{}")]
 
 
 class Client:

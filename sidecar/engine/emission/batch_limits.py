@@ -14,7 +14,7 @@ record that is too large. Owned by the engine's thread; only `ask` runs in anoth
 from collections.abc import Callable, Collection
 from typing import Final
 
-from sidecar.engine.partition.record_queue import Parcel, size_of
+from sidecar.engine.partition.record_queue import PendingRecord, size_of
 from sidecar.model.ports import SMALL_BATCH_BYTES
 
 USUAL_BATCH_BYTES: Final = 1_000_000
@@ -70,7 +70,7 @@ class BatchLimits:
         """Whether the records of a topic are sent in small batches."""
         return topic in self._small and topic not in self._lone
 
-    def exceeds(self, topic: str, parcel: Parcel) -> bool:
+    def exceeds(self, topic: str, parcel: PendingRecord) -> bool:
         """A record that its target takes at best compressed: with it, all of its batch would be refused."""
         told = self._told.get(topic)
         return told is not None and size_of(parcel) + OWN_BYTES_MAX > told

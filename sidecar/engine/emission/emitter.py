@@ -24,7 +24,7 @@ from sidecar.engine.emission.redelivery import Redelivery
 from sidecar.engine.emission.targets import Targets
 from sidecar.engine.partition.exits import UNKNOWN_TARGET, given_up, no_target, quarantined
 from sidecar.engine.partition.partition import Lane
-from sidecar.engine.partition.record_queue import Parcel, earliest
+from sidecar.engine.partition.record_queue import PendingRecord, earliest
 from sidecar.engine.partition.wheel import Load
 from sidecar.model.header_codec import emission_headers, quarantine_headers
 from sidecar.model.record import Arrival, Departure, Headers, Held, due_of
@@ -239,7 +239,7 @@ class Emitter:
         self.settlement.open.took(batch.lane, taken, now_ms, min(dues_ms))
         self._tally.handed_over(now_ms, dues_ms)
 
-    def _emit_one(self, lane: Lane, parcel: Parcel, now_ms: int, alone: bool = False) -> None:
+    def _emit_one(self, lane: Lane, parcel: PendingRecord, now_ms: int, alone: bool = False) -> None:
         """Any record, with all that can be wrong with it. Raises BufferError when the producer is full."""
         if lane.dropped:
             return

@@ -16,7 +16,7 @@ from sidecar.engine.emission.targets import Targets
 from sidecar.engine.partition import exits as way
 from sidecar.engine.partition.exits import EmissionError, quarantined
 from sidecar.engine.partition.partition import Lane
-from sidecar.engine.partition.record_queue import Parcel, Parcels, Queues, earliest, topic_of
+from sidecar.engine.partition.record_queue import KeyedQueues, PendingRecord, RecordQueue, earliest, topic_of
 from sidecar.model.record import Arrival, Departure, Held, TargetPartition
 
 log = logging.getLogger(__name__)
@@ -31,16 +31,16 @@ SMALL_BYTES_MAX: Final = 4 << 20  # ... and their bytes: some hundred requests
 class Redelivery:
     """Owned by the emitter, which sets what is declared here. It is the settlement's `Refusals`."""
 
-    emit_one: Callable[[Lane, Parcel, int, bool], None]
+    emit_one: Callable[[Lane, PendingRecord, int, bool], None]
     emit_run: Callable[[Lane, list[Held], int], None]
     put_back: Callable[[Lane, list[Held]], None]
     waits_at_gate: Callable[[Lane, Held], bool]
     in_order: InOrder
 
     def __init__(self, targets: Targets, quarantine: str, transactional: bool) -> None:
-        self.again = Parcels()
-        self.waiting_alone: Queues[str] = Queues()  # by topic, each to be sent in a batch of its own
-        self.small = Parcels()  # to be sent in small batches: see `BatchLimits`
+        self.again = RecordQueue()
+        self.waiting_alone: KeyedQueues[str] = KeyedQueues()  # by topic, each to be sent in a batch of its own
+        self.small = RecordQueue()  # to be sent in small batches: see `BatchLimits`
         self._small_fits = SMALL_MAX
         self._alone_max: dict[str, int] = {}  # by topic, halved while one of several spoils a transaction, unnamed
         self._alone_fits = ALONE_MAX  # so many were acknowledged in time lately: slow brokers need a request for each
@@ -220,7 +220,7 @@ class Redelivery:
         found = careful and (len(suspects) == 1 or (len(topics) == 1 and cause.name() == way.REFUSED_TOPIC))
         most = max(len(suspects) // 2, 1) if careful and not found else ALONE_MAX
         self._alone_max.update(dict.fromkeys(topics, most))
-        back: Queues[str] = Queues()
+        back: KeyedQueues[str] = KeyedQueues()
         for lane, parcel in suspects:
             if lane.dropped:
                 continue

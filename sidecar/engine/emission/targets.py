@@ -12,7 +12,7 @@ from sidecar.engine.emission.batch_limits import BatchLimits
 from sidecar.engine.emission.target_health import PartitionHealth
 from sidecar.engine.partition.exits import CLOSED
 from sidecar.engine.partition.partition import Lane
-from sidecar.engine.partition.record_queue import Parcel, Parcels, Queues, earliest, is_early, topic_of
+from sidecar.engine.partition.record_queue import KeyedQueues, PendingRecord, RecordQueue, earliest, is_early, topic_of
 from sidecar.model.ports import NO_ANSWER
 from sidecar.model.record import ANY_PARTITION, Arrival, Departure, Held, TargetPartition
 from sidecar.model.waits import is_over
@@ -53,8 +53,8 @@ class Targets:
         self.watched: Collection[str] = ()  # topics: where each record goes is known here
         self._now_ms = 0
         self._again_ms = 0  # not before: brokers did not answer
-        self._waiting: Queues[str] = Queues()  # for an answer
-        self._held_up: Queues[TargetPartition] = Queues()  # until their partition acknowledges
+        self._waiting: KeyedQueues[str] = KeyedQueues()  # for an answer
+        self._held_up: KeyedQueues[TargetPartition] = KeyedQueues()  # until their partition acknowledges
 
     def count_for(self, held: Held, now_ms: int) -> int | None:
         """How many partitions this record's target has; None: not known, or it may have more by now than it had.
@@ -82,7 +82,7 @@ class Targets:
         """True when the cluster said a moment ago that there is no such topic."""
         return _is_fresh(self._absent_ms, topic, now_ms)
 
-    def wait(self, lane: Lane, parcel: Parcel) -> None:
+    def wait(self, lane: Lane, parcel: PendingRecord) -> None:
         """Keep one record until the cluster has said what it knows of its topic."""
         self._waiting.append(topic_of(parcel), lane, parcel)
 
@@ -150,7 +150,7 @@ class Targets:
         """Whether a partition did not acknowledge, and is to be tried apart from others."""
         return place in self._suspensions
 
-    def holds_up(self, place: TargetPartition, lane: Lane, parcel: Parcel) -> bool:
+    def holds_up(self, place: TargetPartition, lane: Lane, parcel: PendingRecord) -> bool:
         """Keep a record whose partition isn't to be tried with it now; False: it may go."""
         if not self._suspensions.waits(place, parcel):
             return False
@@ -173,10 +173,10 @@ class Targets:
 
     # --- for the emitter --------------------------------------------------------------------------------------------
 
-    def step(self, now_ms: int) -> Parcels:
+    def step(self, now_ms: int) -> RecordQueue:
         """Records whose question was answered, or whose partition acknowledges again. Each is emitted again."""
         self._now_ms = now_ms
-        released = Parcels()
+        released = RecordQueue()
         for place in [place for place in self._held_up.names if place not in self._suspensions]:
             released.take_all(self._held_up.pop(place))
         self._suspensions.forget_unneeded(self._held_up.names, now_ms)
@@ -210,11 +210,11 @@ class Targets:
         count = self._ask(topic)
         return count, self.limits.ask(topic) if count > 0 else 0
 
-    def trials(self) -> Parcels:
+    def trials(self) -> RecordQueue:
         """Records with which partitions that don't acknowledge are to be tried now, and those that aren't due any more
         or need not wait: they would be no trial. After `step`.
         """
-        trials = Parcels()
+        trials = RecordQueue()
         for place in [place for place in self._held_up.names if place in self._suspensions]:
             lane, parcel = self._held_up.first(place)
             if is_early(parcel, self._now_ms):
@@ -228,23 +228,23 @@ class Targets:
                 trials.append(lane, parcel)
         return trials
 
-    def _let_go_of_early(self, place: TargetPartition, released: Parcels) -> None:
+    def _let_go_of_early(self, place: TargetPartition, released: RecordQueue) -> None:
         """The clock was set back since the next ones of a partition fired: they are no trial, they fire again."""
         queue = self._held_up.pop(place)
         while queue and is_early(queue.first[1], self._now_ms):
             released.append(*queue.popleft())
         self._held_up.put_back(place, queue)
 
-    def _is_free(self, parcel: Parcel) -> bool:
+    def _is_free(self, parcel: PendingRecord) -> bool:
         """It has no key, and another partition than the one that it waited for acknowledges by now."""
         if isinstance(parcel, Arrival):
             return False
         place = self.place_of(parcel)
         return place.partition != ANY_PARTITION and place not in self._suspensions
 
-    def _let_go_of_free(self, place: TargetPartition, released: Parcels) -> None:
+    def _let_go_of_free(self, place: TargetPartition, released: RecordQueue) -> None:
         """All of a partition's: each would be taken for its trial, go elsewhere, and nobody would say how that went."""
-        kept = Parcels()
+        kept = RecordQueue()
         for lane, parcel in self._held_up.pop(place):
             (released if self._is_free(parcel) else kept).append(lane, parcel)
         self._held_up.put_back(place, kept)

@@ -35,7 +35,7 @@ CREATE_TIME: Final = 1  # the client's word for a timestamp that the producer ha
 TOO_MANY_HEADERS: Final = "too_many_headers"
 
 Named = Held | Arrival | Control | Carried  # has an id, or is a control record
-Parcel = Named | Departure
+Decided = Named | Departure
 
 _size: Final = attrgetter("size")
 _new_tuple: Final = tuple.__new__  # half the time of a NamedTuple's own constructor, which is a Python function
@@ -174,7 +174,7 @@ class Decider:
 
     def _decide(
         self, lane: Lane, record: SourceRecord, offset: int, table: PolicyTable, headers: Headers
-    ) -> Parcel | None:
+    ) -> Decided | None:
         """A record to hold, one that leaves at once, one whose target must be asked for, a control record; None: the
         lane redoes it.
         """

@@ -10,17 +10,17 @@ from sidecar.engine.partition.partition import Lane
 from sidecar.model.header_codec import header_bytes
 from sidecar.model.record import Arrival, Departure, Held
 
-Parcel = Held | Departure | Arrival
+PendingRecord = Held | Departure | Arrival
 K = TypeVar("K", bound=Hashable)
 
 
-class Parcels:
+class RecordQueue:
     """A queue of them that knows its size in bytes."""
 
     __slots__ = ("_held", "_queue", "bytes")
 
-    def __init__(self, items: Iterable[tuple[Lane, Parcel]] = ()) -> None:
-        self._queue: deque[tuple[Lane, Parcel]] = deque()
+    def __init__(self, items: Iterable[tuple[Lane, PendingRecord]] = ()) -> None:
+        self._queue: deque[tuple[Lane, PendingRecord]] = deque()
         self._held = 0
         self.bytes = 0
         for lane, parcel in items:
@@ -29,21 +29,21 @@ class Parcels:
     def __len__(self) -> int:
         return len(self._queue)
 
-    def __iter__(self) -> Iterator[tuple[Lane, Parcel]]:
+    def __iter__(self) -> Iterator[tuple[Lane, PendingRecord]]:
         return iter(self._queue)
 
     @property
-    def first(self) -> tuple[Lane, Parcel]:
+    def first(self) -> tuple[Lane, PendingRecord]:
         """The next one. Raises IndexError when there is none."""
         return self._queue[0]
 
-    def append(self, lane: Lane, parcel: Parcel) -> None:
+    def append(self, lane: Lane, parcel: PendingRecord) -> None:
         """One more, at the end."""
         self._queue.append((lane, parcel))
         self._held += isinstance(parcel, Held)
         self.bytes += size_of(parcel)
 
-    def take_all(self, others: "Parcels") -> None:
+    def take_all(self, others: "RecordQueue") -> None:
         """All of another queue, at the end. That one is of no use afterwards."""
         self._queue.extend(others._queue)
         self._held += others._held
@@ -70,7 +70,7 @@ class Parcels:
         self._held += len(records)
         self.bytes += sum(held.size for held in records)
 
-    def popleft(self) -> tuple[Lane, Parcel]:
+    def popleft(self) -> tuple[Lane, PendingRecord]:
         """Take the next one. Raises IndexError when there is none."""
         item = self._queue.popleft()
         self._held -= isinstance(item[1], Held)
@@ -83,18 +83,18 @@ class Parcels:
             return -1
         return next(parcel.due_ms for _, parcel in self._queue if isinstance(parcel, Held))
 
-    def without(self, lanes: set[Lane]) -> "Parcels":
+    def without(self, lanes: set[Lane]) -> "RecordQueue":
         """A new queue without the records of these lanes."""
-        return Parcels(item for item in self._queue if item[0] not in lanes)
+        return RecordQueue(item for item in self._queue if item[0] not in lanes)
 
 
-class Queues(Generic[K]):
+class KeyedQueues(Generic[K]):
     """A queue for each of those they are to go to, none of them empty."""
 
     __slots__ = ("_queues",)
 
     def __init__(self) -> None:
-        self._queues: dict[K, Parcels] = {}
+        self._queues: dict[K, RecordQueue] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))
@@ -110,19 +110,19 @@ class Queues(Generic[K]):
         """Names that have a queue, the one that is next first."""
         return self._queues.keys()
 
-    def append(self, name: K, lane: Lane, parcel: Parcel) -> None:
+    def append(self, name: K, lane: Lane, parcel: PendingRecord) -> None:
         """One more, at the end of its queue."""
-        self._queues.setdefault(name, Parcels()).append(lane, parcel)
+        self._queues.setdefault(name, RecordQueue()).append(lane, parcel)
 
-    def first(self, name: K) -> tuple[Lane, Parcel]:
+    def first(self, name: K) -> tuple[Lane, PendingRecord]:
         """The next one of a queue. Raises KeyError when there is none."""
         return self._queues[name].first
 
-    def pop(self, name: K) -> Parcels:
+    def pop(self, name: K) -> RecordQueue:
         """All of one queue, out of here."""
-        return self._queues.pop(name, None) or Parcels()
+        return self._queues.pop(name, None) or RecordQueue()
 
-    def put_back(self, name: K, queue: Parcels) -> None:
+    def put_back(self, name: K, queue: RecordQueue) -> None:
         """Put records back before those that came for the same name meanwhile. The other queues are next."""
         queue.take_all(self.pop(name))
         if queue:
@@ -143,14 +143,14 @@ class Queues(Generic[K]):
         return earliest(queue.oldest_due_ms() for queue in self._queues.values())
 
 
-def topic_of(parcel: Parcel) -> str:
+def topic_of(parcel: PendingRecord) -> str:
     """Where a record is to go."""
     if isinstance(parcel, Departure):
         return parcel.topic
     return (parcel.held if isinstance(parcel, Arrival) else parcel).target
 
 
-def is_early(parcel: Parcel, now_ms: int) -> bool:
+def is_early(parcel: PendingRecord, now_ms: int) -> bool:
     """True for a held record that isn't due: it fired before the clock was set back. Departures leave at once."""
     return isinstance(parcel, Held) and parcel.due_ms > now_ms
 
@@ -160,7 +160,7 @@ def earliest(dues_ms: Iterable[int]) -> int:
     return min((due_ms for due_ms in dues_ms if due_ms >= 0), default=-1)
 
 
-def size_of(parcel: Parcel) -> int:
+def size_of(parcel: PendingRecord) -> int:
     """Bytes of key, value and headers."""
     if isinstance(parcel, Departure):
         return len(parcel.key or b"") + len(parcel.value or b"") + header_bytes(parcel.headers)

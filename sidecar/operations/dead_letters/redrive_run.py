@@ -28,7 +28,7 @@ from sidecar.operations.dead_letters.destination import Versions
 from sidecar.operations.dead_letters.redrive_plan import SAMPLE_MAX, Plan, Progress, Redrive, Tally
 from sidecar.operations.dead_letters.redriven_log import Pen, RedrivenLog
 from sidecar.operations.dead_letters.returns import Returns
-from sidecar.operations.dead_letters.sorting import DELETED, REDRIVEN, TOO_LARGE, Parcel, Sorting, Ways
+from sidecar.operations.dead_letters.sorting import DELETED, REDRIVEN, TOO_LARGE, RoutedLetter, Sorting, Ways
 from sidecar.operations.dead_letters.turns import CHOOSING, first_of, turn_after
 from sidecar.operations.jobs.job import State
 from sidecar.operations.jobs.job_log import JobLog
@@ -256,7 +256,7 @@ class Legwork:
 
     def _turn(self, quota: int) -> int:
         """Send up to `quota` of the letters that wait; how many were."""
-        parcels: list[Parcel] = []
+        parcels: list[RoutedLetter] = []
         skipped: Counter[str] = Counter()
         positions = dict(self._progress.scanned if self._is_planning else self._progress.positions)
         leg = f"{self._plan.id}/{self._progress.leg}"
@@ -275,7 +275,7 @@ class Legwork:
             if why_not or letter.place in self._too_large:
                 skipped[why_not or TOO_LARGE] += 1
             elif self._is_planning:
-                parcels.append(Parcel(letter, target, []))
+                parcels.append(RoutedLetter(letter, target, []))
             else:
                 parcels.append(self._sorting.parcel(letter, target, leg))
         if not self._waiting:  # all that was read was looked at, and gaps have no letters
@@ -296,7 +296,7 @@ class Legwork:
             self._pen.note_gap(partition, positions.get(partition, self._starts[partition]), place)
         positions[partition] = place
 
-    def _count(self, parcels: list[Parcel], skipped: Counter[str], positions: dict[int, int]) -> None:
+    def _count(self, parcels: list[RoutedLetter], skipped: Counter[str], positions: dict[int, int]) -> None:
         counted = Tally(targets=Counter(parcel.target for parcel in parcels), skipped=dict(skipped))
         room = SAMPLE_MAX - len(self._progress.sample)
         sample = (*self._progress.sample, *(str(parcel.letter.place) for parcel in parcels[:room]))
@@ -305,7 +305,7 @@ class Legwork:
         self._progress = self._progress.model_copy(update=update)
 
     def _send(
-        self, parcels: list[Parcel], looked: list[Letter], skipped: Counter[str], positions: dict[int, int]
+        self, parcels: list[RoutedLetter], looked: list[Letter], skipped: Counter[str], positions: dict[int, int]
     ) -> int:
         """One transaction; how many letters were sent. If Kafka refuses some, nothing was: all wait again, and go few
         at a time, each record in a batch of its own, until the guilty are known.
@@ -335,7 +335,9 @@ class Legwork:
                 self._too_large.clear()
         return len(parcels)
 
-    def _sent_update(self, going: list[Parcel], skipped: Counter[str], positions: dict[int, int]) -> dict[str, Any]:
+    def _sent_update(
+        self, going: list[RoutedLetter], skipped: Counter[str], positions: dict[int, int]
+    ) -> dict[str, Any]:
         targets = Counter(parcel.target for parcel in going)
         left = self._progress.left - len(going) if self._progress.state is State.CANARY else 0
         return {
@@ -359,7 +361,7 @@ class Legwork:
         if now is None or now.progress != self._written:
             raise TakenOver
 
-    def _write(self, parcels: list[Parcel], marks: Sequence[Sendable] = (), **update: Any) -> None:
+    def _write(self, parcels: list[RoutedLetter], marks: Sequence[Sendable] = (), **update: Any) -> None:
         """A fact when it returns."""
         always = {"owner": self._here.owner, "updated_ms": self._here.log.now_ms(), "watched": self._returns.positions}
         progress = self._progress.model_copy(update={**always, **update})

@@ -10,7 +10,7 @@ from sidecar.model.record import Place
 from sidecar.model.redrive_marks import Block, Kept, Marks, Sent, block_of
 from sidecar.operations.dead_letters.browse import Find
 from sidecar.operations.dead_letters.dead_letter_log import LettersUnavailable
-from sidecar.operations.jobs.transactional_sender import Parcel
+from sidecar.operations.jobs.transactional_sender import OutgoingRecord
 
 STALE_MAX: Final = 1_000  # records about letters that are no more, ended by one plan
 GAP_MAX: Final = 1_000  # offsets without a letter between two letters; more are left as they are
@@ -132,7 +132,7 @@ class Pen:
         if end - start <= GAP_MAX and len(self._gaps) < GAPS_MAX:
             self._gaps += [Place(self._topic, partition, offset) for offset in range(start, end)]
 
-    def records(self, places: Sequence[Place], now_ms: int) -> list[Parcel]:
+    def records(self, places: Sequence[Place], now_ms: int) -> list[OutgoingRecord]:
         """The records of these letters, and of the gaps noted, to be written in the transaction that sends them."""
         offsets: dict[Block, list[int]] = {}
         for place in (*places, *self._gaps):
@@ -145,12 +145,12 @@ class Pen:
         self._own |= self._going
         self._gaps.clear()
 
-    def stale(self, starts: Mapping[int, int]) -> list[Parcel]:
+    def stale(self, starts: Mapping[int, int]) -> list[OutgoingRecord]:
         """Records that end others: their letters are no more. `starts`: the first offset by partition."""
         return [self._record(key, None) for key in self._log.stale(self._id, self._topic, starts)]
 
     def _before(self, block: Block, now_ms: int) -> Kept:
         return self._own.get(block) or self._log.kept(block, self._plan) or Kept(0, now_ms, now_ms)
 
-    def _record(self, key: bytes, value: bytes | None) -> Parcel:
-        return Parcel(self._log.topic, key, value, partition=PARTITION)
+    def _record(self, key: bytes, value: bytes | None) -> OutgoingRecord:
+        return OutgoingRecord(self._log.topic, key, value, partition=PARTITION)

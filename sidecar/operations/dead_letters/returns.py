@@ -14,7 +14,7 @@ from policies.kafka_clients import Consumer
 from sidecar.kafka.topic_reader import PASSING, READER
 from sidecar.operations.dead_letters.dead_letter import Letter, letter_of
 from sidecar.operations.dead_letters.redrive_plan import Plan, Progress
-from sidecar.operations.dead_letters.sorting import Parcel
+from sidecar.operations.dead_letters.sorting import RoutedLetter
 
 READ_MAX: Final = 500
 ORIGINS_MAX: Final = 100_000
@@ -37,7 +37,7 @@ class Returns:
         self._consumer = Consumer({**client, **READER, "group.id": f"{group}.redrive"})
         self._consumer.assign([TopicPartition(plan.topic, p, at) for p, at in self.positions.items()])
 
-    def expect(self, parcels: Sequence[Parcel]) -> None:
+    def expect(self, parcels: Sequence[RoutedLetter]) -> None:
         """Remember the origins of letters that were sent."""
         for parcel in parcels:
             if origin := parcel.letter.text(ORIGIN):

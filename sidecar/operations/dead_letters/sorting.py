@@ -27,7 +27,7 @@ DELETED: Final = "deleted"  # it was counted, and retention took it before it co
 CACHED_MAX: Final = 1_024
 
 
-class Parcel(NamedTuple):
+class RoutedLetter(NamedTuple):
     """A letter on its way."""
 
     letter: Letter
@@ -104,15 +104,15 @@ class Sorting:
             self._seen.add(target)
         return target, ""
 
-    def parcel(self, letter: Letter, target: str, leg: str) -> Parcel:
+    def parcel(self, letter: Letter, target: str, leg: str) -> RoutedLetter:
         """The letter as it is sent."""
         source = place_of(letter.text(SOURCE))
         if source is None or not self._goes_back(letter, target):
-            return Parcel(letter, target, redriven_headers(letter, to_its_source=False, leg=leg))
+            return RoutedLetter(letter, target, redriven_headers(letter, to_its_source=False, leg=leg))
         # Without a key only the partition that it came from has the records of its id.
         stays = letter.key is None and source.partition < self._partitions.get(target, 0)
         headers = redriven_headers(letter, to_its_source=True, leg=leg)
-        return Parcel(letter, target, headers, source.partition if stays else -1)
+        return RoutedLetter(letter, target, headers, source.partition if stays else -1)
 
     @staticmethod
     def _goes_back(letter: Letter, target: str) -> bool:

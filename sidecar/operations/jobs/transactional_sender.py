@@ -83,7 +83,7 @@ class Sendable(Protocol):
     def headers(self) -> Headers: ...
 
 
-class Parcel(NamedTuple):
+class OutgoingRecord(NamedTuple):
     """A record as it is."""
 
     target: str
@@ -173,7 +173,7 @@ class Shipping:
     ) -> None:
         """Parcels of a plan with its progress, and what else is to be known of them. Raises as `write`."""
         value = progress.model_dump_json().encode()
-        self.write(parcels, [*facts, Parcel(self._topic, progress_key(plan_id), value, partition=PARTITION)])
+        self.write(parcels, [*facts, OutgoingRecord(self._topic, progress_key(plan_id), value, partition=PARTITION)])
 
     def write(
         self,

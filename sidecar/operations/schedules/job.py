@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from policies.headers import DELIVER_AT, ID, TARGET
 from sidecar.model.partitioner import source_partition
-from sidecar.operations.jobs.transactional_sender import Parcel
+from sidecar.operations.jobs.transactional_sender import OutgoingRecord
 from sidecar.operations.schedules.owing import Limits, Owed, after_writing, owed
 from sidecar.operations.schedules.schedule import Entry, Progress, bytes_of, headers_of, occurrence_id
 
@@ -42,7 +42,7 @@ class Job(NamedTuple):
     entry: Entry
     before: Progress  # a standing one
     owed: Owed
-    parcels: Sequence[Parcel]
+    parcels: Sequence[OutgoingRecord]
     now_ms: int
 
     @property
@@ -73,16 +73,16 @@ def job_of(entry: Entry, progress: Progress, now_ms: int, limits: Limits, partit
         id = occurrence_id(schedule.name, at_ms).encode()
         controls = [(DELIVER_AT, b"%d" % at_ms), (TARGET, schedule.target.encode()), (ID, id)]
         partition = source_partition(key, id, count)
-        parcels.append(Parcel(entry.source, key, value, [*headers, *controls], partition))
+        parcels.append(OutgoingRecord(entry.source, key, value, [*headers, *controls], partition))
     return Job(entry, progress, found, parcels, now_ms)
 
 
-def place_of(parcel: Parcel) -> str:
+def place_of(parcel: OutgoingRecord) -> str:
     """The partition that a record is for, as text: no topic has a slash in its name."""
     return f"{parcel.target}/{parcel.partition}"
 
 
-def size_of(parcel: Parcel) -> int:
+def size_of(parcel: OutgoingRecord) -> int:
     """Bytes of a record, about."""
     size = len(parcel.key or b"") + len(parcel.value or b"") + OVERHEAD_BYTES
     return size + sum(len(name) + len(value or b"") for name, value in parcel.headers)

@@ -19,7 +19,13 @@ from typing import Final, Protocol
 
 from sidecar.kafka.topic_follower import PARTITION, Apply
 from sidecar.kafka.topic_reader import LogUnavailable
-from sidecar.operations.jobs.transactional_sender import Parcel, Refused, ShipmentFailed, TakenOver, TargetRefused
+from sidecar.operations.jobs.transactional_sender import (
+    OutgoingRecord,
+    Refused,
+    ShipmentFailed,
+    TakenOver,
+    TargetRefused,
+)
 from sidecar.operations.schedules.claim import Claim
 from sidecar.operations.schedules.errors import ScheduleConflict, ScheduleRefused, SchedulesUnavailable
 from sidecar.operations.schedules.schedule import Entry, Progress, Schedule, standing
@@ -49,7 +55,7 @@ class Pen(Protocol):
 
     def init(self) -> None: ...
 
-    def write(self, parcels: Sequence[Parcel], facts: Sequence[Parcel]) -> None: ...
+    def write(self, parcels: Sequence[OutgoingRecord], facts: Sequence[OutgoingRecord]) -> None: ...
 
     def close(self) -> None: ...
 
@@ -185,7 +191,7 @@ class ScheduleStore:
                 if len(value) > RECORD_BYTES_MAX:
                     raise ScheduleRefused("schedule-too-large", f"A schedule may have {RECORD_BYTES_MAX} bytes.")
                 tried = entry
-                pen.write([], [Parcel(self.topic, key, value, partition=PARTITION)])
+                pen.write([], [OutgoingRecord(self.topic, key, value, partition=PARTITION)])
                 return self._read_back(name, write) or entry
             except TakenOver:
                 log.info("somebody else writes schedules: once more", extra={"schedule": name})
@@ -230,7 +236,7 @@ class ScheduleStore:
         return entry_of(known)
 
 
-def progress_parcel(topic: str, name: str, progress: Progress) -> Parcel:
+def progress_parcel(topic: str, name: str, progress: Progress) -> OutgoingRecord:
     """The fact that goes with a schedule's occurrences."""
     key, value = progress_record(name, progress)
-    return Parcel(topic, key, value, partition=PARTITION)
+    return OutgoingRecord(topic, key, value, partition=PARTITION)

@@ -23,7 +23,13 @@ from concurrent.futures import Future
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from sidecar.kafka.topic_follower import PARTITION
-from sidecar.operations.jobs.transactional_sender import Parcel, Refused, ShipmentFailed, TakenOver, TargetRefused
+from sidecar.operations.jobs.transactional_sender import (
+    OutgoingRecord,
+    Refused,
+    ShipmentFailed,
+    TakenOver,
+    TargetRefused,
+)
 from sidecar.operations.schedules.claim import Claim
 from sidecar.operations.schedules.errors import SchedulesUnavailable
 from sidecar.operations.schedules.job import Job
@@ -48,8 +54,8 @@ class Pen(Protocol):
 
     def write(
         self,
-        parcels: Sequence[Parcel],
-        facts: Sequence[Parcel],
+        parcels: Sequence[OutgoingRecord],
+        facts: Sequence[OutgoingRecord],
         confirm: Callable[[], None] | None,
         seconds: float,
     ) -> None: ...
@@ -98,7 +104,9 @@ class Tenure:
         self.is_over = False
         self._here = here
         self._pen = here.pen(TENURE)
-        self._word = [Parcel(here.schedules.topic, WORD, json.dumps({"id": uuid.uuid4().hex}).encode(), [], PARTITION)]
+        self._word = [
+            OutgoingRecord(here.schedules.topic, WORD, json.dumps({"id": uuid.uuid4().hex}).encode(), [], PARTITION)
+        ]
         self._asking = threading.Lock()
 
     def begin(self) -> None:
@@ -111,9 +119,11 @@ class Tenure:
 
     def say(self, claim: Claim) -> None:
         """Write what this replica says of itself. Raises as `confirm`."""
-        self._write([*self._word, Parcel(self._here.schedules.topic, *claim_record(claim), partition=PARTITION)])
+        self._write(
+            [*self._word, OutgoingRecord(self._here.schedules.topic, *claim_record(claim), partition=PARTITION)]
+        )
 
-    def _write(self, facts: Sequence[Parcel]) -> None:
+    def _write(self, facts: Sequence[OutgoingRecord]) -> None:
         with self._asking:
             if self.is_over:
                 raise TakenOver
