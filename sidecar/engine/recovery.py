@@ -22,7 +22,7 @@ from sidecar.ledger.block import Block, Entries
 from sidecar.ledger.commit_metadata import CommitState
 from sidecar.model.log_cuts import NO_CUTS, Cuts, Marks, below, noted
 from sidecar.model.ports import Start
-from sidecar.model.record import NO_HEADERS, Held, LaneId, Position, Struck, as_held
+from sidecar.model.record import NO_HEADERS, Held, LaneId, Position, Tombstone, as_held
 
 
 def _behind_last(offset: int, marks: Marks, cuts: Cuts, log_start: int) -> int:
@@ -82,7 +82,7 @@ class Replay:
         self._done = bytearray()
         self._settled_ahead: dict[int, Position] = {}  # settled, with an overflow entry
         self._blocks: list[tuple[int, Block]] = []
-        self._changes: list[tuple[int, Entries, list[Struck]]] = []
+        self._changes: list[tuple[int, Entries, list[Tombstone]]] = []
         self._carried: list[Held] = []  # under the offset of the control record that moved them
         self._runs: tuple[tuple[int, int], ...] = ()
         self._written_ms = -1  # of the last block

@@ -45,7 +45,7 @@ class Position(NamedTuple):
     offset: int
 
 
-class Struck(NamedTuple):
+class Tombstone(NamedTuple):
     """A copy in the overflow that must never be promoted: its record has left, or goes on elsewhere."""
 
     position: Position
@@ -138,7 +138,7 @@ def held_id(held: Held) -> str | None:
     return None
 
 
-class Departure(NamedTuple):
+class Diverted(NamedTuple):
     """A record that leaves another way than by being emitted: what is written, where to, and why.
 
     Without a topic nothing is written but its settlement: a control record, and the record it hit.
@@ -177,14 +177,14 @@ class Control(NamedTuple):
     if_offset: int  # acts on the record held under this offset alone; -1: on whichever is held with the id
 
 
-class Carried(NamedTuple):
+class ReplayedMove(NamedTuple):
     """A control record read again that has moved a record: `held` is known from the ledger, but for its payload."""
 
     held: Held
     id: str
 
 
-class Arrival(NamedTuple):
+class AwaitingTarget(NamedTuple):
     """A decided record whose target isn't known yet to exist, with its headers as they came."""
 
     held: Held

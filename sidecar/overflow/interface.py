@@ -8,7 +8,7 @@ committed in the ledger, and it says so when something is missing.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from sidecar.model.record import Held, LaneId, Position, Struck
+from sidecar.model.record import Held, LaneId, Position, Tombstone
 
 
 class OverflowFailure(Exception):
@@ -52,7 +52,7 @@ class Change(NamedTuple):
     lane: LaneId
     number: int  # 1, 2, 3 ... per lane
     records: Sequence[Held]
-    struck: Sequence[Struck] = ()
+    struck: Sequence[Tombstone] = ()
 
 
 class Redo(NamedTuple):
@@ -61,7 +61,7 @@ class Redo(NamedTuple):
     before: int
     last: int
     records: Sequence[Held]
-    struck: Sequence[Struck] = ()
+    struck: Sequence[Tombstone] = ()
 
 
 class Promotion(NamedTuple):

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from policies.headers import OFFSET_MAX
-from sidecar.model.record import Held, LaneId, Position, Struck, held_id
+from sidecar.model.record import Held, LaneId, Position, Tombstone, held_id
 from sidecar.overflow.cascade import Leftovers, cascade, unlink
 from sidecar.overflow.chunk import ChunkCodec
 from sidecar.overflow.chunk_reader import GoneError, LaneReader, check_whole
@@ -109,7 +109,7 @@ class RedisOverflow:
         return APPLY, keys, [batch[0].number, batch[-1].number, *rest]
 
     def write_arguments(
-        self, lane: LaneId, records: Sequence[Held], struck: Sequence[Struck], now_ms: int
+        self, lane: LaneId, records: Sequence[Held], struck: Sequence[Tombstone], now_ms: int
     ) -> tuple[list[str], list[Any]]:
         """Keys, and arguments but for the first two, as APPLY and REDO take them."""
         keys = LaneKeys(self.group, lane)

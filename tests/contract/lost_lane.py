@@ -10,7 +10,7 @@ from sidecar.engine.storage.rebuild_account import Plan
 from sidecar.ledger.block import NOTHING_SETTLED, STRUCK, Block, Settled, encode
 from sidecar.ledger.topic import LedgerRecord, LedgerTopic
 from sidecar.model.ports import SourceRecord
-from sidecar.model.record import Held, LaneId, Outcome, Position, Struck
+from sidecar.model.record import Held, LaneId, Outcome, Position, Tombstone
 from sidecar.overflow.interface import Change, RebuildStore
 from tests.contract.overflow_records import LANE
 from tests.simulation.fake_kafka import CREATE_TIME, FakeRecord
@@ -24,7 +24,7 @@ class LostLane:
 
     lane: LaneId = LANE
     blocks: list[list[Held]] = field(default_factory=list)
-    strikes: list[list[Struck]] = field(default_factory=list)
+    strikes: list[list[Tombstone]] = field(default_factory=list)
     struck_by: dict[int, int] = field(default_factory=dict)  # offset -> block
     _encoded: list[bytes] = field(default_factory=list)
     _records: dict[int, SourceRecord] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class LostLane:
         number = len(self.blocks)
         topic, partition = self.lane
         entries = entry_columns(records)
-        self.strikes.append([Struck(held.position, None) for held in leaving])
+        self.strikes.append([Tombstone(held.position, None) for held in leaving])
         self.struck_by |= {held.offset: number for held in leaving}
         settled = _cancelled(leaving)
         self._encoded.append(

@@ -18,7 +18,7 @@ from sidecar.lookup.group import GroupLookUp, Meeting
 from sidecar.lookup.local import LocalLookUp
 from sidecar.lookup.query import ALL, START, TIME_MAX_MS, Key, LookUpUnavailable, Query
 from sidecar.lookup.view import LaneView
-from sidecar.model.record import Held, LaneId, Position, Struck, held_id
+from sidecar.model.record import Held, LaneId, Position, Tombstone, held_id
 from sidecar.overflow.interface import Change
 from sidecar.overflow.keys import LaneKeys
 from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow
@@ -210,7 +210,7 @@ def test_what_is_struck_out_is_nowhere(overflow: RedisOverflow, views: Views, lo
     views.add(lane)
     overflow.apply([Change(lane, 1, far)], NOW_MS)
     assert local.forecast(Query(), NOW_MS + HOUR_MS).minutes == {minute: 6}
-    struck = [Struck(record.position, held_id(record)) for record in far[1:3]]
+    struck = [Tombstone(record.position, held_id(record)) for record in far[1:3]]
     overflow.apply([Change(lane, 2, [moved], struck)], NOW_MS)
     assert [row["position"]["offset"] for row in local.page(Query(), START, 10).rows] == [0, 3, 4, 5, 9]
     assert local.find("id-1", Query()).rows == []

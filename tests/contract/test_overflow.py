@@ -8,7 +8,7 @@ import pytest
 from policies.headers import ID
 from sidecar.doctor.redis_server import inspect
 from sidecar.doctor.redis_server import state as state_of
-from sidecar.model.record import LaneId, Position, Struck
+from sidecar.model.record import LaneId, Position, Tombstone
 from sidecar.overflow import cascade as overflow_cascade
 from sidecar.overflow import chunk_reader as overflow_reader
 from sidecar.overflow.interface import Change, OverflowFull, OverflowLoss
@@ -80,7 +80,7 @@ def test_blocks_that_are_there_in_part_are_completed(redis_server: RedisServer, 
 def test_what_is_struck_out_is_never_promoted_nor_found(overflow: RedisOverflow) -> None:
     records = [held(offset, offset * 100)._replace(trailer=[(ID, b"id%d" % offset)]) for offset in range(1, 1_001)]
     gone = records[::3]
-    struck = [Struck(record.position, f"id{record.offset}") for record in gone]
+    struck = [Tombstone(record.position, f"id{record.offset}") for record in gone]
     overflow.apply([Change(LANE, 1, records)], NOW_MS)
     assert overflow.promote(LANE, START, at(200), 10, 1).records == records[:2]  # and reads ahead
     overflow.apply([Change(LANE, 2, [], struck[1:])], NOW_MS)

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from sidecar.lookup.export import exported, lanes_in
-from sidecar.model.record import LaneId, Struck
+from sidecar.model.record import LaneId, Tombstone
 from sidecar.overflow.interface import Change, OverflowLoss
 from sidecar.overflow.keys import LaneKeys
 from sidecar.overflow.redis_overflow import open_overflow
@@ -41,7 +41,7 @@ def test_an_export_has_what_is_held(redis_server: RedisServer) -> None:
         records = [held(offset, 60_000 + offset * HOUR_MS // 100) for offset in range(600)]
         for lane in LANES:
             overflow.apply([Change(lane, number + 1, records[number::3]) for number in range(3)], NOW_MS)
-        struck = Struck(records[7].position, None)
+        struck = Tombstone(records[7].position, None)
         overflow.apply([Change(LANES[0], 4, [], (struck,))], NOW_MS)
         other.apply([Change(LaneId("theirs", 0), 1, records[:1])], NOW_MS)
         ends = itertools.count()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from sidecar.embedded.valkey import EmbeddedValkey
-from sidecar.model.record import Struck
+from sidecar.model.record import Tombstone
 from sidecar.overflow import chunk_writer as overflow_packing
 from sidecar.overflow import restore as overflow_rebuild
 from sidecar.overflow.connection import connect
@@ -75,7 +75,7 @@ def test_what_a_reset_that_broke_off_has_left_is_never_taken_for_a_new_lane(
     """A process ends between two pages of a reset: of a topic that was made anew, nobody knows a number."""
     monkeypatch.setattr(overflow_rebuild, "CLEAR_PER_STEP_MAX", 1)
     assert overflow.watermark(LANE) == 0
-    overflow.apply([*changes(1), Change(LANE, 2, [], [Struck(RECORDS[0].position, None)])], NOW_MS)
+    overflow.apply([*changes(1), Change(LANE, 2, [], [Tombstone(RECORDS[0].position, None)])], NOW_MS)
     first = Change(LANE, 1, [held(99_999, 9_000)])
     begin = True
     while store.reset(LANE, begin):

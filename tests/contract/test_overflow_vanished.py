@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from policies.headers import ID, OFFSET_MAX
-from sidecar.model.record import Held, Position, Struck
+from sidecar.model.record import Held, Position, Tombstone
 from sidecar.overflow import presence as overflow_presence
 from sidecar.overflow.interface import Change, OverflowFull, OverflowLoss, Redo
 from sidecar.overflow.keys import (
@@ -71,7 +71,7 @@ def overflow_fixture(redis_server: RedisServer) -> Iterator[RedisOverflow]:
 def held_there_fixture(overflow: RedisOverflow) -> RedisOverflow:
     """Records in both levels, one of them cancelled, looked at by a process that has read nothing ahead."""
     overflow.apply([Change(LANE, 1, RECORDS)], NOW_MS)
-    overflow.apply([Change(LANE, 2, [], [Struck(CANCELLED.position, "id3")])], NOW_MS)
+    overflow.apply([Change(LANE, 2, [], [Tombstone(CANCELLED.position, "id3")])], NOW_MS)
     return overflow
 
 

@@ -21,7 +21,7 @@ from sidecar.lookup import group as held_group
 from sidecar.lookup.group import GroupLookUp, Meeting
 from sidecar.lookup.local import LocalLookUp
 from sidecar.lookup.query import ALL, START, Query
-from sidecar.model.record import LaneId, Struck
+from sidecar.model.record import LaneId, Tombstone
 from sidecar.overflow.interface import Change, OverflowLoss, Redo
 from sidecar.overflow.keys import COARSE, LaneKeys
 from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow
@@ -75,7 +75,7 @@ def hold_and_settle(overflow: RedisOverflow) -> None:
     records = [held(offset, offset * HOUR_MS)._replace(trailer=[(ID, b"id%d" % offset)]) for offset in range(1_200)]
     other = LaneId("other", 0)
     overflow.apply([Change(LANE, 1, records), Change(other, 1, records[:2])], NOW_MS)
-    struck = [Struck(record.position, f"id{record.offset}") for record in records[::10]]
+    struck = [Tombstone(record.position, f"id{record.offset}") for record in records[::10]]
     overflow.apply([Change(LANE, 2, [], struck)], NOW_MS)
     ids = [f"id{offset}" for offset in range(20)]
     assert len(overflow.find(LANE, ids, FIRST, 2)) == 18

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 
 from policies.headers import ID
 from sidecar.embedded.valkey import EmbeddedValkey
-from sidecar.model.record import Held, Position, Struck, held_id
+from sidecar.model.record import Held, Position, Tombstone, held_id
 from sidecar.overflow import cascade as overflow_cascade
 from sidecar.overflow import chunk
 from sidecar.overflow import chunk_reader as overflow_reader
@@ -85,7 +85,7 @@ class OverflowModel(RuleBasedStateMachine):
         """Records that lie behind the cursor leave: they are cancelled, replaced or moved."""
         ahead = self.between(self.cursor, Position(1 << 60, 0))
         leaving = {ahead[place % len(ahead)].offset: ahead[place % len(ahead)] for place in places} if ahead else {}
-        struck = [Struck(record.position, held_id(record)) for record in leaving.values()]
+        struck = [Tombstone(record.position, held_id(record)) for record in leaving.values()]
         self.changes.append(Change(LANE, len(self.changes) + 1, [], struck))
         self.overflow.apply(self.changes[-1:], self.cursor.due_ms + late)
         self.records = [record for record in self.records if record.offset not in leaving]

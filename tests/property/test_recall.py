@@ -15,7 +15,7 @@ from sidecar.engine.intake.decide import Decider, HeaderLimits
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.model.header_codec import split
-from sidecar.model.record import Arrival, Departure, Headers, Held, LaneId, Position
+from sidecar.model.record import AwaitingTarget, Diverted, Headers, Held, LaneId, Position
 from tests.examples import examples
 
 STAMP_MS = 1_700_000_000_000
@@ -171,7 +171,7 @@ def test_a_target_that_went_away_is_asked_about_again() -> None:
     record: Any = Record([(DELAY, b"5s")], (1, STAMP_MS))
     assert isinstance(remembering.decide_run(lane(), [record], [0], TABLES[0], STAMP_MS)[0][0], Held)
     del partitions["mail"]
-    assert isinstance(remembering.decide_run(lane(), [record], [1], TABLES[0], STAMP_MS)[1][0], Arrival)
+    assert isinstance(remembering.decide_run(lane(), [record], [1], TABLES[0], STAMP_MS)[1][0], AwaitingTarget)
 
 
 def test_no_policy_lets_a_record_into_an_own_topic() -> None:
@@ -181,7 +181,7 @@ def test_no_policy_lets_a_record_into_an_own_topic() -> None:
     asked: Any = [Record([(DELAY, b"5s"), (TARGET, name)], (1, STAMP_MS)) for name in (b"other", b"mail", b"other")]
     held, others, _ = guarded.decide_run(lane(), asked, [0, 1, 2], TABLES[0], STAMP_MS)
     assert [record.target for record in held] == ["mail"]
-    gone = [(parcel.topic, parcel.reason) for parcel in others if isinstance(parcel, Departure)]
+    gone = [(parcel.topic, parcel.reason) for parcel in others if isinstance(parcel, Diverted)]
     assert gone == [("quarantine", "target_not_allowed")] * 2
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from policies.headers import OFFSET_MAX
-from sidecar.model.record import Held, LaneId, Position, Struck, held_id
+from sidecar.model.record import Held, LaneId, Position, Tombstone, held_id
 from sidecar.overflow.interface import Change, Overflow, OverflowLoss, Promotion, RebuildStore, Redo
 
 Failing = Callable[[str, bool], None]  # (method, before or after its effect): raises what the caller is to see
@@ -158,7 +158,7 @@ class FakeOverflow:
             raise OverflowLoss(lane, 0, "its number has gone", -1)
         return self.hw.get(lane, 0)
 
-    def _add(self, lane: LaneId, fresh: Sequence[Held], struck: Iterable[Struck]) -> None:
+    def _add(self, lane: LaneId, fresh: Sequence[Held], struck: Iterable[Tombstone]) -> None:
         """One copy of each offset, as readers see it."""
         self.struck[lane].update(copy.position.offset for copy in struck)
         records = self.records[lane]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from policies.headers import ID
 from sidecar.embedded.valkey import EmbeddedValkey
-from sidecar.model.record import Position, Struck
+from sidecar.model.record import Position, Tombstone
 from sidecar.overflow.interface import Change, Overflow, OverflowLoss, RebuildStore, Redo
 from sidecar.overflow.keys import FINE, LaneKeys
 from sidecar.overflow.redis_overflow import open_overflow
@@ -89,7 +89,7 @@ LOST: dict[str, tuple[Callable[[LaneKeys], list[str]], Callable[[FakeOverflow], 
 @pytest.mark.parametrize("blocks", [0, 2])
 def test_both_miss_a_key_that_has_gone_wherever_it_is_looked_at(url: str, lost: str, blocks: int) -> None:
     real, fake = open_overflow(url, f"alike{next(_groups)}"), FakeOverflow()
-    changes = [Change(LANE, 1, RECORDS), Change(LANE, 2, [], [Struck(RECORDS[2].position, "id2")])][:blocks]
+    changes = [Change(LANE, 1, RECORDS), Change(LANE, 2, [], [Tombstone(RECORDS[2].position, "id2")])][:blocks]
     stores: list[tuple[Overflow, RebuildStore]] = [(real, RedisRebuild(real.client, real.group)), (fake, fake)]
     for overflow, _ in stores:
         overflow.apply(changes, NOW_MS)
@@ -120,7 +120,7 @@ def rebuild(store: RebuildStore) -> None:
     more = store.reset(LANE, begin=True)
     while more:
         more = store.reset(LANE, begin=False)
-    store.redo(LANE, [Redo(0, 2, RECORDS, [Struck(RECORDS[2].position, "id2")])], NOW_MS)
+    store.redo(LANE, [Redo(0, 2, RECORDS, [Tombstone(RECORDS[2].position, "id2")])], NOW_MS)
 
 
 def outcome(call: Callable[[], object]) -> object:

@@ -2,7 +2,7 @@ from sidecar.engine.commit.interval import NO_OUTPUT, CommitInterval, Failure
 from sidecar.engine.emission.failures import take_failed
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.partition.wheel import Wheel
-from sidecar.model.record import Departure, Held, LaneId, Outcome, Position
+from sidecar.model.record import Diverted, Held, LaneId, Outcome, Position
 from tests.simulation.fake_kafka import FakeError, FakeRecord
 
 LANE = Lane(LaneId("t", 0), 0, Wheel(0), Position(0, -1), ledger_start=0)
@@ -12,8 +12,8 @@ def held(offset: int, value: bytes | None) -> Held:
     return Held(0, offset, "mail", -1, b"k", value, [], "p@1", None, 0, -1, [], -1, "", 0)
 
 
-def departure(offset: int, value: bytes) -> Departure:
-    return Departure(0, offset, Outcome.DEAD, "expired", "dead", b"k", value, [], "p@1", 0, None)
+def departure(offset: int, value: bytes) -> Diverted:
+    return Diverted(0, offset, Outcome.DEAD, "expired", "dead", b"k", value, [], "p@1", 0, None)
 
 
 def failed(topic: str, value: bytes | None, word: str = "MSG_SIZE_TOO_LARGE") -> Failure:

@@ -8,7 +8,7 @@ from sidecar.engine.partition.partition import NEVER, Lane
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.engine.partition.withdrawal import Place, take_out
 from sidecar.engine.storage.worker import CHECK_MS, JOBS_MAX, RETRY_FIRST_MS, RETRY_MAX_MS, OverflowWorker
-from sidecar.model.record import Held, LaneId, Position, Struck
+from sidecar.model.record import Held, LaneId, Position, Tombstone
 from sidecar.overflow.interface import (
     NewerOverflowFormat,
     OverflowFull,
@@ -292,7 +292,7 @@ def test_a_redis_that_goes_back_behind_a_strike_on_its_way_gives_nothing(bench: 
     bench.step(room=0)
     copy = bench.overflow.copy()
     assert take_out(lane, cancelled, in_memory=False) is Place.OVERFLOW
-    strike = Struck(cancelled.position, "a")
+    strike = Tombstone(cancelled.position, "a")
     lane.changes.append(ChangeBlock(2, {}, set(), NEVER, -1, committed=True, struck=[strike]))
     bench.worker.step(bench.lanes, NOW_MS, room=100 if asked_by == "promotion" else 0)
     answers: list[object] = []

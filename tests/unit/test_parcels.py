@@ -7,7 +7,7 @@ from sidecar.engine.partition.exits import dead
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.partition.record_queue import KeyedQueues, RecordQueue, size_of, topic_of
 from sidecar.engine.partition.wheel import Wheel
-from sidecar.model.record import Arrival, Held, LaneId, Position
+from sidecar.model.record import AwaitingTarget, Held, LaneId, Position
 
 LANES = [Lane(LaneId("in", number), 0, Wheel(0, 1), Position(0, 0), ledger_start=0) for number in range(2)]
 
@@ -19,7 +19,7 @@ def held(offset: int, target: str = "mail") -> Held:
 
 def test_a_parcel_takes_its_key_value_and_headers_however_it_leaves() -> None:
     record = held(1_000)
-    assert size_of(record) == size_of(Arrival(record, [])) == 1_012
+    assert size_of(record) == size_of(AwaitingTarget(record, [])) == 1_012
     departure = dead(LANES[0], record, "dead", "expired")
     assert size_of(departure) == 1_000 + sum(len(name) + len(value or b"") for name, value in departure.headers)
 

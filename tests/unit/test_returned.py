@@ -11,7 +11,7 @@ from sidecar.engine.partition.partition import Lane
 from sidecar.engine.partition.record_queue import PendingRecord
 from sidecar.engine.partition.wheel import Load, Wheel
 from sidecar.model.partitioner import partition_of
-from sidecar.model.record import Departure, Held, LaneId, Outcome, Position
+from sidecar.model.record import Diverted, Held, LaneId, Outcome, Position
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_transactions import TransactionError
 
@@ -77,7 +77,7 @@ def test_of_many_suspects_only_the_one_at_fault_is_judged() -> None:
             bench.returned.passed_alone(bench.generation(sent))
     assert sorted(one.offset for one in passed) == [one.offset for one in records if one is not poison]
     [(_, departure)] = bench.returned.again
-    assert isinstance(departure, Departure)
+    assert isinstance(departure, Diverted)
     assert departure.offset == poison.offset
     assert departure.reason == "too_large"
 
@@ -168,7 +168,7 @@ def test_the_one_at_fault_is_found_while_more_keeps_coming_for_its_target_and_fo
             if sent == [poison]:
                 break
     [(_, departure)] = bench.returned.again
-    assert isinstance(departure, Departure)
+    assert isinstance(departure, Diverted)
     assert (departure.offset, departure.reason) == (0, "too_large")
 
 
@@ -228,7 +228,7 @@ def test_a_topic_that_is_refused_to_us_is_judged_as_a_whole_and_tried_apart_for_
     bench.returned.suspect(bench.generation([*forbidden, *others]), REFUSED, careful=False)
     assert bench.attempt() == forbidden
     bench.returned.suspect(bench.generation(forbidden), REFUSED, careful=True)
-    departures = [parcel for _, parcel in bench.returned.again if isinstance(parcel, Departure)]
+    departures = [parcel for _, parcel in bench.returned.again if isinstance(parcel, Diverted)]
     assert [(parcel.offset, parcel.reason, parcel.topic) for parcel in departures] == [
         (offset, "unknown_target", "quarantine") for offset in range(3)
     ]
@@ -242,7 +242,7 @@ def test_a_topic_that_is_refused_to_us_is_judged_as_a_whole_and_tried_apart_for_
 
 def test_what_the_quarantine_refuses_is_tried_again_apart_from_others() -> None:
     bench = Bench()
-    bad = Departure(0, 1, Outcome.QUARANTINED, "bad_header", "quarantine", None, b"1", [], "", 0, None)
+    bad = Diverted(0, 1, Outcome.QUARANTINED, "bad_header", "quarantine", None, b"1", [], "", 0, None)
     generation = bench.generation([])
     generation.departures = [(LANE, bad)]
     bench.returned.suspect(generation, REFUSED, careful=True)

@@ -24,7 +24,7 @@ from sidecar.kafka.producers import producer_settings
 from sidecar.ledger.block import Block, body_of
 from sidecar.ledger.topic import BLOCK_BYTES_MAX, MESSAGE_BYTES_MAX, LedgerTopic
 from sidecar.model.ports import Start
-from sidecar.model.record import Departure, Headers, Held, LaneId, Outcome, Position, held_id
+from sidecar.model.record import Diverted, Headers, Held, LaneId, Outcome, Position, held_id
 from sidecar.settings.settings import MESSAGE_BYTES_MIN
 from tests.unit.test_recovery import block, entries, recovered
 
@@ -64,10 +64,10 @@ def incompressible_id() -> str:
     return urlsafe_b64encode(CHANCE.randbytes(768)).decode()
 
 
-def moved(record: Held, control: int) -> Departure:
+def moved(record: Held, control: int) -> Diverted:
     """The record goes on under the offset of its control record."""
     carried = record._replace(offset=control, source=record.offset)
-    return Departure(
+    return Diverted(
         record.due_ms, record.offset, Outcome.MOVED, "", "", None, None, [], record.policy, 0, held_id(record), control,
         carried, record.size,
     )  # fmt: skip

@@ -19,7 +19,7 @@ from sidecar.ledger.block import PROMOTED, STRUCK, Block, Entries, Settled, body
 from sidecar.ledger.commit_metadata import CommitState
 from sidecar.ledger.topic import LedgerTopic
 from sidecar.model.ports import Time
-from sidecar.model.record import NEVER_HELD, Departure, Held, Outcome, Position, Struck, held_id, place_of
+from sidecar.model.record import NEVER_HELD, Diverted, Held, Outcome, Position, Tombstone, held_id, place_of
 
 SETTLED_PER_BLOCK_MAX: Final = 20_000
 SETTLED_WITH_IDS_MAX: Final = 500  # an id may have 1,024 bytes: so many fit, as a rule, with all that is beside them
@@ -48,7 +48,7 @@ class PendingBlock:
     emitted: int
     departed: int
     promoted: int  # settled records that were in the overflow's care
-    silent: list[Departure]  # of the departed, those that nothing is produced for
+    silent: list[Diverted]  # of the departed, those that nothing is produced for
     left: Left  # what of its settled records policies with a quota held
 
 
@@ -57,7 +57,7 @@ class _Rows(NamedTuple):
 
     again: ChangeBlock | None
     batch: list[Held]
-    departed: list[Departure]
+    departed: list[Diverted]
     puts: list[Held]
 
     @property
@@ -151,7 +151,7 @@ def _block(lane: Lane, rows: _Rows, now_ms: int, group: str) -> tuple[Block, Cha
     return block, change, promoted
 
 
-def _left(batch: list[Held], departed: list[Departure]) -> Left:
+def _left(batch: list[Held], departed: list[Diverted]) -> Left:
     """Policy and bytes of records held no more. A moved one still is: it goes on under its control record's offset."""
     gone = [d for d in departed if d.held_bytes != NEVER_HELD and d.outcome is not Outcome.MOVED]
     return [(held.policy, held.size) for held in batch] + [(d.policy, d.held_bytes) for d in gone]
@@ -214,16 +214,16 @@ def mark_of(block: Block, ledger_offset: int) -> LedgerMark:
     return LedgerMark(ledger_offset, highest, block.number, ahead, block.acknowledged)
 
 
-def struck_out(settled: Settled) -> list[Struck]:
+def struck_out(settled: Settled) -> list[Tombstone]:
     """The copies that a change block strikes out."""
     if STRUCK not in settled.in_overflow:
         return []
     rows = zip(settled.offsets, settled.dues_ms, settled.in_overflow, strict=True)
     ids = settled.ids
-    return [Struck(Position(due_ms, offset), ids.get(offset)) for offset, due_ms, held in rows if held == STRUCK]
+    return [Tombstone(Position(due_ms, offset), ids.get(offset)) for offset, due_ms, held in rows if held == STRUCK]
 
 
-def settled_columns(lane: Lane, batch: list[Held], departed: list[Departure]) -> Settled:
+def settled_columns(lane: Lane, batch: list[Held], departed: list[Diverted]) -> Settled:
     """The columns of a block's settled records, sorted by offset."""
     if departed:
         return _mixed_columns(lane, batch, departed)
@@ -243,7 +243,7 @@ def settled_columns(lane: Lane, batch: list[Held], departed: list[Departure]) ->
     )
 
 
-def _mixed_columns(lane: Lane, batch: list[Held], departed: list[Departure]) -> Settled:
+def _mixed_columns(lane: Lane, batch: list[Held], departed: list[Diverted]) -> Settled:
     rows = [(h.offset, h.due_ms, _EMITTED, h.policy, h.target, h.attempt) for h in batch]
     rows += [(d.offset, d.due_ms, int(d.outcome), d.policy, d.topic, d.attempt) for d in departed]
     rows.sort()
@@ -298,7 +298,7 @@ def entry_columns(puts: list[Held]) -> Entries:
     )
 
 
-def _change_block(number: int, puts: list[Held], struck: list[Struck]) -> ChangeBlock:
+def _change_block(number: int, puts: list[Held], struck: list[Tombstone]) -> ChangeBlock:
     return ChangeBlock(
         number=number,
         records=dict(zip(map(_offset_of_held, puts), puts, strict=True)),

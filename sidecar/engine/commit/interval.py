@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.partition.record_queue import size_of, topic_of
 from sidecar.model.ports import refusal
-from sidecar.model.record import Departure, Held, TargetPartition, due_of
+from sidecar.model.record import Diverted, Held, TargetPartition, due_of
 
 _size: Final = itemgetter(Held._fields.index("size"))
 
@@ -62,7 +62,7 @@ class CommitInterval:
         self.sent = 0
         self.acknowledged = 0
         self.batches: list[tuple[Lane, list[Held], int]] = []
-        self.departures: list[tuple[Lane, Departure]] = []
+        self.departures: list[tuple[Lane, Diverted]] = []
         self.failures: list[Failure] = []
         self.bytes = 0
         self.oldest_due_ms = -1
@@ -75,7 +75,7 @@ class CommitInterval:
         if self.oldest_due_ms < 0 or first_due_ms < self.oldest_due_ms:
             self.oldest_due_ms = first_due_ms
 
-    def took_departure(self, lane: Lane, departure: Departure) -> None:
+    def took_departure(self, lane: Lane, departure: Diverted) -> None:
         """Note a record that leaves another way, and that the producer has taken."""
         self.sent += 1
         self.departures.append((lane, departure))
@@ -131,9 +131,9 @@ class CommitInterval:
         """Where its records were to go."""
         return set(map(topic_of, self.parcels()))
 
-    def parcels(self) -> list[Held | Departure]:
+    def parcels(self) -> list[Held | Diverted]:
         """All of its records."""
-        departures: list[Held | Departure] = [departure for _, departure in self.departures]
+        departures: list[Held | Diverted] = [departure for _, departure in self.departures]
         return departures + [held for _, batch, _ in self.batches for held in batch]
 
     @property

@@ -27,7 +27,7 @@ from sidecar.engine.partition.partition import Lane
 from sidecar.engine.partition.record_queue import PendingRecord, earliest
 from sidecar.engine.partition.wheel import Load
 from sidecar.model.header_codec import emission_headers, quarantine_headers
-from sidecar.model.record import Arrival, Departure, Headers, Held, due_of
+from sidecar.model.record import AwaitingTarget, Diverted, Headers, Held, due_of
 from sidecar.model.reserved_topics import RESERVED
 
 _trailer: Final = itemgetter(Held._fields.index("trailer"))
@@ -88,7 +88,7 @@ class Emitter:
         if due:
             self._ready.batches.append(Batch(lane, due))
 
-    def leave(self, lane: Lane, parcel: Departure | Arrival) -> None:
+    def leave(self, lane: Lane, parcel: Diverted | AwaitingTarget) -> None:
         """A record that leaves at once, or that is held when the cluster has said that its target exists."""
         self.returned.again.append(lane, parcel)
 
@@ -243,10 +243,10 @@ class Emitter:
         """Any record, with all that can be wrong with it. Raises BufferError when the producer is full."""
         if lane.dropped:
             return
-        if isinstance(parcel, Departure):
+        if isinstance(parcel, Diverted):
             self._emit_departure(lane, parcel, now_ms, alone)
             return
-        if isinstance(parcel, Arrival):
+        if isinstance(parcel, AwaitingTarget):
             self._arrive(lane, parcel, now_ms)
             return
         if parcel.due_ms > now_ms:
@@ -274,7 +274,7 @@ class Emitter:
     def _goes_at_once(self, held: Held, now_ms: int) -> bool:
         return self.returned.goes_at_once(held, now_ms) and not self.gate.limits(held.target)
 
-    def _arrive(self, lane: Lane, arrival: Arrival, now_ms: int) -> None:
+    def _arrive(self, lane: Lane, arrival: AwaitingTarget, now_ms: int) -> None:
         """A record read a moment ago: it is held once its target is known to exist."""
         held = arrival.held
         count = self._targets.count_for(held, now_ms)
@@ -289,7 +289,7 @@ class Emitter:
         else:
             self.hold(lane, held)
 
-    def _emit_departure(self, lane: Lane, departure: Departure, now_ms: int, alone: bool) -> None:
+    def _emit_departure(self, lane: Lane, departure: Diverted, now_ms: int, alone: bool) -> None:
         """Dead letters and quarantined records. A dead-letter topic that isn't there, or is reserved, makes it a
         quarantined one.
         """
@@ -311,7 +311,7 @@ class Emitter:
             self.problem = ""
             self.settlement.open.took_departure(lane, departure)
 
-    def _produce(self, lane: Lane, parcel: Held | Departure, topic: str, headers: Headers, alone: bool) -> bool:
+    def _produce(self, lane: Lane, parcel: Held | Diverted, topic: str, headers: Headers, alone: bool) -> bool:
         """Hand one record over; False when it has to wait, or the producer refuses it and it leaves another way."""
         place, generation = self.returned.place_for(lane, parcel, alone), self.settlement.open
         if place is None:

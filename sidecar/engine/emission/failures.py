@@ -11,10 +11,10 @@ from typing import Any
 
 from sidecar.engine.commit.interval import CommitInterval, Failure
 from sidecar.engine.partition.partition import Lane
-from sidecar.model.record import Departure, Held
+from sidecar.model.record import Diverted, Held
 
 Content = tuple[str, bytes | None, bytes | None]
-Found = tuple[Lane, Held | Departure]
+Found = tuple[Lane, Held | Diverted]
 
 
 def take_failed(generation: CommitInterval) -> list[tuple[Failure, list[Found]]]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from sidecar.engine.partition.key_order import Order
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.partition.wheel import Load
-from sidecar.model.record import Departure, Held
+from sidecar.model.record import Diverted, Held
 
 HandOver = Callable[[Lane, Held, int, bool], None]
 GoesAtOnce = Callable[[Held, int], bool]
@@ -79,9 +79,9 @@ class InOrder:
                 break
         return sent
 
-    def came_back(self, lane: Lane, parcel: Held | Departure, alone: bool = False) -> bool:
+    def came_back(self, lane: Lane, parcel: Held | Diverted, alone: bool = False) -> bool:
         """A record that was handed over is to be emitted again, or `alone`; False: it needs no order."""
-        if lane.order is None or isinstance(parcel, Departure):
+        if lane.order is None or isinstance(parcel, Diverted):
             return False
         if lane.dropped or lane.leaving:
             return True  # whoever has the lane next reads it again

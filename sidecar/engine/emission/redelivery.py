@@ -17,7 +17,7 @@ from sidecar.engine.partition import exits as way
 from sidecar.engine.partition.exits import EmissionError, quarantined
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.partition.record_queue import KeyedQueues, PendingRecord, RecordQueue, earliest, topic_of
-from sidecar.model.record import Arrival, Departure, Held, TargetPartition
+from sidecar.model.record import AwaitingTarget, Diverted, Held, TargetPartition
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class Redelivery:
                         self._limits.refused_single(topic_of(parcel))
                     self.refuse(lane, parcel, failure.error, failure.alone)
 
-    def _too_large(self, lane: Lane, parcel: Held | Departure, small: bool) -> None:
+    def _too_large(self, lane: Lane, parcel: Held | Diverted, small: bool) -> None:
         """Move a record from a batch refused for its size to a smaller one; its topic is asked about that again."""
         topic = topic_of(parcel)
         self._targets.doubt(topic)
@@ -88,7 +88,7 @@ class Redelivery:
         elif not self.in_order.came_back(lane, parcel):  # who needs order is handed over again, and goes this way then
             self.small.append(lane, parcel)
 
-    def refuse(self, lane: Lane, parcel: Held | Departure, error: Any, alone: bool) -> None:
+    def refuse(self, lane: Lane, parcel: Held | Diverted, error: Any, alone: bool) -> None:
         """Decide on one refused record: emit it again, ask about its topic again, or quarantine it."""
         name, topic = error.name(), topic_of(parcel)
         if self._transactional and name in way.TRANSACTION_FAILED:
@@ -121,16 +121,16 @@ class Redelivery:
             else:
                 self._again(lane, parcel)
             return
-        if isinstance(parcel, Departure) and parcel.value is None and parcel.key is None:
+        if isinstance(parcel, Diverted) and parcel.value is None and parcel.key is None:
             raise EmissionError(f"not even a reference to {lane.id}/{parcel.offset} can be quarantined: {error.str()}")
         detail = f"too large to be produced: {error.str()}"
         self.again.append(lane, way.by_reference(self._quarantine, lane, parcel, detail))
 
-    def _again(self, lane: Lane, parcel: Held | Departure) -> None:
+    def _again(self, lane: Lane, parcel: Held | Diverted) -> None:
         if not self.in_order.came_back(lane, parcel):
             self.again.append(lane, parcel)
 
-    def _alone(self, lane: Lane, parcel: Held | Departure) -> None:
+    def _alone(self, lane: Lane, parcel: Held | Diverted) -> None:
         if not self.in_order.came_back(lane, parcel, alone=True):
             self.waiting_alone.append(topic_of(parcel), lane, parcel)
 
@@ -147,7 +147,7 @@ class Redelivery:
         for topic, those in partitions.items():
             self._targets.suspend(topic, those)
 
-    def place_for(self, lane: Lane, parcel: Held | Departure, alone: bool) -> TargetPartition | None:
+    def place_for(self, lane: Lane, parcel: Held | Diverted, alone: bool) -> TargetPartition | None:
         """Where a record that may be handed over will be. None: it waits, to be sent alone or until its partition
         acknowledges.
         """
@@ -159,7 +159,7 @@ class Redelivery:
             return None
         return place
 
-    def _goes_alone(self, topic: str, parcel: Held | Departure) -> bool:
+    def _goes_alone(self, topic: str, parcel: Held | Diverted) -> bool:
         return topic in self._sick or self._limits.takes_single(topic) or self._limits.exceeds(topic, parcel)
 
     def goes_small(self, topic: str) -> bool:
@@ -168,7 +168,7 @@ class Redelivery:
 
     def next_fits(self, room: int) -> bool:
         """Whether there is a next record, and room for it: one that only asks for its target needs none."""
-        return bool(self.again) and (room > 0 or isinstance(self.again.first[1], Arrival))
+        return bool(self.again) and (room > 0 or isinstance(self.again.first[1], AwaitingTarget))
 
     @property
     def alone(self) -> bool:
@@ -213,7 +213,7 @@ class Redelivery:
         """Nobody says which record spoilt a transaction. By halves, and one topic at a time, it is found: these come
         before what arrives meanwhile, else a half would never get smaller.
         """
-        suspects: list[tuple[Lane, Held | Departure]] = [*generation.departures]
+        suspects: list[tuple[Lane, Held | Diverted]] = [*generation.departures]
         suspects += [(lane, held) for lane, batch, _ in generation.batches for held in batch]
         generation.batches, generation.departures = [], []
         topics = {topic_of(parcel) for _, parcel in suspects}  # several where one of them has expired
@@ -309,7 +309,7 @@ class Redelivery:
             return ROOM_MAX
         if self._targets.has_waiting(topic) or topic in self.waiting_alone:
             return 0
-        returned = (parcel for _, parcel in self.again if not isinstance(parcel, Arrival))
+        returned = (parcel for _, parcel in self.again if not isinstance(parcel, AwaitingTarget))
         return 0 if topic in map(topic_of, returned) else 1
 
     @property

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sidecar.model.partitioner import partition_of
-from sidecar.model.record import ANY_PARTITION, Departure, Held, TargetPartition
+from sidecar.model.record import ANY_PARTITION, Diverted, Held, TargetPartition
 from sidecar.model.waits import is_over
 
 log = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ class PartitionHealth:
         topic.try_until_ms = now_ms + TRY_MAX_MS
         return True
 
-    def place_of(self, name: str, parcel: Held | Departure, partitions: int) -> TargetPartition:
+    def place_of(self, name: str, parcel: Held | Diverted, partitions: int) -> TargetPartition:
         """Where a record is to go in a topic of so many partitions: what has no key goes where it is acknowledged."""
         topic = self._topics.get(name, _WELL)
         if parcel.key is not None:

@@ -14,7 +14,7 @@ from sidecar.engine.partition.exits import CLOSED
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.partition.record_queue import KeyedQueues, PendingRecord, RecordQueue, earliest, is_early, topic_of
 from sidecar.model.ports import NO_ANSWER
-from sidecar.model.record import ANY_PARTITION, Arrival, Departure, Held, TargetPartition
+from sidecar.model.record import ANY_PARTITION, AwaitingTarget, Diverted, Held, TargetPartition
 from sidecar.model.waits import is_over
 
 Ask = Callable[[str], int]  # topic -> its partitions; 0: there is no such topic, or we may not see it; or NO_ANSWER
@@ -111,7 +111,7 @@ class Targets:
 
     # --- those that don't acknowledge -------------------------------------------------------------------------------
 
-    def place_of(self, parcel: Held | Departure) -> TargetPartition:
+    def place_of(self, parcel: Held | Diverted) -> TargetPartition:
         """Where a record is to go: in the partition that it asks for, else where the client sends it. In a topic that
         is watched, or of which some partition doesn't acknowledge, that is known here.
         """
@@ -123,7 +123,7 @@ class Targets:
         return self._suspensions.place_of(topic, parcel, count)
 
     @staticmethod
-    def asked_partition(parcel: Held | Departure) -> int:
+    def asked_partition(parcel: Held | Diverted) -> int:
         """The one that a record asks for, -1: the client chooses by the key."""
         return parcel.target_partition if isinstance(parcel, Held) else ANY_PARTITION
 
@@ -237,7 +237,7 @@ class Targets:
 
     def _is_free(self, parcel: PendingRecord) -> bool:
         """It has no key, and another partition than the one that it waited for acknowledges by now."""
-        if isinstance(parcel, Arrival):
+        if isinstance(parcel, AwaitingTarget):
             return False
         place = self.place_of(parcel)
         return place.partition != ANY_PARTITION and place not in self._suspensions

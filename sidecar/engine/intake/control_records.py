@@ -36,7 +36,7 @@ from sidecar.engine.storage.rebuild_worker import RebuildWorker
 from sidecar.engine.storage.worker import OverflowWorker
 from sidecar.model.header_codec import complete, headers_of, split
 from sidecar.model.ports import SourceRecord, SourceUnavailable
-from sidecar.model.record import Arrival, Carried, Control, Departure, Held, Outcome, held_id
+from sidecar.model.record import AwaitingTarget, Control, Diverted, Held, Outcome, ReplayedMove, held_id
 from sidecar.model.waits import is_over
 
 log = logging.getLogger(__name__)
@@ -55,9 +55,9 @@ class _Waiting:
     queues: dict[str, deque[Named]] = field(default_factory=dict)  # by id, in the order of the offsets
     unasked: list[str] = field(default_factory=list)
     asking: bool = False
-    unfetched: list[Carried] = field(default_factory=list)
+    unfetched: list[ReplayedMove] = field(default_factory=list)
     fetch: Future[Mapping[int, SourceRecord]] | None = None
-    fetching: list[Carried] = field(default_factory=list)
+    fetching: list[ReplayedMove] = field(default_factory=list)
     fetch_at_ms: int = 0
 
 
@@ -113,7 +113,7 @@ class Actions:
         if waiting is None or message_id is None or not queue:
             return False
         first = queue[0]
-        if not isinstance(first, Arrival) or first.held.offset != of.offset:
+        if not isinstance(first, AwaitingTarget) or first.held.offset != of.offset:
             return False
         queue.popleft()
         if by is not None:
@@ -128,10 +128,10 @@ class Actions:
         queue = waiting.queues[message_id]
         while queue:
             item = queue[0]
-            if isinstance(item, Arrival):
+            if isinstance(item, AwaitingTarget):
                 self._emitter.leave(lane, item)
                 return
-            if isinstance(item, Carried):
+            if isinstance(item, ReplayedMove):
                 waiting.unfetched.append(item)
                 return
             here = lane.ids.get(message_id)
@@ -182,7 +182,7 @@ class Actions:
             lane.ids.forget((held,))
         if take_out(lane, held, in_memory) is Place.WHEEL:
             self._emitter.withdraw(lane, held)
-        departure = Departure(
+        departure = Diverted(
             held.due_ms, held.offset, outcome, "", "", None, None, [], held.policy, held.attempt, held_id(held),
             related, carried, held.size,
         )  # fmt: skip
@@ -252,7 +252,7 @@ class Actions:
             waiting.queues[item.id].popleft()
             self._go_on(lane, waiting, item.id, _ASK)
 
-    def _lose(self, lane: Lane, item: Carried) -> None:
+    def _lose(self, lane: Lane, item: ReplayedMove) -> None:
         lose(lane, item.held.offset)
         self._tally.lost[lane.id.topic, "source"] += 1
         log.error(
@@ -282,16 +282,16 @@ def _last_before(item: Held | Control, *held: Any) -> Held | None:
 
 
 def _id_of(item: Named) -> str:
-    if isinstance(item, Control | Carried):
+    if isinstance(item, Control | ReplayedMove):
         return item.id
-    message_id = held_id(item.held if isinstance(item, Arrival) else item)
+    message_id = held_id(item.held if isinstance(item, AwaitingTarget) else item)
     assert message_id is not None, "without an id nobody comes here"
     return message_id
 
 
 def _apply(lane: Lane, control: Control, related: int) -> None:
     """A control record has done what it could."""
-    departure = Departure(
+    departure = Diverted(
         control.at_ms, control.offset, Outcome.APPLIED, "", "", None, None, [], control.policy, 0, control.id, related
     )
     lane.departed.append(departure)

@@ -19,13 +19,13 @@ from sidecar.model.ports import SourceRecord
 from sidecar.model.record import (
     NEVER_HELD,
     NO_HEADERS,
-    Arrival,
-    Carried,
+    AwaitingTarget,
     Control,
-    Departure,
+    Diverted,
     Headers,
     Held,
     Outcome,
+    ReplayedMove,
     held_id,
 )
 from sidecar.model.reserved_topics import RESERVED
@@ -34,8 +34,8 @@ from sidecar.overflow.chunk import RECORD_BYTES_MAX
 CREATE_TIME: Final = 1  # the client's word for a timestamp that the producer has set; a broker's own is right
 TOO_MANY_HEADERS: Final = "too_many_headers"
 
-Named = Held | Arrival | Control | Carried  # has an id, or is a control record
-Decided = Named | Departure
+Named = Held | AwaitingTarget | Control | ReplayedMove  # has an id, or is a control record
+Decided = Named | Diverted
 
 _size: Final = attrgetter("size")
 _new_tuple: Final = tuple.__new__  # half the time of a NamedTuple's own constructor, which is a Python function
@@ -82,13 +82,13 @@ class Decider:
 
     def decide_run(
         self, lane: Lane, records: Sequence[SourceRecord], offsets: Sequence[int], table: PolicyTable, now_ms: int
-    ) -> tuple[list[Held], list[Departure | Arrival], list[Named]]:
+    ) -> tuple[list[Held], list[Diverted | AwaitingTarget], list[Named]]:
         """Consecutive records of one lane: those to hold, those that leave at once or whose target must be asked for,
         and those with an id, which meet others of the same id first. What the lane redoes is in none of them. The hot
         path: what was asked for before is answered here.
         """
         held: list[Held] = []
-        others: list[Departure | Arrival] = []
+        others: list[Diverted | AwaitingTarget] = []
         named: list[Named] = []
         if not offsets:
             return held, others, named
@@ -138,9 +138,9 @@ class Decider:
             parcel = self._decide(lane, record, offset, table, headers)
             if parcel is None:
                 continue
-            if isinstance(parcel, Departure):
+            if isinstance(parcel, Diverted):
                 others.append(parcel)
-            elif isinstance(parcel, Control | Carried):
+            elif isinstance(parcel, Control | ReplayedMove):
                 named.append(parcel)
             elif parcel.trailer if isinstance(parcel, Held) else parcel.held.trailer:
                 self._sort_by_id(parcel, held, others, named)
@@ -150,20 +150,24 @@ class Decider:
                 others.append(parcel)
         return self._fitting(lane, held, others), others, named
 
-    def _fitting(self, lane: Lane, held: list[Held], others: list[Departure | Arrival]) -> list[Held]:
+    def _fitting(self, lane: Lane, held: list[Held], others: list[Diverted | AwaitingTarget]) -> list[Held]:
         """The records that the overflow can have, as a rule all; the others leave at once."""
         if not held or max(map(_size, held)) <= RECORD_BYTES_MAX:
             return held
         others += [self._too_large(lane, one) for one in held if one.size > RECORD_BYTES_MAX]
         return [one for one in held if one.size <= RECORD_BYTES_MAX]
 
-    def _too_large(self, lane: Lane, held: Held) -> Departure:
+    def _too_large(self, lane: Lane, held: Held) -> Diverted:
         """No batch of Kafka's has so much in it, but one that was compressed may unpack to it."""
         detail = f"{held.size} bytes, more than the {RECORD_BYTES_MAX} that can be held"
         return by_reference(self._limits.quarantine, lane, held, detail)._replace(held_bytes=NEVER_HELD)
 
     def _sort_by_id(
-        self, parcel: Held | Arrival, held: list[Held], others: list[Departure | Arrival], named: list[Named]
+        self,
+        parcel: Held | AwaitingTarget,
+        held: list[Held],
+        others: list[Diverted | AwaitingTarget],
+        named: list[Named],
     ) -> None:
         if held_id(parcel if isinstance(parcel, Held) else parcel.held) is not None:
             named.append(parcel)
@@ -189,7 +193,7 @@ class Decider:
         if offset < lane.recovered_until:
             if (entry := lane.entries.pop(offset, None)) is not None:
                 if entry.source >= 0:
-                    return Carried(entry, str(parts.controls[ID], "utf-8", "replace"))  # type: ignore[arg-type]
+                    return ReplayedMove(entry, str(parts.controls[ID], "utf-8", "replace"))  # type: ignore[arg-type]
                 return _redone(lane, complete(entry, record, parts))
             table = self._table_then(lane, offset, table)
         elif lane.id.topic in self._retired:
@@ -214,7 +218,7 @@ class Decider:
             if held.size > RECORD_BYTES_MAX:
                 return self._too_large(lane, held)
             if held.target_partition >= self._partitions.get(held.target, -1):
-                return Arrival(held, headers)
+                return AwaitingTarget(held, headers)
             if offset >= lane.recovered_until:
                 self._recall.of(topic, table).note(headers, parts, timestamp_ms, held)
             return held
@@ -248,9 +252,9 @@ class Decider:
         reason: str,
         detail: str,
         headers: Headers | None = None,
-    ) -> Departure:
+    ) -> Diverted:
         marked = quarantine_headers(headers, lane.here + b"%d" % offset, reason, detail)
-        return Departure(
+        return Diverted(
             max(record.timestamp()[1], 0), offset, Outcome.QUARANTINED, reason, self._limits.quarantine,
             record.key(), record.value(), marked, "", 0, None,
         )  # fmt: skip
@@ -295,7 +299,7 @@ def _held(record: SourceRecord, offset: int, decision: Hold, parts: Split) -> He
     return _new_tuple(Held, fields)
 
 
-def _dead(lane: Lane, record: SourceRecord, offset: int, decision: Dead, parts: Split) -> Departure:
+def _dead(lane: Lane, record: SourceRecord, offset: int, decision: Dead, parts: Split) -> Diverted:
     due_ms = decision.due_ms if decision.fires_ms < 0 else decision.fires_ms
     held = Held(
         due_ms, offset, decision.topic, -1, record.key(), record.value(), parts.user, decision.policy,

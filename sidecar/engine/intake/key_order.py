@@ -29,7 +29,7 @@ from sidecar.engine.partition.key_order import Key, Order
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.storage.rebuild_worker import RebuildWorker
 from sidecar.engine.storage.worker import OverflowWorker
-from sidecar.model.record import Arrival, Departure, Held
+from sidecar.model.record import AwaitingTarget, Diverted, Held
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +157,7 @@ class Ordering:
     def _near_ms(self, lane: Lane, now_ms: int) -> int:
         return max(now_ms + self._overflow.soon_ms, (lane.promised or lane.cursor).due_ms)
 
-    def _behind(self, lane: Lane, order: Order, key: Key, held: Held, now_ms: int) -> Held | Departure | None:
+    def _behind(self, lane: Lane, order: Order, key: Key, held: Held, now_ms: int) -> Held | Diverted | None:
         """The record as it takes its place behind the one before it; None: it has to wait."""
         if key in order.unplaced or key in order.refused:
             return None
@@ -180,9 +180,9 @@ class Ordering:
 
     # tidy: one record and where it goes
     def _file(
-        self, lane: Lane, order: Order, key: Key, item: Item, behind: Held | Departure, near_ms: int, ready: Read
+        self, lane: Lane, order: Order, key: Key, item: Item, behind: Held | Diverted, near_ms: int, ready: Read
     ) -> None:
-        if isinstance(behind, Departure):
+        if isinstance(behind, Diverted):
             order.refuse(key, behind.offset)
             ready.others.append(behind)
         elif item.kind == 0:
@@ -198,7 +198,7 @@ class Ordering:
             order.wait_for_place(key, behind.offset)
             if behind.offset < lane.recovered_until:
                 order.returns(key, behind.offset)
-            record = Arrival(behind, item.record.headers) if isinstance(item.record, Arrival) else behind
+            record = AwaitingTarget(behind, item.record.headers) if isinstance(item.record, AwaitingTarget) else behind
             list_of(ready, item).append(record)
 
     # --- what is held one by one ----------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ class Ordering:
             order.sought = frozenset()
             del self._scans[lane]
 
-    def _key_of(self, held: Held | Departure | None) -> Key | None:
+    def _key_of(self, held: Held | Diverted | None) -> Key | None:
         """By what a record is ordered: the hash of its policy's name and its key; None: it needs no order."""
         if held is None or held.key is None:
             return None

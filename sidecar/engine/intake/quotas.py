@@ -15,7 +15,7 @@ from sidecar.engine.partition.exits import quarantined
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.partition.quota import Quota
 from sidecar.engine.storage.rebuild_worker import RebuildWorker
-from sidecar.model.record import NEVER_HELD, Arrival, Departure, Held
+from sidecar.model.record import NEVER_HELD, AwaitingTarget, Diverted, Held
 from sidecar.model.stats import QuotaUse
 
 
@@ -84,7 +84,7 @@ class Quotas:
 
     def admit(self, lane: Lane, read: Read) -> Read:
         """Records decided a moment ago: those that may be held, and the departures of the others."""
-        refused: list[Departure | Arrival] = []
+        refused: list[Diverted | AwaitingTarget] = []
 
         def may_come(record: object) -> bool:
             held = held_of(record)
@@ -106,7 +106,7 @@ class Quotas:
         quota.add(held)
         return True
 
-    def _refused(self, lane: Lane, held: Held) -> Departure:
+    def _refused(self, lane: Lane, held: Held) -> Diverted:
         assert lane.quota is not None
         used = lane.quota.of(held.policy)
         assert used is not None

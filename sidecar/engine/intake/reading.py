@@ -5,14 +5,14 @@ from typing import Any, Final, NamedTuple
 
 from policies.decision import QUOTA_EXCEEDED
 from sidecar.engine.intake.decide import Named
-from sidecar.model.record import Arrival, Carried, Departure, Held
+from sidecar.model.record import AwaitingTarget, Diverted, Held, ReplayedMove
 
 
 class Read(NamedTuple):
     """Records of one lane, decided and not yet held, as the decider gives them."""
 
     held: list[Held]
-    others: list[Departure | Arrival]
+    others: list[Diverted | AwaitingTarget]
     named: list[Named]
 
 
@@ -34,19 +34,19 @@ def name_of(label: str) -> str:
 
 def held_of(record: Any) -> Held | None:
     """The record that is to be held; None: it isn't one of these."""
-    if isinstance(record, Arrival):
+    if isinstance(record, AwaitingTarget):
         return record.held
     return record if isinstance(record, Held) else None
 
 
-def refused_of(record: Any) -> Departure | None:
+def refused_of(record: Any) -> Diverted | None:
     """The record that would have been held, had there been room; None: it isn't one of these."""
-    return record if isinstance(record, Departure) and record.reason == QUOTA_EXCEEDED else None
+    return record if isinstance(record, Diverted) and record.reason == QUOTA_EXCEEDED else None
 
 
 def offset_of(record: Any) -> int:
     """Where it was read."""
-    offset: int = record.held.offset if isinstance(record, Arrival | Carried) else record.offset
+    offset: int = record.held.offset if isinstance(record, AwaitingTarget | ReplayedMove) else record.offset
     return offset
 
 

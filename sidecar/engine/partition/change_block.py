@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from sidecar.model.record import Held, Position, Struck
+from sidecar.model.record import Held, Position, Tombstone
 
 REBUILD_SPAN_MS: Final = 3_600_000  # blocks whose entries end within one hour share one rebuild candidate
 
@@ -26,7 +26,7 @@ class ChangeBlock:
     earliest: Position
     latest_due_ms: int
     committed: bool = False
-    struck: list[Struck] = field(default_factory=list)  # copies to be struck out: cancelled, replaced or moved
+    struck: list[Tombstone] = field(default_factory=list)  # copies to be struck out: cancelled, replaced or moved
     sealed: bool = True  # False: its block was in a transaction that was aborted, and must be written again
 
     @property

@@ -6,7 +6,7 @@ from policies.decision import TARGET_NOT_ALLOWED
 from policies.headers import DETAIL, REASON, SOURCE
 from sidecar.engine.partition.partition import Lane
 from sidecar.model.header_codec import asked_headers, dead_letter_headers, header_bytes, quarantine_headers
-from sidecar.model.record import Departure, Held, Outcome, held_id
+from sidecar.model.record import Diverted, Held, Outcome, held_id
 from sidecar.model.reserved_topics import RESERVED
 
 DETAIL_LENGTH_MAX: Final = 500
@@ -45,16 +45,16 @@ class EmissionError(Exception):
     """The producer can't go on: the process ends loudly and starts over."""
 
 
-def dead(lane: Lane, held: Held, topic: str, reason: str) -> Departure:
+def dead(lane: Lane, held: Held, topic: str, reason: str) -> Diverted:
     """The departure of a decided record to its dead-letter topic."""
-    return Departure(
+    return Diverted(
         held.due_ms, held.offset, Outcome.DEAD, reason, topic, held.key, held.value,
         dead_letter_headers(held, lane.here, reason), held.policy, held.attempt, held_id(held), held.source,
         held_bytes=held.size,
     )  # fmt: skip
 
 
-def given_up(lane: Lane, held: Held, reason: str) -> Departure:
+def given_up(lane: Lane, held: Held, reason: str) -> Diverted:
     """The departure of a held record to its dead letters. Its delivery is not made: the letter tells of the attempt
     before, which failed, and the ledger of the one that was decided.
     """
@@ -62,28 +62,28 @@ def given_up(lane: Lane, held: Held, reason: str) -> Departure:
     return dead(lane, failed, held.dead_letter, reason)._replace(attempt=held.attempt)
 
 
-def quarantined(topic: str, lane: Lane, parcel: Held | Departure, reason: str, detail: str) -> Departure:
+def quarantined(topic: str, lane: Lane, parcel: Held | Diverted, reason: str, detail: str) -> Diverted:
     """The departure of a decided record to the quarantine topic."""
     source = lane.here + b"%d" % parcel.came_at
-    headers = parcel.headers if isinstance(parcel, Departure) else asked_headers(parcel, lane.here)
-    return Departure(
+    headers = parcel.headers if isinstance(parcel, Diverted) else asked_headers(parcel, lane.here)
+    return Diverted(
         parcel.due_ms, parcel.offset, Outcome.QUARANTINED, reason, topic, parcel.key, parcel.value,
         quarantine_headers(headers, source, reason, detail[:DETAIL_LENGTH_MAX]), parcel.policy, parcel.attempt,
-        parcel.id if isinstance(parcel, Departure) else held_id(parcel),
-        parcel.related if isinstance(parcel, Departure) else parcel.source,
-        held_bytes=parcel.held_bytes if isinstance(parcel, Departure) else parcel.size,
+        parcel.id if isinstance(parcel, Diverted) else held_id(parcel),
+        parcel.related if isinstance(parcel, Diverted) else parcel.source,
+        held_bytes=parcel.held_bytes if isinstance(parcel, Diverted) else parcel.size,
     )  # fmt: skip
 
 
-def by_reference(topic: str, lane: Lane, parcel: Held | Departure, detail: str) -> Departure:
+def by_reference(topic: str, lane: Lane, parcel: Held | Diverted, detail: str) -> Diverted:
     """The departure of a record too large to be produced: without its value, and without what else is large.
 
     What the quarantine refuses even so goes without key and headers.
     """
-    again = isinstance(parcel, Departure) and parcel.topic == topic and parcel.value is None
+    again = isinstance(parcel, Diverted) and parcel.topic == topic and parcel.value is None
     part_max = -1 if again else REFERENCE_PART_MAX
     reason = "too_large"
-    if isinstance(parcel, Departure) and parcel.outcome is Outcome.QUARANTINED and parcel.reason:
+    if isinstance(parcel, Diverted) and parcel.outcome is Outcome.QUARANTINED and parcel.reason:
         reason = parcel.reason  # it was on its way here already
     departure = quarantined(topic, lane, parcel, reason, detail)
     small_key = departure.key is not None and len(departure.key) <= part_max

@@ -28,7 +28,7 @@ from sidecar.engine.partition.key_order import Order
 from sidecar.engine.partition.quota import Quota
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.model.log_cuts import NO_CUTS, Cuts, Marks, ReadMark, below, noted
-from sidecar.model.record import Departure, Held, LaneId, Position, Window, due_of, place_of, settle_promoted
+from sidecar.model.record import Diverted, Held, LaneId, Position, Window, due_of, place_of, settle_promoted
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class Lane:
     block_offset: int = -1  # E
     block_ms: int = 0  # when the last block was written: retention counts from there
     settled: list[Held] = field(default_factory=list)  # emitted and acknowledged, not yet in a block
-    departed: list[Departure] = field(default_factory=list)
+    departed: list[Diverted] = field(default_factory=list)
     promised: Position | None = None  # how far a promotion under way will move the cursor
     leaving: bool = False  # revoked: what is in flight is settled, nothing new begins
     dropped: bool = False  # gone: nothing about it may be written any more

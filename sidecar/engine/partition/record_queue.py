@@ -8,9 +8,9 @@ from typing import Generic, TypeVar
 
 from sidecar.engine.partition.partition import Lane
 from sidecar.model.header_codec import header_bytes
-from sidecar.model.record import Arrival, Departure, Held
+from sidecar.model.record import AwaitingTarget, Diverted, Held
 
-PendingRecord = Held | Departure | Arrival
+PendingRecord = Held | Diverted | AwaitingTarget
 K = TypeVar("K", bound=Hashable)
 
 
@@ -145,9 +145,9 @@ class KeyedQueues(Generic[K]):
 
 def topic_of(parcel: PendingRecord) -> str:
     """Where a record is to go."""
-    if isinstance(parcel, Departure):
+    if isinstance(parcel, Diverted):
         return parcel.topic
-    return (parcel.held if isinstance(parcel, Arrival) else parcel).target
+    return (parcel.held if isinstance(parcel, AwaitingTarget) else parcel).target
 
 
 def is_early(parcel: PendingRecord, now_ms: int) -> bool:
@@ -162,6 +162,6 @@ def earliest(dues_ms: Iterable[int]) -> int:
 
 def size_of(parcel: PendingRecord) -> int:
     """Bytes of key, value and headers."""
-    if isinstance(parcel, Departure):
+    if isinstance(parcel, Diverted):
         return len(parcel.key or b"") + len(parcel.value or b"") + header_bytes(parcel.headers)
-    return (parcel.held if isinstance(parcel, Arrival) else parcel).size
+    return (parcel.held if isinstance(parcel, AwaitingTarget) else parcel).size

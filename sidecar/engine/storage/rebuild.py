@@ -32,7 +32,7 @@ from sidecar.ledger.block import decode, lane_key
 from sidecar.ledger.topic import LedgerLog, LedgerRecord, LedgerTopic
 from sidecar.model.header_codec import complete, headers_of, split
 from sidecar.model.ports import SourceLog, SourceRecord
-from sidecar.model.record import Held, Struck
+from sidecar.model.record import Held, Tombstone
 from sidecar.overflow.interface import RebuildStore, Redo
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class _Bunch:
     """Entries taken from the ledger and not yet written."""
 
     # Number, entries, the offsets under which their records came, strikes.
-    blocks: list[tuple[int, list[Held], list[int], list[Struck]]] = field(default_factory=list)
+    blocks: list[tuple[int, list[Held], list[int], list[Tombstone]]] = field(default_factory=list)
     records: int = 0  # and strikes
 
     def is_full(self) -> bool:
