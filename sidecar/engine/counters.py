@@ -17,7 +17,7 @@ _FINE_EDGES_MS: Final = (0, *(bound + 1 for bound in LATENESS_BOUNDS_MS), sys.ma
 
 
 @dataclass(slots=True)
-class Tally:
+class EngineCounters:
     """Counts since the process started, by source topic."""
 
     accepted: Counter[str] = field(default_factory=Counter)

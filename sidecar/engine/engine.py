@@ -17,7 +17,7 @@ from typing import Any, Final
 from policies.table import PolicyTable
 from sidecar.engine.assignment import Assignment
 from sidecar.engine.commit.at_least_once import Settlement
-from sidecar.engine.counters import Tally
+from sidecar.engine.counters import EngineCounters
 from sidecar.engine.emission.emitter import Emitter
 from sidecar.engine.intake.control_records import Actions
 from sidecar.engine.intake.decide import Decider
@@ -80,7 +80,7 @@ class Parts:
     quotas: Quotas
     assignment: Assignment
     publisher: Publisher
-    tally: Tally
+    tally: EngineCounters
 
 
 class Engine:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from sidecar.engine.assignment import Assignment
-from sidecar.engine.counters import Tally
+from sidecar.engine.counters import EngineCounters
 from sidecar.engine.emission.emitter import Emitter
 from sidecar.engine.intake.quotas import uses_of
 from sidecar.engine.partition.partition import NOWHERE
@@ -21,7 +21,7 @@ class Publisher:
     def __init__(
         self,
         replica: str,
-        tally: Tally,
+        tally: EngineCounters,
         emitter: Emitter,
         assignment: Assignment,
         overflow: OverflowWorker,

@@ -12,7 +12,7 @@ from sidecar.engine.assignment import Assignment
 from sidecar.engine.commit.at_least_once import AtLeastOnce, Settlement
 from sidecar.engine.commit.exactly_once import ExactlyOnce
 from sidecar.engine.commit.trace_queue import Traces
-from sidecar.engine.counters import Tally
+from sidecar.engine.counters import EngineCounters
 from sidecar.engine.emission.batch_limits import USUAL_BATCH_BYTES, BatchLimits
 from sidecar.engine.emission.emitter import Emitter
 from sidecar.engine.emission.rate_limit import RateLimiter
@@ -97,7 +97,7 @@ def build(
 ) -> Machinery:
     """All parts of the engine over real clients; nothing is started."""
     problem = _Problem()
-    tally = Tally()
+    tally = EngineCounters()
     intake = KafkaIntake(consumer_settings(client, settings.group, settings.instance_id), problem)
     output = KafkaOutput(producer_settings(client), problem)
     batch_limits = BatchLimits(TopicLimits(client).bytes_max, min(batch_bytes_max(client), USUAL_BATCH_BYTES))

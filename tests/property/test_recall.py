@@ -1,4 +1,4 @@
-"""Remembered decisions change nothing: a run of records is decided as each of them would be alone."""
+"""TopicDecisions decisions change nothing: a run of records is decided as each of them would be alone."""
 
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -186,7 +186,7 @@ def test_no_policy_lets_a_record_into_an_own_topic() -> None:
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    remembered = recall.Remembered("reminders", TABLES[0])
+    remembered = recall.TopicDecisions("reminders", TABLES[0])
     held = Held(0, 0, "mail", -1, None, None, [], "p@1", None, 0, -1, [], -1, "dlq", 0)
 
     def note(*headers: tuple[str, bytes | None]) -> None:

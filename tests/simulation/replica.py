@@ -9,7 +9,7 @@ from policies.table import PolicyTable
 from sidecar.engine.assignment import Assignment
 from sidecar.engine.commit.at_least_once import AtLeastOnce, Settlement
 from sidecar.engine.commit.exactly_once import ExactlyOnce
-from sidecar.engine.counters import Tally
+from sidecar.engine.counters import EngineCounters
 from sidecar.engine.emission.batch_limits import USUAL_BATCH_BYTES, BatchLimits
 from sidecar.engine.emission.emitter import Emitter
 from sidecar.engine.emission.targets import Targets
@@ -122,7 +122,7 @@ class Replica:
         broker, clock, rng = shared.broker, shared.broker.clock, shared.rng
         self.executors = [StepExecutor() for _ in range(5)]
         self.commits_stand = False  # the thread that commits hangs in a call
-        self.tally = tally = Tally()
+        self.tally = tally = EngineCounters()
         self.fate = Fate()
         self.output = FakeOutput(broker, rng, shared.delay_ms, shape.queue_max, self.fate)
         self.lone_output = FakeOutput(broker, rng, shared.delay_ms, shape.queue_max, self.fate)

@@ -1,11 +1,11 @@
-from sidecar.engine.counters import LATENESS_FINE_MS, Tally
+from sidecar.engine.counters import LATENESS_FINE_MS, EngineCounters
 from sidecar.model.record import Outcome
 from sidecar.model.stats import LATENESS_BOUNDS_MS, lateness_bucket
 from tests.unit.test_receipts import settled
 
 
 def test_settled_records_are_counted_by_outcome_and_reason() -> None:
-    tally = Tally()
+    tally = EngineCounters()
     reasons = {2: "expired", 3: "timeout"}
     tally.settled("t", settled({1: Outcome.EMITTED, 2: Outcome.DEAD, 3: Outcome.DEAD})._replace(reasons=reasons))
     tally.settled("t", settled({9: Outcome.QUARANTINED})._replace(reasons={9: "loop"}))
@@ -19,7 +19,7 @@ def test_settled_records_are_counted_by_outcome_and_reason() -> None:
 
 
 def test_control_records_that_found_nothing_are_counted_apart() -> None:
-    tally = Tally()
+    tally = EngineCounters()
     rows = {1: Outcome.CANCELLED, 2: Outcome.APPLIED, 3: Outcome.APPLIED, 4: Outcome.MOVED}
     tally.settled("t", settled(rows)._replace(related={1: 2, 2: 1, 4: 5}))
     counts = tally.topic_counts("t", wheel=0, overflow=0, parked=0)
@@ -27,7 +27,7 @@ def test_control_records_that_found_nothing_are_counted_apart() -> None:
 
 
 def test_lateness_is_published_in_its_bounds() -> None:
-    tally = Tally()
+    tally = EngineCounters()
     now_ms = 1_700_000_000_000
     tally.handed_over(now_ms, [now_ms - 25, *[now_ms] * 10, now_ms - 26, *[now_ms - 25] * 2])
     tally.handed_over(now_ms, (now_ms - LATENESS_FINE_MS - 1,) * 2)
@@ -42,7 +42,7 @@ def test_lateness_is_published_in_its_bounds() -> None:
 
 def test_each_edge_of_a_bound_is_in_the_bucket_that_says_so() -> None:
     for late_ms in (0, *LATENESS_BOUNDS_MS, *(bound + 1 for bound in LATENESS_BOUNDS_MS)):
-        tally = Tally()
+        tally = EngineCounters()
         tally.handed_over(late_ms, [0, 0, 0])
         lateness = tally.lateness()
         assert [place for place, count in enumerate(lateness.counts) if count] == [lateness_bucket(late_ms)]
@@ -50,7 +50,7 @@ def test_each_edge_of_a_bound_is_in_the_bucket_that_says_so() -> None:
 
 
 def test_early_is_counted_as_such_and_as_not_late() -> None:
-    tally = Tally()
+    tally = EngineCounters()
     tally.handed_over(9, [10, 10, 4])
     assert tally.early == 2
     assert sum(tally.lateness().counts) == 3
@@ -58,7 +58,7 @@ def test_early_is_counted_as_such_and_as_not_late() -> None:
 
 
 def test_nothing_is_counted_of_a_topic_that_is_forgotten() -> None:
-    tally = Tally()
+    tally = EngineCounters()
     for topic in ("a", "deleted"):
         for counts in (tally.accepted, tally.not_found, tally.rebuilt):
             counts[topic] += 1

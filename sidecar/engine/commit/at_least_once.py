@@ -29,7 +29,7 @@ from sidecar.engine.commit.block_builder import (
 from sidecar.engine.commit.interval import CommitInterval, Refusals
 from sidecar.engine.commit.trace_queue import Traces
 from sidecar.engine.commit.transaction_size import MOST
-from sidecar.engine.counters import Tally
+from sidecar.engine.counters import EngineCounters
 from sidecar.engine.partition.partition import Lane
 from sidecar.ledger.commit_metadata import encode_metadata
 from sidecar.ledger.topic import LedgerError, LedgerTopic
@@ -138,7 +138,7 @@ class AtLeastOnce:
         intake: Intake,
         ledger: LedgerTopic,
         refusals: Refusals,
-        tally: Tally,
+        tally: EngineCounters,
         time: Time,
     ) -> None:
         self.open = CommitInterval(*outputs)

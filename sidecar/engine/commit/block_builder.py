@@ -11,7 +11,7 @@ from itertools import accumulate, compress
 from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
 
-from sidecar.engine.counters import Tally
+from sidecar.engine.counters import EngineCounters
 from sidecar.engine.partition.change_block import ChangeBlock, LedgerMark
 from sidecar.engine.partition.partition import NEVER, NOT_DECIDED, NOWHERE, Lane
 from sidecar.engine.partition.quota import Left
@@ -185,7 +185,7 @@ def restore_sealed(lane: Lane, seal: PendingBlock) -> None:
         seal.change.struck = []  # these go with their records' settlement, in another change
 
 
-def record_block(lane: Lane, seal: PendingBlock, ledger_offset: int, tally: Tally) -> None:
+def record_block(lane: Lane, seal: PendingBlock, ledger_offset: int, tally: EngineCounters) -> None:
     """The block is a fact at this offset of the ledger. Its settled records' done marks are the caller's."""
     settled = seal.block.settled
     lane.written(mark_of(seal.block, ledger_offset), seal.change.latest_due_ms if seal.change else -1)

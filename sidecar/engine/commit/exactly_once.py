@@ -41,7 +41,7 @@ from sidecar.engine.commit.producers import (
 from sidecar.engine.commit.trace_queue import Traces
 from sidecar.engine.commit.transaction import Aborted, Broken, Committed, Ending, Transaction, begun, cause_of
 from sidecar.engine.commit.transaction_size import TransactionSizeLimit
-from sidecar.engine.counters import Tally
+from sidecar.engine.counters import EngineCounters
 from sidecar.engine.partition.exits import OF_RECORDS
 from sidecar.engine.partition.partition import Lane
 from sidecar.ledger.topic import LedgerTopic
@@ -68,7 +68,7 @@ class ExactlyOnce:
         intake: Intake,
         ledger: LedgerTopic,
         refusals: Refusals,
-        tally: Tally,
+        tally: EngineCounters,
         time: Time,
     ) -> None:
         self.ready = False

@@ -16,7 +16,7 @@ from sidecar.engine.commit.block_builder import (
     take_sealed,
 )
 from sidecar.engine.commit.transaction import Aborted, SealedBlock, Transaction
-from sidecar.engine.counters import Tally
+from sidecar.engine.counters import EngineCounters
 from sidecar.engine.partition.exits import OF_RECORDS, TRANSACTION_FAILED
 from sidecar.engine.partition.partition import Lane
 from sidecar.ledger.topic import LedgerError, LedgerTopic
@@ -60,7 +60,7 @@ class Filling:
             if not lane.dropped:
                 self._seal_all(transaction, lane, now_ms)
 
-    def became_fact(self, transaction: Transaction, tally: Tally) -> None:
+    def became_fact(self, transaction: Transaction, tally: EngineCounters) -> None:
         """A transaction is committed: what its blocks say is done, unless somebody else has the lane now."""
         self.see_clock(transaction)
         for block in transaction.blocks:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from policies.decision import TARGET_NOT_ALLOWED
 from policies.headers import DUE, ORIGIN, POLICY
 from sidecar.engine.commit.at_least_once import Settlement
-from sidecar.engine.counters import Tally
+from sidecar.engine.counters import EngineCounters
 from sidecar.engine.emission.batch import Batch
 from sidecar.engine.emission.key_order import InOrder
 from sidecar.engine.emission.ready import Ready
@@ -41,7 +41,7 @@ class Emitter:
     hold: Callable[[Lane, Held], None]
     turned_away: Callable[[Lane, Held], None]  # it can't be held: there is no such target
 
-    def __init__(self, targets: Targets, tally: Tally, quarantine: str, transactional: bool) -> None:
+    def __init__(self, targets: Targets, tally: EngineCounters, quarantine: str, transactional: bool) -> None:
         self.load = Load()
         self.problem = ""
         self._targets = targets

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from policies.decision import CANCEL, FIRE
-from sidecar.engine.counters import Tally
+from sidecar.engine.counters import EngineCounters
 from sidecar.engine.emission.emitter import Emitter
 from sidecar.engine.intake.decide import Named
 from sidecar.engine.intake.reading import offset_of
@@ -66,7 +66,9 @@ class Actions:
 
     hold: Callable[[Lane, Held], None]
 
-    def __init__(self, emitter: Emitter, overflow: OverflowWorker, rebuild: RebuildWorker, tally: Tally) -> None:
+    def __init__(
+        self, emitter: Emitter, overflow: OverflowWorker, rebuild: RebuildWorker, tally: EngineCounters
+    ) -> None:
         self._emitter = emitter
         self._overflow = overflow
         self._rebuild = rebuild

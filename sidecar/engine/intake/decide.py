@@ -10,7 +10,7 @@ from policies.duration import TIME_MAX_MS
 from policies.headers import ACTION, ID
 from policies.request import ID_BYTES_MAX
 from policies.table import Act, Dead, Facts, Hold, PolicyTable, Quarantine, decide
-from sidecar.engine.intake.decision_cache import Recall
+from sidecar.engine.intake.decision_cache import DecisionCache
 from sidecar.engine.partition.exits import by_reference, dead
 from sidecar.engine.partition.partition import NOT_DECIDED, Lane
 from sidecar.engine.recovery import table_version_at
@@ -72,7 +72,7 @@ class Decider:
         self._reserved = reserved
         self._partitions = partitions
         self._table_at = table_at
-        self._recall = Recall()
+        self._recall = DecisionCache()
         self._retired: frozenset[str] = frozenset()
         self._now_ms = -1  # of what is decided just now
 

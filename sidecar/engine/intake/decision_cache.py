@@ -48,7 +48,7 @@ class Form(NamedTuple):
     user: Picker
 
 
-class Remembered:
+class TopicDecisions:
     """Answers that one policy table gave to the records of one topic. Read in place by `Decider.decide_run`.
 
     `forms` by number of headers; `own_names`: names of headers that are the user's own, each interned, as held records
@@ -96,17 +96,17 @@ def _picker(kinds: Sequence[bool], wanted: bool) -> Picker:
     return itemgetter(between)
 
 
-class Recall:
+class DecisionCache:
     """Answers remembered of all topics."""
 
     __slots__ = ("_topics",)
 
     def __init__(self) -> None:
-        self._topics: dict[str, tuple[PolicyTable, Remembered]] = {}
+        self._topics: dict[str, tuple[PolicyTable, TopicDecisions]] = {}
 
-    def of(self, topic: str, table: PolicyTable) -> Remembered:
+    def of(self, topic: str, table: PolicyTable) -> TopicDecisions:
         """Answers remembered of this topic under this table."""
         found = self._topics.get(topic)
         if found is None or found[0] is not table:
-            found = self._topics[topic] = table, Remembered(topic, table)
+            found = self._topics[topic] = table, TopicDecisions(topic, table)
         return found[1]

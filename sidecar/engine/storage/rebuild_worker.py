@@ -11,7 +11,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from math import inf
 from typing import Final
 
-from sidecar.engine.counters import Tally
+from sidecar.engine.counters import EngineCounters
 from sidecar.engine.partition.change_block import Loss
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.storage.rebuild import LaneRebuild, Sources
@@ -36,7 +36,7 @@ class RebuildWorker:
     """Rebuilds lanes that have a `loss`. `step` is called once a turn by the engine."""
 
     def __init__(
-        self, sources: Sources, tally: Tally, records_per_second: int, executor: Executor | None = None
+        self, sources: Sources, tally: EngineCounters, records_per_second: int, executor: Executor | None = None
     ) -> None:
         self._sources = sources
         self._tally = tally
