@@ -16,7 +16,7 @@ from policies.headers import OFFSET_MAX
 from sidecar.model.record import Place
 from sidecar.model.redrive_marks import Sent
 from sidecar.operations.dead_letters.browse import Look, Page, Shown, UnknownTopic
-from sidecar.operations.dead_letters.dead_letter import Letter, place_of
+from sidecar.operations.dead_letters.dead_letter import DeadLetter, place_of
 from sidecar.operations.dead_letters.dead_letter_log import LettersUnavailable
 from sidecar.operations.dead_letters.destination import destination
 from sidecar.operations.dead_letters.masking import Masking
@@ -105,7 +105,7 @@ def _sent(sent: Sent | None) -> dict[str, Any] | None:
     return None if sent is None else {"plan": sent.plan, "from": sent.first_ms, "to": sent.last_ms}
 
 
-def _document(ports: Ports, letter: Letter, masking: Masking | None) -> dict[str, Any]:
+def _document(ports: Ports, letter: DeadLetter, masking: Masking | None) -> dict[str, Any]:
     """`target` is where it would go again; null: that needs to be said."""
     document = {**letter.document(), "target": destination(letter, ports.policies.versions)}
     return document if masking is None else {**document, "payload": masking.payload(letter)}

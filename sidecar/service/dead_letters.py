@@ -15,7 +15,7 @@ from sidecar.operations.dead_letters.dead_letter_log import KafkaLetterLog, Lett
 from sidecar.operations.dead_letters.masking import Masking
 from sidecar.operations.dead_letters.reading import Reading, Rules
 from sidecar.operations.dead_letters.redrive_plan import FORM, Governor, Redrive
-from sidecar.operations.dead_letters.redrive_run import Legwork, Surroundings
+from sidecar.operations.dead_letters.redrive_run import RedriveContext, RedriveRun
 from sidecar.operations.dead_letters.redriven_log import RedrivenLog
 from sidecar.operations.dead_letters.redrives import Redrives, Topics
 from sidecar.operations.dead_letters.sorting import Ways
@@ -70,7 +70,7 @@ def redrives_of(
     def transactional_id(plan_id: str) -> str:
         return f"tickover.{settings.group}.redrive.{plan_id}"
 
-    def leg(plan_id: str, state: State | None, count: int) -> Leg[Redrive, Legwork]:
+    def leg(plan_id: str, state: State | None, count: int) -> Leg[Redrive, RedriveRun]:
         begin = None if state is None else lambda work: work.begin(state, count)
         return Leg(plan_id, begin, stage)
 
@@ -78,7 +78,7 @@ def redrives_of(
     topics = Topics(lambda log, topic: _choose(reading, log, topic), letters, settings.reserved_topics, topic_id)
     owner = owner_of(settings.instance_id)
     redrives = Redrives(redrive_log, open_log, topics, leg, owner)
-    here = Surroundings(
+    here = RedriveContext(
         client=client,
         log=redrive_log,
         redriven=redriven,
@@ -93,7 +93,9 @@ def redrives_of(
         monotonic_s=time.monotonic,
         wait=redrives.crew.wait,
     )
-    stage = Stage(client, redrive_log, transactional_id, lambda job, shipping: Legwork(job, shipping, here), here.wait)
+    stage = Stage(
+        client, redrive_log, transactional_id, lambda job, shipping: RedriveRun(job, shipping, here), here.wait
+    )
     return redrives, redrive_log
 
 

@@ -11,10 +11,10 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, TopicPartition
 
 from sidecar.kafka.topic_reader import LogUnavailable
 from sidecar.model.record import Headers, Place
-from sidecar.operations.dead_letters.dead_letter import Letter
+from sidecar.operations.dead_letters.dead_letter import DeadLetter
 from sidecar.operations.dead_letters.dead_letter_log import LettersUnavailable
 from sidecar.operations.dead_letters.redrive_plan import Governor, Redrive
-from sidecar.operations.dead_letters.redrive_run import Legwork, Surroundings
+from sidecar.operations.dead_letters.redrive_run import RedriveContext, RedriveRun
 from sidecar.operations.dead_letters.redrives import Redrives, Topics, Wanted
 from sidecar.operations.dead_letters.returns import Found
 from sidecar.operations.dead_letters.selection import Selection
@@ -46,7 +46,7 @@ class Message(NamedTuple):
     """A consumed letter, or the end of its partition."""
 
     place: Place
-    letter: Letter | None
+    letter: DeadLetter | None
 
     def error(self) -> Any:
         return None if self.letter else SimpleNamespace(code=lambda: KafkaError._PARTITION_EOF)
@@ -81,7 +81,7 @@ class Letters:
 
     def __init__(self) -> None:
         self.generation = 0
-        self.partitions: dict[int, list[Letter | None]] = {}
+        self.partitions: dict[int, list[DeadLetter | None]] = {}
         self.low: Counter[int] = Counter()
         self.make_anew()
 
@@ -99,12 +99,12 @@ class Letters:
         letters = self.partitions[partition]
         place = Place(TOPIC, partition, len(letters))
         value = f"{self.generation}/{partition}/{len(letters)}".encode()
-        letters.append(Letter(place, NOW_MS + len(letters), key, value, dead(reason)))
+        letters.append(DeadLetter(place, NOW_MS + len(letters), key, value, dead(reason)))
 
     def add_gap(self, partition: int) -> None:
         self.partitions[partition].append(None)
 
-    def there(self) -> Iterator[Letter]:
+    def there(self) -> Iterator[DeadLetter]:
         for partition, letters in self.partitions.items():
             yield from (letter for letter in letters[self.low[partition] :] if letter is not None)
 
@@ -117,7 +117,7 @@ class Letters:
     def offset_at(self, topic: str, partition: int, time_ms: int) -> int | None:
         return next((one.place.offset for one in self.there() if one.timestamp_ms >= time_ms), None)
 
-    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[list[Letter]]:
+    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[list[DeadLetter]]:
         yield [one for one in self.there() if one.place.partition == partition and start <= one.place.offset < end]
 
     def close(self) -> None:
@@ -299,7 +299,7 @@ class Operators:
         shipping: Any = Pen(self, f"tickover.g.redrive.{redrive.plan.id}", alone=False)
         shipping.init()
         asked, before = self._of(redrive.plan.id).aborted_by is not None, len(self.sent)
-        work = Legwork(self._of(redrive.plan.id), shipping, self._here())
+        work = RedriveRun(self._of(redrive.plan.id), shipping, self._here())
         try:
             if state is not None:
                 work.begin(state, canary)
@@ -309,8 +309,8 @@ class Operators:
         mine = [value for by, value in self.sent[before:] if by == redrive.plan.id]
         assert not (asked and mine), f"{redrive.plan.id} sends {mine} after it was to be aborted"
 
-    def _here(self) -> Surroundings:
-        return Surroundings(
+    def _here(self) -> RedriveContext:
+        return RedriveContext(
             client={}, log=self.plans, redriven=self.redriven, versions=lambda _: (), partitions=self.letters.topics,  # type: ignore[arg-type]
             open_log=lambda: self.letters, topic_id=lambda _: self.letters.id, owner="here", group="g",
             ways=lambda topics: Ways(frozenset(), frozenset(topics)), loops_max=3, monotonic_s=lambda: self._time_s,
@@ -331,7 +331,7 @@ class Operators:
         read = type(progress).model_validate_json(progress.model_dump_json())
         self.plans.redrives[plan_id] = before.model_copy(update={"progress": read})
 
-    def _check(self, redrive: Redrive, letter: Letter) -> None:
+    def _check(self, redrive: Redrive, letter: DeadLetter) -> None:
         plan, value = redrive.plan, letter.value or b""
         generation, partition, offset = map(int, value.split(b"/"))
         assert plan.topic_id == f"id {generation}", f"{value!r} is of another topic than {plan.topic_id}"

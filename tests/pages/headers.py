@@ -5,7 +5,7 @@ from typing import Final
 from policies import headers
 from sidecar.model import header_codec as codec
 from sidecar.model.record import Headers, Held, Place
-from sidecar.operations.dead_letters.dead_letter import Letter
+from sidecar.operations.dead_letters.dead_letter import DeadLetter
 from sidecar.operations.dead_letters.lineage import redriven_headers
 from tests.pages.text import code, head, table
 
@@ -67,7 +67,7 @@ def travelled() -> list[set[str]]:
     emitted = codec.emission_headers(held, b"s/0/")
     dead = codec.dead_letter_headers(held, b"s/0/", "timeout")
     quarantined = codec.quarantine_headers(came, b"s/0/1", "loop", "")
-    letter = Letter(Place("d", 0, 1), 1, b"k", b"v", dead)
+    letter = DeadLetter(Place("d", 0, 1), 1, b"k", b"v", dead)
     again = redriven_headers(letter, to_its_source=False, leg="1/1")
     return [{name for name, _ in written} for written in (emitted, dead, quarantined, again)]
 

@@ -11,7 +11,7 @@ from policies.table import decide
 from sidecar.model.fingerprint import fingerprint
 from sidecar.model.header_codec import emission_headers, split
 from sidecar.model.record import Held, Place
-from sidecar.operations.dead_letters.dead_letter import Letter
+from sidecar.operations.dead_letters.dead_letter import DeadLetter
 from sidecar.operations.dead_letters.lineage import redriven_headers
 from tests.pipeline.ledger_rows import NOW_MS, block, entries, ledger_frame
 from tests.pipeline.test_dispatch import opened
@@ -92,7 +92,7 @@ def headers_in(row: Any) -> Headers:
 
 
 def by_sidecar(offset: int, to_its_source: bool) -> Headers:
-    letter = Letter(Place("dlq", 0, offset), NOW_MS, b"key", b"value", dict(LETTERS)[offset])
+    letter = DeadLetter(Place("dlq", 0, offset), NOW_MS, b"key", b"value", dict(LETTERS)[offset])
     return redriven_headers(letter, to_its_source, "job/1")
 
 

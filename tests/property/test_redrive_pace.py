@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from policies.headers import ATTEMPT, ERROR_CLASS, ERROR_MESSAGE, FIRST_FAILURE, ORIGIN, REASON, SOURCE
 from sidecar.model.record import Place
-from sidecar.operations.dead_letters.dead_letter import Letter
+from sidecar.operations.dead_letters.dead_letter import DeadLetter
 from sidecar.operations.dead_letters.lineage import redriven_headers
 from sidecar.operations.jobs.pace import BURST_S, RAMP_START, STOP_SAMPLE, Pace, must_stop
 
@@ -55,7 +55,7 @@ def test_it_stops_when_more_than_the_share_failed(sent: int, failed: int, share:
 def test_a_redriven_record_begins_anew_and_keeps_what_is_the_users(
     headers: list[tuple[str, bytes | None]], to_source: bool
 ) -> None:
-    letter = Letter(Place("t", 1, 2), 0, None, None, headers)
+    letter = DeadLetter(Place("t", 1, 2), 0, None, None, headers)
     kept = redriven_headers(letter, to_source, "p/1")
     own = [header for header in headers if not header[0].startswith("tickover-")]
     assert [header for header in kept if not header[0].startswith("tickover-")] == own

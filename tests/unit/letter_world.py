@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
 
 from sidecar.model.record import Headers, Place
-from sidecar.operations.dead_letters.dead_letter import Letter
+from sidecar.operations.dead_letters.dead_letter import DeadLetter
 from sidecar.operations.dead_letters.redriven_log import RedrivenLog
 from sidecar.operations.jobs.transactional_sender import OutgoingRecord
 
@@ -16,7 +16,7 @@ class MemoryLetterLog:
     """`LetterLog` of lists. An offset without a letter is a gap, as an aborted transaction leaves."""
 
     def __init__(self) -> None:
-        self.partitions: dict[tuple[str, int], list[Letter | None]] = {}
+        self.partitions: dict[tuple[str, int], list[DeadLetter | None]] = {}
         self.batch = 3
         self.reads = 0
 
@@ -28,11 +28,11 @@ class MemoryLetterLog:
         partition: int = 0,
         key: bytes | None = b"k",
         value: bytes | None = b"v",
-    ) -> Letter:
+    ) -> DeadLetter:
         """One letter more, a second later than the one before."""
         letters = self.partitions.setdefault((topic, partition), [])
         place = Place(topic, partition, len(letters))
-        letter = Letter(place, NOW_MS + 1_000 * len(letters), key, value, [] if headers is None else headers)
+        letter = DeadLetter(place, NOW_MS + 1_000 * len(letters), key, value, [] if headers is None else headers)
         letters.append(letter)
         return letter
 
@@ -49,7 +49,7 @@ class MemoryLetterLog:
         letters = self.partitions[topic, partition]
         return next((letter.place.offset for letter in letters if letter and letter.timestamp_ms >= time_ms), None)
 
-    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[list[Letter]]:
+    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[list[DeadLetter]]:
         letters = self.partitions[topic, partition]
         for first in range(start, end, self.batch):
             self.reads += 1

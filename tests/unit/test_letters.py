@@ -10,7 +10,7 @@ from policies.headers import CONTROL_PREFIX, ERROR_CLASS, ERROR_MESSAGE, ID
 from policies.model import Policy, Versioned
 from sidecar.model.record import Place
 from sidecar.operations.dead_letters.browse import Browser, Limits, Look, letter_topics
-from sidecar.operations.dead_letters.dead_letter import Letter, place_of
+from sidecar.operations.dead_letters.dead_letter import DeadLetter, place_of
 from sidecar.operations.dead_letters.destination import destination
 from sidecar.operations.dead_letters.masking import MASK, OWN_WORDS, SHOWN_BYTES_MAX, Masking
 from sidecar.operations.dead_letters.selection import Selection
@@ -22,8 +22,8 @@ RETRY["retry"]["backoff"] = {"kind": "fixed", "delay": "1s"}  # type: ignore[ind
 DELAY = {"name": "orders", "match": {"topics": ["orders-retry"]}, "delay": {"default": "1s"}}
 
 
-def letter(headers: Any, topic: str = "orders-dlq", value: bytes | None = b"v") -> Letter:
-    return Letter(Place(topic, 1, 5), NOW_MS, b"k", value, headers)
+def letter(headers: Any, topic: str = "orders-dlq", value: bytes | None = b"v") -> DeadLetter:
+    return DeadLetter(Place(topic, 1, 5), NOW_MS, b"k", value, headers)
 
 
 def versions_of(*documents: dict[str, Any]) -> Any:
@@ -164,7 +164,7 @@ def browser_of(log: MemoryLetterLog, records: int, seconds: float, now_s: Callab
     return Browser(log, Limits(records, seconds), now_s, lambda _: None)
 
 
-def browse(log: MemoryLetterLog, count: int = 100, records: int = 1_000) -> tuple[list[list[Letter]], list[int]]:
+def browse(log: MemoryLetterLog, count: int = 100, records: int = 1_000) -> tuple[list[list[DeadLetter]], list[int]]:
     """All pages one after the other, and what each said was left."""
     browser, pages, remaining, start = browser_of(log, records, 60.0), [], [], None
     while True:

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 from sidecar.kafka.topic_reader import LogUnavailable
 from sidecar.model.record import Place
 from sidecar.model.reserved_topics import ReservedTopics
-from sidecar.operations.dead_letters.dead_letter import Letter
+from sidecar.operations.dead_letters.dead_letter import DeadLetter
 from sidecar.operations.dead_letters.redrive_plan import (
     FORM,
     SCHEMA,
@@ -54,8 +54,8 @@ def encode(model: Plan | Progress) -> bytes:
     return model.model_dump_json().encode()
 
 
-def letter(headers: Any, value: bytes | None = b"v") -> Letter:
-    return Letter(Place("orders-dlq", 0, 5), NOW_MS, b"k", value, headers)
+def letter(headers: Any, value: bytes | None = b"v") -> DeadLetter:
+    return DeadLetter(Place("orders-dlq", 0, 5), NOW_MS, b"k", value, headers)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def letter(headers: Any, value: bytes | None = b"v") -> Letter:
         (letter(dead(source="__consumer_offsets-retry/0/1", policy="x@1")), None, ("", "target_not_allowed")),
     ],
 )
-def test_what_becomes_of_a_letter(one: Letter, target: str | None, expected: tuple[str, str]) -> None:
+def test_what_becomes_of_a_letter(one: DeadLetter, target: str | None, expected: tuple[str, str]) -> None:
     sorting = Sorting(
         Redrive(plan=plan(target=target)),
         lambda _: (),
@@ -142,7 +142,7 @@ def test_only_what_goes_back_to_its_source_keeps_its_control_headers() -> None:
 def test_a_letter_without_a_key_goes_back_to_the_partition_that_it_came_from() -> None:
     """There are those of its id: a control record that was sent again would meet none of them elsewhere."""
     sorting = Sorting(Redrive(plan=plan()), lambda _: (), {"reminders": 4, "orders": 4}, ANYWHERE, 3)
-    without_key = Letter(Place("orders-dlq", 0, 5), NOW_MS, None, b"v", dead("no_policy", source="reminders/3/1"))
+    without_key = DeadLetter(Place("orders-dlq", 0, 5), NOW_MS, None, b"v", dead("no_policy", source="reminders/3/1"))
     assert sorting.parcel(without_key, "reminders", "p/1").partition == 3
     assert sorting.parcel(without_key, "orders", "p/1").partition == -1
     assert sorting.parcel(without_key._replace(key=b"k"), "reminders", "p/1").partition == -1

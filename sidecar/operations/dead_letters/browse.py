@@ -15,7 +15,7 @@ from policies.table import PolicyTable
 from sidecar.model.fingerprint import shown
 from sidecar.model.record import Place
 from sidecar.model.redrive_marks import Sent
-from sidecar.operations.dead_letters.dead_letter import Letter
+from sidecar.operations.dead_letters.dead_letter import DeadLetter
 from sidecar.operations.dead_letters.dead_letter_log import LetterLog
 from sidecar.operations.dead_letters.selection import Selection
 
@@ -44,7 +44,7 @@ class Shown(NamedTuple):
     `is_whole`: all that came since was looked at.
     """
 
-    letter: Letter
+    letter: DeadLetter
     sent: Sent | None
     came_back: Place | None
     is_whole: bool
@@ -58,7 +58,7 @@ class UnknownTopic(Exception):
 class Page:
     """Letters found for one page. `following` None: the end; `remaining` records from there on, at most."""
 
-    letters: list[Letter] = field(default_factory=list)
+    letters: list[DeadLetter] = field(default_factory=list)
     redriven: dict[Place, Sent] = field(default_factory=dict)  # of these letters
     following: Place | None = None
     scanned: int = 0
@@ -172,7 +172,7 @@ class Browser:
                 return letter.place, True
         return None, page.following is None
 
-    def _letter(self, place: Place) -> Letter | None:
+    def _letter(self, place: Place) -> DeadLetter | None:
         if place.partition >= self._log.topics().get(place.topic, 0):
             return None
         low, high = self._log.bounds(place.topic, place.partition)
@@ -185,7 +185,7 @@ class Browser:
 
     def _scan(
         self, page: Page, topics: Sequence[str], look: Look, start: Place | None
-    ) -> Iterator[tuple[Letter, Sent | None]]:
+    ) -> Iterator[tuple[DeadLetter, Sent | None]]:
         """Letters that fit; keeps the page's account. Whoever stops early goes on behind the last one given."""
         deadline_s = self._monotonic_s() + self._limits.seconds
         spans = self._spans(topics, look.selection, start)

@@ -26,7 +26,7 @@ TEXT_LENGTH_MAX: Final = 1_024
 COUNT_DIGITS_MAX: Final = 6
 
 
-class Letter(NamedTuple):
+class DeadLetter(NamedTuple):
     """One record of a dead-letter topic. `headers` None: they can't be read (a name that is not UTF-8)."""
 
     place: Place
@@ -95,14 +95,14 @@ class Letter(NamedTuple):
         }
 
 
-def letter_of(message: Message) -> Letter:
+def letter_of(message: Message) -> DeadLetter:
     """The letter of a consumed record."""
     place = Place(message.topic() or "", message.partition() or 0, message.offset() or 0)
     try:
         headers: Headers | None = headers_of(message) or []
     except SystemError:
         headers = None
-    return Letter(place, message.timestamp()[1], message.key(), message.value(), headers)
+    return DeadLetter(place, message.timestamp()[1], message.key(), message.value(), headers)
 
 
 def place_of(text: str) -> Place | None:

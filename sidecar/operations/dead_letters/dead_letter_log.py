@@ -7,7 +7,7 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from policies.kafka_clients import Consumer
 from sidecar.kafka.topic_reader import ANSWER_S, READER, LogUnavailable, read
-from sidecar.operations.dead_letters.dead_letter import Letter, letter_of
+from sidecar.operations.dead_letters.dead_letter import DeadLetter, letter_of
 from sidecar.operations.dead_letters.redrive_plan import Plan
 
 
@@ -35,7 +35,7 @@ class LetterLog(Protocol):
     def offset_at(self, topic: str, partition: int, time_ms: int) -> int | None:
         """The first offset with this timestamp or a later one; None when there is none."""
 
-    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[list[Letter]]:
+    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[list[DeadLetter]]:
         """Batches from `start` to before `end`; empty batches are signs of life."""
 
     def close(self) -> None: ...
@@ -68,7 +68,7 @@ class KafkaLetterLog:
             raise LettersUnavailable(error.args[0].str()) from None
         return found.offset if found.offset >= 0 else None
 
-    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[list[Letter]]:
+    def read(self, topic: str, partition: int, start: int, end: int) -> Iterator[list[DeadLetter]]:
         try:
             for messages in read(self._consumer, (topic, partition), start, end):
                 yield [letter_of(message) for message in messages]

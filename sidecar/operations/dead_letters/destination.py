@@ -19,19 +19,19 @@ from policies.glob import is_exact
 from policies.headers import SOURCE
 from policies.model import Policy, Removed, Versioned
 from policies.table import DEAD_LETTER_SUFFIX, RETRY_SUFFIX
-from sidecar.operations.dead_letters.dead_letter import Letter, place_of
+from sidecar.operations.dead_letters.dead_letter import DeadLetter, place_of
 
 BY_REFERENCE: Final = "too_large"  # quarantined without its value: there is nothing to send
 
 Versions = Callable[[str], Sequence[Versioned | Removed]]
 
 
-def is_quarantined(letter: Letter) -> bool:
+def is_quarantined(letter: DeadLetter) -> bool:
     """Whether it was set aside undecided, with all its headers, and not given up."""
     return bool(letter.reason) and letter.reason not in DEAD_REASONS
 
 
-def destination(letter: Letter, versions: Versions) -> str | None:
+def destination(letter: DeadLetter, versions: Versions) -> str | None:
     """The topic it goes to; None: it needs to be said."""
     source = place_of(letter.text(SOURCE))
     if is_quarantined(letter):
@@ -41,7 +41,7 @@ def destination(letter: Letter, versions: Versions) -> str | None:
     return target if target is not None and is_topic(target) else None
 
 
-def _policy_of(letter: Letter, versions: Versions) -> Policy | None:
+def _policy_of(letter: DeadLetter, versions: Versions) -> Policy | None:
     """The version that gave the letter up."""
     name, _, number = letter.policy.partition("@")
     for version in versions(name) if name else ():
@@ -50,7 +50,7 @@ def _policy_of(letter: Letter, versions: Versions) -> Policy | None:
     return None
 
 
-def _by_policy(letter: Letter, policy: Policy) -> str | None:
+def _by_policy(letter: DeadLetter, policy: Policy) -> str | None:
     if policy.retry is not None and policy.dead_letter is None:
         named = letter.place.topic.endswith(DEAD_LETTER_SUFFIX)
         return letter.place.topic.removesuffix(DEAD_LETTER_SUFFIX) if named else None
@@ -63,7 +63,7 @@ def _by_policy(letter: Letter, policy: Policy) -> str | None:
     return target if target and is_exact(target) else None
 
 
-def _by_names(letter: Letter, source: str) -> str | None:
+def _by_names(letter: DeadLetter, source: str) -> str | None:
     if source.endswith(RETRY_SUFFIX):
         return source.removesuffix(RETRY_SUFFIX)
     known = letter.reason or letter.policy  # it carries words of tickover's

@@ -9,10 +9,10 @@ A letter that goes back to its source undecided (quarantine) keeps its control h
 
 from policies.headers import GONE_ANEW, GONE_UNDECIDED, REDRIVE_COUNT, REDRIVE_PLAN, REDRIVE_SOURCE
 from sidecar.model.record import Headers
-from sidecar.operations.dead_letters.dead_letter import Letter
+from sidecar.operations.dead_letters.dead_letter import DeadLetter
 
 
-def redriven_headers(letter: Letter, to_its_source: bool, leg: str) -> Headers:
+def redriven_headers(letter: DeadLetter, to_its_source: bool, leg: str) -> Headers:
     """`leg` is `plan id/number`."""
     gone = GONE_UNDECIDED if to_its_source else GONE_ANEW
     return [

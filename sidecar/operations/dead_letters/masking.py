@@ -34,7 +34,7 @@ from policies.headers import (
     TARGET,
     TARGET_PARTITION,
 )
-from sidecar.operations.dead_letters.dead_letter import Letter
+from sidecar.operations.dead_letters.dead_letter import DeadLetter
 
 MASK: Final = "***"
 SHOWN_BYTES_MAX: Final = 65_536
@@ -55,7 +55,7 @@ class Masking:
         patterns = [fnmatch.translate(rule.lower()) for rule in rules]
         self._rules = re.compile("|".join(patterns)) if patterns else None
 
-    def payload(self, letter: Letter) -> dict[str, Any]:
+    def payload(self, letter: DeadLetter) -> dict[str, Any]:
         """Key, value and headers as plain data."""
         headers = [[name, self._header(name, value)] for name, value in letter.headers or ()]
         return {"key": self.part("key", letter.key), "value": self.part("value", letter.value), "headers": headers}

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from policies.kafka_clients import Consumer
 from sidecar.kafka.topic_reader import ANSWER_S, PASSING, READER
 from sidecar.model.record import Place
-from sidecar.operations.dead_letters.dead_letter import Letter, letter_of
+from sidecar.operations.dead_letters.dead_letter import DeadLetter, letter_of
 from sidecar.operations.dead_letters.dead_letter_log import (
     LetterLog,
     LettersGone,
@@ -26,7 +26,7 @@ from sidecar.operations.dead_letters.dead_letter_log import (
 )
 from sidecar.operations.dead_letters.destination import Versions
 from sidecar.operations.dead_letters.redrive_plan import SAMPLE_MAX, Plan, Progress, Redrive, Tally
-from sidecar.operations.dead_letters.redriven_log import Pen, RedrivenLog
+from sidecar.operations.dead_letters.redriven_log import PlanMarks, RedrivenLog
 from sidecar.operations.dead_letters.returns import Returns
 from sidecar.operations.dead_letters.sorting import DELETED, REDRIVEN, TOO_LARGE, RoutedLetter, Sorting, Ways
 from sidecar.operations.dead_letters.turns import CHOOSING, first_of, turn_after
@@ -43,7 +43,7 @@ PAUSE_S: Final = 0.02  # while the pace allows nothing
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class RedriveContext:
     """Parts of the process that a leg works with."""
 
     client: Mapping[str, Any]
@@ -61,10 +61,10 @@ class Surroundings:
     wait: Callable[[float], bool]  # sleeps; True: the process is asked to stop
 
 
-class Legwork:
+class RedriveRun:
     """One attempt: what is in memory between two crashes."""
 
-    def __init__(self, redrive: Redrive, shipping: Shipping, here: Surroundings) -> None:
+    def __init__(self, redrive: Redrive, shipping: Shipping, here: RedriveContext) -> None:
         self.shipping = shipping
         self._here = here
         self._plan: Plan = redrive.plan
@@ -73,8 +73,8 @@ class Legwork:
         self._may_start = redrive.state.may_start
         partitions = here.partitions()
         self._sorting = Sorting(redrive, here.versions, partitions, here.ways(partitions), here.loops_max)
-        self._waiting: deque[Letter] = deque()
-        self._pen: Pen  # of this attempt, once it begins to read
+        self._waiting: deque[DeadLetter] = deque()
+        self._pen: PlanMarks  # of this attempt, once it begins to read
         self._suspects = 0  # of the waiting ones: Kafka has refused some of them
         self._too_large: set[Place] = set()
         self._starts = {span.partition: span.start for span in redrive.plan.spans}
@@ -260,7 +260,7 @@ class Legwork:
         skipped: Counter[str] = Counter()
         positions = dict(self._progress.scanned if self._is_planning else self._progress.positions)
         leg = f"{self._plan.id}/{self._progress.leg}"
-        looked: list[Letter] = []
+        looked: list[DeadLetter] = []
         while self._waiting and len(parcels) < quota and len(looked) < BATCH_MAX:
             letter = self._waiting.popleft()
             looked.append(letter)
@@ -305,7 +305,7 @@ class Legwork:
         self._progress = self._progress.model_copy(update=update)
 
     def _send(
-        self, parcels: list[RoutedLetter], looked: list[Letter], skipped: Counter[str], positions: dict[int, int]
+        self, parcels: list[RoutedLetter], looked: list[DeadLetter], skipped: Counter[str], positions: dict[int, int]
     ) -> int:
         """One transaction; how many letters were sent. If Kafka refuses some, nothing was: all wait again, and go few
         at a time, each record in a batch of its own, until the guilty are known.

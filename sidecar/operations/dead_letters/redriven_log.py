@@ -51,8 +51,8 @@ class RedrivenLog:
         ids = self._ids_of(topics)
         return lambda place: self.find(ids.get(place.topic, ""), place)
 
-    def pen(self, plan_id: str, topic: str, topic_id: str = "") -> "Pen":
-        """Pen of a leg, to ask and write: all that was sent up to now is known. Without `topic_id` it is asked for.
+    def pen(self, plan_id: str, topic: str, topic_id: str = "") -> "PlanMarks":
+        """PlanMarks of a leg, to ask and write: all that was sent up to now is known. Without `topic_id` it is asked for.
 
         Raises LettersUnavailable, also while nobody knows which topic it is: under no id or another one the next plan
         would not find what this one sends.
@@ -61,7 +61,7 @@ class RedrivenLog:
         known = topic_id or self._ids_of([topic]).get(topic)
         if known is None:
             raise LettersUnavailable(f"no broker knows the topic {topic}")
-        return Pen(self, plan_id, topic, known)
+        return PlanMarks(self, plan_id, topic, known)
 
     def find(self, topic_id: str, place: Place) -> Sent | None:
         """Plan that sent this letter last, and its times; None: the letter is open."""
@@ -109,7 +109,7 @@ class RedrivenLog:
         self._marks.apply(key, value)
 
 
-class Pen:
+class PlanMarks:
     """The records of one plan. Its owner alone writes them, and knows them before they are read back."""
 
     def __init__(self, log: RedrivenLog, plan_id: str, topic: str, topic_id: str) -> None:

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from policies.headers import ORIGIN, REDRIVE_PLAN
 from policies.kafka_clients import Consumer
 from sidecar.kafka.topic_reader import PASSING, READER
-from sidecar.operations.dead_letters.dead_letter import Letter, letter_of
+from sidecar.operations.dead_letters.dead_letter import DeadLetter, letter_of
 from sidecar.operations.dead_letters.redrive_plan import Plan, Progress
 from sidecar.operations.dead_letters.sorting import RoutedLetter
 
@@ -62,7 +62,7 @@ class Returns:
     def close(self) -> None:
         self._consumer.close()
 
-    def _leg_of(self, letter: Letter, leg: int) -> int | None:
+    def _leg_of(self, letter: DeadLetter, leg: int) -> int | None:
         """The leg that sent it; None: not this plan."""
         lineage = letter.text(REDRIVE_PLAN)
         if not lineage:

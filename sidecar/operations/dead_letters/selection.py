@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from policies.duration import TIME_MAX_MS
 from policies.glob import Matcher, compile_globs
-from sidecar.operations.dead_letters.dead_letter import Letter
+from sidecar.operations.dead_letters.dead_letter import DeadLetter
 
 WORD_LENGTH_MAX: Final = 256
 
@@ -31,7 +31,7 @@ class Selection(BaseModel):
         """Whether every letter fits."""
         return not self.model_dump(exclude_none=True)
 
-    def fits(self, letter: Letter) -> bool:
+    def fits(self, letter: DeadLetter) -> bool:
         """Cheap questions first: a fingerprint costs a pass over the message."""
         if self.since is not None and letter.timestamp_ms < self.since:
             return False

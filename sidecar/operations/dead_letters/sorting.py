@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from policies.headers import SOURCE
 from sidecar.model.record import Headers
 from sidecar.model.reserved_topics import NOT_A_SOURCE
-from sidecar.operations.dead_letters.dead_letter import Letter, place_of
+from sidecar.operations.dead_letters.dead_letter import DeadLetter, place_of
 from sidecar.operations.dead_letters.destination import BY_REFERENCE, Versions, destination, is_quarantined
 from sidecar.operations.dead_letters.lineage import redriven_headers
 from sidecar.operations.dead_letters.redrive_plan import TARGETS_MAX, Redrive
@@ -30,7 +30,7 @@ CACHED_MAX: Final = 1_024
 class RoutedLetter(NamedTuple):
     """A letter on its way."""
 
-    letter: Letter
+    letter: DeadLetter
     target: str
     headers: Headers
     partition: int = -1  # by key, and any without one
@@ -79,7 +79,7 @@ class Sorting:
         """Planned targets that are no more, sorted."""
         return sorted(target for target in targets if target not in self._partitions)
 
-    def target(self, letter: Letter) -> tuple[str, str]:
+    def target(self, letter: DeadLetter) -> tuple[str, str]:
         """(target, "") or ("", why not)."""
         if letter.headers is None:
             return "", UNREADABLE
@@ -104,7 +104,7 @@ class Sorting:
             self._seen.add(target)
         return target, ""
 
-    def parcel(self, letter: Letter, target: str, leg: str) -> RoutedLetter:
+    def parcel(self, letter: DeadLetter, target: str, leg: str) -> RoutedLetter:
         """The letter as it is sent."""
         source = place_of(letter.text(SOURCE))
         if source is None or not self._goes_back(letter, target):
@@ -115,12 +115,12 @@ class Sorting:
         return RoutedLetter(letter, target, headers, source.partition if stays else -1)
 
     @staticmethod
-    def _goes_back(letter: Letter, target: str) -> bool:
+    def _goes_back(letter: DeadLetter, target: str) -> bool:
         """Whether it is decided anew in its source, rather than delivered."""
         source = place_of(letter.text(SOURCE)) if is_quarantined(letter) else None
         return source is not None and source.topic == target
 
-    def _destination(self, letter: Letter) -> str | None:
+    def _destination(self, letter: DeadLetter) -> str | None:
         source = letter.text(SOURCE).partition("/")[0]
         key = (letter.policy, source, is_quarantined(letter))
         if key not in self._targets:
