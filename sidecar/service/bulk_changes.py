@@ -7,14 +7,14 @@ from typing import Any
 from policies.table import PolicyTable
 from sidecar.kafka.topic_ids import TopicIds
 from sidecar.operations.bulk.changes import Changes
-from sidecar.operations.bulk.context import LookUp, Sources, Surroundings
-from sidecar.operations.bulk.control_sender import Courier, SentControls
+from sidecar.operations.bulk.context import ChangeContext, LookUp, Sources
+from sidecar.operations.bulk.control_sender import ControlRecordSender, SentControls
 from sidecar.operations.bulk.outcome import Lines
 from sidecar.operations.bulk.plan import FORM, Change
 from sidecar.operations.bulk.receipt_log import ReceiptLog
 from sidecar.operations.bulk.run import ChangeWork
 from sidecar.operations.jobs.job_log import JobLog
-from sidecar.operations.jobs.run import Leg, Stage
+from sidecar.operations.jobs.run import JobRun, RunContext
 from sidecar.operations.jobs.runner import owner_of
 from sidecar.settings.settings import Settings
 
@@ -31,8 +31,8 @@ def changes_of(
     def transactional_id(plan_id: str) -> str:
         return f"tickover.{settings.group}.change.{plan_id}"
 
-    def leg(plan_id: str, begins: bool) -> Leg[Change, ChangeWork]:
-        return Leg(plan_id, ChangeWork.begin if begins else None, stage)
+    def leg(plan_id: str, begins: bool) -> JobRun[Change, ChangeWork]:
+        return JobRun(plan_id, ChangeWork.begin if begins else None, stage)
 
     def aborted(plan_id: str) -> bool:
         change = change_log.get(plan_id)
@@ -40,12 +40,12 @@ def changes_of(
 
     sources = Sources(lookup, TopicIds(client).of)
     changes = Changes(change_log, sources, receipts, leg, owner, asked.plan_ttl_ms)
-    here = Surroundings(
+    here = ChangeContext(
         topic=topic,
         sources=sources,
         lines=lines,
         table=table,
-        courier=lambda: Courier(client, settings.reserved_topics),
+        courier=lambda: ControlRecordSender(client, settings.reserved_topics),
         sent_by=SentControls(client, topic).of_plan,
         receipts_end=receipts.end,
         aborted=aborted,
@@ -56,7 +56,7 @@ def changes_of(
         monotonic_s=time.monotonic,
         wait=changes.crew.wait,
     )
-    stage = Stage(
+    stage = RunContext(
         client, change_log, transactional_id, lambda job, shipping: ChangeWork(job, shipping, here), changes.crew.wait
     )
     return changes, change_log

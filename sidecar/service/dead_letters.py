@@ -21,7 +21,7 @@ from sidecar.operations.dead_letters.redrives import Redrives, Topics
 from sidecar.operations.dead_letters.sorting import Ways
 from sidecar.operations.jobs.job import State
 from sidecar.operations.jobs.job_log import JobLog
-from sidecar.operations.jobs.run import Leg, Stage
+from sidecar.operations.jobs.run import JobRun, RunContext
 from sidecar.operations.jobs.runner import owner_of
 from sidecar.settings.settings import Settings
 
@@ -70,9 +70,9 @@ def redrives_of(
     def transactional_id(plan_id: str) -> str:
         return f"tickover.{settings.group}.redrive.{plan_id}"
 
-    def leg(plan_id: str, state: State | None, count: int) -> Leg[Redrive, RedriveRun]:
+    def leg(plan_id: str, state: State | None, count: int) -> JobRun[Redrive, RedriveRun]:
         begin = None if state is None else lambda work: work.begin(state, count)
-        return Leg(plan_id, begin, stage)
+        return JobRun(plan_id, begin, stage)
 
     topic_id = TopicIds(client).of_one
     topics = Topics(lambda log, topic: _choose(reading, log, topic), letters, settings.reserved_topics, topic_id)
@@ -93,7 +93,7 @@ def redrives_of(
         monotonic_s=time.monotonic,
         wait=redrives.crew.wait,
     )
-    stage = Stage(
+    stage = RunContext(
         client, redrive_log, transactional_id, lambda job, shipping: RedriveRun(job, shipping, here), here.wait
     )
     return redrives, redrive_log

@@ -8,11 +8,11 @@ from typing import Any, Final, Protocol
 from sidecar.kafka.background import in_background
 from sidecar.kafka.topic_follower import TopicFollower
 from sidecar.model.record import LaneId
-from sidecar.operations.jobs.transactional_sender import Shipping
+from sidecar.operations.jobs.transactional_sender import TransactionalSender
 from sidecar.operations.schedules.firing import Firing
 from sidecar.operations.schedules.owing import Limits
 from sidecar.operations.schedules.store import ScheduleStore
-from sidecar.operations.schedules.writing import Surroundings
+from sidecar.operations.schedules.writing import FiringContext
 from sidecar.service.assembly import Machinery
 from sidecar.service.metrics import Recorder
 from sidecar.settings.settings import Settings
@@ -38,7 +38,7 @@ def schedule_store_of(settings: Settings, client: Mapping[str, Any]) -> Schedule
     return ScheduleStore(
         topic,
         lambda apply: TopicFollower(client, topic, "schedules", apply),
-        lambda: Shipping(client, f"tickover.{settings.group}.schedules.pen", topic),
+        lambda: TransactionalSender(client, f"tickover.{settings.group}.schedules.pen", topic),
         _now_ms,
     )
 
@@ -66,14 +66,16 @@ def firing_of(
         answer: Future[bool] = machinery.engine.submit(lambda _: machinery.viewer.has(LaneId(min(topics), 0)))
         return answer.result(ANSWER_S)
 
-    def pen(name: str) -> Shipping:
-        return Shipping(client, f"tickover.{settings.group}.schedules.firing{name and '.'}{name}", store.topic)
+    def pen(name: str) -> TransactionalSender:
+        return TransactionalSender(
+            client, f"tickover.{settings.group}.schedules.firing{name and '.'}{name}", store.topic
+        )
 
     def written_to() -> Mapping[str, int]:
         return sources.open_partitions
 
     counts = recorder.schedule, in_background, recorder.keep_schedules
-    here = Surroundings(store, limits_of(settings), pen, owns, written_to, clock_of(machinery), *counts)
+    here = FiringContext(store, limits_of(settings), pen, owns, written_to, clock_of(machinery), *counts)
     firing = Firing(here)
     recorder.watch_writer(lambda: firing.is_owner)
     recorder.watch_unread_schedules(lambda: len(store.unread()))

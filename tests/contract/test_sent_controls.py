@@ -4,7 +4,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from sidecar.kafka.topic_reader import LogUnavailable
-from sidecar.operations.bulk.control_sender import Courier, SentControls, control_headers
+from sidecar.operations.bulk.control_sender import ControlRecordSender, SentControls, control_headers
 from sidecar.operations.bulk.plan import ChangePlan, Item, Selection
 from tests.services.kafka import ANSWER_TIMEOUT_S, Kafka
 from tests.services.raw_records import produce_raw
@@ -23,7 +23,7 @@ def plan(id: str) -> ChangePlan:
 def send(cluster: Kafka, topic: str, id: str, partition: int) -> tuple[str, int, int]:
     """A control record of the plan with this id; where it lies."""
     item = Item(id="x", topic=topic, partition=partition, offset=7, due_ms=1, target="mail", policy="p@1")
-    courier = Courier({"bootstrap.servers": cluster.bootstrap})
+    courier = ControlRecordSender({"bootstrap.servers": cluster.bootstrap})
     [offset] = courier.send([(item, control_headers(plan(id), item))], 1)
     courier.close()
     assert isinstance(offset, int)

@@ -13,15 +13,15 @@ from sidecar.kafka.background import in_background
 from sidecar.operations.jobs.transactional_sender import (
     OutgoingRecord,
     ShipmentFailed,
-    Shipping,
     TakenOver,
+    TransactionalSender,
     Unanswered,
     Unfinished,
 )
 from sidecar.operations.schedules.errors import SchedulesUnavailable
 from sidecar.operations.schedules.firing import Firing
 from sidecar.operations.schedules.owing import Limits
-from sidecar.operations.schedules.writing import Surroundings
+from sidecar.operations.schedules.writing import FiringContext
 from sidecar.service.schedules import schedule_store_of
 from sidecar.settings.settings import Settings
 from tests.services.fixtures import own_broker
@@ -77,8 +77,8 @@ def test_a_broker_that_is_away_holds_up_no_schedule_but_those_that_need_it(clust
     settings = Settings.model_validate({"group": f"g-{uuid4().hex[:8]}", "schedules": {"topic": TOPIC}})
     store = schedule_store_of(settings, client)
     store.start()
-    here = Surroundings(
-        store, LIMITS, lambda id: Shipping(client, f"firing.{id}", TOPIC), lambda: True,
+    here = FiringContext(
+        store, LIMITS, lambda id: TransactionalSender(client, f"firing.{id}", TOPIC), lambda: True,
         lambda: {"healthy": 1, "struck": 1}, now_ms, lambda *_: None, in_background, lambda _: None,
     )  # fmt: skip
     firing = Firing(here)
@@ -130,13 +130,13 @@ def test_who_was_at_fault_and_what_can_be_used_meanwhile(cluster: KafkaCluster, 
     parcels = [OutgoingRecord(target, b"k", b"v", partition=0) for target in ("healthy", "struck", "healthy")]
     cluster.nodes[AWAY - 1].kill()
     wait_until(lambda: leader(kafka) == -1, WAIT_S)
-    pen = Shipping(client, "one", TOPIC)
+    pen = TransactionalSender(client, "one", TOPIC)
     pen.init()
     with pytest.raises(Unanswered) as caught:
         pen.write(parcels, fact, None, 5.0)
     assert caught.value.indexes == {1}
     pen.close()
-    same, other = (Shipping(client, id, TOPIC) for id in ("one", "two"))
+    same, other = (TransactionalSender(client, id, TOPIC) for id in ("one", "two"))
     with pytest.raises(Unfinished):
         same.init(2.0)
     other.init()
@@ -144,7 +144,7 @@ def test_who_was_at_fault_and_what_can_be_used_meanwhile(cluster: KafkaCluster, 
     assert len(kafka.read_all("healthy")) == 1
     cluster.nodes[AWAY - 1].start()
     wait_until(lambda: leader(kafka) == AWAY, WAIT_S)
-    again = Shipping(client, "one", TOPIC)
+    again = TransactionalSender(client, "one", TOPIC)
     again.init(60.0)
     again.write(parcels, fact)
     assert len(kafka.read_all("healthy")) == 3
@@ -160,7 +160,7 @@ def test_what_is_not_confirmed_when_all_is_acknowledged_is_not_written(kafka: Ka
         acknowledged.append(len(kafka.read_all("healthy", "read_uncommitted")))
         raise TakenOver
 
-    pen = Shipping(client, "one", TOPIC)
+    pen = TransactionalSender(client, "one", TOPIC)
     pen.init()
     with pytest.raises(TakenOver):
         pen.write([OutgoingRecord("healthy", b"k", b"v", partition=0)], [], refuse)

@@ -21,8 +21,8 @@ from sidecar.operations.dead_letters.redrive_plan import FORM, Governor, Plan, P
 from sidecar.operations.dead_letters.selection import Selection
 from sidecar.operations.jobs.job import State
 from sidecar.operations.jobs.job_log import JobLog, progress_key
-from sidecar.operations.jobs.run import Leg, Stage
-from sidecar.operations.jobs.runner import Crew, JobRefused
+from sidecar.operations.jobs.run import JobRun, RunContext
+from sidecar.operations.jobs.runner import JobRefused, JobRunner
 from sidecar.operations.jobs.transactional_sender import ShipmentFailed, TakenOver
 
 TOPIC: Final = "tickover.g.redrives"
@@ -248,15 +248,17 @@ class Replica:
             f"{number}" if number else f"0 {operators.seen['killed']}"
         )  # the first one's has no name of its own
         self.log = Log(operators, operators.off_ms[number])
-        self.crew: Crew[Redrive] = Crew("redrive", self.log, self.owner, lambda plan_id: self.leg(plan_id, None))
-        self.stage = Stage({}, self.log, lambda plan_id: plan_id, self._work, self.wait)
+        self.crew: JobRunner[Redrive] = JobRunner(
+            "redrive", self.log, self.owner, lambda plan_id: self.leg(plan_id, None)
+        )
+        self.stage = RunContext({}, self.log, lambda plan_id: plan_id, self._work, self.wait)
         self.log.read()
 
     def _work(self, job: Redrive, shipping: Any) -> Task:
         return Task(self, job, shipping)
 
-    def leg(self, plan_id: str, begin: Callable[[Task], None] | None) -> Leg[Redrive, Task]:
-        return Leg(plan_id, begin, self.stage)
+    def leg(self, plan_id: str, begin: Callable[[Task], None] | None) -> JobRun[Redrive, Task]:
+        return JobRun(plan_id, begin, self.stage)
 
     def wait(self, seconds: float) -> bool:
         self.operators.pass_time(self)

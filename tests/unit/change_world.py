@@ -12,7 +12,7 @@ from sidecar.kafka.topic_reader import LogUnavailable
 from sidecar.lookup.query import Key, LookUpUnavailable, Query, key_of_row, row_of
 from sidecar.model.record import Headers, Held, LaneId, Outcome
 from sidecar.operations.bulk.changes import Changes
-from sidecar.operations.bulk.context import Sources, Surroundings
+from sidecar.operations.bulk.context import ChangeContext, Sources
 from sidecar.operations.bulk.outcome import Place
 from sidecar.operations.bulk.plan import Change, ChangePlan, Item, Progress
 from sidecar.operations.bulk.receipt_log import Batch, receipts_of
@@ -242,7 +242,7 @@ class MemoryChanges:
 
     def work(self, plan_id: str) -> ChangeWork:
         """A new attempt at what stands in the log."""
-        here = Surroundings(
+        here = ChangeContext(
             topic="changes",
             sources=Sources(self.group, self.group.ids_of),
             lines=self.group,

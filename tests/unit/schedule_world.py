@@ -23,7 +23,7 @@ from sidecar.operations.schedules.job import place_of
 from sidecar.operations.schedules.owing import Limits
 from sidecar.operations.schedules.schedule import Schedule
 from sidecar.operations.schedules.store import ScheduleStore
-from sidecar.operations.schedules.writing import WORD, Run, Surroundings
+from sidecar.operations.schedules.writing import WORD, FiringContext, Run
 
 NOW_MS = 1_800_000_000_000  # Friday, 2027-01-15 08:00 UTC
 LIMITS = Limits(ahead_ms=10_000, grace_ms=60_000, missed_max=5)
@@ -212,8 +212,8 @@ class MemorySchedules:
     def firing(self, store: ScheduleStore | None = None) -> Firing:
         return Firing(self.surroundings(store))
 
-    def surroundings(self, store: ScheduleStore | None = None) -> Surroundings:
-        return Surroundings(
+    def surroundings(self, store: ScheduleStore | None = None) -> FiringContext:
+        return FiringContext(
             store or self.store,
             LIMITS,
             lambda id: self.pen(f"firing.{id}"),

@@ -17,7 +17,7 @@ from sidecar.model.record import Headers, LaneId, Outcome
 from sidecar.model.reserved_topics import ReservedTopics
 from sidecar.operations.bulk import receipt_log
 from sidecar.operations.bulk.changes import Wanted
-from sidecar.operations.bulk.control_sender import Courier
+from sidecar.operations.bulk.control_sender import ControlRecordSender
 from sidecar.operations.bulk.plan import DONE, SCHEMA, ChangePlan, Item, Selection, When
 from sidecar.operations.bulk.receipt_log import Batch, Place, ReceiptLog, batch, receipts_of
 from sidecar.operations.bulk.run import PENDING_BYTES_MAX
@@ -82,8 +82,8 @@ class FakeConsumer:
         """Nothing is open."""
 
 
-def courier(*answers: Any) -> Courier:
-    made = Courier.__new__(Courier)
+def courier(*answers: Any) -> ControlRecordSender:
+    made = ControlRecordSender.__new__(ControlRecordSender)
     made._producer = FakeProducer(list(answers))
     made._reserved = ReservedTopics()
     return made

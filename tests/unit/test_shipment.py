@@ -14,8 +14,8 @@ from sidecar.operations.jobs.transactional_sender import (
     OutgoingRecord,
     Refused,
     ShipmentFailed,
-    Shipping,
     TakenOver,
+    TransactionalSender,
     Unanswered,
     Unfinished,
 )
@@ -76,12 +76,14 @@ def client() -> Client:
 
 
 @pytest.fixture
-def pen(client: Client, monkeypatch: pytest.MonkeyPatch) -> Shipping:
+def pen(client: Client, monkeypatch: pytest.MonkeyPatch) -> TransactionalSender:
     monkeypatch.setattr(shipment, "Producer", lambda _: client)
-    return Shipping({}, "id", "topic")
+    return TransactionalSender({}, "id", "topic")
 
 
-def test_what_is_not_acknowledged_in_time_is_named_and_nothing_of_it_is_sent(pen: Shipping, client: Client) -> None:
+def test_what_is_not_acknowledged_in_time_is_named_and_nothing_of_it_is_sent(
+    pen: TransactionalSender, client: Client
+) -> None:
     client.silent = {"silent"}
     with pytest.raises(Unanswered) as caught:
         pen.write(PARCELS, FACT, seconds=0.01)
@@ -91,7 +93,7 @@ def test_what_is_not_acknowledged_in_time_is_named_and_nothing_of_it_is_sent(pen
 
 @pytest.mark.parametrize("code", [KafkaError._MSG_TIMED_OUT, KafkaError.NOT_ENOUGH_REPLICAS])
 def test_so_is_what_a_partition_can_not_take_now_also_where_it_can_not_be_aborted(
-    pen: Shipping, client: Client, code: int
+    pen: TransactionalSender, client: Client, code: int
 ) -> None:
     client.errors = {"silent": code}
     client.fails = {"abort": KafkaError._TIMED_OUT}
@@ -100,21 +102,21 @@ def test_so_is_what_a_partition_can_not_take_now_also_where_it_can_not_be_aborte
     assert caught.value.indexes == {1}
 
 
-def test_a_record_that_is_refused_beside_a_silent_one_is_refused(pen: Shipping, client: Client) -> None:
+def test_a_record_that_is_refused_beside_a_silent_one_is_refused(pen: TransactionalSender, client: Client) -> None:
     client.errors = {"silent": KafkaError._MSG_TIMED_OUT, "well": KafkaError.MSG_SIZE_TOO_LARGE}
     with pytest.raises(Refused) as caught:
         pen.write(PARCELS, FACT)
     assert caught.value.codes.keys() == {0, 2}
 
 
-def test_it_is_asked_when_all_is_acknowledged_and_before_the_commit(pen: Shipping, client: Client) -> None:
+def test_it_is_asked_when_all_is_acknowledged_and_before_the_commit(pen: TransactionalSender, client: Client) -> None:
     asked: list[tuple[int, list[str]]] = []
     pen.write(PARCELS, FACT, lambda: asked.append((len(client), list(client.ends))))
     assert asked == [(0, [])]
     assert client.ends == ["commit"]
 
 
-def test_who_is_told_no_commits_nothing(pen: Shipping, client: Client) -> None:
+def test_who_is_told_no_commits_nothing(pen: TransactionalSender, client: Client) -> None:
     def refuse() -> None:
         raise TakenOver
 
@@ -128,7 +130,7 @@ def test_who_is_told_no_commits_nothing(pen: Shipping, client: Client) -> None:
     ("code", "kind"), [(KafkaError.CONCURRENT_TRANSACTIONS, Unfinished), (KafkaError._TIMED_OUT, ShipmentFailed)]
 )
 def test_an_id_whose_last_transaction_has_not_ended_is_told_from_brokers_that_are_away(
-    pen: Shipping, client: Client, code: int, kind: type[Exception]
+    pen: TransactionalSender, client: Client, code: int, kind: type[Exception]
 ) -> None:
     client.fails = {"init": code}
     with pytest.raises(ShipmentFailed) as caught:
@@ -137,14 +139,16 @@ def test_an_id_whose_last_transaction_has_not_ended_is_told_from_brokers_that_ar
 
 
 @pytest.mark.parametrize("code", [KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE])
-def test_brokers_without_transactions_are_found_out_soon(pen: Shipping, client: Client, code: int) -> None:
+def test_brokers_without_transactions_are_found_out_soon(pen: TransactionalSender, client: Client, code: int) -> None:
     client.passing = [code]
     with pytest.raises(NoTransactions, match="schedules, redrives and changes"):
         pen.init(30.0)
     assert client.seconds == [LOOK_S]
 
 
-def test_brokers_that_do_not_answer_yet_are_asked_for_as_long_as_was_said(pen: Shipping, client: Client) -> None:
+def test_brokers_that_do_not_answer_yet_are_asked_for_as_long_as_was_said(
+    pen: TransactionalSender, client: Client
+) -> None:
     client.passing = [KafkaError._TIMED_OUT, KafkaError.CONCURRENT_TRANSACTIONS]
     pen.init(30.0)
     assert len(client.seconds) == 3

@@ -9,7 +9,7 @@ from sidecar.model.record import LaneId
 from sidecar.operations.bulk.context import Sources
 from sidecar.operations.bulk.plan import Change, ChangePlan, End, Selection, When
 from sidecar.operations.bulk.receipt_log import Place, Receipts
-from sidecar.operations.jobs.runner import Crew, JobRefused, Jobs, Work
+from sidecar.operations.jobs.runner import JobRefused, JobRunner, Jobs, Work
 
 
 class Wanted(NamedTuple):
@@ -52,7 +52,7 @@ class Changes:
         owner: str,
         ttl_ms: int,
     ) -> None:  # fmt: skip
-        self.crew: Crew[Change] = Crew("change", jobs, owner, lambda plan_id: leg(plan_id, False))
+        self.crew: JobRunner[Change] = JobRunner("change", jobs, owner, lambda plan_id: leg(plan_id, False))
         self._sources = sources
         self._receipts = receipts
         self._leg = leg

@@ -1,4 +1,4 @@
-"""Surroundings of the work on changes: all that it needs of its process."""
+"""ChangeContext of the work on changes: all that it needs of its process."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class Couriers(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class ChangeContext:
     """`aborted(plan_id)`: somebody has asked for its end. `sent_by(plan_id, places)`: those of these places where a
     control record of this plan lies; raises LogUnavailable.
     """

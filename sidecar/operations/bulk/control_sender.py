@@ -54,7 +54,7 @@ def objection(item: Item, headers: Headers, table: PolicyTable, now_ms: int) -> 
     return decision.reason if isinstance(decision, Quarantine) else ""
 
 
-class Courier:
+class ControlRecordSender:
     """Sends control records; a producer of its own. A record that is sent twice acts once."""
 
     def __init__(self, client: Mapping[str, Any], reserved: Container[str] = ()) -> None:

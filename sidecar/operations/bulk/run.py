@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from sidecar.kafka.topic_reader import LogUnavailable
 from sidecar.lookup.query import Key, LookUpUnavailable, key_of_row
 from sidecar.model.record import LaneId
-from sidecar.operations.bulk.context import Rows, Surroundings
+from sidecar.operations.bulk.context import ChangeContext, Rows
 from sidecar.operations.bulk.control_sender import control_headers, objection
 from sidecar.operations.bulk.outcome import DELETED, REFUSED, TOO_LATE, Found, Place, Verdict, hit_by, verdict
 from sidecar.operations.bulk.plan import Change, ChangePlan, Item, Progress, summed
@@ -48,7 +48,7 @@ class _End(Exception):
 class ChangeWork:
     """One attempt at a change: all that is in memory between two crashes."""
 
-    def __init__(self, change: Change, shipping: Any, here: Surroundings) -> None:
+    def __init__(self, change: Change, shipping: Any, here: ChangeContext) -> None:
         self.shipping = shipping
         self._here = here
         self._plan: ChangePlan = change.plan

@@ -33,7 +33,13 @@ from sidecar.operations.dead_letters.turns import CHOOSING, first_of, turn_after
 from sidecar.operations.jobs.job import State
 from sidecar.operations.jobs.job_log import JobLog
 from sidecar.operations.jobs.pace import Pace, must_stop
-from sidecar.operations.jobs.transactional_sender import Refused, Sendable, Shipping, TakenOver, TargetRefused
+from sidecar.operations.jobs.transactional_sender import (
+    Refused,
+    Sendable,
+    TakenOver,
+    TargetRefused,
+    TransactionalSender,
+)
 
 BATCH_MAX: Final = 2_000
 CAUTIOUS_MAX: Final = 50  # letters in a transaction, while those that Kafka refuses are looked for
@@ -64,7 +70,7 @@ class RedriveContext:
 class RedriveRun:
     """One attempt: what is in memory between two crashes."""
 
-    def __init__(self, redrive: Redrive, shipping: Shipping, here: RedriveContext) -> None:
+    def __init__(self, redrive: Redrive, shipping: TransactionalSender, here: RedriveContext) -> None:
         self.shipping = shipping
         self._here = here
         self._plan: Plan = redrive.plan
@@ -354,7 +360,7 @@ class RedriveRun:
         self.shipping.close()
         here = self._here
         transactional_id = f"tickover.{here.group}.redrive.{self._plan.id}"
-        self.shipping = Shipping(here.client, transactional_id, here.log.topic, alone)
+        self.shipping = TransactionalSender(here.client, transactional_id, here.log.topic, alone)
         self.shipping.init()
         here.log.catch_up()
         now = here.log.get(self._plan.id)

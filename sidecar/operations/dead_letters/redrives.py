@@ -11,7 +11,7 @@ from sidecar.operations.dead_letters.redrive_plan import Governor, Plan, Redrive
 from sidecar.operations.dead_letters.selection import Selection
 from sidecar.operations.dead_letters.turns import rivals
 from sidecar.operations.jobs.job import State
-from sidecar.operations.jobs.runner import Crew, JobRefused, Jobs, Work
+from sidecar.operations.jobs.runner import JobRefused, JobRunner, Jobs, Work
 
 
 class Wanted(NamedTuple):
@@ -49,7 +49,7 @@ class Redrives:
         leg: Callable[[str, State | None, int], Work],
         owner: str,
     ) -> None:
-        self.crew: Crew[Redrive] = Crew("redrive", jobs, owner, lambda plan_id: leg(plan_id, None, 0))
+        self.crew: JobRunner[Redrive] = JobRunner("redrive", jobs, owner, lambda plan_id: leg(plan_id, None, 0))
         self._open_log = open_log
         self._topics = topics
         self._leg = leg

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaException
 from sidecar.kafka.topic_reader import LogUnavailable
 from sidecar.operations.jobs.job import AnyJob, State
 from sidecar.operations.jobs.job_log import JobLog
-from sidecar.operations.jobs.transactional_sender import NoTransactions, ShipmentFailed, Shipping, TakenOver
+from sidecar.operations.jobs.transactional_sender import NoTransactions, ShipmentFailed, TakenOver, TransactionalSender
 
 AUTHOR: Final = "tickover"  # of an end that nobody has asked for
 FAILURES_MAX: Final = 5  # in a row; then the lease runs out, and somebody tries again later
@@ -27,7 +27,7 @@ log = logging.getLogger("tickover.jobs")
 class Work(Protocol):
     """One attempt: what is in memory between two crashes."""
 
-    shipping: Shipping
+    shipping: TransactionalSender
 
     def go_on(self) -> None: ...
 
@@ -38,20 +38,22 @@ AnyWork = TypeVar("AnyWork", bound=Work)
 
 
 @dataclass(frozen=True, slots=True)
-class Stage(Generic[AnyJob, AnyWork]):
+class RunContext(Generic[AnyJob, AnyWork]):
     """Parts for legs of a kind: `transactional_id` of a plan, `work` for one attempt, `wait` to sleep (True: stop)."""
 
     client: Mapping[str, Any]
     log: JobLog[AnyJob]
     transactional_id: Callable[[str], str]
-    work: Callable[[AnyJob, Shipping], AnyWork]
+    work: Callable[[AnyJob, TransactionalSender], AnyWork]
     wait: Callable[[float], bool]
 
 
-class Leg(Generic[AnyJob, AnyWork]):
+class JobRun(Generic[AnyJob, AnyWork]):
     """`run` returns when the leg has ended, was taken over, or the process stops."""
 
-    def __init__(self, plan_id: str, begin: Callable[[AnyWork], None] | None, stage: Stage[AnyJob, AnyWork]) -> None:
+    def __init__(
+        self, plan_id: str, begin: Callable[[AnyWork], None] | None, stage: RunContext[AnyJob, AnyWork]
+    ) -> None:
         """`begin` writes that a new leg has begun; None: go on with what somebody began."""
         self._plan_id = plan_id
         self._begin = begin
@@ -98,7 +100,7 @@ class Leg(Generic[AnyJob, AnyWork]):
 
     def _attempt(self) -> None:
         stage = self._stage
-        shipping = Shipping(stage.client, stage.transactional_id(self._plan_id), stage.log.topic)
+        shipping = TransactionalSender(stage.client, stage.transactional_id(self._plan_id), stage.log.topic)
         try:
             shipping.init()
             stage.log.catch_up()

@@ -68,7 +68,7 @@ class Work(Protocol):
     def run(self) -> None: ...
 
 
-class Crew(Generic[AnyJob]):
+class JobRunner(Generic[AnyJob]):
     """`noun` is what people call such a job; `go_on(plan_id)` makes a leg that goes on with what somebody began.
 
     Methods raise JobRefused and LogUnavailable. They block: not for an event loop.

@@ -140,7 +140,7 @@ class NoTransactions(ShipmentFailed):
         )
 
 
-class Shipping:
+class TransactionalSender:
     """One producer. `alone`: every record in a batch of its own, so that only the guilty are refused."""
 
     def __init__(self, client: Mapping[str, Any], transactional_id: str, topic: str, alone: bool = False) -> None:

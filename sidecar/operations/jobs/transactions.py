@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from sidecar.operations.jobs.transactional_sender import LOOK_S, NoTransactions, ShipmentFailed, Shipping
+from sidecar.operations.jobs.transactional_sender import LOOK_S, NoTransactions, ShipmentFailed, TransactionalSender
 
 LOOK_AGAIN_S: Final = 60.0
 EXACTLY_ONCE: Final = "; nor does exactly_once, the guarantee of this process: set guarantee to at_least_once"
@@ -17,7 +17,7 @@ def why_none(client: Mapping[str, Any], group: str) -> str:
 
     The question takes a transactional id, one of those that schedules of the group may use, and sends nothing under it.
     """
-    shipping = Shipping(client, f"tickover.{group}.schedules.probe", "")
+    shipping = TransactionalSender(client, f"tickover.{group}.schedules.probe", "")
     try:
         shipping.init(LOOK_S)
     except NoTransactions as error:

@@ -29,7 +29,7 @@ from sidecar.operations.jobs.transactional_sender import (
 from sidecar.operations.schedules.errors import SchedulesUnavailable
 from sidecar.operations.schedules.job import Job, Room, batches, before, job_of, place_of
 from sidecar.operations.schedules.schedule import Progress
-from sidecar.operations.schedules.writing import Surroundings, Tenure, Writer
+from sidecar.operations.schedules.writing import FiringContext, Tenure, Writer
 
 ROOM: Final = Room(1_000, 1 << 20)
 TRY_S: Final = 10.0  # for all transactions of one
@@ -122,7 +122,7 @@ class Apart:
         """Whether its schedules may be written to at this moment."""
         return self._result is not None
 
-    def start(self, here: Surroundings, tenure: Tenure, closed: frozenset[str]) -> None:
+    def start(self, here: FiringContext, tenure: Tenure, closed: frozenset[str]) -> None:
         """Try."""
         order = Order(self.key, dict(self.names), self.since_ms, self._room, bool(self.problem), closed)
 
@@ -168,7 +168,7 @@ def _outcome_of(result: "Future[Outcome]") -> Outcome:
     return Outcome({}, problem=f"tickover has failed: {error}"[:PROBLEM_LENGTH_MAX], is_known=False)
 
 
-def attempt(here: Surroundings, tenure: Tenure, order: Order) -> Outcome:
+def attempt(here: FiringContext, tenure: Tenure, order: Order) -> Outcome:
     """Write what the schedules of an order owe. Raises nothing that may pass."""
     writer = Writer(here, tenure, order.key)
     try:
@@ -178,7 +178,7 @@ def attempt(here: Surroundings, tenure: Tenure, order: Order) -> Outcome:
 
 
 class _Attempt:
-    def __init__(self, here: Surroundings, tenure: Tenure, order: Order, writer: Writer) -> None:
+    def __init__(self, here: FiringContext, tenure: Tenure, order: Order, writer: Writer) -> None:
         self._here = here
         self._tenure = tenure
         self._order = order

@@ -36,7 +36,7 @@ from sidecar.operations.schedules.cron import occurrences
 from sidecar.operations.schedules.errors import SchedulesUnavailable
 from sidecar.operations.schedules.job import Job, before, job_of, place_of
 from sidecar.operations.schedules.schedule import Entry, Progress
-from sidecar.operations.schedules.writing import Surroundings, Tenure, Writer, fresh_id
+from sidecar.operations.schedules.writing import FiringContext, Tenure, Writer, fresh_id
 
 RECORDS_MAX: Final = 1_000  # of one transaction, beside those of the last schedule in it
 BYTES_MAX: Final = 4 << 20
@@ -64,7 +64,7 @@ class Gathered(NamedTuple):
 class Firing:
     """For one thread at a time. `step` raises what a step can't go on after; the next one begins anew."""
 
-    def __init__(self, here: Surroundings) -> None:
+    def __init__(self, here: FiringContext) -> None:
         self._here = here
         self._patience_s = min(here.limits.ahead_ms / 1_000 * PATIENCE, PATIENCE_MAX_S)
         self._tenure: Tenure | None = None

@@ -50,7 +50,7 @@ UNKNOWN: Final = "; it may still take effect: look again"
 log = logging.getLogger("tickover.schedules")
 
 
-class Pen(Protocol):
+class ScheduleSender(Protocol):
     """The right to write (`jobs.shipment.Shipping`)."""
 
     def init(self) -> None: ...
@@ -76,7 +76,11 @@ class ScheduleStore:
     """The schedules as every replica sees them. `now_ms` is the wall clock."""
 
     def __init__(
-        self, topic: str, follow: Callable[[Apply], Follower], pen: Callable[[], Pen], now_ms: Callable[[], int]
+        self,
+        topic: str,
+        follow: Callable[[Apply], Follower],
+        pen: Callable[[], ScheduleSender],
+        now_ms: Callable[[], int],
     ) -> None:
         self.topic = topic
         self._pen = pen

@@ -47,7 +47,7 @@ Result = TypeVar("Result")
 log = logging.getLogger("tickover.schedules")
 
 
-class Pen(Protocol):
+class OccurrenceSender(Protocol):
     """A transactional producer (`jobs.shipment.Shipping`)."""
 
     def init(self, seconds: float) -> None: ...
@@ -83,12 +83,12 @@ class Run(Protocol):
     def __call__(self, work: Callable[[], Result]) -> Future[Result]: ...
 
 
-class Surroundings(NamedTuple):
+class FiringContext(NamedTuple):
     """Parts of the process that firing works with. All may be called from any thread."""
 
     schedules: Schedules
     limits: Limits
-    pen: Callable[[str], Pen]  # under a transactional id that ends like this
+    pen: Callable[[str], OccurrenceSender]  # under a transactional id that ends like this
     owns: Callable[[], bool]  # whether this replica is the one, if it can read all schedules
     sources: Callable[[], Mapping[str, int]]  # partition counts of the topics that are consumed
     now_ms: Callable[[], int | None]  # never ahead of the brokers'; None: their clock wasn't seen yet
@@ -100,7 +100,7 @@ class Surroundings(NamedTuple):
 class Tenure:
     """The right to write, from `begin` until somebody else begins. For any thread."""
 
-    def __init__(self, here: Surroundings) -> None:
+    def __init__(self, here: FiringContext) -> None:
         self.is_over = False
         self._here = here
         self._pen = here.pen(TENURE)
@@ -149,11 +149,11 @@ class Tenure:
 class Writer:
     """A producer for occurrences within a tenure, under an id that ends like this. For one thread at a time."""
 
-    def __init__(self, here: Surroundings, tenure: Tenure, id: str) -> None:
+    def __init__(self, here: FiringContext, tenure: Tenure, id: str) -> None:
         self._here = here
         self._tenure = tenure
         self._id = id
-        self._pen: Pen | None = None
+        self._pen: OccurrenceSender | None = None
         self.progress: dict[str, Progress] = {}  # what it has written itself; the topic lags behind
 
     def begin(self, seconds: float = ANSWER_S) -> None:
