@@ -88,7 +88,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "engine/emission/key_order.py", " or order.must_wait(key, held.offset, lane.next, lane.cursor):", ":", ORDER
     ),
     "what comes back loses its place": Mutant(
-        "engine/emission/key_order.py", "if lane.order is None or isinstance(parcel, Departure):", "if True:", ORDER
+        "engine/emission/key_order.py", "if lane.order is None or isinstance(parcel, Diverted):", "if True:", ORDER
     ),
     "a quota forgets what is redone": Mutant(
         "engine/intake/decide.py", "        lane.quota.add(held)\n    return None", "        pass\n    return None"

@@ -10,7 +10,7 @@ import typer
 from policies.model import Policy, policy_document
 from sidecar.cli.config import ConfigOption, SetOption, settings_of
 from sidecar.cli.failure import Failure, Status
-from sidecar.cli.named_resources import INPUT_CHARACTERS_MAX, Kind
+from sidecar.cli.named_resources import INPUT_CHARACTERS_MAX, NamedResource
 from sidecar.cli.output import Form, OutputOption, output_before, say, show
 from sidecar.doctor.acl_commands import kafka_commands, redis_command
 from sidecar.doctor.kafka_rights import Right, Rights, kafka_rights
@@ -61,7 +61,7 @@ def print_rights(
 
 def _policies(settings: Settings, files: Sequence[str]) -> list[Policy]:
     """Policies of the file that the settings name, and of the others. Raises Failure."""
-    kind = Kind("policy", "policies", Policy, policy_document)
+    kind = NamedResource("policy", "policies", Policy, policy_document)
     named = (*([settings.policies.file] if settings.policies.file else ()), *files)
     policies = [policy for file in named for policy in kind.read(file)]
     if not policies:

@@ -21,7 +21,7 @@ BareFile = Annotated[str | None, typer.Argument(metavar="[FILE]", help="The same
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[Item]):
+class NamedResource(Generic[Item]):
     """One kind of them: in words, as model, and in the form in which equal ones are equal."""
 
     noun: str

@@ -7,13 +7,13 @@ import typer
 from policies.model import Policy, policy_document
 from sidecar.cli.failure import Failure, Status
 from sidecar.cli.messages import read_header
-from sidecar.cli.named_resources import BareFile, Kind
+from sidecar.cli.named_resources import BareFile, NamedResource
 from sidecar.cli.output import Form, OutputOption, output_before, say, show, utc_text
 from sidecar.cli.rest_client import TokenOption, UrlOption, connect
 from sidecar.model.reserved_topics import reserved_in
 from sidecar.settings.settings import Settings
 
-_KIND: Final = Kind("policy", "policies", Policy, policy_document)
+_KIND: Final = NamedResource("policy", "policies", Policy, policy_document)
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show, change and check policies.")
 app.callback()(output_before)

@@ -5,12 +5,12 @@ from typing import Annotated, Any, Final
 import typer
 
 from sidecar.cli.messages import time_checked
-from sidecar.cli.named_resources import BareFile, Kind
+from sidecar.cli.named_resources import BareFile, NamedResource
 from sidecar.cli.output import Form, OutputOption, output_before, say, show, utc_text
 from sidecar.cli.rest_client import TokenOption, UrlOption, connect
 from sidecar.operations.schedules.schedule import Schedule, schedule_document
 
-_KIND: Final = Kind("schedule", "schedules", Schedule, schedule_document, whole="?payload=true")
+_KIND: Final = NamedResource("schedule", "schedules", Schedule, schedule_document, whole="?payload=true")
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show and change recurring messages.")
 app.callback()(output_before)

@@ -34,7 +34,7 @@ Item = tuple[Key, Held | None, str]  # a place in the order, the record there if
 _key: Final = itemgetter(0)
 
 
-class Breather:
+class GilYield:
     """Lets other threads go on: whoever works on in Python keeps the interpreter's lock for 5 ms at a time."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class LocalLookUp:
     ) -> None:
         self._submit = submit
         self._viewer = viewer
-        self._breather = Breather()
+        self._breather = GilYield()
         self._overflow = partial(HeldOverflow, redis, group, self._breather.rest, signing)
 
     def views(self) -> list[LaneView]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from sidecar.engine.commit.block_builder import entry_columns
 from sidecar.engine.partition.change_block import Loss
 from sidecar.engine.storage.rebuild import LaneRebuild, Sources
-from sidecar.engine.storage.rebuild_account import Plan
+from sidecar.engine.storage.rebuild_account import RebuildPlan
 from sidecar.ledger.block import NOTHING_SETTLED, STRUCK, Block, Settled, encode
 from sidecar.ledger.topic import LedgerRecord, LedgerTopic
 from sidecar.model.ports import SourceRecord
@@ -63,7 +63,7 @@ class LostLane:
     def rebuild(self, store: RebuildStore, hw: int, acknowledged: int, watermark: Position) -> LaneRebuild:
         """A rebuild that is ready to begin."""
         held = len(self.held(watermark, acknowledged))
-        plan = Plan(
+        plan = RebuildPlan(
             self.lane, "", hw, acknowledged, watermark, watermark, frozenset(), held,
             recovery_pointer=len(self.blocks), rebuild_pointer=0, block_offset=len(self.blocks) - 1,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""TopicDecisions decisions change nothing: a run of records is decided as each of them would be alone."""
+"""Remembered decisions change nothing: a run of records is decided as each of them would be alone."""
 
 from dataclasses import dataclass
 from types import MappingProxyType

@@ -1,4 +1,4 @@
-"""KeyedQueues of records that no wheel has, and what they take."""
+"""Queues of records that no wheel has, and what they take."""
 
 from hypothesis import given
 from hypothesis import strategies as st

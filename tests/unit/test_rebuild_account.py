@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.engine.storage.rebuild_account import Account, Plan
+from sidecar.engine.storage.rebuild_account import RebuildChecksum, RebuildPlan
 from sidecar.model.record import LaneId, Position
 
 places = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=30)
@@ -15,8 +15,8 @@ places = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=30)
 def test_it_counts_what_is_behind_the_cursor_and_not_left_out_in_any_order(
     some: list[tuple[int, int]], more: list[tuple[int, int]], cursor: tuple[int, int], skip: frozenset[int]
 ) -> None:
-    plan = Plan(LaneId("in", 0), "", 0, 0, Position(0, 0), Position(*cursor), skip, 0, 0, 0, 0)
-    account, other = Account(), Account()
+    plan = RebuildPlan(LaneId("in", 0), "", 0, 0, Position(0, 0), Position(*cursor), skip, 0, 0, 0, 0)
+    account, other = RebuildChecksum(), RebuildChecksum()
     account.add(some, plan)
     account.add(more, plan)
     other.add(sorted(some + more), plan)

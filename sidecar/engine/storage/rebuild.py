@@ -27,7 +27,7 @@ from policies.headers import OFFSET_MAX
 from sidecar.engine.commit.block_builder import struck_out
 from sidecar.engine.partition.change_block import FOREIGN, Loss
 from sidecar.engine.recovery import decided
-from sidecar.engine.storage.rebuild_account import DIGEST_MASK, Account, Plan, Rebuilt, fetch
+from sidecar.engine.storage.rebuild_account import DIGEST_MASK, RebuildChecksum, RebuildPlan, RebuildResult, fetch
 from sidecar.ledger.block import decode, lane_key
 from sidecar.ledger.topic import LedgerLog, LedgerRecord, LedgerTopic
 from sidecar.model.header_codec import complete, headers_of, split
@@ -58,7 +58,7 @@ class Sources(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Bunch:
+class RebuildBatch:
     """Entries taken from the ledger and not yet written."""
 
     # Number, entries, the offsets under which their records came, strikes.
@@ -72,9 +72,9 @@ class _Bunch:
 class LaneRebuild:
     """One lane's rebuild. `loss` shows its progress to other threads: plain numbers that only grow."""
 
-    def __init__(self, plan: Plan, sources: Sources, loss: Loss) -> None:
+    def __init__(self, plan: RebuildPlan, sources: Sources, loss: Loss) -> None:
         self.plan = plan
-        self.result: Rebuilt | None = None
+        self.result: RebuildResult | None = None
         self._loss = loss
         self._sources = sources
         self._store = sources.store
@@ -107,9 +107,9 @@ class LaneRebuild:
         self._clearing = self._cleared = False
         self._blocks_next = self.plan.rebuild_pointer
         self._ended = False
-        self._bunch = _Bunch()
+        self._bunch = RebuildBatch()
         self._written = 0
-        self._wanted, self._there = Account(), Account()
+        self._wanted, self._there = RebuildChecksum(), RebuildChecksum()
         self._gone: list[tuple[int, int]] = []
         self._read_to = self.plan.watermark
         self._next = self._look
@@ -177,7 +177,7 @@ class LaneRebuild:
         self._loss.records_done += written
         if redos:
             self._hw = max(self._hw, redos[-1].last)
-        self._bunch = _Bunch()
+        self._bunch = RebuildBatch()
         if self._ended:
             self._next = self._read_back
         return written
@@ -221,7 +221,7 @@ class LaneRebuild:
             self._bunch.records += len(held) + len(struck)
 
     def _redos(
-        self, bunch: _Bunch, take: Callable[[int, None], SourceRecord | None]
+        self, bunch: RebuildBatch, take: Callable[[int, None], SourceRecord | None]
     ) -> tuple[list[Redo], list[tuple[int, int]]]:
         """The bunch with its payloads; and places whose records are gone."""
         redos: list[Redo] = []
@@ -254,9 +254,9 @@ class LaneRebuild:
 
     def _reconcile(self) -> None:
         plan, wanted = self.plan, self._wanted
-        missing = Account()
+        missing = RebuildChecksum()
         missing.add(self._gone, plan)
-        left = Account(
+        left = RebuildChecksum(
             wanted.records - missing.records,
             wanted.beyond - missing.beyond,
             (wanted.digest - missing.digest) & DIGEST_MASK,
@@ -271,7 +271,7 @@ class LaneRebuild:
             self._loss.records_done = 0
             self._begin(from_nothing=True)
             return
-        self.result = Rebuilt(
+        self.result = RebuildResult(
             held=left.beyond,
             written=self._written,
             lost_to_source=missing.beyond,

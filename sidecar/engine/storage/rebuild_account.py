@@ -1,4 +1,4 @@
-"""Plan of a rebuild, the account that it keeps, and its outcome. `rebuild.py` does the work."""
+"""Plan of a rebuild, the checksum that it keeps, and its result. `rebuild.py` does the work."""
 
 import logging
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def fetch(source: SourceLog, lane: LaneId, cuts: Cuts, offsets: Sequence[int]) -
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RebuildPlan:
     """A lane as it was when its loss was found; all that the rebuild needs to know of it."""
 
     lane: LaneId
@@ -42,14 +42,14 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Account:
+class RebuildChecksum:
     """Records found and written; the digest is a sum, so that order doesn't matter."""
 
     records: int = 0
     beyond: int = 0  # behind the cursor and not in `skip`: in the overflow's care alone
     digest: int = 0
 
-    def add(self, places: Sequence[tuple[int, int]], plan: Plan) -> None:
+    def add(self, places: Sequence[tuple[int, int]], plan: RebuildPlan) -> None:
         """Count these (due, offset)."""
         cursor, skip = plan.cursor, plan.skip
         self.records += len(places)
@@ -59,12 +59,12 @@ class Account:
             self.beyond += len(places)
         self.digest = (self.digest + sum(map(hash, places))) & DIGEST_MASK  # of integers: the same in each process
 
-    def agrees(self, other: "Account") -> bool:
+    def agrees(self, other: "RebuildChecksum") -> bool:
         return self.records == other.records and self.digest == other.digest
 
 
 @dataclass(frozen=True, slots=True)
-class Rebuilt:
+class RebuildResult:
     """The outcome. `held`: records beyond the cursor that the overflow has now."""
 
     held: int

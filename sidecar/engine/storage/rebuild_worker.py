@@ -15,7 +15,7 @@ from sidecar.engine.counters import EngineCounters
 from sidecar.engine.partition.change_block import Loss
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.storage.rebuild import LaneRebuild, Sources
-from sidecar.engine.storage.rebuild_account import Plan, Rebuilt, fetch
+from sidecar.engine.storage.rebuild_account import RebuildPlan, RebuildResult, fetch
 from sidecar.ledger.topic import LedgerUnavailable
 from sidecar.model.log_cuts import Cuts
 from sidecar.model.ports import SourceRecord, SourceUnavailable
@@ -129,7 +129,7 @@ class RebuildWorker:
             log.info("rebuilding", extra={"lane": str(lane.id), "done": lane.loss.records_done,
                                           "held": lane.loss.records_total})  # fmt: skip
 
-    def _finish(self, lane: Lane, result: Rebuilt, now_ms: int) -> None:
+    def _finish(self, lane: Lane, result: RebuildResult, now_ms: int) -> None:
         topic, partition = lane.id
         if not (lane.dropped or lane.leaving):
             _correct(lane, self._rebuild.plan.held - result.held)
@@ -181,9 +181,9 @@ def _work(rebuild: LaneRebuild, now_ms: int, share: float) -> int:
     return written
 
 
-def plan_of(lane: Lane, loss: Loss) -> Plan:
+def plan_of(lane: Lane, loss: Loss) -> RebuildPlan:
     """Plan for the rebuild of a lane. Nothing of the lane is promoted or put until the rebuild is done."""
-    return Plan(
+    return RebuildPlan(
         lane=lane.id,
         topic_id=lane.topic_id,
         hw=loss.hw,

@@ -1,4 +1,4 @@
-"""ChangeContext of the work on changes: all that it needs of its process."""
+"""Context of the work on changes: all that it needs of its process."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -52,7 +52,7 @@ class RedrivenLog:
         return lambda place: self.find(ids.get(place.topic, ""), place)
 
     def pen(self, plan_id: str, topic: str, topic_id: str = "") -> "PlanMarks":
-        """PlanMarks of a leg, to ask and write: all that was sent up to now is known. Without `topic_id` it is asked for.
+        """Marks of a plan, to ask and write: all that was sent up to now is known. Without `topic_id` it is asked for.
 
         Raises LettersUnavailable, also while nobody knows which topic it is: under no id or another one the next plan
         would not find what this one sends.
