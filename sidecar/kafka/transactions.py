@@ -21,7 +21,7 @@ from sidecar.kafka.producers import (
     producer_settings,
     raising_what_is_meant,
 )
-from sidecar.model.call_limit import within
+from sidecar.model.call_limit import SHORT_GRACE_S, within
 from sidecar.model.ports import Member, TransactionalOutput
 from sidecar.model.record import LaneId
 
@@ -97,7 +97,8 @@ class KafkaTransactions:
     def send_offsets(self, offsets: Mapping[LaneId, tuple[int, str]], member: Member, seconds: float) -> None:
         """See the port."""
         for some in commits_of(offsets):
-            within(seconds, self._producer.send_offsets_to_transaction, some, member.metadata)
+            send = self._producer.send_offsets_to_transaction
+            within(seconds, send, some, member.metadata, grace_s=SHORT_GRACE_S)
 
     def commit(self, seconds: float) -> None:
         """See the port."""

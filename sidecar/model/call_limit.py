@@ -11,7 +11,8 @@ from typing import Final, TypeVar
 from sidecar.model.ports import Time
 
 SILENT_MAX_S: Final = 10.0  # for a job that makes no call, or whose thread doesn't begin
-GRACE_S: Final = 5.0  # a call that has not come back so long after its own limit hardly ever does
+GRACE_S: Final = 5.0  # a call that has not come back so long after its own limit hardly ever does ...
+SHORT_GRACE_S: Final = 0.5  # ... nor so long after it one that is known to keep none
 
 T = TypeVar("T")
 _thread = threading.local()  # its `limit`: of the job that this thread does
@@ -44,16 +45,17 @@ class CallLimit:
             _thread.limit = None
 
 
-def within(seconds: float, call: Callable[..., T], *arguments: object) -> T:
+def within(seconds: float, call: Callable[..., T], *arguments: object, grace_s: float = GRACE_S) -> T:
     """Make a call that takes its own limit last. Where a job makes it, that job may be silent for so long.
 
-    librdkafka's `send_offsets_to_transaction` is known not to keep its limit while the group's coordinator is away
-    (its issue 5456).
+    librdkafka's `send_offsets_to_transaction` is known not to keep its limit once the group's coordinator has moved:
+    the client looks for the new one when one of its connections comes up, and not before (its issues 5456 and 5511).
+    Each second that nobody leaves it behind is a second in which nothing is committed.
     """
     limit: CallLimit | None = getattr(_thread, "limit", None)
     if limit is None:
         return call(*arguments, seconds)
-    limit.renew(seconds + GRACE_S)
+    limit.renew(seconds + grace_s)
     try:
         return call(*arguments, seconds)
     finally:

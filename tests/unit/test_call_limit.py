@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sidecar.engine.commit.blocking_calls import BlockingCallThread
-from sidecar.model.call_limit import GRACE_S, SILENT_MAX_S, CallLimit, within
+from sidecar.model.call_limit import GRACE_S, SHORT_GRACE_S, SILENT_MAX_S, CallLimit, within
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_time import FakeTime, VirtualClock
 
@@ -45,8 +45,9 @@ def test_a_job_of_many_calls_may_take_as_long_as_all_of_them() -> None:
     assert results == ["done"]
 
 
+@pytest.mark.parametrize("grace_s", [GRACE_S, SHORT_GRACE_S])
 @pytest.mark.parametrize("seconds", [1.0, 5.0, 60.0])
-def test_a_call_that_does_not_keep_its_own_limit_is_found_out_shortly_after(seconds: float) -> None:
+def test_a_call_that_does_not_keep_its_own_limit_is_found_out_shortly_after(seconds: float, grace_s: float) -> None:
     time = SteppedTime()
     executor = StepExecutor()
     committer = BlockingCallThread(lambda: executor, time)
@@ -55,11 +56,11 @@ def test_a_call_that_does_not_keep_its_own_limit_is_found_out_shortly_after(seco
 
     def call(argument: str, limit_s: float) -> None:
         assert (argument, limit_s) == ("offsets", seconds)
-        for late_s in (0.0, seconds, seconds + GRACE_S, seconds + GRACE_S + 0.1):
+        for late_s in (0.0, seconds, seconds + grace_s, seconds + grace_s + 0.1):
             time.now_s = began_s + late_s
             seen.append(committer.late)
 
-    committer.submit(lambda: within(seconds, call, "offsets"), lambda _: None)
+    committer.submit(lambda: within(seconds, call, "offsets", grace_s=grace_s), lambda _: None)
     time.now_s += SILENT_MAX_S - 1  # the thread had something else to do
     began_s = time.now_s
     executor.step()
