@@ -42,7 +42,7 @@ class Deployment:
         self.cluster = ClusterServer(directory / "kafka", places=places)
         self.disk = directory / "kafka" / str(SMALL_DISK) / "log"
         self.can_fill = network.can_cut  # a mount needs root, too
-        self.ended: Counter[str] = Counter()  # sidecars that ended by themselves, and were started again
+        self.ended: list[str] = []  # sidecars that ended by themselves, and were started again, with their status
         self._directory = directory
         self._valkey = EmbeddedValkey(directory / "valkey")
         self.kafka: Kafka
@@ -171,9 +171,8 @@ class Deployment:
         """As a supervisor does: what ended by itself is started again."""
         for name, sidecar in zip(SIDECARS, self.sidecars, strict=True):
             if sidecar.ended:
-                sidecar.wait_until_ended()
+                self.ended.append(f"{name} ended with status {sidecar.wait_until_ended()}")
                 sidecar.launch()
-                self.ended[name] += 1
 
     def heal(self) -> None:
         """Undo whatever a round has left, when it broke off: all links, all brokers."""

@@ -106,8 +106,11 @@ class TimedTraffic(Traffic):
 
     # --- at the end -----------------------------------------------------------------------------------------------
 
-    def times(self, from_ms: int, to_ms: int) -> Times:
-        """Of the records that were wanted in this while. Call it when all has arrived that ever will."""
+    def times(self, fault_ms: int, end_ms: int) -> Times:
+        """Of the records that were wanted from a fault to when nothing was overdue any more, both a moment earlier:
+        what was not overdue yet may have been late because of the next one.
+        """
+        from_ms, to_ms = fault_ms - OVERDUE_MS, end_ms - OVERDUE_MS
         numbers = [number for number in list(self.expected) if from_ms <= self.wanted_ms(number) < to_ms]
         arrivals: dict[int, Seen] = {}
         early = set()

@@ -178,7 +178,7 @@ def line(row: Row) -> str:
     """A round in the table; while records are on their way they still count as lost."""
     what = f"{row.kind}: {row.what}" if row.what else row.kind
     if row.sidecars_ended:
-        what += f"; {row.sidecars_ended} sidecars ended and were started again"
+        what += "; started again"
     if row.error:
         what += f"; broke off: {row.error.splitlines()[0][:200]}"
     since = (row.failover_s, row.resumed_s, row.lasted_s, row.after_s)

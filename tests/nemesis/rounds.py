@@ -224,7 +224,7 @@ def play(place: Deployment, kind: str, chance: random.Random) -> Round:
     """Do it, wait until all is as before, and tell the times."""
     place.wait("whole")
     place.wait("flowing")
-    ended = place.ended.total()
+    ended = len(place.ended)
     fault_ms = now_ms()
     try:
         fault = KINDS[kind].do(place, chance)
@@ -236,15 +236,16 @@ def play(place: Deployment, kind: str, chance: random.Random) -> Round:
         after_ms = place.wait_until_emitting(undone_ms)
         place.wait("whole")
         place.wait("flowing")
+        what = "; ".join([fault.what, *place.ended[ended:]])
         return Round(
-            kind, fault.what, fault_ms, served_ms, resumed_ms, undone_ms, after_ms, now_ms(), fault.silence_ms,
-            bool(fault.lasts_s) or not fault.moves, place.ended.total() - ended,
+            kind, what, fault_ms, served_ms, resumed_ms, undone_ms, after_ms, now_ms(), fault.silence_ms,
+            bool(fault.lasts_s) or not fault.moves, len(place.ended) - ended,
         )  # fmt: skip
     except Exception as error:  # noqa: BLE001 - whatever it was, the table shows it and the run goes on
         traceback.print_exc()
         place.heal()
         words = f"{type(error).__name__}: {error}"[:ERROR_CHARACTERS_MAX]
-        return Round(kind, "", fault_ms, end_ms=now_ms(), sidecars_ended=place.ended.total() - ended, error=words)
+        return Round(kind, "", fault_ms, end_ms=now_ms(), sidecars_ended=len(place.ended) - ended, error=words)
 
 
 def _undo(place: Deployment, fault: Fault) -> tuple[int, int]:

@@ -59,7 +59,7 @@ def test_a_run_is_read_as_it_was_written() -> None:
 def test_what_went_wrong_stands_in_its_row() -> None:
     text = rounds_table(run_of(replace(KILLED, error="AssertionError: no emissions\nmore", sidecars_ended=1)).rows)
     assert "broke off: AssertionError: no emissions |" in text
-    assert "1 sidecars ended" in text
+    assert "broker 1 killed; started again; broke off" in text
 
 
 def test_the_share_of_the_latest_is_left_out() -> None:
