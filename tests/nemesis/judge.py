@@ -5,6 +5,7 @@ at which the record was due. A record that Kafka accepted only later than that (
 when it was accepted: before, nobody could know of it.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -25,14 +26,14 @@ LATE_SHARE: Final = 0.99
 
 
 class Seen(NamedTuple):
-    """An arrival: which record, when the target's log and when a reader had it, and from which partition of the source
-    (`topic/partition`).
+    """An arrival: which record, when the target's log and when a reader had it, and from where in the source
+    (`topic/partition/offset`).
     """
 
     number: int
     written_ms: int
     seen_ms: int
-    lane: bytes
+    origin: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +71,8 @@ class TimedTraffic(Traffic):
         seen_ms = now_ms()
         super()._see(message)
         headers = dict(headers_of(message))
-        number, lane = int(headers["n"] or b"-1"), (headers["tickover-origin"] or b"").rpartition(b"/")[0]
-        self._seen.append(Seen(number, message.timestamp()[1], seen_ms, lane))
+        number, origin = int(headers["n"] or b"-1"), headers["tickover-origin"] or b""
+        self._seen.append(Seen(number, message.timestamp()[1], seen_ms, origin))
 
     # --- while it flows -------------------------------------------------------------------------------------------
 
@@ -93,7 +94,7 @@ class TimedTraffic(Traffic):
         """When, from then on, a record of each of the source's partitions had arrived; -1 until they have."""
         awaited = set(self._lanes)
         for seen in self._since(since_ms):
-            awaited.discard(seen.lane)
+            awaited.discard(seen.origin.rpartition(b"/")[0])
             if not awaited:
                 return seen.seen_ms
         return -1
@@ -113,8 +114,11 @@ class TimedTraffic(Traffic):
         from_ms, to_ms = fault_ms - OVERDUE_MS, end_ms - OVERDUE_MS
         numbers = [number for number in list(self.expected) if from_ms <= self.wanted_ms(number) < to_ms]
         arrivals: dict[int, Seen] = {}
-        early = set()
+        early, repeated = set(), Counter[int]()
+        origins: set[bytes] = set()
         for seen in list(self._seen):
+            repeated[seen.number] += seen.origin in origins
+            origins.add(seen.origin)
             arrivals.setdefault(seen.number, seen)
             if seen.written_ms < self.expected[seen.number].due_ms:
                 early.add(seen.number)
@@ -123,7 +127,7 @@ class TimedTraffic(Traffic):
         return Times(
             due=len(numbers),
             lost=sum(each not in arrivals for each in numbers),
-            repeated=sum(max(0, self.counts[each] - 1) for each in numbers),
+            repeated=sum(repeated[each] for each in numbers),
             early=sum(each in early for each in numbers),
             late_ms_p99=share_of(late_ms, LATE_SHARE),
             late_ms_most=late_ms[-1] if late_ms else 0,

@@ -105,7 +105,7 @@ class Traffic:
         self._delay_max_ms = delay_max_ms
         self._offsets: dict[int, bytes] = {}
         self._unproven: set[int] = set()  # reported as written, at no offset: some are nowhere
-        self._origins: list[tuple[int, bytes | None]] = []  # as they arrived, perhaps before the sender's own report
+        self._origins: Counter[tuple[int, bytes | None]] = Counter()  # perhaps before the sender's own report
         self._lates_ms: list[int] = []
         self._early = self._changed = 0
         self._faults: list[str] = []
@@ -208,7 +208,7 @@ class Traffic:
             message.topic() or "", message.key(), message.value(), expected.due_ms,
             [header for header in headers if header[0] != "tickover-origin"],
         )  # fmt: skip
-        self._origins.append((number, dict(headers)["tickover-origin"]))
+        self._origins[number, dict(headers)["tickover-origin"]] += 1
         if found != expected:
             self._changed += 1
             self._note(f"{number} is {found}, not {expected}")
@@ -224,8 +224,8 @@ class Traffic:
 
     @property
     def repeated(self) -> int:
-        """Arrivals so far of records that had arrived before."""
-        return self.arrived - len(self.counts)
+        """Arrivals so far of records that had arrived before. One that the sender's client wrote twice is two."""
+        return self.arrived - len(self._origins)
 
     # --- the end --------------------------------------------------------------------------------------------------
 
@@ -258,14 +258,13 @@ class Traffic:
         wait_until(self._reads_to_the_end, ANSWER_TIMEOUT_S, lambda: "the targets are not read to their end")
         self._consumer.close()
         assert self._failure is None, self._failure
-        self._find_unproven()
+        known = self._places_in_sources()
         lost = [number for number in self.expected if number not in self.counts]
         for number in lost[:10]:
             self._note(f"{number} of {self._offsets[number]!r} is lost; due {self.expected[number].due_ms}")
-        for number, origin in self._origins:
-            if origin != self._offsets[number]:
-                self._changed += 1
-                self._note(f"{number} comes from {self._offsets[number]!r}, not from {origin!r}")
+        for number, origin in self._origins.keys() - known:
+            self._changed += 1
+            self._note(f"{number} comes from {self._offsets[number]!r}, not from {origin!r}")
         lates_ms = sorted(self._lates_ms)
         return Verdict(
             sent=len(self.expected),
@@ -279,16 +278,21 @@ class Traffic:
             faults=tuple(self._faults),
         )
 
-    def _find_unproven(self) -> None:
-        """Where the records are of which the client doesn't know it. Those that are nowhere count as not sent."""
-        roles = ("load", "work-retry") if self._unproven else ()
-        for message in (message for role in roles for message in self._site.kafka.read_all(self._site.name(role))):
-            number = int(dict(headers_of(message))["n"] or b"-1")
-            if number in self._unproven:
+    def _places_in_sources(self) -> set[tuple[int, bytes | None]]:
+        """Where each record is. Looked up for those that the sender's client wrote without knowing where, and those it
+        wrote twice: it does so when it loses the answer of a leader that goes. What is nowhere counts as not sent.
+        """
+        places: set[tuple[int, bytes | None]] = set(self._offsets.items())
+        if not self._unproven and self._origins.keys() <= places:
+            return places
+        for role in ("load", "work-retry"):
+            for message in self._site.kafka.read_all(self._site.name(role)):
+                number = int(dict(headers_of(message))["n"] or b"-1")
+                places.add((number, f"{message.topic()}/{message.partition()}/{message.offset()}".encode()))
                 self._unproven.discard(number)
-                self._offsets[number] = f"{message.topic()}/{message.partition()}/{message.offset()}".encode()
-        for number in self._unproven - self.counts.keys():
+        for number in self._unproven:
             del self.expected[number]
+        return places
 
     def _reads_to_the_end(self) -> bool:
         for message in self._consumer.consume(500, 0.05):
