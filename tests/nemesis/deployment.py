@@ -1,4 +1,4 @@
-"""What a nemesis is done to: three brokers and two sidecars in a network, a Valkey, and traffic that is timed."""
+"""Place of the faults: three brokers and two sidecars in a network, a Valkey, and traffic that is timed."""
 
 import json
 import os

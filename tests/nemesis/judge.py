@@ -1,4 +1,4 @@
-"""Who times: the oracle's traffic, which also keeps when each record was accepted and when a reader had it.
+"""Timed traffic: the oracle's, which also keeps when each record was accepted and when a reader had it.
 
 Lateness is what a reader with `isolation.level=read_committed` sees: the time at which it has the record, less the time
 at which the record was due. A record that Kafka accepted only later than that (its source had no leader) counts from
@@ -38,7 +38,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """What became of the records that were due in a while; lateness in ms. `written_late_ms_most` is the longest in the
+    """Fate of the records that were due in a while; lateness in ms. `written_late_ms_most` is the longest in the
     target's log: a reader may have to wait for the end of a transaction before it.
     """
 

@@ -141,7 +141,7 @@ class Namespaces:
 
 
 def missing() -> str:
-    """What keeps links from being cut here, in words for people; "" when nothing does."""
+    """Reason why links can't be cut here, in words for people; "" when they can."""
     if os.geteuid() != 0:
         return "network namespaces need root: run it as root, or without cut links (--network none)"
     for program, package in (("ip", "iproute2"), ("iptables", "iptables")):
@@ -185,7 +185,7 @@ def unmount(place: Path) -> None:
 
 
 def run(*command: str) -> str:
-    """What a command prints. Raises NetworkUnavailableError with its complaint."""
+    """Run a command and return its output. Raises NetworkUnavailableError with its complaint."""
     result = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=COMMAND_TIMEOUT_S
     )

@@ -1,4 +1,4 @@
-"""What a run says: a row for each round, the goals with met or not, and both as JSON and as tables."""
+"""Report of a run: a row for each round, the goals with met or not, and both as JSON and as tables."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -42,7 +42,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What is aimed at, and the worst that was measured; None: no such round."""
+    """A goal, and the worst that was measured; None: no such round."""
 
     what: str
     most_s: float

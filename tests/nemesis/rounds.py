@@ -1,4 +1,4 @@
-"""What is done in a round, and the times that are taken of it.
+"""Faults of the rounds, and the times that are taken of it.
 
 fault .... Kafka serves a plain client again .... every source partition is emitted from again
   |------- failover ------------|------------------- resumed ----------|
@@ -34,7 +34,7 @@ ERROR_CHARACTERS_MAX: Final = 1_500
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What was done, and how it is undone: after `lasts_s`, or when there are emissions again. `harmed` are the brokers
+    """A fault, and how it is undone: after `lasts_s`, or when there are emissions again. `harmed` are the brokers
     that the probe need not ask.
     """
 

@@ -1,4 +1,4 @@
-"""What the nemesis says: rows, goals, violations, and what is missing where links can't be cut."""
+"""Report of the nemesis: rows, goals, violations, and what is missing where links can't be cut."""
 
 import json
 import os

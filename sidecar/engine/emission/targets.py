@@ -236,7 +236,7 @@ class Targets:
         self._held_up.put_back(place, queue)
 
     def _is_free(self, parcel: PendingRecord) -> bool:
-        """It has no key, and another partition than the one that it waited for acknowledges by now."""
+        """Whether a record has no key, and another partition than the one it waited for acknowledges by now."""
         if isinstance(parcel, AwaitingTarget):
             return False
         place = self.place_of(parcel)
