@@ -5,13 +5,13 @@ the buffers: see benchmarks/README.md.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import ConfigResource, ResourceType
 
-from policies.kafka_clients import AdminClient, Producer
+from policies.kafka_clients import AdminClient, Consumer, Producer
 from sidecar.ledger.topic import MESSAGE_BYTES_MAX
 from sidecar.model.ports import NO_ANSWER, SMALL_BATCH_BYTES
 from sidecar.model.record import LaneId
@@ -230,9 +230,26 @@ def group_commits(admin: AdminClient, group: str) -> list[TopicPartition]:
     """All offsets that the group has committed, with their metadata: also for topics that it reads no more. Those that
     can't be told are left out.
 
-    Raises KafkaException, or TimeoutError, when the brokers don't answer.
+    To be asked seldom: where a broker goes away at the wrong moment, the client ends the process (librdkafka's issue
+    4605). `commits_at` asks without that. Raises KafkaException, or TimeoutError, when the brokers don't answer.
     """
     request = [ConsumerGroupTopicPartitions(group)]
     answer = admin.list_consumer_group_offsets(request, request_timeout=ANSWER_TIMEOUT_S)[group]
     places: list[TopicPartition] = answer.result(ANSWER_TIMEOUT_S + 1).topic_partitions
     return [one for one in places if one.error is None and one.offset != OFFSET_INVALID]
+
+
+def commits_at(client: Mapping[str, str], group: str, places: Sequence[TopicPartition]) -> list[TopicPartition]:
+    """Offsets that the group has committed for these partitions, with their metadata; without a commit, or where it
+    can't be told, a partition is left out. Joins no group, and waits for no transaction.
+
+    Raises KafkaException when the brokers don't answer.
+    """
+    if not places:
+        return []
+    consumer = Consumer({**consumer_settings(client, group, ""), "isolation.level": "read_uncommitted"})
+    try:
+        commits: list[TopicPartition] = consumer.committed(list(places), timeout=ANSWER_TIMEOUT_S)
+    finally:
+        consumer.close()
+    return [one for one in commits if one.error is None and one.offset >= 0]

@@ -11,7 +11,7 @@ from confluent_kafka import TopicPartition
 
 from policies.kafka_clients import AdminClient
 from sidecar.kafka.backlog import Backlog, BacklogUnavailable
-from sidecar.kafka.producers import group_commits
+from sidecar.kafka.producers import commits_at, group_commits
 from sidecar.kafka.topics import topic_ids, topic_sizes
 from sidecar.ledger.commit_metadata import CommitState, decode_metadata
 from sidecar.model.record import LaneId
@@ -27,20 +27,23 @@ class Leftovers:
         self._client = dict(client)
         self._group = group
         self._backlog = Backlog(client, group)
+        self._topics: frozenset[str] = frozenset()  # with commits of the group
 
-    def beside(self, known: Collection[str]) -> dict[str, Left]:
-        """Of existing topics with commits of the group, without the `known`: those of which it has anything."""
-        commits = {lane: one for lane, one in self._commits().items() if lane.topic not in known}
-        existing = topic_sizes(AdminClient(self._client), {lane.topic for lane in commits})
-        return self._left({lane: one for lane, one in commits.items() if existing.get(lane.topic)})
+    def beside(self, known: Collection[str], anew: bool) -> dict[str, Left]:
+        """Of existing topics with commits of the group, without the `known`: those of which it has anything.
+
+        `anew`: it is asked for which topics there are commits; else these are as the last time.
+        """
+        if anew:
+            every = _states(group_commits(AdminClient(self._client), self._group))
+            self._topics = frozenset(lane.topic for lane, _ in every)
+        return self.of(self._topics.difference(known))
 
     def of(self, topics: Collection[str]) -> dict[str, Left]:
         """Records that the group still has of these topics, held or not read; a topic with none is left out."""
-        return self._left({lane: one for lane, one in self._commits().items() if lane.topic in topics})
-
-    def _commits(self) -> dict[LaneId, CommitState]:
-        """The group's commits with a state of ours."""
-        return dict(_states(group_commits(AdminClient(self._client), self._group)))
+        sizes = topic_sizes(AdminClient(self._client), topics)
+        places = [TopicPartition(topic, number) for topic, size in sizes.items() for number in range(size)]
+        return self._left(dict(_states(commits_at(self._client, self._group, places))))
 
     def _left(self, commits: Mapping[LaneId, CommitState]) -> dict[str, Left]:
         if not commits:

@@ -35,7 +35,8 @@ log = logging.getLogger(__name__)
 
 ANSWER_S: Final = 10.0
 COMPACTION_LOOKS: Final = 5  # of two seconds each, until all are asked again whether they are compacted
-LEFT_LOOKS: Final = 5  # the same, until it is asked again what is left of former sources
+LEFT_LOOKS: Final = 5  # the same, until it is asked again what is left of former sources ...
+FORMER_LOOKS: Final = 300  # ... and which those are, though neither sources nor policies have changed
 GONE_LOOKS: Final = 30  # the same, until nothing more is published of a deleted topic: its last counts are scraped
 
 # What is said of a topic that is compacted, and what to do.
@@ -191,11 +192,13 @@ class Sources:
     def _keep_left(self, wanted: Sequence[str], existing: Sequence[str]) -> None:
         """Keep consuming topics that aren't wanted any more, until the group has nothing of them."""
         topics, table = frozenset(wanted), self._table()
-        if topics == self._wanted and table is self._asked_of and self._looks % LEFT_LOOKS != 1:
+        is_new = topics != self._wanted or table is not self._asked_of
+        if not is_new and self._looks % LEFT_LOOKS != 1:
             return
         with_policy = source_topics(self._all_sources, policies_of(table), existing)
         # One that is reserved by its name may have been a source before that was so: it is read to its end, too.
-        found = self._leftovers.beside({*topics, *with_policy, *self._settings.own_topics})
+        known, anew = {*topics, *with_policy, *self._settings.own_topics}, is_new or self._looks % FORMER_LOOKS == 1
+        found = self._leftovers.beside(known, anew)
         if found.keys() != self.left.keys():
             retired = frozenset(found)
             self._machinery.engine.submit(lambda engine: engine.retire(retired)).result(ANSWER_S)
