@@ -320,7 +320,7 @@ class Operators:
         log = SimpleNamespace(info=_ignore, warning=_ignore, error=lambda *_, **about: self.wrong.append(repr(about)))
         self.patches: dict[str, dict[str, Any]] = {
             "runner": {"threading": threads, "PLANS_MAX": PLANS_MAX, "LEGS_MAX": 2, "log": log},
-            "run": {"threading": threads, "Shipping": lambda client, id, topic: Pen(self, id)},
+            "run": {"threading": threads, "TransactionalSender": lambda client, id, topic: Pen(self, id)},
             "job_log": {
                 "Producer": lambda settings: Writer(self),
                 "TopicFollower": Follower,

@@ -233,7 +233,7 @@ class Operators:
         self.patches = {
             "Consumer": lambda settings: Reader(self),
             "Returns": lambda *_: NoReturns(),
-            "Shipping": lambda client, id, topic, alone=False: Pen(self, id, alone),
+            "TransactionalSender": lambda client, id, topic, alone=False: Pen(self, id, alone),
         }
         topics = Topics(lambda log, topic: None, lambda log: frozenset({TOPIC}), frozenset(), lambda _: self.letters.id)
         self.redrives = Redrives(self.plans, lambda: self.letters, topics, None, "here")  # type: ignore[arg-type]

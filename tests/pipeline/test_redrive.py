@@ -195,7 +195,7 @@ def test_letters_are_chosen_by_what_they_say(spark, choice: dict[str, Any], offs
     assert sorted(row.offset for row in chosen(spark, **choice).collect()) == offsets
 
 
-def test_a_redrive_goes_to_kafka_once(kafka, warehouse) -> None:
+def test_a_redrive_goes_to_kafka_once(kafka, warehouse, monkeypatch) -> None:
     from pipeline import jobs
     from pipeline.dispatch import Errand, dispatch
     from pipeline.kafka import KafkaPlace
@@ -210,6 +210,10 @@ def test_a_redrive_goes_to_kafka_once(kafka, warehouse) -> None:
     plans = read_plans(place.client, redrives)
     warehouse.write_batch(records(warehouse.spark), records_table("dlq"), 0, "timestamp_ms")
     rows = jobs.redrive_rows(warehouse, ["dlq"], Choice(), Terms(target, "job", 3), plans)
+    monkeypatch.setattr(jobs, "FINDINGS_SHOWN_MAX", 1)
+    planned = jobs.redrive_plan(rows)
+    assert (planned["letters"], len(planned["kinds"])) == (4, 1), "all are counted, the most frequent are shown"
+    monkeypatch.undo()
     planned = jobs.redrive_plan(rows)
     assert planned["letters"] == 4
     assert "planned mine" in {kind["refused"] for kind in planned["kinds"]}

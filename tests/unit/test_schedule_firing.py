@@ -369,7 +369,7 @@ def firing_over(
         viewer=SimpleNamespace(has=lambda lane: True),
         time=time,
     )
-    monkeypatch.setattr(assembly, "Shipping", lambda client, id, topic: world.pen(id))
+    monkeypatch.setattr(assembly, "TransactionalSender", lambda client, id, topic: world.pen(id))
     return assembly.firing_of(Settings(group="g"), {}, world.store, machinery, consumed, recorder or Recorder())
 
 
