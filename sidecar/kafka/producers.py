@@ -1,7 +1,7 @@
 """Kafka's clients: their settings, and the engine's producers over confluent-kafka (`consumer.py`: its consumer).
 
 Settings that users may override come first in a mapping, those that a guarantee rests on come last. Figures behind
-the buffers: see benchmarks/README.md.
+`linger.ms`: see docs/decisions/0039-the-clients-thread-must-not-wait-in-a-busy-loop.md.
 """
 
 import logging
