@@ -24,6 +24,7 @@ DOCUMENTS = sorted(
     if path.is_file()
 )
 ARCHITECTURE = (ROOT / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+FAILURES = (ROOT / "docs" / "failures.md").read_text(encoding="utf-8")
 CONTRACT = (ROOT / "docs" / "contract.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PROOF = r"`(test_\w+\.test_\w+)`"
@@ -68,10 +69,13 @@ def test_every_module_is_in_the_file_map() -> None:
     assert {name for name in listed if name.endswith(".py") and not (ROOT / name).is_file()} == set()
 
 
-def test_files_and_functions_of_the_journey_exist() -> None:
+@pytest.mark.parametrize("page", [ARCHITECTURE, FAILURES], ids=["ARCHITECTURE", "failures"])
+def test_files_and_functions_of_the_pages_exist(page: str) -> None:
     sources = {source.place: source.text for source in python_files()}
+    named = re.findall(r"`([a-z_/]+\.py)`\s+`([A-Za-z_]+)", page)
+    assert named
     faults = []
-    for place, name in re.findall(r"`([a-z_/]+\.py)` `([A-Za-z_]+)", ARCHITECTURE):
+    for place, name in named:
         text = sources.get(place, "")
         if not re.search(rf"(def|class) {name}\b", text):
             faults.append(f"{place} has no {name}")
@@ -80,6 +84,7 @@ def test_files_and_functions_of_the_journey_exist() -> None:
 
 def test_tests_named_as_proof_exist() -> None:
     assert re.findall(PROOF, ARCHITECTURE)
+    assert re.findall(PROOF, FAILURES)
     functions = {
         f"{source.path.stem}.{name}"
         for source in python_files()
