@@ -15,7 +15,7 @@ from tests.pages.configuration import rows
 from tests.pages.headers import MEANINGS, defined
 from tests.pages.metrics import exposed_name, families
 from tests.pages.rest import roles
-from tests.source import ROOT, environment_names, python_files
+from tests.source import PLACES, ROOT, environment_names, python_files
 from tests.unit.api_world import World
 
 DOCUMENTS = sorted(
@@ -62,22 +62,38 @@ def test_every_header_has_a_meaning_on_its_page() -> None:
     assert MEANINGS.keys() == defined()
 
 
-def test_every_module_is_in_the_file_map() -> None:
-    listed = names_in(section(ARCHITECTURE, "File map"))
-    modules = {source.place for source in python_files() if source.is_product and source.path.name != "__init__.py"}
-    assert modules - listed == set(), "say in the file map what they are for"
-    assert {name for name in listed if name.endswith(".py") and not (ROOT / name).is_file()} == set()
+def test_every_package_has_its_row_and_no_other() -> None:
+    rows = re.findall(r"^\| `([a-z_/]+)` \| (?=[^\s|])", section(ARCHITECTURE, "Packages"), re.MULTILINE)
+    packages = [
+        source.path.parent.relative_to(ROOT).as_posix()
+        for source in python_files()
+        if source.is_product and source.path.name == "__init__.py"
+    ]
+    assert sorted(rows) == sorted(packages), "say in docs/ARCHITECTURE.md what each package is for"
+
+
+def test_files_named_in_the_pages_exist() -> None:
+    named = {
+        name
+        for path in DOCUMENTS
+        if path.name != "CHANGELOG.md" and path.parent.name != "decisions"  # these tell of what was
+        for name in names_in(path.read_text(encoding="utf-8"))
+        if re.fullmatch(rf"(?:{'|'.join(PLACES)})/[a-z_/]+\.py", name)
+    }
+    assert len(named) > 50
+    assert {name for name in named if not (ROOT / name).is_file()} == set()
 
 
 @pytest.mark.parametrize("page", [ARCHITECTURE, FAILURES], ids=["ARCHITECTURE", "failures"])
 def test_files_and_functions_of_the_pages_exist(page: str) -> None:
     sources = {source.place: source.text for source in python_files()}
     named = re.findall(r"`([a-z_/]+\.py)`\s+`([A-Za-z_]+)", page)
-    assert named
+    named += [(place, name) for name, place in re.findall(r"`(\w+)`\s+(?:in|of)\s+`([a-z_/]+\.py)`", page)]
+    assert len(named) > 5
     faults = []
     for place, name in named:
         text = sources.get(place, "")
-        if not re.search(rf"(def|class) {name}\b", text):
+        if not re.search(rf"(def|class) {name}\b|^{name}\b.*=", text, re.MULTILINE):
             faults.append(f"{place} has no {name}")
     assert faults == []
 
