@@ -6,7 +6,7 @@
 #   make wheels WHEELS_PYTHON=3.12 && docker build -t tickover --build-arg PIP_NO_INDEX=1 --network none .
 #
 # The base is a Debian with Python 3.11 or newer and venv. A tag moves: who wants the same base in every build names its
-# digest (README, Deployment), and finds it in the label org.opencontainers.image.base.name. The last form asks no package
+# digest (docs/containers.md), and finds it in the label org.opencontainers.image.base.name. The last form asks no package
 # index: everything is in requirements/wheels.
 ARG BASE=python:3.12-slim
 
