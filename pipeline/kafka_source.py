@@ -18,7 +18,7 @@ from pipeline.topics import ANSWER_S, RECORDS, UNREADABLE, Offsets, bounds
 MESSAGES_PER_BATCH: Final = 10_000
 BYTES_PER_BATCH: Final = 32 << 20
 # Not `message.headers()`, which ends the process where a name is not UTF-8, once the interpreter has specialised the
-# call: as in `sidecar.codec`.
+# call: as in `sidecar.model.header_codec`.
 _headers_of: Final = methodcaller("headers")
 _HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 _SCHEMA: Final = pa.schema(

@@ -1,4 +1,4 @@
-"""Requests written and responses read: the other side of `broker.messages`, with kio's field names as there.
+"""Requests written and responses read: the other side of `broker.protocol.messages`, with kio's field names as there.
 
 One version of each API is spoken, one that Kafka since 3.2 and the reference broker both take.
 """

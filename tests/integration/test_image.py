@@ -124,7 +124,7 @@ def test_it_runs_on_a_root_that_nobody_can_write_and_ends_when_asked(image: str)
         wait_for_health(container)
         code, text = container.exec_run(["python", "-c", "open('/opt/tickover/x', 'w')"])
         assert (code, b"Read-only file system" in text) == (1, True)
-        tried = ["python", "-c", "import os, sidecar.tracing; print(os.getuid()); import pip"]
+        tried = ["python", "-c", "import os, sidecar.service.tracing; print(os.getuid()); import pip"]
         code, (said, failed) = container.exec_run(tried, demux=True)  # as one stream they come in either order
         assert (code, said, b"No module named 'pip'" in failed) == (1, b"%d\n" % ANYBODY, True)
         container.stop(timeout=STOP_S)

@@ -160,7 +160,7 @@ def test_what_unfolds_to_much_more_is_read(codec):
 def test_rubbish_costs_no_large_buffer(monkeypatch):
     made: list[int] = []
     monkeypatch.setattr(
-        "broker.compression.bytearray", lambda size: made.append(size) or bytearray(size), raising=False
+        "broker.records.compression.bytearray", lambda size: made.append(size) or bytearray(size), raising=False
     )
     for codec in (CompressionType.GZIP, CompressionType.LZ4, CompressionType.ZSTD):
         good = compress(codec, bytes(range(256)) * 40)

@@ -29,7 +29,7 @@ def test_two_at_once_have_different_names(tmp_path: Path) -> None:
 
 def test_a_killed_process_leaves_its_name_to_the_next(tmp_path: Path) -> None:
     code = f"""
-from pathlib import Path; from sidecar.slot import take_slot
+from pathlib import Path; from sidecar.kafka.transactional_id import take_slot
 import os; print(take_slot(Path({str(tmp_path)!r})).name, flush=True); os.kill(os.getpid(), 9)
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
