@@ -6,12 +6,9 @@ Nothing here opens a file or a socket, and no thread is started but `SystemTimer
 """
 
 from purgatory.action_queue import DelayedActionQueue
-from purgatory.coordinator_timer import CoordinatorTimer
-from purgatory.deferred_event_queue import DeferredEventQueue
 from purgatory.delayed_delete_records import DelayedDeleteRecords
 from purgatory.delayed_elect_leader import DelayedElectLeader
 from purgatory.delayed_fetch import DelayedFetch, FetchParams, FetchPartition
-from purgatory.delayed_future import DelayedFuture, DelayedFuturePurgatory
 from purgatory.delayed_group import DelayedHeartbeat, DelayedJoin, DelayedSync, InitialDelayedJoin
 from purgatory.delayed_operation import DelayedOperation
 from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
@@ -28,7 +25,6 @@ from purgatory.replica_manager import ReplicaManager
 from purgatory.share_acquisition import AcquisitionLockTimerTask
 from purgatory.surroundings import Surroundings
 from purgatory.system_timer import SystemTimer
-from purgatory.threshold_purgatory import ThresholdPurgatory, TimingWheelExpirationService
 from purgatory.timer import TimerTask, TimerTaskEntry, TimerTaskList
 from purgatory.timing_wheel import TimingWheel
 from purgatory.versions import LATEST, KafkaVersion
@@ -37,14 +33,10 @@ __all__ = [
     "LATEST",
     "AcquisitionLockTimerTask",
     "ApiError",
-    "CoordinatorTimer",
-    "DeferredEventQueue",
     "DelayedActionQueue",
     "DelayedDeleteRecords",
     "DelayedElectLeader",
     "DelayedFetch",
-    "DelayedFuture",
-    "DelayedFuturePurgatory",
     "DelayedHeartbeat",
     "DelayedJoin",
     "DelayedOperation",
@@ -68,12 +60,10 @@ __all__ = [
     "Surroundings",
     "SystemTimer",
     "SystemTimerReaper",
-    "ThresholdPurgatory",
     "TimerDriver",
     "TimerTask",
     "TimerTaskEntry",
     "TimerTaskList",
     "TimingWheel",
-    "TimingWheelExpirationService",
     "TopicPartition",
 ]

@@ -15,7 +15,6 @@ from purgatory.delayed_delete_records import (
 )
 from purgatory.delayed_elect_leader import DelayedElectLeader, decide_elect_leader
 from purgatory.delayed_fetch import DelayedFetch, FetchParams
-from purgatory.delayed_future import DelayedFuturePurgatory
 from purgatory.delayed_produce import DelayedProduce
 from purgatory.delayed_remote import (
     REMOTE_FETCH_MAX_WAIT_MS,
@@ -28,7 +27,6 @@ from purgatory.delayed_remote import (
 from purgatory.errors import ApiError, Errors
 from purgatory.expirations import Expirations
 from purgatory.log_offsets import TopicPartition
-from purgatory.mock_timer import MockTimer
 from purgatory.versions import KafkaVersion
 from tests.unit.purgatory_tasks import VERSIONS, is_held_by_this_thread
 
@@ -196,9 +194,6 @@ def unasked(*arguments: object) -> Any:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda respond, version: DelayedFuturePurgatory(MockTimer(), unasked, version=version).try_complete_else_watch(
-            10, [Future()], respond
-        ),
         lambda respond, version: DelayedElectLeader(10, {}, {}, dict, respond, version=version),
         lambda respond, version: DelayedRemoteListOffsets(10, {}, {}, unasked, respond, version=version),
         lambda respond, version: DelayedRemoteFetch(FetchParams(), Future(), [], unasked, respond, version=version),
