@@ -7,7 +7,6 @@ Nothing here opens a file or a socket, and no thread is started but `SystemTimer
 
 from purgatory.action_queue import DelayedActionQueue
 from purgatory.delayed_delete_records import DelayedDeleteRecords
-from purgatory.delayed_elect_leader import DelayedElectLeader
 from purgatory.delayed_fetch import DelayedFetch, FetchParams, FetchPartition
 from purgatory.delayed_group import DelayedHeartbeat, DelayedJoin, DelayedSync, InitialDelayedJoin
 from purgatory.delayed_operation import DelayedOperation
@@ -35,7 +34,6 @@ __all__ = [
     "ApiError",
     "DelayedActionQueue",
     "DelayedDeleteRecords",
-    "DelayedElectLeader",
     "DelayedFetch",
     "DelayedHeartbeat",
     "DelayedJoin",

@@ -1,4 +1,4 @@
-"""DeleteRecords (table 2.3), remote reads, elections: the smaller delayed operations, by decision and by life."""
+"""DeleteRecords (table 2.3), remote reads: the smaller delayed operations, by decision and by life."""
 
 from concurrent.futures import Future
 from typing import Any
@@ -13,7 +13,6 @@ from purgatory.delayed_delete_records import (
     decide_delete_records,
     must_delay_delete_records,
 )
-from purgatory.delayed_elect_leader import DelayedElectLeader, decide_elect_leader
 from purgatory.delayed_fetch import DelayedFetch, FetchParams
 from purgatory.delayed_produce import DelayedProduce
 from purgatory.delayed_remote import (
@@ -194,7 +193,6 @@ def unasked(*arguments: object) -> Any:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda respond, version: DelayedElectLeader(10, {}, {}, dict, respond, version=version),
         lambda respond, version: DelayedRemoteListOffsets(10, {}, {}, unasked, respond, version=version),
         lambda respond, version: DelayedRemoteFetch(FetchParams(), Future(), [], unasked, respond, version=version),
         lambda respond, version: DelayedDeleteRecords(10, {}, unasked, respond, version=version),
@@ -261,31 +259,3 @@ def test_a_partition_that_goes_cancels_its_look_up_only():
     world.futures[TWO].set_result(FOUND)
     assert world.operation.try_complete()
     assert world.answers == [{ONE: ListOffsetsResult(Errors.NOT_LEADER_OR_FOLLOWER), TWO: FOUND}]
-
-
-@pytest.mark.parametrize(
-    ("leaders", "waiting"),
-    [({}, {ONE, TWO}), ({ONE: 1}, {TWO}), ({ONE: 1, TWO: 3}, {TWO}), ({ONE: 1, TWO: 2}, set())],
-)
-def test_an_election_waits_for_the_expected_leaders(leaders, waiting):
-    assert decide_elect_leader({ONE: 1, TWO: 2}, leaders) == waiting
-
-
-def test_an_election_that_expires_answers_what_it_knows():
-    leaders: dict[TopicPartition, int] = {ONE: 1}
-    answers: list[object] = []
-    three = TopicPartition("topic", 3)
-    refused = {three: Errors.UNKNOWN_TOPIC_OR_PARTITION}
-    operation = DelayedElectLeader(-5, {ONE: 1, TWO: 2}, refused, lambda: leaders, answers.append)
-    assert operation.delay_ms == 0
-    assert not operation.try_complete()
-    operation.run()
-    assert answers == [{ONE: Errors.NONE, TWO: Errors.REQUEST_TIMED_OUT, **refused}]
-    operation = DelayedElectLeader(100, {ONE: 1, TWO: 2}, {}, lambda: leaders, answers.append)
-    assert not operation.try_complete()
-    leaders[TWO] = 2
-    operation.run()  # what was heard since the last look counts
-    assert answers.pop() == {ONE: Errors.NONE, TWO: Errors.NONE}
-    operation = DelayedElectLeader(100, {ONE: 1, TWO: 2}, {}, lambda: leaders, answers.append)
-    assert operation.try_complete()
-    assert answers[1] == {ONE: Errors.NONE, TWO: Errors.NONE}
