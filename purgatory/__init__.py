@@ -13,7 +13,6 @@ from purgatory.delayed_operation import DelayedOperation
 from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
 from purgatory.delayed_produce import DelayedProduce
 from purgatory.delayed_remote import DelayedRemoteFetch, DelayedRemoteListOffsets
-from purgatory.delayed_share_fetch import DelayedShareFetch
 from purgatory.errors import ApiError, Errors
 from purgatory.log_offsets import TopicPartition
 from purgatory.mock_timer import MockTimer
@@ -21,7 +20,6 @@ from purgatory.partition import Partition, PartitionSettings
 from purgatory.reaper import SystemTimerReaper, TimerDriver
 from purgatory.replica_log import LogStorage, ReplicaLog
 from purgatory.replica_manager import ReplicaManager
-from purgatory.share_acquisition import AcquisitionLockTimerTask
 from purgatory.surroundings import Surroundings
 from purgatory.system_timer import SystemTimer
 from purgatory.timer import TimerTask, TimerTaskEntry, TimerTaskList
@@ -30,7 +28,6 @@ from purgatory.versions import LATEST, KafkaVersion
 
 __all__ = [
     "LATEST",
-    "AcquisitionLockTimerTask",
     "ApiError",
     "DelayedActionQueue",
     "DelayedDeleteRecords",
@@ -42,7 +39,6 @@ __all__ = [
     "DelayedProduce",
     "DelayedRemoteFetch",
     "DelayedRemoteListOffsets",
-    "DelayedShareFetch",
     "DelayedSync",
     "Errors",
     "FetchParams",

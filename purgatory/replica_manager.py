@@ -1,8 +1,8 @@
 """A broker's replicas: appending, fetching, deleting, and who is woken by what.
 
-    append          high watermark moved:  produce, fetch, delete, share     queued; the request's end drains it
+    append          high watermark moved:  produce, fetch, delete     queued; the request's end drains it
                     not moved:             fetch (followers wait for the log end)
-    follower fetch  a watermark moved:     fetch, produce, delete, share     at once
+    follower fetch  a watermark moved:     fetch, produce, delete     at once
     ISR answered    high watermark moved:  the same
     leader lost     or replica stopped:    produce, fetch, and so on: their checks find the error
 
@@ -27,7 +27,6 @@ from purgatory.delayed_fetch import DelayedFetch, FetchParams, FetchPartition, F
 from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
 from purgatory.delayed_produce import DelayedProduce, ProduceResult, ProduceSnapshot, must_delay_produce
 from purgatory.delayed_remote import DelayedRemoteFetch
-from purgatory.delayed_share_fetch import DelayedShareFetch, DelayedShareFetchPartitionKey
 from purgatory.errors import ApiError, Errors
 from purgatory.expirations import Expirations
 from purgatory.fetch_reading import ReadResults, must_answer_fetch, read_from_log
@@ -64,9 +63,6 @@ class ReplicaManager:
         self.delete_records: DelayedOperationPurgatory[DelayedDeleteRecords] = DelayedOperationPurgatory(
             "DeleteRecords", timer(), delayed_delete_records.PURGE_INTERVAL, version=version
         )
-        self.share_fetch: DelayedOperationPurgatory[DelayedShareFetch] = DelayedOperationPurgatory(
-            "ShareFetch", timer(), version=version
-        )
         self.remote_fetch: DelayedOperationPurgatory[DelayedRemoteFetch] = DelayedOperationPurgatory(
             "RemoteFetch", timer(), REMOTE_PURGE_INTERVAL, version=version
         )
@@ -78,7 +74,7 @@ class ReplicaManager:
     @property
     def purgatories(self) -> Sequence[DelayedOperationPurgatory[Any]]:
         """Purgatories that a driver has to bring forward."""
-        return (self.produce, self.fetch, self.delete_records, self.share_fetch, self.remote_fetch)
+        return (self.produce, self.fetch, self.delete_records, self.remote_fetch)
 
     # Requests
 
@@ -195,27 +191,26 @@ class ReplicaManager:
             if moved is not None and moved.high_watermark:
                 self._woken(key, moved)
         elif partition.make_follower(assignment) or was_leader:
-            self._complete_delayed_operations(key, partition)
+            self._complete_delayed_operations(key)
 
     def stop_replica(self, key: TopicPartition) -> None:
         """Have it no longer: reassigned, or its topic deleted."""
-        stopped = self.partitions.pop(key, None)
+        self.partitions.pop(key, None)
         self.offline.discard(key)
         self.expirations.remove_partition(key)
-        self._complete_delayed_operations(key, stopped)
+        self._complete_delayed_operations(key)
 
     def mark_offline(self, key: TopicPartition) -> None:
         """Mark a partition whose disk has failed."""
         self.offline.add(key)
-        self._complete_delayed_operations(key, self.partitions.get(key))
+        self._complete_delayed_operations(key)
 
-    def _complete_delayed_operations(self, key: TopicPartition, partition: Partition | None) -> None:
+    def _complete_delayed_operations(self, key: TopicPartition) -> None:
         """Check all that waits for a partition that has gone, or has another leader."""
         self.produce.check_and_complete(key)
         self.fetch.check_and_complete(key)
         self.remote_fetch.check_and_complete(key)
         self.delete_records.check_and_complete(key)
-        self._check_share_fetch(partition)
 
     # Replication
 
@@ -257,7 +252,6 @@ class ReplicaManager:
                 self.produce.check_and_complete(key)
                 self.fetch.check_and_complete(key)
                 self.delete_records.check_and_complete(key)
-                self._check_share_fetch(self.partitions.get(key))
             else:
                 self.fetch.check_and_complete(key)
 
@@ -266,14 +260,8 @@ class ReplicaManager:
             self.fetch.check_and_complete(key)
             self.produce.check_and_complete(key)
             self.delete_records.check_and_complete(key)
-            self._check_share_fetch(self.partitions.get(key))
         if moved.proposal is not None:
             self._around.alter_partition(key, moved.proposal)
-
-    def _check_share_fetch(self, partition: Partition | None) -> None:
-        if partition is not None and partition.topic_id is not None:
-            key = DelayedShareFetchPartitionKey(partition.topic_id, partition.topic_partition.partition)
-            self.share_fetch.check_and_complete(key)
 
     # What waiting operations see
 

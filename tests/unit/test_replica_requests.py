@@ -5,7 +5,6 @@ import logging
 import pytest
 
 from purgatory.delayed_fetch import ClientMetadata
-from purgatory.delayed_share_fetch import DelayedShareFetchPartitionKey
 from purgatory.errors import Errors
 from purgatory.isr import AlterPartitionReply
 from purgatory.log_offsets import TopicPartition
@@ -317,9 +316,9 @@ def test_an_append_wakes_others_only_at_the_end_of_its_request():
     assert world.answer().size == SIZE
 
 
-WAKERS = ("produce", "fetch", "remote_fetch", "delete_records", "share_fetch")
-BY_APPEND = ["produce", "fetch", "delete_records", "share_fetch"]
-BY_FOLLOWER = ["fetch", "produce", "delete_records", "share_fetch"]
+WAKERS = ("produce", "fetch", "remote_fetch", "delete_records")
+BY_APPEND = ["produce", "fetch", "delete_records"]
+BY_FOLLOWER = ["fetch", "produce", "delete_records"]
 
 
 class Woken:
@@ -327,14 +326,14 @@ class Woken:
 
     def __init__(self, replicas=REPLICAS, isr=None, **options):
         self.world = World()
-        self.partition = self.world.lead(replicas, isr=isr, topic_id="id", **options)
+        self.partition = self.world.lead(replicas, isr=isr, **options)
         self.order = []
         for name in WAKERS:
             getattr(self.world.manager, name).check_and_complete = self.note(name)
 
     def note(self, name):
         def check_and_complete(key):
-            assert key == (DelayedShareFetchPartitionKey("id", 0) if name == "share_fetch" else KEY)
+            assert key == KEY
             self.order.append(name)
 
         return check_and_complete
@@ -396,5 +395,5 @@ def test_all_are_woken_when_the_replica_goes(event):
 
 def test_how_often_each_purgatory_forgets_what_has_completed():
     assert {one.name: one.purge_interval for one in World().manager.purgatories} == {
-        "Produce": 1000, "Fetch": 1000, "DeleteRecords": 1, "ShareFetch": 1000, "RemoteFetch": 0,
+        "Produce": 1000, "Fetch": 1000, "DeleteRecords": 1, "RemoteFetch": 0,
     }  # fmt: skip
