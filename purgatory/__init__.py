@@ -12,7 +12,6 @@ from purgatory.delayed_group import DelayedHeartbeat, DelayedJoin, DelayedSync, 
 from purgatory.delayed_operation import DelayedOperation
 from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
 from purgatory.delayed_produce import DelayedProduce
-from purgatory.delayed_remote import DelayedRemoteFetch, DelayedRemoteListOffsets
 from purgatory.errors import ApiError, Errors
 from purgatory.log_offsets import TopicPartition
 from purgatory.mock_timer import MockTimer
@@ -37,8 +36,6 @@ __all__ = [
     "DelayedOperation",
     "DelayedOperationPurgatory",
     "DelayedProduce",
-    "DelayedRemoteFetch",
-    "DelayedRemoteListOffsets",
     "DelayedSync",
     "Errors",
     "FetchParams",

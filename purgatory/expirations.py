@@ -13,7 +13,6 @@ class Expirations:
         self.produce_by_partition: Counter[TopicPartition] = Counter()
         self.consumer_fetch = 0
         self.follower_fetch = 0
-        self.remote_fetch = 0
         self.delete_records = 0
 
     def produce_expired(self, key: TopicPartition) -> None:
@@ -27,10 +26,6 @@ class Expirations:
             self.follower_fetch += 1
         else:
             self.consumer_fetch += 1
-
-    def remote_fetch_expired(self) -> None:
-        """Tiered storage was too slow."""
-        self.remote_fetch += 1
 
     def delete_records_expired(self, key: TopicPartition) -> None:
         """A replica of a partition has not followed in time."""

@@ -1,7 +1,6 @@
 """Reading what a fetch asks for: limits over all partitions, and whether the answer goes out at once."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 
 from purgatory.delayed_fetch import FetchParams, FetchPartition
@@ -25,7 +24,6 @@ class LogReadResult:
     diverging_epoch: EpochEndOffset | None = None
     preferred_read_replica: int | None = None
     aborted_transactions: tuple[EndedTransaction, ...] = ()
-    is_remote: bool = False  # only tiered storage has it: there is no data yet
 
     @property
     def size(self) -> int:
@@ -36,8 +34,6 @@ class LogReadResult:
 ReadResults = list[tuple[TopicPartition, LogReadResult]]
 ReadOne = Callable[[TopicPartition, FetchPartition, int, bool], LogReadResult]
 """Reads one partition: at most so many bytes, but (True) the whole first batch whatever its size."""
-ReadRemote = Callable[[TopicPartition, FetchPartition, int], Future[FetchDataInfo]]
-"""Begins to read so many bytes from tiered storage. The future is done on the replica manager's thread."""
 
 
 def read_from_log(

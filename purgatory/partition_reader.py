@@ -7,8 +7,8 @@ from typing import Protocol
 
 from purgatory.delayed_fetch import FetchParams, FetchPartition, FetchSnapshot
 from purgatory.errors import ApiError, Errors
-from purgatory.fetch_reading import LogReadResult, ReadRemote
-from purgatory.log_offsets import EpochEndOffset, LogOffsetMetadata, LogOffsetSnapshot, TopicPartition
+from purgatory.fetch_reading import LogReadResult
+from purgatory.log_offsets import EpochEndOffset, LogOffsetSnapshot, TopicPartition
 from purgatory.partition import Moved, Partition
 from purgatory.partition_reading import (
     check_epoch,
@@ -55,12 +55,11 @@ class NoQuota:
 @dataclass(frozen=True, slots=True)
 class ReadingSettings:
     """Settings of reads: which replica consumers are sent to (None: they stay), the racks of brokers, the limit on
-    followers, tiered storage (None: there is none)."""
+    followers."""
 
     select_replica: ReplicaSelector | None = None
     rack_of: Callable[[int], str] = field(default=lambda broker_id: "")
     quota: ReplicaQuota = field(default_factory=NoQuota)
-    read_remote: ReadRemote | None = None
 
 
 class PartitionReader:
@@ -138,8 +137,6 @@ class PartitionReader:
             )
             if diverging is not None:
                 return replace(_of(before, FetchDataInfo(before.log_end)), diverging_epoch=diverging)
-            if before.log_start_offset <= wanted.fetch_offset < partition.log.local_log_start_offset:
-                return self._tiered(params, before, wanted.fetch_offset)
             data, aborted = partition.log.read(
                 wanted.fetch_offset, limits[0], params.isolation, min_one_message=limits[1]
             )
@@ -152,15 +149,6 @@ class PartitionReader:
             _log.exception("a read failed")
             return LogReadResult(Errors.UNKNOWN_SERVER_ERROR)
         return self._limited(params, key, partition, result)
-
-    def _tiered(self, params: FetchParams, ends: LogOffsetSnapshot, offset: int) -> LogReadResult:
-        """A consumer's fetch goes to the store; a follower begins where our disk does, and needn't have the rest."""
-        if self._settings.read_remote is None:
-            raise ApiError(Errors.OFFSET_OUT_OF_RANGE, f"{offset} is not here")
-        result = _of(ends, FetchDataInfo(LogOffsetMetadata(offset)))
-        if params.is_from_follower:
-            return replace(result, error=Errors.OFFSET_MOVED_TO_TIERED_STORAGE)
-        return replace(result, is_remote=True)
 
     def _check(self, params: FetchParams, partition: Partition, wanted: FetchPartition) -> None:
         if wanted.topic_id is not None and partition.topic_id not in (None, wanted.topic_id):

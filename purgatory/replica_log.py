@@ -72,7 +72,6 @@ class ReplicaLog:
     def __init__(self, storage: LogStorage, log_start_offset: int = 0, log_end_offset: int = 0) -> None:
         self.storage = storage
         self.log_start_offset = log_start_offset
-        self._local_start = log_start_offset
         self.log_end = storage.locate(log_end_offset)
         self.epochs = LeaderEpochCache()
         self.transactions = TransactionOffsets()
@@ -82,11 +81,6 @@ class ReplicaLog:
     def log_end_offset(self) -> int:
         """The offset that the next record gets."""
         return self.log_end.offset
-
-    @property
-    def local_log_start_offset(self) -> int:
-        """The first offset in `storage`; what is before, and not deleted, is in tiered storage."""
-        return max(self._local_start, self.log_start_offset)
 
     @property
     def high_watermark(self) -> LogOffsetMetadata:
@@ -164,13 +158,6 @@ class ReplicaLog:
         self.epochs.truncate_from_start(offset)
         self.transactions.truncate_from_start(offset)
         return True
-
-    def increment_local_log_start_offset(self, offset: int) -> None:
-        """Records below are in tiered storage, and no more in `storage`. OFFSET_OUT_OF_RANGE above the high watermark:
-        they must be on all replicas before."""
-        if offset > self._high_watermark.offset:
-            raise ApiError(Errors.OFFSET_OUT_OF_RANGE, f"{offset} is above {self._high_watermark.offset}")
-        self._local_start = max(self._local_start, offset)
 
     def truncate_to(self, offset: int) -> bool:
         """Remove everything from this offset on. Whether there was anything.

@@ -26,7 +26,6 @@ from purgatory.delayed_delete_records import (
 from purgatory.delayed_fetch import DelayedFetch, FetchParams, FetchPartition, FetchPartitionStatus
 from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
 from purgatory.delayed_produce import DelayedProduce, ProduceResult, ProduceSnapshot, must_delay_produce
-from purgatory.delayed_remote import DelayedRemoteFetch
 from purgatory.errors import ApiError, Errors
 from purgatory.expirations import Expirations
 from purgatory.fetch_reading import ReadResults, must_answer_fetch, read_from_log
@@ -35,7 +34,6 @@ from purgatory.log_offsets import TopicPartition
 from purgatory.partition import Moved, Partition
 from purgatory.partition_reader import PartitionReader
 from purgatory.surroundings import Surroundings
-from purgatory.tiered_reading import REMOTE_PURGE_INTERVAL, TieredReading
 
 
 class ReplicaManager:
@@ -63,18 +61,12 @@ class ReplicaManager:
         self.delete_records: DelayedOperationPurgatory[DelayedDeleteRecords] = DelayedOperationPurgatory(
             "DeleteRecords", timer(), delayed_delete_records.PURGE_INTERVAL, version=version
         )
-        self.remote_fetch: DelayedOperationPurgatory[DelayedRemoteFetch] = DelayedOperationPurgatory(
-            "RemoteFetch", timer(), REMOTE_PURGE_INTERVAL, version=version
-        )
-        read_remote = around.reading.read_remote
-        make = partial(DelayedRemoteFetch, expired=self.expirations.remote_fetch_expired, version=version)
-        self._tiered = TieredReading(read_remote, self.partition, self.remote_fetch, make) if read_remote else None
         self._reader = PartitionReader(self.partition, around.clock, around.reading, self._woken)
 
     @property
     def purgatories(self) -> Sequence[DelayedOperationPurgatory[Any]]:
         """Purgatories that a driver has to bring forward."""
-        return (self.produce, self.fetch, self.delete_records, self.remote_fetch)
+        return (self.produce, self.fetch, self.delete_records)
 
     # Requests
 
@@ -116,9 +108,6 @@ class ReplicaManager:
     ) -> None:
         """Read, and answer at once or when there is enough. `respond` is called once."""
         results = read_from_log(params, partitions, partial(self._reader.read, params))
-        if self._tiered is not None and any(result.is_remote for _, result in results):
-            self._tiered.fetch(params, partitions, results, respond)
-            return
         if must_answer_fetch(params, results):
             respond(results)
             return
@@ -209,7 +198,6 @@ class ReplicaManager:
         """Check all that waits for a partition that has gone, or has another leader."""
         self.produce.check_and_complete(key)
         self.fetch.check_and_complete(key)
-        self.remote_fetch.check_and_complete(key)
         self.delete_records.check_and_complete(key)
 
     # Replication

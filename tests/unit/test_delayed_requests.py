@@ -1,6 +1,5 @@
-"""DeleteRecords (table 2.3), remote reads: the smaller delayed operations, by decision and by life."""
+"""DeleteRecords (table 2.3), by decision and by life; and how each request that waits completes."""
 
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -15,16 +14,7 @@ from purgatory.delayed_delete_records import (
 )
 from purgatory.delayed_fetch import DelayedFetch, FetchParams
 from purgatory.delayed_produce import DelayedProduce
-from purgatory.delayed_remote import (
-    REMOTE_FETCH_MAX_WAIT_MS,
-    DelayedRemoteFetch,
-    DelayedRemoteListOffsets,
-    ListOffsetsResult,
-    decide_remote_fetch,
-    decide_remote_list_offsets,
-)
-from purgatory.errors import ApiError, Errors
-from purgatory.expirations import Expirations
+from purgatory.errors import Errors
 from purgatory.log_offsets import TopicPartition
 from purgatory.versions import KafkaVersion
 from tests.unit.purgatory_tasks import VERSIONS, is_held_by_this_thread
@@ -108,84 +98,6 @@ def test_a_deletion_waits_for_all_partitions_and_keeps_errors():
     }
 
 
-class Remote:
-    def __init__(self, *, error=Errors.NONE, local_error=Errors.NONE):
-        self.future: Future[str] = Future()
-        self.error = error
-        self.answers: list[object] = []
-        self.expirations = Expirations()
-        self.operation = DelayedRemoteFetch(
-            FetchParams(),
-            self.future,
-            [ONE],
-            lambda key: self.error,
-            self.answers.append,
-            local_error=local_error,
-            expired=self.expirations.remote_fetch_expired,
-        )
-
-
-@pytest.mark.parametrize(
-    ("errors", "is_read", "expected"),
-    [
-        ([Errors.NOT_LEADER_OR_FOLLOWER], False, True),
-        ([Errors.UNKNOWN_TOPIC_OR_PARTITION], False, True),
-        ([Errors.KAFKA_STORAGE_ERROR], False, True),
-        ([Errors.FENCED_LEADER_EPOCH], False, False),
-        ([Errors.NONE, Errors.NONE], True, True),
-        ([Errors.NONE], False, False),
-    ],
-)
-def test_when_a_remote_fetch_is_answered(errors, is_read, expected):
-    assert decide_remote_fetch(errors, is_read) is expected
-
-
-def test_a_remote_fetch_is_answered_when_the_read_is_done():
-    world = Remote()
-    assert world.operation.delay_ms == REMOTE_FETCH_MAX_WAIT_MS
-    assert not world.operation.try_complete()
-    world.future.set_result("records")
-    assert world.operation.try_complete()
-    assert world.answers == ["records"]
-
-
-def test_a_failed_remote_read_is_an_answer():
-    world = Remote()
-    failure = OSError("store away")
-    world.future.set_exception(failure)
-    assert world.operation.try_complete()
-    assert world.answers == [failure]
-
-
-def test_followers_do_not_read_remotely():
-    with pytest.raises(ValueError, match="follower 2"):
-        DelayedRemoteFetch(FetchParams(replica_id=2), Future(), [], lambda key: Errors.NONE, lambda result: None)
-
-
-def test_a_remote_fetch_whose_partition_goes_answers_without_it():
-    world = Remote(error=Errors.NOT_LEADER_OR_FOLLOWER)
-    assert world.operation.try_complete()
-    assert world.answers == [None]
-
-
-def test_a_local_error_comes_before_the_remote_result():
-    world = Remote(local_error=Errors.FENCED_LEADER_EPOCH)
-    world.future.set_result("records")
-    assert world.operation.try_complete()
-    assert world.answers == [None]
-
-
-@pytest.mark.parametrize("is_running", [False, True])
-def test_a_remote_fetch_that_expires_cancels_what_has_not_begun(is_running):
-    world = Remote()
-    if is_running:
-        assert world.future.set_running_or_notify_cancel()
-    world.operation.run()
-    assert world.answers == [None]
-    assert world.future.cancelled() is not is_running
-    assert world.expirations.remote_fetch == 1
-
-
 def unasked(*arguments: object) -> Any:
     raise AssertionError(f"asked about {arguments}")
 
@@ -193,8 +105,6 @@ def unasked(*arguments: object) -> Any:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda respond, version: DelayedRemoteListOffsets(10, {}, {}, unasked, respond, version=version),
-        lambda respond, version: DelayedRemoteFetch(FetchParams(), Future(), [], unasked, respond, version=version),
         lambda respond, version: DelayedDeleteRecords(10, {}, unasked, respond, version=version),
         lambda respond, version: DelayedProduce(10, {}, unasked, respond, version=version),
         lambda respond, version: DelayedFetch(FetchParams(), [], unasked, respond, version=version),
@@ -206,56 +116,3 @@ def test_each_answers_under_its_lock_from_4_1_on(make, version):
     operation: Any = make(lambda *_: held.append(is_held_by_this_thread(operation.lock)), version)
     assert operation.force_complete()
     assert held == [version >= KafkaVersion.V4_1]
-
-
-FOUND = ListOffsetsResult(Errors.NONE, 1234, 7, 2)
-
-
-class LookUps:
-    def __init__(self):
-        self.futures: dict[TopicPartition, Future[ListOffsetsResult]] = {ONE: Future(), TWO: Future()}
-        self.errors: dict[TopicPartition, Errors] = {}
-        self.answers: list[Any] = []
-        self.operation = DelayedRemoteListOffsets(
-            1000, self.futures, {}, lambda key: self.errors.get(key, Errors.NONE), self.answers.append
-        )
-
-
-def test_remote_offsets_that_expire():
-    world = LookUps()
-    assert not world.operation.try_complete()
-    world.operation.run()
-    late = ListOffsetsResult(Errors.REQUEST_TIMED_OUT, -1, -1, -1)
-    assert world.answers == [{ONE: late, TWO: late}]
-    assert all(future.cancelled() for future in world.futures.values())
-    assert world.operation.expired == 2
-
-
-def test_remote_offsets_that_are_found():
-    world = LookUps()
-    world.futures[ONE].set_result(FOUND)
-    assert not world.operation.try_complete()
-    world.futures[TWO].set_result(FOUND)
-    assert world.operation.try_complete()
-    assert world.answers == [{ONE: FOUND, TWO: FOUND}]
-
-
-def test_a_failed_look_up_is_its_own_partitions_error():
-    world = LookUps()
-    world.futures[ONE].set_exception(ApiError(Errors.KAFKA_STORAGE_ERROR))
-    world.futures[TWO].set_result(FOUND)
-    assert world.operation.try_complete()
-    assert world.answers == [{ONE: ListOffsetsResult(Errors.KAFKA_STORAGE_ERROR), TWO: FOUND}]
-    failed: Future[ListOffsetsResult] = Future()
-    failed.set_exception(OSError("store away"))
-    assert decide_remote_list_offsets(Errors.NONE, failed) == ListOffsetsResult(Errors.UNKNOWN_SERVER_ERROR)
-
-
-def test_a_partition_that_goes_cancels_its_look_up_only():
-    world = LookUps()
-    world.errors[ONE] = Errors.NOT_LEADER_OR_FOLLOWER
-    assert not world.operation.try_complete()
-    assert (world.futures[ONE].cancelled(), world.futures[TWO].cancelled()) == (True, False)
-    world.futures[TWO].set_result(FOUND)
-    assert world.operation.try_complete()
-    assert world.answers == [{ONE: ListOffsetsResult(Errors.NOT_LEADER_OR_FOLLOWER), TWO: FOUND}]

@@ -109,6 +109,20 @@ def test_an_offset_out_of_range_is_answered_at_once_without_offsets(offset):
     assert (result.error, result.high_watermark, result.log_start_offset) == (Errors.OFFSET_OUT_OF_RANGE, -1, -1)
 
 
+def test_what_is_deleted_is_out_of_range_for_consumers_and_followers():
+    world = World()
+    partition = world.lead(REPLICAS, isr=(1,))
+    world.produce(Batch(), Batch(), Batch(), acks=1)
+    world.answers.clear()
+    partition.log.maybe_increment_log_start_offset(2)
+    world.consume(1)
+    assert world.answer().error is Errors.OFFSET_OUT_OF_RANGE
+    world.follow(1)
+    assert world.answer().error is Errors.OFFSET_OUT_OF_RANGE
+    world.consume(2)
+    assert world.answer().size == SIZE
+
+
 def test_read_committed_stops_at_the_last_stable_offset():
     """ReplicaManagerTest's: nothing while the transaction is open, nor while its marker is not replicated."""
     world = World()

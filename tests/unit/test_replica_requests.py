@@ -316,7 +316,7 @@ def test_an_append_wakes_others_only_at_the_end_of_its_request():
     assert world.answer().size == SIZE
 
 
-WAKERS = ("produce", "fetch", "remote_fetch", "delete_records")
+WAKERS = ("produce", "fetch", "delete_records")
 BY_APPEND = ["produce", "fetch", "delete_records"]
 BY_FOLLOWER = ["fetch", "produce", "delete_records"]
 
@@ -395,5 +395,5 @@ def test_all_are_woken_when_the_replica_goes(event):
 
 def test_how_often_each_purgatory_forgets_what_has_completed():
     assert {one.name: one.purge_interval for one in World().manager.purgatories} == {
-        "Produce": 1000, "Fetch": 1000, "DeleteRecords": 1, "RemoteFetch": 0,
+        "Produce": 1000, "Fetch": 1000, "DeleteRecords": 1,
     }  # fmt: skip
