@@ -14,7 +14,6 @@ from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
 from purgatory.delayed_produce import DelayedProduce
 from purgatory.errors import ApiError, Errors
 from purgatory.log_offsets import TopicPartition
-from purgatory.mock_timer import MockTimer
 from purgatory.partition import Partition, PartitionSettings
 from purgatory.reaper import SystemTimerReaper, TimerDriver
 from purgatory.replica_log import LogStorage, ReplicaLog
@@ -43,7 +42,6 @@ __all__ = [
     "InitialDelayedJoin",
     "KafkaVersion",
     "LogStorage",
-    "MockTimer",
     "Partition",
     "PartitionSettings",
     "ReplicaLog",

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from purgatory.mock_timer import MockTimer
 from purgatory.system_timer import SystemTimer
+from tests.unit.mock_timer import MockTimer
 from tests.unit.purgatory_tasks import Clock, Hook, Recorded
 
 

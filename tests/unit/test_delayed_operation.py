@@ -6,10 +6,10 @@ import pytest
 
 from purgatory.delayed_operation_purgatory import PURGE_INTERVAL, SHARDS, DelayedOperationPurgatory
 from purgatory.locks import Rank, monitor
-from purgatory.mock_timer import MockTimer
 from purgatory.system_timer import SystemTimer
 from purgatory.versions import KafkaVersion
 from purgatory.watchers import WatcherList
+from tests.unit.mock_timer import MockTimer
 from tests.unit.purgatory_tasks import VERSIONS, Clock, Operation, is_held_by_this_thread
 
 

@@ -22,7 +22,7 @@ FULL_FOLDERS = {
     "broker/clients": 32,
     "pipeline": 33,
     "policies": 23,
-    "purgatory": 33,
+    "purgatory": 32,
     "sidecar/cli": 22,
     "sidecar/overflow": 16,
 }

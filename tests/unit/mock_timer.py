@@ -18,10 +18,6 @@ class MockTimer:
         self._heap: list[tuple[int, int, TimerTaskEntry]] = []
         self._added = 0
 
-    def clock(self) -> float:
-        """The time as it is set, for others who need the same clock."""
-        return self.now_ms
-
     def add(self, timer_task: TimerTask) -> None:
         """Run it now, or when its delay is over."""
         if timer_task.delay_ms <= 0:
