@@ -17,9 +17,6 @@ class DelayedActionQueue:
     def __init__(self) -> None:
         self._actions: deque[Callable[[], object]] = deque()
 
-    def __len__(self) -> int:
-        return len(self._actions)
-
     def add(self, action: Callable[[], object]) -> None:
         """Leave an action for later."""
         self._actions.append(action)

@@ -119,11 +119,6 @@ class Partition:
         """Whether a leader has too few in-sync replicas for acks=-1."""
         return self.is_leader and len(self.state.isr) < self.effective_min_isr
 
-    @property
-    def is_at_min_isr(self) -> bool:
-        """Whether a leader has just enough."""
-        return self.is_leader and len(self.state.isr) == self.effective_min_isr
-
     def append_records_to_leader(self, records: Any, required_acks: int, now_ms: float) -> tuple[AppendInfo, Moved]:
         """Append what a producer sent. ApiError: not leader, too few replicas for acks=-1, or the storage's own."""
         self.check_leader()

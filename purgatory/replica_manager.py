@@ -212,10 +212,6 @@ class ReplicaManager:
         if self.partition(key).log.truncate_to(offset):
             self.fetch.check_and_complete(key)
 
-    def high_watermarks(self) -> dict[TopicPartition, int]:
-        """High watermarks to store now and then, and to give to `ReplicaLog.update_high_watermark` after a restart."""
-        return {key: partition.log.high_watermark.offset for key, partition in self.partitions.items()}
-
     def maybe_shrink_isr(self) -> None:
         """To be called every half of the lag time."""
         for key, partition in self.partitions.items():

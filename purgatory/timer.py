@@ -108,10 +108,6 @@ class TimerTaskList:
             self._expiration_ms = expiration_ms
             return former != expiration_ms
 
-    def delay_ms(self, now_ms: float) -> float:
-        """How long until it is due, 0 if it is."""
-        return max(self._expiration_ms - now_ms, 0)
-
     def add(self, entry: TimerTaskEntry) -> None:
         """Append an entry, out of whatever list it is in."""
         done = False
@@ -144,16 +140,6 @@ class TimerTaskList:
                 take(head)
                 head = self._root.next
             self._expiration_ms = NOT_QUEUED
-
-    def foreach(self, visit: Callable[[TimerTask], None]) -> None:
-        """Visit the tasks that are not cancelled. `visit` may cancel the task it is given."""
-        with self._monitor:
-            entry = self._root.next
-            while entry is not self._root:
-                following = entry.next
-                if entry.timer_task is not None and not entry.cancelled:
-                    visit(entry.timer_task)
-                entry = following
 
     def _unlink(self, entry: TimerTaskEntry) -> None:
         entry.next.previous = entry.previous

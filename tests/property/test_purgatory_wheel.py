@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from purgatory.system_timer import SystemTimer
 from purgatory.timing_wheel import TimingWheel
 from tests.examples import examples
-from tests.unit.purgatory_tasks import Clock, Hook, Recorded
+from tests.unit.purgatory_tasks import Clock, Hook, Recorded, entries_of
 
 delays = st.integers(-5, 30_000)
 
@@ -32,8 +32,7 @@ def check_structure(timer: SystemTimer) -> None:
     for wheel in levels(timer):
         ticks = []
         for bucket in wheel._buckets:
-            seen: list[object] = []
-            bucket.foreach(seen.append)
+            seen = entries_of(bucket)
             total += len(seen)
             assert not seen or id(bucket) in queued
             if id(bucket) in queued:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from purgatory.delayed_operation import DelayedOperation
-from purgatory.timer import TimerTask
+from purgatory.timer import TimerTask, TimerTaskEntry, TimerTaskList
 from purgatory.versions import KafkaVersion
 
 VERSIONS = pytest.mark.parametrize("version", list(KafkaVersion), ids=lambda version: version.name)
@@ -65,6 +65,16 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now_ms
+
+
+def entries_of(bucket: TimerTaskList) -> list[TimerTaskEntry]:
+    """Entries of a bucket, in the order in which they came."""
+    entries = []
+    entry = bucket._root.next
+    while entry is not bucket._root:
+        entries.append(entry)
+        entry = entry.next
+    return entries
 
 
 def is_held_by_this_thread(lock: Any) -> bool:

@@ -88,7 +88,7 @@ def test_a_follower_copies_the_leaders_bytes(world, tmp_path):
 def test_a_broker_goes_on_after_a_restart(world):
     world.send(batch(b"a"))
     assert world.answer().base_offset == 0
-    world.files.log.write_checkpoint(world.manager.high_watermarks()[KEY])
+    world.files.log.write_checkpoint(world.files.replica.high_watermark.offset)
     world.files.open()
     world.host(epoch=1)
     world.send(batch(b"b"))

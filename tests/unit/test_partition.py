@@ -218,12 +218,12 @@ def test_rows_b3_and_b4_of_produce(row, leads, isr, acks, expected):
     assert partition.log.log_end_offset == (expected is Errors.NONE)
 
 
-@pytest.mark.parametrize(("isr", "under", "at"), [((1,), True, False), ((1, 2), False, True), (REPLICAS, False, False)])
-def test_under_and_at_min_isr(isr, under, at):
+@pytest.mark.parametrize(("isr", "under"), [((1,), True), ((1, 2), False), (REPLICAS, False)])
+def test_only_a_leader_is_under_min_isr(isr, under):
     partition = leader(isr=isr, min_insync_replicas=2)
-    assert (partition.is_under_min_isr, partition.is_at_min_isr) == (under, at)
+    assert partition.is_under_min_isr is under
     partition.make_follower(assignment(leader=2, epoch=6, partition_epoch=1, replicas=REPLICAS, isr=isr))
-    assert (partition.is_under_min_isr, partition.is_at_min_isr) == (False, False)
+    assert not partition.is_under_min_isr
 
 
 def test_replica_state_stays_without_a_new_leader_epoch():

@@ -7,15 +7,13 @@ import pytest
 
 from purgatory.locks import AtomicInteger
 from purgatory.system_timer import BucketQueue, SystemTimer
-from purgatory.timer import DELAY_MS_MAX, NOT_QUEUED, TimerTask, TimerTaskEntry, TimerTaskList
+from purgatory.timer import DELAY_MS_MAX, NOT_QUEUED, TimerTaskEntry, TimerTaskList
 from purgatory.timing_wheel import TimingWheel
-from tests.unit.purgatory_tasks import Clock, Hook, Recorded
+from tests.unit.purgatory_tasks import Clock, Hook, Recorded, entries_of
 
 
-def size(tasks: TimerTaskList) -> int:
-    visited: list[TimerTask] = []
-    tasks.foreach(visited.append)
-    return len(visited)
+def sizes(*buckets: TimerTaskList) -> list[int]:
+    return [len(entries_of(bucket)) for bucket in buckets]
 
 
 def test_a_new_entry_moves_its_task_to_another_list() -> None:
@@ -28,17 +26,17 @@ def test_a_new_entry_moves_its_task_to_another_list() -> None:
     for task in tasks[:4]:
         two.add(TimerTaskEntry(task, 10))
         assert counter.value == 10
-    assert (size(one), size(two), size(three)) == (6, 4, 0)
+    assert sizes(one, two, three) == [6, 4, 0]
     for task in tasks[4:]:
         three.add(TimerTaskEntry(task, 10))
         assert counter.value == 10
-    assert (size(one), size(two), size(three)) == (0, 4, 6)
-    one.foreach(TimerTask.cancel)
-    assert counter.value == 10
-    two.foreach(TimerTask.cancel)
-    assert (size(one), size(two), size(three), counter.value) == (0, 0, 6, 6)
-    three.foreach(TimerTask.cancel)
-    assert (size(three), counter.value) == (0, 0)
+    assert sizes(one, two, three) == [0, 4, 6]
+    for task in tasks[:4]:
+        task.cancel()
+    assert (sizes(one, two, three), counter.value) == ([0, 0, 6], 6)
+    for task in tasks[4:]:
+        task.cancel()
+    assert (sizes(three), counter.value) == ([0], 0)
 
 
 def test_an_entry_that_is_moved_while_it_leaves_leaves_the_other_list_too() -> None:
@@ -56,7 +54,7 @@ def test_an_entry_that_is_moved_while_it_leaves_leaves_the_other_list_too() -> N
     entry = TimerTaskEntry(Recorded(0, []), 10)
     coarse.add(entry)
     entry.remove()
-    assert (size(coarse), size(finer), counter.value, entry.list) == (0, 0, 0, None)
+    assert (sizes(coarse, finer), counter.value, entry.list) == ([0, 0], 0, None)
 
 
 def test_a_list_keeps_the_order_and_says_once_that_it_has_a_new_time() -> None:
@@ -73,13 +71,6 @@ def test_a_list_keeps_the_order_and_says_once_that_it_has_a_new_time() -> None:
         entry.timer_task.run()
     assert ran == [0, 1, 2, 3, 4]
     assert tasks.set_expiration(6)  # free again after the flush
-
-
-def test_the_delay_of_a_list_is_in_milliseconds_and_never_negative() -> None:
-    tasks = TimerTaskList(AtomicInteger())
-    tasks.set_expiration(10_000)
-    assert tasks.delay_ms(5_000) == 5_000
-    assert tasks.delay_ms(10_001) == 0
 
 
 def test_a_task_is_cancelled_when_it_has_no_entry() -> None:
