@@ -78,11 +78,6 @@ class RecordAccumulator:
         self._flushing = 0
         self.changed = asyncio.Event()
 
-    @property
-    def has_incomplete(self) -> bool:
-        """Whether any record isn't delivered yet."""
-        return bool(self._incomplete)
-
     async def append(self, partition: TopicPartition, record: Record, size: int) -> Delivery:
         """Add a record to the open batch, or to a new one. BufferExhausted."""
         while not self._has_room(partition, size):

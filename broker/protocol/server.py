@@ -1,7 +1,6 @@
 """A broker's listening socket: frames become requests, requests go to their handlers, responses become frames."""
 
 import asyncio
-import logging
 from collections.abc import Mapping, Sequence
 from struct import Struct
 from typing import Any, Final
@@ -19,8 +18,6 @@ CORRELATION: Final = Struct(">i")
 NO_TAGS: Final = b"\0"
 DRAIN_S: Final = 5.0
 DRAIN_LOOK_S: Final = 0.01
-
-_log = logging.getLogger(__name__)
 
 
 class Server:

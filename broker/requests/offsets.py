@@ -1,6 +1,7 @@
 """ListOffsets: the offset of a time, or of an end of the log."""
 
 from collections.abc import Mapping
+from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from broker.cluster.broker import Broker
@@ -11,13 +12,17 @@ from purgatory.errors import ApiError, Errors
 from purgatory.log_offsets import Isolation, TopicPartition
 from purgatory.partition_reading import can_list, check_epoch, latest_offset
 
-LATEST: Final = -1
-EARLIEST: Final = -2
-MAX_TIMESTAMP: Final = -3
-EARLIEST_LOCAL: Final = -4
-LATEST_TIERED: Final = -5
-
 NO_EPOCH: Final = -1
+
+
+class SpecialTimestamp(IntEnum):
+    """Timestamps that ask for a place in the log. Nothing is in tiered storage here, and all of the log is local."""
+
+    LATEST = -1
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3
+    EARLIEST_LOCAL = -4
+    LATEST_TIERED = -5
 
 
 class FoundOffset(NamedTuple):
@@ -59,14 +64,14 @@ def _find(broker: Broker, key: TopicPartition, wanted: Any, isolation: Isolation
     replica, log = partition.log, broker.log_of(key)
     end = latest_offset(partition, isolation, leader_epoch)
     match wanted.timestamp:
-        case -1:
+        case SpecialTimestamp.LATEST:
             return FoundOffset(-1, end, partition.leader_epoch)
-        case -2 | -4:
+        case SpecialTimestamp.EARLIEST | SpecialTimestamp.EARLIEST_LOCAL:
             start = replica.log_start_offset
             return FoundOffset(-1, start, replica.epochs.epoch_of(start))
-        case -3:
+        case SpecialTimestamp.MAX_TIMESTAMP:
             found = find_max_timestamp(log, replica.log_start_offset)
-        case -5:
+        case SpecialTimestamp.LATEST_TIERED:
             return FoundOffset()
         case timestamp if timestamp < 0:
             raise ApiError(Errors.UNSUPPORTED_VERSION)

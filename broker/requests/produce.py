@@ -18,8 +18,6 @@ from purgatory.log_offsets import TopicPartition
 NO_ACKS: Final = 0
 LEADER_HINT_SINCE: Final = 10
 
-Results = dict[tuple[ProducedTopic, int], ProduceResult]
-
 
 async def produce(broker: Broker, request: Request) -> Mapping[str, Any] | None:
     """Append to all partitions that can be; None with acks=0. With acks=0 an error closes the connection."""

@@ -83,11 +83,6 @@ class Transaction:
         self.has_failed_epoch_fence = False
 
     @property
-    def is_fencing(self) -> bool:
-        """Whether a new epoch is about to end what the former producer left open."""
-        return self.pending is not None and self.pending.state is TransactionState.PREPARE_EPOCH_FENCE
-
-    @property
     def is_epoch_exhausted(self) -> bool:
         """Whether the producer id has no epoch left to give: the last is for fencing it."""
         return self.now.producer_epoch >= EPOCH_MAX - 1
