@@ -208,6 +208,3 @@ class Ports:
     sources: Sources
     limits: Limits = Limits()
     path: str = ""  # under which a proxy shows the API
-
-
-Responses = Mapping[int | str, dict[str, object]]

@@ -10,7 +10,7 @@ hundreds of megabytes, and seconds in which no other thread runs. So three thing
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Final, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic_core import SchemaValidator
@@ -22,7 +22,6 @@ KEYS_MAX: Final = 1_000  # of one object: as many as a record may have headers
 STRINGS_MAX: Final = 2 * VALUES_MAX  # each value may have a name
 _COLLECTIONS: Final = frozenset(("list", "tuple", "set", "frozenset", "dict"))
 
-Model = TypeVar("Model", bound=BaseModel)
 Models = tuple[type[BaseModel], ...]
 Place = tuple[str, ...]
 

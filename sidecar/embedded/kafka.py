@@ -7,13 +7,12 @@ from sidecar.embedded.jars import (
     KafkaUnavailable,
     Progress,
     kafka_version,
-    missing_tools,
     silent,
 )
 from sidecar.embedded.maven import MavenKafka
 from sidecar.embedded.reference import ReferenceKafka
 
-__all__ = ["Broker", "KafkaUnavailable", "MavenKafka", "ReferenceKafka", "available", "embedded_kafka"]
+__all__ = ["Broker", "KafkaUnavailable", "MavenKafka", "ReferenceKafka", "embedded_kafka"]
 
 
 class Broker(Protocol):
@@ -41,8 +40,3 @@ def embedded_kafka(data_dir: Path, *, is_java: bool = False, progress: Progress 
         return MavenKafka(data_dir, progress=progress)
     progress("Kafka: tickover's own reference broker, which speaks Kafka's protocol; not Apache Kafka")
     return ReferenceKafka(data_dir)
-
-
-def available() -> str | None:
-    """None when a real broker can be started here, else what is missing, in words."""
-    return missing_tools()

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from sidecar.embedded import jars
 from sidecar.embedded.child import free_port
 from sidecar.embedded.jars import KafkaUnavailable
-from sidecar.embedded.kafka import MavenKafka, ReferenceKafka, available, embedded_kafka
+from sidecar.embedded.kafka import MavenKafka, ReferenceKafka, embedded_kafka
 from tests.services.fixtures import missing
 from tests.services.mock_kafka import MockKafka
 from tests.services.waiting import wait_until
@@ -23,7 +23,7 @@ from tests.services.waiting import wait_until
 @pytest.fixture
 def maven_kafka(tmp_path: Path) -> MavenKafka:
     """A broker of the test's own, not started."""
-    reason = available()
+    reason = jars.missing_tools()
     if reason is not None:
         missing("Kafka from Maven", reason)
     return MavenKafka(tmp_path / "kafka")
@@ -90,7 +90,7 @@ def test_old_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     with pytest.raises(KafkaUnavailable, match="java 11 is too old"):
         jars.fetch_jars()
-    assert available() == f"java 11 is too old, Kafka {jars.kafka_version()} needs 17"
+    assert jars.missing_tools() == f"java 11 is too old, Kafka {jars.kafka_version()} needs 17"
 
 
 def test_jars_are_fetched_once_and_a_broken_fetch_is_not_taken_for_whole(

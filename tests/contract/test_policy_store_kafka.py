@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource
 from policies.errors import (
     PolicyStoreUnavailable,
 )
-from sidecar.embedded.kafka import available
+from sidecar.embedded.jars import missing_tools
 from tests.contract.policy_replicas import TOPIC, Place, policy, replica
 from tests.services.fixtures import missing
 from tests.services.kafka import Kafka
@@ -45,7 +45,7 @@ def test_a_topic_that_lost_its_beginning_is_refused(kafka: Kafka) -> None:
 
 @pytest.mark.integration
 def test_an_outage_shows_and_passes_by_itself(tmp_path: Path) -> None:
-    if (reason := available()) is not None:
+    if (reason := missing_tools()) is not None:
         missing("a broker to kill (Kafka from Maven)", reason)
     server = MavenServer(tmp_path)
     server.start()

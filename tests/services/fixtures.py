@@ -12,8 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from sidecar.embedded.jars import KafkaUnavailable
-from sidecar.embedded.kafka import available
+from sidecar.embedded.jars import KafkaUnavailable, missing_tools
 from sidecar.embedded.reference import ReferenceKafka
 from tests.services.java_tools import JavaTools
 from tests.services.kafka import Kafka
@@ -78,7 +77,7 @@ class KafkaChoice:
             return ContainerServer(find_image())
         if kind == "reference":
             return ReferenceServer(self._data_dir)
-        reason = available()
+        reason = missing_tools()
         if reason is not None:
             raise LookupError(reason)
         return MavenServer(self._data_dir, SHARED)

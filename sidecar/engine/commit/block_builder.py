@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate, compress
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from sidecar.engine.counters import EngineCounters
@@ -28,7 +28,6 @@ ENTRY_BYTES_PER_BLOCK_MAX: Final = 1 << 20
 
 _EMITTED: Final = int(Outcome.EMITTED)
 _FIELDS: Final = Held._fields
-_offset: Final = attrgetter("offset")
 _offset_of_held: Final = itemgetter(_FIELDS.index("offset"))
 _due_ms: Final = itemgetter(_FIELDS.index("due_ms"))
 _size: Final = itemgetter(_FIELDS.index("size"))

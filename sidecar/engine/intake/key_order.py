@@ -12,7 +12,6 @@ Waiting keeps the order of the offsets, so control records act on what was read 
 it: what waits has an open offset, and intake of the lane pauses meanwhile.
 """
 
-import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -30,8 +29,6 @@ from sidecar.engine.partition.partition import Lane
 from sidecar.engine.storage.rebuild_worker import RebuildWorker
 from sidecar.engine.storage.worker import OverflowWorker
 from sidecar.model.record import AwaitingTarget, Diverted, Held
-
-log = logging.getLogger(__name__)
 
 SETTLED_MS: Final = 60_000  # after its due time the place of a record that was struck is forgotten
 

@@ -1,6 +1,5 @@
 """Plan of a rebuild, the checksum that it keeps, and its result. `rebuild.py` does the work."""
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -8,8 +7,6 @@ from typing import Final
 from sidecar.model.log_cuts import NO_CUTS, Cuts
 from sidecar.model.ports import SourceLog, SourceRecord
 from sidecar.model.record import LaneId, Position
-
-log = logging.getLogger(__name__)
 
 DIGEST_MASK: Final = (1 << 64) - 1
 
