@@ -69,7 +69,6 @@ class Promotion(NamedTuple):
 
     records: list[Held]
     cursor: Position
-    bytes_total: int  # the records' `size`, summed up
 
 
 class Overflow(Protocol):

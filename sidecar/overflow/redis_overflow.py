@@ -6,7 +6,6 @@
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -38,8 +37,6 @@ READ_AHEAD_RECORDS_MIN: Final = 4_096  # of one lane
 READ_AHEAD_BYTES_MAX: Final = 32 * 1024 * 1024
 READ_ON_MS: Final = 600_000  # beyond the slot, while there is little
 REREADS_MAX: Final = 5
-
-_size = attrgetter("size")
 
 
 class RedisOverflow:
@@ -152,7 +149,7 @@ class RedisOverflow:
     def promote(self, lane: LaneId, after: Position, until: Position, records_max: int, acknowledged: int) -> Promotion:
         """See `Overflow.promote`."""
         if until <= after:
-            return Promotion([], until, 0)
+            return Promotion([], until)
         records_max = max(records_max, 1)
         ahead = self._read_aheads.pop(lane, None)
         if ahead is not None and (ahead.start != after or not self._is_current(lane, ahead, acknowledged)):
@@ -162,7 +159,7 @@ class RedisOverflow:
         records, cursor = ahead.take(until, records_max)
         self._read_aheads[lane] = ahead
         self._shed()
-        return Promotion(records, cursor, sum(map(_size, records)))
+        return Promotion(records, cursor)
 
     def _is_current(self, lane: LaneId, ahead: ReadAhead, acknowledged: int) -> bool:
         hw = self.watermark(lane)

@@ -76,7 +76,7 @@ class FakeOverflow:
         cursor = until if last - first <= records_max else found[-1].position
         found = [held for held in found if held.offset not in self.struck[lane]]
         self.failing("promote", True)
-        return Promotion(found, cursor, sum(held.size for held in found))
+        return Promotion(found, cursor)
 
     def find(self, lane: LaneId, ids: Sequence[str], after: Position, acknowledged: int) -> dict[str, Held]:
         """See `Overflow.find`."""
