@@ -199,6 +199,7 @@ def test_offsets_by_time_and_end(client: RawClient) -> None:
         return found.offset, found.timestamp
 
     assert [offset_of(one) for one in (-1, -2, -3)] == [(6, -1), (0, -1), (3, 3_001)]
+    assert [offset_of(one) for one in (-4, -5)] == [(0, -1), (-1, -1)]  # all is local, nothing tiered
     assert [offset_of(one) for one in (0, 1_001, 1_002, 3_001, 3_002)] == [
         (0, 1_000),
         (1, 1_001),
