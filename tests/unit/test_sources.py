@@ -16,7 +16,6 @@ from sidecar.service.metrics import Recorder
 from sidecar.service.sources import (
     COMPACTED_LEDGER,
     COMPACTION_LOOKS,
-    FORMER_LOOKS,
     GONE_LOOKS,
     LEFT_LOOKS,
     REFUSED,
@@ -455,30 +454,6 @@ def test_a_topic_without_a_policy_is_consumed_until_the_group_has_nothing_of_it(
     assert cluster.retired[-1] == frozenset()
     looking.look()
     assert cluster.publisher.warnings == ()
-
-
-def test_it_is_seldom_asked_of_which_topics_the_group_has_commits() -> None:
-    """librdkafka may end the process where a broker goes away at that moment (its issue 4605)."""
-    cluster = Cluster("reminders", "orders-retry")
-    looking = sources(cluster, table(DELAY, RETRY))
-    cluster.leftovers.has = {"reminders": Left(3, 2), "orders-retry": Left(1, 0)}
-    for _ in range(FORMER_LOOKS):
-        looking.look()
-    assert cluster.leftovers.asked_anew == 1
-    looking.look()
-    looking.look()
-    assert cluster.leftovers.asked_anew == 2
-    cluster.policies = table(RETRY)
-    looking.look()
-    assert cluster.leftovers.asked_anew == 3, "a policy has gone"
-    cluster.leftovers.has["reminders"] = Left(0, 0)
-    for _ in range(LEFT_LOOKS):
-        looking.look()
-    assert cluster.subscribed[-1] == ["orders-retry"]
-    cluster.leftovers.has["reminders"] = Left(0, 1)
-    for _ in range(LEFT_LOOKS):
-        looking.look()
-    assert cluster.subscribed[-1] == ["orders-retry", "reminders"], "somebody sends on, and nobody reads it"
 
 
 def test_what_was_a_source_before_its_name_was_reserved_is_read_to_its_end() -> None:
