@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from broker.protocol.api_keys import ApiKey
 from broker.records.records import Producer as RecordProducer
 from purgatory.errors import Errors
+from tests.integration.conftest import SOAK
 from tests.services.fixtures import own_broker
 from tests.services.hanging_transactions import end_hanging_transactions
 from tests.services.kafka import ANSWER_TIMEOUT_S, Kafka
@@ -114,7 +115,7 @@ def commits_are_hidden(site: Site, partitions: Sequence[int] = (0,)) -> bool:
         consumer.close()
 
 
-@pytest.mark.parametrize(("producer", "partitions"), [("a", 1), ("alone", 2)])
+@pytest.mark.parametrize(("producer", "partitions"), [("a", 1), ("alone", 2)] if SOAK else [("alone", 2)])
 def test_a_recovery_ends_what_hides_the_commits_of_its_group(
     trusting_kafka: Kafka, redis_url: str, tmp_path: Path, producer: str, partitions: int
 ) -> None:

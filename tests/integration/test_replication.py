@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import NewTopic
 
+from tests.integration.conftest import SOAK
 from tests.services.fixtures import CHOICE, own_broker, own_cluster
 from tests.services.kafka import Kafka
 from tests.services.kafka_servers import KafkaCluster
@@ -26,7 +27,8 @@ RECOVERY_S = 240.0  # a target that did not acknowledge is tried again after 5 s
 ANSWER_S = 180.0
 
 
-CLUSTERS = [own_cluster] if CHOICE == "reference" else [own_cluster, ReferenceClusterServer]
+# The reference cluster by itself: `make integration-reference`.
+CLUSTERS = [own_cluster, ReferenceClusterServer] if SOAK and CHOICE != "reference" else [own_cluster]
 
 
 @pytest.fixture(params=CLUSTERS, ids=lambda kind: kind.__name__)
