@@ -51,7 +51,7 @@ FRAMEWORK_DECORATORS = frozenset({"command", "callback", "get", "put", "post", "
 WAITING = re.compile(r"^_?(wait|poll|until|eventually)")
 # Time and chance are arguments in these packages; import-linter checks their imports, this file their calls.
 CLOCKLESS = (
-    "broker.clients.partitioners",
+    "api.message",
     "policies.",
     "purgatory.",
     "sidecar.engine.",
