@@ -35,12 +35,14 @@ class Leftovers:
         `anew`: it is asked for which topics there are commits; else these are as the last time.
         """
         if anew:
-            every = _states(group_commits(AdminClient(self._client), self._group))
-            self._topics = frozenset(lane.topic for lane, _ in every)
+            commits = _states(group_commits(AdminClient(self._client), self._group))
+            self._topics = frozenset(lane.topic for lane, _ in commits)
         return self.of(self._topics.difference(known))
 
     def of(self, topics: Collection[str]) -> dict[str, Left]:
         """Records that the group still has of these topics, held or not read; a topic with none is left out."""
+        if not topics:
+            return {}
         sizes = topic_sizes(AdminClient(self._client), topics)
         places = [TopicPartition(topic, number) for topic, size in sizes.items() for number in range(size)]
         return self._left(dict(_states(commits_at(self._client, self._group, places))))

@@ -179,7 +179,7 @@ class Sources:
         now = set(source_topics(self._all_sources, present, existing))
         gone = now.difference(source_topics(self._all_sources, policies, existing))
         try:
-            return self._leftovers.of(gone) if gone else {}
+            return self._leftovers.of(gone)
         except (KafkaException, TimeoutError) as error:
             raise LookUpUnavailable(str(error)) from error
 
@@ -206,7 +206,7 @@ class Sources:
                 log.warning("records without a policy", extra={"about": words})
         self._wanted, self.left, self._asked_of = topics, found, table
         elsewhere = frozenset(with_policy) - topics
-        self._elsewhere = frozenset(self._leftovers.of(elsewhere)) if elsewhere else frozenset()
+        self._elsewhere = frozenset(self._leftovers.of(elsewhere))
 
     def _count(self, partitions: dict[str, int]) -> None:
         """The gate must know of how many partitions this process has a share."""

@@ -310,7 +310,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "service/sources.py", " or table is not self._asked_of", "", suite=POLICIES
     ),
     "nobody is told what would be left behind": Mutant(
-        "service/sources.py", "return self._leftovers.of(gone) if gone else {}", "return {}", suite=POLICIES
+        "service/sources.py", "return self._leftovers.of(gone)", "return {}", suite=POLICIES
     ),
     "new records are decided by policies that are gone": Mutant(
         "service/sources.py", "retired = frozenset(found)", "retired = frozenset()", suite=POLICIES
