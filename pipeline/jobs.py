@@ -170,9 +170,8 @@ def redrive_rows(
 def redrive_plan(rows: DataFrame) -> dict[str, Any]:
     """Plan of a redrive: how many letters would be sent, and counts by kind, the most frequent kinds first."""
     kinds = again.plan(rows).cache()
-    wanted = kinds.where("refused IS NULL").agg(F.sum("letters")).first()
-    shown = kinds.limit(FINDINGS_SHOWN_MAX).collect()
-    return {"letters": wanted[0] or 0 if wanted else 0, "kinds": [row.asDict() for row in shown]}
+    [(letters,)] = kinds.where("refused IS NULL").agg(F.coalesce(F.sum("letters"), F.lit(0))).collect()
+    return {"letters": letters, "kinds": [row.asDict() for row in kinds.limit(FINDINGS_SHOWN_MAX).collect()]}
 
 
 def rebuild(warehouse: Warehouse) -> dict[str, Any]:
