@@ -17,7 +17,7 @@ from pipeline.stream import BLOCKS_TABLE, ENTRIES_TABLE, LIFECYCLE_TABLE
 from pipeline.tables import Warehouse
 
 PAGE_ROWS_MAX: Final = 2_000
-"""So many rows of a report leave Spark, for its page. The table in gold has all."""
+"""Rows of a report that leave Spark for its page, at most. The table in gold has all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ class ReplicaQuota(Protocol):
         """Whether the limit is reached."""
 
     def record(self, key: TopicPartition, size: int) -> None:
-        """So many bytes of a throttled partition went to a follower, in sync or not."""
+        """Count `size` bytes of a throttled partition that went to a follower, in sync or not."""
 
 
 class NoQuota:

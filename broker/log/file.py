@@ -52,11 +52,11 @@ class LogFile:
         self.size = position
 
     def read(self, position: int, size: int) -> bytes:
-        """So many bytes, fewer at the end."""
+        """Read `size` bytes from `position`, fewer at the end of the file."""
         return os.pread(self.fileno(), size, position)
 
     def truncate(self, size: int) -> None:
-        """Cut it."""
+        """Cut the file to `size` bytes."""
         os.ftruncate(self.fileno(), size)
         self.size = size
 

@@ -134,7 +134,7 @@ def selection(
 
 
 def times(since: str | None, until: str | None) -> dict[str, int | None]:
-    """Both as epoch milliseconds."""
+    """Times of `--since` and `--until` in epoch milliseconds."""
     return {"since": _time("--since", since), "until": _time("--until", until)}
 
 

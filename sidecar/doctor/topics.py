@@ -261,7 +261,7 @@ def _targets(cluster: Cluster, policies: Sequence[Policy]) -> Iterator[Finding]:
 
 
 def _partitions_like(cluster: Cluster, policy: Policy) -> int:
-    """As many partitions as the topics have whose records it will hold."""
+    """Partitions for a topic of this policy: as many as its largest source has."""
     sources = matching(policy.match.topics, cluster.topics)
     return max((cluster.topics[name].partitions for name in sources), default=1)
 

@@ -60,7 +60,7 @@ def settings_text(case: Case) -> str:
 def cases(
     acks: Sequence[int], replicas: Sequence[int], lingers: Sequence[int], batch_sizes: Sequence[int]
 ) -> list[Case]:
-    """All of them with all."""
+    """Every combination of these values."""
     return [
         Case(one_acks, one_replicas, linger, batch_size)
         for one_replicas in replicas

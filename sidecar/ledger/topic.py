@@ -29,7 +29,7 @@ class LedgerUnavailable(Exception):
 
 
 class CommitsHidden(LedgerUnavailable):
-    """Nor do they say why not: a transaction that is open has commits of the group in it."""
+    """The brokers hide commits: a transaction that is open has commits of the group in it."""
 
 
 @dataclass(frozen=True, slots=True)

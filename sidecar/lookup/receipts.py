@@ -40,7 +40,7 @@ class ReceiptsUnavailable(Exception):
 
 
 class TooManyWaiting(Exception):
-    """So many requests wait for a receipt that no more are taken."""
+    """The limit of requests that wait for a receipt is reached: no more are taken."""
 
 
 class _Kept(NamedTuple):

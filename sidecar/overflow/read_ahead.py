@@ -212,7 +212,7 @@ class Gathered:
         self._keys += [(row[0] - base_ms) * scale + (row[1] - base_offset) for row in rows]
 
     def in_order(self) -> list[Held]:
-        """All of them."""
+        """Sorted by position: what came from all chunks."""
         if not self._is_sorted:
             if self._far or len(self._offsets) < len(self.rows):
                 self.rows = in_order(self.rows)

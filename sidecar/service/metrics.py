@@ -128,11 +128,11 @@ class Recorder:
         )
 
     def observe(self, command: str, seconds: float) -> None:
-        """One call of the overflow took so long."""
+        """Note how long one call of the overflow took, in seconds."""
         self._seconds.labels(command).observe(seconds)
 
     def schedule(self, name: str, in_time: int, made_up: int, passed_over: bool) -> None:
-        """So many occurrences of a schedule are written; `passed_over`: and some that were missed never will be."""
+        """Count occurrences of a schedule that were written; `passed_over`: some that were missed never will be."""
         for kind, count in zip(OCCURRENCE_KINDS, (in_time, made_up), strict=True):
             self._occurrences.labels(name, kind).inc(count)
         self._passed_over.labels(name).inc(passed_over)
@@ -173,7 +173,7 @@ class Recorder:
             self._open_letters.labels(topic).set(count)
 
     def spans(self, outcome: str, count: int) -> None:
-        """So many spans were exported, refused or dropped."""
+        """Count spans that were exported, refused or dropped (`outcome`)."""
         self._spans.labels(outcome).inc(count)
 
     def secret_file(self, name: str, is_good: bool) -> None:

@@ -49,7 +49,9 @@ class PasswordFile:
 
 
 class SecretFiles:
-    """All of them. `step` looks at each once; `tell` hears of each that was read, by name, whether it can be used."""
+    """Every file with secrets that the process looks at. `step` looks at each once; `tell` hears of each that was read,
+    by name, whether it can be used.
+    """
 
     def __init__(self, looks: Mapping[str, Look], tell: Callable[[str, bool], None]) -> None:
         self._looks = looks

@@ -65,7 +65,7 @@ def secret_in(text: str) -> str:
 
 
 def _signature(path: Path) -> Signature | None:
-    """None: there is no such file, or we may not see it."""
+    """Signature of the file; None when there is none, or when it may not be seen."""
     try:
         found = path.stat()
     except OSError:

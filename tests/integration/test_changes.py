@@ -54,7 +54,9 @@ class Bench:
         self.site.kafka.produce(self.site.name("delays"), records)
 
     def wait_accepted(self, count: int, held: int) -> None:
-        """So many are read, and so many held: in between one may wait until its target is known."""
+        """Wait until `count` messages are read and `held` of them held: between the two a message may wait for its
+        target to be known.
+        """
 
         def are_there() -> bool:
             topics = self.sidecar.stats()["topics"].values()
@@ -64,7 +66,7 @@ class Bench:
         wait_until(are_there, WAIT_S, self.sidecar.last_words)
 
     def wait_held(self, count: int, query: str) -> list[dict[str, Any]]:
-        """So many are found, by due time. Until then a partition may be on its way, or a replica busy."""
+        """Wait until `count` messages are found, by due time: a partition may be on its way, or a replica busy."""
         page: list[dict[str, Any]] = []
 
         def found() -> bool:

@@ -114,7 +114,7 @@ def test_brokers_that_go_away_are_waited_for_and_their_silence_quarantines_nothi
 
 
 def hold_far(site: Site, sidecar: Sidecar, count: int) -> None:
-    """So many records in Redis, each with its number for an id; they leave when they are fired."""
+    """Put `count` records into Redis, each with its number for an id; they leave when they are fired."""
     far = ("tickover-delay", b"1h")
     records = [(b"key", b"far", [far, ("tickover-id", b"%d" % number)], 0, 0) for number in range(count)]
     site.kafka.produce(site.name("in"), records)

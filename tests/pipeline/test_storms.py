@@ -22,7 +22,7 @@ Alert = tuple[str, int, int]
 
 
 def settlements_of(spark: Any, *counts: tuple[int, int], target: str = "orders") -> Any:
-    """So many retries in these minutes from the start on."""
+    """Settlements of retries: pairs of a minute from the start on, and how many there were in it."""
     rows = [(target, 2, "emitted", START_MS + at * MINUTE_MS + 7) for at, count in counts for _ in range(count)]
     return spark.createDataFrame(rows, "target string, attempt bigint, outcome string, settled_ms bigint")
 

@@ -50,7 +50,7 @@ async def consuming(bootstrap: str, **settings: Any) -> AsyncIterator[Consumer]:
 
 
 async def read(consumer: Consumer, count: int) -> list[ConsumerRecord]:
-    """So many records, waiting for them."""
+    """Wait for `count` records, and return them."""
     records: list[ConsumerRecord] = []
     async with asyncio.timeout(READ_S):
         while len(records) < count:

@@ -48,7 +48,7 @@ class Turns:
             self._waiting.popleft()()
 
     def take(self, count: int) -> None:
-        """So many, or as many as there are."""
+        """Run `count` of the waiting calls, or all if there are fewer."""
         for _ in range(count):
             if self._waiting:
                 self._waiting.popleft()()

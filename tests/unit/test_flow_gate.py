@@ -220,7 +220,7 @@ def test_a_target_that_does_not_acknowledge_is_tried_with_few_and_gets_no_rush_w
 
 @GUARANTEES
 def test_of_a_limited_target_with_a_dead_partition_only_what_is_for_that_one_waits(trouble: Trouble) -> None:
-    """Nor does it cost the others much of their rate, and when it is back there is no rush."""
+    """A target that is away costs the others little of their rate, and when it is back there is no rush."""
     bench = Bench(trouble=trouble)
     bench.broker.create("mail", 4)
     bench.replica.targets.partitions["mail"] = 4

@@ -40,7 +40,7 @@ EXCUSE = re.compile(r"\s*# tidy: \w+")
 # Such a word points to something that only a reader of the code beside it knows. In backticks it is a name.
 PRONOUN = re.compile(
     r"[\s\"'(*]*(its?|they|their|them|this|these|that|those|he|she|we|our|your?|which|who|whose|what|whoever|whatever"
-    r"|the\s+same)\b",
+    r"|the\s+same|so\s+(?:many|much)|nor)\b",
     re.IGNORECASE,
 )
 # Kafka's names, class tree and locks win here: who knows Kafka finds everything where he expects it.
@@ -196,7 +196,9 @@ class Lane:
     assert found == {(1, "It"), (4, "The\nsame"), (10, "Those"), (13, "what")}
 
 
-@pytest.mark.parametrize("docstring", ["Its end.", "it's done", "Who, then?", "(This one.)", "WHATEVER comes"])
+@pytest.mark.parametrize(
+    "docstring", ["Its end.", "it's done", "Who, then?", "(This one.)", "WHATEVER comes", "So many were.", "Nor that."]
+)
 def test_a_pronoun_is_found_however_it_is_written(docstring: str) -> None:
     assert list(beginning_with_a_pronoun(ast.parse(repr(docstring))))
 

@@ -173,7 +173,7 @@ class Refusals(Protocol):
         """A record or target of this generation is at fault, and the client doesn't say which: take them all out."""
 
     def take_back(self, generation: CommitInterval, careful: bool) -> None:
-        """None of it has happened: all that is left in it is to be emitted again."""
+        """Nothing of this interval has happened: all that is left in it is to be emitted again."""
 
     def passed_alone(self, generation: CommitInterval) -> None:
         """All records of this generation, sent one by one, were taken."""

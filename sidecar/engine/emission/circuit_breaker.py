@@ -74,7 +74,7 @@ class CircuitBreaker:
                 self._step_up(now_ms)
 
     def emitted(self, count: int, now_ms: int) -> None:
-        """So many retries went, as many as were allowed at most."""
+        """Count retries that went to the target: no more than were allowed."""
         if not count:
             return
         self._left -= count

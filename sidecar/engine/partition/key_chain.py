@@ -32,7 +32,7 @@ class Chain:
         self.waiting: deque[Held] = deque()
 
     def add(self, held: Held) -> None:
-        """One more, at its place: almost always the last, and near the first for one that came back."""
+        """Insert a record by position: usually at the end, and near the beginning if it came back."""
         waiting = self.waiting
         if not waiting or waiting[-1].position < held.position:
             waiting.append(held)

@@ -191,7 +191,7 @@ class Order:
         return self._parked_total + self.fired_waiting
 
     def park(self, due_ms: int) -> None:
-        """One more is held behind another."""
+        """Count a record that is held behind another of its key, by the second in which it is due."""
         second = due_ms // SECOND_MS
         if second not in self._parked:
             heappush(self._seconds, second)

@@ -202,7 +202,7 @@ class Lane:
 
     @property
     def crowded_by_runs(self) -> bool:
-        """So many tables have decided what is open here that no other may: intake waits until L has passed some.
+        """Whether RUNS_MAX policy tables have decided what is open here: intake waits until L has passed some.
 
         Not before all that was read before a crash is read again: L passes nothing of it until then.
         """

@@ -38,7 +38,7 @@ class RecordQueue:
         return self._queue[0]
 
     def append(self, lane: Lane, parcel: PendingRecord) -> None:
-        """One more, at the end."""
+        """Append a record."""
         self._queue.append((lane, parcel))
         self._held += isinstance(parcel, Held)
         self.bytes += size_of(parcel)
@@ -111,7 +111,7 @@ class KeyedQueues(Generic[K]):
         return self._queues.keys()
 
     def append(self, name: K, lane: Lane, parcel: PendingRecord) -> None:
-        """One more, at the end of its queue."""
+        """Append a record to the queue of this name."""
         self._queues.setdefault(name, RecordQueue()).append(lane, parcel)
 
     def first(self, name: K) -> tuple[Lane, PendingRecord]:

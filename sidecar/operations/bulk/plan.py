@@ -244,7 +244,7 @@ class Change(BaseModel):
 
 
 def summed(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
-    """Both together."""
+    """Sums by name."""
     return {name: one.get(name, 0) + other.get(name, 0) for name in one | other}
 
 

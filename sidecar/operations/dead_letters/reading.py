@@ -30,7 +30,7 @@ Answer = TypeVar("Answer")
 
 
 class ReadingBusy(Exception):
-    """As many scans are under way and waiting as there may be."""
+    """The limit of scans that are under way or wait is reached."""
 
 
 class Rules(NamedTuple):

@@ -72,7 +72,7 @@ class Tally(BaseModel):
         return self.sent + sum(self.skipped.values())
 
     def plus(self, other: "Tally") -> "Tally":
-        """Both together."""
+        """Sum of this tally and another."""
         return Tally(targets=_sum(self.targets, other.targets), skipped=_sum(self.skipped, other.skipped))
 
 

@@ -116,7 +116,7 @@ def state_of(state: State, aborted_by: str | None, given_up: str = "") -> State:
 
 
 def decoded(model: type[Model], value: bytes, newest: int) -> Model | None:
-    """None: no such record, or one of a newer version than `newest` (`schema_version`)."""
+    """Decode a record; None when it isn't of this model, or is of a newer version than `newest` (`schema_version`)."""
     try:
         found = model.model_validate_json(value)
     except ValidationError:

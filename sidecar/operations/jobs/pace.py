@@ -26,7 +26,7 @@ class Pace:
         return min(int(self._allowed), most)
 
     def sent(self, count: int) -> None:
-        """So many were."""
+        """Count records that were sent: they use up what the rate allows."""
         self._allowed -= count
 
     def _speed(self, now_s: float) -> float:

@@ -55,8 +55,8 @@ class GroupCommits:
         }
 
     def write(self, group: str, commits: Commits) -> None:
-        """Some of them may be written where it fails. Brokers refuse it while the group has members. A source that was
-        deleted has nothing left to take over, and is left out.
+        """Write commits of the group; where this fails, some may be written. Brokers refuse it while the group has
+        members. A source that was deleted has nothing left to take over, and is left out.
         """
         if not commits:
             return

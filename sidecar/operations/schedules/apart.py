@@ -244,7 +244,7 @@ class _Attempt:
         return Room(1, self._room.size) if is_probe else self._room
 
     def _write(self, batch: list[Job]) -> Outcome | None:
-        """None: it is written."""
+        """Write a batch; None when it is written."""
         begun_s = time.monotonic()
         try:
             self._writer.write(batch, {}, ACKNOWLEDGED_S)
