@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from pipeline import send_commands as acting
+from pipeline import send_commands
 from pipeline.errors import PipelineError
 from pipeline.options import (
     BootstrapOption,
@@ -38,7 +38,7 @@ app: Final = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(acting.app)
+app.add_typer(send_commands.app)
 
 
 def read_policies(paths: list[str]) -> dict[str, str]:

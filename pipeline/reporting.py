@@ -8,8 +8,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline import html_report as pages
-from pipeline import reports
+from pipeline import html_report, reports
 from pipeline.horizon import Horizon
 from pipeline.ledger import BLOCKS, ENTRIES
 from pipeline.lifecycle import LIFECYCLE
@@ -27,16 +26,20 @@ class Report:
     name: str
     title: str
     words: str
-    draw: pages.Draw
+    draw: html_report.Draw
 
 
 REPORTS: Final = (
-    Report("funnel", "Retry funnel", "Which attempt rescues how much, per policy.", pages.draw_funnel),
-    Report("lateness", "Lateness", "Append time in the ledger minus due, per minute and tier.", pages.draw_lateness),
-    Report("triage", "Dead letters", "Kinds of failure, the new ones first.", pages.draw_triage),
-    Report("herd", "Herd calendar", "Held records by the minute in which they fall due.", pages.draw_herd),
-    Report("storms", "Retry storms", "Retries far above the mean of the hour before.", pages.draw_storms),
-    Report("forecast", "Forecast", "Due per minute: held, and expected from recent arrivals.", pages.draw_forecast),
+    Report("funnel", "Retry funnel", "Which attempt rescues how much, per policy.", html_report.draw_funnel),
+    Report(
+        "lateness", "Lateness", "Append time in the ledger minus due, per minute and tier.", html_report.draw_lateness
+    ),
+    Report("triage", "Dead letters", "Kinds of failure, the new ones first.", html_report.draw_triage),
+    Report("herd", "Herd calendar", "Held records by the minute in which they fall due.", html_report.draw_herd),
+    Report("storms", "Retry storms", "Retries far above the mean of the hour before.", html_report.draw_storms),
+    Report(
+        "forecast", "Forecast", "Due per minute: held, and expected from recent arrivals.", html_report.draw_forecast
+    ),
 )
 
 
@@ -53,7 +56,7 @@ def report(warehouse: Warehouse, names: Sequence[str], directory: Path, horizon:
         kept = warehouse.read_report(table)
         rows = [row.asDict() for row in _ordered(kept).limit(PAGE_ROWS_MAX).collect()]
         place = directory / f"{one.name}.html"
-        place.write_text(pages.page(one.title, one.words, rows, one.draw), encoding="utf-8")
+        place.write_text(html_report.page(one.title, one.words, rows, one.draw), encoding="utf-8")
         came[one.name] = {"rows": kept.count(), "page": str(place)}
     return came
 

@@ -12,19 +12,19 @@ from sidecar.cli import (
     access,
     actions,
     changes,
+    config,
     dead_letters,
+    doctor,
+    export,
     group,
     held,
     messages,
     policies,
     redrive,
     reference_broker,
+    run,
     schedules,
 )
-from sidecar.cli import config as configuration
-from sidecar.cli import doctor as diagnosis
-from sidecar.cli import export as overflow
-from sidecar.cli import run as running
 from sidecar.cli.failure import Failure, Status
 from sidecar.cli.output import OutputDefault, output_before, say
 from sidecar.settings.settings import ConfigError
@@ -64,10 +64,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(running.run)
-app.command()(running.demo)
+app.command()(run.run)
+app.command()(run.demo)
 app.add_typer(reference_broker.app, name="broker")
-app.command()(diagnosis.doctor)
+app.command()(doctor.doctor)
 app.add_typer(policies.app, name="policies")
 messages.app.command("list")(held.list_held)
 messages.app.command()(held.get)
@@ -80,9 +80,9 @@ app.add_typer(changes.app, name="changes")
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(redrive.app, name="redrive")
 app.add_typer(schedules.app, name="schedules")
-app.add_typer(overflow.app, name="overflow")
+app.add_typer(export.app, name="overflow")
 app.add_typer(group.app, name="group")
-app.add_typer(configuration.app, name="config")
+app.add_typer(config.app, name="config")
 app.add_typer(access.app, name="acl")
 app.add_typer(pipeline.app, name="pipeline")
 

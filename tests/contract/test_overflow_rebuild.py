@@ -7,8 +7,7 @@ import pytest
 
 from sidecar.embedded.valkey import EmbeddedValkey
 from sidecar.model.record import Tombstone
-from sidecar.overflow import chunk_writer as overflow_packing
-from sidecar.overflow import restore as overflow_rebuild
+from sidecar.overflow import chunk_writer, restore
 from sidecar.overflow.connection import connect
 from sidecar.overflow.interface import Change, OverflowFull, OverflowLoss, Redo
 from sidecar.overflow.keys import COARSE, DUE_MAX_MS, FINE, LaneKeys
@@ -73,7 +72,7 @@ def test_what_a_reset_that_broke_off_has_left_is_never_taken_for_a_new_lane(
     overflow: RedisOverflow, store: RedisRebuild, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process ends between two pages of a reset: of a topic that was made anew, nobody knows a number."""
-    monkeypatch.setattr(overflow_rebuild, "CLEAR_PER_STEP_MAX", 1)
+    monkeypatch.setattr(restore, "CLEAR_PER_STEP_MAX", 1)
     assert overflow.watermark(LANE) == 0
     overflow.apply([*changes(1), Change(LANE, 2, [], [Tombstone(RECORDS[0].position, None)])], NOW_MS)
     first = Change(LANE, 1, [held(99_999, 9_000)])
@@ -139,7 +138,7 @@ def test_a_lane_is_cleared_page_by_page_and_begun_again(
 def test_blocks_are_written_as_many_together_as_one_script_may(
     store: RedisRebuild, monkeypatch: pytest.MonkeyPatch, records_max: int
 ) -> None:
-    monkeypatch.setattr(overflow_packing, "BATCH_RECORDS_MAX", records_max)
+    monkeypatch.setattr(chunk_writer, "BATCH_RECORDS_MAX", records_max)
     store.reset(LANE, begin=True)
     store.redo(LANE, [redo(0, 1), redo(1, 2)], NOW_MS)
     blocks = [redo(number, number + 1) for number in range(5)]

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from sidecar.operations.dead_letters import redrive_run as legwork
+from sidecar.operations.dead_letters import redrive_run
 from tests.operations.redrives import Operators
 from tests.operations.seeds import SEEDS, check_met
 
@@ -16,7 +16,7 @@ KINDS = 13  # of what `Operators.seen` counts
 def test_each_letter_is_sent_once_and_marked(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     operators = Operators(seed)
     for name, stand_in in operators.patches.items():
-        monkeypatch.setattr(legwork, name, stand_in)
+        monkeypatch.setattr(redrive_run, name, stand_in)
     operators.run()
     seen.update(operators.seen)
 

@@ -3,7 +3,7 @@
 from typing import Final
 
 from policies import headers
-from sidecar.model import header_codec as codec
+from sidecar.model import header_codec
 from sidecar.model.record import Headers, Held, Place
 from sidecar.operations.dead_letters.dead_letter import DeadLetter
 from sidecar.operations.dead_letters.lineage import redriven_headers
@@ -60,13 +60,13 @@ def travelled() -> list[set[str]]:
     """Headers on an emitted retry, its dead letter, the quarantined record, and the dead letter when it is sent again,
     of a record that had them all."""
     came: Headers = [(name, b"1") for name in MEANINGS]
-    parts = codec.split(came)
+    parts = header_codec.split(came)
     held = Held(
         1, 1, "t", -1, b"k", b"v", parts.user, "p@1", parts.origin, 1, 1, parts.trailer, -1, "d", parts.size
     )  # fmt: skip
-    emitted = codec.emission_headers(held, b"s/0/")
-    dead = codec.dead_letter_headers(held, b"s/0/", "timeout")
-    quarantined = codec.quarantine_headers(came, b"s/0/1", "loop", "")
+    emitted = header_codec.emission_headers(held, b"s/0/")
+    dead = header_codec.dead_letter_headers(held, b"s/0/", "timeout")
+    quarantined = header_codec.quarantine_headers(came, b"s/0/1", "loop", "")
     letter = DeadLetter(Place("d", 0, 1), 1, b"k", b"v", dead)
     again = redriven_headers(letter, to_its_source=False, leg="1/1")
     return [{name for name, _ in written} for written in (emitted, dead, quarantined, again)]

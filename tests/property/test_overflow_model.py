@@ -15,12 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 from policies.headers import ID
 from sidecar.embedded.valkey import EmbeddedValkey
 from sidecar.model.record import Held, Position, Tombstone, held_id
-from sidecar.overflow import cascade as overflow_cascade
-from sidecar.overflow import chunk
-from sidecar.overflow import chunk_reader as overflow_reader
-from sidecar.overflow import chunk_writer as overflow_packing
-from sidecar.overflow import read_ahead as overflow_window
-from sidecar.overflow import redis_overflow as overflow_redis
+from sidecar.overflow import cascade, chunk, chunk_reader, chunk_writer, read_ahead, redis_overflow
 from sidecar.overflow.interface import Change
 from sidecar.overflow.keys import DUE_MAX_MS, INDEX_SHARDS, LaneKeys
 from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow
@@ -161,13 +156,13 @@ def url_fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_overflow_agrees_with_a_sorted_list(url: str, tiny: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if tiny:
         monkeypatch.setattr(chunk, "RECORDS_MAX", 3)
-        monkeypatch.setattr(overflow_reader, "HEADERS_PER_PAGE", 3)
-        monkeypatch.setattr(overflow_cascade, "HEADERS_PER_PAGE", 3)
-        monkeypatch.setattr(overflow_cascade, "CASCADE_RECORDS_MAX", 5)
-        monkeypatch.setattr(overflow_packing, "BATCH_RECORDS_MAX", 50)
-        monkeypatch.setattr(overflow_redis, "READ_AHEAD_RECORDS_MAX", 7)
-        monkeypatch.setattr(overflow_redis, "READ_AHEAD_RECORDS_MIN", 4)
-        monkeypatch.setattr(overflow_window, "BLOBS_PER_PAGE_MAX", 2)
+        monkeypatch.setattr(chunk_reader, "HEADERS_PER_PAGE", 3)
+        monkeypatch.setattr(cascade, "HEADERS_PER_PAGE", 3)
+        monkeypatch.setattr(cascade, "CASCADE_RECORDS_MAX", 5)
+        monkeypatch.setattr(chunk_writer, "BATCH_RECORDS_MAX", 50)
+        monkeypatch.setattr(redis_overflow, "READ_AHEAD_RECORDS_MAX", 7)
+        monkeypatch.setattr(redis_overflow, "READ_AHEAD_RECORDS_MIN", 4)
+        monkeypatch.setattr(read_ahead, "BLOBS_PER_PAGE_MAX", 2)
     machine = type("Machine", (OverflowModel,), {"url": url})
     run_state_machine_as_test(
         machine,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from policies.headers import DELAY, DELIVER_AT, DUE, ID, ORIGIN, SPREAD, TARGET, TARGET_PARTITION
 from policies.model import Policy, Versioned
 from policies.table import PolicyTable
-from sidecar.engine.intake import decision_cache as recall
+from sidecar.engine.intake import decision_cache
 from sidecar.engine.intake.decide import Decider, HeaderLimits
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.partition.wheel import Wheel
@@ -186,21 +186,21 @@ def test_no_policy_lets_a_record_into_an_own_topic() -> None:
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    remembered = recall.TopicDecisions("reminders", TABLES[0])
+    remembered = decision_cache.TopicDecisions("reminders", TABLES[0])
     held = Held(0, 0, "mail", -1, None, None, [], "p@1", None, 0, -1, [], -1, "dlq", 0)
 
     def note(*headers: tuple[str, bytes | None]) -> None:
         remembered.note([*headers], split([*headers]), 0, held)
 
-    for number in range(recall.ANSWERS_MAX + 10):
+    for number in range(decision_cache.ANSWERS_MAX + 10):
         note((f"name-{number}", b""), (DELAY, b"%d" % number))
-        assert len(remembered.answers) <= recall.ANSWERS_MAX
-        assert len(remembered.own_names) <= recall.NAMES_MAX
+        assert len(remembered.answers) <= decision_cache.ANSWERS_MAX
+        assert len(remembered.own_names) <= decision_cache.NAMES_MAX
     remembered.answers.clear()
-    note((DELAY, bytes(recall.BYTES_MAX)))
-    note(("n" * recall.BYTES_MAX, b""), (DELAY, b"5s"))
-    note(*[("n", b"")] * recall.HEADERS_MAX, (DELAY, b"5s"))
+    note((DELAY, bytes(decision_cache.BYTES_MAX)))
+    note(("n" * decision_cache.BYTES_MAX, b""), (DELAY, b"5s"))
+    note(*[("n", b"")] * decision_cache.HEADERS_MAX, (DELAY, b"5s"))
     assert not remembered.answers
     assert len(remembered.forms) == 1
-    note(("a", bytes(2 * recall.BYTES_MAX)), (DELAY, b"5s"))  # a token, say: its value is not kept
+    note(("a", bytes(2 * decision_cache.BYTES_MAX)), (DELAY, b"5s"))  # a token, say: its value is not kept
     assert len(remembered.answers) == 1

@@ -17,8 +17,7 @@ from unittest.mock import patch
 from broker.cluster.broker import Broker
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.request import Request
-from broker.requests import produce as handle_produce
-from broker.requests import topics as handle_topics
+from broker.requests import produce, topics
 from broker.requests.handlers import HANDLERS
 from purgatory.errors import ApiError, Errors
 from sidecar.__main__ import main
@@ -27,8 +26,8 @@ from tests.services.kafka_servers import ReferenceServer
 CALLS: Final = (ApiKey.END_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.HEARTBEAT, ApiKey.JOIN_GROUP)  # answer: error_code
 SILENCE: Final = Errors.NETWORK_EXCEPTION  # no broker answers with it: wanted, there is no answer at all
 TAKEN_BYTES_MAX: Final = 8 << 20  # of topics that are tickover's own, by a cluster that somebody manages
-_CHECK: Final = handle_produce._check
-_NEW_TOPIC: Final = handle_topics._new_topic
+_CHECK: Final = produce._check
+_NEW_TOPIC: Final = topics._new_topic
 
 
 class Errand:
@@ -147,9 +146,9 @@ def serve(options: Sequence[str]) -> None:
     """Until it is asked to end."""
     errand = Errand(Path(options[options.index("--data") + 1]).parent)
     with ExitStack() as stack:
-        stack.enter_context(patch.object(handle_produce, "_check", _check(errand)))
+        stack.enter_context(patch.object(produce, "_check", _check(errand)))
         stack.enter_context(patch.dict(HANDLERS, {key: _handler(errand, key) for key in CALLS}))
-        stack.enter_context(patch.object(handle_topics, "_new_topic", _new_topic(errand)))
+        stack.enter_context(patch.object(topics, "_new_topic", _new_topic(errand)))
         stack.enter_context(patch.dict(HANDLERS, {ApiKey.INIT_PRODUCER_ID: _init_producer_id(errand)}))
         stack.enter_context(patch.object(sys, "argv", ["tickover", "broker", *options]))
         main()

@@ -10,52 +10,54 @@ import pytest
 
 from sidecar.engine.storage import rebuild
 from sidecar.engine.storage import worker as overflow_worker
-from sidecar.overflow import cascade as overflow_cascade
-from sidecar.overflow import chunk
-from sidecar.overflow import chunk_reader as overflow_reader
-from sidecar.overflow import chunk_writer as overflow_packing
-from sidecar.overflow import id_index as overflow_index
-from sidecar.overflow import keys as overflow_layout
-from sidecar.overflow import presence as overflow_presence
-from sidecar.overflow import read_ahead as overflow_window
-from sidecar.overflow import redis_overflow as overflow_redis
-from sidecar.overflow import restore as overflow_rebuild
-from sidecar.overflow import scripts as overflow_scripts
+from sidecar.overflow import (
+    cascade,
+    chunk,
+    chunk_reader,
+    chunk_writer,
+    id_index,
+    keys,
+    presence,
+    read_ahead,
+    redis_overflow,
+    restore,
+    scripts,
+)
 
-COARSE: Final = overflow_layout.COARSE._replace(slot_ms=40_000)
-FINE: Final = overflow_layout.FINE._replace(slot_ms=4_000)
-REDO: Final = overflow_scripts.REDO.replace(f" {overflow_layout.COARSE.slot_ms}", f" {COARSE.slot_ms}").replace(
-    f" {overflow_layout.FINE.slot_ms}", f" {FINE.slot_ms}"
+COARSE: Final = keys.COARSE._replace(slot_ms=40_000)
+FINE: Final = keys.FINE._replace(slot_ms=4_000)
+REDO: Final = scripts.REDO.replace(f" {keys.COARSE.slot_ms}", f" {COARSE.slot_ms}").replace(
+    f" {keys.FINE.slot_ms}", f" {FINE.slot_ms}"
 )
 
 LIMITS: Final[dict[Any, dict[str, Any]]] = {
-    overflow_layout: {"COARSE": COARSE, "FINE": FINE, "LEVELS": (COARSE, FINE), "INDEX_SHARDS": 3},
+    keys: {"COARSE": COARSE, "FINE": FINE, "LEVELS": (COARSE, FINE), "INDEX_SHARDS": 3},
     chunk: {"RECORDS_MAX": 4, "BYTES_MAX": 1_000},
-    overflow_packing: {
+    chunk_writer: {
         "CASCADE_AHEAD_MS": COARSE.slot_ms,
         "BATCH_RECORDS_MAX": 6,
         "BATCH_BYTES_MAX": 2_000,
         "BATCH_SLOTS_MAX": 2,
     },
-    overflow_cascade: {"CASCADE_RECORDS_MAX": 10, "CASCADE_BYTES_MAX": 4_000, "ADD_CHUNKS_MAX": 2},
-    overflow_reader: {"HEADERS_PER_PAGE": 3, "STRUCK_PER_COMMAND": 2},
-    overflow_redis: {
+    cascade: {"CASCADE_RECORDS_MAX": 10, "CASCADE_BYTES_MAX": 4_000, "ADD_CHUNKS_MAX": 2},
+    chunk_reader: {"HEADERS_PER_PAGE": 3, "STRUCK_PER_COMMAND": 2},
+    redis_overflow: {
         "READ_AHEAD_RECORDS_MAX": 32,
         "READ_AHEAD_RECORDS_MIN": 8,
         "READ_AHEAD_BYTES_MAX": 8_000,
         "READ_ON_MS": 20_000,
     },
-    overflow_window: {
+    read_ahead: {
         "BLOBS_PER_PAGE_MAX": 2,
         "BLOB_BYTES_PER_PAGE_MAX": 1_000,
         "KEY_DUES_MS": 1 << 14,
         "KEY_OFFSETS": 1 << 6,
     },
-    overflow_index: {"FIND_MAX": 2, "SWEPT_PER_STEP": 3},
+    id_index: {"FIND_MAX": 2, "SWEPT_PER_STEP": 3},
     overflow_worker: {"PROMOTION_RECORDS_MAX": 6, "CHANGES_PER_JOB_MAX": 4},
-    overflow_presence: {"LOOK_MS": 500, "SLOTS_PER_STEP": 2},
-    overflow_scripts: {"REDO": REDO},
-    overflow_rebuild: {"CLEAR_PER_STEP_MAX": 2},
+    presence: {"LOOK_MS": 500, "SLOTS_PER_STEP": 2},
+    scripts: {"REDO": REDO},
+    restore: {"CLEAR_PER_STEP_MAX": 2},
     rebuild: {
         "BUNCH_RECORDS_MAX": 6,
         "BUNCH_BLOCKS_MAX": 2,

@@ -7,7 +7,7 @@ from queue import Full
 import pytest
 
 from policies.headers import ID
-from sidecar.engine.intake import decide as deciding
+from sidecar.engine.intake import decide
 from sidecar.engine.mailbox import COMMANDS_MAX, COMMANDS_PER_TURN_MAX
 from sidecar.ledger.commit_metadata import decode_metadata
 from sidecar.model.record import Headers, Held, Outcome
@@ -400,7 +400,7 @@ def test_a_record_that_no_chunk_can_have_is_set_aside_and_what_is_beside_it_fire
     bench: Bench, headers: Headers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch of a megabyte may unpack to a gigabyte. In Redis nobody could read it back."""
-    monkeypatch.setattr(deciding, "RECORD_BYTES_MAX", 1_000)
+    monkeypatch.setattr(decide, "RECORD_BYTES_MAX", 1_000)
     for value in (b"before", b"x" * 1_001, b"after", b"y" * 1_001):
         bench.send(value, 5_000, headers)
     bench.run(6_000)

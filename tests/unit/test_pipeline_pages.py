@@ -4,17 +4,17 @@ from typing import Any
 
 import pytest
 
-from pipeline import html_report as pages
+from pipeline import html_report
 
 pytest.importorskip("matplotlib", reason="make setup-pipeline")
 
 NASTY = "<script>alert(1)</script> $\\frac$ é"
 MINUTE_MS = 1_763_720_040_000
 TIMES = {"minute_ms": MINUTE_MS, "first_ms": 5, "last_ms": 10**18}
-ROWS: dict[pages.Draw, dict[str, Any]] = {
-    pages.draw_funnel: {"policy": NASTY, "attempt": 2, "delivered": 3, "failed": 1, "rescued": 2},
-    pages.draw_lateness: {"tier": NASTY, "minute_ms": MINUTE_MS, "p50": 5, "p99": 50},
-    pages.draw_triage: {
+ROWS: dict[html_report.Draw, dict[str, Any]] = {
+    html_report.draw_funnel: {"policy": NASTY, "attempt": 2, "delivered": 3, "failed": 1, "rescued": 2},
+    html_report.draw_lateness: {"tier": NASTY, "minute_ms": MINUTE_MS, "p50": 5, "p99": 50},
+    html_report.draw_triage: {
         "error_class": NASTY,
         "fingerprint": None,
         "reason": "expired",
@@ -22,16 +22,16 @@ ROWS: dict[pages.Draw, dict[str, Any]] = {
         "new": True,
         **TIMES,
     },
-    pages.draw_herd: {"target": NASTY, "minute_ms": MINUTE_MS, "due": 5, "over": True},
-    pages.draw_storms: {"target": NASTY, "minute_ms": MINUTE_MS, "retries": 50, "storm": True},
-    pages.draw_forecast: {"minute_ms": MINUTE_MS, "held": 3, "arriving": 1.5, "due": 4.5},
+    html_report.draw_herd: {"target": NASTY, "minute_ms": MINUTE_MS, "due": 5, "over": True},
+    html_report.draw_storms: {"target": NASTY, "minute_ms": MINUTE_MS, "retries": 50, "storm": True},
+    html_report.draw_forecast: {"minute_ms": MINUTE_MS, "held": 3, "arriving": 1.5, "due": 4.5},
 }
 
 
 @pytest.mark.parametrize("draw", ROWS, ids=[f"{draw.__name__}" for draw in ROWS])
-def test_each_report_has_a_plot_and_a_table(draw: pages.Draw) -> None:
+def test_each_report_has_a_plot_and_a_table(draw: html_report.Draw) -> None:
     rows = [ROWS[draw], {**ROWS[draw], "minute_ms": MINUTE_MS + 60_000}] if "minute_ms" in ROWS[draw] else [ROWS[draw]]
-    text = pages.page(NASTY, "words", rows, draw)
+    text = html_report.page(NASTY, "words", rows, draw)
     assert text.count("<svg") == text.count("</svg>") == 1
     assert "<script" not in text
     assert text.count("<tr>") == len(rows) + 1
@@ -39,14 +39,14 @@ def test_each_report_has_a_plot_and_a_table(draw: pages.Draw) -> None:
 
 
 def test_no_rows_are_said_in_words() -> None:
-    assert "No rows" in pages.page("t", "w", [], pages.draw_herd)
+    assert "No rows" in html_report.page("t", "w", [], html_report.draw_herd)
 
 
 def test_long_tables_are_cut_and_say_so() -> None:
-    rows = [{"a": number} for number in range(pages.ROWS_SHOWN_MAX + 5)]
-    text = pages.table(rows)
-    assert text.count("<tr>") == pages.ROWS_SHOWN_MAX + 1
-    assert f"{pages.ROWS_SHOWN_MAX} of {len(rows)}" in text
+    rows = [{"a": number} for number in range(html_report.ROWS_SHOWN_MAX + 5)]
+    text = html_report.table(rows)
+    assert text.count("<tr>") == html_report.ROWS_SHOWN_MAX + 1
+    assert f"{html_report.ROWS_SHOWN_MAX} of {len(rows)}" in text
 
 
 @pytest.mark.parametrize(
@@ -62,4 +62,4 @@ def test_long_tables_are_cut_and_say_so() -> None:
     ],
 )
 def test_a_field_is_shown_as_what_it_is(name: str, value: object, shown: str) -> None:
-    assert pages.cell(name, value) == shown
+    assert html_report.cell(name, value) == shown

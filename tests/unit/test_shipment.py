@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from sidecar.operations.jobs import transactional_sender as shipment
+from sidecar.operations.jobs import transactional_sender
 from sidecar.operations.jobs.transactional_sender import (
     LOOK_S,
     NoTransactions,
@@ -77,7 +77,7 @@ def client() -> Client:
 
 @pytest.fixture
 def pen(client: Client, monkeypatch: pytest.MonkeyPatch) -> TransactionalSender:
-    monkeypatch.setattr(shipment, "Producer", lambda _: client)
+    monkeypatch.setattr(transactional_sender, "Producer", lambda _: client)
     return TransactionalSender({}, "id", "topic")
 
 

@@ -13,7 +13,7 @@ from sidecar.engine.commit.interval import CommitInterval
 from sidecar.engine.emission.failures import take_failed
 from sidecar.engine.emission.key_order import InOrder
 from sidecar.engine.emission.targets import Targets
-from sidecar.engine.partition import exits as way
+from sidecar.engine.partition import exits
 from sidecar.engine.partition.exits import EmissionError, quarantined
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.partition.record_queue import KeyedQueues, PendingRecord, RecordQueue, earliest, topic_of
@@ -67,14 +67,14 @@ class Redelivery:
         for failure, found in take_failed(generation):
             name = failure.error.name()
             for lane, parcel in found:
-                if self._transactional and name not in way.OF_RECORDS | way.GIVEN_UP:
+                if self._transactional and name not in exits.OF_RECORDS | exits.GIVEN_UP:
                     self._again(lane, parcel)  # the transaction's fault, which is over
-                elif name in way.TOO_LARGE and not failure.alone:
+                elif name in exits.TOO_LARGE and not failure.alone:
                     self._too_large(lane, parcel, failure.small)
-                elif name in way.TRIED_ALONE and not failure.alone:
+                elif name in exits.TRIED_ALONE and not failure.alone:
                     self._alone(lane, parcel)
                 else:
-                    if name in way.TOO_LARGE:
+                    if name in exits.TOO_LARGE:
                         self._limits.refused_single(topic_of(parcel))
                     self.refuse(lane, parcel, failure.error, failure.alone)
 
@@ -91,30 +91,30 @@ class Redelivery:
     def refuse(self, lane: Lane, parcel: Held | Diverted, error: Any, alone: bool) -> None:
         """Decide on one refused record: emit it again, ask about its topic again, or quarantine it."""
         name, topic = error.name(), topic_of(parcel)
-        if self._transactional and name in way.TRANSACTION_FAILED:
+        if self._transactional and name in exits.TRANSACTION_FAILED:
             lane.touched = True  # one with nothing in it would never end, and nobody would ask its producer
             raise BufferError("the open transaction has failed: nothing more goes into it")
-        if name in way.GIVEN_UP:
+        if name in exits.GIVEN_UP:
             self._again(lane, parcel)
             return
-        if name in way.NO_TARGET:
+        if name in exits.NO_TARGET:
             self._targets.forget(topic)
             self._again(lane, parcel)
             return
-        if name == way.REFUSED_TOPIC and self._transactional:  # each try spoils a transaction: apart from others
+        if name == exits.REFUSED_TOPIC and self._transactional:  # each try spoils a transaction: apart from others
             self._sick.add(topic)
-        if name == way.REFUSED_TOPIC and (self._transactional or topic == self._quarantine):
+        if name == exits.REFUSED_TOPIC and (self._transactional or topic == self._quarantine):
             self._targets.refused(topic)
-        if name == way.REFUSED_TOPIC and topic == self._quarantine:
+        if name == exits.REFUSED_TOPIC and topic == self._quarantine:
             self._again(lane, parcel)  # it waits as if there were no such topic
             return
-        if name in way.UNFIT and topic != self._quarantine:
+        if name in exits.UNFIT and topic != self._quarantine:
             detail = f"refused by {topic}: {error.str()}"
             self.again.append(lane, quarantined(self._quarantine, lane, parcel, "unknown_target", detail))
             return
-        if error.fatal() or name not in way.TOO_LARGE | way.PASSING:
+        if error.fatal() or name not in exits.TOO_LARGE | exits.PASSING:
             raise EmissionError(f"the producer refused a record of {lane.id}: {error.str()}")
-        if name in way.PASSING:
+        if name in exits.PASSING:
             log.warning("emitting again", extra={"error": name, "lane": str(lane.id)})
             if alone:
                 self._alone(lane, parcel)
@@ -124,7 +124,7 @@ class Redelivery:
         if isinstance(parcel, Diverted) and parcel.value is None and parcel.key is None:
             raise EmissionError(f"not even a reference to {lane.id}/{parcel.offset} can be quarantined: {error.str()}")
         detail = f"too large to be produced: {error.str()}"
-        self.again.append(lane, way.by_reference(self._quarantine, lane, parcel, detail))
+        self.again.append(lane, exits.by_reference(self._quarantine, lane, parcel, detail))
 
     def _again(self, lane: Lane, parcel: Held | Diverted) -> None:
         if not self.in_order.came_back(lane, parcel):
@@ -136,7 +136,7 @@ class Redelivery:
 
     def given_up(self, generation: CommitInterval) -> None:
         """See `Refusals`."""
-        given_up = [failure for failure in generation.failures if failure.error.name() in way.GIVEN_UP]
+        given_up = [failure for failure in generation.failures if failure.error.name() in exits.GIVEN_UP]
         if any(failure.small for failure in given_up):
             self._small_fits = max((generation.acknowledged - len(generation.failures)) // 2, 1)
         if any(failure.alone for failure in given_up):  # fewer are tried next, else never any pass
@@ -217,7 +217,7 @@ class Redelivery:
         suspects += [(lane, held) for lane, batch, _ in generation.batches for held in batch]
         generation.batches, generation.departures = [], []
         topics = {topic_of(parcel) for _, parcel in suspects}  # several where one of them has expired
-        found = careful and (len(suspects) == 1 or (len(topics) == 1 and cause.name() == way.REFUSED_TOPIC))
+        found = careful and (len(suspects) == 1 or (len(topics) == 1 and cause.name() == exits.REFUSED_TOPIC))
         most = max(len(suspects) // 2, 1) if careful and not found else ALONE_MAX
         self._alone_max.update(dict.fromkeys(topics, most))
         back: KeyedQueues[str] = KeyedQueues()
