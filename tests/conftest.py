@@ -28,6 +28,7 @@ settings.load_profile("any machine")
 settings.register_profile("fast", settings.get_profile("any machine"), max_examples=10)
 
 SERVERS = frozenset({"kafka", "each_kafka"})
+CAUSE_CHARACTERS_MAX = 600
 
 
 def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
@@ -35,3 +36,23 @@ def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
     for item in items:
         if SERVERS.intersection(getattr(item, "fixturenames", ())) and item.get_closest_marker("integration") is None:
             raise pytest.UsageError(f"{item.nodeid} needs Kafka: mark it `integration`")
+
+
+class _FailuresAtOnce:
+    """Says of each failure what and why when it happens: of a run that is ended before its summary, nothing else is."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            cause = str(crash.message if crash is not None else report.longrepr)
+            terminal.ensure_newline()
+            terminal.write_line(f"failed: {report.nodeid} ({report.when}): {cause[:CAUSE_CHARACTERS_MAX]}")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if os.environ.get("CI") and not hasattr(config, "workerinput"):  # a worker's reports come to the one that asked
+        config.pluginmanager.register(_FailuresAtOnce(config))
