@@ -58,8 +58,8 @@ test: system-packages setup ## Run every check and every test, those on real Kaf
 	@$(MAKE) --jobs --output-sync=target setup-pipeline check docker $(classes)
 	@mkdir -p $(reports) && rm -f $(reports)/*.xml
 	@status=0; \
-	export TICKOVER_TEST_SIM_SEEDS=$${TICKOVER_TEST_SIM_SEEDS:-30}; \
-	$(pytest) $(waiting:%=--ignore=%) -n 2 --dist loadfile --durations=15 --junitxml=$(reports)/fast.xml || status=$$?; \
+	export TICKOVER_TEST_SIM_SEEDS=$${TICKOVER_TEST_SIM_SEEDS:-24} TICKOVER_TEST_HISTORIES=$${TICKOVER_TEST_HISTORIES:-12}; \
+	$(pytest) $(waiting:%=--ignore=%) -n 2 --dist loadfile --hypothesis-profile=half --durations=15 --junitxml=$(reports)/fast.xml || status=$$?; \
 	$(pytest) $(waiting) -n 3 --dist loadfile --durations=60 --junitxml=$(reports)/integration.xml || status=$$?; \
 	$(venv)/bin/python -m tests.gate $(reports)/fast.xml $(reports)/integration.xml || status=1; \
 	exit $$status

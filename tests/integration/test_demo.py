@@ -20,10 +20,10 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 SET_UP_S = 180.0
 # The demo's judge gives up what is ten seconds late, which on a busy machine is right and not what is asked here.
 PATIENT = """
-from sidecar import demo, demo_oracle
 from sidecar.__main__ import main
+from sidecar.demo import demo, oracle
 
-demo.LOST_AFTER_MS = demo_oracle.LOST_AFTER_MS = 120_000
+demo.LOST_AFTER_MS = oracle.LOST_AFTER_MS = 120_000
 demo.READY_TIMEOUT_S = demo.SETTLED_S = 60.0
 main()
 """
@@ -36,6 +36,7 @@ class Demo:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
         self.lines: list[str] = []
+        self._ended = False
         self._grown = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -45,9 +46,10 @@ class Demo:
         return "\n".join(self.lines)
 
     def wait_for(self, pattern: str, timeout_s: float) -> re.Match[str]:
-        """The first match in what it prints."""
+        """The first match in what it prints; fails without one, as soon as it has ended."""
         with self._grown:
-            found = self._grown.wait_for(lambda: re.search(pattern, self.output), timeout_s)
+            self._grown.wait_for(lambda: self._ended or re.search(pattern, self.output), timeout_s)
+            found = re.search(pattern, self.output)
         if found is None:
             pytest.fail(f"no {pattern!r} within {timeout_s} s in:\n{self.output}")
         return found
@@ -73,6 +75,9 @@ class Demo:
             with self._grown:
                 self.lines.append(line.rstrip())
                 self._grown.notify_all()
+        with self._grown:
+            self._ended = True
+            self._grown.notify_all()
 
 
 @contextmanager
