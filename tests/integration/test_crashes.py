@@ -14,7 +14,7 @@ from tests.services.waiting import wait_until
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_800)]
 
 KILLS = 20
-RATE = 1_000
+RATE = 400
 FLOWING = 2 * RATE + RATE // 2  # outstanding when there is no backlog: records wait two seconds on average
 RECOVERY_S = 300.0
 SEED = 20

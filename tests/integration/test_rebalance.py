@@ -10,7 +10,7 @@ from tests.services.waiting import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_200)]
 
-RATE = 2_000
+RATE = 500
 PARTITIONS = 4  # of each of the two sources
 BALANCED_S = 120.0
 

@@ -28,7 +28,7 @@ LATE_MS = 30_000  # far less than what would be forgotten, and more than a busy 
 def test_sigterm_under_load_loses_and_repeats_nothing(new_site: NewSite) -> None:
     site = new_site()
     Traffic.prepare(site, partitions=2)
-    traffic = Traffic(site, partitions=2, rate=1_000)
+    traffic = Traffic(site, partitions=2, rate=400)
     sidecar = site.sidecar().start()
     traffic.start()
     stops_s = []
