@@ -284,7 +284,7 @@ class Assignment:
             now_ms = self._clock()
             if not self._settlement.hasten(quiet=True):
                 self._settlement.poll(POLL_S)
-            self._settlement.step(everything, now_ms)
+            self._settlement.step(everything, now_ms, self._emitter)
             self._overflow.apply(leaving, now_ms)
             applying = any(change.ready for lane in leaving if lane.loss is None for change in lane.changes)
             if not self._settlement.unfinished(leaving) and (not applying or self._overflow.problem):

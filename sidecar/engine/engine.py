@@ -11,19 +11,20 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import groupby
-from operator import itemgetter, methodcaller
+from operator import methodcaller
 from typing import Any, Final
 
 from policies.table import PolicyTable
 from sidecar.engine.assignment import Assignment
 from sidecar.engine.commit.at_least_once import Settlement
 from sidecar.engine.counters import EngineCounters
-from sidecar.engine.emission.emitter import Emitter
+from sidecar.engine.emission.emitter import Arrived, Emitter
 from sidecar.engine.intake.control_records import Actions
 from sidecar.engine.intake.decide import Decider
+from sidecar.engine.intake.holding import Holding
 from sidecar.engine.intake.key_order import Ordering
 from sidecar.engine.intake.quotas import Quotas
-from sidecar.engine.intake.reading import Read
+from sidecar.engine.intake.reading import Read, Ready
 from sidecar.engine.mailbox import Mailbox
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.rhythm import Rhythm
@@ -31,7 +32,6 @@ from sidecar.engine.snapshot import Publisher
 from sidecar.engine.storage.rebuild_worker import RebuildWorker
 from sidecar.engine.storage.worker import OverflowWorker
 from sidecar.model.ports import Intake, SourceRecord, Time, mark_of
-from sidecar.model.record import Held
 from sidecar.model.stats import Stats
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,6 @@ RELEASE_SHARE: Final = 0.9  # intake goes on when the load is below this share o
 _topic_of: Final = methodcaller("topic")
 _partition_of: Final = methodcaller("partition")
 _offset_of: Final = methodcaller("offset")
-_due_ms: Final = itemgetter(Held._fields.index("due_ms"))
 
 Command = Callable[["Engine"], Any]
 
@@ -73,6 +72,7 @@ class Parts:
     emitter: Emitter
     settlement: Settlement
     decider: Decider
+    holding: Holding
     overflow: OverflowWorker
     rebuild: RebuildWorker
     actions: Actions
@@ -95,7 +95,7 @@ class Engine:
         self._parts = parts
         self._decider = parts.decider
         self._lanes = parts.assignment.lanes
-        self._rhythm = Rhythm(parts.settlement, settings.settle_interval_ms)
+        self._rhythm = Rhythm(parts.settlement, parts.emitter, settings.settle_interval_ms)
         self._mailbox = Mailbox()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -104,11 +104,6 @@ class Engine:
         self._pressed_ms = 0
         self._passed_ms = 0
         self._published_ms = 0
-        parts.emitter.settlement = parts.settlement
-        parts.emitter.hold = self._hold_arrived
-        parts.emitter.turned_away = self._turned_away
-        parts.actions.hold = self._hold
-        parts.ordering.place = self._place
         parts.assignment.pause()  # until the time is known
 
     # --- one turn -------------------------------------------------------------------------------------------------
@@ -146,7 +141,8 @@ class Engine:
 
     def _hold_and_emit(self, lanes: Collection[Lane], now_ms: int) -> int:
         parts = self._parts
-        parts.ordering.step(lanes, self.table, now_ms)
+        for ready in parts.ordering.step(lanes, self.table, now_ms):
+            self._hold(ready)
         parts.quotas.step(lanes, self.table, now_ms)
         records_held, bytes_held = self._in_memory()
         room = self._settings.wheel_records_max // 2 - records_held
@@ -155,7 +151,10 @@ class Engine:
         parts.actions.step(now_ms)
         for lane in lanes:
             parts.emitter.fire(lane, now_ms)
-        return parts.emitter.emit(now_ms, EMIT_PER_TURN_MAX)
+        emitted = parts.emitter.emit(now_ms, EMIT_PER_TURN_MAX)
+        for arrived in emitted.arrived:
+            self._hold_arrived(arrived)
+        return emitted.number
 
     # --- consume, decode, decide, hold ----------------------------------------------------------------------------
 
@@ -226,43 +225,29 @@ class Engine:
             read = self._parts.quotas.admit(lane, read)
         lane.accepted += len(run)
         self._parts.tally.accepted[lane.id.topic] += len(run)
-        if lane.order is None:
-            self._place(lane, read, near_ms)
-        else:
-            self._parts.ordering.take(lane, read, self._now_ms)
+        ready = (
+            Ready(lane, read, near_ms) if lane.order is None else self._parts.ordering.take(lane, read, self._now_ms)
+        )
+        if ready is not None:
+            self._hold(ready)
 
-    def _place(self, lane: Lane, read: Read, near_ms: int) -> None:
-        held, others, named = read
-        near = held
-        if held and max(map(_due_ms, held)) > near_ms:
-            near = [record for record in held if record.due_ms <= near_ms]
-            lane.put([record for record in held if record.due_ms > near_ms])
-        if near:
-            self._parts.emitter.to_wheel(lane, near)
+    def _hold(self, ready: Ready) -> None:
+        """Hold records that need not wait; those that are not to be held go their ways."""
+        lane, (held, others, named), near_ms = ready
+        self._parts.holding.hold_all(lane, held, near_ms)
         for parcel in others:
             self._parts.emitter.leave(lane, parcel)
         if named:
             self._parts.actions.take(lane, named, self._now_ms)
 
-    def _hold_arrived(self, lane: Lane, held: Held) -> None:
-        """Hold one record whose target had to be asked for."""
-        if not self._parts.actions.arrived(lane, held):
-            self._hold(lane, held)
-
-    def _turned_away(self, lane: Lane, held: Held) -> None:
-        """There is no target for a record that was to be held: it has left."""
-        self._parts.ordering.gone(lane, held)
-        self._parts.actions.turned_away(lane, held)
-
-    def _hold(self, lane: Lane, held: Held) -> None:
-        """Hold one record that had to wait for something before, or that others may wait for."""
-        if lane.order is not None and self._parts.ordering.holds_up(lane, held):
-            return
-        if held.due_ms <= (lane.promised or lane.cursor).due_ms:
-            self._parts.emitter.to_wheel(lane, [held])
-        else:
-            lane.put([held])
-            lane.ids.know((held,))
+    def _hold_arrived(self, arrived: Arrived) -> None:
+        """Hold a record whose target had to be asked for. Where there is no such target, it has left."""
+        lane, held, may_be_held = arrived
+        if not may_be_held:
+            self._parts.ordering.gone(lane, held)
+            self._parts.actions.turned_away(lane, held)
+        elif not self._parts.actions.arrived(lane, held):
+            self._parts.holding.hold(lane, held)
 
     # --- back-pressure --------------------------------------------------------------------------------------------
 
@@ -295,7 +280,7 @@ class Engine:
 
     def _in_memory(self) -> tuple[int, int]:
         """Records and bytes in the wheels, and of those that have left them and aren't emitted for good."""
-        load, returned, settlement = self._parts.emitter.load, self._parts.emitter.returned, self._parts.settlement
+        load, returned, settlement = self._parts.emitter.load, self._parts.emitter.redelivery, self._parts.settlement
         records, size = settlement.unwritten
         for generation in settlement.in_flight:
             records += generation.sent

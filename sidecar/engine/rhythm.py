@@ -6,6 +6,7 @@ from collections.abc import Collection
 from typing import Final
 
 from sidecar.engine.commit.at_least_once import Settlement
+from sidecar.engine.commit.interval import EmissionApart
 from sidecar.engine.partition.partition import Lane
 
 QUIET: Final = 100  # records in a turn of the engine: with fewer, it has time to wait
@@ -15,8 +16,9 @@ BUSY_MS: Final = 10  # between two times that an engine waits that has none to s
 class Rhythm:
     """Owned by the engine's thread."""
 
-    def __init__(self, settlement: Settlement, interval_ms: int) -> None:
+    def __init__(self, settlement: Settlement, apart: EmissionApart, interval_ms: int) -> None:
         self._settlement = settlement
+        self._apart = apart
         self._interval_ms = interval_ms
         self._has_begun = False
         self._settled_ms = 0
@@ -30,7 +32,7 @@ class Rhythm:
         rested_ms = now_ms - self._settled_ms
         begins = bool(lanes) and not self._has_begun  # with the block that shows the broker's clock: all wait for it
         if begins or rested_ms >= self._interval_ms or rested_ms < 0:
-            if self._settlement.step(lanes, now_ms):
+            if self._settlement.step(lanes, now_ms, self._apart):
                 self._settled_ms = now_ms
                 self._is_ahead = False
                 self._has_begun = bool(lanes)

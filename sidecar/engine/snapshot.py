@@ -90,7 +90,7 @@ class Publisher:
             dead_reasons=MappingProxyType(tally.by_reason(Outcome.DEAD)),
             quarantine_reasons=MappingProxyType(tally.by_reason(Outcome.QUARANTINED)),
             targets=MappingProxyType(gate.flows()),
-            suspended=tuple(self._emitter.returned.suspended(now_ms)),
+            suspended=tuple(self._emitter.redelivery.suspended(now_ms)),
             quotas=MappingProxyType(uses_of(lanes)),
             lateness=tally.lateness(),
             early=tally.early,

@@ -16,10 +16,12 @@ from sidecar.engine.counters import EngineCounters
 from sidecar.engine.emission.batch_limits import USUAL_BATCH_BYTES, BatchLimits
 from sidecar.engine.emission.emitter import Emitter
 from sidecar.engine.emission.rate_limit import RateLimiter
+from sidecar.engine.emission.redelivery import Redelivery
 from sidecar.engine.emission.targets import Targets
 from sidecar.engine.engine import Engine, EngineSettings, Parts
 from sidecar.engine.intake.control_records import Actions
 from sidecar.engine.intake.decide import Decider, HeaderLimits
+from sidecar.engine.intake.holding import Holding
 from sidecar.engine.intake.key_order import Ordering
 from sidecar.engine.intake.quotas import Quotas
 from sidecar.engine.recovery_reader import RecoveryWorker
@@ -103,19 +105,19 @@ def build(
     batch_limits = BatchLimits(TopicLimits(client).bytes_max, min(batch_bytes_max(client), USUAL_BATCH_BYTES))
     targets = Targets(output.partition_count, reserved=settings.reserved_topics, limits=batch_limits)
     transactional = settings.guarantee == "exactly_once"
-    emitter = Emitter(targets, tally, settings.quarantine.topic, transactional)
+    redelivery = Redelivery(targets, settings.quarantine.topic, transactional)
     settlement: Settlement
     slot = take_slot(settings.data_dir / "slots" / settings.group)
     if transactional:
         root = f"tickover.{settings.group}:{settings.instance_id or slot.name}"  # no group has a colon
         outputs = KafkaOutputs(client, root, problem)
-        settlement = ExactlyOnce(outputs, intake, ledger, emitter.returned, tally, time)
+        settlement = ExactlyOnce(outputs, intake, ledger, redelivery, tally, time)
     else:
-        lone_output = LoneOutput(lone_producer_settings(client), problem)
+        isolation_output = LoneOutput(lone_producer_settings(client), problem)
         small_output = KafkaOutput(small_producer_settings(client), problem)  # a burst can't wait for its making
-        outputs_of_all = (output, lone_output, small_output)
-        settlement = AtLeastOnce(outputs_of_all, intake, ledger, emitter.returned, tally, time)
-    emitter.settlement = settlement
+        outputs_of_all = (output, isolation_output, small_output)
+        settlement = AtLeastOnce(outputs_of_all, intake, ledger, redelivery, tally, time)
+    emitter = Emitter(targets, tally, settings.quarantine.topic, redelivery, settlement)
     settlement.traces = Traces(settings.otel.queue_max) if settings.otel.enabled else None
     worker = OverflowWorker(storage.overflow, settings.horizon_ms, emitter.to_wheel)
     ledger_log = KafkaLedgerLog(client, ledger.name)
@@ -124,8 +126,9 @@ def build(
     rebuild_log, source_log = KafkaLedgerLog(client, ledger.name), KafkaSourceLog(client, settings.group)
     sources = Sources(ledger, rebuild_log, source_log, storage.rebuild)
     rebuild = RebuildWorker(sources, tally, settings.redis.rebuild_rate)
-    actions = Actions(emitter, worker, rebuild, tally)
     ordering = Ordering(worker, rebuild)
+    holding = Holding(emitter, ordering)
+    actions = Actions(emitter, holding, worker, rebuild, tally)
     assignment = Assignment(intake, emitter, settlement, (worker, recovery), time.now_ms)
     intake.events = assignment
     publisher = Publisher(replica_name(settings), tally, emitter, assignment, worker, time)
@@ -137,7 +140,19 @@ def build(
     decider = Decider(limits, targets.partitions, policies.table_at, settings.reserved_topics, emitter.gate.failed)
     quotas = Quotas(rebuild, settings.quarantine.topic)
     parts = Parts(
-        intake, emitter, settlement, decider, worker, rebuild, actions, ordering, quotas, assignment, publisher, tally
+        intake,
+        emitter,
+        settlement,
+        decider,
+        holding,
+        worker,
+        rebuild,
+        actions,
+        ordering,
+        quotas,
+        assignment,
+        publisher,
+        tally,
     )
     engine = Engine(engine_settings(settings), parts, policies.table)
 

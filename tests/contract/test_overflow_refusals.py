@@ -317,11 +317,12 @@ def test_a_failover_to_a_replica(cluster: RedisServer, tmp_path: Path) -> None:
     replica = clients[other]
     for client in clients:
         client.config_set("cluster-allow-replica-migration", "no")  # by itself none becomes one
-    # The replica gives its own slots away first: a master with slots can't become one.
+    # The replica gives its own slots away first: a master with slots can't become one. Its own word comes before the
+    # others': what it says of its slots in between would take them back.
     ids = [client.execute_command("CLUSTER MYID").decode() for client in clients]
     third = 3 - place - other
     first, last = 16_384 * other // 3, 16_384 * (other + 1) // 3 - 1
-    for owner in (clients[third], replica, master):
+    for owner in (replica, clients[third], master):
         with owner.pipeline(transaction=False) as calls:
             for one in range(first, last + 1):
                 calls.execute_command("CLUSTER SETSLOT", one, "NODE", ids[third])

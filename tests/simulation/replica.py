@@ -12,10 +12,12 @@ from sidecar.engine.commit.exactly_once import ExactlyOnce
 from sidecar.engine.counters import EngineCounters
 from sidecar.engine.emission.batch_limits import USUAL_BATCH_BYTES, BatchLimits
 from sidecar.engine.emission.emitter import Emitter
+from sidecar.engine.emission.redelivery import Redelivery
 from sidecar.engine.emission.targets import Targets
 from sidecar.engine.engine import Engine, EngineSettings, Parts
 from sidecar.engine.intake.control_records import Actions
 from sidecar.engine.intake.decide import Decider, HeaderLimits
+from sidecar.engine.intake.holding import Holding
 from sidecar.engine.intake.key_order import Ordering
 from sidecar.engine.intake.quotas import Quotas
 from sidecar.engine.partition.partition import Lane
@@ -125,24 +127,23 @@ class Replica:
         self.tally = tally = EngineCounters()
         self.fate = Fate()
         self.output = FakeOutput(broker, rng, shared.delay_ms, shape.queue_max, self.fate)
-        self.lone_output = FakeOutput(broker, rng, shared.delay_ms, shape.queue_max, self.fate)
-        self.lone_output.lone = True
+        self.isolation_output = FakeOutput(broker, rng, shared.delay_ms, shape.queue_max, self.fate)
+        self.isolation_output.lone = True
         self.small_output = FakeOutput(broker, rng, shared.delay_ms, shape.queue_max, self.fate)
-        self.outputs = (self.output, self.lone_output, self.small_output)
+        self.outputs = (self.output, self.isolation_output, self.small_output)
         self.intake = FakeIntake(shared.group, shared.delay_ms, self.fate)
         self.targets = targets = Targets(broker.partition_count, self.executors[0], RESERVED, BatchLimits(_limit_of))
         transactional = shared.coordinator is not None
-        self.emitter = Emitter(targets, tally, QUARANTINE, transactional)
-        self.emitter.gate.sources = Counter(lane.topic for lane in shared.group.lanes)
         self.time = time = FakeTime(clock, machine)
         self.settlement: Settlement
-        refusals = self.emitter.returned
+        redelivery = Redelivery(targets, QUARANTINE, transactional)
         if transactional:
             producers = Producers(shared, root, shape.queue_max, self.fate, self.executors[COMMITTER], time)
-            self.settlement = ExactlyOnce(producers, self.intake, shared.ledger, refusals, tally, time)
+            self.settlement = ExactlyOnce(producers, self.intake, shared.ledger, redelivery, tally, time)
         else:
-            self.settlement = AtLeastOnce(self.outputs, self.intake, shared.ledger, refusals, tally, time)
-        self.emitter.settlement = self.settlement
+            self.settlement = AtLeastOnce(self.outputs, self.intake, shared.ledger, redelivery, tally, time)
+        self.emitter = Emitter(targets, tally, QUARANTINE, redelivery, self.settlement)
+        self.emitter.gate.sources = Counter(lane.topic for lane in shared.group.lanes)
         overflow = shared.overflow.connected()
         self.worker = OverflowWorker(overflow, shape.horizon_ms, self.emitter.to_wheel, self.executors[1])
         recovery = RecoveryWorker(
@@ -157,8 +158,9 @@ class Replica:
         self.intake.events = self.assignment
         sources = Sources(LEDGER, FakeLedgerLog(broker, LEDGER.name), FakeSourceLog(broker), overflow)
         self.rebuild = RebuildWorker(sources, tally, shape.rebuild_rate, self.executors[3])
-        self.actions = Actions(self.emitter, self.worker, self.rebuild, tally)
         self.ordering = Ordering(self.worker, self.rebuild)
+        holding = Holding(self.emitter, self.ordering)
+        self.actions = Actions(self.emitter, holding, self.worker, self.rebuild, tally)
         self.publisher = Publisher("sim", tally, self.emitter, self.assignment, self.worker, time)
         self.engine = Engine(
             EngineSettings(shape.settle_interval_ms, 50, shape.wheel_records_max, 1 << 20, STATE_REPEAT_MS),
@@ -173,6 +175,7 @@ class Replica:
                     RESERVED,
                     failed=self.emitter.gate.failed,
                 ),
+                holding,
                 self.worker,
                 self.rebuild,
                 self.actions,

@@ -75,7 +75,7 @@ def test_with_transactions_nothing_is_repeated(seed: int) -> None:
     transactions["a producer's successor"] += world.coordinator.succeeded
     transactions["died in a commit"] += world.seen["died in a commit"]
     transactions["started over"] += world.seen["starting over"]
-    transactions["one by one"] += sum(bool(replica.emitter.returned.one_by_one) for replica in world.replicas)
+    transactions["one by one"] += sum(bool(replica.emitter.redelivery.one_by_one) for replica in world.replicas)
 
 
 @pytest.mark.slow

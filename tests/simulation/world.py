@@ -339,7 +339,7 @@ class World:
         seen["paused"] += replica.assignment.paused
         seen["recovering"] += replica.assignment.recovering > 0
         seen["queue full"] += replica.output.under_way >= self.shape.queue_max
-        seen["sent alone"] += replica.lone_output.under_way
+        seen["sent alone"] += replica.isolation_output.under_way
         seen["sent in small batches"] += replica.small_output.under_way
         seen["rebuilt records"] += any(replica.tally.rebuilt.values())
         seen["starting over"] += replica.settlement.broken

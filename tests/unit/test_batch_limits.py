@@ -131,12 +131,12 @@ def test_who_hands_partitions_over_waits_for_nothing_that_goes_apart() -> None:
     bench.run(500)
     for number in range(20):
         bench.send(b"%d" % number, 0)
-    bench.wait_until(lambda: bool(bench.replica.emitter.returned.small))
+    bench.wait_until(lambda: bool(bench.replica.emitter.redelivery.small))
     settlement = bench.replica.settlement
     assert isinstance(settlement, ExactlyOnce)
     settlement._turn = USUAL
     assert settlement._next_turn() == SMALL
     bench.lane.leaving = True
     bench.wait_until(lambda: settlement.ready and not settlement._committer.busy and settlement._closing is None)
-    settlement.step([bench.lane], bench.clock.now_ms)
+    settlement.step([bench.lane], bench.clock.now_ms, bench.replica.emitter)
     assert settlement._turn == USUAL

@@ -111,12 +111,12 @@ def wait_for_an_answer(trouble: Trouble) -> Bench:
 
 def wait_one_by_one(trouble: Trouble) -> Bench:
     bench = Bench(trouble=trouble)
-    returned = bench.replica.emitter.returned
+    returned = bench.replica.emitter.redelivery
     returned._limits.tell("mail", 1)
-    returned._alone_fits = 1
+    returned._isolated_fits = 1
     for _ in range(COUNT * 10):
         bench.send(b"v", 500)
-    bench.wait_until(lambda: len(returned.waiting_alone) > COUNT)
+    bench.wait_until(lambda: len(returned.isolated) > COUNT)
     return bench
 
 
@@ -158,7 +158,7 @@ def test_what_has_fired_and_waits_while_the_clock_is_set_back_is_not_early(
 def test_a_transaction_whose_own_block_shows_that_it_is_early_is_aborted_and_comes_when_it_is_due(alone: bool) -> None:
     bench = Bench(trouble=str)
     if alone:
-        bench.replica.emitter.returned._limits.tell("mail", 1)
+        bench.replica.emitter.redelivery._limits.tell("mail", 1)
     for _ in range(COUNT):
         bench.send(b"v", 500)
     bench.run(400)

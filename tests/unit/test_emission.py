@@ -261,7 +261,7 @@ def test_what_the_quarantine_refuses_waits_and_is_tried_again_while_others_go_on
     bench.run(200)
     assert len(times_ms) == 4
     assert (bench.replica.emitter.problem, bench.lane.low) == ("", 2)
-    assert not bench.replica.emitter.returned.one_by_one
+    assert not bench.replica.emitter.redelivery.one_by_one
 
 
 def test_any_other_refusal_ends_the_engine(bench: Bench) -> None:

@@ -241,11 +241,11 @@ def test_of_a_target_with_a_dead_partition_only_what_is_for_that_one_waits() -> 
     assert arrived(bench, "other") == set(range(len(keys))) - dead
     assert bench.coordinator is not None
     assert 3 <= bench.coordinator.aborted <= 8
-    assert bench.replica.targets.count + len(bench.replica.emitter.returned.waiting_alone) == len(dead)
+    assert bench.replica.targets.count + len(bench.replica.emitter.redelivery.isolated) == len(dead)
     bench.broker.short.clear()
     bench.wait_until(lambda: arrived(bench, "other") == set(range(len(keys))), limit_ms=70_000)
     bench.run(1_000)
-    assert (bench.lane.imbalance, bench.replica.emitter.returned.one_by_one) == (0, set())
+    assert (bench.lane.imbalance, bench.replica.emitter.redelivery.one_by_one) == (0, set())
 
 
 def arrived(bench: Bench, topic: str) -> set[int]:
@@ -267,13 +267,13 @@ def test_what_has_waited_for_a_target_that_is_back_takes_turns_with_what_is_due(
         bench.send(b"dead", 0, [("tickover-target", b"other")])
     bench.wait_until(lambda: bench.replica.targets.count > 2_900)
     bench.broker.short.clear()
-    bench.wait_until(lambda: len(bench.replica.emitter.returned.again) > 2_000)
+    bench.wait_until(lambda: len(bench.replica.emitter.redelivery.again) > 2_000)
     for number in range(50):
         bench.send(b"%d" % number, 0)
         bench.step(20)
     bench.run(500)
     assert len(seen(bench)) == 50
-    assert len(bench.replica.emitter.returned.again) > 1_000
+    assert len(bench.replica.emitter.redelivery.again) > 1_000
 
 
 @pytest.mark.parametrize(("records_max", "bulk"), [(100, b""), (100_000, bytes(10_000))], ids=["records", "bytes"])

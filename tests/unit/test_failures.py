@@ -17,7 +17,7 @@ def departure(offset: int, value: bytes) -> Diverted:
 
 
 def failed(topic: str, value: bytes | None, word: str = "MSG_SIZE_TOO_LARGE") -> Failure:
-    return Failure(FakeError(word), FakeRecord((topic, 0, -1), (2, 0), (b"k", value), None), alone=False)
+    return Failure(FakeError(word), FakeRecord((topic, 0, -1), (2, 0), (b"k", value), None), isolated=False)
 
 
 def generation(*failures: Failure) -> CommitInterval:

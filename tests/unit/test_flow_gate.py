@@ -209,7 +209,7 @@ def test_a_target_that_does_not_acknowledge_is_tried_with_few_and_gets_no_rush_w
     bench.broker.short = {"mail"}
     for number in range(100):
         bench.send(b"%d" % number, 200)
-    bench.wait_until(lambda: bench.replica.emitter.returned.one_by_one, 90_000)
+    bench.wait_until(lambda: bench.replica.emitter.redelivery.one_by_one, 90_000)
     bench.run(10_000)
     assert waiting(bench) > 60, "what had gone through would go at once when it is back"
     bench.broker.short = set()

@@ -365,7 +365,7 @@ def test_what_has_fired_is_counted_until_it_is_handed_over_and_when_it_comes_bac
         lambda: order.fired([held_at(1, 30), held_at(2, 20), held_at(3, 40)]),
         lambda: order.handed_over(0),
         lambda: order.handed_over(1),
-        lambda: order.came_back(held_at(1, 30), single=True, alone=False),
+        lambda: order.came_back(held_at(1, 30), single=True, isolated=False),
         lambda: order.settled([2]),
         order.clear_waiting,
     ):

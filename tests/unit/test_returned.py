@@ -3,13 +3,11 @@
 from random import Random
 
 from sidecar.engine.commit.interval import NO_OUTPUT, CommitInterval
-from sidecar.engine.emission.key_order import InOrder
 from sidecar.engine.emission.redelivery import Redelivery
 from sidecar.engine.emission.targets import ANSWER_AGE_MAX_MS, Targets
 from sidecar.engine.partition.exits import dead
 from sidecar.engine.partition.partition import Lane
-from sidecar.engine.partition.record_queue import PendingRecord
-from sidecar.engine.partition.wheel import Load, Wheel
+from sidecar.engine.partition.wheel import Wheel
 from sidecar.model.partitioner import partition_of
 from sidecar.model.record import Diverted, Held, LaneId, Outcome, Position
 from tests.simulation.fake_executor import StepExecutor
@@ -26,21 +24,12 @@ def held(offset: int, target: str = "mail") -> Held:
 
 
 class Bench:
-    """`Redelivery`, and what it emits one by one."""
+    """`Redelivery`, and what is emitted one by one."""
 
     def __init__(self) -> None:
         self.targets = Targets(lambda _: 1, StepExecutor())
         self.targets.partitions.update(mail=1, slow=1)
         self.returned = Redelivery(self.targets, "quarantine", transactional=True)
-        self.returned.emit_one = self._emit_one
-        self.returned.put_back = lambda lane, records: None
-        self.returned.in_order = InOrder(Load(), lambda *_: True, lambda *_: None)
-        self.sent: list[Held] = []
-
-    def _emit_one(self, lane: Lane, parcel: PendingRecord, now_ms: int, alone: bool) -> None:
-        assert alone
-        assert isinstance(parcel, Held)
-        self.sent.append(parcel)
 
     def generation(self, records: list[Held]) -> CommitInterval:
         made = CommitInterval(NO_OUTPUT)
@@ -54,9 +43,12 @@ class Bench:
 
     def attempt(self) -> list[Held]:
         """One careful transaction."""
-        self.sent = []
-        self.returned.emit_alone(0)
-        return self.sent
+        topic, queue, count = self.returned.take_isolated()
+        taken = [queue.popleft()[1] for _ in range(count)]
+        self.returned.isolated.put_back(topic, queue)
+        sent = [parcel for parcel in taken if isinstance(parcel, Held)]
+        assert sent == taken
+        return sent
 
 
 def test_of_many_suspects_only_the_one_at_fault_is_judged() -> None:
@@ -67,14 +59,14 @@ def test_of_many_suspects_only_the_one_at_fault_is_judged() -> None:
     bench.returned.suspect(bench.generation(records), TOO_LARGE, careful=False)
     passed: list[Held] = []
     for _ in range(500):
-        if not bench.returned.alone:
+        if not bench.returned.isolated:
             break
         sent = bench.attempt()
         if poison in sent:
             bench.returned.suspect(bench.generation(sent), TOO_LARGE, careful=True)
         else:
             passed += sent
-            bench.returned.passed_alone(bench.generation(sent))
+            bench.returned.passed_isolated(bench.generation(sent))
     assert sorted(one.offset for one in passed) == [one.offset for one in records if one is not poison]
     [(_, departure)] = bench.returned.again
     assert isinstance(departure, Diverted)
@@ -91,7 +83,7 @@ def test_a_target_that_does_not_acknowledge_is_tried_apart_from_others_until_it_
     assert bench.returned.one_by_one == {"slow"}
     assert [parcel.offset for _, parcel in bench.returned.again if isinstance(parcel, Held)] == [1]
     assert generation.batches == [(LANE, [held(2)], 0)]
-    bench.returned.passed_alone(bench.generation([held(1, "slow")]))
+    bench.returned.passed_isolated(bench.generation([held(1, "slow")]))
     assert bench.returned.one_by_one == set()
 
 
@@ -125,26 +117,26 @@ def test_slow_brokers_get_as_many_one_by_one_as_they_acknowledge_in_time() -> No
     bench.returned.suspect(bench.generation([held(offset) for offset in range(600)]), TOO_LARGE, careful=False)
     passed: list[Held] = []
     for _ in range(60):
-        if not bench.returned.alone:
+        if not bench.returned.isolated:
             break
         sent = bench.attempt()
         generation = bench.generation(sent)
         for number, one in enumerate(sent):
-            generation.report_alone(None if number < in_time else SLOW, _Message("mail", one.value or b""))
+            generation.report_isolated(None if number < in_time else SLOW, _Message("mail", one.value or b""))
         if not generation.failures:
             passed += sent
-            bench.returned.passed_alone(generation)
+            bench.returned.passed_isolated(generation)
             break
         bench.returned.given_up(generation)
         bench.returned.refused(generation)
         bench.returned.take_back(generation, careful=True)
-        bench.returned.passed_alone(bench.generation([]))  # whose records wait for a target that is suspended
+        bench.returned.passed_isolated(bench.generation([]))  # whose records wait for a target that is suspended
         while bench.returned.again:
             lane, parcel = bench.returned.again.popleft()
             assert isinstance(parcel, Held)
-            bench.returned.waiting_alone.append(parcel.target, lane, parcel)
+            bench.returned.isolated.append(parcel.target, lane, parcel)
     assert 0 < len(passed) <= in_time
-    assert not bench.returned.alone
+    assert not bench.returned.isolated
     assert not bench.returned.one_by_one
     in_batches = [parcel.offset for _, parcel in bench.returned.again if isinstance(parcel, Held)]
     assert sorted([*in_batches, *(one.offset for one in passed)]) == list(range(600))
@@ -158,11 +150,11 @@ def test_the_one_at_fault_is_found_while_more_keeps_coming_for_its_target_and_fo
     for _ in range(60):
         for target in ("mail", "other"):
             for _ in range(300):
-                bench.returned.waiting_alone.append(target, LANE, held(next(numbers), target))
+                bench.returned.isolated.append(target, LANE, held(next(numbers), target))
         sent = bench.attempt()
         assert len({one.target for one in sent}) == 1
         if poison not in sent:
-            bench.returned.passed_alone(bench.generation(sent))
+            bench.returned.passed_isolated(bench.generation(sent))
         else:
             bench.returned.suspect(bench.generation(sent), TOO_LARGE, careful=True)
             if sent == [poison]:
@@ -197,7 +189,7 @@ def test_records_of_a_lane_that_leaves_are_not_taken_back() -> None:
     generation = CommitInterval(NO_OUTPUT)
     generation.batches = [(lane, [held(1)], 0)]
     bench.returned.take_back(generation, careful=True)
-    assert not bench.returned.alone
+    assert not bench.returned.isolated
 
 
 class _Message:
@@ -236,7 +228,7 @@ def test_a_topic_that_is_refused_to_us_is_judged_as_a_whole_and_tried_apart_for_
     assert not bench.targets.absent("forbidden", ANSWER_AGE_MAX_MS)
     assert bench.returned.one_by_one == {"forbidden"}
     assert bench.attempt() == others
-    bench.returned.passed_alone(bench.generation(forbidden))
+    bench.returned.passed_isolated(bench.generation(forbidden))
     assert bench.returned.one_by_one == set()
 
 
@@ -251,7 +243,7 @@ def test_what_the_quarantine_refuses_is_tried_again_apart_from_others() -> None:
     assert bench.returned.one_by_one == {"quarantine"}
     passed = bench.generation([])
     passed.departures = [(LANE, bad)]
-    bench.returned.passed_alone(passed)
+    bench.returned.passed_isolated(passed)
     assert bench.returned.one_by_one == set()
 
 
@@ -262,4 +254,4 @@ def test_where_one_of_a_target_s_records_has_expired_no_topic_is_judged_for_all(
     generation.departures = [(LANE, dead(LANE, held(3), "letters", "expired"))]
     bench.returned.suspect(generation, REFUSED, careful=True)
     assert not bench.returned.again, "which of both topics refuses isn't known"
-    assert len(bench.returned.waiting_alone) == 3
+    assert len(bench.returned.isolated) == 3

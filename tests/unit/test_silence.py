@@ -66,7 +66,7 @@ def test_while_a_target_is_dead_the_records_of_others_are_settled() -> None:
     assert arrived(bench, "other") == list(range(1, 4_000, 2))
     assert (in_flight(bench), bench.lane.imbalance, bench.lane.low) == (0, 0, 4_000)
     bench.run(15_000)
-    assert (bench.replica.emitter.returned.one_by_one, bench.replica.targets.count) == (set(), 0)
+    assert (bench.replica.emitter.redelivery.one_by_one, bench.replica.targets.count) == (set(), 0)
 
 
 def test_a_crash_repeats_what_was_sent_until_the_dead_target_was_found_and_no_more() -> None:
@@ -275,4 +275,4 @@ def test_a_target_that_is_slow_loses_nothing() -> None:
     bench.run(60_000)
     assert arrived(bench, "other") == list(range(1, 3_000, 2))
     assert arrived(bench, "mail") == list(range(0, 3_000, 2))
-    assert (in_flight(bench), bench.lane.imbalance, bench.replica.emitter.returned.one_by_one) == (0, 0, set())
+    assert (in_flight(bench), bench.lane.imbalance, bench.replica.emitter.redelivery.one_by_one) == (0, 0, set())

@@ -7,6 +7,7 @@ import pytest
 from sidecar.engine.commit.interval import CommitInterval
 from sidecar.engine.commit.transaction import LINGER_S, NEVER, PUSH_AGAIN_S, Transaction, begun
 from sidecar.engine.rhythm import QUIET, Rhythm
+from tests.contract.overflow_records import held
 from tests.simulation.fake_transactions import FakeTransactions, TransactionError
 from tests.simulation.replica import LEDGER
 from tests.unit.engine_bench import Bench
@@ -87,31 +88,29 @@ def test_a_block_that_was_written_ahead_for_a_lost_partition_is_never_committed(
     assert transaction.doomed
 
 
-def test_records_that_are_tried_one_by_one_wait_for_the_transaction_with_a_block_written_ahead(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_records_that_are_tried_one_by_one_wait_for_the_transaction_with_a_block_written_ahead() -> None:
     bench = Bench(trouble=str)
     settlement = settlement_of(bench)
     bench.send(b"value", 0)
     bench.wait_until(lambda: settlement._next.blocks, 100)
     [block] = settlement._next.blocks
-    with monkeypatch.context() as patch:
-        patch.setattr(type(settlement._refusals), "alone", property(lambda _: True))
-        bench.wait_until(lambda: settlement._closing is not None, 100)
+    bench.replica.emitter.redelivery.isolated.append("mail", bench.lane, held(0, 0))
+    bench.wait_until(lambda: settlement._closing is not None, 100)
     assert settlement._closing is not None
     assert not settlement._closing.careful
     assert settlement._closing.blocks[0] is block
 
 
-def test_no_block_is_written_ahead_while_records_wait_to_be_tried_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_block_is_written_ahead_while_records_wait_to_be_tried_one_by_one() -> None:
     bench = Bench(trouble=str)
     settlement, now_ms = settlement_of(bench), bench.clock.now_ms
     bench.send(b"value", 0)
     bench.wait_until(lambda: settlement.open.sent, 100)
-    with monkeypatch.context() as patch:
-        patch.setattr(type(settlement._refusals), "alone", property(lambda _: True))
-        settlement.write_ahead([bench.lane], now_ms)
+    isolated = bench.replica.emitter.redelivery.isolated
+    isolated.append("mail", bench.lane, held(0, 0))
+    settlement.write_ahead([bench.lane], now_ms)
     assert settlement._next.blocks == []
+    isolated.pop("mail")
     settlement.write_ahead([bench.lane], now_ms)
     assert len(settlement._next.blocks) == 1
 
@@ -218,7 +217,8 @@ class Settlement:
 
 def test_a_busy_engine_hastens_at_once_and_then_from_time_to_time() -> None:
     settlement: Any = Settlement()
-    rhythm = Rhythm(settlement, 1_000)
+    nobody: Any = None  # records wait for no transaction of their own
+    rhythm = Rhythm(settlement, nobody, 1_000)
     for now_ms in range(100, 120):
         rhythm._now_ms = now_ms
         rhythm.hasten(QUIET)

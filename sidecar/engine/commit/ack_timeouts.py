@@ -43,10 +43,10 @@ class Watched(CommitInterval):
         self.answered[TargetPartition(message.topic(), message.partition())] += 1
         super().report(error, message)
 
-    def report_alone(self, error: Any, message: Any) -> None:
+    def report_isolated(self, error: Any, message: Any) -> None:
         """See `CommitInterval`."""
         self.answered[TargetPartition(message.topic(), message.partition())] += 1
-        super().report_alone(error, message)
+        super().report_isolated(error, message)
 
     def report_small(self, error: Any, message: Any) -> None:
         """See `CommitInterval`."""

@@ -26,7 +26,7 @@ from sidecar.engine.commit.block_builder import (
     record_block,
     take_sealed,
 )
-from sidecar.engine.commit.interval import CommitInterval, Refusals
+from sidecar.engine.commit.interval import CommitInterval, EmissionApart, Refusals
 from sidecar.engine.commit.trace_queue import Traces
 from sidecar.engine.commit.transaction_size import MOST
 from sidecar.engine.counters import EngineCounters
@@ -70,8 +70,10 @@ class Settlement(Protocol):
     def sweep(self, lanes: Iterable[Lane]) -> None:
         """Commits of the group stay hidden: end what may hide them there. `lanes`: all there are."""
 
-    def step(self, lanes: Iterable[Lane], now_ms: int) -> bool:
-        """One settle interval; False when it can't be now: ask again soon."""
+    def step(self, lanes: Iterable[Lane], now_ms: int, apart: EmissionApart) -> bool:
+        """One settle interval; False when it can't be now: ask again soon. Records that need a transaction of their own
+        are emitted into it from `apart`.
+        """
 
     def write_ahead(self, lanes: Iterable[Lane], now_ms: int) -> bool:
         """Half an interval before a step: what will make it end sooner. False: not now, ask again soon."""
@@ -177,8 +179,8 @@ class AtLeastOnce:
     def stop(self) -> None:
         """No thread to let go of."""
 
-    def step(self, lanes: Iterable[Lane], now_ms: int) -> bool:
-        """One settle interval."""
+    def step(self, lanes: Iterable[Lane], now_ms: int, apart: EmissionApart) -> bool:
+        """One settle interval. Nothing goes apart: three producers take what is emitted into each interval."""
         if self.failure is not None:
             raise self.failure
         closing, self.open = self.open, self._closed.open(self._outputs)

@@ -27,7 +27,7 @@ from sidecar.engine.commit.block_builder import probe_clock
 from sidecar.engine.commit.blocking_calls import BlockingCallThread
 from sidecar.engine.commit.filling import Filling
 from sidecar.engine.commit.finishing import finish
-from sidecar.engine.commit.interval import NO_OUTPUT, CommitInterval, Refusals
+from sidecar.engine.commit.interval import NO_OUTPUT, CommitInterval, EmissionApart, Refusals
 from sidecar.engine.commit.producers import (
     APART,
     ISOLATION,
@@ -165,7 +165,7 @@ class ExactlyOnce:
 
     # --- one step -------------------------------------------------------------------------------------------------
 
-    def step(self, lanes: Iterable[Lane], now_ms: int) -> bool:
+    def step(self, lanes: Iterable[Lane], now_ms: int, apart: EmissionApart) -> bool:
         """See `Settlement`: takes in what the committer has done, hands over what is open when it has nothing to do."""
         self._take_result()
         if not self.ready or self._committer.busy or self._closing is not None:
@@ -177,7 +177,7 @@ class ExactlyOnce:
         probe_clock(lanes, self.time)
         # Who hands partitions over waits for what is theirs, not for all that goes apart.
         self._turn = USUAL if any(lane.leaving for lane in lanes) else self._next_turn()
-        transaction = self._next if self._turn == USUAL else self._emit_apart(now_ms, self._turn)
+        transaction = self._next if self._turn == USUAL else self._emit_apart(now_ms, self._turn, apart)
         transaction.member = member
         self._filling.fill(transaction, lanes, now_ms)
         if transaction.empty:
@@ -195,7 +195,7 @@ class ExactlyOnce:
         self._take_result()
         if self._ending is not None:
             return False
-        if self.ready and self.open.sent and not self._refusals.alone and not self._refusals.small:
+        if self.ready and self.open.sent and not self._refusals.isolated and not self._refusals.small:
             self._filling.write_ahead(self._next, lanes, now_ms)
         return True
 
@@ -260,23 +260,23 @@ class ExactlyOnce:
         is_old = self.open.sent > 0 and self.time.monotonic_s() - self._next.begun_s > USUAL_MAX_S
         if self._next.blocks or is_old:
             return USUAL
-        waits = {USUAL: self.open.sent > 0, SMALL: bool(self._refusals.small), ISOLATION: self._refusals.alone}
+        waits = {USUAL: self.open.sent > 0, SMALL: bool(self._refusals.small), ISOLATION: bool(self._refusals.isolated)}
         after = TURNS.index(self._turn) + 1
         turns = (*TURNS[after:], *TURNS[:after])
         return next((turn for turn in turns if waits[turn] and (turn == USUAL or turn in self._outputs)), USUAL)
 
-    def _emit_apart(self, now_ms: int, name: str) -> Transaction:
+    def _emit_apart(self, now_ms: int, name: str, apart: EmissionApart) -> Transaction:
         """A transaction of records for targets of small batches; or of such as must be tried one by one, all for one
         target.
         """
-        usual, output, alone = self._next, self._outputs[name], name == ISOLATION
-        generation = CommitInterval(output, output) if alone else CommitInterval(output, small_output=output)
-        transaction = self._next = Transaction(generation, careful=alone, paced=True)
+        usual, output, isolated = self._next, self._outputs[name], name == ISOLATION
+        generation = CommitInterval(output, output) if isolated else CommitInterval(output, small_output=output)
+        transaction = self._next = Transaction(generation, careful=isolated, paced=True)
         try:
-            if alone:
-                self._refusals.emit_alone(now_ms)
+            if isolated:
+                apart.emit_isolated(now_ms)
             else:
-                self._refusals.emit_small(now_ms)
+                apart.emit_small(now_ms)
         finally:
             self._next = usual
         return transaction
@@ -321,7 +321,7 @@ class ExactlyOnce:
             self.traces.put(transaction.generation, self.time.now_ms())
         self._filling.became_fact(transaction, self.tally)
         if transaction.careful:
-            self._refusals.passed_alone(transaction.generation)
+            self._refusals.passed_isolated(transaction.generation)
         elif name == SMALL:
             self._refusals.passed_small()
 

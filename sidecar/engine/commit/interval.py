@@ -20,7 +20,7 @@ class Failure(NamedTuple):
 
     error: Any
     message: Any
-    alone: bool
+    isolated: bool
     small: bool = False
 
 
@@ -45,19 +45,19 @@ NO_OUTPUT: Final = NoOutput()
 class CommitInterval:
     """Records handed to the producer within one interval, and how many of them Kafka has acknowledged.
 
-    `output` is the producer they go to; `lone_output`, where there is one, sends every record in a batch of its own,
-    `small_output` in small batches. `batches`: records of one lane with the time at which they were handed over, epoch
-    milliseconds. `bytes`: of all in it; `oldest_due_ms`: the earliest due time of what is emitted, -1 without any.
+    `output` is the producer they go to; `isolation_output`, where there is one, sends every record in a batch of its
+    own, `small_output` in small batches. `batches`: records of one lane with the time at which they were handed over,
+    epoch milliseconds. `bytes`: of all in it; `oldest_due_ms`: the earliest due time of what is emitted, or -1.
     """
 
     __slots__ = (
-        "acknowledged", "batches", "bytes", "departures", "failures", "lone_output", "oldest_due_ms", "output", "sent",
-        "small_output",
+        "acknowledged", "batches", "bytes", "departures", "failures", "isolation_output", "oldest_due_ms", "output",
+        "sent", "small_output",
     )  # fmt: skip
 
-    def __init__(self, output: Any, lone_output: Any = None, small_output: Any = None) -> None:
+    def __init__(self, output: Any, isolation_output: Any = None, small_output: Any = None) -> None:
         self.output = output
-        self.lone_output = lone_output
+        self.isolation_output = isolation_output
         self.small_output = small_output
         self.sent = 0
         self.acknowledged = 0
@@ -88,19 +88,19 @@ class CommitInterval:
         """Delivery report of any record of this generation: one shared bound method, as it runs once a record."""
         self.acknowledged += 1
         if error is not None or message.offset() is None:
-            self.failures.append(Failure(refusal(error, message), message, alone=False))
+            self.failures.append(Failure(refusal(error, message), message, isolated=False))
 
-    def report_alone(self, error: Any, message: Any) -> None:
+    def report_isolated(self, error: Any, message: Any) -> None:
         """Delivery report of a record that was sent in a batch of its own."""
         self.acknowledged += 1
         if error is not None or message.offset() is None:
-            self.failures.append(Failure(refusal(error, message), message, alone=True))
+            self.failures.append(Failure(refusal(error, message), message, isolated=True))
 
     def report_small(self, error: Any, message: Any) -> None:
         """Delivery report of a record that was sent in a small batch."""
         self.acknowledged += 1
         if error is not None or message.offset() is None:
-            self.failures.append(Failure(refusal(error, message), message, alone=False, small=True))
+            self.failures.append(Failure(refusal(error, message), message, isolated=False, small=True))
 
     def give_to_lanes(self) -> None:
         """Hand the records to their lanes, which seal them from now on."""
@@ -144,22 +144,26 @@ class CommitInterval:
         return any(count < sent[topic] for topic, count in missed.items())
 
 
+class EmissionApart(Protocol):
+    """How a settlement fills a transaction of its own with records that go apart from others."""
+
+    def emit_isolated(self, now_ms: int) -> None:
+        """Hand records of one target to the open generation's `isolation_output`."""
+
+    def emit_small(self, now_ms: int) -> None:
+        """Hand some of those that go in small batches to the open generation's `small_output`."""
+
+
 class Refusals(Protocol):
     """Where a generation's failed deliveries go: they are emitted again or leave another way."""
 
     @property
-    def alone(self) -> bool:
-        """Records wait to be tried one by one."""
+    def isolated(self) -> Sized:
+        """Records that wait to be tried one by one."""
 
     @property
     def small(self) -> Sized:
         """Records that wait to be sent in small batches."""
-
-    def emit_alone(self, now_ms: int) -> None:
-        """Hand records of one target to the open generation's `lone_output`."""
-
-    def emit_small(self, now_ms: int) -> None:
-        """Hand some of `small` to the open generation's `small_output`."""
 
     def refused(self, generation: CommitInterval) -> None:
         """Take the failed records out of the generation and see to them."""
@@ -175,7 +179,7 @@ class Refusals(Protocol):
     def take_back(self, generation: CommitInterval, careful: bool) -> None:
         """Nothing of this interval has happened: all that is left in it is to be emitted again."""
 
-    def passed_alone(self, generation: CommitInterval) -> None:
+    def passed_isolated(self, generation: CommitInterval) -> None:
         """All records of this generation, sent one by one, were taken."""
 
     def passed_small(self) -> None:

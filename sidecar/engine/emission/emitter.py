@@ -1,6 +1,6 @@
 """Emission: from due to handed over. What can't be emitted as it is leaves another named way from here.
 
-due -> ready -> produce -> open generation (settlement.py)
+due -> ready -> produce -> open interval (commit/interval.py)
  ^       |         |
  |       |         +- queue full: stays ready        +- refused by Kafka: `redelivery.py`
  |       +- expired: dead letter      +- no such topic, or a reserved   +- too large: quarantine by reference
@@ -9,23 +9,20 @@ due -> ready -> produce -> open generation (settlement.py)
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from policies.decision import TARGET_NOT_ALLOWED
 from policies.headers import DUE, ORIGIN, POLICY
 from sidecar.engine.commit.at_least_once import Settlement
 from sidecar.engine.counters import EngineCounters
 from sidecar.engine.emission.batch import Batch
-from sidecar.engine.emission.key_order import InOrder
-from sidecar.engine.emission.ready import Ready
-from sidecar.engine.emission.redelivery import Redelivery
+from sidecar.engine.emission.redelivery import RUN_MAX, SMALL_BYTES_MAX, Redelivery
 from sidecar.engine.emission.targets import Targets
 from sidecar.engine.partition.exits import UNKNOWN_TARGET, given_up, no_target, quarantined
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.partition.record_queue import PendingRecord, earliest
-from sidecar.engine.partition.wheel import Load
 from sidecar.model.header_codec import emission_headers, quarantine_headers
 from sidecar.model.record import AwaitingTarget, Diverted, Headers, Held, due_of
 from sidecar.model.reserved_topics import RESERVED
@@ -34,30 +31,40 @@ _trailer: Final = itemgetter(Held._fields.index("trailer"))
 NOW: Final = 0  # the producer's word for "timestamp: when it is sent"
 
 
+class Arrived(NamedTuple):
+    """A record that had waited to be held until its target was known: now it may be, or it has left."""
+
+    lane: Lane
+    held: Held
+    may_be_held: bool  # False: there is no such target, and the record is in quarantine
+
+
+class Emitted(NamedTuple):
+    """What a call of `Emitter.emit` has done."""
+
+    number: int  # records seen to
+    arrived: list[Arrived]
+
+
 class Emitter:
-    """Owns what is due and not yet handed over. What it calls of others is set by the engine when they exist."""
+    """Hands what is due to the settlement's open interval. Owns nothing but the turns: records wait in `Redelivery`."""
 
-    settlement: Settlement
-    hold: Callable[[Lane, Held], None]
-    turned_away: Callable[[Lane, Held], None]  # it can't be held: there is no such target
-
-    def __init__(self, targets: Targets, tally: EngineCounters, quarantine: str, transactional: bool) -> None:
-        self.load = Load()
+    def __init__(
+        self, targets: Targets, tally: EngineCounters, quarantine: str, redelivery: Redelivery, settlement: Settlement
+    ) -> None:
+        self.load = redelivery.load
+        self.gate = redelivery.ready.gate
+        self.in_order = redelivery.in_order
+        self.redelivery = redelivery
         self.problem = ""
+        self.settlement = settlement
         self._targets = targets
         self._tally = tally
         self._quarantine = quarantine
-        self._ready = Ready(self.load)
-        self.gate = self._ready.gate
+        self._ready = redelivery.ready
+        self._arrived: list[Arrived] = []
         self._is_full = False  # the producer took no more
         self._fired_ms = 0  # the latest time by which anything has fired
-        self.returned = Redelivery(targets, quarantine, transactional)
-        self.returned.emit_one = self._emit_one
-        self.returned.emit_run = self._emit_run
-        self.returned.put_back = self._put_back
-        self.returned.waits_at_gate = self._ready.waits_at_gate
-        self.in_order = InOrder(self.load, self._goes_at_once, self._hand_over)
-        self.returned.in_order = self.in_order
         self._kinds = deque((self._emit_again, self._emit_in_order, self._emit_ready))  # each goes first in its turn
 
     # --- due ------------------------------------------------------------------------------------------------------
@@ -90,13 +97,17 @@ class Emitter:
 
     def leave(self, lane: Lane, parcel: Diverted | AwaitingTarget) -> None:
         """A record that leaves at once, or that is held when the cluster has said that its target exists."""
-        self.returned.again.append(lane, parcel)
+        self.redelivery.again.append(lane, parcel)
 
     # --- handed over ----------------------------------------------------------------------------------------------
 
-    def emit(self, now_ms: int, budget: int) -> int:
+    def emit(self, now_ms: int, budget: int) -> Emitted:
         """See to at most `budget` records; hand over what the settlement has room for. A full queue ends it early."""
-        returned, settlement = self.returned, self.settlement
+        self._arrived = []
+        return Emitted(self._emit(now_ms, budget), self._arrived)
+
+    def _emit(self, now_ms: int, budget: int) -> int:
+        returned, settlement = self.redelivery, self.settlement
         returned.release(now_ms)
         sent = 0
         if not self._is_full:
@@ -104,10 +115,10 @@ class Emitter:
                 self._let_go(lane, records)
         self._is_full = False
         try:
-            if returned.alone and settlement.open.lone_output is not None:
-                returned.emit_alone(now_ms)
+            if returned.isolated and settlement.open.isolation_output is not None:
+                self.emit_isolated(now_ms)
             if returned.small and settlement.open.small_output is not None:
-                returned.emit_small(now_ms)
+                self.emit_small(now_ms)
             if settlement.room > 0:
                 self._kinds.rotate()
             for emit in self._kinds:
@@ -117,15 +128,67 @@ class Emitter:
         return sent
 
     def _emit_again(self, now_ms: int, budget: int) -> int:
-        returned, sent = self.returned, 0
+        returned, sent = self.redelivery, 0
         while sent < budget and returned.next_fits(self.settlement.room):
             self._emit_one(*returned.again.first, now_ms)
             returned.again.popleft()
             sent += 1
         return sent
 
+    def emit_isolated(self, now_ms: int) -> None:
+        """Hand records to the producer that sends them one by one: those for one topic at a time."""
+        topic, queue, count = self.redelivery.take_isolated()
+        try:
+            for _ in range(count):
+                self._emit_one(*queue.first, now_ms, isolated=True)
+                queue.popleft()
+        except BufferError:
+            pass  # the rest of them later
+        finally:
+            self.redelivery.isolated.put_back(topic, queue)
+
+    def emit_small(self, now_ms: int) -> None:
+        """Hand records to the producer of small batches: those of all topics, in order."""
+        queue = self.redelivery.small
+        left, bytes_left = self.redelivery.small_fits, SMALL_BYTES_MAX
+        try:
+            while left > 0 and bytes_left > 0:
+                before = queue.bytes
+                lane, records = queue.take_run(min(left, RUN_MAX))
+                if records:
+                    self._emit_run(lane, records, now_ms)
+                else:
+                    self._emit_one(*queue.first, now_ms)
+                    queue.popleft()
+                left, bytes_left = left - max(len(records), 1), bytes_left - (before - queue.bytes)
+        except BufferError:
+            pass  # the rest of them later
+
     def _emit_in_order(self, now_ms: int, budget: int) -> int:
-        return self.in_order.emit(now_ms, min(budget, self.settlement.room))
+        room, sent = min(budget, self.settlement.room), 0
+        for lane, key in self.in_order.free_keys():
+            if sent >= room:
+                break
+            sent += self._emit_key(lane, key, now_ms, room - sent)
+        return sent
+
+    def _emit_key(self, lane: Lane, key: int, now_ms: int, budget: int) -> int:
+        in_order, sent = self.in_order, 0
+        while sent < budget and (record := in_order.next_of(lane, key, now_ms)) is not None:
+            at_once = not record.is_single and self._goes_at_once(record.held, now_ms)
+            if record.follows and not at_once:
+                break  # what comes before it is to be settled first
+            in_order.take(lane, key)
+            try:
+                self._hand_over(lane, record.held, now_ms, record.is_isolated)
+            except BufferError:
+                in_order.put_back(lane, key, record)
+                raise
+            self.load.remove((record.held,))
+            sent += 1
+            if not at_once:
+                break
+        return sent
 
     def _emit_ready(self, now_ms: int, budget: int) -> int:
         batches, sent = self._ready.batches, 0
@@ -152,9 +215,9 @@ class Emitter:
                 self._not_due(batch.lane, held)
         return len(early)
 
-    def _not_due(self, lane: Lane, held: Held, alone: bool = False) -> None:
+    def _not_due(self, lane: Lane, held: Held, isolated: bool = False) -> None:
         """The clock was set back since it fired: it fires again when it is due, or waits in its place of its key."""
-        if not self.in_order.came_back(lane, held, alone):
+        if not self.in_order.came_back(lane, held, isolated):
             self.to_wheel(lane, (held,))
 
     def _emit_batch(self, batch: Batch, now_ms: int, budget: int) -> int:
@@ -163,9 +226,9 @@ class Emitter:
         chunk = batch.records[batch.start : batch.start + budget]
         generation, output = self.settlement.open, self.settlement.open.output
         produce, report, refused = output.produce, generation.report, output.refused
-        small, small_output = self.returned.in_small_batches, generation.small_output
+        small, small_output = self.redelivery.in_small_batches, generation.small_output
         exceeds = self._targets.limits.exceeds
-        one_by_one = self.returned.one_by_one - small
+        one_by_one = self.redelivery.one_by_one - small
         partitions, here = self._targets.partitions, lane.here.decode()
         passed: list[int] = []  # places in the chunk of records that left another way
         taken, due_before, due = 0, -1, ("", "")
@@ -189,14 +252,14 @@ class Emitter:
                     self._emit_one(lane, held, now_ms)
                     passed.append(taken)
                 elif is_small and small_output is None:
-                    self.returned.small.append(lane, held)
+                    self.redelivery.small.append(lane, held)
                     passed.append(taken)
                 elif attempt or trailer:
                     try:
                         headers = emission_headers(held, lane.here)
                         produce(target, value, key, target_partition, report, None, NOW, headers)
                     except refused as error:
-                        self.returned.refuse(lane, held, error.args[0], alone=False)
+                        self.redelivery.refuse(lane, held, error.args[0], isolated=False)
                         passed.append(taken)
                 else:
                     if due_ms != due_before:  # records come by due time: most share both with the one before
@@ -207,7 +270,7 @@ class Emitter:
                     try:
                         produce(target, value, key, target_partition, report, None, NOW, own)
                     except refused as error:
-                        self.returned.refuse(lane, held, error.args[0], alone=False)
+                        self.redelivery.refuse(lane, held, error.args[0], isolated=False)
                         passed.append(taken)
                 taken += 1
         finally:
@@ -225,7 +288,7 @@ class Emitter:
         finally:
             rest = batch.records[batch.start :]
             self.load.remove(rest)
-            self.returned.small.put_back(lane, rest)
+            self.redelivery.small.put_back(lane, rest)
 
     def _handed_over(self, batch: Batch, taken: list[Held], passed: list[int], now_ms: int) -> None:
         """Book what the loop has done: whole columns at a time, because that costs a fraction of a step per record."""
@@ -239,40 +302,40 @@ class Emitter:
         self.settlement.open.took(batch.lane, taken, now_ms, min(dues_ms))
         self._tally.handed_over(now_ms, dues_ms)
 
-    def _emit_one(self, lane: Lane, parcel: PendingRecord, now_ms: int, alone: bool = False) -> None:
+    def _emit_one(self, lane: Lane, parcel: PendingRecord, now_ms: int, isolated: bool = False) -> None:
         """Any record, with all that can be wrong with it. Raises BufferError when the producer is full."""
         if lane.dropped:
             return
         if isinstance(parcel, Diverted):
-            self._emit_departure(lane, parcel, now_ms, alone)
+            self._emit_departure(lane, parcel, now_ms, isolated)
             return
         if isinstance(parcel, AwaitingTarget):
             self._arrive(lane, parcel, now_ms)
             return
         if parcel.due_ms > now_ms:
-            self._not_due(lane, parcel, alone)
+            self._not_due(lane, parcel, isolated)
             return
         if 0 <= parcel.expires_ms < now_ms:
-            self._emit_departure(lane, given_up(lane, parcel, "expired"), now_ms, alone)
+            self._emit_departure(lane, given_up(lane, parcel, "expired"), now_ms, isolated)
             return
         count = self._targets.count_for(parcel, now_ms)
         if count is None and not self._targets.absent(parcel.target, now_ms):
             self._targets.wait(lane, parcel)
         elif count is None or parcel.target_partition >= count:
             no_place = quarantined(self._quarantine, lane, parcel, *no_target(parcel, count))
-            self._emit_departure(lane, no_place, now_ms, alone)
-        elif self._produce(lane, parcel, parcel.target, emission_headers(parcel, lane.here), alone):
+            self._emit_departure(lane, no_place, now_ms, isolated)
+        elif self._produce(lane, parcel, parcel.target, emission_headers(parcel, lane.here), isolated):
             self.settlement.open.took(lane, [parcel], now_ms, parcel.due_ms)
             self._tally.handed_over(now_ms, (parcel.due_ms,))
 
-    def _hand_over(self, lane: Lane, held: Held, now_ms: int, alone: bool) -> None:
-        if alone:
-            self.returned.waiting_alone.append(held.target, lane, held)
+    def _hand_over(self, lane: Lane, held: Held, now_ms: int, isolated: bool) -> None:
+        if isolated:
+            self.redelivery.isolated.append(held.target, lane, held)
         elif not self._ready.waits_at_gate(lane, held):
             self._emit_one(lane, held, now_ms)
 
     def _goes_at_once(self, held: Held, now_ms: int) -> bool:
-        return self.returned.goes_at_once(held, now_ms) and not self.gate.limits(held.target)
+        return self.redelivery.goes_at_once(held, now_ms) and not self.gate.limits(held.target)
 
     def _arrive(self, lane: Lane, arrival: AwaitingTarget, now_ms: int) -> None:
         """A record read a moment ago: it is held once its target is known to exist."""
@@ -284,12 +347,12 @@ class Emitter:
             reason, detail = no_target(held, count)
             headers = quarantine_headers(arrival.headers, lane.here + b"%d" % held.offset, reason, detail)
             departure = quarantined(self._quarantine, lane, held, reason, "")._replace(headers=headers)
-            self.turned_away(lane, held)
-            self._emit_departure(lane, departure, now_ms, alone=False)
+            self._emit_departure(lane, departure, now_ms, isolated=False)
+            self._arrived.append(Arrived(lane, held, may_be_held=False))
         else:
-            self.hold(lane, held)
+            self._arrived.append(Arrived(lane, held, may_be_held=True))
 
-    def _emit_departure(self, lane: Lane, departure: Diverted, now_ms: int, alone: bool) -> None:
+    def _emit_departure(self, lane: Lane, departure: Diverted, now_ms: int, isolated: bool) -> None:
         """Dead letters and quarantined records. A dead-letter topic that isn't there, or is reserved, makes it a
         quarantined one.
         """
@@ -298,37 +361,37 @@ class Emitter:
         if topic != self._quarantine and self._targets.is_reserved(topic):
             detail = f"no letters for {topic}: it {RESERVED}; the reason was {departure.reason}"
             no_place = quarantined(self._quarantine, lane, departure, TARGET_NOT_ALLOWED, detail)
-            self._emit_departure(lane, no_place, now_ms, alone)
+            self._emit_departure(lane, no_place, now_ms, isolated)
         elif not known and topic != self._quarantine and self._targets.absent(topic, now_ms):
             detail = f"no dead-letter topic {topic}, or no permission for it; the reason was {departure.reason}"
             no_place = quarantined(self._quarantine, lane, departure, UNKNOWN_TARGET, detail)
-            self._emit_departure(lane, no_place, now_ms, alone)
+            self._emit_departure(lane, no_place, now_ms, isolated)
         elif not known:
             if self._targets.absent(topic, now_ms):
                 self.problem = f"no quarantine topic {topic}, or no right to write to it: `tickover doctor` says how"
             self._targets.wait(lane, departure)
-        elif self._produce(lane, departure, topic, departure.headers, alone):
+        elif self._produce(lane, departure, topic, departure.headers, isolated):
             self.problem = ""
             self.settlement.open.took_departure(lane, departure)
 
-    def _produce(self, lane: Lane, parcel: Held | Diverted, topic: str, headers: Headers, alone: bool) -> bool:
+    def _produce(self, lane: Lane, parcel: Held | Diverted, topic: str, headers: Headers, isolated: bool) -> bool:
         """Hand one record over; False when it has to wait, or the producer refuses it and it leaves another way."""
-        place, generation = self.returned.place_for(lane, parcel, alone), self.settlement.open
+        place, generation = self.redelivery.place_for(lane, parcel, isolated), self.settlement.open
         if place is None:
             return False
         partition = place.partition if parcel.key is None else self._targets.asked_partition(parcel)
         output, report = generation.output, generation.report
-        if alone:
-            output, report = generation.lone_output, generation.report_alone
-        elif self.returned.goes_small(topic):
+        if isolated:
+            output, report = generation.isolation_output, generation.report_isolated
+        elif self.redelivery.goes_small(topic):
             if (output := generation.small_output) is None:
-                self.returned.small.append(lane, parcel)  # for the next transaction of such
+                self.redelivery.small.append(lane, parcel)  # for the next transaction of such
                 return False
             report = generation.report_small
         try:
             output.produce(topic, parcel.value, parcel.key, partition, report, None, NOW, headers)
         except output.refused as error:
-            self.returned.refuse(lane, parcel, error.args[0], alone)
+            self.redelivery.refuse(lane, parcel, error.args[0], isolated)
             return False
         generation.handed_over(place)
         return True
@@ -338,7 +401,7 @@ class Emitter:
     @property
     def backlog(self) -> int:
         """Records that are due or leaving and not handed over."""
-        return self._ready.count + self.in_order.count + self.returned.count
+        return self._ready.count + self.in_order.count + self.redelivery.count
 
     def due_of(self, lane: Lane) -> Sequence[tuple[Sequence[Held], int]]:
         """Runs of this lane's records that are due, and the index from which on they are not handed over."""
@@ -346,7 +409,7 @@ class Emitter:
 
     def oldest_due_ms(self) -> int:
         """Due time of the record that has waited longest for being emitted as a fact, -1 when none waits."""
-        waiting = (queue.oldest_due_ms() for queue in (self._ready, self.in_order, self.returned))
+        waiting = (queue.oldest_due_ms() for queue in (self._ready, self.in_order, self.redelivery))
         return earliest([*waiting, *(generation.oldest_due_ms for generation in self.settlement.in_flight)])
 
     def drop(self, lanes: set[Lane]) -> None:
@@ -356,11 +419,6 @@ class Emitter:
         for lane in lanes:
             self.load.remove(lane.wheel.records())
             self.load.remove(self.in_order.drop(lane))
-        self.returned.drop(lanes)
+        self.redelivery.drop(lanes)
         self._targets.drop(lanes)
         self.problem = ""  # what still waits for the quarantine topic says so again
-
-    def _put_back(self, lane: Lane, records: list[Held]) -> None:
-        """Records of an aborted transaction: due, and not handed over."""
-        self._ready.batches.appendleft(Batch(lane, records))
-        self.load.add(records)

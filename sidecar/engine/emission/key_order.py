@@ -8,26 +8,29 @@ What is handed over together is in one generation. In `exactly_once` it becomes 
 back together. In `at_least_once` a record that the brokers refuse may come after those handed over with it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from sidecar.engine.partition.key_order import Order
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.partition.wheel import Load
 from sidecar.model.record import Diverted, Held
 
-HandOver = Callable[[Lane, Held, int, bool], None]
-GoesAtOnce = Callable[[Held, int], bool]
+
+class NextOfKey(NamedTuple):
+    """The first record of a key that may be handed over, by its place in the order."""
+
+    held: Held
+    follows: bool  # records before it are handed over and not settled: it goes only with them, at once
+    is_single: bool  # no other record of the key goes with it
+    is_isolated: bool  # to be sent in a batch of its own
 
 
 class InOrder:
-    """The lanes in which such records have fired. `goes_at_once` is false for what may have to wait for something;
-    `hand_over` takes a record, and whether it is to be sent in a batch of its own.
-    """
+    """The lanes in which such records have fired. The emitter asks for the next of each key."""
 
-    def __init__(self, load: Load, goes_at_once: GoesAtOnce, hand_over: HandOver) -> None:
+    def __init__(self, load: Load) -> None:
         self._load = load
-        self._goes_at_once = goes_at_once
-        self._hand_over = hand_over
         self._lanes: dict[Lane, None] = {}
 
     def fired(self, lane: Lane, records: list[Held]) -> list[Held]:
@@ -40,61 +43,56 @@ class InOrder:
             lane.ids.fired(taken)
         return plain
 
-    def emit(self, now_ms: int, budget: int) -> int:
-        """Hand over what may go; returns how many. Raises BufferError when the producer is full."""
-        sent = 0
+    def free_keys(self) -> Iterator[tuple[Lane, int]]:
+        """Keys of which a record may be handed over, lane by lane. Lanes without records are forgotten on the way."""
         for lane in list(self._lanes):
             order = lane.order
             assert order is not None
             for key in list(order.free):
-                if sent >= budget:
-                    break
-                sent += self._emit_key(lane, key, now_ms, budget - sent)
+                yield lane, key
             if not order.chains:
                 del self._lanes[lane]
-        return sent
 
-    def _emit_key(self, lane: Lane, key: int, now_ms: int, budget: int) -> int:
+    def next_of(self, lane: Lane, key: int, now_ms: int) -> NextOfKey | None:
+        """The next record of a key; None when it must wait, isn't due (the clock was set back), or there is none."""
         order = lane.order
         assert order is not None
         chain = order.chains[key]
-        sent = 0
-        while chain.waiting and sent < budget:
-            held = chain.waiting[0]
-            if held.due_ms > now_ms or order.must_wait(key, held.offset, lane.next, lane.cursor):
-                break  # not due: the clock was set back since it fired
-            alone = held.offset in order.alone
-            plain = not (chain.single or alone) and self._goes_at_once(held, now_ms)
-            if chain.out and not plain:
-                break  # what comes before it is to be settled first
-            order.handed_over(key)
-            try:
-                self._hand_over(lane, held, now_ms, alone)
-            except BufferError:
-                order.came_back(held, single=chain.single, alone=alone)
-                raise
-            self._load.remove((held,))
-            sent += 1
-            if not plain:
-                break
-        return sent
+        if not chain.waiting:
+            return None
+        held = chain.waiting[0]
+        if held.due_ms > now_ms or order.must_wait(key, held.offset, lane.next, lane.cursor):
+            return None
+        isolated = held.offset in order.isolated
+        return NextOfKey(held, bool(chain.out), chain.single or isolated, isolated)
 
-    def came_back(self, lane: Lane, parcel: Held | Diverted, alone: bool = False) -> bool:
+    def take(self, lane: Lane, key: int) -> None:
+        """Take the next record of a key, which is about to be handed over."""
+        assert lane.order is not None
+        lane.order.handed_over(key)
+
+    def put_back(self, lane: Lane, key: int, record: NextOfKey) -> None:
+        """The producer was full: a record that was taken waits in its place again."""
+        order = lane.order
+        assert order is not None
+        order.came_back(record.held, single=order.chains[key].single, isolated=record.is_isolated)
+
+    def came_back(self, lane: Lane, parcel: Held | Diverted, isolated: bool = False) -> bool:
         """A record that was handed over is to be emitted again, or `alone`; False: it needs no order."""
         if lane.order is None or isinstance(parcel, Diverted):
             return False
         if lane.dropped or lane.leaving:
             return True  # whoever has the lane next reads it again
-        if not lane.order.came_back(parcel, single=True, alone=alone):
+        if not lane.order.came_back(parcel, single=True, isolated=isolated):
             return False
         self._lanes[lane] = None
         self._load.add((parcel,))
         return True
 
-    def topics_alone(self) -> set[str]:
+    def topics_isolated(self) -> set[str]:
         """Targets of records that wait to be sent alone."""
-        ordered = [order for order in self._orders() if order.alone]
-        return {held.target for order in ordered for held in order.waiting if held.offset in order.alone}
+        ordered = [order for order in self._orders() if order.isolated]
+        return {held.target for order in ordered for held in order.waiting if held.offset in order.isolated}
 
     # --- for the engine -------------------------------------------------------------------------------------------
 

@@ -6,22 +6,25 @@ refused, of a batch ----> in small batches ----> one by one ----> taken
 """
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any, Final
 
 from sidecar.engine.commit.interval import CommitInterval
+from sidecar.engine.emission.batch import Batch
 from sidecar.engine.emission.failures import take_failed
 from sidecar.engine.emission.key_order import InOrder
+from sidecar.engine.emission.ready import Ready
 from sidecar.engine.emission.targets import Targets
 from sidecar.engine.partition import exits
 from sidecar.engine.partition.exits import EmissionError, quarantined
 from sidecar.engine.partition.partition import Lane
-from sidecar.engine.partition.record_queue import KeyedQueues, PendingRecord, RecordQueue, earliest, topic_of
+from sidecar.engine.partition.record_queue import KeyedQueues, RecordQueue, earliest, topic_of
+from sidecar.engine.partition.wheel import Load
 from sidecar.model.record import AwaitingTarget, Diverted, Held, TargetPartition
 
 log = logging.getLogger(__name__)
 
-ALONE_MAX: Final = 500  # records sent one by one at a time, where the brokers acknowledge as many in time
+ISOLATED_MAX: Final = 500  # records sent one by one at a time, where the brokers acknowledge as many in time
 ROOM_MAX: Final = 1_000  # of one target in one turn
 SMALL_MAX: Final = 10_000  # records sent in small batches at a time, where the brokers acknowledge as many in time ...
 RUN_MAX: Final = 500
@@ -29,22 +32,21 @@ SMALL_BYTES_MAX: Final = 4 << 20  # ... and their bytes: some hundred requests
 
 
 class Redelivery:
-    """Owned by the emitter, which sets what is declared here. It is the settlement's `Refusals`."""
-
-    emit_one: Callable[[Lane, PendingRecord, int, bool], None]
-    emit_run: Callable[[Lane, list[Held], int], None]
-    put_back: Callable[[Lane, list[Held]], None]
-    waits_at_gate: Callable[[Lane, Held], bool]
-    in_order: InOrder
+    """Queues of what is due and not handed over: what came back waits beside what has just fired. The emitter takes
+    records from here; the settlement gives them back, for which this is its `Refusals`.
+    """
 
     def __init__(self, targets: Targets, quarantine: str, transactional: bool) -> None:
+        self.load = Load()  # of all wheels, and of what has left them and is not handed over
+        self.ready = Ready(self.load)
+        self.in_order = InOrder(self.load)
         self.again = RecordQueue()
-        self.waiting_alone: KeyedQueues[str] = KeyedQueues()  # by topic, each to be sent in a batch of its own
+        self.isolated: KeyedQueues[str] = KeyedQueues()  # by topic, each to be sent in a batch of its own
         self.small = RecordQueue()  # to be sent in small batches: see `BatchLimits`
         self._small_fits = SMALL_MAX
-        self._alone_max: dict[str, int] = {}  # by topic, halved while one of several spoils a transaction, unnamed
-        self._alone_fits = ALONE_MAX  # so many were acknowledged in time lately: slow brokers need a request for each
-        self._sick: set[str] = set()  # topics that were refused to us: tried apart from others until they aren't
+        self._isolated_max: dict[str, int] = {}  # by topic, halved while one of several spoils a transaction, unnamed
+        self._isolated_fits = ISOLATED_MAX  # acknowledged in time lately: slow brokers need a request for each
+        self._unauthorized: set[str] = set()  # topics that refuse us: tried apart from others until they don't
         self._targets = targets
         self._limits = targets.limits
         self._transactional = transactional
@@ -53,14 +55,14 @@ class Redelivery:
     @property
     def one_by_one(self) -> set[str]:
         """Topics whose records aren't simply handed over: `place_for` says what becomes of each."""
-        return self._limits.topics.union(self._sick, self._targets.suspended_topics, self._targets.watched)
+        return self._limits.topics.union(self._unauthorized, self._targets.suspended_topics, self._targets.watched)
 
     @property
     def in_small_batches(self) -> set[str]:
         """Topics whose records are simply handed over, to the producer of small batches."""
         if not (small := self._limits.small_topics):
             return small
-        return small.difference(self._sick, self._targets.suspended_topics, self._targets.watched)
+        return small.difference(self._unauthorized, self._targets.suspended_topics, self._targets.watched)
 
     def refused(self, generation: CommitInterval) -> None:
         """Take the records that Kafka refused out of a complete generation, and see to each by its error."""
@@ -69,14 +71,14 @@ class Redelivery:
             for lane, parcel in found:
                 if self._transactional and name not in exits.OF_RECORDS | exits.GIVEN_UP:
                     self._again(lane, parcel)  # the transaction's fault, which is over
-                elif name in exits.TOO_LARGE and not failure.alone:
+                elif name in exits.TOO_LARGE and not failure.isolated:
                     self._too_large(lane, parcel, failure.small)
-                elif name in exits.TRIED_ALONE and not failure.alone:
-                    self._alone(lane, parcel)
+                elif name in exits.TRIED_ISOLATED and not failure.isolated:
+                    self._isolate(lane, parcel)
                 else:
                     if name in exits.TOO_LARGE:
                         self._limits.refused_single(topic_of(parcel))
-                    self.refuse(lane, parcel, failure.error, failure.alone)
+                    self.refuse(lane, parcel, failure.error, failure.isolated)
 
     def _too_large(self, lane: Lane, parcel: Held | Diverted, small: bool) -> None:
         """Move a record from a batch refused for its size to a smaller one; its topic is asked about that again."""
@@ -84,11 +86,11 @@ class Redelivery:
         self._targets.doubt(topic)
         fits = self._limits.refused(topic, small) and not self._limits.exceeds(topic, parcel)
         if not fits:
-            self._alone(lane, parcel)
+            self._isolate(lane, parcel)
         elif not self.in_order.came_back(lane, parcel):  # who needs order is handed over again, and goes this way then
             self.small.append(lane, parcel)
 
-    def refuse(self, lane: Lane, parcel: Held | Diverted, error: Any, alone: bool) -> None:
+    def refuse(self, lane: Lane, parcel: Held | Diverted, error: Any, isolated: bool) -> None:
         """Decide on one refused record: emit it again, ask about its topic again, or quarantine it."""
         name, topic = error.name(), topic_of(parcel)
         if self._transactional and name in exits.TRANSACTION_FAILED:
@@ -102,7 +104,7 @@ class Redelivery:
             self._again(lane, parcel)
             return
         if name == exits.REFUSED_TOPIC and self._transactional:  # each try spoils a transaction: apart from others
-            self._sick.add(topic)
+            self._unauthorized.add(topic)
         if name == exits.REFUSED_TOPIC and (self._transactional or topic == self._quarantine):
             self._targets.refused(topic)
         if name == exits.REFUSED_TOPIC and topic == self._quarantine:
@@ -116,8 +118,8 @@ class Redelivery:
             raise EmissionError(f"the producer refused a record of {lane.id}: {error.str()}")
         if name in exits.PASSING:
             log.warning("emitting again", extra={"error": name, "lane": str(lane.id)})
-            if alone:
-                self._alone(lane, parcel)
+            if isolated:
+                self._isolate(lane, parcel)
             else:
                 self._again(lane, parcel)
             return
@@ -130,37 +132,37 @@ class Redelivery:
         if not self.in_order.came_back(lane, parcel):
             self.again.append(lane, parcel)
 
-    def _alone(self, lane: Lane, parcel: Held | Diverted) -> None:
-        if not self.in_order.came_back(lane, parcel, alone=True):
-            self.waiting_alone.append(topic_of(parcel), lane, parcel)
+    def _isolate(self, lane: Lane, parcel: Held | Diverted) -> None:
+        if not self.in_order.came_back(lane, parcel, isolated=True):
+            self.isolated.append(topic_of(parcel), lane, parcel)
 
     def given_up(self, generation: CommitInterval) -> None:
         """See `Refusals`."""
         given_up = [failure for failure in generation.failures if failure.error.name() in exits.GIVEN_UP]
         if any(failure.small for failure in given_up):
             self._small_fits = max((generation.acknowledged - len(generation.failures)) // 2, 1)
-        if any(failure.alone for failure in given_up):  # fewer are tried next, else never any pass
-            self._alone_fits = max((generation.acknowledged - len(generation.failures)) // 2, 1)
+        if any(failure.isolated for failure in given_up):  # fewer are tried next, else never any pass
+            self._isolated_fits = max((generation.acknowledged - len(generation.failures)) // 2, 1)
         partitions: dict[str, set[int]] = {}
         for failure in given_up:
             partitions.setdefault(failure.message.topic(), set()).add(failure.message.partition())
         for topic, those in partitions.items():
             self._targets.suspend(topic, those)
 
-    def place_for(self, lane: Lane, parcel: Held | Diverted, alone: bool) -> TargetPartition | None:
+    def place_for(self, lane: Lane, parcel: Held | Diverted, isolated: bool) -> TargetPartition | None:
         """Where a record that may be handed over will be. None: it waits, to be sent alone or until its partition
         acknowledges.
         """
         place = self._targets.place_of(parcel)
         if self._targets.holds_up(place, lane, parcel):
             return None
-        if not alone and (self._goes_alone(place.topic, parcel) or self._targets.is_suspended(place)):
-            self.waiting_alone.append(place.topic, lane, parcel)
+        if not isolated and (self._goes_isolated(place.topic, parcel) or self._targets.is_suspended(place)):
+            self.isolated.append(place.topic, lane, parcel)
             return None
         return place
 
-    def _goes_alone(self, topic: str, parcel: Held | Diverted) -> bool:
-        return topic in self._sick or self._limits.takes_single(topic) or self._limits.exceeds(topic, parcel)
+    def _goes_isolated(self, topic: str, parcel: Held | Diverted) -> bool:
+        return topic in self._unauthorized or self._limits.takes_single(topic) or self._limits.exceeds(topic, parcel)
 
     def goes_small(self, topic: str) -> bool:
         """Whether records for a topic are sent in small batches."""
@@ -170,40 +172,16 @@ class Redelivery:
         """Whether there is a next record, and room for it: one that only asks for its target needs none."""
         return bool(self.again) and (room > 0 or isinstance(self.again.first[1], AwaitingTarget))
 
+    def take_isolated(self) -> tuple[str, RecordQueue, int]:
+        """Take the records of one topic that are sent one by one: the topic, all of them, and how many may go now."""
+        topic = next(iter(self.isolated.names))
+        queue = self.isolated.pop(topic)
+        return topic, queue, min(self._isolated_max.get(topic, ISOLATED_MAX), self._isolated_fits, len(queue))
+
     @property
-    def alone(self) -> bool:
-        """Records wait to be sent one by one."""
-        return bool(self.waiting_alone)
-
-    def emit_alone(self, now_ms: int) -> None:
-        """Hand records to the producer that sends them one by one: those for one topic at a time."""
-        topic = next(iter(self.waiting_alone.names))
-        queue = self.waiting_alone.pop(topic)
-        most = min(self._alone_max.get(topic, ALONE_MAX), self._alone_fits, len(queue))
-        try:
-            for _ in range(most):
-                self.emit_one(*queue.first, now_ms, True)
-                queue.popleft()
-        except BufferError:
-            pass  # the rest of them later
-        finally:
-            self.waiting_alone.put_back(topic, queue)
-
-    def emit_small(self, now_ms: int) -> None:
-        """See `Refusals`: those of all topics, in order."""
-        left, bytes_left = min(self._small_fits, len(self.small)), SMALL_BYTES_MAX
-        try:
-            while left > 0 and bytes_left > 0:
-                before = self.small.bytes
-                lane, records = self.small.take_run(min(left, RUN_MAX))
-                if records:
-                    self.emit_run(lane, records, now_ms)
-                else:
-                    self.emit_one(*self.small.first, now_ms, False)
-                    self.small.popleft()
-                left, bytes_left = left - max(len(records), 1), bytes_left - (before - self.small.bytes)
-        except BufferError:
-            pass  # the rest of them later
+    def small_fits(self) -> int:
+        """How many records may go in small batches at a time."""
+        return min(self._small_fits, len(self.small))
 
     def passed_small(self) -> None:
         """See `Refusals`."""
@@ -218,18 +196,18 @@ class Redelivery:
         generation.batches, generation.departures = [], []
         topics = {topic_of(parcel) for _, parcel in suspects}  # several where one of them has expired
         found = careful and (len(suspects) == 1 or (len(topics) == 1 and cause.name() == exits.REFUSED_TOPIC))
-        most = max(len(suspects) // 2, 1) if careful and not found else ALONE_MAX
-        self._alone_max.update(dict.fromkeys(topics, most))
+        most = max(len(suspects) // 2, 1) if careful and not found else ISOLATED_MAX
+        self._isolated_max.update(dict.fromkeys(topics, most))
         back: KeyedQueues[str] = KeyedQueues()
         for lane, parcel in suspects:
             if lane.dropped:
                 continue
             if found:
-                self.refuse(lane, parcel, cause, alone=True)
-            elif not self.in_order.came_back(lane, parcel, alone=True):
+                self.refuse(lane, parcel, cause, isolated=True)
+            elif not self.in_order.came_back(lane, parcel, isolated=True):
                 back.append(topic_of(parcel), lane, parcel)
         for topic in [*back.names]:
-            self.waiting_alone.put_back(topic, back.pop(topic))
+            self.isolated.put_back(topic, back.pop(topic))
 
     def take_back(self, generation: CommitInterval, careful: bool) -> None:
         """Emit all of an aborted generation again."""
@@ -237,7 +215,7 @@ class Redelivery:
             if lane.dropped or lane.leaving:
                 continue
             if careful:
-                self._alone(lane, departure)
+                self._isolate(lane, departure)
             else:
                 self.again.append(lane, departure)
         for lane, batch, _ in generation.batches:
@@ -245,26 +223,27 @@ class Redelivery:
                 continue
             if careful:
                 for held in batch:
-                    self._alone(lane, held)
+                    self._isolate(lane, held)
             elif plain := [held for held in batch if not self.in_order.came_back(lane, held)]:
-                self.put_back(lane, plain)
+                self.ready.batches.appendleft(Batch(lane, plain))  # due, and not handed over
+                self.load.add(plain)
 
-    def passed_alone(self, generation: CommitInterval) -> None:
+    def passed_isolated(self, generation: CommitInterval) -> None:
         """A topic that refuses batches and takes their records one by one gets them so from now on."""
         if not (generation.batches or generation.departures):
             return  # all of them wait for their targets: nothing has passed
-        waiting = {*self.waiting_alone.names, *self.in_order.topics_alone()}
+        waiting = {*self.isolated.names, *self.in_order.topics_isolated()}
         places = set(map(self._targets.place_of, generation.parcels()))
         topics = {place.topic for place in places}
-        recovered = self._targets.acknowledged(places) | (topics & self._sick)
-        self._sick -= topics
-        self._no_longer_alone(
+        recovered = self._targets.acknowledged(places) | (topics & self._unauthorized)
+        self._unauthorized -= topics
+        self._no_longer_isolated(
             {topic for topic in recovered - self._limits.doubted if not self._limits.takes_single(topic)}
         )
         self._limits.passed_single(topics, waiting)
         for topic in topics:
-            self._alone_max.pop(topic, None)
-        self._alone_fits = min(2 * self._alone_fits, ALONE_MAX)
+            self._isolated_max.pop(topic, None)
+        self._isolated_fits = min(2 * self._isolated_fits, ISOLATED_MAX)
 
     def watch(self, topics: Collection[str]) -> None:
         """See `Refusals`."""
@@ -278,10 +257,10 @@ class Redelivery:
         """See `Refusals`."""
         self._targets.acknowledged(places)
 
-    def _no_longer_alone(self, topics: set[str]) -> None:
+    def _no_longer_isolated(self, topics: set[str]) -> None:
         """Send what waits for these topics in batches again, which cost slow brokers far less."""
         for topic in sorted(topics):
-            self.again.take_all(self.waiting_alone.pop(topic))
+            self.again.take_all(self.isolated.pop(topic))
 
     def goes_at_once(self, held: Held, now_ms: int) -> bool:
         """Whether a record would be handed over now, with others of its target."""
@@ -296,7 +275,7 @@ class Redelivery:
         waits for its turn, lest all that was for a partition goes at once when it is back.
         """
         for lane, parcel in self._targets.step(now_ms):
-            if not (isinstance(parcel, Held) and self.waits_at_gate(lane, parcel)):
+            if not (isinstance(parcel, Held) and self.ready.waits_at_gate(lane, parcel)):
                 self.again.append(lane, parcel)
         self.again.take_all(self._targets.trials())
 
@@ -304,10 +283,10 @@ class Redelivery:
         """How many more records to let through to a target: one, to try, if it is unknown or no partition of it
         acknowledges.
         """
-        is_sick = topic in self._sick or self._targets.is_silent(topic)
-        if topic in self._targets.partitions and not is_sick:
+        is_silent = topic in self._unauthorized or self._targets.is_silent(topic)
+        if topic in self._targets.partitions and not is_silent:
             return ROOM_MAX
-        if self._targets.has_waiting(topic) or topic in self.waiting_alone:
+        if self._targets.has_waiting(topic) or topic in self.isolated:
             return 0
         returned = (parcel for _, parcel in self.again if not isinstance(parcel, AwaitingTarget))
         return 0 if topic in map(topic_of, returned) else 1
@@ -315,24 +294,24 @@ class Redelivery:
     @property
     def count(self) -> int:
         """How many records wait here, or for what the cluster knows of their targets: no wheel has them."""
-        return len(self.again) + len(self.small) + len(self.waiting_alone) + self._targets.count
+        return len(self.again) + len(self.small) + len(self.isolated) + self._targets.count
 
     @property
     def bytes(self) -> int:
         """Bytes of the records that wait here."""
-        return self.again.bytes + self.small.bytes + self.waiting_alone.bytes + self._targets.bytes
+        return self.again.bytes + self.small.bytes + self.isolated.bytes + self._targets.bytes
 
     def oldest_due_ms(self) -> int:
         """Due time of the record that has waited longest, -1 when none that is due waits."""
-        queues = (self.again, self.small, self.waiting_alone, self._targets)
+        queues = (self.again, self.small, self.isolated, self._targets)
         return earliest(queue.oldest_due_ms() for queue in queues)
 
     def suspended(self, now_ms: int) -> list[str]:
         """Topics that don't acknowledge, by name: their records wait, or are tried just now."""
-        tried = set(self.waiting_alone.names).intersection(self._targets.suspended_topics)
+        tried = set(self.isolated.names).intersection(self._targets.suspended_topics)
         return sorted(self._targets.suspended(now_ms) | tried)
 
     def drop(self, lanes: set[Lane]) -> None:
         """Forget the records of lanes that were revoked."""
         self.again, self.small = self.again.without(lanes), self.small.without(lanes)
-        self.waiting_alone.drop(lanes)
+        self.isolated.drop(lanes)

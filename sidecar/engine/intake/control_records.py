@@ -20,7 +20,7 @@ Nothing happens here at once but in memory: the rows go into the lane's next blo
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -29,6 +29,7 @@ from policies.decision import CANCEL, FIRE
 from sidecar.engine.counters import EngineCounters
 from sidecar.engine.emission.emitter import Emitter
 from sidecar.engine.intake.decide import Named
+from sidecar.engine.intake.holding import Holding
 from sidecar.engine.intake.reading import offset_of
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.partition.withdrawal import Place, lose, take_out
@@ -62,14 +63,18 @@ class _Waiting:
 
 
 class Actions:
-    """Owned by the engine's thread. `hold(lane, held)` is set by the engine."""
-
-    hold: Callable[[Lane, Held], None]
+    """Owned by the engine's thread."""
 
     def __init__(
-        self, emitter: Emitter, overflow: OverflowWorker, rebuild: RebuildWorker, tally: EngineCounters
+        self,
+        emitter: Emitter,
+        holding: Holding,
+        overflow: OverflowWorker,
+        rebuild: RebuildWorker,
+        tally: EngineCounters,
     ) -> None:
         self._emitter = emitter
+        self._holding = holding
         self._overflow = overflow
         self._rebuild = rebuild
         self._tally = tally
@@ -147,7 +152,7 @@ class Actions:
                 _apply(lane, item, -1)  # another one than was meant: it stays where it is
                 continue
             if isinstance(item, Held) and found is not None and not _replaces(item, found):
-                self.hold(lane, item)  # beside the other
+                self._holding.hold(lane, item)  # beside the other
                 continue
             if found is elsewhere:
                 elsewhere = None  # from here on, who is held with this id is in memory
@@ -156,7 +161,7 @@ class Actions:
             else:
                 if found is not None:
                     self._strike(lane, found, in_memory, Outcome.REPLACED, item.offset)
-                self.hold(lane, item)
+                self._holding.hold(lane, item)
         del waiting.queues[message_id]
 
     def _obey(self, lane: Lane, control: Control, found: Held | None, in_memory: bool) -> None:
@@ -169,7 +174,7 @@ class Actions:
             due_ms = self._now_ms if control.action == FIRE else control.due_ms
             moved = found._replace(due_ms=due_ms, offset=control.offset, source=found.came_at)
             self._strike(lane, found, in_memory, Outcome.MOVED, control.offset, moved)
-            self.hold(lane, moved)
+            self._holding.hold(lane, moved)
 
     # tidy: what is written about it in the ledger
     def _strike(
@@ -250,7 +255,7 @@ class Actions:
                 if lane.quota is not None:
                     lane.quota.add(held)
                 if not lane.redo(held):
-                    self.hold(lane, held)
+                    self._holding.hold(lane, held)
             waiting.queues[item.id].popleft()
             self._go_on(lane, waiting, item.id, _ASK)
 

@@ -12,7 +12,7 @@ Waiting keeps the order of the offsets, so control records act on what was read 
 it: what waits has an open offset, and intake of the lane pauses meanwhile.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from xxhash import xxh3_64_intdigest
@@ -20,7 +20,17 @@ from xxhash import xxh3_64_intdigest
 from policies.decision import ORDER_FULL
 from policies.model import Order as OrderPolicy
 from policies.table import PolicyTable
-from sidecar.engine.intake.reading import Item, Read, held_of, item_offset, list_of, name_of, offset_of, refused_of
+from sidecar.engine.intake.reading import (
+    Item,
+    Read,
+    Ready,
+    held_of,
+    item_offset,
+    list_of,
+    name_of,
+    offset_of,
+    refused_of,
+)
 from sidecar.engine.intake.store_scan import OverflowScan
 from sidecar.engine.partition.exits import given_up
 from sidecar.engine.partition.key_chain import Tail
@@ -36,9 +46,7 @@ _ASK: Final = object()  # not known yet
 
 
 class Ordering:
-    """Owned by the engine's thread, which sets `place`: it holds what needs to wait no longer."""
-
-    place: Callable[[Lane, Read, int], None]  # what is due by then goes into the wheel
+    """Owned by the engine's thread, which holds what `take` and `step` return: that needs to wait no longer."""
 
     def __init__(self, overflow: OverflowWorker, rebuild: RebuildWorker) -> None:
         self._overflow = overflow
@@ -96,32 +104,32 @@ class Ordering:
             for held in change.records.values():
                 order.redone(held)
 
-    def take(self, lane: Lane, read: Read, now_ms: int) -> None:
-        """Records decided a moment ago, of a lane that is watched."""
+    def take(self, lane: Lane, read: Read, now_ms: int) -> Ready | None:
+        """Take records decided a moment ago, of a lane that is watched; returns those of the lane that may be held."""
         order = lane.order
         assert order is not None
         if not order.queue and not self._needs_order(read):
-            self.place(lane, read, self._near_ms(lane, now_ms))
-            return
+            return Ready(lane, read, self._near_ms(lane, now_ms))
         items = [Item(record.offset, 0, record) for record in read.held]
         items += [Item(offset_of(record), 1, record) for record in read.others]
         items += [Item(offset_of(record), 2, record) for record in read.named]
         items.sort(key=item_offset)
         order.queue.extend(items)
-        self._go_on(lane, order, now_ms)
+        return self._go_on(lane, order, now_ms)
 
     def _needs_order(self, read: Read) -> bool:
         records = (record for kind in read for record in kind)
         return any(self._key_of(held_of(record) or refused_of(record)) is not None for record in records)
 
-    def step(self, lanes: Iterable[Lane], table: PolicyTable, now_ms: int) -> None:
-        """Look after lanes from their first moment on, and let go on what waited for something that has come."""
+    def step(self, lanes: Iterable[Lane], table: PolicyTable, now_ms: int) -> list[Ready]:
+        """Look after lanes from their first moment on; returns what waited for something that has come."""
         if table.orders:
             for lane in lanes:
                 self.watch(lane, table)
         self._lanes = [(lane, order) for lane, order in self._lanes if not (lane.dropped or lane.leaving)]
         for lane in [lane for lane in self._scans if lane.dropped or lane.leaving]:
             del self._scans[lane]
+        ready = []
         for lane, order in self._lanes:
             order.pass_time(now_ms)
             if order.sought:
@@ -129,10 +137,11 @@ class Ordering:
             elif lane.next >= lane.recovered_until and not order.queue:
                 order.all_read_again(lane.recovered_until)
                 order.forget_left(now_ms - SETTLED_MS, lane.cursor)
-            if order.queue:
-                self._go_on(lane, order, now_ms)
+            if order.queue and (some := self._go_on(lane, order, now_ms)) is not None:
+                ready.append(some)
+        return ready
 
-    def _go_on(self, lane: Lane, order: Order, now_ms: int) -> None:
+    def _go_on(self, lane: Lane, order: Order, now_ms: int) -> Ready | None:
         ready = Read([], [], [])
         near_ms = self._near_ms(lane, now_ms)
         while order.queue and not order.sought:
@@ -148,8 +157,7 @@ class Ordering:
             else:
                 self._file(lane, order, key, item, behind, near_ms, ready)
             order.queue.popleft()
-        if any(ready):  # a list of it has something
-            self.place(lane, ready, near_ms)
+        return Ready(lane, ready, near_ms) if any(ready) else None  # a list of it has something
 
     def _near_ms(self, lane: Lane, now_ms: int) -> int:
         return max(now_ms + self._overflow.soon_ms, (lane.promised or lane.cursor).due_ms)

@@ -5,6 +5,7 @@ from typing import Any, Final, NamedTuple
 
 from policies.decision import QUOTA_EXCEEDED
 from sidecar.engine.intake.decide import Named
+from sidecar.engine.partition.partition import Lane
 from sidecar.model.record import AwaitingTarget, Diverted, Held, ReplayedMove
 
 
@@ -14,6 +15,14 @@ class Read(NamedTuple):
     held: list[Held]
     others: list[Diverted | AwaitingTarget]
     named: list[Named]
+
+
+class Ready(NamedTuple):
+    """Records of one lane that may be held now; those that are due until `near_ms` go into the wheel."""
+
+    lane: Lane
+    read: Read
+    near_ms: int
 
 
 class Item(NamedTuple):

@@ -22,8 +22,8 @@ REFUSED_TOPIC: Final = "TOPIC_AUTHORIZATION_FAILED"  # to us, all of it, or to e
 # The topic is there, but not for this record: a compacted one takes none without a key, an ACL none from us.
 UNFIT: Final = frozenset({"INVALID_RECORD", "INVALID_TIMESTAMP", "POLICY_VIOLATION", REFUSED_TOPIC, "TOPIC_EXCEPTION"})
 # Perhaps only a neighbour in the batch is at fault: sent once more in a batch of its own.
-TRIED_ALONE: Final = TOO_LARGE | {"INVALID_RECORD", "INVALID_TIMESTAMP", "_INVALID_DIFFERENT_RECORD"}
-OF_RECORDS: Final = TRIED_ALONE | UNFIT | NO_TARGET  # a record is at fault, or the topic that it is for
+TRIED_ISOLATED: Final = TOO_LARGE | {"INVALID_RECORD", "INVALID_TIMESTAMP", "_INVALID_DIFFERENT_RECORD"}
+OF_RECORDS: Final = TRIED_ISOLATED | UNFIT | NO_TARGET  # a record is at fault, or the topic that it is for
 # The transaction was aborted while these were under way: their target was too slow, or is away.
 GIVEN_UP: Final = frozenset({"_PURGE_QUEUE", "_PURGE_INFLIGHT"})
 # Nothing more goes into this transaction. The client marks the second as fatal in its events, and not where it raises.

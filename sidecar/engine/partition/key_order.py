@@ -43,7 +43,7 @@ class Order:
         self._expected: set[int] = set()  # offsets of these, until they have fired or left
         self.chains: dict[Key, Chain] = {}
         self.free: dict[Key, None] = {}  # keys with something waiting and nothing out
-        self.alone: set[int] = set()  # of what waits: to be sent in batches of their own
+        self.isolated: set[int] = set()  # of what waits: to be sent in batches of their own
         self._tails: dict[Key, Tail] = {}
         self._last: dict[int, Key] = {}  # offsets of these, until they are settled
         self._left: set[Key] = set()  # whose last record was struck
@@ -241,10 +241,10 @@ class Order:
         chain.out += 1
         self.fired_waiting -= 1
         self._out[held.offset] = key
-        self.alone.discard(held.offset)
+        self.isolated.discard(held.offset)
         self.free.pop(key, None)
 
-    def came_back(self, held: Held, single: bool, alone: bool) -> bool:
+    def came_back(self, held: Held, single: bool, isolated: bool) -> bool:
         """A record that was out is to be handed over again, perhaps `alone`; False: it isn't one of these.
 
         `single`: the records of its key go one at a time from now on, until none waits.
@@ -255,8 +255,8 @@ class Order:
         chain = self.chains[key]
         chain.out -= 1
         chain.single = single
-        if alone:
-            self.alone.add(held.offset)
+        if isolated:
+            self.isolated.add(held.offset)
         self._wait(key, held)
         return True
 
