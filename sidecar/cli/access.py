@@ -7,11 +7,12 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from policies.model import Policy, policy_document
+from policies.model import Policy
 from sidecar.cli.config import ConfigOption, SetOption, settings_of
 from sidecar.cli.failure import Failure, Status
-from sidecar.cli.named_resources import INPUT_CHARACTERS_MAX, NamedResource
+from sidecar.cli.named_resources import INPUT_CHARACTERS_MAX
 from sidecar.cli.output import Form, OutputOption, output_before, say, show
+from sidecar.cli.policies import POLICY
 from sidecar.doctor.acl_commands import kafka_commands, redis_command
 from sidecar.doctor.kafka_rights import Right, Rights, kafka_rights
 from sidecar.doctor.redis_rights import RedisRights, redis_rights
@@ -61,9 +62,8 @@ def print_rights(
 
 def _policies(settings: Settings, files: Sequence[str]) -> list[Policy]:
     """Policies of the file that the settings name, and of the others. Raises Failure."""
-    kind = NamedResource("policy", "policies", Policy, policy_document)
     named = (*([settings.policies.file] if settings.policies.file else ()), *files)
-    policies = [policy for file in named for policy in kind.read(file)]
+    policies = [policy for file in named for policy in POLICY.read(file)]
     if not policies:
         say("no policies are given (policies.file, or -f FILE): sources, targets and dead letters are not listed")
     return policies

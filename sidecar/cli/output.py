@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, Final
@@ -60,6 +60,22 @@ def show(data: Any, form: Form, columns: Sequence[str] | None = None) -> None:
             _print(_pairs(data))
         case Form.TABLE:
             _print(_rows(data, columns or _all_columns(data)))
+
+
+def show_items(
+    items: Sequence[dict[str, Any]],
+    line: Callable[[dict[str, Any]], dict[str, Any]],
+    form: Form,
+    columns: Sequence[str] | None = None,
+) -> None:
+    """Write a list of documents: each as its `line` for people, whole for programs that ask for a form."""
+    show([line(item) for item in items] if form is Form.TABLE else items, form, columns)
+
+
+def show_result(data: Any, form: Form) -> None:
+    """Write what came of a command to programs that ask for a form; people have read it in words on stderr."""
+    if form is not Form.TABLE:
+        show(data, form)
 
 
 def utc_text(time_ms: object) -> object:
