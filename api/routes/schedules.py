@@ -19,7 +19,7 @@ from api.preconditions import etag, expected_version, mismatch
 from api.problems import Problem, unprocessable
 from api.routes.openapi import body_of
 from api.routes.policies import IfMatch, IfNoneMatch
-from api.routes.sources import refuse_unless_source
+from api.sources import refuse_unless_source
 from sidecar.operations.dead_letters.masking import Masking
 from sidecar.operations.schedules.cron import BadCron, check_meant, occurrences, zone
 from sidecar.operations.schedules.errors import ScheduleConflict, ScheduleRefused, SchedulesUnavailable
