@@ -9,9 +9,8 @@ import typer
 
 from policies.model import Policy
 from sidecar.cli.config import ConfigOption, SetOption, settings_of
-from sidecar.cli.failure import Failure, Status
 from sidecar.cli.named_resources import INPUT_CHARACTERS_MAX
-from sidecar.cli.output import Form, OutputOption, output_before, say, show
+from sidecar.cli.output import Failure, Form, OutputOption, Status, output_before, say, show
 from sidecar.cli.policies import POLICY
 from sidecar.doctor.acl_commands import kafka_commands, redis_command
 from sidecar.doctor.kafka_rights import Right, Rights, kafka_rights

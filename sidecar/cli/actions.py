@@ -6,9 +6,8 @@ from urllib.parse import quote
 import httpx
 import typer
 
-from sidecar.cli.failure import Failure, Status
 from sidecar.cli.messages import time_given
-from sidecar.cli.output import Form, OutputOption, say, show
+from sidecar.cli.output import Failure, Form, OutputOption, Status, say, show
 from sidecar.cli.rest_client import TokenOption, UrlOption, connect
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="Id of the message.")]

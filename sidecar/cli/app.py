@@ -25,8 +25,7 @@ from sidecar.cli import (
     run,
     schedules,
 )
-from sidecar.cli.failure import Failure, Status
-from sidecar.cli.output import OutputDefault, output_before, say
+from sidecar.cli.output import Failure, OutputDefault, Status, output_before, say
 from sidecar.settings.settings import ConfigError
 
 HELP: Final = """Delayed delivery and retries for Kafka.

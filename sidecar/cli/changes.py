@@ -6,7 +6,6 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from sidecar.cli.failure import Failure, Status
 from sidecar.cli.held import (
     DueFromOption,
     DueToOption,
@@ -19,7 +18,7 @@ from sidecar.cli.held import (
 )
 from sidecar.cli.jobs import Kind, NoWait, add_common, finish, given
 from sidecar.cli.messages import time_checked
-from sidecar.cli.output import Form, OutputOption, output_before, say, show, utc_text
+from sidecar.cli.output import Failure, Form, OutputOption, Status, output_before, say, show, utc_text
 from sidecar.cli.rest_client import TokenOption, UrlOption, connect
 from sidecar.model.foreign_text import visible
 

@@ -11,8 +11,7 @@ import typer
 
 from policies.duration import parse_duration, parse_time
 from policies.errors import FormatError
-from sidecar.cli.failure import Failure, Status
-from sidecar.cli.output import Form, OutputOption, output_before, say, show, utc_text
+from sidecar.cli.output import Failure, Form, OutputOption, Status, output_before, say, show, utc_text
 from sidecar.cli.rest_client import Sidecar, TokenOption, UrlOption, connect
 
 PAGES_MAX: Final = 100_000

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import typer
 
 from sidecar.cli.config import ConfigOption, SetOption, settings_of
-from sidecar.cli.failure import Status
-from sidecar.cli.output import Form, OutputOption, say, show
+from sidecar.cli.output import Form, OutputOption, Status, say, show
 from sidecar.doctor.doctor import Finding, Severity, examine
 from sidecar.model.foreign_text import LINES, visible
 

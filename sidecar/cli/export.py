@@ -11,8 +11,7 @@ from typing import Annotated, Any, TextIO
 import typer
 
 from sidecar.cli.config import ConfigOption, SetOption, settings_of
-from sidecar.cli.failure import Failure, Status
-from sidecar.cli.output import output_before, say
+from sidecar.cli.output import Failure, Status, output_before, say
 from sidecar.kafka.topic_reader import LogUnavailable
 from sidecar.lookup.export import exported, ledger_ends
 from sidecar.overflow.connection import connect

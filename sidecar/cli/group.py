@@ -8,8 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from sidecar.cli.config import ConfigOption, SetOption, settings_of
-from sidecar.cli.failure import Failure, Status
-from sidecar.cli.output import output_before, say
+from sidecar.cli.output import Failure, Status, output_before, say
 from sidecar.model.foreign_text import visible
 from sidecar.operations.renaming.errors import NoSuchGroupError, RenameError, RenameRefusedError
 from sidecar.operations.renaming.group_commits import GroupCommits

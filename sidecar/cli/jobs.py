@@ -7,8 +7,7 @@ from urllib.parse import quote
 
 import typer
 
-from sidecar.cli.failure import Failure, Status
-from sidecar.cli.output import Form, OutputOption, say, show, utc_text
+from sidecar.cli.output import Failure, Form, OutputOption, Status, say, show, utc_text
 from sidecar.cli.rest_client import Sidecar, TokenOption, UrlOption, connect
 
 POLL_S: Final = 0.5

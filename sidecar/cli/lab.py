@@ -8,8 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from sidecar.cli.failure import Failure, Status
-from sidecar.cli.output import Form, OutputOption, output_before, say, show
+from sidecar.cli.output import Failure, Form, OutputOption, Status, output_before, say, show
 
 REFERENCE: Final = "reference"
 GIVEN: Final = "given"

@@ -9,8 +9,7 @@ import typer
 
 from policies.duration import parse_duration, parse_time
 from policies.errors import FormatError
-from sidecar.cli.failure import Failure, Status
-from sidecar.cli.output import Form, OutputOption, output_before, show
+from sidecar.cli.output import Failure, Form, OutputOption, Status, output_before, show
 from sidecar.cli.rest_client import TokenOption, UrlOption, connect
 
 VALUE_BYTES_MAX: Final = 1 << 20  # the sidecar takes no larger body

@@ -13,8 +13,7 @@ from pydantic import ValidationError
 
 from policies.errors import PolicyFileError
 from policies.file import Item, parse_items, read_text
-from sidecar.cli.failure import Failure, Status
-from sidecar.cli.output import Form, OutputOption, say, show, show_items, show_result
+from sidecar.cli.output import Failure, Form, OutputOption, Status, say, show, show_items, show_result
 from sidecar.cli.rest_client import Sidecar, TokenOption, UrlOption, connect, read_object
 
 INPUT_CHARACTERS_MAX: Final = 4 << 20

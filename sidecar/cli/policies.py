@@ -5,10 +5,20 @@ from typing import Annotated, Any, Final
 import typer
 
 from policies.model import Policy, policy_document
-from sidecar.cli.failure import Failure, Status
 from sidecar.cli.messages import read_header
 from sidecar.cli.named_resources import BareFile, Force, NamedResource, Words, add_common, file_option, name_argument
-from sidecar.cli.output import Form, OutputOption, output_before, say, show, show_items, show_result, utc_text
+from sidecar.cli.output import (
+    Failure,
+    Form,
+    OutputOption,
+    Status,
+    output_before,
+    say,
+    show,
+    show_items,
+    show_result,
+    utc_text,
+)
 from sidecar.cli.rest_client import TokenOption, UrlOption, connect
 from sidecar.model.reserved_topics import reserved_in
 from sidecar.settings.settings import Settings

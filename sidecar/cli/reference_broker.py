@@ -9,8 +9,7 @@ import typer
 
 from sidecar.cli import lab
 from sidecar.cli.config import ConfigOption, SetOption, settings_of
-from sidecar.cli.failure import Failure
-from sidecar.cli.output import OutputDefault, output_before, say
+from sidecar.cli.output import Failure, OutputDefault, output_before, say
 from sidecar.service.logs import configure_logs
 
 PORT_MAX = 65_535

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import httpx
 import typer
 
-from sidecar.cli.failure import Failure, Status
+from sidecar.cli.output import Failure, Status
 from sidecar.model.foreign_text import visible
 from sidecar.settings.api import is_loopback, url_of
 from sidecar.settings.settings import load_settings
