@@ -10,14 +10,12 @@ from pipeline import cli as pipeline
 from pipeline.errors import PipelineError
 from sidecar.cli import (
     access,
-    actions,
     changes,
     config,
     dead_letters,
     doctor,
     export,
     group,
-    held,
     messages,
     policies,
     redrive,
@@ -68,13 +66,8 @@ app.command()(run.demo)
 app.add_typer(reference_broker.app, name="broker")
 app.command()(doctor.doctor)
 app.add_typer(policies.app, name="policies")
-messages.app.command("list")(held.list_held)
-messages.app.command()(held.get)
-messages.app.command()(actions.cancel)
-messages.app.command()(actions.reschedule)
-messages.app.command()(actions.fire)
 app.add_typer(messages.app, name="messages")
-app.command()(held.forecast)
+app.command()(messages.forecast)
 app.add_typer(changes.app, name="changes")
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(redrive.app, name="redrive")

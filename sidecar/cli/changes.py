@@ -6,20 +6,10 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from sidecar.cli.held import (
-    DueFromOption,
-    DueToOption,
-    ErrorClassOption,
-    KeyPrefixOption,
-    PartitionOption,
-    PolicyOption,
-    TargetOption,
-    TopicOption,
-)
-from sidecar.cli.jobs import Kind, NoWait, add_common, finish, given
-from sidecar.cli.messages import time_checked
+from sidecar.cli.jobs import Kind, NoWait, add_common, finish
+from sidecar.cli.messages import HELD_CONDITIONS, check_due, time_checked
 from sidecar.cli.output import Failure, Form, OutputOption, Status, output_before, say, show, utc_text
-from sidecar.cli.rest_client import TokenOption, UrlOption, connect
+from sidecar.cli.rest_client import TokenOption, UrlOption, connect, given, taking
 from sidecar.model.foreign_text import visible
 
 COLUMNS: Final = ("id", "outcome", "state", "due", "place", "control")
@@ -39,17 +29,11 @@ class Action(StrEnum):
 
 # tidy: the parameters of a command are its options
 @app.command()
+@taking("chosen", HELD_CONDITIONS)
 def plan(
     context: typer.Context,
     action: Annotated[Action, typer.Argument(help="What becomes of them.")],
-    topic: TopicOption = None,
-    partition: PartitionOption = None,
-    policy: PolicyOption = None,
-    target: TargetOption = None,
-    key_prefix: KeyPrefixOption = None,
-    error_class: ErrorClassOption = None,
-    due_from: DueFromOption = None,
-    due_to: DueToOption = None,
+    chosen: dict[str, Any],
     everything: Annotated[bool, typer.Option("--all", help="Every held message is meant.")] = False,
     delay: Annotated[str | None, typer.Option(help="Reschedule, from now: 250ms, 90s, 15m, 2h, 3d or PT90S.")] = None,
     deliver_at: Annotated[str | None, typer.Option(help="Reschedule: RFC 3339 with zone, or epoch ms.")] = None,
@@ -60,13 +44,7 @@ def plan(
     form: OutputOption = Form.TABLE,
 ) -> None:
     """Say which held messages are to be changed, and count them. Nothing is changed."""
-    chosen = given(
-        {
-            "topic": topic, "partition": partition, "policy": policy, "target": target, "key_prefix": key_prefix,
-            "error_class": error_class, "due_from": time_checked("--due-from", due_from),
-            "due_to": time_checked("--due-to", due_to),
-        }
-    )  # fmt: skip
+    check_due(chosen)
     if not chosen and not everything:
         raise Failure("no filter given: if every held message is meant, say --all", Status.USAGE)
     when = given({"delay": delay, "deliver_at": time_checked("--deliver-at", deliver_at), "by": by})

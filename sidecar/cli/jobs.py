@@ -92,8 +92,3 @@ def add_common(app: typer.Typer, kind: Kind, line: Callable[[dict[str, Any]], di
                 return
             items = list(sidecar.items(kind.path))
         show([line(item) for item in items] if form is Form.TABLE else items, form)
-
-
-def given(options: dict[str, Any]) -> dict[str, Any]:
-    """Without what was left out."""
-    return {name: value for name, value in options.items() if value is not None}

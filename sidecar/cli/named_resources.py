@@ -1,11 +1,10 @@
 """Named resources, policies and schedules: reading their files, bringing a sidecar to them, their common commands."""
 
-import inspect
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, Generic, NamedTuple
 from urllib.parse import quote
 
 import typer
@@ -14,15 +13,15 @@ from pydantic import ValidationError
 from policies.errors import PolicyFileError
 from policies.file import Item, parse_items, read_text
 from sidecar.cli.output import Failure, Form, OutputOption, Status, say, show, show_items, show_result
-from sidecar.cli.rest_client import Sidecar, TokenOption, UrlOption, connect, read_object
+from sidecar.cli.rest_client import Sidecar, TokenOption, UrlOption, connect, read_object, taking
 
 INPUT_CHARACTERS_MAX: Final = 4 << 20
 
 BareFile = Annotated[str | None, typer.Argument(metavar="[FILE]", help="The same without -f.")]
-Force = Annotated[bool, typer.Option("--force", help="Also where messages of a topic that is no source then are held.")]
-Payload = Annotated[bool, typer.Option("--payload", help="With key, value, headers, masked; it is recorded.")]
-
-Command = TypeVar("Command", bound=Callable[..., None])
+Force = Annotated[
+    bool | None, typer.Option("--force", help="Also where messages of a topic that is no source then are held.")
+]
+Payload = Annotated[bool | None, typer.Option("--payload", help="With key, value, headers, masked; it is recorded.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,25 +119,26 @@ def add_common(
         show_items(items, line, form)
 
     @app.command(help=words.get)
-    @_offering(payload=bool(kind.whole))
+    @taking("flags", {"payload": Payload} if kind.whole else {})
     def get(
         context: typer.Context,
         name: Annotated[str, name_argument(kind)],
-        payload: Payload = False,
+        flags: dict[str, Any],
         url: UrlOption = "",
         token: TokenOption = None,
         form: OutputOption = Form.YAML,
     ) -> None:
         with connect(context, url, token) as sidecar:
-            show(sidecar.document("GET", kind.path(name) + (kind.whole if payload else "")), form)
+            show(sidecar.document("GET", kind.path(name) + (kind.whole if flags else "")), form)
 
     @app.command(help=f"Create or replace every {kind.noun} of a file. What is as wanted already stays untouched.")
-    @_offering(force=kind.can_force)
+    @taking("flags", {"force": Force} if kind.can_force else {})
     def apply(
         context: typer.Context,
         bare_file: BareFile = None,
         file: Annotated[str | None, file_option(kind)] = None,
-        force: Force = False,
+        *,
+        flags: dict[str, Any],
         url: UrlOption = "",
         token: TokenOption = None,
         form: OutputOption = Form.TABLE,
@@ -147,22 +147,22 @@ def add_common(
         results: list[dict[str, str]] = []
         try:
             with connect(context, url, token) as sidecar:
-                kind.apply(sidecar, wanted, results, force)
+                kind.apply(sidecar, wanted, results, bool(flags))
         finally:
             show(results, form)  # also when one is refused: those before it are applied
 
     @app.command(help=words.delete)
-    @_offering(force=kind.can_force)
+    @taking("flags", {"force": Force} if kind.can_force else {})
     def delete(
         context: typer.Context,
         name: Annotated[str, name_argument(kind)],
-        force: Force = False,
+        flags: dict[str, Any],
         url: UrlOption = "",
         token: TokenOption = None,
         form: OutputOption = Form.TABLE,
     ) -> None:
         with connect(context, url, token) as sidecar:
-            kind.delete(sidecar, name, force)
+            kind.delete(sidecar, name, bool(flags))
         say(f"{kind.noun} {name} deleted")
         show_result({"name": name, "result": "deleted"}, form)
 
@@ -175,15 +175,3 @@ def name_argument(kind: NamedResource[Any]) -> Any:
 def file_option(kind: NamedResource[Any]) -> Any:
     """The option that names a file of them."""
     return typer.Option("--file", "-f", help=f"YAML file of {kind.nouns} (`---` between); - is stdin.")
-
-
-def _offering(**options: bool) -> Callable[[Command], Command]:
-    """Hide the options that are False from typer, which asks for the signature: they keep their defaults."""
-
-    def offer(command: Command) -> Command:
-        signature = inspect.signature(command)
-        told = [parameter for name, parameter in signature.parameters.items() if options.get(name, True)]
-        command.__signature__ = signature.replace(parameters=told)  # type: ignore[attr-defined]
-        return command
-
-    return offer

@@ -71,7 +71,7 @@ def rollback(
     context: typer.Context,
     name: Name,
     version: Annotated[int, typer.Argument(min=1, help="The version to return to.")],
-    force: Force = False,
+    force: Force = None,
     url: UrlOption = "",
     token: TokenOption = None,
     form: OutputOption = Form.TABLE,

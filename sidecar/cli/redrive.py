@@ -14,9 +14,9 @@ from sidecar.cli.dead_letters import (
     selection,
     times,
 )
-from sidecar.cli.jobs import Kind, NoWait, add_common, finish, given
+from sidecar.cli.jobs import Kind, NoWait, add_common, finish
 from sidecar.cli.output import Failure, Form, OutputOption, Status, output_before, utc_text
-from sidecar.cli.rest_client import TokenOption, UrlOption, connect
+from sidecar.cli.rest_client import TokenOption, UrlOption, connect, given
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Send dead letters again.")
 app.callback()(output_before)

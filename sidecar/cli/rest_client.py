@@ -1,9 +1,11 @@
 """Calling a running sidecar's REST interface, and turning its refusals into one line and a status."""
 
+import inspect
 import os
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -47,6 +49,39 @@ TokenOption = Annotated[
     Path | None,
     typer.Option("--token-file", envvar="TICKOVER_TOKEN_FILE", help="File with the bearer token (or TICKOVER_TOKEN)."),
 ]
+
+
+Options = Mapping[str, Any]  # of commands: names of parameters with their types, as typer wants them
+Command = Callable[..., None]
+
+
+def taking(parameter: str, options: Options) -> Callable[[Command], Command]:
+    """Offer `options` where a command has `parameter`, which gets those that were given, by name.
+
+    Typer asks for the signature and knows no groups of options: commands that take the same ones would repeat them.
+    """
+
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def called(**values: Any) -> None:
+            command(**{parameter: given({name: values.pop(name) for name in options})}, **values)
+
+        signature = inspect.signature(command)
+        place = list(signature.parameters).index(parameter)
+        told = [one for one in signature.parameters.values() if one.name != parameter]
+        told[place:place] = [
+            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=kind)
+            for name, kind in options.items()
+        ]
+        called.__signature__ = signature.replace(parameters=told)  # type: ignore[attr-defined]
+        return called
+
+    return decorate
+
+
+def given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what was left out."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 class Sidecar:
