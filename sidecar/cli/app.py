@@ -18,7 +18,6 @@ from sidecar.cli import (
     group,
     messages,
     policies,
-    redrive,
     reference_broker,
     run,
     schedules,
@@ -70,7 +69,7 @@ app.add_typer(messages.app, name="messages")
 app.command()(messages.forecast)
 app.add_typer(changes.app, name="changes")
 app.add_typer(dead_letters.app, name="dead-letters")
-app.add_typer(redrive.app, name="redrive")
+app.add_typer(dead_letters.redrive_app, name="redrive")
 app.add_typer(schedules.app, name="schedules")
 app.add_typer(export.app, name="overflow")
 app.add_typer(group.app, name="group")

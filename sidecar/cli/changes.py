@@ -8,7 +8,7 @@ import typer
 
 from sidecar.cli.jobs import Kind, NoWait, add_common, finish
 from sidecar.cli.messages import HELD_CONDITIONS, check_due, time_checked
-from sidecar.cli.output import Failure, Form, OutputOption, Status, output_before, say, show, utc_text
+from sidecar.cli.output import Failure, Form, OutputOption, Status, output_before, say, show_items, utc_text
 from sidecar.cli.rest_client import TokenOption, UrlOption, connect, given, taking
 from sidecar.model.foreign_text import visible
 
@@ -16,7 +16,19 @@ COLUMNS: Final = ("id", "outcome", "state", "due", "place", "control")
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Change many held messages.")
 app.callback()(output_before)
-Id = Annotated[str, typer.Argument(help="Id of the change, as `plan` and `status` show it.")]
+
+
+def _progress(document: dict[str, Any]) -> str:
+    counts = ", ".join(f"{count} {word}" for word, count in document["outcomes"].items())
+    if document["state"] == "planning":
+        told = f"planning: {document['planned']['messages']} messages so far"
+    else:
+        told = f"{document['state']}: {counts or 'none yet'}, {document['remaining']} to go"
+    return told + (f"; waits: {document['reason']}" if document["reason"] else "")
+
+
+CHANGE: Final = Kind("change", "/v1/changes", _progress)
+Id = Annotated[str, CHANGE.id_argument()]
 
 
 class Action(StrEnum):
@@ -52,7 +64,7 @@ def plan(
         raise Failure("to reschedule give --delay, --deliver-at or --by, one of them; else none", Status.USAGE)
     body: dict[str, Any] = {"action": action.value, "filter": chosen, "confirm_all": everything, **when}
     with connect(context, url, token) as sidecar:
-        finish(sidecar, sidecar.document("POST", "/v1/changes", {**body, **given({"rate": rate})}), _KIND, form)
+        finish(sidecar, sidecar.document("POST", "/v1/changes", {**body, **given({"rate": rate})}), CHANGE, form)
 
 
 # tidy: the parameters of a command are its options
@@ -70,12 +82,12 @@ def run(
     """Change what was planned, until it is done. Ctrl-C ends the watching, not the change."""
     with connect(context, url, token) as sidecar:
         if plan_token is None:
-            planned = sidecar.document("GET", _KIND.of(id))
+            planned = sidecar.document("GET", CHANGE.of(id))
             count, action = planned["planned"]["messages"], planned["action"]
             if not yes and not typer.confirm(visible(f"{action} {count} messages?"), err=True):
                 raise Failure("nothing was changed", Status.FAILED)
             plan_token = planned["token"] or "-"  # it is still being counted: refused, in the sidecar's words
-        finish(sidecar, sidecar.document("POST", f"{_KIND.of(id)}/run", {"token": plan_token}), _KIND, form, no_wait)
+        finish(sidecar, sidecar.document("POST", f"{CHANGE.of(id)}/run", {"token": plan_token}), CHANGE, form, no_wait)
 
 
 @app.command()
@@ -89,20 +101,11 @@ def receipts(
 ) -> None:
     """Show what became of each message, in the order in which they were changed."""
     with connect(context, url, token) as sidecar:
-        found = list(islice(sidecar.items(f"{_KIND.of(id)}/receipts"), limit + 1))
+        found = list(islice(sidecar.items(f"{CHANGE.of(id)}/receipts"), limit + 1))
     items = found[:limit]
-    show([_receipt(item) for item in items] if form is Form.TABLE else items, form, COLUMNS)
+    show_items(items, _receipt, form, COLUMNS)
     if len(found) > limit:
         say(f"there are more than {limit}: give a larger --limit")
-
-
-def _progress(document: dict[str, Any]) -> str:
-    counts = ", ".join(f"{count} {word}" for word, count in document["outcomes"].items())
-    if document["state"] == "planning":
-        told = f"planning: {document['planned']['messages']} messages so far"
-    else:
-        told = f"{document['state']}: {counts or 'none yet'}, {document['remaining']} to go"
-    return told + (f"; waits: {document['reason']}" if document["reason"] else "")
 
 
 def _line(item: dict[str, Any]) -> dict[str, Any]:
@@ -117,5 +120,4 @@ def _receipt(item: dict[str, Any]) -> dict[str, Any]:
     return {**item, "due": utc_text(item["due"]), "place": places["position"], "control": places["control"]}
 
 
-_KIND: Final = Kind("change", "/v1/changes", _progress)
-add_common(app, _KIND, _line)
+add_common(app, CHANGE, _line)

@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 import typer
 
-from sidecar.cli.output import Failure, Form, OutputOption, Status, say, show, utc_text
-from sidecar.cli.rest_client import Sidecar, TokenOption, UrlOption, connect
+from sidecar.cli.output import Failure, Form, OutputOption, Status, say, show, show_items, utc_text
+from sidecar.cli.rest_client import Options, Sidecar, TokenOption, UrlOption, connect, taking
 
 POLL_S: Final = 0.5
 SAID_S: Final = 2.0  # between two lines of progress
@@ -29,6 +29,10 @@ class Kind(NamedTuple):
     def of(self, id: str) -> str:
         """Where one of them is."""
         return f"{self.path}/{quote(id, safe='', errors='surrogateescape')}"
+
+    def id_argument(self) -> Any:
+        """The argument that names one of them."""
+        return typer.Argument(help=f"Id of the {self.noun}, as `plan` and `status` show it.")
 
 
 def finish(sidecar: Sidecar, document: dict[str, Any], kind: Kind, form: Form, no_wait: bool = False) -> None:
@@ -57,6 +61,26 @@ def show_job(document: dict[str, Any], form: Form) -> None:
     if form is Form.TABLE:
         document = {name: utc_text(value) if name in TIMES else value for name, value in document.items()}
     show(document, form)
+
+
+def add_step(
+    app: typer.Typer, kind: Kind, name: str, words: str, options: Options | None = None, **defaults: Any
+) -> None:
+    """A command by which one of them goes on; `options` are the fields of its body."""
+
+    @app.command(name, help=words)
+    @taking("body", options or {}, **defaults)
+    def step(
+        context: typer.Context,
+        id: Annotated[str, kind.id_argument()],
+        body: dict[str, Any],
+        no_wait: NoWait = False,
+        url: UrlOption = "",
+        token: TokenOption = None,
+        form: OutputOption = Form.TABLE,
+    ) -> None:
+        with connect(context, url, token) as sidecar:
+            finish(sidecar, sidecar.document("POST", f"{kind.of(id)}/{name}", body or None), kind, form, no_wait)
 
 
 def add_common(app: typer.Typer, kind: Kind, line: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
@@ -91,4 +115,4 @@ def add_common(app: typer.Typer, kind: Kind, line: Callable[[dict[str, Any]], di
                 show_job(sidecar.document("GET", kind.of(id)), form)
                 return
             items = list(sidecar.items(kind.path))
-        show([line(item) for item in items] if form is Form.TABLE else items, form)
+        show_items(items, line, form)

@@ -6,6 +6,7 @@ import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
+from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -55,11 +56,16 @@ Options = Mapping[str, Any]  # of commands: names of parameters with their types
 Command = Callable[..., None]
 
 
-def taking(parameter: str, options: Options) -> Callable[[Command], Command]:
-    """Offer `options` where a command has `parameter`, which gets those that were given, by name.
+def taking(parameter: str, options: Options, **defaults: Any) -> Callable[[Command], Command]:
+    """Offer `options` where a command has `parameter`, which gets those that have a value, by name.
 
     Typer asks for the signature and knows no groups of options: commands that take the same ones would repeat them.
     """
+
+    offered = [
+        Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=defaults.get(name), annotation=kind)
+        for name, kind in options.items()
+    ]
 
     def decorate(command: Command) -> Command:
         @wraps(command)
@@ -67,12 +73,12 @@ def taking(parameter: str, options: Options) -> Callable[[Command], Command]:
             command(**{parameter: given({name: values.pop(name) for name in options})}, **values)
 
         signature = inspect.signature(command)
-        place = list(signature.parameters).index(parameter)
-        told = [one for one in signature.parameters.values() if one.name != parameter]
-        told[place:place] = [
-            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None, annotation=kind)
-            for name, kind in options.items()
-        ]
+        told: list[Parameter] = []
+        for one in signature.parameters.values():
+            if one.name == parameter:
+                told += offered
+            else:
+                told.append(one)
         called.__signature__ = signature.replace(parameters=told)  # type: ignore[attr-defined]
         return called
 
