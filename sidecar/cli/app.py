@@ -9,16 +9,14 @@ from typer.core import TyperGroup
 from pipeline import cli as pipeline
 from pipeline.errors import PipelineError
 from sidecar.cli import (
-    access,
+    broker,
     changes,
     config,
     dead_letters,
     doctor,
-    export,
     group,
     messages,
     policies,
-    reference_broker,
     run,
     schedules,
 )
@@ -62,7 +60,7 @@ app = typer.Typer(
 )
 app.command()(run.run)
 app.command()(run.demo)
-app.add_typer(reference_broker.app, name="broker")
+app.add_typer(broker.app, name="broker")
 app.command()(doctor.doctor)
 app.add_typer(policies.app, name="policies")
 app.add_typer(messages.app, name="messages")
@@ -71,10 +69,10 @@ app.add_typer(changes.app, name="changes")
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(dead_letters.redrive_app, name="redrive")
 app.add_typer(schedules.app, name="schedules")
-app.add_typer(export.app, name="overflow")
+app.add_typer(group.overflow_app, name="overflow")
 app.add_typer(group.app, name="group")
 app.add_typer(config.app, name="config")
-app.add_typer(access.app, name="acl")
+app.add_typer(doctor.acl_app, name="acl")
 app.add_typer(pipeline.app, name="pipeline")
 
 
