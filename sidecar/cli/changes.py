@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from sidecar.cli.jobs import Kind, NoWait, add_common, finish
+from sidecar.cli.jobs import JobKind, NoWait, add_common, finish
 from sidecar.cli.messages import HELD_CONDITIONS, check_due, time_checked
 from sidecar.cli.output import Failure, Form, OutputOption, Status, output_before, say, show_items, utc_text
 from sidecar.cli.rest_client import TokenOption, UrlOption, connect, given, taking
@@ -27,7 +27,7 @@ def _progress(document: dict[str, Any]) -> str:
     return told + (f"; waits: {document['reason']}" if document["reason"] else "")
 
 
-CHANGE: Final = Kind("change", "/v1/changes", _progress)
+CHANGE: Final = JobKind("change", "/v1/changes", _progress)
 Id = Annotated[str, CHANGE.id_argument()]
 
 

@@ -11,7 +11,7 @@ import typer
 
 from policies.duration import parse_duration, parse_time
 from policies.errors import FormatError
-from sidecar.cli.jobs import Kind, add_common, add_step, finish
+from sidecar.cli.jobs import JobKind, add_common, add_step, finish
 from sidecar.cli.output import Failure, Form, OutputOption, Status, output_before, say, show, utc_text
 from sidecar.cli.rest_client import PAGE_LIMIT, Options, Sidecar, TokenOption, UrlOption, connect, given, taking
 
@@ -219,7 +219,7 @@ def _redrive_line(item: dict[str, Any]) -> dict[str, Any]:
     return {**told, "planned": item["planned"]["letters"], "created": utc_text(item["created"])}
 
 
-REDRIVE: Final = Kind("redrive", "/v1/redrives", _progress)
+REDRIVE: Final = JobKind("redrive", "/v1/redrives", _progress)
 _CANARY: Final[Options] = {
     "count": Annotated[int, typer.Option("--count", "-n", min=1, max=1_000, help="How many letters.")]
 }

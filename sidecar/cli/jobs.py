@@ -19,7 +19,7 @@ TIMES: Final = ("created", "updated", "expires")
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Return when it has begun; `status` shows how far it is.")]
 
 
-class Kind(NamedTuple):
+class JobKind(NamedTuple):
     """Jobs of one kind: what people call one, where they are, and how far one is, in a line."""
 
     noun: str
@@ -35,7 +35,7 @@ class Kind(NamedTuple):
         return typer.Argument(help=f"Id of the {self.noun}, as `plan` and `status` show it.")
 
 
-def finish(sidecar: Sidecar, document: dict[str, Any], kind: Kind, form: Form, no_wait: bool = False) -> None:
+def finish(sidecar: Sidecar, document: dict[str, Any], kind: JobKind, form: Form, no_wait: bool = False) -> None:
     """Watch it until nobody works on it any more, and end as it did."""
     document = document if no_wait else watched(sidecar, document, kind)
     show_job(document, form)
@@ -44,7 +44,7 @@ def finish(sidecar: Sidecar, document: dict[str, Any], kind: Kind, form: Form, n
         raise Failure(f"the {kind.noun} is {state}: {document['reason'] or 'it was aborted'}", Status.FAILED)
 
 
-def watched(sidecar: Sidecar, document: dict[str, Any], kind: Kind) -> dict[str, Any]:
+def watched(sidecar: Sidecar, document: dict[str, Any], kind: JobKind) -> dict[str, Any]:
     """A job once nobody works on it any more."""
     said_s = time.monotonic()
     while document["state"] in ACTIVE:
@@ -64,7 +64,7 @@ def show_job(document: dict[str, Any], form: Form) -> None:
 
 
 def add_step(
-    app: typer.Typer, kind: Kind, name: str, words: str, options: Options | None = None, **defaults: Any
+    app: typer.Typer, kind: JobKind, name: str, words: str, options: Options | None = None, **defaults: Any
 ) -> None:
     """A command by which one of them goes on; `options` are the fields of its body."""
 
@@ -83,7 +83,7 @@ def add_step(
             finish(sidecar, sidecar.document("POST", f"{kind.of(id)}/{name}", body or None), kind, form, no_wait)
 
 
-def add_common(app: typer.Typer, kind: Kind, line: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+def add_common(app: typer.Typer, kind: JobKind, line: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """The commands `abort` and `status`; `line` is one line of the list of all."""
 
     @app.command(help=f"End the {kind.noun}: once it is `aborted` no more is done. What was done stays done.")

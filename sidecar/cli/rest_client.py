@@ -1,4 +1,4 @@
-"""Calling a running sidecar's REST interface, and turning its refusals into one line and a status."""
+"""Calling a running sidecar's REST interface: the options of commands that do, and refusals as a line and a status."""
 
 import inspect
 import os
@@ -52,7 +52,7 @@ TokenOption = Annotated[
 ]
 
 
-Options = Mapping[str, Any]  # of commands: names of parameters with their types, as typer wants them
+Options = Mapping[str, Any]  # of a command: parameters by name, each with its type as typer wants it
 Command = Callable[..., None]
 
 
