@@ -21,15 +21,8 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from api.ports import Acknowledged, Outgoing, SenderError, SenderRefused, SenderUnavailable
 from policies.kafka_clients import Producer
 from sidecar.kafka.background import in_background
+from sidecar.kafka.client_settings import rest_sender_settings
 
-SETTINGS: Final[Mapping[str, str]] = {
-    "partitioner": "murmur2_random",
-    "enable.idempotence": "true",
-    "linger.ms": "1",
-    "message.timeout.ms": "10000",
-    "queue.buffering.max.messages": "10000",
-    "queue.buffering.max.kbytes": "65536",
-}
 POLL_S: Final = 0.1
 STOP_S: Final = 10.0
 METADATA_TIMEOUT_S: Final = 5.0
@@ -76,7 +69,7 @@ class KafkaSender:
     """`start`, any number of `send`s on any event loop, `stop`."""
 
     def __init__(self, client_settings: Mapping[str, str], producer: Callable[[Any], Producer] = Producer):
-        self._make = partial(producer, {**client_settings, **SETTINGS})
+        self._make = partial(producer, rest_sender_settings(client_settings))
         self._producer = self._make()
         self._renewing = threading.Lock()
         self._thread = threading.Thread(target=self._serve_reports, name="api-sender", daemon=True)

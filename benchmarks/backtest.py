@@ -20,7 +20,7 @@ from confluent_kafka import Producer
 from benchmarks.harness import Bench, BenchmarkError, Report, Sidecar, wait_until
 from benchmarks.pipeline import SPARK, timed
 from policies.headers import ATTEMPT, DELAY, DELIVER_AT, ERROR_CLASS, EXPIRES_AT, FIRST_FAILURE, ID, SPREAD, TARGET
-from sidecar.kafka.producers import producer_settings
+from sidecar.kafka.client_settings import producer_settings
 from sidecar.model.record import Headers
 
 FAILED: Final = "bench-orders-retry"

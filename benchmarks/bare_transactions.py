@@ -17,7 +17,7 @@ from benchmarks.harness import PARTITIONS
 from benchmarks.traffic import request_headers, values
 from policies.headers import DUE, ORIGIN, POLICY
 from sidecar.engine.commit.transaction import LINGER_S
-from sidecar.kafka.transactions import transactional_settings
+from sidecar.kafka.client_settings import transactional_settings
 
 USER_HEADERS: Final = 2
 ANSWER_S: Final = 10.0

@@ -20,7 +20,7 @@ from confluent_kafka import Producer
 from benchmarks.harness import SOURCE, Bench, BenchmarkError, Report, Sidecar, wait_until
 from benchmarks.traffic import Filler, Reader, lateness
 from policies.headers import DELAY, ID, TARGET
-from sidecar.kafka.producers import producer_settings
+from sidecar.kafka.client_settings import producer_settings
 
 HOUR_MS: Final = 3_600_000
 SPREAD_MS: Final = 24 * HOUR_MS

@@ -13,7 +13,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, Producer
 
 from policies.headers import DUE, ORIGIN, POLICY
-from sidecar.kafka.producers import consumer_settings, producer_settings
+from sidecar.kafka.client_settings import consumer_settings, producer_settings
 
 BATCH: Final = 500
 USER_HEADERS: Final = 2

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from benchmarks.harness import PARTITIONS, Bench, BenchmarkError, Report, Sidecar, wait_until
 from benchmarks.traffic import values
 from policies.headers import REDRIVE_SOURCE
-from sidecar.kafka.producers import producer_settings
+from sidecar.kafka.client_settings import producer_settings
 
 LETTERS: Final = "bench-target-dlq"
 TARGET: Final = "bench-target-again"

@@ -11,7 +11,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from benchmarks.harness import PARTITIONS, BenchmarkError, Child, percentile, wait_until
 from policies.headers import DELAY, DUE, TARGET
-from sidecar.kafka.producers import producer_settings
+from sidecar.kafka.client_settings import producer_settings
 from sidecar.model.record import Headers
 
 VALUE_BYTES: Final = 200

@@ -21,7 +21,7 @@ from sidecar.kafka.topics import (
     ledger_config,
     source_topics,
 )
-from sidecar.ledger.topic import MESSAGE_BYTES_MAX
+from sidecar.model.ports import MESSAGE_BYTES_MAX
 from sidecar.settings.settings import Settings
 
 REPLICAS_WANTED: Final = 3

@@ -7,7 +7,7 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPar
 from confluent_kafka.admin import OffsetSpec
 
 from policies.kafka_clients import AdminClient, Consumer
-from sidecar.kafka.producers import consumer_settings
+from sidecar.kafka.client_settings import backlog_settings
 from sidecar.model.record import LaneId
 
 ANSWER_S: Final = 10.0
@@ -56,8 +56,7 @@ class Backlog:
         behind = {lane: bounds for lane, bounds in read.items() if bounds[0] < bounds[1]}
         if not behind:
             return set()
-        more = {"enable.partition.eof": "true", "auto.offset.reset": "earliest"}
-        consumer = Consumer({**consumer_settings(self._client, self._group, ""), **more})  # joins no group
+        consumer = Consumer(backlog_settings(self._client, self._group))
         try:
             return {lane for lane, bounds in behind.items() if _has_record(consumer, lane, *bounds)}
         except KafkaException as error:

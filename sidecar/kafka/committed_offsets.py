@@ -15,7 +15,8 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicCollection, TopicPartition
 
 from policies.kafka_clients import AdminClient, Consumer
-from sidecar.kafka.producers import ANSWER_TIMEOUT_S, consumer_settings, group_commits, has_controller
+from sidecar.kafka.client_settings import commit_reader_settings
+from sidecar.kafka.producers import ANSWER_TIMEOUT_S, group_commits, has_controller
 from sidecar.kafka.records_at import KafkaRecords
 from sidecar.kafka.topics import topic_id_of
 from sidecar.ledger.commit_metadata import decode_metadata
@@ -45,7 +46,7 @@ class KafkaStarts:
     def __init__(self, client: Mapping[str, str], group: str, start_latest: bool) -> None:
         self._start_latest = start_latest
         self._group = group
-        self._settings = {**consumer_settings(client, group, ""), "logger": log}  # asks for commits, never joins
+        self._settings = {**commit_reader_settings(client, group), "logger": log}
         self._client: dict[str, Any] = dict(client)
         self._consumer: Any = None
         self._admin: Any = None

@@ -14,6 +14,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from policies.kafka_clients import Consumer
+from sidecar.kafka.client_settings import source_log_settings
 from sidecar.kafka.producers import ANSWER_TIMEOUT_S, client_log, is_fatal
 from sidecar.model.ports import SourceRecord, SourceUnavailable
 from sidecar.model.record import LaneId
@@ -24,24 +25,12 @@ READ_BATCH: Final = 1_000
 READ_WAIT_S: Final = 0.05
 GAP_MAX: Final = 10_000  # offsets: a jump costs as much as reading so many
 
-_SETTINGS: Final = {
-    "enable.auto.commit": "false",
-    "enable.auto.offset.store": "false",
-    "enable.partition.eof": "true",
-    "isolation.level": "read_committed",
-    "auto.offset.reset": "error",
-    "allow.auto.create.topics": "false",
-    "queued.max.messages.kbytes": "32768",
-    "fetch.queue.backoff.ms": "10",
-    "fetch.wait.max.ms": "10",
-}
-
 
 class KafkaSourceLog:
     """`SourceLog` over a consumer that never joins a group. Blocking; for one thread."""
 
     def __init__(self, client: Mapping[str, Any], group: str) -> None:
-        self._settings = {**client, **_SETTINGS, "group.id": f"{group}.rebuild", "logger": client_log}
+        self._settings = {**source_log_settings(client, group), "logger": client_log}
         self._consumer: Consumer | None = None
         self._lane: LaneId | None = None
         self._position = 0  # every record below was read

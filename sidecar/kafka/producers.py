@@ -1,8 +1,4 @@
-"""Kafka's clients: their settings, and the engine's producers over confluent-kafka (`consumer.py`: its consumer).
-
-Settings that users may override come first in a mapping, those that a guarantee rests on come last. Figures behind
-`linger.ms`: see docs/decisions/0039-the-clients-thread-must-not-wait-in-a-busy-loop.md.
-"""
+"""The engine's producers over confluent-kafka, and what it asks brokers beside them (`consumer.py`: its consumer)."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,8 +8,8 @@ from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, KafkaE
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from policies.kafka_clients import AdminClient, Consumer, Producer
-from sidecar.ledger.topic import MESSAGE_BYTES_MAX
-from sidecar.model.ports import NO_ANSWER, SMALL_BATCH_BYTES
+from sidecar.kafka.client_settings import admin_settings, uncommitted_commit_reader_settings
+from sidecar.model.ports import NO_ANSWER
 from sidecar.model.record import LaneId
 
 log = logging.getLogger(__name__)
@@ -22,8 +18,6 @@ client_log = logging.getLogger("librdkafka")
 ANSWER_TIMEOUT_S: Final = 10.0
 OFFSETS_MAX: Final = 200  # in one commit: brokers write them as one batch, with names and metadata 5 KB each at most
 LIMIT_TIMEOUT_S: Final = 5.0
-LONE_BATCHES: Final = {"batch.num.messages": "1", "linger.ms": "0"}
-SMALL_BATCHES: Final = {"batch.size": str(SMALL_BATCH_BYTES), "linger.ms": "1"}
 WORDS_LOST: Final = "a fatal error of the client, whose words were lost while it logged: its line in the log says more"
 OnProblem = Callable[[str], None]
 
@@ -31,68 +25,6 @@ OnProblem = Callable[[str], None]
 ABSENT: Final = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TOPIC_EXCEPTION}
 )
-
-_CONSUMER_DEFAULTS: Final = {
-    "session.timeout.ms": "6000",
-    "heartbeat.interval.ms": "2000",
-    "queued.min.messages": "100000",
-    "queued.max.messages.kbytes": "131072",
-    "fetch.queue.backoff.ms": "10",
-    "fetch.wait.max.ms": "10",
-    "reconnect.backoff.max.ms": "1000",
-    "topic.metadata.refresh.interval.ms": "5000",  # new partitions of a source are seen in time, not after 5 minutes
-}
-_CONSUMER_FIXED: Final = {
-    "partition.assignment.strategy": "cooperative-sticky",
-    "enable.auto.commit": "false",
-    "enable.auto.offset.store": "false",
-    "auto.offset.reset": "error",  # where a lane starts is recovery's decision, never the client's
-    "isolation.level": "read_committed",
-    "allow.auto.create.topics": "false",
-}
-_PRODUCER_DEFAULTS: Final = {
-    "linger.ms": "5",
-    "batch.size": "1000000",
-    "message.max.bytes": str(MESSAGE_BYTES_MAX),  # the client's own default is less
-    "queue.buffering.max.messages": "1000000",
-    "queue.buffering.max.kbytes": "1048576",
-    "compression.type": "lz4",
-    "topic.metadata.propagation.max.ms": "5000",
-    "reconnect.backoff.max.ms": "1000",
-}
-_PRODUCER_FIXED: Final = {
-    "enable.idempotence": "true",
-    "acks": "all",
-    "message.timeout.ms": "0",  # brokers that are away are waited for; the wheel's limits do the rest
-    "partitioner": "murmur2_random",  # as Java's
-    "allow.auto.create.topics": "false",
-}
-
-
-def consumer_settings(client: Mapping[str, str], group: str, instance_id: str) -> dict[str, Any]:
-    """Settings of the consumer of the source topics."""
-    own = {"group.id": group, **({"group.instance.id": instance_id} if instance_id else {})}
-    return {**_CONSUMER_DEFAULTS, **client, **_CONSUMER_FIXED, **own}
-
-
-def producer_settings(client: Mapping[str, str]) -> dict[str, Any]:
-    """Settings of the producer of emissions and ledger blocks."""
-    return {**_PRODUCER_DEFAULTS, **client, **_PRODUCER_FIXED}
-
-
-def lone_producer_settings(client: Mapping[str, str]) -> dict[str, Any]:
-    """Settings of the producer that sends every record in a batch of its own: `engine/emission/emitter.py`."""
-    return {**producer_settings(client), **LONE_BATCHES}
-
-
-def small_producer_settings(client: Mapping[str, str]) -> dict[str, Any]:
-    """Settings of the producer for targets that take no larger batches."""
-    return {**producer_settings(client), **SMALL_BATCHES}
-
-
-def batch_bytes_max(client: Mapping[str, str]) -> int:
-    """The largest batch of several records that the usual producer makes, in bytes."""
-    return int(producer_settings(client)["batch.size"])
 
 
 def commits_of(offsets: Mapping[LaneId, tuple[int, str]]) -> Iterator[list[TopicPartition]]:
@@ -147,7 +79,7 @@ class TopicLimits:
     def bytes_max(self, topic: str) -> int:
         """`max.message.bytes` of a topic; 0 where nobody says, or we may not see it. Blocks: not for the engine."""
         if self._admin is None:
-            self._admin = AdminClient({**self._client, "allow.auto.create.topics": "false"})
+            self._admin = AdminClient(admin_settings(self._client))
         resource = ConfigResource(ResourceType.TOPIC, topic)
         try:
             if not has_controller(self._admin, topic, LIMIT_TIMEOUT_S):
@@ -247,7 +179,7 @@ def commits_at(client: Mapping[str, str], group: str, places: Sequence[TopicPart
     """
     if not places:
         return []
-    consumer = Consumer({**consumer_settings(client, group, ""), "isolation.level": "read_uncommitted"})
+    consumer = Consumer(uncommitted_commit_reader_settings(client, group))
     try:
         commits: list[TopicPartition] = consumer.committed(list(places), timeout=ANSWER_TIMEOUT_S)
     finally:

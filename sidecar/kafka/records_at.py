@@ -8,7 +8,8 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, Message, TopicPartition
 
 from policies.kafka_clients import Consumer
-from sidecar.kafka.producers import ANSWER_TIMEOUT_S, client_log, consumer_settings
+from sidecar.kafka.client_settings import first_records_settings
+from sidecar.kafka.producers import ANSWER_TIMEOUT_S, client_log
 from sidecar.model.log_cuts import ReadMark
 from sidecar.model.ports import mark_of
 from sidecar.model.record import LaneId
@@ -20,20 +21,12 @@ VAIN_MAX: Final = 3  # first connections may take longer than one round
 READ_BATCH: Final = 1_000
 READ_WAIT_S: Final = 0.05
 
-_SETTINGS: Final = {
-    "isolation.level": "read_uncommitted",  # what is there is there, whatever becomes of its transaction
-    "enable.partition.eof": "true",
-    "client.rack": "",  # from the leader: a follower may not know yet what all have
-    "queued.min.messages": "1",
-    "fetch.message.max.bytes": "16384",  # of each partition one batch is enough
-}
-
 
 class KafkaRecords:
     """Blocking; for one thread."""
 
     def __init__(self, client: Mapping[str, str], group: str) -> None:
-        self._settings = {**consumer_settings(client, group, ""), **_SETTINGS, "logger": client_log}
+        self._settings = {**first_records_settings(client, group), "logger": client_log}
         self._consumer: Any = None
         self._vain = 0  # rounds in a row in which nobody answered
 

@@ -11,14 +11,13 @@ from typing import Any, Final
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, TopicPartition
 
 from policies.kafka_clients import Consumer
-from sidecar.kafka.topic_reader import ANSWER_S, PASSING, READER, LogUnavailable
+from sidecar.kafka.client_settings import follower_settings, uncommitted_reader_settings
+from sidecar.kafka.topic_reader import ANSWER_S, PASSING, LogUnavailable
 
 PARTITION: Final = 0
 POLL_S: Final = 0.2
 STOP_S: Final = 15.0
 CATCH_UP_S: Final = 30.0  # longer than a transaction that somebody left open can hold up readers
-# Followed for ever, and nearly always silent: few requests, and still the end is seen soon after a transaction's.
-_IDLE: Final = {"fetch.wait.max.ms": "100"}
 
 log = logging.getLogger("tickover.follower")
 
@@ -56,7 +55,7 @@ class TopicFollower:
 
         Raises LogUnavailable.
         """
-        anyone = Consumer({**self._client, **READER, "isolation.level": "read_uncommitted", "group.id": self._topic})
+        anyone = Consumer(uncommitted_reader_settings(self._client, self._topic))
         try:
             _, end = anyone.get_watermark_offsets(TopicPartition(self._topic, PARTITION), timeout=ANSWER_S)
         except KafkaException as error:
@@ -75,7 +74,7 @@ class TopicFollower:
     def _follow(self) -> None:
         """Read for ever. A consumer that fails is made anew; what was read stays."""
         while not self._stopping.is_set():
-            consumer = Consumer({**self._client, **READER, **_IDLE, "group.id": self._topic})
+            consumer = Consumer(follower_settings(self._client, self._topic))
             try:
                 consumer.assign([TopicPartition(self._topic, PARTITION, self._read_up_to)])
                 while not self._stopping.is_set():

@@ -6,6 +6,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaException
 
 from policies.kafka_clients import AdminClient
+from sidecar.kafka.client_settings import admin_settings
 from sidecar.kafka.topic_reader import LogUnavailable
 from sidecar.kafka.topics import topic_ids
 
@@ -16,7 +17,7 @@ class TopicIds:
     """For any thread; its client is made when it is needed. Methods raise LogUnavailable."""
 
     def __init__(self, client: Mapping[str, Any]) -> None:
-        self._client = {**client, "allow.auto.create.topics": "false"}
+        self._client = admin_settings(client)
         self._admin: AdminClient | None = None
 
     def of(self, topics: Collection[str]) -> dict[str, str]:

@@ -14,17 +14,6 @@ PASSING: Final = frozenset(
     {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE}
     | {KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.REQUEST_TIMED_OUT}
 )
-READER: Final = {
-    "enable.auto.commit": "false",
-    "enable.auto.offset.store": "false",
-    "enable.partition.eof": "true",
-    "isolation.level": "read_committed",
-    "auto.offset.reset": "earliest",
-    "allow.auto.create.topics": "false",
-    "fetch.wait.max.ms": "20",
-    "queued.min.messages": "10000",
-    "queued.max.messages.kbytes": "16384",
-}
 
 
 class LogUnavailable(Exception):

@@ -14,6 +14,7 @@ from policies.model import Policy
 from policies.retention import JOBS_KEPT_MS
 from policies.table import DEAD_LETTER_SUFFIX
 from policies.topic import SIZE, created_as_taken, refusal_of, tell_taken
+from sidecar.kafka.client_settings import ledger_log_settings, uncommitted_ledger_settings
 from sidecar.kafka.producers import ABSENT, has_controller
 from sidecar.ledger.topic import LedgerError, LedgerRecord, LedgerUnavailable
 from sidecar.settings.settings import Settings
@@ -255,16 +256,9 @@ def source_topics(settings: Settings, policies: Sequence[Policy], existing: Iter
 class KafkaLedgerLog:
     """Reads ledger partitions for a recovery. Blocking; used by the recovery thread alone."""
 
-    def __init__(self, settings: Mapping[str, Any], topic: str) -> None:
+    def __init__(self, client: Mapping[str, Any], topic: str) -> None:
         self._topic = topic
-        self._settings = {
-            **settings,
-            "group.id": f"{topic}.recovery",  # never joined: the client wants a name even to read without a group
-            "enable.auto.commit": "false",
-            "enable.partition.eof": "true",
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "earliest",
-        }
+        self._client = dict(client)
         self._consumer: Consumer | None = None
 
     def bounds(self, partition: int) -> tuple[int, int]:
@@ -284,7 +278,7 @@ class KafkaLedgerLog:
         """Where these partitions end, whether readers of committed records may see it yet or not."""
         if not partitions:
             return {}
-        anyone = Consumer({**self._settings, "isolation.level": "read_uncommitted"})
+        anyone = Consumer(uncommitted_ledger_settings(self._client, self._topic))
         try:
             places = {partition: TopicPartition(self._topic, partition) for partition in partitions}
             return {
@@ -358,5 +352,5 @@ class KafkaLedgerLog:
 
     def _open(self) -> Consumer:
         if self._consumer is None:
-            self._consumer = Consumer(self._settings)
+            self._consumer = Consumer(ledger_log_settings(self._client, self._topic))
         return self._consumer

@@ -5,50 +5,23 @@ from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
-from types import MappingProxyType
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
 
 from policies.kafka_clients import Producer
 from sidecar.kafka.background import in_background
-from sidecar.kafka.producers import (
-    LONE_BATCHES,
-    SMALL_BATCHES,
-    OnProblem,
-    client_log,
-    commits_of,
-    producer_settings,
-    raising_what_is_meant,
-)
+from sidecar.kafka.client_settings import LONE_BATCHES, SMALL_BATCHES, transactional_settings
+from sidecar.kafka.producers import OnProblem, client_log, commits_of, raising_what_is_meant
 from sidecar.model.call_limit import SHORT_GRACE_S, within
 from sidecar.model.ports import Member, TransactionalOutput
 from sidecar.model.record import LaneId
 
 log = logging.getLogger(__name__)
 
-TRANSACTION_TIMEOUT_MS: Final = 10_000  # a process that died holds up its partitions' next owner no longer than this
 GIVE_UP_S: Final = 0.5  # the client's threads need a moment for reports of what was purged
 
-# A record that has lingered behind a batch under way makes the client's thread wait in a busy loop: see docs/decisions,
-# 0039. So it's the engine that has the client send (`Transaction.push`).
-_DEFAULTS: Final = {"linger.ms": "1000"}
 _BATCHES: Final = {"small": SMALL_BATCHES, "alone": LONE_BATCHES}
-_FIXED: Final = {
-    "transaction.timeout.ms": str(TRANSACTION_TIMEOUT_MS),
-    "message.timeout.ms": str(TRANSACTION_TIMEOUT_MS),  # may not be longer
-    # The broker answers "concurrent transactions" while it completes the last one: 100 ms each by the default.
-    "retry.backoff.ms": "1",
-    "retry.backoff.max.ms": "100",
-}
-
-
-def transactional_settings(
-    client: Mapping[str, str], transactional_id: str, batches: Mapping[str, str] = MappingProxyType({})
-) -> dict[str, Any]:
-    """Settings of one transactional producer; `batches`: what its batches are limited to."""
-    settings = {**producer_settings({**_DEFAULTS, **client}), **_FIXED, "transactional.id": transactional_id}
-    return {**settings, **batches}
 
 
 class KafkaTransactions:

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from sidecar.ledger.block import lane_key, ledger_partition
-from sidecar.model.ports import DeliveryReport, Output
+from sidecar.model.ports import MESSAGE_BYTES_MAX, DeliveryReport, Output
 from sidecar.model.record import Headers, LaneId
 
 NO_HEADERS: Final[Headers] = []
 WhenLost = Literal["refuse", "continue"]
-MESSAGE_BYTES_MAX: Final = 1_048_588  # what brokers take by default, and what our producer sends
 BLOCK_BYTES_MAX: Final = 512 << 10
 """Of a block before it is compressed. One that is written again may have 64 KiB more: the runs of policies since then
 (`lane.RUNS_MAX`, 8 bytes each). So each fits into what brokers take by default, whatever ids and topics users have.

@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from sidecar.kafka.topic_reader import ANSWER_S, READER, LogUnavailable
+from sidecar.kafka.client_settings import READER
+from sidecar.kafka.topic_reader import ANSWER_S, LogUnavailable
 from sidecar.lookup.redis import HeldOverflow
 from sidecar.model.record import LaneId, Position
 from sidecar.overflow.connection import Client, failures, lane_of

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from sidecar.model.log_cuts import ReadMark
 from sidecar.model.record import LaneId
 
+MESSAGE_BYTES_MAX: Final = 1_048_588  # what brokers take by default, and what our producer sends
 SMALL_BATCH_BYTES: Final = (
     16_384  # Java's own default: what refuses it refuses every Java producer that is set to nothing
 )

@@ -29,19 +29,17 @@ from sidecar.engine.snapshot import Publisher
 from sidecar.engine.storage.rebuild import Sources
 from sidecar.engine.storage.rebuild_worker import RebuildWorker
 from sidecar.engine.storage.worker import OverflowWorker
-from sidecar.kafka.committed_offsets import KafkaStarts
-from sidecar.kafka.consumer import KafkaIntake
-from sidecar.kafka.log_reader import KafkaSourceLog
-from sidecar.kafka.producers import (
-    KafkaOutput,
-    LoneOutput,
-    TopicLimits,
+from sidecar.kafka.client_settings import (
     batch_bytes_max,
     consumer_settings,
     lone_producer_settings,
     producer_settings,
     small_producer_settings,
 )
+from sidecar.kafka.committed_offsets import KafkaStarts
+from sidecar.kafka.consumer import KafkaIntake
+from sidecar.kafka.log_reader import KafkaSourceLog
+from sidecar.kafka.producers import KafkaOutput, LoneOutput, TopicLimits
 from sidecar.kafka.topics import KafkaLedgerLog
 from sidecar.kafka.transactional_id import take_slot
 from sidecar.kafka.transactions import KafkaOutputs

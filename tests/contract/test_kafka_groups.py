@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
 
 from broker.protocol.api_keys import ApiKey
+from sidecar.kafka.client_settings import consumer_settings
 from sidecar.kafka.consumer import JoinRefused, KafkaIntake, is_named
-from sidecar.kafka.producers import consumer_settings
 from sidecar.ledger.commit_metadata import METADATA_BYTES_MAX
 from sidecar.model.record import LaneId
 from tests.services.clients import consumer, producer

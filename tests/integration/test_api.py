@@ -20,9 +20,10 @@ from api.app import create_app
 from api.idempotency import LEASE_MS, RedisIdempotency
 from api.lookup import LookUp
 from api.ports import Answered, Busy, Fresh, Idempotency, IdempotencyUnavailable, Mismatch, Ports
-from api.sender import SETTINGS, KafkaSender
+from api.sender import KafkaSender
 from api.serving.server import Server
 from policies.store import PolicyStore
+from sidecar.kafka import client_settings
 from sidecar.lookup.receipts import Receipts
 from sidecar.model.stats import Stats
 from sidecar.service.bulk_changes import changes_of
@@ -65,7 +66,8 @@ def listens(path: Path) -> bool:
 @pytest.fixture
 def patient_api(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Kafka that is slow to answer is a 503, and none of a test on a busy machine."""
-    monkeypatch.setattr("api.sender.SETTINGS", {**SETTINGS, "message.timeout.ms": int(WAIT_S * 1_000)})
+    patient = {**client_settings.REST_SENDER, "message.timeout.ms": int(WAIT_S * 1_000)}
+    monkeypatch.setattr(client_settings, "REST_SENDER", patient)
     monkeypatch.setattr("api.sender.METADATA_TIMEOUT_S", WAIT_S)
     monkeypatch.setattr("policies.store.WRITE_TIMEOUT_S", WAIT_S)
 

@@ -11,8 +11,8 @@ import pytest
 from broker.protocol.api_keys import ApiKey
 from purgatory.errors import Errors
 from sidecar.kafka import consumer as kafka_intake
+from sidecar.kafka.client_settings import consumer_settings
 from sidecar.kafka.consumer import KafkaIntake
-from sidecar.kafka.producers import consumer_settings
 from sidecar.model.record import LaneId
 from tests.services.errant_broker import SILENCE, ErrantServer
 from tests.services.fixtures import own_broker

@@ -18,8 +18,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from sidecar.kafka.client_settings import consumer_settings
 from sidecar.kafka.consumer import KafkaIntake
-from sidecar.kafka.producers import consumer_settings
 from sidecar.model.record import LaneId
 from tests.integration.conftest import NewSite
 from tests.services.fixtures import own_broker

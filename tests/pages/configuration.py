@@ -28,7 +28,7 @@ AFTER: Final = """
 **Client settings.** `TICKOVER_KAFKA__CLIENT__SASL_MECHANISM=PLAIN` sets librdkafka's `sasl.mechanism`: what follows the
 last `__` in lower case, `_` becomes `.`. They go to every Kafka client of the process, except those that a guarantee
 rests on (`enable.idempotence`, `acks`, `enable.auto.commit`, `auto.offset.reset`, `isolation.level`, `partitioner`,
-`message.timeout.ms` and the assignment strategy), which are fixed in `sidecar/kafka/producers.py`.
+`message.timeout.ms` and the assignment strategy), which are fixed in `sidecar/kafka/client_settings.py`.
 
 **Secrets.** `<variable>_FILE` reads the value from a file, for `redis.password`, `redis.sentinel_password`,
 `redis.key_password`, `redis.url` and every client setting (`TICKOVER_KAFKA__CLIENT__SASL_PASSWORD_FILE`). A user name

@@ -20,10 +20,10 @@ from sidecar.engine.partition.partition import RUNS_MAX, Lane
 from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.engine.recovery import Replay
-from sidecar.kafka.producers import producer_settings
+from sidecar.kafka.client_settings import producer_settings
 from sidecar.ledger.block import Block, body_of
-from sidecar.ledger.topic import BLOCK_BYTES_MAX, MESSAGE_BYTES_MAX, LedgerTopic
-from sidecar.model.ports import Start
+from sidecar.ledger.topic import BLOCK_BYTES_MAX, LedgerTopic
+from sidecar.model.ports import MESSAGE_BYTES_MAX, Start
 from sidecar.model.record import Diverted, Headers, Held, LaneId, Outcome, Position, held_id
 from sidecar.settings.settings import MESSAGE_BYTES_MIN
 from tests.unit.test_recovery import block, entries, recovered

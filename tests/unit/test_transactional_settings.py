@@ -1,7 +1,6 @@
 """Settings of the transactional producers."""
 
-from sidecar.kafka.producers import LONE_BATCHES
-from sidecar.kafka.transactions import transactional_settings
+from sidecar.kafka.client_settings import LONE_BATCHES, transactional_settings
 
 BOOTSTRAP = {"bootstrap.servers": "kafka:9092"}
 

@@ -9,7 +9,8 @@ from policies.decision import CANCEL, FIRE, Facts, Quarantine
 from policies.headers import ACTION, CHANGE, DELAY, DELIVER_AT, ID, IF_OFFSET
 from policies.kafka_clients import Consumer, Producer
 from policies.table import PolicyTable, decide
-from sidecar.kafka.topic_reader import READER, LogUnavailable, read
+from sidecar.kafka.client_settings import control_sender_settings, reader_settings
+from sidecar.kafka.topic_reader import LogUnavailable, read
 from sidecar.model.header_codec import headers_of
 from sidecar.model.ports import UNPROVEN
 from sidecar.model.record import Headers
@@ -21,15 +22,6 @@ from sidecar.operations.jobs.transactional_sender import OF_ONE_RECORD, OF_THE_T
 FULL_POLL_S: Final = 0.05
 ACKNOWLEDGED_S: Final = 8.0  # well within a lease
 GAP_MAX: Final = 500  # offsets between two control records that are read in one go
-_SETTINGS: Final = {
-    "enable.idempotence": "true",
-    "allow.auto.create.topics": "false",
-    "linger.ms": "5",
-    "compression.type": "lz4",
-    "message.timeout.ms": "6000",
-    "queue.buffering.max.messages": "10000",
-    "queue.buffering.max.kbytes": "65536",
-}
 
 
 def control_headers(plan: ChangePlan, item: Item) -> Headers:
@@ -58,7 +50,7 @@ class ControlRecordSender:
     """Sends control records; a producer of its own. A record that is sent twice acts once."""
 
     def __init__(self, client: Mapping[str, Any], reserved: Container[str] = ()) -> None:
-        self._producer: Any = Producer({**client, **_SETTINGS})
+        self._producer: Any = Producer(control_sender_settings(client))
         self._reserved = reserved
 
     def send(self, controls: Sequence[tuple[Item, Headers]], now_ms: int) -> list[int | str]:
@@ -103,7 +95,7 @@ class SentControls:
     """Control records as they lie in their sources. For any thread."""
 
     def __init__(self, client: Mapping[str, Any], topic: str) -> None:
-        self._settings = {**client, **READER, "group.id": f"{topic}.receipts"}  # a right that receipts need, too
+        self._settings = reader_settings(client, f"{topic}.receipts")  # a right that receipts need, too
 
     def of_plan(self, plan_id: str, places: Collection[Place]) -> frozenset[Place]:
         """Places, of the ones given, where a control record of this plan lies. Raises LogUnavailable."""

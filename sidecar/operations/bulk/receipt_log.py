@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import KafkaException, TopicPartition
 
 from policies.kafka_clients import Consumer
-from sidecar.kafka.topic_reader import ANSWER_S, READER, LogUnavailable, read
+from sidecar.kafka.client_settings import reader_settings
+from sidecar.kafka.topic_reader import ANSWER_S, LogUnavailable, read
 from sidecar.model.record import Headers
 
 PARTITION: Final = 1
@@ -93,7 +94,7 @@ class ReceiptLog:
         return found, None
 
     def _consumer(self) -> Consumer:
-        return Consumer({**self._client, **READER, "group.id": f"{self.topic}.receipts"})
+        return Consumer(reader_settings(self._client, f"{self.topic}.receipts"))
 
     def _bounds(self, consumer: Consumer) -> tuple[int, int]:
         try:

@@ -6,7 +6,8 @@ from typing import Any, Protocol
 from confluent_kafka import KafkaException, TopicPartition
 
 from policies.kafka_clients import Consumer
-from sidecar.kafka.topic_reader import ANSWER_S, READER, LogUnavailable, read
+from sidecar.kafka.client_settings import reader_settings
+from sidecar.kafka.topic_reader import ANSWER_S, LogUnavailable, read
 from sidecar.operations.dead_letters.dead_letter import DeadLetter, letter_of
 from sidecar.operations.dead_letters.redrive_plan import Plan
 
@@ -45,8 +46,7 @@ class KafkaLetterLog:
     """`LetterLog` of real topics; for one thread at a time."""
 
     def __init__(self, client: Mapping[str, Any], group: str) -> None:
-        # The client wants a group's name even to read without one.
-        self._consumer = Consumer({**client, **READER, "group.id": f"{group}.letters"})
+        self._consumer = Consumer(reader_settings(client, f"{group}.letters"))
 
     def topics(self) -> dict[str, int]:
         try:

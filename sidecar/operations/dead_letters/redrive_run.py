@@ -13,7 +13,8 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from policies.kafka_clients import Consumer
-from sidecar.kafka.topic_reader import ANSWER_S, PASSING, READER
+from sidecar.kafka.client_settings import reader_settings
+from sidecar.kafka.topic_reader import ANSWER_S, PASSING
 from sidecar.model.record import Place
 from sidecar.operations.dead_letters.dead_letter import DeadLetter, letter_of
 from sidecar.operations.dead_letters.dead_letter_log import (
@@ -87,7 +88,7 @@ class RedriveRun:
         self._ends = {span.partition: span.end for span in redrive.plan.spans}
         places = self._progress.scanned if self._is_planning else self._progress.positions
         self._read = {span.partition: max(places.get(span.partition, 0), span.start) for span in redrive.plan.spans}
-        self._consumer = Consumer({**here.client, **READER, "group.id": f"{here.group}.redrive"})
+        self._consumer = Consumer(reader_settings(here.client, f"{here.group}.redrive"))
         self._returns = Returns(here.client, here.group, redrive.plan, self._progress)
         self._written_s = here.monotonic_s()
 

@@ -11,7 +11,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from policies.headers import ORIGIN, REDRIVE_PLAN
 from policies.kafka_clients import Consumer
-from sidecar.kafka.topic_reader import PASSING, READER
+from sidecar.kafka.client_settings import reader_settings
+from sidecar.kafka.topic_reader import PASSING
 from sidecar.operations.dead_letters.dead_letter import DeadLetter, letter_of
 from sidecar.operations.dead_letters.redrive_plan import Plan, Progress
 from sidecar.operations.dead_letters.sorting import RoutedLetter
@@ -34,7 +35,7 @@ class Returns:
         self._plan = plan.id
         self._origins: dict[str, None] = {}
         self.positions = {span.partition: max(progress.watched.get(span.partition, 0), span.end) for span in plan.spans}
-        self._consumer = Consumer({**client, **READER, "group.id": f"{group}.redrive"})
+        self._consumer = Consumer(reader_settings(client, f"{group}.redrive"))
         self._consumer.assign([TopicPartition(plan.topic, p, at) for p, at in self.positions.items()])
 
     def expect(self, parcels: Sequence[RoutedLetter]) -> None:

@@ -19,6 +19,7 @@ from confluent_kafka import KafkaError, KafkaException
 from policies.kafka_clients import Producer
 from policies.retention import JOBS_KEPT_MS
 from sidecar.kafka.background import in_background
+from sidecar.kafka.client_settings import job_writer_settings
 from sidecar.kafka.topic_follower import PARTITION, TopicFollower
 from sidecar.kafka.topic_reader import LogUnavailable
 from sidecar.model.ports import refusal
@@ -86,7 +87,7 @@ class JobLog(Generic[AnyJob]):
 
         with self._writing:
             if self._producer is None:
-                self._producer = Producer({**self._client, "enable.idempotence": "true", "message.timeout.ms": "10000"})
+                self._producer = Producer(job_writer_settings(self._client))
             try:
                 self._producer.produce(self.topic, value, key, PARTITION, on_delivery=report)
                 self._producer.flush(WRITE_S)

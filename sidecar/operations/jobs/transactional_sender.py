@@ -13,38 +13,17 @@ from confluent_kafka import KafkaError, KafkaException
 
 from policies.kafka_clients import Producer
 from sidecar.kafka.background import in_background
+from sidecar.kafka.client_settings import sender_settings
 from sidecar.kafka.topic_follower import PARTITION
 from sidecar.model.ports import UNPROVEN
 from sidecar.model.record import Headers
 from sidecar.operations.jobs.job import ProgressHead
 from sidecar.operations.jobs.job_log import progress_key
 
-TRANSACTION_MS: Final = 10_000  # a process that died holds up the readers of targets no longer than this
 ANSWER_S: Final = 15.0
 LOOK_S: Final = 2.0  # to begin with an id: after so long the client is asked what it has heard, and goes on
 ANY_PARTITION: Final = -1  # the key decides, as in Java
 FULL_POLL_S: Final = 0.05
-_SETTINGS: Final = {
-    "linger.ms": "5",
-    "batch.size": "1000000",
-    "message.max.bytes": "1048588",
-    "compression.type": "lz4",
-    "queue.buffering.max.messages": "100000",
-    "queue.buffering.max.kbytes": "131072",
-    "topic.metadata.propagation.max.ms": "3000",
-}
-_FIXED: Final = {
-    "enable.idempotence": "true",
-    "acks": "all",
-    "partitioner": "murmur2_random",
-    "allow.auto.create.topics": "false",
-    "transaction.timeout.ms": str(TRANSACTION_MS),
-    "message.timeout.ms": str(TRANSACTION_MS),
-    "retry.backoff.ms": "1",
-    "retry.backoff.max.ms": "100",
-}
-# One request at a time: behind a refused record others in flight would be out of sequence, and the client waits then.
-ALONE: Final = {"batch.num.messages": "1", "linger.ms": "0", "max.in.flight": "1"}
 OF_ONE_RECORD: Final = frozenset(
     {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_MSG}
 )
@@ -144,11 +123,9 @@ class TransactionalSender:
     """One producer. `alone`: every record in a batch of its own, so that only the guilty are refused."""
 
     def __init__(self, client: Mapping[str, Any], transactional_id: str, topic: str, alone: bool = False) -> None:
-        lonely = ALONE if alone else {}
-        settings = {**_SETTINGS, **client, **_FIXED, **lonely, "transactional.id": transactional_id}
         self.alone = alone
         self._topic = topic
-        self._producer: Any = Producer(settings)
+        self._producer: Any = Producer(sender_settings(client, transactional_id, alone))
 
     def init(self, seconds: float = ANSWER_S * 2) -> None:
         """Fence off whoever came before. Raises ShipmentFailed, Unfinished, and soon NoTransactions."""

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from sidecar.kafka.client_settings import copier_settings, reader_settings, uncommitted_reader_settings
 from sidecar.kafka.producers import client_log
-from sidecar.kafka.topic_reader import ANSWER_S, PASSING, READER, LogUnavailable, read
-from sidecar.kafka.transactions import transactional_settings
+from sidecar.kafka.topic_reader import ANSWER_S, PASSING, LogUnavailable, read
 from sidecar.operations.jobs.transactional_sender import give_up
 from sidecar.operations.renaming.errors import RenameError
 from sidecar.operations.renaming.group_commits import kafka_failures
@@ -51,11 +51,10 @@ class TopicCopier:
     """
 
     def __init__(self, client: Mapping[str, str], transactional_id: str, progress: Progress) -> None:
-        settings = {**transactional_settings(client, transactional_id), "linger.ms": "5"}
-        self._producer: Any = Producer({**settings, "logger": client_log})
-        reader = {**client, **READER, "group.id": transactional_id}
-        self._consumer = Consumer({**reader, "logger": client_log})
-        self._anyone = Consumer({**reader, "isolation.level": "read_uncommitted", "logger": client_log})
+        log = {"logger": client_log}
+        self._producer: Any = Producer({**copier_settings(client, transactional_id), **log})
+        self._consumer = Consumer({**reader_settings(client, transactional_id), **log})
+        self._anyone = Consumer({**uncommitted_reader_settings(client, transactional_id), **log})
         self._progress = progress
 
     def begin(self) -> None:
