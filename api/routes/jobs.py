@@ -13,7 +13,7 @@ from api.pagination import PAGE_DEFAULT, Cursor, Limit, page
 from api.ports import Ports
 from api.problems import Problem
 from api.routes.dead_letters import answered
-from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.operations.jobs.job import Job
 from sidecar.operations.jobs.runner import JobRefused
 

@@ -13,7 +13,7 @@ import typer
 
 from sidecar.cli.config import ConfigOption, SetOption, settings_of
 from sidecar.cli.output import Failure, Status, output_before, say
-from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.lookup.export import exported, ledger_ends
 from sidecar.model.foreign_text import visible
 from sidecar.operations.renaming.errors import NoSuchGroupError, RenameError, RenameRefusedError

@@ -22,8 +22,7 @@ from sidecar.doctor.other_groups import findings_of, others_with
 from sidecar.doctor.rights import findings, lacking, principal_of
 from sidecar.doctor.topics import check_topics, matching
 from sidecar.doctor.transactions import Transactions
-from sidecar.kafka.topic_follower import TopicFollower
-from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.kafka.topic_follower import LogUnavailable, TopicFollower
 from sidecar.kafka.topics import ledger_config, source_topics, taken_as
 from sidecar.operations.jobs.transactions import why_none
 from sidecar.operations.schedules.schedule_book import ScheduleBook

@@ -1,27 +1,73 @@
-"""Follows a topic of one partition for as long as the process lives: whatever is committed there is taken in, in order.
+"""How topics are read beside the engine, by a consumer that joins no group and commits nothing: once, or followed.
 
-For topics that are the memory of all replicas (jobs, schedules): small, compacted, read from their beginning.
+Followed are topics of one partition that are the memory of all replicas (jobs, redriven letters, schedules): small,
+compacted, read from their beginning for as long as the process lives. Two more are followed elsewhere, for a reason:
+
+* the policies' (`policies/reader.py`): it sees what open transactions have written, since the order alone says whose
+  change won. It stops for good at a record of a newer version, and says all the time whether the table is current.
+* the ledger (`sidecar/lookup/ledger_reader.py`): it has many partitions, is read from a time on, and what it says of
+  messages is let go of again.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, TopicPartition
+import confluent_kafka
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, TopicPartition
 
 from policies.kafka_clients import Consumer
 from sidecar.kafka.client_settings import follower_settings, uncommitted_reader_settings
-from sidecar.kafka.topic_reader import ANSWER_S, PASSING, LogUnavailable
 
 PARTITION: Final = 0
-POLL_S: Final = 0.2
+ANSWER_S: Final = 10.0
+READ_BATCH: Final = 500
+READ_WAIT_S: Final = 0.2
+SILENCE_READS_MAX: Final = 50  # reads in a row without anything: ten seconds
 STOP_S: Final = 15.0
 CATCH_UP_S: Final = 30.0  # longer than a transaction that somebody left open can hold up readers
+# The client recovers from these by itself and only tells of them.
+PASSING: Final = frozenset(
+    {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE}
+    | {KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.REQUEST_TIMED_OUT}
+)
 
 log = logging.getLogger("tickover.follower")
 
 Apply = Callable[[bytes, bytes, int], None]  # key, value, and the broker's time of it in ms (0: not known)
+
+
+class LogUnavailable(Exception):
+    """Kafka doesn't answer."""
+
+
+def read(consumer: confluent_kafka.Consumer, lane: tuple[str, int], start: int, end: int) -> Iterator[list[Message]]:
+    """Batches of one partition from `start` to before `end`; empty batches are signs of life. Raises LogUnavailable."""
+    consumer.assign([TopicPartition(*lane, start)])
+    position, silent = start, 0
+    try:
+        while position < end:
+            found = []
+            messages = consumer.consume(READ_BATCH, READ_WAIT_S)
+            silent = 0 if messages else silent + 1
+            if silent > SILENCE_READS_MAX:
+                raise LogUnavailable(f"no answer about {lane[0]}/{lane[1]}")
+            for message in messages:
+                error, offset = message.error(), message.offset() or 0
+                if error is None and offset < end:
+                    found.append(message)
+                if error is None:
+                    position = max(position, offset + 1)
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    position = max(position, offset)  # past what was aborted, too
+                elif error.code() not in PASSING:
+                    raise LogUnavailable(error.str())
+            yield found
+    except KafkaException as error:
+        raise LogUnavailable(error.args[0].str()) from None
+    finally:
+        consumer.unassign()
 
 
 class TopicFollower:
@@ -78,11 +124,11 @@ class TopicFollower:
             try:
                 consumer.assign([TopicPartition(self._topic, PARTITION, self._read_up_to)])
                 while not self._stopping.is_set():
-                    for message in consumer.consume(500, POLL_S):
+                    for message in consumer.consume(READ_BATCH, READ_WAIT_S):
                         self.take(message)
             except KafkaException as error:
                 log.warning("reading again", extra={"topic": self._topic, "error": error.args[0].str()})
-                self._stopping.wait(POLL_S)
+                self._stopping.wait(READ_WAIT_S)
             finally:
                 consumer.close()
 

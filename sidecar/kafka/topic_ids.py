@@ -7,7 +7,7 @@ from confluent_kafka import KafkaException
 
 from policies.kafka_clients import AdminClient
 from sidecar.kafka.client_settings import admin_settings
-from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.kafka.topics import topic_ids
 
 ANSWER_S: Final = 5.0  # for each of two questions: within a lease

@@ -17,7 +17,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from sidecar.kafka.client_settings import READER
-from sidecar.kafka.topic_reader import ANSWER_S, LogUnavailable
+from sidecar.kafka.topic_follower import ANSWER_S, LogUnavailable
 from sidecar.lookup.redis import HeldOverflow
 from sidecar.model.record import LaneId, Position
 from sidecar.overflow.connection import Client, failures, lane_of

@@ -3,7 +3,7 @@
 import pytest
 from confluent_kafka import TopicPartition
 
-from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.operations.bulk.control_sender import ControlRecordSender, SentControls, control_headers
 from sidecar.operations.bulk.plan import ChangePlan, Item, Selection
 from tests.services.kafka import ANSWER_TIMEOUT_S, Kafka

@@ -3,8 +3,8 @@
 import pytest
 
 from sidecar.kafka import topic_ids
+from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.kafka.topic_ids import TopicIds
-from sidecar.kafka.topic_reader import LogUnavailable
 from tests.services.kafka import ANSWER_TIMEOUT_S, Kafka
 from tests.services.waiting import wait_until
 

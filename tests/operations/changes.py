@@ -7,7 +7,7 @@ from random import Random
 from typing import Any, Final
 
 from policies.headers import ACTION, CHANGE, DELAY, ID
-from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.lookup.query import LookUpUnavailable
 from sidecar.model.record import Headers, LaneId
 from sidecar.operations.bulk.changes import NotAllAnswer, Wanted

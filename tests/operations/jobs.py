@@ -15,8 +15,7 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError
 
 from policies.retention import JOBS_KEPT_MS
-from sidecar.kafka.topic_follower import TopicFollower
-from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.kafka.topic_follower import LogUnavailable, TopicFollower
 from sidecar.operations.dead_letters.redrive_plan import FORM, Governor, Plan, Progress, Redrive, Span
 from sidecar.operations.dead_letters.selection import Selection
 from sidecar.operations.jobs.job import State

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, TopicPartition
 
-from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.model.record import Headers, Place
 from sidecar.operations.dead_letters.dead_letter import DeadLetter
 from sidecar.operations.dead_letters.dead_letter_log import LettersUnavailable

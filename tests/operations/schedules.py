@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, Final
 
 from sidecar.engine.timekeeper import Timekeeper
-from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.operations.jobs.transactional_sender import ShipmentFailed, TakenOver
 from sidecar.operations.schedules.cron import occurrences
 from sidecar.operations.schedules.errors import ScheduleConflict, ScheduleRefused, SchedulesUnavailable

@@ -8,7 +8,7 @@ from typing import Any
 from policies.headers import ACTION, CHANGE, DELAY, DELIVER_AT, ID, IF_OFFSET
 from policies.log import PolicyLog
 from policies.table import PolicyTable
-from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.lookup.query import Key, LookUpUnavailable, Query, key_of_row, row_of
 from sidecar.model.record import Headers, Held, LaneId, Outcome
 from sidecar.operations.bulk.changes import Changes

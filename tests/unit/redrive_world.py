@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.model.reserved_topics import ReservedTopics
 from sidecar.operations.dead_letters.browse import UnknownTopic
 from sidecar.operations.dead_letters.dead_letter_log import LetterLog

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError
 from policies.headers import ACTION, CHANGE, DELIVER_AT, ID
 from policies.model import Policy, Versioned
 from policies.table import PolicyTable
-from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.lookup.receipt import LedgerPlace
 from sidecar.lookup.receipts import Receipts
 from sidecar.model.record import Headers, LaneId, Outcome

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.model.record import Place
 from sidecar.model.reserved_topics import ReservedTopics
 from sidecar.operations.dead_letters.dead_letter import DeadLetter

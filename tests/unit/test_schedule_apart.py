@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.model.partitioner import partition_of
 from sidecar.operations.jobs.transactional_sender import ShipmentFailed, TakenOver
 from sidecar.operations.schedules.apart import AGAIN_MS, SLOW_KEPT_MS, Apart

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from sidecar.kafka.background import in_background
-from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.model.partitioner import partition_of
 from sidecar.operations.jobs.transactional_sender import NoTransactions, ShipmentFailed, TakenOver
 from sidecar.operations.schedules.apart import AGAIN_MS

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.operations.jobs.transactional_sender import OutgoingRecord, ShipmentFailed, TakenOver
 from sidecar.operations.schedules.errors import ScheduleConflict, ScheduleRefused, SchedulesUnavailable
 from sidecar.operations.schedules.schedule_book import SCHEDULES_MAX, ScheduleBook

@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.model.record import LaneId
 from sidecar.operations.bulk.context import Sources
 from sidecar.operations.bulk.plan import Change, ChangePlan, End, Selection, When

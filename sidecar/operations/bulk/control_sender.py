@@ -10,7 +10,7 @@ from policies.headers import ACTION, CHANGE, DELAY, DELIVER_AT, ID, IF_OFFSET
 from policies.kafka_clients import Consumer, Producer
 from policies.table import PolicyTable, decide
 from sidecar.kafka.client_settings import control_sender_settings, reader_settings
-from sidecar.kafka.topic_reader import LogUnavailable, read
+from sidecar.kafka.topic_follower import LogUnavailable, read
 from sidecar.model.header_codec import headers_of
 from sidecar.model.ports import UNPROVEN
 from sidecar.model.record import Headers

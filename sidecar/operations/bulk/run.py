@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.lookup.query import Key, LookUpUnavailable, key_of_row
 from sidecar.model.record import LaneId
 from sidecar.operations.bulk.context import ChangeContext, Rows

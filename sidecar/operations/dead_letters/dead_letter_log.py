@@ -7,7 +7,7 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from policies.kafka_clients import Consumer
 from sidecar.kafka.client_settings import reader_settings
-from sidecar.kafka.topic_reader import ANSWER_S, LogUnavailable, read
+from sidecar.kafka.topic_follower import ANSWER_S, LogUnavailable, read
 from sidecar.operations.dead_letters.dead_letter import DeadLetter, letter_of
 from sidecar.operations.dead_letters.redrive_plan import Plan
 

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from policies.kafka_clients import Consumer
 from sidecar.kafka.client_settings import reader_settings
-from sidecar.kafka.topic_reader import ANSWER_S, PASSING
+from sidecar.kafka.topic_follower import ANSWER_S, PASSING
 from sidecar.model.record import Place
 from sidecar.operations.dead_letters.dead_letter import DeadLetter, letter_of
 from sidecar.operations.dead_letters.dead_letter_log import (

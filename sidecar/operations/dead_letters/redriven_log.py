@@ -4,8 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from sidecar.kafka.topic_follower import PARTITION, TopicFollower
-from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.kafka.topic_follower import PARTITION, LogUnavailable, TopicFollower
 from sidecar.model.record import Place
 from sidecar.model.redrive_marks import Block, Kept, Marks, Sent, block_of
 from sidecar.operations.dead_letters.browse import Find

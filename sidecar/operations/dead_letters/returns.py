@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from policies.headers import ORIGIN, REDRIVE_PLAN
 from policies.kafka_clients import Consumer
 from sidecar.kafka.client_settings import reader_settings
-from sidecar.kafka.topic_reader import PASSING
+from sidecar.kafka.topic_follower import PASSING
 from sidecar.operations.dead_letters.dead_letter import DeadLetter, letter_of
 from sidecar.operations.dead_letters.redrive_plan import Plan, Progress
 from sidecar.operations.dead_letters.sorting import RoutedLetter

@@ -20,8 +20,7 @@ from policies.kafka_clients import Producer
 from policies.retention import JOBS_KEPT_MS
 from sidecar.kafka.background import in_background
 from sidecar.kafka.client_settings import job_writer_settings
-from sidecar.kafka.topic_follower import PARTITION, TopicFollower
-from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.kafka.topic_follower import PARTITION, LogUnavailable, TopicFollower
 from sidecar.model.ports import refusal
 from sidecar.operations.jobs.job import AnyJob, Form, PlanHead
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, Generic, NamedTuple, Protocol
 
 from policies.retention import JOBS_KEPT_MS
-from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.operations.jobs.job import AnyJob, PlanHead, State
 
 LEASE_MS: Final = 15_000

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Produ
 
 from sidecar.kafka.client_settings import copier_settings, reader_settings, uncommitted_reader_settings
 from sidecar.kafka.producers import client_log
-from sidecar.kafka.topic_reader import ANSWER_S, PASSING, LogUnavailable, read
+from sidecar.kafka.topic_follower import ANSWER_S, PASSING, LogUnavailable, read
 from sidecar.operations.jobs.transactional_sender import give_up
 from sidecar.operations.renaming.errors import RenameError
 from sidecar.operations.renaming.group_commits import kafka_failures

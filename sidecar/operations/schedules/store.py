@@ -17,8 +17,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
-from sidecar.kafka.topic_follower import PARTITION, Apply
-from sidecar.kafka.topic_reader import LogUnavailable
+from sidecar.kafka.topic_follower import PARTITION, Apply, LogUnavailable
 from sidecar.operations.jobs.transactional_sender import (
     OutgoingRecord,
     Refused,
