@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from api.ports import Acknowledged, Outgoing, SenderError, SenderRefused, SenderUnavailable
-from policies.kafka_clients import Producer
+from policies.kafka_clients import Producer, is_fatal
 from sidecar.kafka.background import in_background
 from sidecar.kafka.client_settings import rest_sender_settings
 
@@ -130,7 +130,7 @@ class KafkaSender:
         try:
             _produce(producer, record, waiting)
         except KafkaException as error:
-            if not _is_fatal(error.args[0]):
+            if not is_fatal(error.args[0]):
                 raise
             _produce(self._renewed(producer), record, waiting)
 
@@ -166,10 +166,6 @@ def _produce(producer: Producer, record: Outgoing, waiting: _Waiting) -> None:
         timestamp=record.timestamp_ms,
         headers=list(record.headers),
     )
-
-
-def _is_fatal(error: KafkaError) -> bool:
-    return error.fatal() or error.code() == KafkaError._FATAL
 
 
 def _refusal(error: KafkaError) -> SenderError:

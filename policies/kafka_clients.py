@@ -16,7 +16,7 @@ from typing import Any, Final
 from weakref import WeakSet
 
 import confluent_kafka
-from confluent_kafka import KafkaException, admin
+from confluent_kafka import KafkaError, KafkaException, admin
 
 PASSWORD: Final = "sasl.password"
 USERNAME: Final = "sasl.username"
@@ -77,6 +77,11 @@ def _present(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _login(settings: Mapping[str, Any]) -> Login:
     user, password = settings.get(USERNAME), settings.get(PASSWORD)
     return None if user is None or password is None else (str(user), str(password))
+
+
+def is_fatal(error: KafkaError) -> bool:
+    """Whether the client is of no use any more. It says so in two ways, and not always in both."""
+    return error.fatal() or error.code() == KafkaError._FATAL
 
 
 def _live(client: Any) -> None:

@@ -23,7 +23,7 @@ from policies.errors import (
     PolicyTooLarge,
     TooManyPolicies,
 )
-from policies.kafka_clients import Producer
+from policies.kafka_clients import Producer, is_fatal
 from policies.log import POLICIES_MAX, RECORD_BYTES_MAX, Change, Verdict, encode_change
 from policies.model import ManagedBy, Policy, Removed, Versioned
 from policies.reader import PARTITION, OnTable, PolicyReader
@@ -175,7 +175,7 @@ class PolicyStore:
         try:
             self._produce_once(producer, change, value)
         except KafkaException as error:
-            if not _is_fatal(error.args[0]):
+            if not is_fatal(error.args[0]):
                 raise
             _logger.warning("another producer of policies is made", extra={"error": str(error)})
             self._produce_once(self._renew(producer), change, value)
@@ -234,10 +234,6 @@ class PolicyStore:
                     f"no answer to the write of policy {change.name}; it may still take effect: look again"
                 )
         return future.result()
-
-
-def _is_fatal(error: KafkaError) -> bool:
-    return error.fatal() or error.code() == KafkaError._FATAL
 
 
 def _change(name: str, policy: Policy | None, expected_version: int, author: str, managed_by: ManagedBy) -> Change:

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
 
-from policies.kafka_clients import Consumer
+from policies.kafka_clients import Consumer, is_fatal
 from sidecar.kafka.background import in_background
-from sidecar.kafka.producers import ANSWER_TIMEOUT_S, OnProblem, commits_of, error_callback, is_fatal
+from sidecar.kafka.producers import ANSWER_TIMEOUT_S, OnProblem, commits_of, error_callback
 from sidecar.model.ports import GroupEvents, Member
 from sidecar.model.record import LaneId
 

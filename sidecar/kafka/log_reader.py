@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
-from policies.kafka_clients import Consumer
+from policies.kafka_clients import Consumer, is_fatal
 from sidecar.kafka.client_settings import source_log_settings
-from sidecar.kafka.producers import ANSWER_TIMEOUT_S, client_log, is_fatal
+from sidecar.kafka.producers import ANSWER_TIMEOUT_S, client_log
 from sidecar.model.ports import SourceRecord, SourceUnavailable
 from sidecar.model.record import LaneId
 

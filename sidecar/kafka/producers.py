@@ -7,8 +7,9 @@ from typing import Any, Final
 from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import ConfigResource, ResourceType
 
-from policies.kafka_clients import AdminClient, Consumer, Producer
+from policies.kafka_clients import AdminClient, Consumer, Producer, is_fatal
 from sidecar.kafka.client_settings import admin_settings, uncommitted_commit_reader_settings
+from sidecar.kafka.errors import ABSENT
 from sidecar.model.ports import NO_ANSWER
 from sidecar.model.record import LaneId
 
@@ -20,11 +21,6 @@ OFFSETS_MAX: Final = 200  # in one commit: brokers write them as one batch, with
 LIMIT_TIMEOUT_S: Final = 5.0
 WORDS_LOST: Final = "a fatal error of the client, whose words were lost while it logged: its line in the log says more"
 OnProblem = Callable[[str], None]
-
-# Answers about a topic that mean: not there for us. Any other error is no answer.
-ABSENT: Final = frozenset(
-    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TOPIC_EXCEPTION}
-)
 
 
 def commits_of(offsets: Mapping[LaneId, tuple[int, str]]) -> Iterator[list[TopicPartition]]:
@@ -151,11 +147,6 @@ def raising_what_is_meant(serve: Callable[[float], int]) -> Callable[[float], in
             raise
 
     return served
-
-
-def is_fatal(error: KafkaError) -> bool:
-    """Whether the client is of no use any more. It says so in two ways, and not always in both."""
-    return error.fatal() or error.code() == KafkaError._FATAL
 
 
 def group_commits(admin: AdminClient, group: str) -> list[TopicPartition]:

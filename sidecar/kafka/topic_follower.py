@@ -19,6 +19,7 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaExceptio
 
 from policies.kafka_clients import Consumer
 from sidecar.kafka.client_settings import follower_settings, uncommitted_reader_settings
+from sidecar.kafka.errors import READING_PASSES
 
 PARTITION: Final = 0
 ANSWER_S: Final = 10.0
@@ -27,11 +28,6 @@ READ_WAIT_S: Final = 0.2
 SILENCE_READS_MAX: Final = 50  # reads in a row without anything: ten seconds
 STOP_S: Final = 15.0
 CATCH_UP_S: Final = 30.0  # longer than a transaction that somebody left open can hold up readers
-# The client recovers from these by itself and only tells of them.
-PASSING: Final = frozenset(
-    {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE}
-    | {KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.REQUEST_TIMED_OUT}
-)
 
 log = logging.getLogger("tickover.follower")
 
@@ -61,7 +57,7 @@ def read(consumer: confluent_kafka.Consumer, lane: tuple[str, int], start: int, 
                     position = max(position, offset + 1)
                 elif error.code() == KafkaError._PARTITION_EOF:
                     position = max(position, offset)  # past what was aborted, too
-                elif error.code() not in PASSING:
+                elif error.code() not in READING_PASSES:
                     raise LogUnavailable(error.str())
             yield found
     except KafkaException as error:
@@ -136,7 +132,7 @@ class TopicFollower:
         """One record, or the news that there are no more. Raises KafkaException for what the client can't mend."""
         error = message.error()
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
-            if error.code() not in PASSING:
+            if error.code() not in READING_PASSES:
                 raise KafkaException(error)
             return
         with self.changed:

@@ -15,7 +15,8 @@ from policies.retention import JOBS_KEPT_MS
 from policies.table import DEAD_LETTER_SUFFIX
 from policies.topic import SIZE, created_as_taken, refusal_of, tell_taken
 from sidecar.kafka.client_settings import ledger_log_settings, uncommitted_ledger_settings
-from sidecar.kafka.producers import ABSENT, has_controller
+from sidecar.kafka.errors import ABSENT, CREATING_PASSES
+from sidecar.kafka.producers import has_controller
 from sidecar.ledger.topic import LedgerError, LedgerRecord, LedgerUnavailable
 from sidecar.settings.settings import Settings
 
@@ -26,16 +27,6 @@ ANSWER_S: Final = 10.0
 CREATE_FOR_S: Final = 10.0
 CREATE_AGAIN_S: Final = 0.5
 KNOWN_FOR_S: Final = 30.0  # how long brokers are asked for the size of a topic that exists
-PASSING: Final = frozenset(  # too few brokers may also be brokers that are not quite there yet
-    {KafkaError.INVALID_REPLICATION_FACTOR, KafkaError.NOT_CONTROLLER, KafkaError.THROTTLING_QUOTA_EXCEEDED}
-    | {KafkaError.REQUEST_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError._TRANSPORT}
-)
-AWAY: Final = frozenset(
-    {KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE}
-    | {KafkaError.REQUEST_TIMED_OUT, KafkaError.NETWORK_EXCEPTION, KafkaError.BROKER_NOT_AVAILABLE}
-    | {KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.NOT_CONTROLLER}
-    | {KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR}
-)
 NO_TOPIC_ID: Final = "A" * 22  # 16 zero bytes in base64
 READ_BATCH: Final = 500
 READ_WAIT_S: Final = 0.05  # a read returns at once only when it is full
@@ -44,16 +35,6 @@ STALLED_READS_MAX: Final = 300  # reads in a row without a record, each READ_WAI
 
 class MissingTopicError(Exception):
     """A topic of tickover's own is missing and can't be created, or the brokers don't tell its size."""
-
-
-def is_away(error: BaseException) -> bool:
-    """Brokers don't answer, or one that is needed: the same may be right a moment later."""
-    chain: BaseException | None = error
-    while chain is not None:
-        if isinstance(chain, TimeoutError) or (isinstance(chain, KafkaException) and chain.args[0].code() in AWAY):
-            return True
-        chain = chain.__cause__
-    return False
 
 
 def ledger_config(retention_ms: int) -> dict[str, str]:
@@ -113,7 +94,7 @@ def ensure_topic(
     topic = NewTopic(name, partitions, replicas, config=dict(config))
     error = _create(admin, topic)
     for _ in range(round(CREATE_FOR_S / CREATE_AGAIN_S)):
-        if error is None or error.code() not in PASSING:
+        if error is None or error.code() not in CREATING_PASSES:
             break
         pause(CREATE_AGAIN_S)
         error = _create(admin, topic)

@@ -45,9 +45,10 @@ from sidecar.engine.mailbox import EngineError
 from sidecar.engine.timekeeper import Timekeeper
 from sidecar.kafka.background import abandon, in_background
 from sidecar.kafka.backlog import Backlog
+from sidecar.kafka.errors import is_away
 from sidecar.kafka.own_topics import ensure_own_topics
 from sidecar.kafka.producers import client_log
-from sidecar.kafka.topics import MissingTopicError, is_away, source_topics
+from sidecar.kafka.topics import MissingTopicError, source_topics
 from sidecar.ledger.topic import LedgerTopic
 from sidecar.lookup.group import GroupLookUp, Meeting
 from sidecar.lookup.ledger_reader import LedgerReader

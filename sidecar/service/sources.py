@@ -22,8 +22,9 @@ from policies.retention import (
     short_retentions,
 )
 from policies.table import PolicyTable
+from sidecar.kafka.errors import CREATING_PASSES
 from sidecar.kafka.producers import has_controller
-from sidecar.kafka.topics import PASSING, source_names, source_topics, topic_sizes
+from sidecar.kafka.topics import source_names, source_topics, topic_sizes
 from sidecar.lookup.query import LookUpUnavailable
 from sidecar.model.stats import Left
 from sidecar.service.assembly import Machinery
@@ -301,7 +302,7 @@ class Sources:
         except (KafkaException, TimeoutError) as error:
             words = "the ledger's retention can't be raised to the longest hold and 7 days"
             log.warning(words, extra={**about, "error": str(error)})
-            return code_of(error) not in PASSING
+            return code_of(error) not in CREATING_PASSES
         log.info("the ledger's retention was raised", extra=about)
         return True
 

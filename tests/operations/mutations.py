@@ -75,7 +75,7 @@ ELSEWHERE: Final[dict[str, Mutant]] = {
     ),
     "a producer of REST is kept whatever has happened to it": Mutant(
         "api/sender.py",
-        "            if not _is_fatal(error.args[0]):",
+        "            if not is_fatal(error.args[0]):",
         "            if True:",
         suite="unit/test_api_sender.py",
     ),

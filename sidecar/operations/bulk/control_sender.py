@@ -10,14 +10,14 @@ from policies.headers import ACTION, CHANGE, DELAY, DELIVER_AT, ID, IF_OFFSET
 from policies.kafka_clients import Consumer, Producer
 from policies.table import PolicyTable, decide
 from sidecar.kafka.client_settings import control_sender_settings, reader_settings
+from sidecar.kafka.errors import OF_ONE_RECORD, OF_THE_TARGET, delivery_error
 from sidecar.kafka.topic_follower import LogUnavailable, read
 from sidecar.model.header_codec import headers_of
-from sidecar.model.ports import UNPROVEN
 from sidecar.model.record import Headers
 from sidecar.model.reserved_topics import NOT_A_SOURCE
 from sidecar.operations.bulk.outcome import Place
 from sidecar.operations.bulk.plan import ChangePlan, Item
-from sidecar.operations.jobs.transactional_sender import OF_ONE_RECORD, OF_THE_TARGET, give_up
+from sidecar.operations.jobs.transactional_sender import give_up
 
 FULL_POLL_S: Final = 0.05
 ACKNOWLEDGED_S: Final = 8.0  # well within a lease
@@ -144,9 +144,6 @@ class _Report:
         self.offset = -1
 
     def note(self, error: KafkaError | None, message: Any) -> None:
-        if error is not None:
-            self.error = error
-        elif (offset := message.offset()) is not None:
-            self.offset = offset
-        else:  # inferred of a later record, and perhaps nowhere: `sidecar.model.ports.Unproven`
-            self.error = KafkaError(KafkaError._FAIL, UNPROVEN.str())
+        self.error = delivery_error(error, message)
+        if self.error is None:
+            self.offset = message.offset()

@@ -14,7 +14,8 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from policies.kafka_clients import Consumer
 from sidecar.kafka.client_settings import reader_settings
-from sidecar.kafka.topic_follower import ANSWER_S, PASSING
+from sidecar.kafka.errors import READING_PASSES
+from sidecar.kafka.topic_follower import ANSWER_S
 from sidecar.model.record import Place
 from sidecar.operations.dead_letters.dead_letter import DeadLetter, letter_of
 from sidecar.operations.dead_letters.dead_letter_log import (
@@ -250,7 +251,7 @@ class RedriveRun:
         for message in messages:
             error, partition, offset = message.error(), message.partition() or 0, message.offset() or 0
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                if error.code() not in PASSING:
+                if error.code() not in READING_PASSES:
                     raise KafkaException(error)
                 continue
             if offset < self._read[partition]:

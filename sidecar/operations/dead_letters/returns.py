@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from policies.headers import ORIGIN, REDRIVE_PLAN
 from policies.kafka_clients import Consumer
 from sidecar.kafka.client_settings import reader_settings
-from sidecar.kafka.topic_follower import PASSING
+from sidecar.kafka.errors import READING_PASSES
 from sidecar.operations.dead_letters.dead_letter import DeadLetter, letter_of
 from sidecar.operations.dead_letters.redrive_plan import Plan, Progress
 from sidecar.operations.dead_letters.sorting import RoutedLetter
@@ -56,7 +56,7 @@ class Returns:
                 found = self._leg_of(letter_of(message), leg)
                 everything += found is not None
                 of_leg += found == leg
-            elif error.code() not in PASSING and error.code() != KafkaError._PARTITION_EOF:
+            elif error.code() not in READING_PASSES and error.code() != KafkaError._PARTITION_EOF:
                 raise KafkaException(error)
         return Found(everything, of_leg)
 

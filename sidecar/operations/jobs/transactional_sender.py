@@ -14,8 +14,16 @@ from confluent_kafka import KafkaError, KafkaException
 from policies.kafka_clients import Producer
 from sidecar.kafka.background import in_background
 from sidecar.kafka.client_settings import sender_settings
+from sidecar.kafka.errors import (
+    OF_ONE_RECORD,
+    OF_THE_TARGET,
+    PURGED,
+    SILENT_PARTITION,
+    TAKEN_OVER,
+    WITHOUT_TRANSACTIONS,
+    delivery_error,
+)
 from sidecar.kafka.topic_follower import PARTITION
-from sidecar.model.ports import UNPROVEN
 from sidecar.model.record import Headers
 from sidecar.operations.jobs.job import ProgressHead
 from sidecar.operations.jobs.job_log import progress_key
@@ -24,22 +32,6 @@ ANSWER_S: Final = 15.0
 LOOK_S: Final = 2.0  # to begin with an id: after so long the client is asked what it has heard, and goes on
 ANY_PARTITION: Final = -1  # the key decides, as in Java
 FULL_POLL_S: Final = 0.05
-OF_ONE_RECORD: Final = frozenset(
-    {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_MSG}
-)
-OF_THE_TARGET: Final = frozenset(
-    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
-    | {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TOPIC_EXCEPTION, KafkaError.POLICY_VIOLATION}
-)
-# Of a partition that can't take anything now, whatever it is.
-_SILENT: Final = frozenset(
-    {KafkaError._MSG_TIMED_OUT, KafkaError.REQUEST_TIMED_OUT, KafkaError.LEADER_NOT_AVAILABLE}
-    | {KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
-)
-_PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
-# Of brokers that have no transactions: the client goes on asking, and nothing comes of it.
-_WITHOUT_TRANSACTIONS: Final = frozenset({KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE})
-_TAKEN_OVER: Final = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})
 
 
 class Sendable(Protocol):
@@ -136,7 +128,7 @@ class TransactionalSender:
                 return
             except KafkaException as error:
                 failure = error.args[0]
-            if failure.code() in _WITHOUT_TRANSACTIONS:
+            if failure.code() in WITHOUT_TRANSACTIONS:
                 raise NoTransactions(failure.str())
             is_unfinished |= failure.code() == KafkaError.CONCURRENT_TRANSACTIONS
             if not failure.retriable() or time.monotonic() >= deadline_s:
@@ -176,7 +168,7 @@ class TransactionalSender:
                 return
         except KafkaException as error:
             raise _failure(error.args[0]) from None
-        silent = all(error.code() in _SILENT for error in errors.values())
+        silent = all(error.code() in SILENT_PARTITION for error in errors.values())
         unanswered = Unanswered(set(range(len(parcels) + len(facts))) - answered) if silent else None
         try:
             self._abort(seconds)
@@ -254,26 +246,25 @@ class _Report:
         self._answered = answered
 
     def note(self, error: KafkaError | None, message: Any) -> None:
-        if error is not None:
-            self.refuse(error)
-        elif message.offset() is not None:
+        refused = delivery_error(error, message)
+        if refused is not None:
+            self.refuse(refused)
+        else:
             self._answered.add(self._index)
-        else:  # inferred of a later record, and perhaps nowhere: `sidecar.model.ports.Unproven`
-            self.refuse(KafkaError(KafkaError._FAIL, UNPROVEN.str()))
 
     def refuse(self, error: KafkaError) -> None:
         self._errors[self._index] = error
 
 
 def _failure(error: KafkaError) -> Exception:
-    return TakenOver() if error.code() in _TAKEN_OVER else ShipmentFailed(error.str())
+    return TakenOver() if error.code() in TAKEN_OVER else ShipmentFailed(error.str())
 
 
 def _verdict(errors: Mapping[int, KafkaError], parcels: int) -> Exception:
     # What was still queued behind the first error is reported as purged: it says nothing about those records.
-    errors = {index: error for index, error in errors.items() if error.code() not in _PURGED} or errors
+    errors = {index: error for index, error in errors.items() if error.code() not in PURGED} or errors
     codes = {index: error.code() for index, error in errors.items()}
-    if any(code in _TAKEN_OVER for code in codes.values()):
+    if any(code in TAKEN_OVER for code in codes.values()):
         return TakenOver()
     if facts := [index for index in codes if index >= parcels]:  # the progress itself
         return ShipmentFailed(errors[facts[0]].str())

@@ -14,15 +14,14 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from sidecar.kafka.client_settings import copier_settings, reader_settings, uncommitted_reader_settings
+from sidecar.kafka.errors import NEW_TOPIC_PASSES
 from sidecar.kafka.producers import client_log
-from sidecar.kafka.topic_follower import ANSWER_S, PASSING, LogUnavailable, read
+from sidecar.kafka.topic_follower import ANSWER_S, LogUnavailable, read
 from sidecar.operations.jobs.transactional_sender import give_up
 from sidecar.operations.renaming.errors import RenameError
 from sidecar.operations.renaming.group_commits import kafka_failures
 from sidecar.operations.renaming.rewriting import Places
 
-# Not every broker has heard of a topic that was just made.
-_NOT_HEARD_YET: Final = PASSING | {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
 HEARD_S: Final = 30.0
 AGAIN_S: Final = 0.2
 COPIED_FROM: Final = "tickover-copied-from"  # the offset in the topic that was copied, as decimal text
@@ -173,6 +172,6 @@ def _watermarks(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
         try:
             return consumer.get_watermark_offsets(place, timeout=ANSWER_S, cached=False)
         except KafkaException as error:
-            if error.args[0].code() not in _NOT_HEARD_YET or time.monotonic() > deadline_s:
+            if error.args[0].code() not in NEW_TOPIC_PASSES or time.monotonic() > deadline_s:
                 raise
             time.sleep(AGAIN_S)

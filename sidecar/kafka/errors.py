@@ -1,0 +1,81 @@
+"""Kafka's errors, and what they mean to whom: one table for each question that somebody asks of an error.
+
+Four tables say that an error passes by itself. They differ, as the questions do:
+
+    READING_PASSES    a client tells its reader of it, mends it and reads on. Readers know neither a coordinator nor a
+                      controller; what a client isn't known to survive is answered by a new one
+    NEW_TOPIC_PASSES  the same, of a topic that was just made: not every broker has heard of it
+    CREATING_PASSES   a topic is to be made, and brokers are just starting, are too few yet, or take another controller.
+                      A partition that doesn't exist yet has no leader to wait for
+    AWAY              any question to the cluster, also to a coordinator: somebody who is needed doesn't answer
+
+Three more say what a record that isn't sent is due to: OF_ONE_RECORD, OF_THE_TARGET, SILENT_PARTITION. They are for
+senders that abort the transaction and then look for the guilty. Others have their own tables, for a reason:
+
+* the engine keeps the record and gives its refusal a name and a way out; it knows no client, so its tables are of names
+  (`engine/partition/exits.py`).
+* the policies take only for refused what the topic can't have, since it is the topic that says the rest
+  (`policies/store.py`); they know nothing of the sidecar.
+* REST answers a refusal in its own words (`api/sender.py`).
+* the pipeline shares no client with the sidecar (`pipeline/sending.py`).
+"""
+
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException
+
+from sidecar.model.ports import UNPROVEN
+
+READING_PASSES: Final = frozenset(
+    {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE}
+    | {KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.REQUEST_TIMED_OUT}
+)
+NEW_TOPIC_PASSES: Final = READING_PASSES | {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
+CREATING_PASSES: Final = frozenset(
+    {KafkaError.INVALID_REPLICATION_FACTOR, KafkaError.NOT_CONTROLLER, KafkaError.THROTTLING_QUOTA_EXCEEDED}
+    | {KafkaError.REQUEST_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError._TRANSPORT}
+)
+AWAY: Final = READING_PASSES | (
+    {KafkaError.NETWORK_EXCEPTION, KafkaError.BROKER_NOT_AVAILABLE, KafkaError.NOT_CONTROLLER}
+    | {KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.NOT_COORDINATOR}
+)
+
+# Answers about a topic that mean: not there for us. Any other error is no answer.
+ABSENT: Final = frozenset(
+    {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TOPIC_EXCEPTION}
+)
+
+OF_ONE_RECORD: Final = frozenset(
+    {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_MSG}
+)
+OF_THE_TARGET: Final = ABSENT | (
+    {KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION, KafkaError.POLICY_VIOLATION}
+)
+# Of a partition that can't take anything now, whatever it is.
+SILENT_PARTITION: Final = frozenset(
+    {KafkaError._MSG_TIMED_OUT, KafkaError.REQUEST_TIMED_OUT, KafkaError.LEADER_NOT_AVAILABLE}
+    | {KafkaError.NOT_ENOUGH_REPLICAS, KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
+)
+# Of what was still queued when its sender gave up: says nothing about the record.
+PURGED: Final = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
+# Of brokers that have no transactions: the client goes on asking, and nothing comes of it.
+WITHOUT_TRANSACTIONS: Final = frozenset({KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE})
+# Somebody else has begun with this transactional id.
+TAKEN_OVER: Final = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})
+
+
+def is_away(error: BaseException) -> bool:
+    """Brokers don't answer, or one that is needed: the same may be right a moment later."""
+    chain: BaseException | None = error
+    while chain is not None:
+        if isinstance(chain, TimeoutError) or (isinstance(chain, KafkaException) and chain.args[0].code() in AWAY):
+            return True
+        chain = chain.__cause__
+    return False
+
+
+def delivery_error(error: KafkaError | None, message: Any) -> KafkaError | None:
+    """Error of a delivery report; None: it proves that the record is in its topic. One without an offset proves
+    nothing, and is an error, too (`sidecar.model.ports.Unproven`).
+    """
+    return KafkaError(KafkaError._FAIL, UNPROVEN.str()) if error is None and message.offset() is None else error
