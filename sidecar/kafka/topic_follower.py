@@ -50,20 +50,38 @@ def read(consumer: confluent_kafka.Consumer, lane: tuple[str, int], start: int, 
             if silent > SILENCE_READS_MAX:
                 raise LogUnavailable(f"no answer about {lane[0]}/{lane[1]}")
             for message in messages:
-                error, offset = message.error(), message.offset() or 0
-                if error is None and offset < end:
+                position = max(position, position_after(message) or 0)
+                if message.error() is None and (message.offset() or 0) < end:
                     found.append(message)
-                if error is None:
-                    position = max(position, offset + 1)
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    position = max(position, offset)  # past what was aborted, too
-                elif error.code() not in READING_PASSES:
-                    raise LogUnavailable(error.str())
             yield found
     except KafkaException as error:
         raise LogUnavailable(error.args[0].str()) from None
     finally:
         consumer.unassign()
+
+
+def bounds(consumer: confluent_kafka.Consumer, topic: str, partition: int) -> tuple[int, int]:
+    """First offset of a partition, and where it ends for this reader. Raises LogUnavailable."""
+    try:
+        return consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=ANSWER_S)
+    except KafkaException as error:
+        raise LogUnavailable(error.args[0].str()) from None
+
+
+def position_after(message: Any) -> int | None:
+    """Offset to be read next, when a consumer has given this: behind a record, or the end that it has come to, past
+    what was aborted, too. None: an error that its client mends.
+
+    Raises KafkaException for any other.
+    """
+    error, offset = message.error(), message.offset()
+    if error is None:
+        return int(offset) + 1
+    if error.code() == KafkaError._PARTITION_EOF:
+        return int(offset)
+    if error.code() in READING_PASSES:
+        return None
+    raise KafkaException(error)
 
 
 class TopicFollower:
@@ -99,9 +117,7 @@ class TopicFollower:
         """
         anyone = Consumer(uncommitted_reader_settings(self._client, self._topic))
         try:
-            _, end = anyone.get_watermark_offsets(TopicPartition(self._topic, PARTITION), timeout=ANSWER_S)
-        except KafkaException as error:
-            raise LogUnavailable(error.args[0].str()) from None
+            _, end = bounds(anyone, self._topic, PARTITION)
         finally:
             anyone.close()
         self.wait_for(end - 1, seconds)
@@ -130,15 +146,13 @@ class TopicFollower:
 
     def take(self, message: Any) -> None:
         """One record, or the news that there are no more. Raises KafkaException for what the client can't mend."""
-        error = message.error()
-        if error is not None and error.code() != KafkaError._PARTITION_EOF:
-            if error.code() not in READING_PASSES:
-                raise KafkaException(error)
+        position = position_after(message)
+        if position is None:
             return
         with self.changed:
-            if error is None:
+            if message.error() is None:
                 self._take_in(message)
-            self._read_up_to = max(self._read_up_to, message.offset() + (1 if error is None else 0))
+            self._read_up_to = max(self._read_up_to, position)
             self.changed.notify_all()
 
     def _take_in(self, message: Any) -> None:

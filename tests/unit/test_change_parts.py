@@ -121,7 +121,7 @@ def kept(monkeypatch: pytest.MonkeyPatch, *records: tuple[bytes, bytes | None]) 
     log = ReceiptLog({}, "changes")
     monkeypatch.setattr(receipt_log, "read", read)
     monkeypatch.setattr(log, "_consumer", FakeConsumer)
-    monkeypatch.setattr(log, "_bounds", lambda _: (0, len(messages)))
+    monkeypatch.setattr(receipt_log, "bounds", lambda *_: (0, len(messages)))
     return log
 
 

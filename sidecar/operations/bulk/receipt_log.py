@@ -8,11 +8,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import KafkaException, TopicPartition
-
 from policies.kafka_clients import Consumer
 from sidecar.kafka.client_settings import reader_settings
-from sidecar.kafka.topic_follower import ANSWER_S, LogUnavailable, read
+from sidecar.kafka.topic_follower import bounds, read
 from sidecar.model.record import Headers
 
 PARTITION: Final = 1
@@ -56,7 +54,7 @@ class ReceiptLog:
         """Where the next receipt will be, or later."""
         consumer = self._consumer()
         try:
-            return self._bounds(consumer)[1]
+            return bounds(consumer, self.topic, PARTITION)[1]
         finally:
             consumer.close()
 
@@ -66,7 +64,7 @@ class ReceiptLog:
         """
         consumer = self._consumer()
         try:
-            low, high = self._bounds(consumer)
+            low, high = bounds(consumer, self.topic, PARTITION)
             return self._read(consumer, f"{plan_id}/".encode(), (max(start, Place(low, 0)), high), limit)
         finally:
             consumer.close()
@@ -95,12 +93,6 @@ class ReceiptLog:
 
     def _consumer(self) -> Consumer:
         return Consumer(reader_settings(self._client, f"{self.topic}.receipts"))
-
-    def _bounds(self, consumer: Consumer) -> tuple[int, int]:
-        try:
-            return consumer.get_watermark_offsets(TopicPartition(self.topic, PARTITION), timeout=ANSWER_S)
-        except KafkaException as error:
-            raise LogUnavailable(error.args[0].str()) from None
 
 
 def receipts_of(value: bytes | None) -> Receipts:

@@ -7,7 +7,7 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from policies.kafka_clients import Consumer
 from sidecar.kafka.client_settings import reader_settings
-from sidecar.kafka.topic_follower import ANSWER_S, LogUnavailable, read
+from sidecar.kafka.topic_follower import ANSWER_S, LogUnavailable, bounds, read
 from sidecar.operations.dead_letters.dead_letter import DeadLetter, letter_of
 from sidecar.operations.dead_letters.redrive_plan import Plan
 
@@ -57,9 +57,9 @@ class KafkaLetterLog:
 
     def bounds(self, topic: str, partition: int) -> tuple[int, int]:
         try:
-            return self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=ANSWER_S)
-        except KafkaException as error:
-            raise LettersUnavailable(error.args[0].str()) from None
+            return bounds(self._consumer, topic, partition)
+        except LogUnavailable as error:
+            raise LettersUnavailable(str(error)) from None
 
     def offset_at(self, topic: str, partition: int, time_ms: int) -> int | None:
         try:

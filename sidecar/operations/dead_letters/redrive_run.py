@@ -10,12 +10,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import TopicPartition
 
 from policies.kafka_clients import Consumer
 from sidecar.kafka.client_settings import reader_settings
-from sidecar.kafka.errors import READING_PASSES
-from sidecar.kafka.topic_follower import ANSWER_S
+from sidecar.kafka.topic_follower import ANSWER_S, position_after
 from sidecar.model.record import Place
 from sidecar.operations.dead_letters.dead_letter import DeadLetter, letter_of
 from sidecar.operations.dead_letters.dead_letter_log import (
@@ -249,16 +248,14 @@ class RedriveRun:
             # Asked after they were read: so they are of the topic that the answer names.
             check_topic(self._plan, self._here.topic_id)
         for message in messages:
-            error, partition, offset = message.error(), message.partition() or 0, message.offset() or 0
-            if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                if error.code() not in READING_PASSES:
-                    raise KafkaException(error)
+            position, partition, offset = position_after(message), message.partition() or 0, message.offset() or 0
+            if position is None:
                 continue
             if offset < self._read[partition]:
                 raise shorter(self._plan, partition)
-            if error is None and offset < self._ends[partition]:
+            if message.error() is None and offset < self._ends[partition]:
                 self._waiting.append(letter_of(message))
-            self._read[partition] = offset + (error is None)
+            self._read[partition] = position
         done = [TopicPartition(self._plan.topic, p) for p in self._read if not self._open(p)]
         self._consumer.pause(done)
 

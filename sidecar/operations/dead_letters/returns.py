@@ -7,12 +7,12 @@ what it doesn't know may still have kept `tickover-origin`; the latest origins s
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import TopicPartition
 
 from policies.headers import ORIGIN, REDRIVE_PLAN
 from policies.kafka_clients import Consumer
 from sidecar.kafka.client_settings import reader_settings
-from sidecar.kafka.errors import READING_PASSES
+from sidecar.kafka.topic_follower import position_after
 from sidecar.operations.dead_letters.dead_letter import DeadLetter, letter_of
 from sidecar.operations.dead_letters.redrive_plan import Plan, Progress
 from sidecar.operations.dead_letters.sorting import RoutedLetter
@@ -50,14 +50,12 @@ class Returns:
         """Count letters that have come back since the last look; doesn't wait. Raises KafkaException."""
         everything = of_leg = 0
         for message in self._consumer.consume(READ_MAX, 0):
-            error, partition, offset = message.error(), message.partition() or 0, message.offset() or 0
-            if error is None:
-                self.positions[partition] = offset + 1
+            position = position_after(message)
+            if position is not None and message.error() is None:
+                self.positions[message.partition() or 0] = position
                 found = self._leg_of(letter_of(message), leg)
                 everything += found is not None
                 of_leg += found == leg
-            elif error.code() not in READING_PASSES and error.code() != KafkaError._PARTITION_EOF:
-                raise KafkaException(error)
         return Found(everything, of_leg)
 
     def close(self) -> None:
