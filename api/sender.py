@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from api.ports import Acknowledged, Outgoing, SenderError, SenderRefused, SenderUnavailable
-from policies.kafka_clients import Producer, is_fatal
+from policies.kafka_clients import LastingProducer, Producer
 from sidecar.kafka.background import in_background
 from sidecar.kafka.client_settings import rest_sender_settings
 
@@ -69,9 +69,7 @@ class KafkaSender:
     """`start`, any number of `send`s on any event loop, `stop`."""
 
     def __init__(self, client_settings: Mapping[str, str], producer: Callable[[Any], Producer] = Producer):
-        self._make = partial(producer, rest_sender_settings(client_settings))
-        self._producer = self._make()
-        self._renewing = threading.Lock()
+        self._producer = LastingProducer(partial(producer, rest_sender_settings(client_settings)), _let_go)
         self._thread = threading.Thread(target=self._serve_reports, name="api-sender", daemon=True)
         self._stopping = threading.Event()
         self._partitions = Partitions({}, float("-inf"))
@@ -85,17 +83,25 @@ class KafkaSender:
         if self._stopping.is_set():
             return
         if self._thread.is_alive():
-            self._producer.flush(STOP_S)
+            self._producer.current.flush(STOP_S)
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(STOP_S)
-        self._producer.close()
+        self._producer.current.close()
 
     async def send(self, record: Outgoing) -> Acknowledged:
         """Hand over one record and wait for the acknowledgement. Raises `SenderError`."""
         waiting = _Waiting()
         try:
-            self._hand_over(record, waiting)
+            self._producer.produce(
+                record.topic,
+                record.value,
+                record.key,
+                record.partition,
+                on_delivery=waiting.report,
+                timestamp=record.timestamp_ms,
+                headers=list(record.headers),
+            )
         except BufferError:
             raise SenderUnavailable("the producer's queue is full") from None
         except KafkaException as error:
@@ -118,54 +124,30 @@ class KafkaSender:
             if self._partitions is not known:
                 return self._partitions  # somebody else asked while we waited for the lock
             try:
-                metadata = self._producer.list_topics(timeout=METADATA_TIMEOUT_S)
+                metadata = self._producer.current.list_topics(timeout=METADATA_TIMEOUT_S)
             except KafkaException as error:
                 raise SenderUnavailable(error.args[0].str()) from None
             counts = {name: len(topic.partitions) for name, topic in metadata.topics.items() if topic.partitions}
             self._partitions = Partitions(counts, time.monotonic())
             return self._partitions
 
-    def _hand_over(self, record: Outgoing, waiting: _Waiting) -> None:
-        producer = self._producer
-        try:
-            _produce(producer, record, waiting)
-        except KafkaException as error:
-            if not is_fatal(error.args[0]):
-                raise
-            _produce(self._renewed(producer), record, waiting)
-
-    def _renewed(self, worn: Producer) -> Producer:
-        """After a fatal error a producer takes nothing more. Whoever waits for it is told that it failed."""
-        with self._renewing:
-            if self._producer is worn:
-                log.warning("another producer is made for REST, as the last one had a fatal error")
-                self._producer = self._make()
-
-                def end_worn() -> None:
-                    worn.purge(in_queue=True, in_flight=True, blocking=False)
-                    worn.flush(STOP_S)  # not closed: others may be in a call of it, and the last one lets it go
-
-                in_background(end_worn)
-            return self._producer
-
     def _serve_reports(self) -> None:
         while not self._stopping.is_set():
             try:
-                self._producer.poll(POLL_S)
+                self._producer.current.poll(POLL_S)
             except Exception as error:  # noqa: BLE001 - of a callback; this thread serves all requests
                 log.error("delivery report failed: %s", type(error).__name__)
 
 
-def _produce(producer: Producer, record: Outgoing, waiting: _Waiting) -> None:
-    producer.produce(
-        record.topic,
-        record.value,
-        record.key,
-        record.partition,
-        on_delivery=waiting.report,
-        timestamp=record.timestamp_ms,
-        headers=list(record.headers),
-    )
+def _let_go(worn: Producer, _: KafkaException) -> None:
+    """Purge it: whoever waits for it is told that it failed."""
+    log.warning("another producer is made for REST, as the last one had a fatal error")
+
+    def end_worn() -> None:
+        worn.purge(in_queue=True, in_flight=True, blocking=False)
+        worn.flush(STOP_S)
+
+    in_background(end_worn)
 
 
 def _refusal(error: KafkaError) -> SenderError:

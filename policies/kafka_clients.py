@@ -103,6 +103,37 @@ class Producer(confluent_kafka.Producer):
         _live(self)
 
 
+class LastingProducer:
+    """A producer for any number of threads, that is made anew after a fatal error: who had one takes nothing more.
+
+    `let_go` is called once with each that is of no use any more, and with the error. Not to be closed there: others may
+    be in a call of it, and the last one lets it go.
+    """
+
+    def __init__(self, make: Callable[[], Producer], let_go: Callable[[Producer, KafkaException], None]) -> None:
+        self.current = make()
+        self._make = make
+        self._let_go = let_go
+        self._renewing = threading.Lock()
+
+    def produce(self, *record: Any, **more: Any) -> None:
+        """As the client's. Raises KafkaException and BufferError."""
+        producer = self.current
+        try:
+            producer.produce(*record, **more)
+        except KafkaException as error:
+            if not is_fatal(error.args[0]):
+                raise
+            self._successor(producer, error).produce(*record, **more)
+
+    def _successor(self, worn: Producer, error: KafkaException) -> Producer:
+        with self._renewing:
+            if self.current is worn:
+                self.current = self._make()
+                self._let_go(worn, error)
+            return self.current
+
+
 class Consumer(confluent_kafka.Consumer):
     """confluent-kafka's. It makes one call at a time, and who asks from another thread waits for as long as the owner
     polls and polls again. So a new password is taken with the owner's next call, or when there is none for a while.

@@ -6,7 +6,6 @@ is there. The rule is in `log.py`, reading in `reader.py`; here is writing.
 """
 
 import logging
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +22,7 @@ from policies.errors import (
     PolicyTooLarge,
     TooManyPolicies,
 )
-from policies.kafka_clients import Producer, is_fatal
+from policies.kafka_clients import LastingProducer, Producer
 from policies.log import POLICIES_MAX, RECORD_BYTES_MAX, Change, Verdict, encode_change
 from policies.model import ManagedBy, Policy, Removed, Versioned
 from policies.reader import PARTITION, OnTable, PolicyReader
@@ -70,8 +69,7 @@ class PolicyStore:
         self._replication_factor = replication_factor
         self._reader = PolicyReader(self._settings, topic, self._settle)
         self._writes: dict[str, Future[Verdict]] = {}  # produced and not yet read back
-        self._producer: Producer | None = None
-        self._renewing = threading.Lock()
+        self._producer: LastingProducer | None = None
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Create the topic if it is missing, read it to its end, follow it. Raises PolicyStoreUnavailable."""
@@ -80,7 +78,7 @@ class PolicyStore:
         deadline_s = time.monotonic() + timeout_s
         ensure_topic(self._settings, self.topic, self._replication_factor, timeout_s)
         self._reader.start(max(deadline_s - time.monotonic(), 1.0))
-        self._producer = Producer({**self._settings, **_PRODUCER})
+        self._producer = LastingProducer(lambda: Producer({**self._settings, **_PRODUCER}), _let_go)
 
     def stop(self) -> None:
         """Follow no longer; the last table stays. Twice is harmless."""
@@ -165,32 +163,11 @@ class PolicyStore:
         verdict: Future[Verdict] = Future()
         self._writes[change.write] = verdict
         try:
-            self._produce(self._producer, change, value)
+            self._producer.produce(self.topic, value, change.name, PARTITION, on_delivery=self._on_delivery(change))
         except (KafkaException, BufferError) as error:
             self._writes.pop(change.write, None)
             raise PolicyStoreUnavailable(f"policy {change.name} cannot be written: {error}") from error
         return _Write(change, verdict)
-
-    def _produce(self, producer: Producer, change: Change, value: bytes) -> None:
-        try:
-            self._produce_once(producer, change, value)
-        except KafkaException as error:
-            if not is_fatal(error.args[0]):
-                raise
-            _logger.warning("another producer of policies is made", extra={"error": str(error)})
-            self._produce_once(self._renew(producer), change, value)
-
-    def _produce_once(self, producer: Producer, change: Change, value: bytes) -> None:
-        producer.produce(self.topic, value, change.name, PARTITION, on_delivery=self._on_delivery(change))
-
-    def _renew(self, worn: Producer) -> Producer:
-        """One that has had a fatal error takes nothing more. What it had sent shows in the topic."""
-        with self._renewing:
-            if self._producer is worn or self._producer is None:
-                self._producer = Producer({**self._settings, **_PRODUCER})
-                worn.purge(in_queue=True, in_flight=True, blocking=False)
-                worn.poll(0)  # not closed: others may be in a call of it, and the last one lets it go
-            return self._producer
 
     def _on_delivery(self, change: Change) -> Callable[[KafkaError | None, Message], None]:
         def delivered(error: KafkaError | None, message: Message) -> None:
@@ -227,13 +204,20 @@ class PolicyStore:
         # The verdict comes from the reader at once; a failed delivery only when somebody serves the producer.
         while not wait((future,), SERVE_S).done:
             if self._producer is not None:
-                self._producer.poll(0)
+                self._producer.current.poll(0)
             if not future.done() and (self._reader.stopped or time.monotonic() > deadline_s):
                 self._writes.pop(change.write, None)
                 raise PolicyStoreUnavailable(
                     f"no answer to the write of policy {change.name}; it may still take effect: look again"
                 )
         return future.result()
+
+
+def _let_go(worn: Producer, error: KafkaException) -> None:
+    """Purge it, without waiting: the topic shows what it had sent."""
+    _logger.warning("another producer of policies is made", extra={"error": str(error)})
+    worn.purge(in_queue=True, in_flight=True, blocking=False)
+    worn.poll(0)
 
 
 def _change(name: str, policy: Policy | None, expected_version: int, author: str, managed_by: ManagedBy) -> Change:

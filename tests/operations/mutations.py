@@ -74,7 +74,7 @@ ELSEWHERE: Final[dict[str, Mutant]] = {
         suite="unit/test_policy_writes.py",
     ),
     "a producer of REST is kept whatever has happened to it": Mutant(
-        "api/sender.py",
+        "policies/kafka_clients.py",
         "            if not is_fatal(error.args[0]):",
         "            if True:",
         suite="unit/test_api_sender.py",

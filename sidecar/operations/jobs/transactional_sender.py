@@ -2,6 +2,12 @@
 
 Its transactional id is the plan's. Whoever makes one fences off the one before, also that of a process that was taken
 for dead, and ends what it had left open.
+
+Schedules write with it, too. Three others begin and end transactions, for a reason: the engine, which commits offsets
+with its records and waits for nothing (`sidecar/kafka/transactions.py`); the copier of topics, which keeps times and
+has to know at which offset each record of the copy is (`operations/renaming/topic_copy.py`); the pipeline, which shares
+no client with the sidecar. After a failure nobody mends a sender: whoever has it closes it, begins another under the
+same id, and reads what became of the last transaction.
 """
 
 import time
