@@ -43,14 +43,8 @@ STATUSES: Final = {
 Answer = TypeVar("Answer")
 
 
-class ShownJob(Job, Protocol):
-    """A job that REST shows."""
-
-    def document(self) -> dict[str, Any]: ...
-
-
-AnyJob = TypeVar("AnyJob", bound=ShownJob)
-AnyJob_co = TypeVar("AnyJob_co", bound=ShownJob, covariant=True)
+AnyJob = TypeVar("AnyJob", bound="Job[Any, Any]")
+AnyJob_co = TypeVar("AnyJob_co", bound="Job[Any, Any]", covariant=True)
 
 
 class Jobs(Protocol[AnyJob_co]):
@@ -81,7 +75,7 @@ class JobKind(Generic[AnyJob]):
         return json_response(job.document(), 202, {"Location": f"{self.path}/{job.plan.id}"})
 
 
-def age(job: Job) -> str:
+def age(job: Job[Any, Any]) -> str:
     """In the order of lists: the newest first."""
     return f"{(1 << 53) - job.plan.created_ms:016}{job.plan.id}"
 

@@ -14,7 +14,7 @@ from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 from policies.decision import CANCEL, FIRE, RESCHEDULE
 from policies.duration import TIME_MAX_MS, parse_time
 from sidecar.lookup.query import ALL, START, Key, Query
-from sidecar.operations.jobs.job import State, form_of, state_of
+from sidecar.operations.jobs.job import MODEL, Job, PlanHead, ProgressHead, State, form_of, summed
 
 SCHEMA: Final = 1
 SAMPLE_MAX: Final = 10
@@ -24,7 +24,6 @@ WORD_LENGTH_MAX: Final = 1_024
 TOKEN_LENGTH: Final = 16
 HIDDEN: Final = "***"  # in place of what an answer or an audit record must not have
 DONE: Final = {CANCEL: "cancelled", RESCHEDULE: "rescheduled", FIRE: "fired"}
-_MODEL: Final = ConfigDict(frozen=True, extra="ignore")
 
 Word = Annotated[str, Field(min_length=1, max_length=WORD_LENGTH_MAX)]
 
@@ -84,7 +83,7 @@ _FIELDS: Final = {"due_from": "due_from_ms", "due_to": "due_to_ms"}
 class When(BaseModel):
     """New due time of a reschedule, one of three: from now, at a time, or later (or earlier) than each was due."""
 
-    model_config = _MODEL
+    model_config = MODEL
     delay_ms: int | None = None
     deliver_at_ms: int | None = None
     by_ms: int | None = None
@@ -98,22 +97,18 @@ class End(NamedTuple):
     offset: int
 
 
-class ChangePlan(BaseModel):
+class ChangePlan(PlanHead):
     """Plan of a change: one action on the messages selected. `ttl_ms`: how long after it was counted it may be run.
     `topic_ids`: Kafka's, of the sources; a topic of the same name with another id isn't meant. Empty in plans of older
     versions.
     """
 
-    model_config = _MODEL
     schema_version: int = SCHEMA
-    id: str
-    author: str
-    created_ms: int
     action: Literal["cancel", "reschedule", "fire"]
     selection: Selection
     when: When = When()
     ends: tuple[End, ...]
-    topic_ids: dict[str, str] = {}
+    topic_ids: dict[str, str] = Field(default_factory=dict)
     rate: Annotated[int, Field(ge=0)]  # messages a second at most; 0: no limit
     ttl_ms: int
 
@@ -121,7 +116,7 @@ class ChangePlan(BaseModel):
 class Item(BaseModel):
     """One message that is meant."""
 
-    model_config = _MODEL
+    model_config = MODEL
     id: str
     topic: str
     partition: int
@@ -145,7 +140,7 @@ class Item(BaseModel):
 class Counted(BaseModel):
     """Count of the messages that a plan means. `skipped`: messages that match and can't be changed, by reason."""
 
-    model_config = _MODEL
+    model_config = MODEL
     messages: int = 0
     targets: dict[str, int] = {}
     policies: dict[str, int] = {}
@@ -167,36 +162,22 @@ class Counted(BaseModel):
         )
 
 
-class Progress(BaseModel):
+class Progress(ProgressHead):
     """How far a change has come. `pending` is sent, or about to be, and its outcome not written yet."""
 
-    model_config = _MODEL
     schema_version: int = SCHEMA
-    state: State = State.PLANNING
-    reason: str = ""  # what it waits for
-    owner: str = ""
-    updated_ms: int = 0
     planned: Counted = Counted()
     planned_ms: int = -1  # when it was counted
     at: Key = START  # while planning: counted up to here; then: changed up to here
     pending: tuple[Item, ...] = ()
-    outcomes: dict[str, int] = {}
+    outcomes: dict[str, int] = Field(default_factory=dict)
     receipts_from: int = -1  # the first offset where receipts may be
 
 
-class Change(BaseModel):
+class Change(Job[ChangePlan, Progress]):
     """A plan with its progress, and who asked for its end."""
 
-    model_config = _MODEL
-    plan: ChangePlan
     progress: Progress = Progress()
-    aborted_by: str | None = None
-    given_up: str = ""  # why, where nobody asked for it
-
-    @property
-    def state(self) -> State:
-        """As everybody sees it."""
-        return state_of(self.progress.state, self.aborted_by, self.given_up)
 
     @property
     def token(self) -> str | None:
@@ -218,17 +199,11 @@ class Change(BaseModel):
         ended = self.state in (State.DONE, State.ABORTED)
         when = {name.removesuffix("_ms"): value for name, value in plan.when.model_dump(exclude_none=True).items()}
         return {
-            "id": plan.id,
-            "state": self.state,
-            "reason": progress.reason or self.given_up or None,
+            **self.document_head(),
             "action": plan.action,
             **when,
             "filter": plan.selection.shown(),
-            "author": plan.author,
-            "created": plan.created_ms,
-            "aborted_by": self.aborted_by,
-            "updated": progress.updated_ms or None,
-            "owner": progress.owner or None,
+            **self.document_owner(),
             "limits": {"rate": plan.rate},
             "planned": {
                 **progress.planned.model_dump(exclude={"sample"}),
@@ -241,11 +216,6 @@ class Change(BaseModel):
             "remaining": 0 if ended else left,
             "gone": left if self.state is State.DONE else None,
         }
-
-
-def summed(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
-    """Sums by name."""
-    return {name: one.get(name, 0) + other.get(name, 0) for name in one | other}
 
 
 def _count(counts: dict[str, int], name: str) -> None:

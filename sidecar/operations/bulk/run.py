@@ -18,9 +18,9 @@ from sidecar.model.record import LaneId
 from sidecar.operations.bulk.context import ChangeContext, Rows
 from sidecar.operations.bulk.control_sender import control_headers, objection
 from sidecar.operations.bulk.outcome import DELETED, REFUSED, TOO_LATE, Found, Place, Verdict, hit_by, verdict
-from sidecar.operations.bulk.plan import Change, ChangePlan, Item, Progress, summed
+from sidecar.operations.bulk.plan import Change, ChangePlan, Item, Progress
 from sidecar.operations.bulk.receipt_log import batch
-from sidecar.operations.jobs.job import State
+from sidecar.operations.jobs.job import State, summed
 from sidecar.operations.jobs.pace import Pace
 from sidecar.operations.jobs.transactional_sender import TakenOver
 

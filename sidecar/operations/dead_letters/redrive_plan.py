@@ -6,21 +6,20 @@ JSON in the topic of redrives; the progress is written in the transaction that s
 
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from sidecar.operations.dead_letters.selection import Selection
-from sidecar.operations.jobs.job import State, form_of, state_of
+from sidecar.operations.jobs.job import MODEL, Job, PlanHead, ProgressHead, State, form_of, summed
 
 SCHEMA: Final = 1
 SAMPLE_MAX: Final = 10
 TARGETS_MAX: Final = 200  # of different targets in one plan
-_MODEL: Final = ConfigDict(frozen=True, extra="ignore")
 
 
 class Governor(BaseModel):
     """How carefully letters are sent."""
 
-    model_config = _MODEL
+    model_config = MODEL
     rate: Annotated[int, Field(ge=0, le=1_000_000)]  # letters a second at most; 0: no limit
     ramp_ms: Annotated[int, Field(ge=0)]  # from a tenth of the rate to all of it
     stop_share: Annotated[float, Field(ge=0, le=1)]  # of what was sent, failed again: more stops the redrive
@@ -30,22 +29,18 @@ class Governor(BaseModel):
 class Span(BaseModel):
     """Letters of one partition: from `start` to before `end`."""
 
-    model_config = _MODEL
+    model_config = MODEL
     partition: int
     start: int
     end: int
 
 
-class Plan(BaseModel):
+class Plan(PlanHead):
     """A plan to send letters again. `spans` pin the ends: what comes later is not meant. Nor are these offsets of
     another topic of this name: `topic_id` is Kafka's; "" where the cluster has none, and in plans of older versions.
     """
 
-    model_config = _MODEL
     schema_version: int = SCHEMA
-    id: str
-    author: str
-    created_ms: int
     topic: str
     topic_id: str = ""
     selection: Selection
@@ -58,7 +53,7 @@ class Plan(BaseModel):
 class Tally(BaseModel):
     """Letters by where they went, or why they didn't."""
 
-    model_config = _MODEL
+    model_config = MODEL
     targets: dict[str, int] = {}
     skipped: dict[str, int] = {}
 
@@ -73,25 +68,22 @@ class Tally(BaseModel):
 
     def plus(self, other: "Tally") -> "Tally":
         """Sum of this tally and another."""
-        return Tally(targets=_sum(self.targets, other.targets), skipped=_sum(self.skipped, other.skipped))
+        return Tally(targets=summed(self.targets, other.targets), skipped=summed(self.skipped, other.skipped))
 
 
-class Progress(BaseModel):
+class Progress(ProgressHead):
     """How far a redrive has come."""
 
-    model_config = _MODEL
     schema_version: int = SCHEMA
-    state: State = State.PLANNING
-    reason: str = ""  # why it stopped
-    owner: str = ""
-    updated_ms: int = 0
     leg: int = 0
     left: int = 0  # letters that the canary may still send
     turn: int = 0  # of the leg: when it may send (`turns.py`)
-    positions: dict[int, int] = {}  # by partition: the next letter to be looked at
-    watched: dict[int, int] = {}  # by partition: the next record behind the span to be looked at
+    positions: dict[int, int] = Field(default_factory=dict)  # by partition: the next letter to be looked at
+    watched: dict[int, int] = Field(
+        default_factory=dict
+    )  # by partition: the next record behind the span to be looked at
     planned: Tally = Tally()
-    scanned: dict[int, int] = {}  # while planning, as `positions`
+    scanned: dict[int, int] = Field(default_factory=dict)  # while planning, as `positions`
     sample: tuple[str, ...] = ()
     tally: Tally = Tally()
     leg_sent: int = 0
@@ -99,19 +91,10 @@ class Progress(BaseModel):
     leg_failed_again: int = 0
 
 
-class Redrive(BaseModel):
+class Redrive(Job[Plan, Progress]):
     """A plan with its progress, and who asked for its end."""
 
-    model_config = _MODEL
-    plan: Plan
     progress: Progress = Progress()
-    aborted_by: str | None = None
-    given_up: str = ""  # why, where nobody asked for it
-
-    @property
-    def state(self) -> State:
-        """As everybody sees it."""
-        return state_of(self.progress.state, self.aborted_by, self.given_up)
 
     def document(self) -> dict[str, Any]:
         """As REST shows it."""
@@ -120,18 +103,12 @@ class Redrive(BaseModel):
         places = progress.scanned if progress.state is State.PLANNING else progress.positions
         left = sum(max(span.end - max(places.get(span.partition, 0), span.start), 0) for span in plan.spans)
         return {
-            "id": plan.id,
-            "state": self.state,
-            "reason": progress.reason or self.given_up or None,
+            **self.document_head(),
             "topic": plan.topic,
             "filter": plan.selection.model_dump(exclude_none=True),
             "target": plan.target,
             "again": plan.again,
-            "author": plan.author,
-            "created": plan.created_ms,
-            "aborted_by": self.aborted_by,
-            "updated": progress.updated_ms or None,
-            "owner": progress.owner or None,
+            **self.document_owner(),
             "limits": plan.governor.model_dump(),
             "planned": {
                 "letters": progress.planned.sent,
@@ -149,7 +126,3 @@ class Redrive(BaseModel):
 
 
 FORM: Final = form_of(Plan, Progress, Redrive, SCHEMA)
-
-
-def _sum(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
-    return {name: one.get(name, 0) + other.get(name, 0) for name in one.keys() | other.keys()}

@@ -12,12 +12,14 @@ A plan that can't be counted, as brokers have no transactions, is given up with 
 Plan and progress are JSON in a topic of jobs (`job_log.py`). A job may leave out the canary.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+MODEL: Final = ConfigDict(frozen=True, extra="ignore")
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -46,53 +48,61 @@ class State(StrEnum):
         return self in (State.PLANNED, State.CANARIED, State.STOPPED)
 
 
-class PlanHead(Protocol):
-    """Fields that every plan has."""
+class PlanHead(BaseModel):
+    """Fields that every plan begins with. `schema_version` is of its kind."""
+
+    model_config = MODEL
+    schema_version: int = 1
+    id: str
+    author: str
+    created_ms: int
+
+
+class ProgressHead(BaseModel):
+    """Fields that every progress begins with. `schema_version` is of its kind."""
+
+    model_config = MODEL
+    schema_version: int = 1
+    state: State = State.PLANNING
+    reason: str = ""  # why it waits, or has stopped
+    owner: str = ""
+    updated_ms: int = 0
+
+
+AnyPlan = TypeVar("AnyPlan", bound=PlanHead)
+AnyProgress = TypeVar("AnyProgress", bound=ProgressHead)
+
+
+class Job(BaseModel, Generic[AnyPlan, AnyProgress]):
+    """A plan with its progress, and who asked for its end."""
+
+    model_config = MODEL
+    plan: AnyPlan
+    progress: AnyProgress
+    aborted_by: str | None = None
+    given_up: str = ""  # why, where nobody asked for it
 
     @property
-    def id(self) -> str: ...
+    def state(self) -> State:
+        """As everybody sees it."""
+        return state_of(self.progress.state, self.aborted_by, self.given_up)
 
-    @property
-    def created_ms(self) -> int: ...
+    def document_head(self) -> dict[str, Any]:
+        """Fields that REST shows first of every job."""
+        return {"id": self.plan.id, "state": self.state, "reason": self.progress.reason or self.given_up or None}
 
-    def model_dump_json(self) -> str: ...
-
-
-class ProgressHead(Protocol):
-    """Fields that every progress has."""
-
-    @property
-    def state(self) -> State: ...
-
-    @property
-    def owner(self) -> str: ...
-
-    @property
-    def updated_ms(self) -> int: ...
-
-    def model_dump_json(self) -> str: ...
+    def document_owner(self) -> dict[str, Any]:
+        """Fields by which REST shows who wanted a job, and who works on it."""
+        return {
+            "author": self.plan.author,
+            "created": self.plan.created_ms,
+            "aborted_by": self.aborted_by,
+            "updated": self.progress.updated_ms or None,
+            "owner": self.progress.owner or None,
+        }
 
 
-class Job(Protocol):
-    """A plan with its progress."""
-
-    @property
-    def plan(self) -> PlanHead: ...
-
-    @property
-    def progress(self) -> ProgressHead: ...
-
-    @property
-    def aborted_by(self) -> str | None: ...
-
-    @property
-    def given_up(self) -> str: ...
-
-    @property
-    def state(self) -> State: ...
-
-
-AnyJob = TypeVar("AnyJob", bound=Job)
+AnyJob = TypeVar("AnyJob", bound=Job[Any, Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,3 +152,8 @@ def form_of(plan: type[BaseModel], progress: type[BaseModel], job: Callable[...,
         return job(plan=known.plan, progress=known.progress, aborted_by=author, given_up=given_up)
 
     return Form(planned, progressed, aborted)
+
+
+def summed(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    """Sums by name."""
+    return {name: one.get(name, 0) + other.get(name, 0) for name in one.keys() | other.keys()}
