@@ -1,28 +1,31 @@
-"""Reading a source again by offset, beside the group: a consumer of its own, for the rebuild's thread.
+"""Reading sources again, and the ledger, beside the group: consumers of their own, each for one thread.
 
-Wanted offsets come in ascending bunches. The log is read straight on, and only a gap that would take longer to read
-than to jump over is jumped over.
+A rebuild wants a source's records by offset, in ascending bunches. The log is read straight on, and only a gap that
+would take longer to read than to jump over is jumped over. A recovery reads partitions of the ledger to their ends.
 """
 
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from policies.kafka_clients import Consumer, is_fatal
-from sidecar.kafka.client_settings import source_log_settings
+from sidecar.kafka.client_settings import ledger_log_settings, source_log_settings, uncommitted_ledger_settings
 from sidecar.kafka.producers import ANSWER_TIMEOUT_S, client_log
+from sidecar.ledger.topic import LedgerError, LedgerRecord, LedgerUnavailable
 from sidecar.model.ports import SourceRecord, SourceUnavailable
 from sidecar.model.record import LaneId
 
 log = logging.getLogger(__name__)
 
 READ_BATCH: Final = 1_000
-READ_WAIT_S: Final = 0.05
+LEDGER_BATCH: Final = 500
+READ_WAIT_S: Final = 0.05  # a read returns at once only when it is full
+STALLED_READS_MAX: Final = 300  # reads in a row without a record, each READ_WAIT_S long: the ledger is cut short
 GAP_MAX: Final = 10_000  # offsets: a jump costs as much as reading so many
 
 
@@ -129,3 +132,108 @@ def _runs(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
             yield first, before
             first = after
     yield first, offsets[-1]
+
+
+class KafkaLedgerLog:
+    """Reads ledger partitions for a recovery. Blocking; used by the recovery thread alone."""
+
+    def __init__(self, client: Mapping[str, Any], topic: str) -> None:
+        self._topic = topic
+        self._client = dict(client)
+        self._consumer: Consumer | None = None
+
+    def bounds(self, partition: int) -> tuple[int, int]:
+        """(first offset still there, next offset to be written)."""
+        try:
+            low, high = self._open().get_watermark_offsets(
+                TopicPartition(self._topic, partition), timeout=ANSWER_TIMEOUT_S
+            )
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART and self._is_gone():
+                raise LedgerError(f"the ledger topic {self._topic} is gone: it was deleted") from error
+            self._consumer = (
+                None  # it may believe for minutes what a starting broker said: the next try is with another
+            )
+            raise LedgerUnavailable(f"no answer about {self._topic}/{partition}: {error.args[0].str()}") from error
+        return low, high
+
+    def _written_ends(self, partitions: Collection[int]) -> dict[int, int]:
+        """Where these partitions end, whether readers of committed records may see it yet or not."""
+        if not partitions:
+            return {}
+        anyone = Consumer(uncommitted_ledger_settings(self._client, self._topic))
+        try:
+            places = {partition: TopicPartition(self._topic, partition) for partition in partitions}
+            return {
+                partition: anyone.get_watermark_offsets(place, timeout=ANSWER_TIMEOUT_S, cached=False)[1]
+                for partition, place in places.items()
+            }
+        except KafkaException as error:
+            raise LedgerUnavailable(f"no answer about the end of {self._topic}: {error.args[0].str()}") from error
+        finally:
+            anyone.close()
+
+    def _is_gone(self) -> bool:
+        """True when the brokers say so; their silence means nothing."""
+        try:
+            error = self._open().list_topics(self._topic, timeout=ANSWER_TIMEOUT_S).topics[self._topic].error
+        except KafkaException:
+            return False
+        return error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+
+    def read(self, starts: Mapping[int, int], at_least: Mapping[int, int]) -> Iterator[LedgerRecord]:
+        """See `LedgerLog.read`.
+
+        The end is asked for first: while others go on writing to a partition, no reader is ever told of an end.
+        """
+        consumer = self._open()
+        ends = {partition: self.bounds(partition)[1] for partition in starts}
+        ends |= self._written_ends(starts.keys() - at_least.keys())
+        consumer.assign([TopicPartition(self._topic, partition, start) for partition, start in starts.items()])
+        position = dict(starts)
+        stalled = 0
+
+        def unfinished() -> list[int]:
+            return [p for p, place in position.items() if place < ends[p] or place <= at_least.get(p, -1)]
+
+        try:
+            while reading := unfinished():
+                messages = consumer.consume(LEDGER_BATCH, READ_WAIT_S)
+                stalled = stalled + 1 if not messages else 0
+                if stalled > STALLED_READS_MAX:
+                    last = {partition: self.bounds(partition)[1] for partition in reading}
+                    written = self._written_ends(reading)
+                    if all(written[partition] > at_least.get(partition, -1) for partition in reading):
+                        raise LedgerUnavailable(
+                            f"an open transaction holds back the readers of {self._topic} (by partition, since offset: "
+                            f"{last}); when it stays, `tickover doctor` says how to end it"
+                        )
+                    raise LedgerError(
+                        f"the ledger {self._topic} ends at {last} (by partition), but commits say that it was written "
+                        f"up to {dict(at_least)}: it was truncated, created again, or has other partitions than before"
+                    )
+                for message in messages:
+                    partition = message.partition() or 0
+                    error = message.error()
+                    if error is None:
+                        position[partition] = (message.offset() or 0) + 1
+                        yield LedgerRecord(
+                            partition, message.offset() or 0, message.key() or b"", message.value() or b""
+                        )
+                    elif error.code() == KafkaError._PARTITION_EOF:  # past control records too, which nobody is given
+                        position[partition] = max(position[partition], message.offset() or 0)
+                    else:
+                        log.warning("reading the ledger", extra={"error": str(error)})
+        finally:
+            consumer.unassign()
+
+    def close(self) -> None:
+        """Twice is harmless."""
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+
+    def _open(self) -> Consumer:
+        if self._consumer is None:
+            self._consumer = Consumer(ledger_log_settings(self._client, self._topic))
+        return self._consumer

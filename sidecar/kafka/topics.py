@@ -1,36 +1,34 @@
-"""The topics that are tickover's own: made when missing, read back in a recovery, and the sources to consume."""
+"""Topics: tickover's own, made when missing; sizes and Kafka's ids of any; and the sources to consume."""
 
 import logging
 import time
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import NewTopic, TopicDescription
 
 from policies.glob import compile_globs, is_exact
-from policies.kafka_clients import AdminClient, Consumer
+from policies.kafka_clients import AdminClient
 from policies.model import Policy
-from policies.retention import JOBS_KEPT_MS
-from policies.table import DEAD_LETTER_SUFFIX
+from policies.retention import JOBS_KEPT_MS, ledger_retention_ms, policies_of
+from policies.table import DEAD_LETTER_SUFFIX, PolicyTable
 from policies.topic import SIZE, created_as_taken, refusal_of, tell_taken
-from sidecar.kafka.client_settings import ledger_log_settings, uncommitted_ledger_settings
+from sidecar.kafka.client_settings import admin_settings
 from sidecar.kafka.errors import ABSENT, CREATING_PASSES
 from sidecar.kafka.producers import has_controller
-from sidecar.ledger.topic import LedgerError, LedgerRecord, LedgerUnavailable
+from sidecar.kafka.topic_follower import LogUnavailable
+from sidecar.ledger.topic import LedgerTopic
 from sidecar.settings.settings import Settings
 
 log = logging.getLogger(__name__)
 
 TIMEOUT_S: Final = 30.0
-ANSWER_S: Final = 10.0
+ID_ANSWER_S: Final = 5.0  # for each of two questions about ids: within a lease
 CREATE_FOR_S: Final = 10.0
 CREATE_AGAIN_S: Final = 0.5
 KNOWN_FOR_S: Final = 30.0  # how long brokers are asked for the size of a topic that exists
 NO_TOPIC_ID: Final = "A" * 22  # 16 zero bytes in base64
-READ_BATCH: Final = 500
-READ_WAIT_S: Final = 0.05  # a read returns at once only when it is full
-STALLED_READS_MAX: Final = 300  # reads in a row without a record, each READ_WAIT_S long: the ledger is cut short
 
 
 class MissingTopicError(Exception):
@@ -234,104 +232,51 @@ def source_topics(settings: Settings, policies: Sequence[Policy], existing: Iter
     )
 
 
-class KafkaLedgerLog:
-    """Reads ledger partitions for a recovery. Blocking; used by the recovery thread alone."""
+def ensure_own_topics(admin: AdminClient, settings: Settings, table: PolicyTable) -> LedgerTopic:
+    """Returns the ledger. Raises MissingTopicError with the way out."""
+    ledger, replicas = settings.ledger, settings.ledger.replication_factor
+    config = ledger_config(ledger.retention_ms or ledger_retention_ms(policies_of(table)))
+    partitions = ensure_topic(admin, settings.ledger_topic, ledger.partitions, replicas, config)
+    ensure_topic(admin, settings.quarantine.topic, 1, replicas, QUARANTINE_CONFIG)
+    ensure_topic(admin, settings.audit_topic, 1, replicas, audit_config(settings.audit.retention_ms))
+    ensure_topic(admin, settings.redrive_topic, 1, replicas, JOBS_CONFIG)
+    ensure_topic(admin, settings.redriven_topic, 1, replicas, REDRIVEN_CONFIG)
+    ensure_topic(admin, settings.schedule_topic, 1, replicas, SCHEDULE_CONFIG)
+    found = ensure_topic(admin, settings.changes_topic, CHANGES_PARTITIONS, replicas, JOBS_CONFIG)
+    if found < CHANGES_PARTITIONS:
+        raise MissingTopicError(
+            f"topic {settings.changes_topic} has {found} partition, and receipts need a second; add it by:\n"
+            f"kafka-topics.sh --alter --topic {settings.changes_topic} --partitions {CHANGES_PARTITIONS}"
+        )
+    ledger_id = topic_ids(admin, [settings.ledger_topic]).get(settings.ledger_topic, "")
+    return LedgerTopic(settings.ledger_topic, partitions, settings.group, ledger_id, ledger.when_lost)
 
-    def __init__(self, client: Mapping[str, Any], topic: str) -> None:
-        self._topic = topic
-        self._client = dict(client)
-        self._consumer: Consumer | None = None
 
-    def bounds(self, partition: int) -> tuple[int, int]:
-        """(first offset still there, next offset to be written)."""
-        try:
-            low, high = self._open().get_watermark_offsets(TopicPartition(self._topic, partition), timeout=ANSWER_S)
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART and self._is_gone():
-                raise LedgerError(f"the ledger topic {self._topic} is gone: it was deleted") from error
-            self._consumer = (
-                None  # it may believe for minutes what a starting broker said: the next try is with another
-            )
-            raise LedgerUnavailable(f"no answer about {self._topic}/{partition}: {error.args[0].str()}") from error
-        return low, high
+class TopicIds:
+    """Kafka's ids of topics, as jobs ask for them: the offsets of a plan are of a topic, not of its name. For any
+    thread; a client is made when it is needed. Methods raise LogUnavailable.
+    """
 
-    def _written_ends(self, partitions: Collection[int]) -> dict[int, int]:
-        """Where these partitions end, whether readers of committed records may see it yet or not."""
-        if not partitions:
+    def __init__(self, client: Mapping[str, Any]) -> None:
+        self._client = admin_settings(client)
+        self._admin: AdminClient | None = None
+
+    def of(self, topics: Collection[str]) -> dict[str, str]:
+        """Ids by name, of those topics that are there; "" where the cluster has no ids."""
+        if not topics:
             return {}
-        anyone = Consumer(uncommitted_ledger_settings(self._client, self._topic))
+        admin = self._admin or AdminClient(self._client)
+        self._admin = None  # one that saw brokers die may look for them in vain: the next try is with another
         try:
-            places = {partition: TopicPartition(self._topic, partition) for partition in partitions}
-            return {
-                partition: anyone.get_watermark_offsets(place, timeout=ANSWER_S, cached=False)[1]
-                for partition, place in places.items()
-            }
-        except KafkaException as error:
-            raise LedgerUnavailable(f"no answer about the end of {self._topic}: {error.args[0].str()}") from error
-        finally:
-            anyone.close()
+            found = topic_ids(admin, sorted(topics), ID_ANSWER_S)
+        except (KafkaException, TimeoutError) as error:
+            raise LogUnavailable(f"no answer about the ids of topics: {error}") from None
+        self._admin = admin
+        return found
 
-    def _is_gone(self) -> bool:
-        """True when the brokers say so; their silence means nothing."""
-        try:
-            error = self._open().list_topics(self._topic, timeout=ANSWER_S).topics[self._topic].error
-        except KafkaException:
-            return False
-        return error is not None and error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
-
-    def read(self, starts: Mapping[int, int], at_least: Mapping[int, int]) -> Iterator[LedgerRecord]:
-        """See `LedgerLog.read`.
-
-        The end is asked for first: while others go on writing to a partition, no reader is ever told of an end.
-        """
-        consumer = self._open()
-        ends = {partition: self.bounds(partition)[1] for partition in starts}
-        ends |= self._written_ends(starts.keys() - at_least.keys())
-        consumer.assign([TopicPartition(self._topic, partition, start) for partition, start in starts.items()])
-        position = dict(starts)
-        stalled = 0
-
-        def unfinished() -> list[int]:
-            return [p for p, place in position.items() if place < ends[p] or place <= at_least.get(p, -1)]
-
-        try:
-            while reading := unfinished():
-                messages = consumer.consume(READ_BATCH, READ_WAIT_S)
-                stalled = stalled + 1 if not messages else 0
-                if stalled > STALLED_READS_MAX:
-                    last = {partition: self.bounds(partition)[1] for partition in reading}
-                    written = self._written_ends(reading)
-                    if all(written[partition] > at_least.get(partition, -1) for partition in reading):
-                        raise LedgerUnavailable(
-                            f"an open transaction holds back the readers of {self._topic} (by partition, since offset: "
-                            f"{last}); when it stays, `tickover doctor` says how to end it"
-                        )
-                    raise LedgerError(
-                        f"the ledger {self._topic} ends at {last} (by partition), but commits say that it was written "
-                        f"up to {dict(at_least)}: it was truncated, created again, or has other partitions than before"
-                    )
-                for message in messages:
-                    partition = message.partition() or 0
-                    error = message.error()
-                    if error is None:
-                        position[partition] = (message.offset() or 0) + 1
-                        yield LedgerRecord(
-                            partition, message.offset() or 0, message.key() or b"", message.value() or b""
-                        )
-                    elif error.code() == KafkaError._PARTITION_EOF:  # past control records too, which nobody is given
-                        position[partition] = max(position[partition], message.offset() or 0)
-                    else:
-                        log.warning("reading the ledger", extra={"error": str(error)})
-        finally:
-            consumer.unassign()
-
-    def close(self) -> None:
-        """Twice is harmless."""
-        if self._consumer is not None:
-            self._consumer.close()
-            self._consumer = None
-
-    def _open(self) -> Consumer:
-        if self._consumer is None:
-            self._consumer = Consumer(ledger_log_settings(self._client, self._topic))
-        return self._consumer
+    def of_one(self, topic: str) -> str:
+        """The id of a topic that must be there; "" where the cluster has no ids."""
+        found = self.of([topic])
+        if topic not in found:
+            raise LogUnavailable(f"the topic {topic} isn't there at the moment")
+        return found[topic]

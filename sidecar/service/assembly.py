@@ -38,9 +38,8 @@ from sidecar.kafka.client_settings import (
 )
 from sidecar.kafka.committed_offsets import KafkaStarts
 from sidecar.kafka.consumer import KafkaIntake
-from sidecar.kafka.log_reader import KafkaSourceLog
+from sidecar.kafka.log_reader import KafkaLedgerLog, KafkaSourceLog
 from sidecar.kafka.producers import KafkaOutput, LoneOutput, TopicLimits
-from sidecar.kafka.topics import KafkaLedgerLog
 from sidecar.kafka.transactional_id import take_slot
 from sidecar.kafka.transactions import KafkaOutputs
 from sidecar.ledger.topic import LedgerTopic

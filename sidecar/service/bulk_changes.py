@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from policies.table import PolicyTable
-from sidecar.kafka.topic_ids import TopicIds
+from sidecar.kafka.topics import TopicIds
 from sidecar.operations.bulk.changes import Changes
 from sidecar.operations.bulk.context import ChangeContext, LookUp, Sources
 from sidecar.operations.bulk.control_sender import ControlRecordSender, SentControls

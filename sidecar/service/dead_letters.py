@@ -8,8 +8,7 @@ from typing import Any
 from policies.retention import policies_of
 from policies.store import PolicyStore
 from policies.table import PolicyTable
-from sidecar.kafka.topic_ids import TopicIds
-from sidecar.kafka.topics import source_topics
+from sidecar.kafka.topics import TopicIds, source_topics
 from sidecar.operations.dead_letters.browse import Limits, letter_topics
 from sidecar.operations.dead_letters.dead_letter_log import KafkaLetterLog, LetterLog
 from sidecar.operations.dead_letters.masking import Masking

@@ -46,9 +46,8 @@ from sidecar.engine.timekeeper import Timekeeper
 from sidecar.kafka.background import abandon, in_background
 from sidecar.kafka.backlog import Backlog
 from sidecar.kafka.errors import is_away
-from sidecar.kafka.own_topics import ensure_own_topics
 from sidecar.kafka.producers import client_log
-from sidecar.kafka.topics import MissingTopicError, source_topics
+from sidecar.kafka.topics import MissingTopicError, ensure_own_topics, source_topics
 from sidecar.ledger.topic import LedgerTopic
 from sidecar.lookup.group import GroupLookUp, Meeting
 from sidecar.lookup.ledger_reader import LedgerReader

@@ -2,9 +2,9 @@
 
 import pytest
 
-from sidecar.kafka import topic_ids
+from sidecar.kafka import topics as kafka_topics
 from sidecar.kafka.topic_follower import LogUnavailable
-from sidecar.kafka.topic_ids import TopicIds
+from sidecar.kafka.topics import TopicIds
 from tests.services.kafka import ANSWER_TIMEOUT_S, Kafka
 from tests.services.waiting import wait_until
 
@@ -32,7 +32,7 @@ def test_a_topic_that_is_made_anew_has_another_id(cluster: Kafka) -> None:
 
 
 def test_no_answer_is_no_id(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_ids, "ANSWER_S", 0.5)
+    monkeypatch.setattr(kafka_topics, "ID_ANSWER_S", 0.5)
     with pytest.raises(LogUnavailable):
         TopicIds({"bootstrap.servers": NOBODY, "log_level": "0"}).of(["t"])
     assert TopicIds({"bootstrap.servers": NOBODY}).of([]) == {}, "nobody is asked about nothing"

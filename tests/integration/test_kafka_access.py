@@ -17,7 +17,7 @@ from sidecar.doctor.acl_pattern import literal
 from sidecar.doctor.doctor import examine
 from sidecar.doctor.finding import Finding, Severity
 from sidecar.doctor.kafka_rights import Operation, Right
-from sidecar.kafka.own_topics import ensure_own_topics
+from sidecar.kafka.topics import ensure_own_topics
 from sidecar.settings.settings import load_settings
 from tests.services.certificates import Authority
 from tests.services.fixtures import own_broker, own_tools

@@ -11,8 +11,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 
 from policies.reader import PolicyReader
-from sidecar.kafka.log_reader import KafkaSourceLog
-from sidecar.kafka.topics import KafkaLedgerLog
+from sidecar.kafka.log_reader import KafkaLedgerLog, KafkaSourceLog
 from sidecar.ledger.topic import LedgerUnavailable
 from sidecar.model.ports import SourceUnavailable
 from sidecar.model.record import LaneId
@@ -49,8 +48,8 @@ def written_all_the_time(kafka: Kafka, topic: str) -> Iterator[None]:
 
 def test_reading_ends_although_writing_does_not(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     # A broker or a writer that stands still on a busy machine is not a ledger that was cut off.
-    monkeypatch.setattr("sidecar.kafka.topics.ANSWER_S", ANSWER_TIMEOUT_S)
-    monkeypatch.setattr("sidecar.kafka.topics.STALLED_READS_MAX", 10_000)
+    monkeypatch.setattr("sidecar.kafka.log_reader.ANSWER_TIMEOUT_S", ANSWER_TIMEOUT_S)
+    monkeypatch.setattr("sidecar.kafka.log_reader.STALLED_READS_MAX", 10_000)
     topic = kafka.topic("ledger", 2)
     log = KafkaLedgerLog({"bootstrap.servers": kafka.bootstrap}, topic)
     try:
@@ -76,7 +75,7 @@ def test_a_transaction_that_stays_open_is_named(kafka: Kafka, monkeypatch: pytes
     try:
         assert writer.flush(ANSWER_TIMEOUT_S) == 0
         with monkeypatch.context() as soon:
-            soon.setattr("sidecar.kafka.topics.STALLED_READS_MAX", 20)
+            soon.setattr("sidecar.kafka.log_reader.STALLED_READS_MAX", 20)
             with pytest.raises(LedgerUnavailable, match=r"since offset: \{1: 1\}.*tickover doctor"):
                 list(log.read({1: 0}, {1: 1}))
             with pytest.raises(LedgerUnavailable, match=r"since offset: \{1: 1\}"):

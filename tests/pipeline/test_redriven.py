@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pipeline.errors import PipelineError
-from sidecar.kafka.topic_ids import TopicIds
+from sidecar.kafka.topics import TopicIds
 from sidecar.model.record import Place
 from sidecar.model.redrive_marks import Block, Kept, Marks
 from sidecar.operations.dead_letters.redriven_log import RedrivenLog
