@@ -1,7 +1,7 @@
 """`redrive`: dead letters by filter, sent again at scale, each once.
 
 What a letter's headers become is as in the sidecar's own redrives
-(`sidecar/operations/dead_letters/lineage.py`; a test holds the two equal):
+(`sidecar/operations/dead_letters/redrive_routing.py`; a test holds the two equal):
 a new delivery, with the lineage on it. `tickover-redrive-source`, the letter's place, is its id.
 """
 

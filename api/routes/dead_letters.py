@@ -15,13 +15,11 @@ from api.problems import Problem
 from policies.headers import OFFSET_MAX
 from sidecar.model.record import Place
 from sidecar.model.redrive_marks import Sent
-from sidecar.operations.dead_letters.browse import Look, Page, Shown, UnknownTopic
-from sidecar.operations.dead_letters.dead_letter import DeadLetter, place_of
+from sidecar.operations.dead_letters.browse import Look, Page, ReadingBusy, Shown, UnknownTopic
+from sidecar.operations.dead_letters.dead_letter import DeadLetter, Selection, place_of
 from sidecar.operations.dead_letters.dead_letter_log import LettersUnavailable
-from sidecar.operations.dead_letters.destination import destination
 from sidecar.operations.dead_letters.masking import Masking
-from sidecar.operations.dead_letters.reading import ReadingBusy
-from sidecar.operations.dead_letters.selection import Selection
+from sidecar.operations.dead_letters.redrive_routing import destination
 
 router = APIRouter(tags=["dead letters"])
 

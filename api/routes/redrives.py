@@ -12,9 +12,9 @@ from api.message import Topic
 from api.routes.jobs import JobKind, add_list_and_abort, told
 from api.routes.openapi import body_of
 from policies.duration import parse_duration
+from sidecar.operations.dead_letters.dead_letter import Selection
 from sidecar.operations.dead_letters.redrive_plan import Governor, Redrive
 from sidecar.operations.dead_letters.redrives import Wanted
-from sidecar.operations.dead_letters.selection import Selection
 
 CANARY_MAX: Final = 1_000
 router = APIRouter(tags=["redrives"])

@@ -9,15 +9,14 @@ from policies.retention import policies_of
 from policies.store import PolicyStore
 from policies.table import PolicyTable
 from sidecar.kafka.topics import TopicIds, source_topics
-from sidecar.operations.dead_letters.browse import Limits, letter_topics
+from sidecar.operations.dead_letters.browse import Limits, Reading, Rules, letter_topics
 from sidecar.operations.dead_letters.dead_letter_log import KafkaLetterLog, LetterLog
 from sidecar.operations.dead_letters.masking import Masking
-from sidecar.operations.dead_letters.reading import Reading, Rules
 from sidecar.operations.dead_letters.redrive_plan import FORM, Governor, Redrive
+from sidecar.operations.dead_letters.redrive_routing import Ways
 from sidecar.operations.dead_letters.redrive_run import RedriveContext, RedriveRun
 from sidecar.operations.dead_letters.redriven_log import RedrivenLog
 from sidecar.operations.dead_letters.redrives import Redrives, Topics
-from sidecar.operations.dead_letters.sorting import Ways
 from sidecar.operations.jobs.job import State
 from sidecar.operations.jobs.job_log import JobLog
 from sidecar.operations.jobs.run import JobRun, RunContext

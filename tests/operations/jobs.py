@@ -16,8 +16,8 @@ from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError
 
 from policies.retention import JOBS_KEPT_MS
 from sidecar.kafka.topic_follower import LogUnavailable, TopicFollower
+from sidecar.operations.dead_letters.dead_letter import Selection
 from sidecar.operations.dead_letters.redrive_plan import FORM, Governor, Plan, Progress, Redrive, Span
-from sidecar.operations.dead_letters.selection import Selection
 from sidecar.operations.jobs.job import State
 from sidecar.operations.jobs.job_log import JobLog, progress_key
 from sidecar.operations.jobs.run import JobRun, RunContext

@@ -11,14 +11,13 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, TopicPartition
 
 from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.model.record import Headers, Place
-from sidecar.operations.dead_letters.dead_letter import DeadLetter
+from sidecar.operations.dead_letters.dead_letter import DeadLetter, Selection
 from sidecar.operations.dead_letters.dead_letter_log import LettersUnavailable
 from sidecar.operations.dead_letters.redrive_plan import Governor, Redrive
+from sidecar.operations.dead_letters.redrive_routing import Ways
 from sidecar.operations.dead_letters.redrive_run import RedriveContext, RedriveRun
 from sidecar.operations.dead_letters.redrives import Redrives, Topics, Wanted
 from sidecar.operations.dead_letters.returns import Found
-from sidecar.operations.dead_letters.selection import Selection
-from sidecar.operations.dead_letters.sorting import Ways
 from sidecar.operations.jobs.job import State
 from sidecar.operations.jobs.runner import JobRefused
 from sidecar.operations.jobs.transactional_sender import Refused, ShipmentFailed, TakenOver

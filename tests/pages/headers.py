@@ -6,7 +6,7 @@ from policies import headers
 from sidecar.model import header_codec
 from sidecar.model.record import Headers, Held, Place
 from sidecar.operations.dead_letters.dead_letter import DeadLetter
-from sidecar.operations.dead_letters.lineage import redriven_headers
+from sidecar.operations.dead_letters.redrive_routing import redriven_headers
 from tests.pages.text import code, head, table
 
 WORDS: Final = """\

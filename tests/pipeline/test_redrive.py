@@ -12,7 +12,7 @@ from sidecar.model.fingerprint import fingerprint
 from sidecar.model.header_codec import emission_headers, split
 from sidecar.model.record import Held, Place
 from sidecar.operations.dead_letters.dead_letter import DeadLetter
-from sidecar.operations.dead_letters.lineage import redriven_headers
+from sidecar.operations.dead_letters.redrive_routing import redriven_headers
 from tests.pipeline.ledger_rows import NOW_MS, block, entries, ledger_frame
 from tests.pipeline.test_dispatch import opened
 from tests.services.raw_records import produce_raw

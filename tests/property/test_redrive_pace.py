@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from policies.headers import ATTEMPT, ERROR_CLASS, ERROR_MESSAGE, FIRST_FAILURE, ORIGIN, REASON, SOURCE
 from sidecar.model.record import Place
 from sidecar.operations.dead_letters.dead_letter import DeadLetter
-from sidecar.operations.dead_letters.lineage import redriven_headers
+from sidecar.operations.dead_letters.redrive_routing import redriven_headers
 from sidecar.operations.jobs.pace import BURST_S, RAMP_START, STOP_SAMPLE, Pace, must_stop
 
 STEPS = st.lists(st.floats(0.001, 3.0), min_size=1, max_size=60)

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sidecar.operations.dead_letters.redrive_plan import Plan, Progress, Redrive
-from sidecar.operations.dead_letters.selection import Selection
-from sidecar.operations.dead_letters.turns import first_of, turn_after
+from sidecar.operations.dead_letters.dead_letter import Selection
+from sidecar.operations.dead_letters.redrive_plan import Plan, Progress, Redrive, first_of, turn_after
 from sidecar.operations.jobs.job import State
 from tests.unit.letter_world import NOW_MS
 from tests.unit.redrive_world import GOVERNOR

@@ -36,8 +36,8 @@ from sidecar.lookup.receipts import Receipts
 from sidecar.model.record import LaneId
 from sidecar.model.stats import Left, Stats
 from sidecar.operations.dead_letters.browse import Limits as ScanLimits
+from sidecar.operations.dead_letters.browse import Reading, Rules
 from sidecar.operations.dead_letters.masking import Masking
-from sidecar.operations.dead_letters.reading import Reading, Rules
 from sidecar.service.metrics import Exposition, Recorder
 from sidecar.settings.settings import Settings
 from tests.unit.change_world import MemoryChanges

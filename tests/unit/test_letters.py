@@ -10,10 +10,9 @@ from policies.headers import CONTROL_PREFIX, ERROR_CLASS, ERROR_MESSAGE, ID
 from policies.model import Policy, Versioned
 from sidecar.model.record import Place
 from sidecar.operations.dead_letters.browse import Browser, Limits, Look, letter_topics
-from sidecar.operations.dead_letters.dead_letter import DeadLetter, place_of
-from sidecar.operations.dead_letters.destination import destination
+from sidecar.operations.dead_letters.dead_letter import DeadLetter, Selection, place_of
 from sidecar.operations.dead_letters.masking import MASK, OWN_WORDS, SHOWN_BYTES_MAX, Masking
-from sidecar.operations.dead_letters.selection import Selection
+from sidecar.operations.dead_letters.redrive_routing import destination
 from tests.pages.headers import defined
 from tests.unit.letter_world import NOW_MS, MemoryLetterLog, dead
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from pipeline.errors import PipelineError
+from sidecar.operations.dead_letters.dead_letter import Selection
 from sidecar.operations.dead_letters.redrive_plan import Governor, Plan, Progress, Span
-from sidecar.operations.dead_letters.selection import Selection
 from sidecar.operations.jobs.job import State
 
 pytest.importorskip("pyarrow")  # the pipeline is an extra

@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.model.record import Place
 from sidecar.model.reserved_topics import ReservedTopics
-from sidecar.operations.dead_letters.dead_letter import DeadLetter
+from sidecar.operations.dead_letters.dead_letter import DeadLetter, Selection
 from sidecar.operations.dead_letters.redrive_plan import (
     FORM,
     SCHEMA,
@@ -21,8 +21,7 @@ from sidecar.operations.dead_letters.redrive_plan import (
     Span,
     Tally,
 )
-from sidecar.operations.dead_letters.selection import Selection
-from sidecar.operations.dead_letters.sorting import Sorting, Ways
+from sidecar.operations.dead_letters.redrive_routing import Sorting, Ways
 from sidecar.operations.jobs import job_log
 from sidecar.operations.jobs.job import State, decoded
 from sidecar.operations.jobs.job_log import JobLog

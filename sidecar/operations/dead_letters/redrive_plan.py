@@ -2,18 +2,28 @@
 
 Each canary and each run is a *leg* with a number, which goes into the lineage of what it sends. Both records are
 JSON in the topic of redrives; the progress is written in the transaction that sends the letters it speaks of.
+
+Redrives that may mean the same letters send one after the other: each knows what was sent before it began, and two that
+send at the same moment would both send a letter. Nobody but the log of redrives orders those of many processes, so they
+take *turns*, numbers as in a bakery (Lamport): who begins says so with turn 0, looks at all that the log has, writes
+a turn above those of its rivals, looks once more, and waits for each rival that has a lower turn or chooses still. Of
+two that choose at the same moment at least one sees the other's turn. A turn is of the progress: who goes on with the
+redrive of a dead process has it, too.
 """
 
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, Field
 
-from sidecar.operations.dead_letters.selection import Selection
+from sidecar.operations.dead_letters.dead_letter import Selection
 from sidecar.operations.jobs.job import MODEL, Job, PlanHead, ProgressHead, State, form_of, summed
 
 SCHEMA: Final = 1
 SAMPLE_MAX: Final = 10
 TARGETS_MAX: Final = 200  # of different targets in one plan
+CHOOSING: Final = 0  # in place of a turn
+SENDING: Final = (State.CANARY, State.RUNNING)  # what a progress says until nothing more is sent
 
 
 class Governor(BaseModel):
@@ -77,7 +87,7 @@ class Progress(ProgressHead):
     schema_version: int = SCHEMA
     leg: int = 0
     left: int = 0  # letters that the canary may still send
-    turn: int = 0  # of the leg: when it may send (`turns.py`)
+    turn: int = 0  # of the leg: when it may send (0: it chooses)
     positions: dict[int, int] = Field(default_factory=dict)  # by partition: the next letter to be looked at
     watched: dict[int, int] = Field(
         default_factory=dict
@@ -126,3 +136,23 @@ class Redrive(Job[Plan, Progress]):
 
 
 FORM: Final = form_of(Plan, Progress, Redrive, SCHEMA)
+
+
+def rivals(mine: Redrive, others: Iterable[Redrive]) -> Iterator[Redrive]:
+    """Other redrives that send letters now, and may mean one that `mine` means, too."""
+    plan = mine.plan
+    for one in others:
+        is_another = one.plan.id != plan.id and one.plan.topic == plan.topic
+        if is_another and one.progress.state in SENDING and plan.selection.may_share(one.plan.selection):
+            yield one
+
+
+def turn_after(mine: Redrive, others: Iterable[Redrive]) -> int:
+    """The turn that `mine` takes."""
+    return 1 + max((one.progress.turn for one in rivals(mine, others)), default=CHOOSING)
+
+
+def first_of(mine: Redrive, others: Iterable[Redrive]) -> str | None:
+    """The plan of a rival that is to be waited for; None: it's the turn of `mine`."""
+    before = ((one.progress.turn, one.plan.id) for one in rivals(mine, others))
+    return min((place for place in before if place < (mine.progress.turn, mine.plan.id)), default=(CHOOSING, None))[1]

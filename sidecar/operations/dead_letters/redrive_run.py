@@ -25,12 +25,27 @@ from sidecar.operations.dead_letters.dead_letter_log import (
     check_topic,
     shorter,
 )
-from sidecar.operations.dead_letters.destination import Versions
-from sidecar.operations.dead_letters.redrive_plan import SAMPLE_MAX, Plan, Progress, Redrive, Tally
+from sidecar.operations.dead_letters.redrive_plan import (
+    CHOOSING,
+    SAMPLE_MAX,
+    Plan,
+    Progress,
+    Redrive,
+    Tally,
+    first_of,
+    turn_after,
+)
+from sidecar.operations.dead_letters.redrive_routing import (
+    DELETED,
+    REDRIVEN,
+    TOO_LARGE,
+    RoutedLetter,
+    Sorting,
+    Versions,
+    Ways,
+)
 from sidecar.operations.dead_letters.redriven_log import PlanMarks, RedrivenLog
 from sidecar.operations.dead_letters.returns import Returns
-from sidecar.operations.dead_letters.sorting import DELETED, REDRIVEN, TOO_LARGE, RoutedLetter, Sorting, Ways
-from sidecar.operations.dead_letters.turns import CHOOSING, first_of, turn_after
 from sidecar.operations.jobs.job import State
 from sidecar.operations.jobs.job_log import JobLog
 from sidecar.operations.jobs.pace import Pace, must_stop

@@ -21,7 +21,8 @@ Ids = Callable[[Collection[str]], Mapping[str, str]]
 class RedrivenLog:
     """Follows the topic in a thread of its own; for any thread. `ids`: as `TopicIds.of`.
 
-    What was sent is known from its commit on; that no two plans send a letter at the same moment is up to `turns.py`.
+    What was sent is known from its commit on. No two plans send a letter at the same moment: they take turns
+    (`redrive_plan.py`).
     """
 
     def __init__(self, client: Mapping[str, Any], topic: str, ids: Ids) -> None:

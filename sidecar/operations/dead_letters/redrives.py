@@ -6,10 +6,9 @@ from contextlib import closing
 from typing import NamedTuple
 
 from sidecar.model.reserved_topics import INTERNAL_PREFIX
+from sidecar.operations.dead_letters.dead_letter import Selection
 from sidecar.operations.dead_letters.dead_letter_log import LetterLog, LettersGone, TopicId, check_letters
-from sidecar.operations.dead_letters.redrive_plan import Governor, Plan, Redrive, Span
-from sidecar.operations.dead_letters.selection import Selection
-from sidecar.operations.dead_letters.turns import rivals
+from sidecar.operations.dead_letters.redrive_plan import Governor, Plan, Redrive, Span, rivals
 from sidecar.operations.jobs.job import State
 from sidecar.operations.jobs.runner import JobRefused, JobRunner, Jobs, Work
 

@@ -15,7 +15,7 @@ from sidecar.kafka.client_settings import reader_settings
 from sidecar.kafka.topic_follower import position_after
 from sidecar.operations.dead_letters.dead_letter import DeadLetter, letter_of
 from sidecar.operations.dead_letters.redrive_plan import Plan, Progress
-from sidecar.operations.dead_letters.sorting import RoutedLetter
+from sidecar.operations.dead_letters.redrive_routing import RoutedLetter
 
 READ_MAX: Final = 500
 ORIGINS_MAX: Final = 100_000
