@@ -26,12 +26,14 @@ from api.routes.openapi import body_of
 from api.sources import refuse_unless_source
 from sidecar.operations.dead_letters.masking import Masking
 from sidecar.operations.schedules.cron import BadCron, check_meant, occurrences, zone
-from sidecar.operations.schedules.errors import ScheduleConflict, ScheduleRefused, SchedulesUnavailable
 from sidecar.operations.schedules.schedule import (
     Base64,
     Content,
     Entry,
     Schedule,
+    ScheduleConflict,
+    ScheduleRefused,
+    SchedulesUnavailable,
     bytes_of,
     is_about,
     occurrence_id,

@@ -24,7 +24,7 @@ from sidecar.doctor.topics import check_topics, matching
 from sidecar.doctor.transactions import Transactions
 from sidecar.kafka.topic_follower import LogUnavailable, TopicFollower
 from sidecar.kafka.topics import ledger_config, source_topics, taken_as
-from sidecar.operations.jobs.transactions import why_none
+from sidecar.operations.jobs.transactional_sender import why_none
 from sidecar.operations.schedules.schedule_book import ScheduleBook
 from sidecar.settings.settings import Settings
 

@@ -7,12 +7,11 @@ from typing import Any
 from policies.table import PolicyTable
 from sidecar.kafka.topics import TopicIds
 from sidecar.operations.bulk.changes import Changes
-from sidecar.operations.bulk.context import ChangeContext, LookUp, Sources
 from sidecar.operations.bulk.control_sender import ControlRecordSender, SentControls
 from sidecar.operations.bulk.outcome import Lines
 from sidecar.operations.bulk.plan import FORM, Change
 from sidecar.operations.bulk.receipt_log import ReceiptLog
-from sidecar.operations.bulk.run import ChangeWork
+from sidecar.operations.bulk.run import ChangeContext, ChangeWork, LookUp, Sources
 from sidecar.operations.jobs.job_log import JobLog
 from sidecar.operations.jobs.run import JobRun, RunContext
 from sidecar.operations.jobs.runner import owner_of

@@ -55,7 +55,7 @@ from sidecar.lookup.local import LocalLookUp
 from sidecar.lookup.receipts import Receipts
 from sidecar.model.reserved_topics import reserved_in
 from sidecar.operations.dead_letters.browse import Reading
-from sidecar.operations.jobs.transactions import LOOK_AGAIN_S, TransactionWatch, why_none
+from sidecar.operations.jobs.transactional_sender import LOOK_AGAIN_S, TransactionWatch, why_none
 from sidecar.operations.schedules.firing import Firing
 from sidecar.overflow.interface import OverflowFailure
 from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import Producer
 
-from sidecar.operations.schedules.errors import ScheduleConflict, SchedulesUnavailable
+from sidecar.operations.schedules.schedule import ScheduleConflict, SchedulesUnavailable
 from sidecar.operations.schedules.store import ScheduleStore
 from sidecar.service.schedules import schedule_store_of
 from sidecar.settings.settings import Settings

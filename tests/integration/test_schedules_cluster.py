@@ -18,9 +18,9 @@ from sidecar.operations.jobs.transactional_sender import (
     Unanswered,
     Unfinished,
 )
-from sidecar.operations.schedules.errors import SchedulesUnavailable
 from sidecar.operations.schedules.firing import Firing
 from sidecar.operations.schedules.owing import Limits
+from sidecar.operations.schedules.schedule import SchedulesUnavailable
 from sidecar.operations.schedules.writing import FiringContext
 from sidecar.service.schedules import schedule_store_of
 from sidecar.settings.settings import Settings

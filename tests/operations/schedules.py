@@ -13,9 +13,8 @@ from sidecar.engine.timekeeper import Timekeeper
 from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.operations.jobs.transactional_sender import ShipmentFailed, TakenOver
 from sidecar.operations.schedules.cron import occurrences
-from sidecar.operations.schedules.errors import ScheduleConflict, ScheduleRefused, SchedulesUnavailable
 from sidecar.operations.schedules.firing import Firing
-from sidecar.operations.schedules.schedule import Schedule
+from sidecar.operations.schedules.schedule import Schedule, ScheduleConflict, ScheduleRefused, SchedulesUnavailable
 from sidecar.service.schedules import clock_of
 from tests.unit.schedule_world import LIMITS, NOW_MS, Delayed, MemorySchedules, schedule
 

@@ -12,12 +12,11 @@ from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.lookup.query import Key, LookUpUnavailable, Query, key_of_row, row_of
 from sidecar.model.record import Headers, Held, LaneId, Outcome
 from sidecar.operations.bulk.changes import Changes
-from sidecar.operations.bulk.context import ChangeContext, Sources
 from sidecar.operations.bulk.outcome import Place
 from sidecar.operations.bulk.plan import Change, ChangePlan, Item, Progress
 from sidecar.operations.bulk.receipt_log import Batch, receipts_of
 from sidecar.operations.bulk.receipt_log import Place as ReceiptPlace
-from sidecar.operations.bulk.run import ChangeWork
+from sidecar.operations.bulk.run import ChangeContext, ChangeWork, Sources
 from sidecar.operations.jobs.job import PlanHead
 
 NOW_MS = 1_800_000_000_000

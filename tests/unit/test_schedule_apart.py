@@ -11,9 +11,8 @@ from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.model.partitioner import partition_of
 from sidecar.operations.jobs.transactional_sender import ShipmentFailed, TakenOver
 from sidecar.operations.schedules.apart import AGAIN_MS, SLOW_KEPT_MS, Apart
-from sidecar.operations.schedules.errors import SchedulesUnavailable
 from sidecar.operations.schedules.job import Job, Room, batches, before, job_of, place_of, size_of
-from sidecar.operations.schedules.schedule import Entry, Progress
+from sidecar.operations.schedules.schedule import Entry, Progress, SchedulesUnavailable
 from tests.unit.schedule_world import LIMITS, NOW_MS, MemorySchedules, schedule
 
 SECOND_MS = 1_000

@@ -5,9 +5,8 @@ import json
 import pytest
 
 from sidecar.operations.jobs.transactional_sender import OutgoingRecord
-from sidecar.operations.schedules.errors import ScheduleRefused
 from sidecar.operations.schedules.owing import REMEMBERED_MS, Owed, after_writing
-from sidecar.operations.schedules.schedule import Progress
+from sidecar.operations.schedules.schedule import Progress, ScheduleRefused
 from sidecar.operations.schedules.schedule_book import progress_record
 from tests.unit.schedule_world import NOW_MS, TOPIC, MemorySchedules, schedule
 

@@ -17,8 +17,8 @@ from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.model.partitioner import partition_of
 from sidecar.operations.jobs.transactional_sender import NoTransactions, ShipmentFailed, TakenOver
 from sidecar.operations.schedules.apart import AGAIN_MS
-from sidecar.operations.schedules.errors import SchedulesUnavailable
 from sidecar.operations.schedules.firing import WITHOUT_MS, Firing
+from sidecar.operations.schedules.schedule import SchedulesUnavailable
 from sidecar.operations.schedules.writing import Tenure
 from sidecar.service import schedules as assembly
 from sidecar.service.metrics import Recorder

@@ -7,7 +7,7 @@ import pytest
 
 from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.operations.jobs.transactional_sender import OutgoingRecord, ShipmentFailed, TakenOver
-from sidecar.operations.schedules.errors import ScheduleConflict, ScheduleRefused, SchedulesUnavailable
+from sidecar.operations.schedules.schedule import ScheduleConflict, ScheduleRefused, SchedulesUnavailable
 from sidecar.operations.schedules.schedule_book import SCHEDULES_MAX, ScheduleBook
 from sidecar.operations.schedules.store import FAILURES_MAX, TRIES_MAX
 from tests.unit.schedule_world import NOW_MS, TOPIC, MemorySchedules, schedule

@@ -12,8 +12,8 @@ from sidecar.doctor.finding import Severity
 from sidecar.kafka.topic_follower import Apply
 from sidecar.operations.jobs.transactional_sender import OutgoingRecord
 from sidecar.operations.schedules.claim import KEY, LASTS_MS, Claim
-from sidecar.operations.schedules.errors import ScheduleRefused
 from sidecar.operations.schedules.firing import Firing
+from sidecar.operations.schedules.schedule import ScheduleRefused
 from sidecar.operations.schedules.schedule_book import claim_record
 from sidecar.operations.schedules.store import ScheduleStore
 from sidecar.settings.settings import Settings

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple, Protocol
 
 from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.model.record import LaneId
-from sidecar.operations.bulk.context import Sources
 from sidecar.operations.bulk.plan import Change, ChangePlan, End, Selection, When
 from sidecar.operations.bulk.receipt_log import Place, Receipts
+from sidecar.operations.bulk.run import Sources
 from sidecar.operations.jobs.runner import JobRefused, JobRunner, Jobs, Work
 
 

@@ -9,15 +9,16 @@ transaction, and who was taken over can't write one.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
 
+from policies.table import PolicyTable
 from sidecar.kafka.topic_follower import LogUnavailable
-from sidecar.lookup.query import Key, LookUpUnavailable, key_of_row
-from sidecar.model.record import LaneId
-from sidecar.operations.bulk.context import ChangeContext, Rows
+from sidecar.lookup.query import Key, LookUpUnavailable, Query, key_of_row
+from sidecar.model.record import Headers, LaneId
 from sidecar.operations.bulk.control_sender import control_headers, objection
-from sidecar.operations.bulk.outcome import DELETED, REFUSED, TOO_LATE, Found, Place, Verdict, hit_by, verdict
+from sidecar.operations.bulk.outcome import DELETED, REFUSED, TOO_LATE, Found, Lines, Place, Verdict, hit_by, verdict
 from sidecar.operations.bulk.plan import Change, ChangePlan, Item, Progress
 from sidecar.operations.bulk.receipt_log import batch
 from sidecar.operations.jobs.job import State, summed
@@ -33,6 +34,57 @@ AGAIN_S: Final = 0.5  # while not every partition can be asked
 ANSWER_S: Final = 2.0  # for one look at the ledger
 LEAVING_S: Final = 1.0  # how long a message that wasn't hit is given to settle
 NO_ID: Final = "no_id"  # why a message that matches can't be changed
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+class LookUp(Protocol):
+    """The group's held records (`sidecar.lookup.group.GroupLookUp`). Raises LookUpUnavailable."""
+
+    def page(
+        self, query: Query, after: Key, limit: int, ends: Mapping[LaneId, int]
+    ) -> tuple[Rows, Key | None, Sequence[LaneId]]: ...
+
+    def ends(self, query: Query) -> tuple[Mapping[LaneId, int], Sequence[LaneId]]: ...
+
+
+class Sources(NamedTuple):
+    """Held records, and Kafka's ids of the topics that they were read from, by name: of topics that are there; "" where
+    the cluster has none. `topic_ids` raises LogUnavailable.
+    """
+
+    lookup: LookUp
+    topic_ids: Callable[[Collection[str]], Mapping[str, str]]
+
+
+class Couriers(Protocol):
+    """`controls.Courier`."""
+
+    def send(self, controls: Sequence[tuple[Item, Headers]], now_ms: int) -> list[int | str]: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeContext:
+    """`aborted(plan_id)`: somebody has asked for its end. `sent_by(plan_id, places)`: those of these places where a
+    control record of this plan lies; raises LogUnavailable.
+    """
+
+    topic: str  # of changes
+    sources: Sources
+    lines: Lines
+    table: Callable[[], PolicyTable]
+    courier: Callable[[], Couriers]
+    sent_by: Callable[[str, Collection[Place]], Collection[Place]]
+    receipts_end: Callable[[], int]
+    aborted: Callable[[str], bool]
+    owner: str
+    in_flight_max: int
+    answer_s: float
+    now_ms: Callable[[], int]
+    monotonic_s: Callable[[], float]
+    wait: Callable[[float], bool]  # sleeps; True: the process is asked to stop
 
 
 class _Page(NamedTuple):

@@ -8,8 +8,11 @@ with its records and waits for nothing (`sidecar/kafka/transactions.py`); the co
 has to know at which offset each record of the copy is (`operations/renaming/topic_copy.py`); the pipeline, which shares
 no client with the sidecar. After a failure nobody mends a sender: whoever has it closes it, begins another under the
 same id, and reads what became of the last transaction.
+
+Brokers that have no transactions are found out at the start, and asked again (`TransactionWatch`).
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -38,6 +41,10 @@ ANSWER_S: Final = 15.0
 LOOK_S: Final = 2.0  # to begin with an id: after so long the client is asked what it has heard, and goes on
 ANY_PARTITION: Final = -1  # the key decides, as in Java
 FULL_POLL_S: Final = 0.05
+LOOK_AGAIN_S: Final = 60.0  # whether brokers have transactions
+EXACTLY_ONCE: Final = "; nor does exactly_once, the guarantee of this process: set guarantee to at_least_once"
+
+log = logging.getLogger("tickover.transactions")
 
 
 class Sendable(Protocol):
@@ -279,3 +286,42 @@ def _verdict(errors: Mapping[int, KafkaError], parcels: int) -> Exception:
         return TargetRefused(next(error.str() for error in refused.values()), refused)
     guilty = {index: code for index, code in codes.items() if code in OF_ONE_RECORD}
     return Refused(guilty) if guilty else ShipmentFailed(next((e.str() for e in errors.values()), "no answer"))
+
+
+def why_none(client: Mapping[str, Any], group: str) -> str:
+    """Reason why there are no transactions, without which schedules, redrives and changes don't work; empty: brokers
+    have them, or haven't said within `LOOK_S` seconds.
+
+    The question takes a transactional id, one of those that schedules of the group may use, and sends nothing under it.
+    """
+    shipping = TransactionalSender(client, f"tickover.{group}.schedules.probe", "")
+    try:
+        shipping.init(LOOK_S)
+    except NoTransactions as error:
+        return str(error)
+    except ShipmentFailed as error:
+        log.debug("nobody says whether there are transactions", extra={"error": str(error)})
+    finally:
+        shipping.close()
+    return ""
+
+
+class TransactionWatch:
+    """Asks at the start, then again while there are none: brokers may be upgraded. For one thread at a time."""
+
+    def __init__(self, look: Callable[[], str], guarantee: str) -> None:
+        self._look = look
+        self._guarantee = guarantee
+        self._is_known = False
+        self.warnings: tuple[str, ...] = ()  # for /readyz, from any thread
+
+    def step(self) -> None:
+        """Ask, unless it is known that there are."""
+        if self._is_known:
+            return
+        problem = self._look()
+        if problem and self._guarantee == "exactly_once":
+            problem += EXACTLY_ONCE
+        if problem and not self.warnings:
+            log.warning("features are missing", extra={"problem": problem})
+        self._is_known, self.warnings = not problem, (problem,) if problem else ()

@@ -26,9 +26,8 @@ from sidecar.operations.jobs.transactional_sender import (
     Unanswered,
     Unfinished,
 )
-from sidecar.operations.schedules.errors import SchedulesUnavailable
 from sidecar.operations.schedules.job import Job, Room, batches, before, job_of, place_of
-from sidecar.operations.schedules.schedule import Progress
+from sidecar.operations.schedules.schedule import Progress, SchedulesUnavailable
 from sidecar.operations.schedules.writing import FiringContext, Tenure, Writer
 
 ROOM: Final = Room(1_000, 1 << 20)

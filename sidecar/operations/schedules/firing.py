@@ -33,9 +33,8 @@ from sidecar.operations.jobs.transactional_sender import (
 from sidecar.operations.schedules.apart import AGAIN_MS, ROOM, SLOW_KEPT_MS, Apart, Names, blame, key_of_name
 from sidecar.operations.schedules.claim import claim_of, is_writer
 from sidecar.operations.schedules.cron import occurrences
-from sidecar.operations.schedules.errors import SchedulesUnavailable
 from sidecar.operations.schedules.job import Job, before, job_of, place_of
-from sidecar.operations.schedules.schedule import Entry, Progress
+from sidecar.operations.schedules.schedule import Entry, Progress, SchedulesUnavailable
 from sidecar.operations.schedules.writing import FiringContext, Tenure, Writer, fresh_id
 
 RECORDS_MAX: Final = 1_000  # of one transaction, beside those of the last schedule in it

@@ -22,6 +22,26 @@ _CONTROL_CHARACTER: Final = re.compile(r"[\x00-\x1f\x7f]")
 Missed = Literal["skip", "once", "all"]
 
 
+class ScheduleConflict(Exception):
+    """Somebody else was first: look at the schedule again and decide anew. `version` 0: there is none."""
+
+    def __init__(self, name: str, version: int) -> None:
+        super().__init__(f"schedule {name} is at version {version}")
+        self.version = version
+
+
+class ScheduleRefused(Exception):
+    """There is no room for it. `type` is the last step of a problem's URI."""
+
+    def __init__(self, type: str, detail: str) -> None:
+        super().__init__(detail)
+        self.type = type
+
+
+class SchedulesUnavailable(Exception):
+    """The topic can't be read or written now."""
+
+
 def _topic(text: str) -> str:
     if not is_topic(text):
         raise ValueError("not a topic name (letters, digits, and . _ -, at most 249)")

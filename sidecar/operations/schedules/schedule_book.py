@@ -29,8 +29,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sidecar.model.version import VERSION
 from sidecar.operations.schedules import claim
 from sidecar.operations.schedules.claim import Claim
-from sidecar.operations.schedules.errors import ScheduleRefused
-from sidecar.operations.schedules.schedule import TIME_MAX_MS, Entry, Progress, Schedule, schedule_document
+from sidecar.operations.schedules.schedule import (
+    TIME_MAX_MS,
+    Entry,
+    Progress,
+    Schedule,
+    ScheduleRefused,
+    schedule_document,
+)
 
 SCHEMA: Final = 1
 SCHEDULES_MAX: Final = 1_000

@@ -26,8 +26,15 @@ from sidecar.operations.jobs.transactional_sender import (
     TargetRefused,
 )
 from sidecar.operations.schedules.claim import Claim
-from sidecar.operations.schedules.errors import ScheduleConflict, ScheduleRefused, SchedulesUnavailable
-from sidecar.operations.schedules.schedule import Entry, Progress, Schedule, standing
+from sidecar.operations.schedules.schedule import (
+    Entry,
+    Progress,
+    Schedule,
+    ScheduleConflict,
+    ScheduleRefused,
+    SchedulesUnavailable,
+    standing,
+)
 from sidecar.operations.schedules.schedule_book import (
     RECORD_BYTES_MAX,
     SCHEDULES_MAX,

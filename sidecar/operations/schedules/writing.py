@@ -31,10 +31,9 @@ from sidecar.operations.jobs.transactional_sender import (
     TargetRefused,
 )
 from sidecar.operations.schedules.claim import Claim
-from sidecar.operations.schedules.errors import SchedulesUnavailable
 from sidecar.operations.schedules.job import Job
 from sidecar.operations.schedules.owing import Limits
-from sidecar.operations.schedules.schedule import Entry, Progress, standing
+from sidecar.operations.schedules.schedule import Entry, Progress, SchedulesUnavailable, standing
 from sidecar.operations.schedules.schedule_book import Known, claim_record
 from sidecar.operations.schedules.store import progress_parcel
 
