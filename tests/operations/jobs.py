@@ -192,7 +192,7 @@ class Pen:
 
 
 class Task:
-    """One attempt at a job, as `legwork.Legwork` and `work.Work` are: what is in memory between two crashes."""
+    """One attempt at a job, as `RedriveRun` and `ChangeWork` are: what is in memory between two crashes."""
 
     def __init__(self, replica: "Replica", job: Redrive, shipping: Any) -> None:
         self.shipping = shipping

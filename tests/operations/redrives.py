@@ -220,7 +220,7 @@ class Plans(MemoryPlans):
 
 
 class Operators:
-    """One run. `seen` counts what happened. `patches`: what stands in for clients of Kafka in `legwork`."""
+    """One run. `seen` counts what happened. `patches`: what stands in for clients of Kafka in `redrive_run`."""
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)

@@ -1,4 +1,4 @@
-"""Changes as the API asks for them: plan, run, abort, receipts. What they do is in `work.py`, in a thread each."""
+"""Changes as the API asks for them: plan, run, abort, receipts. The work is in `run.py`, in a thread each."""
 
 import secrets
 from collections.abc import Callable, Sequence

@@ -27,7 +27,7 @@ class Place(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Receipts as they are sent (`shipment.Sendable`)."""
+    """Receipts as they are sent (`transactional_sender.Sendable`)."""
 
     target: str
     key: bytes

@@ -58,7 +58,7 @@ class Sources(NamedTuple):
 
 
 class Couriers(Protocol):
-    """`controls.Courier`."""
+    """`control_sender.ControlRecordSender`."""
 
     def send(self, controls: Sequence[tuple[Item, Headers]], now_ms: int) -> list[int | str]: ...
 

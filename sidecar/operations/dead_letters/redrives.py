@@ -1,4 +1,4 @@
-"""Redrives as the API asks for them: plan, canary, run, abort. What they do is in `legwork.py`, in a thread each."""
+"""Redrives as the API asks for them: plan, canary, run, abort. The work is in `redrive_run.py`, in a thread each."""
 
 import secrets
 from collections.abc import Callable, Container, Mapping

@@ -4,7 +4,7 @@ Partition 0, compacted. Keys are `<plan id>/plan`, `/progress` and `/abort`, val
 by the process that was asked; a progress only within the transactions of the process that does the work, so that a
 process that was taken over can't write one.
 
-The plan of a job that takes long is written again (`crew.py`), and compaction leaves the last of each key. So what
+The plan of a job that takes long is written again (`runner.py`), and compaction leaves the last of each key. So what
 is said of a job may stand before its plan: it waits for that.
 """
 

@@ -13,7 +13,7 @@ which count it is about. A count begins when its record was appended, by the bro
 that doesn't count, where the topic has append times. That time is `since`, or `rewound` where a count begins by going
 back to `since`. `write` is unique: a writer knows its own record by it. `waiting`, `ahead`: see `Progress`.
 
-A schedule is written in a transaction of whoever won the right to write (`schedule_store.py`), a progress in the one
+A schedule is written in a transaction of whoever won the right to write (`store.py`), a progress in the one
 that writes the occurrences it speaks of (`firing.py`).
 
 What says that it is of a newer schema, or is in a time zone that isn't known here, is *unread*: it is shown as failing,

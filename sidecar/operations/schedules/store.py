@@ -57,7 +57,7 @@ log = logging.getLogger("tickover.schedules")
 
 
 class ScheduleSender(Protocol):
-    """The right to write (`jobs.shipment.Shipping`)."""
+    """The right to write (`TransactionalSender`)."""
 
     def init(self) -> None: ...
 
@@ -67,7 +67,7 @@ class ScheduleSender(Protocol):
 
 
 class Follower(Protocol):
-    """The topic as it is read (`jobs.follower.TopicFollower`)."""
+    """The topic as it is read (`TopicFollower`)."""
 
     changed: threading.Condition
 

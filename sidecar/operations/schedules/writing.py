@@ -47,7 +47,7 @@ log = logging.getLogger("tickover.schedules")
 
 
 class OccurrenceSender(Protocol):
-    """A transactional producer (`jobs.shipment.Shipping`)."""
+    """A transactional producer (`TransactionalSender`)."""
 
     def init(self, seconds: float) -> None: ...
 
@@ -63,7 +63,7 @@ class OccurrenceSender(Protocol):
 
 
 class Schedules(Protocol):
-    """The topic of schedules (`schedule_store.ScheduleStore`)."""
+    """The topic of schedules (`store.ScheduleStore`)."""
 
     topic: str
 
@@ -77,7 +77,7 @@ class Schedules(Protocol):
 
 
 class Run(Protocol):
-    """Work in a thread of its own (`ending.in_background`)."""
+    """Work in a thread of its own (`sidecar.kafka.background.in_background`)."""
 
     def __call__(self, work: Callable[[], Result]) -> Future[Result]: ...
 
@@ -178,8 +178,8 @@ class Writer:
     def write(self, jobs: Sequence[Job], others: Mapping[str, Progress], seconds: float) -> None:
         """One transaction: jobs, and the progress of other schedules.
 
-        Raises as `Shipping.write`, with indexes of the parcels of all jobs in their order; TakenOver only where the
-        tenure is over; SchedulesUnavailable.
+        Raises as `TransactionalSender.write`, with indexes of the parcels of all jobs in their order; TakenOver only
+        where the tenure is over; SchedulesUnavailable.
         """
         assert self._pen is not None, "begun"
         said = {**others, **{job.name: job.progress for job in jobs}}
