@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 Result = TypeVar("Result")
 
@@ -25,6 +25,13 @@ def in_background(work: Callable[[], Result]) -> Future[Result]:
 
     threading.Thread(target=run, name=work.__name__, daemon=True).start()
     return future
+
+
+def give_up(producer: Any) -> None:
+    """Close a producer, whatever is under way."""
+    producer.purge(in_queue=True, in_flight=True, blocking=False)
+    # It may wait for brokers that are away, or fail because it was fenced off: nobody waits with it, or minds.
+    in_background(producer.close)
 
 
 def abandon(status: int) -> NoReturn:

@@ -323,7 +323,7 @@ class Operators:
             "job_log": {
                 "Producer": lambda settings: Writer(self),
                 "TopicFollower": Follower,
-                "in_background": lambda close: close(),
+                "give_up": lambda producer: producer.close(),
             },
         }
         self.replicas: list[Replica] = []

@@ -9,6 +9,7 @@ from policies.decision import CANCEL, FIRE, Facts, Quarantine
 from policies.headers import ACTION, CHANGE, DELAY, DELIVER_AT, ID, IF_OFFSET
 from policies.kafka_clients import Consumer, Producer
 from policies.table import PolicyTable, decide
+from sidecar.kafka.background import give_up
 from sidecar.kafka.client_settings import control_sender_settings, reader_settings
 from sidecar.kafka.errors import OF_ONE_RECORD, OF_THE_TARGET, delivery_error
 from sidecar.kafka.topic_follower import LogUnavailable, read
@@ -17,7 +18,6 @@ from sidecar.model.record import Headers
 from sidecar.model.reserved_topics import NOT_A_SOURCE
 from sidecar.operations.bulk.outcome import Place
 from sidecar.operations.bulk.plan import ChangePlan, Item
-from sidecar.operations.jobs.transactional_sender import give_up
 
 FULL_POLL_S: Final = 0.05
 ACKNOWLEDGED_S: Final = 8.0  # well within a lease

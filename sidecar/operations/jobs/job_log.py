@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from policies.kafka_clients import Producer
 from policies.retention import JOBS_KEPT_MS
-from sidecar.kafka.background import in_background
+from sidecar.kafka.background import give_up
 from sidecar.kafka.client_settings import job_writer_settings
 from sidecar.kafka.topic_follower import PARTITION, LogUnavailable, TopicFollower
 from sidecar.model.ports import refusal
@@ -102,8 +102,7 @@ class JobLog(Generic[AnyJob]):
         """A producer that has failed may be of no use for ever: the next write makes another."""
         producer, self._producer = self._producer, None
         if producer is not None:
-            producer.purge(in_queue=True, in_flight=True, blocking=False)
-            in_background(producer.close)
+            give_up(producer)
 
     def _apply(self, key: bytes, value: bytes, _appended_ms: int) -> None:
         """Garbage, and what a newer version wrote, is passed over."""

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from confluent_kafka import KafkaError, KafkaException
 
 from policies.kafka_clients import Producer
-from sidecar.kafka.background import in_background
+from sidecar.kafka.background import give_up
 from sidecar.kafka.client_settings import sender_settings
 from sidecar.kafka.errors import (
     OF_ONE_RECORD,
@@ -239,13 +239,6 @@ class TransactionalSender:
             self._producer.abort_transaction(seconds)
         except KafkaException as error:
             raise _failure(error.args[0]) from None
-
-
-def give_up(producer: Any) -> None:
-    """Close a producer, whatever is under way."""
-    producer.purge(in_queue=True, in_flight=True, blocking=False)
-    # It may wait for brokers that are away, or fail because it was fenced off: nobody waits with it, or minds.
-    in_background(producer.close)
 
 
 class _Report:
