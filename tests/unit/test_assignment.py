@@ -10,6 +10,7 @@ import pytest
 
 from sidecar.engine.assignment import REMIND_MS, RETRY_MS, SWEEP_MS, Assignment
 from sidecar.engine.partition.ledger_marks import NOWHERE
+from sidecar.engine.partition.offset_map import OffsetMap
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
@@ -126,7 +127,7 @@ def test_a_partition_without_a_leader_is_no_reason(assignment: Assignment) -> No
 
 
 def test_partitions_that_are_known_begin_while_others_are_waited_for(assignment: Assignment) -> None:
-    known, later = (Mock(id=LaneId("source", n), next=at, cuts=NO_CUTS) for n, at in ((1, 7), (2, 9)))
+    known, later = (Mock(id=LaneId("source", n), offsets=OffsetMap(at), cuts=NO_CUTS) for n, at in ((1, 7), (2, 9)))
     recovery: Any = assignment._recovery
     intake: Any = assignment._intake
     assignment.step(START_MS)

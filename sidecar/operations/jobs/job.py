@@ -101,6 +101,10 @@ class Job(BaseModel, Generic[AnyPlan, AnyProgress]):
             "owner": self.progress.owner or None,
         }
 
+    def document(self) -> dict[str, Any]:
+        """All that REST shows; each kind of job adds its own fields."""
+        return {**self.document_head(), **self.document_owner()}
+
 
 AnyJob = TypeVar("AnyJob", bound=Job[Any, Any])
 
