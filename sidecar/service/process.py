@@ -58,10 +58,9 @@ from sidecar.operations.dead_letters.reading import Reading
 from sidecar.operations.jobs.transactions import LOOK_AGAIN_S, TransactionWatch, why_none
 from sidecar.operations.schedules.firing import Firing
 from sidecar.overflow.interface import OverflowFailure
-from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow
+from sidecar.overflow.redis_overflow import RedisOverflow, TimedOverflow, open_overflow
 from sidecar.overflow.restore import RedisRebuild
 from sidecar.overflow.signing import UNSIGNED, SigningKeyError, read_signing_keys
-from sidecar.overflow.timing import TimedOverflow
 from sidecar.service.assembly import Machinery, Policies, Storage, build
 from sidecar.service.bulk_changes import changes_of
 from sidecar.service.dead_letters import governor_of, reading_of, redriven_of, redrives_of

@@ -24,7 +24,6 @@ FULL_FOLDERS = {
     "policies": 23,
     "purgatory": 32,
     "sidecar/cli": 22,
-    "sidecar/overflow": 16,
 }
 TEST_FILE_LINES_MAX = 600  # tables of cases are long, and nobody has to hold them in mind at once
 PARAMETERS_MAX = 6

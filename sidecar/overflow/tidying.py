@@ -1,6 +1,12 @@
-"""Tidying of the overflow, when nobody waits for it: settled slots go, slots that come near become finer."""
+"""Tidying of the overflow, when nobody waits for it: settled slots go, slots that come near become finer.
+
+Each tidying also looks whether keys are there that others say must be: a server evicts keys, and people delete them.
+`keys.py` says what speaks for which key. Scripts that read or write look at the keys that every lane has; `Presence`
+looks at the others, at some each time: shards of the index, and the content of slots that nobody reads for long.
+"""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import chain, pairwise
 from typing import Any, Final
 
@@ -10,14 +16,17 @@ from sidecar.overflow.chunk import ChunkCodec
 from sidecar.overflow.chunk_reader import HEADERS_PER_PAGE, GoneError, LaneReader
 from sidecar.overflow.chunk_writer import cascaded_until_ms, packed
 from sidecar.overflow.connection import Call, Link
+from sidecar.overflow.interface import OverflowFull
 from sidecar.overflow.keys import COARSE, DUE_MAX_MS, FINE, LEVELS, Header, Level
 from sidecar.overflow.read_ahead import in_order, pages
-from sidecar.overflow.scripts import ADD, REMOVE, UNLINK
+from sidecar.overflow.scripts import ADD, ENDS, PRESENT, REMOVE, SHARDS, SLOTS, UNLINK
 
 CASCADE_RECORDS_MAX: Final = 16_384  # per step
 CASCADE_BYTES_MAX: Final = 16 * 1024 * 1024
 ADD_CHUNKS_MAX: Final = 16
 LEFTOVER_SLOTS_MAX: Final = 100  # per step
+LOOK_MS: Final = 5_000  # not more often, however much there is to tidy; housekeeping asks every 10 s
+SLOTS_PER_STEP: Final = 500  # of each level: minutes are seen at each step, four months of hours within a minute
 
 _END: Final = Position(DUE_MAX_MS, OFFSET_MAX)
 
@@ -123,3 +132,40 @@ def _one_step(headers: Sequence[Header]) -> Sequence[Header]:
         if count and (rows > CASCADE_RECORDS_MAX or size > CASCADE_BYTES_MAX):
             return headers[:count]
     return headers
+
+
+class Presence:
+    """Looks at what there is. One for all lanes; when it looked, and where it came to, is its own memory."""
+
+    def __init__(self) -> None:
+        self._looked_ms: dict[LaneId, int] = {}
+        self._places: dict[tuple[LaneId, Level], int] = {}  # from when on, ms
+
+    def step(self, link: Link, reader: LaneReader, lane: LaneId, settled: Position, now_ms: int) -> None:
+        """Look at all shards and at some slots behind `settled`, if it is time. Raises OverflowLoss."""
+        if 0 <= now_ms - self._looked_ms.get(lane, -LOOK_MS) < LOOK_MS:
+            return
+        self._looked_ms[lane] = now_ms
+        keys = [*reader.keys.fixed, *reader.keys.shards()]
+        hw, has_ends = link.run(SHARDS, keys, [])
+        reader.check(hw, keys)
+        if hw and not has_ends:
+            with suppress(OverflowFull):  # some later tidying has room for them; that of others must go on
+                link.run(ENDS, reader.keys.fixed, [])
+        for level in LEVELS:
+            start_ms = max(self._places.get((lane, level), 0), level.start_ms(max(settled.due_ms, 0)))
+            self._places[lane, level] = _look(link, reader, level, start_ms)
+
+
+def _look(link: Link, reader: LaneReader, level: Level, start_ms: int) -> int:
+    """Look at slots from there on; returns where to go on, 0 after the last."""
+    fixed = reader.keys.fixed
+    hw, members = link.run(SLOTS, fixed, [level.place, level.slot_ms, start_ms, SLOTS_PER_STEP])
+    reader.check(hw, fixed)
+    if not members:
+        return 0
+    headers = reader.headers(members, level)
+    keys = [*fixed, *map(reader.keys.slot, headers)]
+    starts_ms = [level.start_ms(header.first.due_ms) for header in headers]
+    reader.check(int(link.run(PRESENT, keys, [level.place, level.slot_ms, *starts_ms])), keys)
+    return starts_ms[-1] + level.slot_ms if len(headers) == SLOTS_PER_STEP else 0
