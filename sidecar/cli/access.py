@@ -12,9 +12,7 @@ from sidecar.cli.config import ConfigOption, SetOption, settings_of
 from sidecar.cli.failure import Failure, Status
 from sidecar.cli.named_resources import INPUT_CHARACTERS_MAX, NamedResource
 from sidecar.cli.output import Form, OutputOption, output_before, say, show
-from sidecar.doctor.acl_commands import kafka_commands, redis_command
-from sidecar.doctor.kafka_rights import Right, Rights, kafka_rights
-from sidecar.doctor.redis_rights import RedisRights, redis_rights
+from sidecar.doctor.acl import RedisRights, Right, Rights, kafka_commands, kafka_rights, redis_command, redis_rights
 from sidecar.settings.settings import Settings
 
 REDIS_USER: Final = "tickover"

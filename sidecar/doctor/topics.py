@@ -9,8 +9,7 @@ from policies.model import Policy
 from policies.retention import ledger_retention_ms, longest_hold_ms
 from policies.spread import spread_of
 from policies.topic import TOPIC_SETTINGS
-from sidecar.doctor.facts import Cluster, TopicFacts
-from sidecar.doctor.finding import Finding, Severity
+from sidecar.doctor.facts import Cluster, Finding, Severity, TopicFacts
 from sidecar.kafka.topics import (
     CHANGES_PARTITIONS,
     JOBS_CONFIG,

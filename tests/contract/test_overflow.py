@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from policies.headers import ID
-from sidecar.doctor.redis_server import inspect
-from sidecar.doctor.redis_server import state as state_of
+from sidecar.doctor.redis import inspect
+from sidecar.doctor.redis import state as state_of
 from sidecar.model.record import LaneId, Position, Tombstone
 from sidecar.overflow import chunk_reader, tidying
 from sidecar.overflow.interface import Change, OverflowFull, OverflowLoss

@@ -1,25 +1,114 @@
-"""Every right that the sidecar's principal needs in Kafka, from settings and policies: `tickover acl print`.
+"""Every right that the sidecar's principal in Kafka and its user in Redis need: `tickover acl print`.
+
+    names as Kafka's access control has patterns for them -> rights in Kafka, rights in Redis -> commands that give them
 
 Kafka's rights imply others: who may read or write a topic may describe it, and who may write to any topic may use an
-idempotent producer. What is implied is not listed. No right on the cluster is needed (Kafka 2.8 and newer).
+idempotent producer. What is implied is not listed. No right on the cluster is needed (Kafka 2.8 and newer). Each
+reader beside the engine names a group that it never joins: the client looks for the group's coordinator all the same,
+and gives an error to a reader who may not describe it.
 
-Each reader beside the engine names a group that it never joins: the client looks for the group's coordinator all the
-same, and gives an error to a reader who may not describe it.
+In Redis: keys, one channel, and the commands that are called, those in scripts too. CONFIG is not among them: where
+Redis doesn't tell its `save` setting, tickover says so only if there is no append-only file either.
 """
 
+import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from typing import Final, Literal, NamedTuple
 
+from policies.glob import is_exact
 from policies.model import Policy
 from policies.table import DEAD_LETTER_SUFFIX, RETRY_SUFFIX
-from sidecar.doctor.acl_pattern import Pattern, beginning_with, literal, of_glob, without_covered
+from sidecar.settings.redis_url import CLUSTER, SENTINEL, read_redis_url
 from sidecar.settings.settings import Settings
+
+EVERY: Final = "*"  # a literal of this name stands for all
+_WILD: Final = re.compile(r"[*?\[]")
 
 Resource = Literal["topic", "group", "transactional-id"]
 Operation = Literal["Read", "Write", "Create", "Describe", "DescribeConfigs"]
 
 OPERATIONS: Final[tuple[Operation, ...]] = ("Read", "Write", "Create", "Describe", "DescribeConfigs")
 READER_GROUPS: Final = ("tickover-policies", "tickover-doctor")
+
+_HOLDING: Final = (
+    "del", "eval", "evalsha", "exists", "get", "hdel", "hexists", "hget", "hscan", "hset", "info", "set", "unlink",
+    "zadd", "zcount", "zmscore", "zrange", "zrangebyscore", "zrank", "zrem", "zremrangebyscore", "zscore",
+)  # fmt: skip
+_IDEMPOTENCY: Final = ("expire", "hmget", "hsetnx", "time")
+_LOOKING_UP: Final = ("blpop", "publish", "rpush", "subscribe")
+_ONE_SERVER: Final = ("script|load",)  # in a Cluster scripts are sent whole, where a node doesn't know them
+_OF_PRIMARY: Final = ("role",)
+_CLUSTER: Final = ("asking", "cluster|slots", "command")
+
+
+class Pattern(NamedTuple):
+    """A literal name (`*`: every name), or with `prefixed` the beginning of names."""
+
+    kind: Literal["literal", "prefixed"]
+    name: str
+
+    @property
+    def is_one(self) -> bool:
+        """Whether it stands for one name only."""
+        return self.kind == "literal" and self.name != EVERY
+
+    @property
+    def stem(self) -> str:
+        """Beginning that all its names share; empty where every name is meant."""
+        return "" if self.name == EVERY else self.name
+
+    def covers(self, other: "Pattern") -> bool:
+        """Whether whatever `other` means is meant by this one too."""
+        if self.kind == "prefixed":
+            return other.name.startswith(self.name)
+        return self.name == EVERY or self == other
+
+    def narrowed(self, glob: str) -> "Pattern | None":
+        """Pattern of those names that the glob may match; None: no name. Wider where Kafka has no such pattern."""
+        if self.is_one:
+            return self if fnmatchcase(self.name, glob) else None
+        stem = beginning(glob)
+        if is_exact(glob):
+            return literal(glob) if glob.startswith(self.stem) else None
+        if self.stem.startswith(stem) or stem.startswith(self.stem):
+            return beginning_with(max(self.stem, stem, key=len))
+        return None
+
+
+def literal(name: str) -> Pattern:
+    """One name."""
+    return Pattern("literal", name)
+
+
+def beginning_with(stem: str) -> Pattern:
+    """All names that begin so; every name for an empty one."""
+    return Pattern("prefixed", stem) if stem else literal(EVERY)
+
+
+def beginning(glob: str) -> str:
+    """Beginning of a glob, up to its first wildcard."""
+    found = _WILD.search(glob)
+    return glob if found is None or is_exact(glob) else glob[: found.start()]
+
+
+def of_glob(glob: str, topics: Iterable[str]) -> list[Pattern] | None:
+    """The patterns for a glob; where Kafka has none for it, the names of `topics` that match, None without any."""
+    if is_exact(glob):
+        return [literal(glob)]
+    stem = beginning(glob)
+    if glob == stem + "*":
+        return [beginning_with(stem)]
+    return [literal(topic) for topic in topics if fnmatchcase(topic, glob)] or None
+
+
+def without_covered(patterns: Iterable[Pattern]) -> Iterator[Pattern]:
+    """Each pattern that no other one covers, once."""
+    distinct = list(dict.fromkeys(patterns))
+    for pattern in distinct:
+        if not any(other != pattern and other.covers(pattern) for other in distinct):
+            yield pattern
 
 
 class Right(NamedTuple):
@@ -181,3 +270,62 @@ def _rights(resource: Resource, claims: Iterable[_Claim]) -> Iterator[Right]:
             roles = dict.fromkeys(claim.role for claim in listed if claim.pattern == pattern)
             ordered = tuple(operation for operation in OPERATIONS if operation in operations)
             yield Right(resource, pattern, ordered, ", ".join(roles))
+
+
+class RedisRights(NamedTuple):
+    """Patterns of keys and channels, commands in lower case (`script|load` is SCRIPT LOAD)."""
+
+    keys: tuple[str, ...]
+    channels: tuple[str, ...]
+    commands: tuple[str, ...]
+
+    @property
+    def rules(self) -> list[str]:
+        """As ACL SETUSER takes them, behind a user's name and password."""
+        return [
+            "resetkeys", "resetchannels", "-@all", *(f"~{key}" for key in self.keys),
+            *(f"&{channel}" for channel in self.channels), *(f"+{command}" for command in self.commands),
+        ]  # fmt: skip
+
+
+def redis_rights(settings: Settings) -> RedisRights:
+    """Exactly what is used of one server, or of a Cluster or what Sentinels name where the settings say so."""
+    group = settings.group
+    there = None if settings.redis.embedded else read_redis_url(settings.redis.url)
+    kind = "" if there is None else there.kind
+    commands = {*_HOLDING, *_IDEMPOTENCY, *_LOOKING_UP, *(_CLUSTER if kind == CLUSTER else _ONE_SERVER)}
+    if kind == SENTINEL:
+        commands |= set(_OF_PRIMARY)
+    if there is not None and there.database:
+        commands.add("select")
+    keys = (f"{{{group}:*", f"tickover:{group}:answer:*", f"tickover:{group}:idempotency:*")
+    return RedisRights(keys, (f"tickover:{group}:questions",), tuple(sorted(commands)))
+
+
+def kafka_commands(rights: Iterable[Right], principal: str, bootstrap: str) -> Iterator[str]:
+    """Lines for a shell: one for all rights that differ in the name only."""
+    alike: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
+    for right in rights:
+        alike.setdefault((right.resource, right.pattern.kind, right.operations), []).append(right.pattern.name)
+    for (resource, kind, operations), names in alike.items():
+        words = ["kafka-acls.sh", "--bootstrap-server", bootstrap, "--add", "--allow-principal", principal]
+        for operation in operations:
+            words += ["--operation", operation]
+        for name in names:
+            words += [f"--{resource}", name]
+        yield shlex.join([*words, "--resource-pattern-type", kind])
+
+
+def redis_command(rights: RedisRights, user: str) -> str:
+    """A line for a shell that makes such a user; it stops where the variable REDIS_PASSWORD isn't set.
+
+    The shell's own printf hands the password over: as an argument of redis-cli everybody on the machine could see it.
+    """
+    variable = '"${REDIS_PASSWORD:?the password of this user}"'
+    rules = shlex.join(["ACL", "SETUSER", user, "reset", "on", *rights.rules])
+    return f": {variable} && printf '>%s' {variable} | redis-cli -x {rules}"
+
+
+def redis_rules_command(rights: RedisRights, user: str) -> str:
+    """A line for a shell that gives a user these rights and leaves its password as it is."""
+    return shlex.join(["redis-cli", "ACL", "SETUSER", user, *rights.rules])
