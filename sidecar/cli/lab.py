@@ -103,8 +103,8 @@ def _replicas_of(place: str, brokers: int, wanted: Sequence[int] | None) -> Sequ
 @contextmanager
 def _reference(replicas: Sequence[int] | None) -> Iterator[str]:
     """The address of a reference broker of our own, gone at the end."""
-    from sidecar.embedded.jars import KafkaUnavailable
-    from sidecar.embedded.reference import ReferenceKafka
+    from sidecar.embedded.java_kafka import KafkaUnavailable
+    from sidecar.embedded.kafka import ReferenceKafka
 
     with tempfile.TemporaryDirectory(prefix="tickover-lab-") as directory:
         kafka = ReferenceKafka(Path(directory), brokers=max(replicas or (REPLICAS_MAX,)))
