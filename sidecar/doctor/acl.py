@@ -20,7 +20,7 @@ from typing import Final, Literal, NamedTuple
 from policies.glob import is_exact
 from policies.model import Policy
 from policies.table import DEAD_LETTER_SUFFIX, RETRY_SUFFIX
-from sidecar.settings.redis_url import CLUSTER, SENTINEL, read_redis_url
+from sidecar.settings.redis import CLUSTER, SENTINEL, read_redis_url
 from sidecar.settings.settings import Settings
 
 EVERY: Final = "*"  # a literal of this name stands for all
