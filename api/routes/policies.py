@@ -15,7 +15,6 @@ from api.preconditions import etag, expected_version, mismatch
 from api.problems import Problem, unprocessable
 from api.routes.openapi import body_of
 from policies.errors import FileManaged, PolicyConflict, PolicyError, PolicyTooLarge, TooManyPolicies
-from policies.log import VERSION_MAX
 from policies.model import (
     GLOB_TEXT_MAX,
     Policy,
@@ -25,6 +24,7 @@ from policies.model import (
     policy_document,
     policy_schema,
 )
+from policies.topic.log import VERSION_MAX
 from sidecar.lookup.query import LookUpUnavailable
 from sidecar.model.reserved_topics import reserved_in
 

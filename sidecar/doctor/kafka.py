@@ -12,9 +12,9 @@ from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType, TopicM
 from policies.errors import NewerSchema, PolicyFileError
 from policies.file import read_policies_file
 from policies.kafka_clients import AdminClient
-from policies.log import PolicyLog
 from policies.model import Policy
 from policies.retention import ledger_retention_ms
+from policies.topic.log import PolicyLog
 from sidecar.doctor.acl import kafka_rights
 from sidecar.doctor.facts import Cluster, Finding, Severity, TopicFacts
 from sidecar.doctor.other_groups import findings_of, others_with

@@ -8,7 +8,7 @@ from policies.glob import compile_globs, is_exact
 from policies.model import Policy
 from policies.retention import ledger_retention_ms, longest_hold_ms
 from policies.spread import spread_of
-from policies.topic import TOPIC_SETTINGS
+from policies.topic.topic import TOPIC_SETTINGS
 from sidecar.doctor.facts import Cluster, Finding, Severity, TopicFacts
 from sidecar.kafka.topics import (
     CHANGES_PARTITIONS,

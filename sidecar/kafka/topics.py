@@ -13,7 +13,7 @@ from policies.kafka_clients import AdminClient, Consumer
 from policies.model import Policy
 from policies.retention import JOBS_KEPT_MS
 from policies.table import DEAD_LETTER_SUFFIX
-from policies.topic import SIZE, created_as_taken, refusal_of, tell_taken
+from policies.topic.topic import SIZE, created_as_taken, refusal_of, tell_taken
 from sidecar.kafka.producers import ABSENT, has_controller
 from sidecar.ledger.topic import LedgerError, LedgerRecord, LedgerUnavailable
 from sidecar.settings.settings import Settings

@@ -6,8 +6,8 @@ from contextlib import closing
 from typing import Any
 
 from policies.retention import policies_of
-from policies.store import PolicyStore
 from policies.table import PolicyTable
+from policies.topic.store import PolicyStore
 from sidecar.kafka.topic_ids import TopicIds
 from sidecar.kafka.topics import source_topics
 from sidecar.operations.dead_letters.browse import Limits, letter_topics

@@ -35,7 +35,7 @@ from policies.file import read_policies_file
 from policies.kafka_clients import AdminClient
 from policies.model import Policy
 from policies.retention import policies_of
-from policies.store import PolicyStore
+from policies.topic.store import PolicyStore
 from sidecar.doctor.other_groups import NewGroupError, refuse_if_new
 from sidecar.embedded.kafka import KafkaUnavailable
 from sidecar.embedded.valkey import ValkeyUnavailableError

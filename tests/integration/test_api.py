@@ -22,7 +22,7 @@ from api.ports import Answered, Busy, Fresh, Idempotency, IdempotencyUnavailable
 from api.routes.lookup import LookUp
 from api.sender import SETTINGS, KafkaSender
 from api.serving.server import Server
-from policies.store import PolicyStore
+from policies.topic.store import PolicyStore
 from sidecar.lookup.receipts import Receipts
 from sidecar.model.stats import Stats
 from sidecar.service.bulk_changes import changes_of
@@ -67,7 +67,7 @@ def patient_api(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Kafka that is slow to answer is a 503, and none of a test on a busy machine."""
     monkeypatch.setattr("api.sender.SETTINGS", {**SETTINGS, "message.timeout.ms": int(WAIT_S * 1_000)})
     monkeypatch.setattr("api.sender.METADATA_TIMEOUT_S", WAIT_S)
-    monkeypatch.setattr("policies.store.WRITE_TIMEOUT_S", WAIT_S)
+    monkeypatch.setattr("policies.topic.store.WRITE_TIMEOUT_S", WAIT_S)
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import uuid
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from policies.log import Change, encode_change
 from policies.model import Policy
+from policies.topic.log import Change, encode_change
 from sidecar.doctor import doctor
 from sidecar.doctor.facts import Finding, Severity
 from sidecar.settings.settings import Settings

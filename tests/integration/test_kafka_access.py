@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from policies.table import EMPTY_TABLE
-from policies.topic import ensure_topic
+from policies.topic.topic import ensure_topic
 from sidecar.doctor.acl import Operation, Right, literal
 from sidecar.doctor.doctor import examine
 from sidecar.doctor.facts import Finding, Severity

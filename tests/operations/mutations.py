@@ -68,7 +68,7 @@ ELSEWHERE: Final[dict[str, Mutant]] = {
         "api/routes/sources.py", "    if not consumed:", "    if consumed is None:", suite="unit/test_api_messages.py"
     ),
     "a policy that Kafka has taken late is called not written": Mutant(
-        "policies/store.py",
+        "policies/topic/store.py",
         "if error.code() not in _REFUSED:",
         "if error.code() == 0:",
         suite="unit/test_policy_writes.py",

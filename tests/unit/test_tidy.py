@@ -21,7 +21,7 @@ FOLDER_MODULES_MAX = 15
 FULL_FOLDERS = {
     "broker/clients": 32,
     "pipeline": 33,
-    "policies": 23,
+    "policies": 19,
     "purgatory": 32,
     "sidecar/cli": 22,
 }
@@ -58,7 +58,9 @@ CLOCKLESS = (
     "sidecar.model.",
 )
 # The clock itself, and what waits for a topic to be read, in a thread of its own.
-CLOCKED = frozenset({"purgatory.clock", "sidecar.engine.clock", "policies.reader", "policies.store", "policies.topic"})
+CLOCKED = frozenset(
+    {"purgatory.clock", "sidecar.engine.clock", "policies.topic.reader", "policies.topic.store", "policies.topic.topic"}
+)
 CLOCKS = frozenset(
     {"now", "utcnow", "today", "time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "urandom"}
 )

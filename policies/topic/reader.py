@@ -15,9 +15,9 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from policies.errors import NewerSchema, PolicyStoreUnavailable, VersionUnknown
 from policies.kafka_clients import Consumer
-from policies.log import PolicyLog, Verdict
 from policies.model import Removed, Versioned
 from policies.table import EMPTY_TABLE, PolicyTable
+from policies.topic.log import PolicyLog, Verdict
 
 STOP_TIMEOUT_S: Final = 5.0
 POLL_S: Final = 0.1

@@ -24,11 +24,11 @@ from policies.errors import (
     TooManyPolicies,
 )
 from policies.kafka_clients import Producer
-from policies.log import POLICIES_MAX, RECORD_BYTES_MAX, Change, Verdict, encode_change
 from policies.model import ManagedBy, Policy, Removed, Versioned
-from policies.reader import PARTITION, OnTable, PolicyReader
 from policies.table import PolicyTable
-from policies.topic import ensure_topic
+from policies.topic.log import POLICIES_MAX, RECORD_BYTES_MAX, Change, Verdict, encode_change
+from policies.topic.reader import PARTITION, OnTable, PolicyReader
+from policies.topic.topic import ensure_topic
 
 START_TIMEOUT_S: Final = 30.0
 WRITE_TIMEOUT_S: Final = 15.0
