@@ -1,8 +1,8 @@
 """`backtest`: what other policies would have done with the failures that were recorded.
 
-Each record of a retry topic is one failure. `decisions` asks the live `policies.table.decide` about it, once per set of
-policies; `replayed` then follows each message through its failures: a set that gives up ends it there, one that waits
-longer or shorter moves what comes after. What nobody recorded (an attempt after the last one) stays unknown.
+Each record of a retry topic is one failure. `decisions` asks the live `policies.decide.decide` about it, once per set
+of policies; `replayed` then follows each message through its failures: a set that gives up ends it there, one that
+waits longer or shorter moves what comes after. What nobody recorded (an attempt after the last one) stays unknown.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,11 +15,12 @@ from pyspark.sql import functions as F
 
 from pipeline.facts import facts_of
 from pipeline.records import place, with_headers
+from policies.decide import decide
 from policies.decision import Act, Dead, Decision, Hold
 from policies.file import parse_policies
 from policies.headers import ACTION
 from policies.model import Versioned
-from policies.table import PolicyTable, decide
+from policies.table import PolicyTable
 
 MINUTE_MS: Final = 60_000
 DECISIONS: Final = (

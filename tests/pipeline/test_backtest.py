@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from pipeline.facts import facts_of
+from policies.decide import decide
 from policies.decision import Facts
-from policies.table import decide
 from sidecar.model.header_codec import split
 from sidecar.model.record import Outcome
 from tests.integration.hostile_records import POLICIES as HOSTILE_POLICIES

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from policies.decide import decide
 from policies.decision import Facts, Hold
-from policies.table import decide
 from sidecar.model.fingerprint import fingerprint
 from sidecar.model.header_codec import emission_headers, split
 from sidecar.model.record import Held, Place

@@ -21,7 +21,6 @@ FOLDER_MODULES_MAX = 15
 FULL_FOLDERS = {
     "broker/clients": 32,
     "pipeline": 33,
-    "policies": 19,
     "purgatory": 32,
     "sidecar/cli": 22,
 }

@@ -15,7 +15,7 @@ from collections import deque
 from enum import StrEnum
 from typing import Final
 
-from policies.limits import BreakerRule
+from policies.table import BreakerRule
 from sidecar.model.ports import is_over
 
 ALL: Final = 1 << 30

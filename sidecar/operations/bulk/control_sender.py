@@ -5,10 +5,11 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
+from policies.decide import decide
 from policies.decision import CANCEL, FIRE, Facts, Quarantine
 from policies.headers import ACTION, CHANGE, DELAY, DELIVER_AT, ID, IF_OFFSET
 from policies.kafka_clients import Consumer, Producer
-from policies.table import PolicyTable, decide
+from policies.table import PolicyTable
 from sidecar.kafka.topic_reader import READER, LogUnavailable, read
 from sidecar.model.header_codec import headers_of
 from sidecar.model.ports import UNPROVEN
