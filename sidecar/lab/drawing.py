@@ -18,7 +18,7 @@ def missing_library() -> str | None:
 
 def draw(rows: Sequence[Mapping[str, Any]]) -> str:
     """SVG."""
-    from pipeline.html_report import plot
+    from pipeline.reports.html_report import plot
 
     return plot(rows, _bars)
 

@@ -15,8 +15,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.lifecycle import ITS_OWN
-from pipeline.reconcile import last_marks
+from pipeline.ingest.lifecycle import ITS_OWN
+from pipeline.reports.reconcile import last_marks
 
 MINUTE_MS: Final = 60_000
 PERCENTILES: Final = (0.5, 0.9, 0.99, 0.999)

@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from pipeline.errors import WarehouseConflict
-from pipeline.kafka import KafkaPlace
-from pipeline.tables import Warehouse
-from pipeline.topics import RECORDS, LostRange, Offsets, bounds, lost_ranges, topic_id
+from pipeline.ingest.kafka import KafkaPlace
+from pipeline.ingest.topics import RECORDS, LostRange, Offsets, bounds, lost_ranges, topic_id
+from pipeline.warehouse.tables import Warehouse
 
 CHECKPOINTS: Final = "_checkpoints"
 LEDGER_TABLE: Final = "bronze/ledger"

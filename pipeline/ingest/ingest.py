@@ -15,10 +15,10 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.kafka import KafkaPlace
-from pipeline.ledger import BLOCKS, ENTRIES, LEDGER_RECORD, blocks, entries, settlements
-from pipeline.lifecycle import LIFECYCLE, arrivals, lifecycle
-from pipeline.stream import (
+from pipeline.ingest.kafka import KafkaPlace
+from pipeline.ingest.ledger import BLOCKS, ENTRIES, LEDGER_RECORD, blocks, entries, settlements
+from pipeline.ingest.lifecycle import LIFECYCLE, arrivals, lifecycle
+from pipeline.ingest.stream import (
     BLOCKS_TABLE,
     ENTRIES_TABLE,
     LEDGER_TABLE,
@@ -28,8 +28,8 @@ from pipeline.stream import (
     records_topics,
     stream_topic,
 )
-from pipeline.tables import Warehouse
-from pipeline.topics import LostRange
+from pipeline.ingest.topics import LostRange
+from pipeline.warehouse.tables import Warehouse
 
 SILVER: Final = {BLOCKS_TABLE: BLOCKS, ENTRIES_TABLE: ENTRIES, LIFECYCLE_TABLE: LIFECYCLE}
 

@@ -15,12 +15,12 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.kafka import KafkaPlace
-from pipeline.ledger import blocks, settlements
-from pipeline.reports import MINUTE_MS, STORM_WINDOW, retries, with_storms
-from pipeline.stream import follow, planned_ms
-from pipeline.tables import Warehouse
-from pipeline.topics import LostRange
+from pipeline.ingest.kafka import KafkaPlace
+from pipeline.ingest.ledger import blocks, settlements
+from pipeline.ingest.stream import follow, planned_ms
+from pipeline.ingest.topics import LostRange
+from pipeline.reports.reports import MINUTE_MS, STORM_WINDOW, retries, with_storms
+from pipeline.warehouse.tables import Warehouse
 
 STATE_TABLE: Final = "gold/storm_state"
 STATE: Final = "target string, minute_ms bigint, retries bigint, told boolean"

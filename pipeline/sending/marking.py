@@ -8,7 +8,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from pipeline.errors import PipelineError
-from pipeline.kafka_source import read_whole
+from pipeline.ingest.kafka_source import read_whole
 from sidecar.model.record import Place
 from sidecar.model.redrive_marks import BLOCK_LETTERS, Block, Kept, Marks, block_of
 

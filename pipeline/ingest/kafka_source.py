@@ -13,7 +13,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from pipeline.topics import ANSWER_S, RECORDS, UNREADABLE, Offsets, bounds
+from pipeline.ingest.topics import ANSWER_S, RECORDS, UNREADABLE, Offsets, bounds
 
 MESSAGES_PER_BATCH: Final = 10_000
 BYTES_PER_BATCH: Final = 32 << 20

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 from uuid import uuid4
 
-from pipeline import delta
-from pipeline.tables import WHOLE, Piece, Warehouse
+from pipeline.warehouse import delta
+from pipeline.warehouse.tables import WHOLE, Piece, Warehouse
 
 FILE_BYTES: Final = 128 << 20
 SMALL_BYTES: Final = 16 << 20  # always worth it

@@ -21,8 +21,8 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from pipeline import delta
 from pipeline.errors import PipelineError
+from pipeline.warehouse import delta
 
 DAY_MS: Final = 86_400_000
 LAST_DAY: Final = 2_932_896  # 9999-12-31; a later one has no name in Parquet

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.records import with_headers
+from pipeline.ingest.records import with_headers
 
 LANE: Final = ["topic", "partition"]
 PLACE: Final = [*LANE, "offset"]

@@ -12,11 +12,11 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.lifecycle import fingerprint_of
-from pipeline.marking import MARKED, Marked
-from pipeline.plans import TAKEN, Taken
-from pipeline.records import header, place, with_headers
-from pipeline.topics import UNREADABLE
+from pipeline.ingest.lifecycle import fingerprint_of
+from pipeline.ingest.records import header, place, with_headers
+from pipeline.ingest.topics import UNREADABLE
+from pipeline.sending.marking import MARKED, Marked
+from pipeline.sending.plans import TAKEN, Taken
 from policies.decision import DEAD_REASONS, TARGET_NOT_ALLOWED
 from policies.glob import compile_globs
 from policies.headers import DETAIL, GONE_ANEW, GONE_UNDECIDED, REDRIVE_COUNT, REDRIVE_PLAN, REDRIVE_SOURCE

@@ -26,7 +26,7 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
 from pipeline.errors import Unanswered
-from pipeline.marking import PARTITION, Marker, Marking
+from pipeline.sending.marking import PARTITION, Marker, Marking
 from policies.headers import JOB
 from sidecar.model.partitioner import source_partition
 from sidecar.model.record import Headers, Place

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from pipeline.errors import PipelineError
-from pipeline.kafka_source import read_whole
+from pipeline.ingest.kafka_source import read_whole
 
 TAKEN: Final = "plan string, topic string, partition int, `start` bigint, `end` bigint"
 OVER: Final = ("done", "aborted")

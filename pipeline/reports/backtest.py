@@ -13,8 +13,8 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from pipeline.facts import facts_of
-from pipeline.records import place, with_headers
+from pipeline.ingest.records import place, with_headers
+from pipeline.reports.facts import facts_of
 from policies.decide import decide
 from policies.decision import Act, Dead, Decision, Hold
 from policies.file import parse_policies

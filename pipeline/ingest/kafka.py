@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 
-from pipeline.kafka_source import KafkaSource
+from pipeline.ingest.kafka_source import KafkaSource
 
 CONNECTOR_CLASS: Final = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 

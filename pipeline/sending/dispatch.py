@@ -25,13 +25,13 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from pipeline.errors import PipelineError, Unanswered
-from pipeline.kafka import KafkaPlace
-from pipeline.kafka_source import OffsetRange, read_range
-from pipeline.marking import Marking
-from pipeline.records import header
-from pipeline.sending import REPORT, Slice, fence, send
-from pipeline.tables import Warehouse
-from pipeline.topics import RECORDS, bounds, topic_id
+from pipeline.ingest.kafka import KafkaPlace
+from pipeline.ingest.kafka_source import OffsetRange, read_range
+from pipeline.ingest.records import header
+from pipeline.ingest.topics import RECORDS, bounds, topic_id
+from pipeline.sending.marking import Marking
+from pipeline.sending.sending import REPORT, Slice, fence, send
+from pipeline.warehouse.tables import Warehouse
 from policies.headers import JOB
 from sidecar.model.redrive_marks import BLOCK_LETTERS
 

@@ -9,8 +9,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.ledger import SETTLEMENTS
-from pipeline.records import place, with_headers
+from pipeline.ingest.ledger import SETTLEMENTS
+from pipeline.ingest.records import place, with_headers
 from sidecar.model.fingerprint import fingerprint
 
 EMITTED: Final = "emitted"

@@ -9,7 +9,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline.records import header_bytes, place, with_headers
+from pipeline.ingest.records import header_bytes, place, with_headers
 from policies.headers import COUNTED, ERROR_CLASS, ERROR_MESSAGE, FAILURE, ID, INSTRUCTIONS, ORIGIN, WRITTEN
 
 READ: Final = INSTRUCTIONS | FAILURE | COUNTED | WRITTEN | {ID, ORIGIN}

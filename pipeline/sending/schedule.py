@@ -17,9 +17,9 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from pipeline import delta
 from pipeline.errors import PipelineError
-from pipeline.rebuild import READ
+from pipeline.sending.rebuild import READ
+from pipeline.warehouse import delta
 from policies.duration import SECONDS_BELOW, TIME_MAX_MS
 from policies.headers import (
     ATTEMPT,

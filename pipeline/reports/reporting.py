@@ -8,12 +8,12 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline import html_report, reports
-from pipeline.horizon import Horizon
-from pipeline.ledger import BLOCKS, ENTRIES
-from pipeline.lifecycle import LIFECYCLE
-from pipeline.stream import BLOCKS_TABLE, ENTRIES_TABLE, LIFECYCLE_TABLE
-from pipeline.tables import Warehouse
+from pipeline.ingest.ledger import BLOCKS, ENTRIES
+from pipeline.ingest.lifecycle import LIFECYCLE
+from pipeline.ingest.stream import BLOCKS_TABLE, ENTRIES_TABLE, LIFECYCLE_TABLE
+from pipeline.reports import html_report, reports
+from pipeline.reports.horizon import Horizon
+from pipeline.warehouse.tables import Warehouse
 
 PAGE_ROWS_MAX: Final = 2_000
 """Rows of a report that leave Spark for its page, at most. The table in gold has all."""
