@@ -40,8 +40,7 @@ def acks(
 ) -> None:
     """Measure produce and consume latency by acks, replicas, linger and batch size, and tell where the time goes."""
     from sidecar.lab.bare_connection import LabError
-    from sidecar.lab.drawing import draw, missing_library
-    from sidecar.lab.latency import Measured, cases, explain, rows, settings_text
+    from sidecar.lab.latency import Measured, cases, draw, explain, missing_library, rows, settings_text
     from sidecar.lab.measuring import Load, Place, measure, warm_up
 
     wanted_acks = _numbers("--acks", acks, -1, 1)
