@@ -21,7 +21,7 @@ from pydantic import (
 
 from api.ports import Acknowledged, Limits, Outgoing
 from api.problems import Problem, unprocessable
-from api.routes.sources import decision_of
+from api.sources import decision_of
 from policies.decision import Act, Control, Facts, Hold, Quarantine
 from policies.duration import TIME_MAX_MS, parse_time
 from policies.fields import is_topic

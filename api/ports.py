@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from api.access.gate import Gate
-from api.routes.lookup import LookUp
+from api.lookup import LookUp
 from policies.model import ManagedBy, Policy, Removed, Versioned
 from policies.table import PolicyTable
 from sidecar.lookup.receipts import Receipts

@@ -23,7 +23,7 @@ def etag(version: int) -> str:
     return f'"{version}"'
 
 
-def expected_version(if_match: str | None, if_none_match: str | None, current: int, thing: str = "policy") -> int:
+def expected_version(if_match: str | None, if_none_match: str | None, current: int, thing: str) -> int:
     """The version a write must find, 0: none; `current` is what there is. Raises `Problem` (412, 428)."""
     if if_match is None and if_none_match is None:
         detail = "Say what this replaces: If-None-Match: * to create, If-Match with the ETag to replace."

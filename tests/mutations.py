@@ -35,25 +35,25 @@ MUTANTS: Final[dict[str, Mutant]] = {
     "what the client only infers is a fact": Mutant(
         "engine/commit/interval.py",
         "        if error is not None or message.offset() is None:\n"
-        "            self.failures.append(Failure(refusal(error, message), message, alone=False))",
+        "            self.failures.append(Failure(refusal(error, message), message, isolated=False))",
         "        if error is not None:\n"
-        "            self.failures.append(Failure(refusal(error, message), message, alone=False))",
+        "            self.failures.append(Failure(refusal(error, message), message, isolated=False))",
     ),
     "the wheel fires a tick early": Mutant(
         "engine/partition/wheel.py", "reached = now_ms // self.tick_ms", "reached = -(-now_ms // self.tick_ms)"
     ),
     "W is C, whatever is unsettled": Mutant(
-        "engine/partition/partition.py",
+        "engine/partition/promotion_windows.py",
         "reached = self.windows[0].start if self.windows else self.cursor",
         "reached = self.cursor",
     ),
     "an overtaken record is promoted too": Mutant(
-        "engine/partition/withdrawal.py",
-        "            lane.skip.update((held.offset, held.position) for held in late)\n",
-        "",
+        "engine/partition/promotion_windows.py",
+        "            self.skip[held.offset] = held.position\n            self.overtaken",
+        "            self.overtaken",
     ),
     "promotion passes nothing over": Mutant(
-        "engine/partition/partition.py",
+        "engine/partition/promotion_windows.py",
         "if held.offset not in skip] if skip else list(records)",
         "] if skip else list(records)",
     ),
@@ -67,13 +67,13 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "one that is read again passes one that is still in Redis": Mutant(
         "engine/intake/key_order.py",
-        "        return tail if tail.ahead_of(lane.cursor) else None",
+        "        return tail if tail.ahead_of(lane.promotion.cursor) else None",
         "        return None",
         ORDER,
     ),
     "a record in order overtakes what Redis has": Mutant(
-        "engine/partition/withdrawal.py",
-        "stay = lane.order.on_the_way if lane.order is not None else ()",
+        "engine/partition/partition.py",
+        "stay = self.order.on_the_way if self.order is not None else ()",
         "stay = ()",
         ORDER,
     ),
@@ -85,7 +85,10 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "one that a quota refused is passed": Mutant("engine/intake/key_order.py", " or key in order.refused:", ":", ORDER),
     "one that isn't read again yet is passed": Mutant(
-        "engine/emission/key_order.py", " or order.must_wait(key, held.offset, lane.next, lane.cursor):", ":", ORDER
+        "engine/emission/key_order.py",
+        " or order.must_wait(key, held.offset, lane.offsets.next, lane.promotion.cursor):",
+        ":",
+        ORDER,
     ),
     "what comes back loses its place": Mutant(
         "engine/emission/key_order.py", "if lane.order is None or isinstance(parcel, Diverted):", "if True:", ORDER
@@ -111,17 +114,17 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "engine/commit/block_builder.py",
         "        lane.changes.append(seal.change)\n",
         "        lane.changes.append(seal.change)\n"
-        "        for offset in seal.change.records:\n            lane.done[offset - lane.base] = 1\n"
+        "        for offset in seal.change.records:\n            lane.offsets.done[offset - lane.offsets.base] = 1\n"
         "        lane.overflow_held += len(seal.change.records)\n",
     ),
     "the recovery pointer forgets L": Mutant(
-        "engine/partition/partition.py", "mark.offset_max >= low", "mark.offset_max > low + 5"
+        "engine/partition/ledger_marks.py", "mark.offset_max >= low", "mark.offset_max > low + 5"
     ),
     "the recovery pointer forgets change blocks": Mutant(
-        "engine/partition/partition.py", "or mark.number > acknowledged ", ""
+        "engine/partition/ledger_marks.py", "or mark.number > acknowledged ", ""
     ),
     "the recovery pointer is one too far": Mutant(
-        "engine/partition/partition.py",
+        "engine/partition/ledger_marks.py",
         "                return mark.ledger_offset\n",
         "                return mark.ledger_offset + 1\n",
     ),
@@ -220,16 +223,16 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "engine/intake/control_records.py", "            self._emitter.withdraw(lane, held)\n", "            pass\n"
     ),
     "a struck record is promoted": Mutant(
-        "engine/partition/withdrawal.py",
-        "        lane.skip[held.offset] = held.position\n        lane.struck",
-        "        lane.struck",
+        "engine/partition/promotion_windows.py",
+        "        self.skip[held.offset] = held.position\n        self.struck",
+        "        self.struck",
     ),
     "a record that is about to go to the overflow goes there although it has left": Mutant(
-        "engine/partition/withdrawal.py", "    lane.puts = kept\n", ""
+        "engine/partition/partition.py", "        self.puts = kept\n", ""
     ),
     "what the overflow finds is believed": Mutant(
         "engine/intake/control_records.py",
-        "if held is not None and (held.position <= lane.cursor or held.offset in lane.skip):",
+        "if held is not None and (held.position <= lane.promotion.cursor or held.offset in lane.promotion.skip):",
         "if False:",
     ),
     "an action acts on what came after it": Mutant(
@@ -284,7 +287,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "engine/storage/rebuild_account.py", "if not cuts:", "if True:"
     ),
     "behind a cut a commit has the lane's offset": Mutant(
-        "engine/commit/block_builder.py", "low=lane.cuts.log_offset(lane.low),", "low=lane.low,"
+        "engine/commit/block_builder.py", "low=lane.cuts.log_offset(lane.offsets.low),", "low=lane.offsets.low,"
     ),
     # That recovery remembers how these were decided shows only when they would be decided otherwise now, by a later
     # program: the tables of then decide them as they did.
@@ -293,8 +296,8 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "what was overtaken isn't counted as Redis' own": Mutant(
         "engine/partition/partition.py",
-        "            count += sum(self.is_open(offset)",
-        "            count += 0 * sum(self.is_open(offset)",
+        "            count += sum(is_open(offset)",
+        "            count += 0 * sum(is_open(offset)",
     ),
     "recovery begins at the commit's own block": Mutant(
         "engine/recovery_reader.py",
@@ -345,7 +348,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     # --- the overflow and its watermark ---------------------------------------------------------------------------
     "W ignores what is struck": Mutant(
-        "engine/partition/partition.py",
+        "engine/partition/promotion_windows.py",
         "        if self.struck:  # who has left ahead",
         "        if False:  # who has left ahead",
     ),
@@ -353,23 +356,25 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "engine/commit/filling.py",
         "            transaction.states.append((lane, commit_state(lane, lane.held_as_found(True), self._ledger)))",
         "            transaction.states.append((lane, commit_state(lane, lane.held_as_found(True), self._ledger)))\n"
-        "            lane.committed_watermark = lane.watermark",
+        "            lane.ledger.committed_watermark = lane.promotion.watermark",
         TRANSACTIONS,
     ),
     "promotion goes on in a lane that lost something": Mutant(
         "engine/storage/worker.py",
         "            if lane.loss is not None:  # found meanwhile: the rebuild knows the cursor as it is\n"
-        "                lane.promised = None\n            elif not lane.leaving:",
+        "                lane.promotion.promised = None\n            elif not lane.leaving:",
         "            if not lane.leaving:",
     ),
     "the rebuild pointer goes by W as it is now": Mutant(
         "engine/partition/partition.py",
-        "due_ms = self.rebuilds, self.committed_watermark.due_ms",
-        "due_ms = self.rebuilds, self.watermark.due_ms",
+        "        pointer = self.ledger.rebuild_pointer()\n",
+        "        kept, self.ledger.committed_watermark = self.ledger.committed_watermark, self.promotion.watermark\n"
+        "        pointer = self.ledger.rebuild_pointer()\n"
+        "        self.ledger.committed_watermark = kept\n",
     ),
     "a rebuild begins where a recovery does": Mutant(
         "engine/partition/partition.py",
-        "        return rebuilds[0][0] if rebuilds else self.recovery_pointer()",
+        "        return self.recovery_pointer() if pointer is None else pointer",
         "        return self.recovery_pointer()",
     ),
     "what is struck in an aborted block stays struck": Mutant(
@@ -379,8 +384,8 @@ MUTANTS: Final[dict[str, Mutant]] = {
         TRANSACTIONS,
     ),
     "what is on its way is forgotten when W passes it": Mutant(
-        "engine/partition/withdrawal.py",
-        "if lane.in_care(offset) and not any(offset in change.records for change in lane.changes):",
+        "engine/partition/partition.py",
+        "if self.offsets.is_done(offset) and not any(offset in change.records for change in self.changes):",
         "if True:",
     ),
     "a record is settled in the block that writes its change again": Mutant(

@@ -10,10 +10,10 @@ from starlette.responses import Response
 from api.body import validated
 from api.dependencies import GivenPorts, GivenTrail, JsonBody, Reader, Writer, json_response, let_see
 from api.message import AskedTime, asked_time
-from api.pagination import PAGE_DEFAULT, Cursor, Limit, decode, encode, page, unknown_cursor
+from api.pagination import PAGE_DEFAULT, Cursor, Limit, decode, encode, unknown_cursor
 from api.problems import Problem
 from api.routes.held import missing_document, unavailable
-from api.routes.jobs import accepted, age, told
+from api.routes.jobs import JobKind, add_list_and_abort, told
 from api.routes.openapi import body_of
 from policies.decision import RESCHEDULE
 from policies.duration import DURATION_MAX_MS, parse_duration
@@ -28,6 +28,13 @@ PLACE: Final = re.compile(r"(\d{1,18})/(\d{1,9})", re.ASCII)
 KeyPrefix = Annotated[bool, Query(description="Show the filter's key_prefix, masked; needs the role write")]
 
 router = APIRouter(tags=["changes"])
+CHANGE: Final[JobKind[Change]] = JobKind(
+    "change",
+    "changes",
+    "changed",
+    lambda ports: ports.changes,
+    lambda change: {"action": change.plan.action, "outcomes": change.progress.outcomes},
+)
 
 
 def _shift(given: object) -> object:
@@ -104,16 +111,7 @@ async def plan_change(caller: Writer, body: JsonBody, ports: GivenPorts, trail: 
             503, "look-up-incomplete", detail, {"Retry-After": "1"}, **missing_document(error.missing)
         ) from None
     trail.note(plan=change.plan.id)
-    return _accepted(change)
-
-
-@router.get("/v1/changes")
-async def list_changes(
-    caller: Reader, ports: GivenPorts, limit: Limit = PAGE_DEFAULT, cursor: Cursor = None
-) -> Response:
-    """All changes of the last 30 days, the newest first."""
-    changes, following = page(ports.changes.all(), age, limit, cursor)
-    return json_response({"items": [change.document() for change in changes], "next": following})
+    return CHANGE.accepted(change)
 
 
 @router.get("/v1/changes/{id}")
@@ -136,15 +134,10 @@ async def run_change(caller: Writer, body: JsonBody, ports: GivenPorts, trail: G
     token = validated(RunRequest, body).token
     change = await told(lambda: ports.changes.run(id, token))
     trail.note(action=change.plan.action, planned=change.progress.planned.messages)
-    return _accepted(change)
+    return CHANGE.accepted(change)
 
 
-@router.post("/v1/changes/{id}/abort", status_code=202)
-async def abort_change(caller: Writer, ports: GivenPorts, trail: GivenTrail, id: str) -> Response:
-    """Ask for its end: no more is changed once its state is `aborted`; what was changed stays changed."""
-    change = await told(lambda: ports.changes.abort(id, caller.name))
-    trail.note(action=change.plan.action, outcomes=change.progress.outcomes)
-    return _accepted(change)
+add_list_and_abort(router, CHANGE)
 
 
 @router.get("/v1/changes/{id}/receipts")
@@ -163,7 +156,3 @@ def _place(cursor: str | None) -> Place:
     if match is None:
         raise unknown_cursor()
     return Place(*map(int, match.groups()))
-
-
-def _accepted(change: Change) -> Response:
-    return accepted(change.document(), f"/v1/changes/{change.plan.id}")

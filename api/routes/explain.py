@@ -17,7 +17,7 @@ from api.ports import Limits, Ports
 from api.problems import Problem
 from api.routes.openapi import body_of
 from api.routes.policies import refuse_long_globs
-from api.routes.sources import allowed
+from api.sources import allowed
 from policies.decision import Act, Decision, Facts, Hold, Quarantine
 from policies.duration import TIME_MAX_MS
 from policies.explain import Explanation, Step, explain

@@ -1,12 +1,16 @@
-"""Common parts of all jobs over REST, be they redrives or changes: answers, refusals, the order of lists."""
+"""Common parts of all jobs over REST, be they redrives or changes: listing and aborting them, answers, refusals."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Protocol, TypeVar
 
+from fastapi import APIRouter
 from starlette.responses import Response
 
-from api.dependencies import json_response
+from api.dependencies import GivenPorts, GivenTrail, Reader, Writer, json_response
+from api.pagination import PAGE_DEFAULT, Cursor, Limit, page
+from api.ports import Ports
 from api.problems import Problem
 from api.routes.dead_letters import answered
 from sidecar.kafka.topic_reader import LogUnavailable
@@ -39,14 +43,74 @@ STATUSES: Final = {
 Answer = TypeVar("Answer")
 
 
+class ShownJob(Job, Protocol):
+    """A job that REST shows."""
+
+    def document(self) -> dict[str, Any]: ...
+
+
+AnyJob = TypeVar("AnyJob", bound=ShownJob)
+AnyJob_co = TypeVar("AnyJob_co", bound=ShownJob, covariant=True)
+
+
+class Jobs(Protocol[AnyJob_co]):
+    """Jobs of one kind. All calls block, and raise `JobRefused` or `LogUnavailable`."""
+
+    def all(self) -> Sequence[AnyJob_co]: ...
+
+    def abort(self, plan_id: str, author: str) -> AnyJob_co: ...
+
+
+@dataclass(frozen=True, slots=True)
+class JobKind(Generic[AnyJob]):
+    """One kind of them: in words, where they are, and what the audit record of an abort says of one."""
+
+    noun: str
+    nouns: str  # also of the path
+    deed: str  # what a job does to a record, as participle
+    jobs: Callable[[Ports], Jobs[AnyJob]]
+    facts: Callable[[AnyJob], Mapping[str, object]]
+
+    @property
+    def path(self) -> str:
+        """Where all of them are."""
+        return f"/v1/{self.nouns}"
+
+    def accepted(self, job: AnyJob) -> Response:
+        """202: it has begun, or was asked for."""
+        return json_response(job.document(), 202, {"Location": f"{self.path}/{job.plan.id}"})
+
+
 def age(job: Job) -> str:
     """In the order of lists: the newest first."""
     return f"{(1 << 53) - job.plan.created_ms:016}{job.plan.id}"
 
 
-def accepted(document: dict[str, Any], location: str) -> Response:
-    """202: it has begun, or was asked for."""
-    return json_response(document, 202, {"Location": location})
+def add_list_and_abort(router: APIRouter, kind: JobKind[AnyJob]) -> None:
+    """The routes that are alike for every kind."""
+
+    @router.get(
+        kind.path,
+        name=f"list_{kind.nouns}",
+        description=f"All {kind.nouns} of the last 30 days, the newest first.",
+    )
+    async def list_jobs(
+        caller: Reader, ports: GivenPorts, limit: Limit = PAGE_DEFAULT, cursor: Cursor = None
+    ) -> Response:
+        jobs, following = page(kind.jobs(ports).all(), age, limit, cursor)
+        return json_response({"items": [job.document() for job in jobs], "next": following})
+
+    @router.post(
+        f"{kind.path}/{{id}}/abort",
+        status_code=202,
+        name=f"abort_{kind.noun}",
+        description=f"Ask for its end: no more is {kind.deed} once its state is `aborted`; "
+        f"what was {kind.deed} stays {kind.deed}.",
+    )
+    async def abort_job(caller: Writer, ports: GivenPorts, trail: GivenTrail, id: str) -> Response:
+        job = await told(lambda: kind.jobs(ports).abort(id, caller.name))
+        trail.note(**kind.facts(job))
+        return kind.accepted(job)
 
 
 async def told(ask: Callable[[], Answer]) -> Answer:

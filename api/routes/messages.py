@@ -26,8 +26,8 @@ from api.ports import (
 )
 from api.problems import Problem, unprocessable
 from api.routes.openapi import body_of
-from api.routes.sources import refuse_unless_source
 from api.routes.timeline import final
+from api.sources import refuse_unless_source
 
 KEY_LENGTH_MAX: Final = 255
 RETRY_LATER: Final = {"Retry-After": "1"}

@@ -1,9 +1,9 @@
 """Policies over REST: a thin skin on the policy topic's compare-and-set."""
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 from starlette.responses import Response
 
@@ -11,8 +11,15 @@ from api.body import validated
 from api.dependencies import Admin, GivenPorts, JsonBody, Reader, json_response
 from api.pagination import PAGE_DEFAULT, PAGE_MAX, Cursor, Limit, page
 from api.ports import Ports
-from api.preconditions import etag, expected_version, mismatch
 from api.problems import Problem, unprocessable
+from api.routes.named_resources import (
+    IfMatch,
+    IfNoneMatch,
+    NamedResource,
+    refuse_other_name,
+    versioned_response,
+    with_name,
+)
 from api.routes.openapi import body_of
 from policies.errors import FileManaged, PolicyConflict, PolicyError, PolicyTooLarge, TooManyPolicies
 from policies.model import (
@@ -30,9 +37,29 @@ from sidecar.model.reserved_topics import reserved_in
 
 router = APIRouter(tags=["policies"])
 
-IfMatch = Annotated[str | None, Header(description='The ETag of what is replaced, like "3"')]
-IfNoneMatch = Annotated[str | None, Header(description="* to create")]
 Force = Annotated[bool, Query(description="Also where messages of a topic that is no source then are held")]
+
+
+def _current_version(ports: Ports, name: str) -> int:
+    versioned = ports.policies.table.policies.get(name)
+    return 0 if versioned is None else versioned.version
+
+
+def _problem_of(error: PolicyError) -> Problem:
+    match error:
+        case PolicyConflict():
+            return POLICY.changed_meanwhile(error.current_version)
+        case FileManaged():
+            return _file_managed()
+        case PolicyTooLarge():
+            return unprocessable("policy-too-large", "The policy does not fit into one Kafka record.")
+        case TooManyPolicies():
+            return Problem(409, "too-many-policies", "There are as many policies as there can be.")
+        case _:
+            return _unavailable("The policy topic can't be written at the moment.")
+
+
+POLICY: Final = NamedResource("policy", "/v1/policies", _current_version, (PolicyError,), _problem_of)
 
 
 class RollbackRequest(BaseModel):
@@ -66,11 +93,7 @@ async def get_policy(caller: Reader, ports: GivenPorts, name: str) -> Response:
     return _shown(_current(ports, name))
 
 
-@router.put(
-    "/v1/policies/{name}",
-    openapi_extra=body_of(Policy),
-    responses={201: {"description": "Created"}, 200: {"description": "Replaced"}},
-)
+@POLICY.put(router, Policy)
 async def put_policy(
     caller: Admin,
     body: JsonBody,
@@ -84,18 +107,15 @@ async def put_policy(
 
     Refused where a topic of which anything is held would be a source no more, unless `force` is given.
     """
-    if isinstance(body.value, dict):
-        body = body._replace(value={"name": name, **body.value})
-    policy = validated(Policy, body)
-    if policy.name != name:
-        raise unprocessable("name-differs", f"The body's name is not {name}.")
+    policy = validated(Policy, with_name(body, name))
+    refuse_other_name(policy.name, name)
     _refuse_reserved(ports, policy)
     refuse_long_globs(policy)
     _refuse_file_managed(ports, name)
-    expected = expected_version(if_match, if_none_match, _current_version(ports, name))
+    expected = POLICY.expected(ports, name, if_match, if_none_match)
     await _refuse_what_would_be_left(ports, name, policy, force)
     written = await _put(ports, policy, expected, caller.name)
-    return _shown(written, 200 if expected else 201)
+    return _shown(written, created=not expected)
 
 
 @router.delete("/v1/policies/{name}", status_code=204)
@@ -109,13 +129,10 @@ async def delete_policy(
     """
     _current(ports, name)
     _refuse_file_managed(ports, name)
-    expected = expected_version(if_match, None, _current_version(ports, name))
+    expected = POLICY.expected(ports, name, if_match)
     _refuse_while_unhealthy(ports)
     await _refuse_what_would_be_left(ports, name, None, force)
-    try:
-        await asyncio.to_thread(ports.policies.delete, name, expected, caller.name, "api")
-    except PolicyError as error:
-        raise _problem_of(error) from None
+    await POLICY.written(lambda: ports.policies.delete(name, expected, caller.name, "api"))
     return Response(status_code=204)
 
 
@@ -142,8 +159,7 @@ async def rollback_policy(
     if isinstance(found, Removed):
         raise unprocessable("version-is-deletion", f"Version {wanted} is a deletion; use DELETE.")
     _refuse_reserved(ports, found.policy)
-    current = _current_version(ports, name)
-    expected = current if if_match is None else expected_version(if_match, None, current)
+    expected = POLICY.version(ports, name) if if_match is None else POLICY.expected(ports, name, if_match)
     await _refuse_what_would_be_left(ports, name, found.policy, force)
     return _shown(await _put(ports, found.policy, expected, caller.name))
 
@@ -165,12 +181,8 @@ def refuse_long_globs(policy: Policy) -> None:
 
 
 async def _put(ports: Ports, policy: Policy, expected: int, author: str) -> Versioned:
-    """In a thread, because it blocks until the write was read back; a cancelled request does not stop it."""
     _refuse_while_unhealthy(ports)
-    try:
-        return await asyncio.to_thread(ports.policies.put, policy, expected, author, "api")
-    except PolicyError as error:
-        raise _problem_of(error) from None
+    return await POLICY.written(lambda: ports.policies.put(policy, expected, author, "api"))
 
 
 async def _refuse_what_would_be_left(ports: Ports, name: str, policy: Policy | None, force: bool) -> None:
@@ -213,11 +225,6 @@ def _unknown() -> Problem:
     return Problem(404, "policy-not-found", "There is no policy of this name.")
 
 
-def _current_version(ports: Ports, name: str) -> int:
-    versioned = ports.policies.table.policies.get(name)
-    return 0 if versioned is None else versioned.version
-
-
 def _history(ports: Ports, name: str) -> list[Versioned | Removed]:
     versions = list(ports.policies.versions(name))
     if not versions:
@@ -239,11 +246,11 @@ def _version_document(version: Versioned | Removed) -> dict[str, Any]:
     }
 
 
-def _shown(versioned: Versioned, status: int = 200) -> Response:
-    headers = {"ETag": etag(versioned.version), "Tickover-Managed-By": versioned.managed_by}
-    if status == 201:
-        headers["Location"] = f"/v1/policies/{versioned.name}"
-    return json_response(policy_document(versioned.policy), status, headers)
+def _shown(stored: Versioned, created: bool = False) -> Response:
+    location = f"{POLICY.path}/{stored.name}" if created else ""
+    return versioned_response(
+        policy_document(stored.policy), stored.version, {"Tickover-Managed-By": stored.managed_by}, location
+    )
 
 
 def _refuse_file_managed(ports: Ports, name: str) -> None:
@@ -263,17 +270,3 @@ def _refuse_while_unhealthy(ports: Ports) -> None:
 
 def _unavailable(detail: str) -> Problem:
     return Problem(503, "policies-unavailable", detail, {"Retry-After": "1"})
-
-
-def _problem_of(error: PolicyError) -> Problem:
-    match error:
-        case PolicyConflict():
-            return mismatch("Somebody else changed the policy first.", error.current_version)
-        case FileManaged():
-            return _file_managed()
-        case PolicyTooLarge():
-            return unprocessable("policy-too-large", "The policy does not fit into one Kafka record.")
-        case TooManyPolicies():
-            return Problem(409, "too-many-policies", "There are as many policies as there can be.")
-        case _:
-            return _unavailable("The policy topic can't be written at the moment.")

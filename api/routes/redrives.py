@@ -9,8 +9,7 @@ from starlette.responses import Response
 from api.body import validated
 from api.dependencies import GivenPorts, GivenTrail, JsonBody, Reader, Writer, json_response
 from api.message import Topic
-from api.pagination import PAGE_DEFAULT, Cursor, Limit, page
-from api.routes.jobs import accepted, age, told
+from api.routes.jobs import JobKind, add_list_and_abort, told
 from api.routes.openapi import body_of
 from policies.duration import parse_duration
 from sidecar.operations.dead_letters.redrive_plan import Governor, Redrive
@@ -19,6 +18,13 @@ from sidecar.operations.dead_letters.selection import Selection
 
 CANARY_MAX: Final = 1_000
 router = APIRouter(tags=["redrives"])
+REDRIVE: Final[JobKind[Redrive]] = JobKind(
+    "redrive",
+    "redrives",
+    "sent",
+    lambda ports: ports.redrives,
+    lambda redrive: {"sent": redrive.progress.tally.sent},
+)
 
 Milliseconds = Annotated[
     int, BeforeValidator(parse_duration, json_schema_input_type=str | int), Field(ge=0, le=86_400_000)
@@ -71,16 +77,7 @@ async def plan_redrive(caller: Writer, body: JsonBody, ports: GivenPorts, trail:
     wanted = Wanted(asked.topic, asked.filter, asked.target, governor, asked.confirm_all, caller.name, asked.again)
     redrive = await told(lambda: ports.redrives.plan(wanted))
     trail.note(plan=redrive.plan.id)
-    return _accepted(redrive)
-
-
-@router.get("/v1/redrives")
-async def list_redrives(
-    caller: Reader, ports: GivenPorts, limit: Limit = PAGE_DEFAULT, cursor: Cursor = None
-) -> Response:
-    """All redrives of the last 30 days, the newest first."""
-    redrives, following = page(ports.redrives.all(), age, limit, cursor)
-    return json_response({"items": [redrive.document() for redrive in redrives], "next": following})
+    return REDRIVE.accepted(redrive)
 
 
 @router.get("/v1/redrives/{id}")
@@ -94,7 +91,7 @@ async def canary_redrive(caller: Writer, body: JsonBody, ports: GivenPorts, trai
     """Send a few letters of the plan and watch what becomes of them."""
     count = validated(CanaryRequest, body).count
     trail.note(count=count)
-    return _accepted(await told(lambda: ports.redrives.canary(id, count)))
+    return REDRIVE.accepted(await told(lambda: ports.redrives.canary(id, count)))
 
 
 @router.post("/v1/redrives/{id}/run", status_code=202)
@@ -102,16 +99,7 @@ async def run_redrive(caller: Writer, ports: GivenPorts, trail: GivenTrail, id: 
     """Send the rest, at the plan's rate, until it is done or too much of it fails again."""
     redrive = await told(lambda: ports.redrives.run(id))
     trail.note(planned=redrive.progress.planned.sent)
-    return _accepted(redrive)
+    return REDRIVE.accepted(redrive)
 
 
-@router.post("/v1/redrives/{id}/abort", status_code=202)
-async def abort_redrive(caller: Writer, ports: GivenPorts, trail: GivenTrail, id: str) -> Response:
-    """Ask for its end: no more is sent once its state is `aborted`; what was sent stays sent."""
-    redrive = await told(lambda: ports.redrives.abort(id, caller.name))
-    trail.note(sent=redrive.progress.tally.sent)
-    return _accepted(redrive)
-
-
-def _accepted(redrive: Redrive) -> Response:
-    return accepted(redrive.document(), f"/v1/redrives/{redrive.plan.id}")
+add_list_and_abort(router, REDRIVE)

@@ -1,10 +1,8 @@
 """Schedules over REST: recurring messages, with the same compare-and-set as policies."""
 
-import asyncio
-from collections.abc import Callable
 from datetime import datetime
 from itertools import islice
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
@@ -15,11 +13,17 @@ from api.dependencies import Admin, GivenPorts, GivenTrail, JsonBody, Reader, js
 from api.message import AskedTime, NewMessage, draft, source_of
 from api.pagination import PAGE_DEFAULT, Cursor, Limit, page
 from api.ports import Acknowledged, Ports, SenderUnavailable
-from api.preconditions import etag, expected_version, mismatch
 from api.problems import Problem, unprocessable
+from api.routes.named_resources import (
+    IfMatch,
+    IfNoneMatch,
+    NamedResource,
+    refuse_other_name,
+    versioned_response,
+    with_name,
+)
 from api.routes.openapi import body_of
-from api.routes.policies import IfMatch, IfNoneMatch
-from api.routes.sources import refuse_unless_source
+from api.sources import refuse_unless_source
 from sidecar.operations.dead_letters.masking import Masking
 from sidecar.operations.schedules.cron import BadCron, check_meant, occurrences, zone
 from sidecar.operations.schedules.errors import ScheduleConflict, ScheduleRefused, SchedulesUnavailable
@@ -44,9 +48,30 @@ UNWRITTEN: Final = (
 
 router = APIRouter(tags=["schedules"])
 
-Answer = TypeVar("Answer")
 WithPayload = Annotated[bool, Query(description="Show key, value and headers, masked; needs the role write")]
 Count = Annotated[int, Query(ge=1, le=NEXT_MAX, description="How many")]
+
+
+def _version(ports: Ports, name: str) -> int:
+    known = ports.schedules.get(name)
+    return 0 if known.entry is None and known.unread is None else known.version
+
+
+def _problem_of(error: ScheduleConflict | ScheduleRefused | SchedulesUnavailable) -> Problem:
+    match error:
+        case ScheduleConflict():
+            return SCHEDULE.changed_meanwhile(error.version)
+        case ScheduleRefused():
+            status = 422 if error.type in ("schedule-too-large", "rewind-not-back") else 409
+            return Problem(status, error.type, str(error))
+        case SchedulesUnavailable():
+            detail = f"The topic of schedules can't be written at the moment: {error}."
+            return Problem(503, "schedules-unavailable", detail, {"Retry-After": "1"})
+
+
+SCHEDULE: Final = NamedResource(
+    "schedule", "/v1/schedules", _version, (ScheduleConflict, ScheduleRefused, SchedulesUnavailable), _problem_of
+)
 
 
 class Rewind(BaseModel):
@@ -94,7 +119,7 @@ async def get_schedule(
         let_see(caller, trail, payload=True)
     known = ports.schedules.get(name)
     if known.unread is not None:
-        return json_response(_unread(name, known, known.unread), headers={"ETag": etag(known.version)})
+        return versioned_response(_unread(name, known, known.unread), known.version)
     return _shown(_current(ports, name), masking=ports.letters.rules.masking if payload else None)
 
 
@@ -113,11 +138,7 @@ async def next_occurrences(caller: Reader, ports: GivenPorts, name: str, n: Coun
     return json_response({"items": items})
 
 
-@router.put(
-    "/v1/schedules/{name}",
-    openapi_extra=body_of(Schedule),
-    responses={201: {"description": "Created"}, 200: {"description": "Replaced"}},
-)
+@SCHEDULE.put(router, Schedule)
 async def put_schedule(
     caller: Admin,
     body: JsonBody,
@@ -128,21 +149,18 @@ async def put_schedule(
     if_none_match: IfNoneMatch = None,
 ) -> Response:
     """Create a schedule (`If-None-Match: *`) or replace one (`If-Match`). A changed time counts from now on."""
-    if isinstance(body.value, dict):
-        body = body._replace(value={"name": name, **body.value})
-    schedule = validated(Schedule, body)
+    schedule = validated(Schedule, with_name(body, name))
     trail.note(cron=schedule.cron, time_zone=schedule.time_zone, target=schedule.target, paused=schedule.paused)
-    if schedule.name != name:
-        raise unprocessable("name-differs", f"The body's name is not {name}.")
+    refuse_other_name(schedule.name, name)
     try:
         check_meant(schedule.cron)
     except BadCron as error:
         raise unprocessable("cron-step-too-large", f"cron: {error}.") from None
-    expected = expected_version(if_match, if_none_match, _version(ports, name), "schedule")
+    expected = SCHEDULE.expected(ports, name, if_match, if_none_match)
     source = await _source(ports, schedule)
-    entry = await _written(lambda: ports.schedules.put(schedule, source, expected, caller.name))
+    entry = await SCHEDULE.written(lambda: ports.schedules.put(schedule, source, expected, caller.name))
     trail.note(source=source, version=entry.version)
-    return _shown(entry, 200 if expected else 201)
+    return _shown(entry, created=not expected)
 
 
 @router.post("/v1/schedules/{name}/rewind", openapi_extra=body_of(Rewind))
@@ -157,8 +175,8 @@ async def rewind_schedule(
     to_ms = validated(Rewind, body).to
     trail.note(to=to_ms)
     _current(ports, name)
-    expected = expected_version(if_match, None, _version(ports, name), "schedule")
-    entry = await _written(lambda: ports.schedules.rewind(name, to_ms, expected, caller.name))
+    expected = SCHEDULE.expected(ports, name, if_match)
+    entry = await SCHEDULE.written(lambda: ports.schedules.rewind(name, to_ms, expected, caller.name))
     trail.note(version=entry.version)
     return _shown(entry)
 
@@ -167,8 +185,8 @@ async def rewind_schedule(
 async def delete_schedule(caller: Admin, ports: GivenPorts, name: str, if_match: IfMatch = None) -> Response:
     """Delete a schedule. Occurrences that are written ahead of their time still fire; cancel them by their ids."""
     _current(ports, name)
-    expected = expected_version(if_match, None, _version(ports, name), "schedule")
-    await _written(lambda: ports.schedules.delete(name, expected, caller.name))
+    expected = SCHEDULE.expected(ports, name, if_match)
+    await SCHEDULE.written(lambda: ports.schedules.delete(name, expected, caller.name))
     return Response(status_code=204)
 
 
@@ -180,11 +198,6 @@ def _current(ports: Ports, name: str) -> Entry:
     if known.entry is None:
         raise Problem(404, "schedule-not-found", "There is no schedule of this name.")
     return known.entry
-
-
-def _version(ports: Ports, name: str) -> int:
-    known = ports.schedules.get(name)
-    return 0 if known.entry is None and known.unread is None else known.version
 
 
 def _coming(schedule: Schedule, now_ms: int) -> Any:
@@ -251,11 +264,9 @@ def _told(known: Known, now_ms: int, masking: Masking | None, unwritten: str) ->
     }
 
 
-def _shown(entry: Entry, status: int = 200, masking: Masking | None = None) -> Response:
-    headers = {"ETag": etag(entry.version)}
-    if status == 201:
-        headers["Location"] = f"/v1/schedules/{entry.schedule.name}"
-    return json_response(_document(entry.schedule, masking), status, headers)
+def _shown(entry: Entry, created: bool = False, masking: Masking | None = None) -> Response:
+    location = f"{SCHEDULE.path}/{entry.schedule.name}" if created else ""
+    return versioned_response(_document(entry.schedule, masking), entry.version, created_at=location)
 
 
 async def _source(ports: Ports, schedule: Schedule) -> str:
@@ -284,17 +295,3 @@ async def _source(ports: Ports, schedule: Schedule) -> str:
         detail = f"Kafka does not say whether the topics exist: {error}."
         raise Problem(503, "kafka-unavailable", detail, {"Retry-After": "1"}) from None
     return source
-
-
-async def _written(write: Callable[[], Answer]) -> Answer:
-    """In a thread, because it blocks until the write was read back; a cancelled request does not stop it."""
-    try:
-        return await asyncio.to_thread(write)
-    except ScheduleConflict as error:
-        raise mismatch("Somebody else changed the schedule first.", error.version) from None
-    except ScheduleRefused as error:
-        status = 422 if error.type in ("schedule-too-large", "rewind-not-back") else 409
-        raise Problem(status, error.type, str(error)) from None
-    except SchedulesUnavailable as error:
-        detail = f"The topic of schedules can't be written at the moment: {error}."
-        raise Problem(503, "schedules-unavailable", detail, {"Retry-After": "1"}) from None

@@ -9,24 +9,18 @@ from typer.core import TyperGroup
 from pipeline import cli as pipeline
 from pipeline.errors import PipelineError
 from sidecar.cli import (
-    access,
-    actions,
+    broker,
     changes,
     config,
     dead_letters,
     doctor,
-    export,
     group,
-    held,
     messages,
     policies,
-    redrive,
-    reference_broker,
     run,
     schedules,
 )
-from sidecar.cli.failure import Failure, Status
-from sidecar.cli.output import OutputDefault, output_before, say
+from sidecar.cli.output import Failure, OutputDefault, Status, output_before, say
 from sidecar.settings.settings import ConfigError
 
 HELP: Final = """Delayed delivery and retries for Kafka.
@@ -66,24 +60,19 @@ app = typer.Typer(
 )
 app.command()(run.run)
 app.command()(run.demo)
-app.add_typer(reference_broker.app, name="broker")
+app.add_typer(broker.app, name="broker")
 app.command()(doctor.doctor)
 app.add_typer(policies.app, name="policies")
-messages.app.command("list")(held.list_held)
-messages.app.command()(held.get)
-messages.app.command()(actions.cancel)
-messages.app.command()(actions.reschedule)
-messages.app.command()(actions.fire)
 app.add_typer(messages.app, name="messages")
-app.command()(held.forecast)
+app.command()(messages.forecast)
 app.add_typer(changes.app, name="changes")
 app.add_typer(dead_letters.app, name="dead-letters")
-app.add_typer(redrive.app, name="redrive")
+app.add_typer(dead_letters.redrive_app, name="redrive")
 app.add_typer(schedules.app, name="schedules")
-app.add_typer(export.app, name="overflow")
+app.add_typer(group.overflow_app, name="overflow")
 app.add_typer(group.app, name="group")
 app.add_typer(config.app, name="config")
-app.add_typer(access.app, name="acl")
+app.add_typer(doctor.acl_app, name="acl")
 app.add_typer(pipeline.app, name="pipeline")
 
 

@@ -6,28 +6,29 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from sidecar.cli.failure import Failure, Status
-from sidecar.cli.held import (
-    DueFromOption,
-    DueToOption,
-    ErrorClassOption,
-    KeyPrefixOption,
-    PartitionOption,
-    PolicyOption,
-    TargetOption,
-    TopicOption,
-)
-from sidecar.cli.jobs import Kind, NoWait, add_common, finish, given
-from sidecar.cli.messages import time_checked
-from sidecar.cli.output import Form, OutputOption, output_before, say, show, utc_text
-from sidecar.cli.rest_client import TokenOption, UrlOption, connect
+from sidecar.cli.jobs import JobKind, NoWait, add_common, finish
+from sidecar.cli.messages import HELD_CONDITIONS, check_due, time_checked
+from sidecar.cli.output import Failure, Form, OutputOption, Status, output_before, say, show_items, utc_text
+from sidecar.cli.rest_client import TokenOption, UrlOption, connect, given, taking
 from sidecar.model.foreign_text import visible
 
 COLUMNS: Final = ("id", "outcome", "state", "due", "place", "control")
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Change many held messages.")
 app.callback()(output_before)
-Id = Annotated[str, typer.Argument(help="Id of the change, as `plan` and `status` show it.")]
+
+
+def _progress(document: dict[str, Any]) -> str:
+    counts = ", ".join(f"{count} {word}" for word, count in document["outcomes"].items())
+    if document["state"] == "planning":
+        told = f"planning: {document['planned']['messages']} messages so far"
+    else:
+        told = f"{document['state']}: {counts or 'none yet'}, {document['remaining']} to go"
+    return told + (f"; waits: {document['reason']}" if document["reason"] else "")
+
+
+CHANGE: Final = JobKind("change", "/v1/changes", _progress)
+Id = Annotated[str, CHANGE.id_argument()]
 
 
 class Action(StrEnum):
@@ -40,17 +41,11 @@ class Action(StrEnum):
 
 # tidy: the parameters of a command are its options
 @app.command()
+@taking("chosen", HELD_CONDITIONS)
 def plan(
     context: typer.Context,
     action: Annotated[Action, typer.Argument(help="What becomes of them.")],
-    topic: TopicOption = None,
-    partition: PartitionOption = None,
-    policy: PolicyOption = None,
-    target: TargetOption = None,
-    key_prefix: KeyPrefixOption = None,
-    error_class: ErrorClassOption = None,
-    due_from: DueFromOption = None,
-    due_to: DueToOption = None,
+    chosen: dict[str, Any],
     everything: Annotated[bool, typer.Option("--all", help="Every held message is meant.")] = False,
     delay: Annotated[str | None, typer.Option(help="Reschedule, from now: 250ms, 90s, 15m, 2h, 3d or PT90S.")] = None,
     deliver_at: Annotated[str | None, typer.Option(help="Reschedule: RFC 3339 with zone, or epoch ms.")] = None,
@@ -61,13 +56,7 @@ def plan(
     form: OutputOption = Form.TABLE,
 ) -> None:
     """Say which held messages are to be changed, and count them. Nothing is changed."""
-    chosen = given(
-        {
-            "topic": topic, "partition": partition, "policy": policy, "target": target, "key_prefix": key_prefix,
-            "error_class": error_class, "due_from": time_checked("--due-from", due_from),
-            "due_to": time_checked("--due-to", due_to),
-        }
-    )  # fmt: skip
+    check_due(chosen)
     if not chosen and not everything:
         raise Failure("no filter given: if every held message is meant, say --all", Status.USAGE)
     when = given({"delay": delay, "deliver_at": time_checked("--deliver-at", deliver_at), "by": by})
@@ -75,7 +64,7 @@ def plan(
         raise Failure("to reschedule give --delay, --deliver-at or --by, one of them; else none", Status.USAGE)
     body: dict[str, Any] = {"action": action.value, "filter": chosen, "confirm_all": everything, **when}
     with connect(context, url, token) as sidecar:
-        finish(sidecar, sidecar.document("POST", "/v1/changes", {**body, **given({"rate": rate})}), _KIND, form)
+        finish(sidecar, sidecar.document("POST", "/v1/changes", {**body, **given({"rate": rate})}), CHANGE, form)
 
 
 # tidy: the parameters of a command are its options
@@ -93,12 +82,12 @@ def run(
     """Change what was planned, until it is done. Ctrl-C ends the watching, not the change."""
     with connect(context, url, token) as sidecar:
         if plan_token is None:
-            planned = sidecar.document("GET", _KIND.of(id))
+            planned = sidecar.document("GET", CHANGE.of(id))
             count, action = planned["planned"]["messages"], planned["action"]
             if not yes and not typer.confirm(visible(f"{action} {count} messages?"), err=True):
                 raise Failure("nothing was changed", Status.FAILED)
             plan_token = planned["token"] or "-"  # it is still being counted: refused, in the sidecar's words
-        finish(sidecar, sidecar.document("POST", f"{_KIND.of(id)}/run", {"token": plan_token}), _KIND, form, no_wait)
+        finish(sidecar, sidecar.document("POST", f"{CHANGE.of(id)}/run", {"token": plan_token}), CHANGE, form, no_wait)
 
 
 @app.command()
@@ -112,20 +101,11 @@ def receipts(
 ) -> None:
     """Show what became of each message, in the order in which they were changed."""
     with connect(context, url, token) as sidecar:
-        found = list(islice(sidecar.items(f"{_KIND.of(id)}/receipts"), limit + 1))
+        found = list(islice(sidecar.items(f"{CHANGE.of(id)}/receipts"), limit + 1))
     items = found[:limit]
-    show([_receipt(item) for item in items] if form is Form.TABLE else items, form, COLUMNS)
+    show_items(items, _receipt, form, COLUMNS)
     if len(found) > limit:
         say(f"there are more than {limit}: give a larger --limit")
-
-
-def _progress(document: dict[str, Any]) -> str:
-    counts = ", ".join(f"{count} {word}" for word, count in document["outcomes"].items())
-    if document["state"] == "planning":
-        told = f"planning: {document['planned']['messages']} messages so far"
-    else:
-        told = f"{document['state']}: {counts or 'none yet'}, {document['remaining']} to go"
-    return told + (f"; waits: {document['reason']}" if document["reason"] else "")
 
 
 def _line(item: dict[str, Any]) -> dict[str, Any]:
@@ -140,5 +120,4 @@ def _receipt(item: dict[str, Any]) -> dict[str, Any]:
     return {**item, "due": utc_text(item["due"]), "place": places["position"], "control": places["control"]}
 
 
-_KIND: Final = Kind("change", "/v1/changes", _progress)
-add_common(app, _KIND, _line)
+add_common(app, CHANGE, _line)

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import BaseModel
 
-from sidecar.cli.failure import Failure, Status
-from sidecar.cli.output import Form, OutputOption, output_before, show
+from sidecar.cli.output import Failure, Form, OutputOption, Status, output_before, show
 from sidecar.settings.settings import Settings, load_settings
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show settings and what can be set.")

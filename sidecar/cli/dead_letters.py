@@ -1,4 +1,4 @@
-"""`tickover dead-letters`: what failed for good, and why."""
+"""`tickover dead-letters` and `tickover redrive`: what failed for good and why, and sending it again, carefully."""
 
 import sys
 import time
@@ -11,56 +11,50 @@ import typer
 
 from policies.duration import parse_duration, parse_time
 from policies.errors import FormatError
-from sidecar.cli.failure import Failure, Status
-from sidecar.cli.output import Form, OutputOption, output_before, say, show, utc_text
-from sidecar.cli.rest_client import Sidecar, TokenOption, UrlOption, connect
+from sidecar.cli.jobs import JobKind, add_common, add_step, finish
+from sidecar.cli.output import Failure, Form, OutputOption, Status, output_before, say, show, utc_text
+from sidecar.cli.rest_client import PAGE_LIMIT, Options, Sidecar, TokenOption, UrlOption, connect, given, taking
 
 PAGES_MAX: Final = 100_000
-PAGE_LIMIT: Final = 500
 COLUMNS: Final = (
     "position", "time", "reason", "error_class", "error", "fingerprint", "attempt", "redrives", "redriven", "policy"
 )  # fmt: skip
 
 TopicsOption = Annotated[list[str] | None, typer.Option("--topic", help="Dead-letter topic; repeatable. Default: all.")]
-ReasonOption = Annotated[str | None, typer.Option(help="attempts_exhausted, expired, ... or a quarantine's reason.")]
-FingerprintOption = Annotated[str | None, typer.Option(help="Of the error, as `groups` shows it.")]
-ErrorClassOption = Annotated[str | None, typer.Option(help="Glob of the error class.")]
-PolicyOption = Annotated[str | None, typer.Option(help="Name of the policy.")]
-SinceOption = Annotated[str | None, typer.Option(help="How long ago (2h), or a time: RFC 3339 or epoch ms.")]
 OpenOption = Annotated[bool, typer.Option("--open", help="Only letters that no redrive has sent.")]
-UntilOption = Annotated[str | None, typer.Option(help="As --since; letters from then on are left out.")]
+PayloadOption = Annotated[bool, typer.Option("--payload", help="With key, value, headers, masked; it is recorded.")]
+CONDITIONS: Final[Options] = {
+    "reason": Annotated[str | None, typer.Option(help="attempts_exhausted, expired, ... or a quarantine's reason.")],
+    "fingerprint": Annotated[str | None, typer.Option(help="Of the error, as `groups` shows it.")],
+    "error_class": Annotated[str | None, typer.Option(help="Glob of the error class.")],
+    "policy": Annotated[str | None, typer.Option(help="Name of the policy.")],
+    "since": Annotated[str | None, typer.Option(help="How long ago (2h), or a time: RFC 3339 or epoch ms.")],
+    "until": Annotated[str | None, typer.Option(help="As --since; letters from then on are left out.")],
+}
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show dead letters.")
 app.callback()(output_before)
+redrive_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Send dead letters again.")
+redrive_app.callback()(output_before)
 
 
 # The parameters of a command are its options: they cannot be fewer than what the user may say.
 @app.command("list")
+@taking("conditions", CONDITIONS)
 def list_letters(
     context: typer.Context,
     topic: TopicsOption = None,
-    reason: ReasonOption = None,
-    fingerprint: FingerprintOption = None,
-    error_class: ErrorClassOption = None,
-    policy: PolicyOption = None,
-    since: SinceOption = None,
-    until: UntilOption = None,
+    *,
+    conditions: dict[str, Any],
     only_open: OpenOption = False,
     limit: Annotated[int, typer.Option(min=1, help="Show at most so many.")] = 100,
-    payload: Annotated[
-        bool, typer.Option("--payload", help="With key, value, headers, masked; it is recorded.")
-    ] = False,
+    payload: PayloadOption = False,
     url: UrlOption = "",
     token: TokenOption = None,
     form: OutputOption = Form.TABLE,
 ) -> None:
     """List dead letters in order of topic, partition and offset."""
-    query = {
-        "topic": topic,
-        **selection(reason, fingerprint, error_class, policy),
-        **times(since, until),
-        "open": only_open,
-    }
+    query = {"topic": topic, **_with_times(conditions), "open": only_open}
     items: list[dict[str, Any]] = []
     with connect(context, url, token) as sidecar:
         for page in _pages(sidecar, "/v1/dead-letters", {**query, "limit": min(limit, PAGE_LIMIT), "payload": payload}):
@@ -71,20 +65,18 @@ def list_letters(
 
 
 @app.command()
+@taking("conditions", {name: option for name, option in CONDITIONS.items() if name != "fingerprint"})
 def groups(
     context: typer.Context,
     topic: TopicsOption = None,
-    reason: ReasonOption = None,
-    error_class: ErrorClassOption = None,
-    policy: PolicyOption = None,
-    since: SinceOption = None,
-    until: UntilOption = None,
+    *,
+    conditions: dict[str, Any],
     url: UrlOption = "",
     token: TokenOption = None,
     form: OutputOption = Form.TABLE,
 ) -> None:
     """Count dead letters by what went wrong, most frequent first. Reads all of them."""
-    query = {"topic": topic, **selection(reason, None, error_class, policy), **times(since, until)}
+    query = {"topic": topic, **_with_times(conditions)}
     found: dict[tuple[str, ...], dict[str, Any]] = {}
     with connect(context, url, token) as sidecar:
         for page in _pages(sidecar, "/v1/dead-letters/groups", query):
@@ -110,9 +102,7 @@ def groups(
 def show_letter(
     context: typer.Context,
     position: Annotated[str, typer.Argument(help="topic/partition/offset, as `list` shows it.")],
-    payload: Annotated[
-        bool, typer.Option("--payload", help="With key, value, headers, masked; it is recorded.")
-    ] = False,
+    payload: PayloadOption = False,
     url: UrlOption = "",
     token: TokenOption = None,
     form: OutputOption = Form.TABLE,
@@ -126,22 +116,44 @@ def show_letter(
         show(sidecar.document("GET", f"/v1/dead-letters/{path}" + ("?payload=true" if payload else "")), form)
 
 
-def selection(
-    reason: str | None, fingerprint: str | None, error_class: str | None, policy: str | None
-) -> dict[str, str | None]:
-    """Options by their names in REST."""
-    return {"reason": reason, "fingerprint": fingerprint, "error_class": error_class, "policy": policy}
+# The parameters of a command are its options: they cannot be fewer than what the user may say.
+@redrive_app.command()
+@taking("conditions", CONDITIONS)
+def plan(
+    context: typer.Context,
+    topic: Annotated[str, typer.Option(help="Dead-letter topic.")],
+    target: Annotated[str | None, typer.Option(help="For all letters. Default: each goes where it belongs.")] = None,
+    *,
+    conditions: dict[str, Any],
+    everything: Annotated[bool, typer.Option("--all", help="Every letter of the topic is meant.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Also letters that some plan has sent.")] = False,
+    rate: Annotated[int | None, typer.Option(min=0, help="Letters a second at most; 0: no limit.")] = None,
+    ramp: Annotated[str | None, typer.Option(help="From a tenth of the rate to all of it: 30s, 5m.")] = None,
+    stop_share: Annotated[float | None, typer.Option(min=0, max=1, help="More of them failed again: stop.")] = None,
+    watch: Annotated[str | None, typer.Option(help="How long to wait for what fails again, after the last.")] = None,
+    url: UrlOption = "",
+    token: TokenOption = None,
+    form: OutputOption = Form.TABLE,
+) -> None:
+    """Say which letters are to be sent again, and count them. Nothing is sent."""
+    chosen = _with_times(conditions)
+    if not chosen and not everything:
+        raise Failure("no filter given: if every letter of the topic is meant, say --all", Status.USAGE)
+    limits = {"target": target, "rate": rate, "ramp": ramp, "stop_share": stop_share, "watch": watch}
+    said = {"topic": topic, "filter": chosen, "confirm_all": everything, "again": again}
+    body: dict[str, Any] = {**said, **given(limits)}
+    with connect(context, url, token) as sidecar:
+        finish(sidecar, sidecar.document("POST", "/v1/redrives", body), REDRIVE, form)
 
 
-def times(since: str | None, until: str | None) -> dict[str, int | None]:
-    """Times of `--since` and `--until` in epoch milliseconds."""
-    return {"since": _time("--since", since), "until": _time("--until", until)}
+def _with_times(conditions: dict[str, Any]) -> dict[str, Any]:
+    """Conditions as REST takes them: `--since` and `--until` in epoch milliseconds. Raises Failure."""
+    times = [name for name in ("since", "until") if name in conditions]
+    return {**conditions, **{name: _time(f"--{name}", conditions[name]) for name in times}}
 
 
-def _time(option: str, text: str | None) -> int | None:
+def _time(option: str, text: str) -> int:
     """A duration is so long ago; a bare number is epoch milliseconds."""
-    if text is None:
-        return None
     try:
         if not text.isdigit():
             return int(time.time() * 1_000) - parse_duration(text)
@@ -155,10 +167,10 @@ def _time(option: str, text: str | None) -> int | None:
 
 def _pages(sidecar: Sidecar, path: str, query: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Page after page; on a terminal a line says how much is left."""
-    given = {name: value for name, value in query.items() if value not in (None, False)}
+    asked = {name: value for name, value in query.items() if value not in (None, False)}
     cursor, scanned = None, 0
     for _ in range(PAGES_MAX):
-        parameters = httpx.QueryParams(given | ({"cursor": cursor} if cursor else {}))
+        parameters = httpx.QueryParams(asked | ({"cursor": cursor} if cursor else {}))
         page = sidecar.document("GET", f"{path}?{parameters}")
         scanned += page["scanned"]
         cursor = page["next"]
@@ -191,3 +203,29 @@ def _by_plan(item: dict[str, Any]) -> dict[str, Any]:
     """A letter in one line: of who sent it again, the plan."""
     sent = item.get("redriven")
     return {**item, "redriven": sent["plan"]} if isinstance(sent, dict) else item
+
+
+def _progress(document: dict[str, Any]) -> str:
+    records = document["records"]
+    return (
+        f"{document['state']}: {document['sent']} sent, {document['failed_again']} failed again, "
+        f"{records['remaining']} of {records['read'] + records['remaining']} records to go"
+    )
+
+
+def _redrive_line(item: dict[str, Any]) -> dict[str, Any]:
+    """One line of the list of redrives."""
+    told = {name: item[name] for name in ("id", "state", "topic", "sent", "failed_again", "author", "reason")}
+    return {**told, "planned": item["planned"]["letters"], "created": utc_text(item["created"])}
+
+
+REDRIVE: Final = JobKind("redrive", "/v1/redrives", _progress)
+_CANARY: Final[Options] = {
+    "count": Annotated[int, typer.Option("--count", "-n", min=1, max=1_000, help="How many letters.")]
+}
+add_step(redrive_app, REDRIVE, "canary", "Send a few letters, and watch what becomes of them.", _CANARY, count=10)
+_RUN_WORDS: Final = (
+    "Send the rest, until it is done or too much of it fails again. Ctrl-C ends the watching, not the redrive."
+)
+add_step(redrive_app, REDRIVE, "run", _RUN_WORDS)
+add_common(redrive_app, REDRIVE, _redrive_line)

@@ -7,9 +7,8 @@ from urllib.parse import quote
 
 import typer
 
-from sidecar.cli.failure import Failure, Status
-from sidecar.cli.output import Form, OutputOption, say, show, utc_text
-from sidecar.cli.rest_client import Sidecar, TokenOption, UrlOption, connect
+from sidecar.cli.output import Failure, Form, OutputOption, Status, say, show, show_items, utc_text
+from sidecar.cli.rest_client import Options, Sidecar, TokenOption, UrlOption, connect, taking
 
 POLL_S: Final = 0.5
 SAID_S: Final = 2.0  # between two lines of progress
@@ -20,7 +19,7 @@ TIMES: Final = ("created", "updated", "expires")
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Return when it has begun; `status` shows how far it is.")]
 
 
-class Kind(NamedTuple):
+class JobKind(NamedTuple):
     """Jobs of one kind: what people call one, where they are, and how far one is, in a line."""
 
     noun: str
@@ -31,8 +30,12 @@ class Kind(NamedTuple):
         """Where one of them is."""
         return f"{self.path}/{quote(id, safe='', errors='surrogateescape')}"
 
+    def id_argument(self) -> Any:
+        """The argument that names one of them."""
+        return typer.Argument(help=f"Id of the {self.noun}, as `plan` and `status` show it.")
 
-def finish(sidecar: Sidecar, document: dict[str, Any], kind: Kind, form: Form, no_wait: bool = False) -> None:
+
+def finish(sidecar: Sidecar, document: dict[str, Any], kind: JobKind, form: Form, no_wait: bool = False) -> None:
     """Watch it until nobody works on it any more, and end as it did."""
     document = document if no_wait else watched(sidecar, document, kind)
     show_job(document, form)
@@ -41,7 +44,7 @@ def finish(sidecar: Sidecar, document: dict[str, Any], kind: Kind, form: Form, n
         raise Failure(f"the {kind.noun} is {state}: {document['reason'] or 'it was aborted'}", Status.FAILED)
 
 
-def watched(sidecar: Sidecar, document: dict[str, Any], kind: Kind) -> dict[str, Any]:
+def watched(sidecar: Sidecar, document: dict[str, Any], kind: JobKind) -> dict[str, Any]:
     """A job once nobody works on it any more."""
     said_s = time.monotonic()
     while document["state"] in ACTIVE:
@@ -60,7 +63,27 @@ def show_job(document: dict[str, Any], form: Form) -> None:
     show(document, form)
 
 
-def add_common(app: typer.Typer, kind: Kind, line: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+def add_step(
+    app: typer.Typer, kind: JobKind, name: str, words: str, options: Options | None = None, **defaults: Any
+) -> None:
+    """A command by which one of them goes on; `options` are the fields of its body."""
+
+    @app.command(name, help=words)
+    @taking("body", options or {}, **defaults)
+    def step(
+        context: typer.Context,
+        id: Annotated[str, kind.id_argument()],
+        body: dict[str, Any],
+        no_wait: NoWait = False,
+        url: UrlOption = "",
+        token: TokenOption = None,
+        form: OutputOption = Form.TABLE,
+    ) -> None:
+        with connect(context, url, token) as sidecar:
+            finish(sidecar, sidecar.document("POST", f"{kind.of(id)}/{name}", body or None), kind, form, no_wait)
+
+
+def add_common(app: typer.Typer, kind: JobKind, line: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """The commands `abort` and `status`; `line` is one line of the list of all."""
 
     @app.command(help=f"End the {kind.noun}: once it is `aborted` no more is done. What was done stays done.")
@@ -92,9 +115,4 @@ def add_common(app: typer.Typer, kind: Kind, line: Callable[[dict[str, Any]], di
                 show_job(sidecar.document("GET", kind.of(id)), form)
                 return
             items = list(sidecar.items(kind.path))
-        show([line(item) for item in items] if form is Form.TABLE else items, form)
-
-
-def given(options: dict[str, Any]) -> dict[str, Any]:
-    """Without what was left out."""
-    return {name: value for name, value in options.items() if value is not None}
+        show_items(items, line, form)

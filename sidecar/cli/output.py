@@ -1,10 +1,13 @@
-"""Showing data on stdout as a table, JSON or YAML, and words on stderr."""
+"""How a command ends: data on stdout as a table, JSON or YAML, words on stderr, and a status.
+
+One that does not succeed ends with one line on stderr, never with a traceback.
+"""
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Annotated, Any, Final
 
 import typer
@@ -17,6 +20,24 @@ from sidecar.model.foreign_text import LINES, visible, visible_json
 
 CELL_MAX: Final = 200
 PIPE_WIDTH: Final = 200  # of a table that no terminal limits
+
+
+class Status(IntEnum):
+    """Exit statuses, as the contract has them."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    CONFLICT = 4
+
+
+class Failure(Exception):
+    """An expected end. The text says what is wrong and, where one can, what to do."""
+
+    def __init__(self, text: str, status: Status = Status.FAILED) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 class Form(StrEnum):
@@ -60,6 +81,22 @@ def show(data: Any, form: Form, columns: Sequence[str] | None = None) -> None:
             _print(_pairs(data))
         case Form.TABLE:
             _print(_rows(data, columns or _all_columns(data)))
+
+
+def show_items(
+    items: Sequence[dict[str, Any]],
+    line: Callable[[dict[str, Any]], dict[str, Any]],
+    form: Form,
+    columns: Sequence[str] | None = None,
+) -> None:
+    """Write a list of documents: each as its `line` for people, whole for programs that ask for a form."""
+    show([line(item) for item in items] if form is Form.TABLE else items, form, columns)
+
+
+def show_result(data: Any, form: Form) -> None:
+    """Write what came of a command to programs that ask for a form; people have read it in words on stderr."""
+    if form is not Form.TABLE:
+        show(data, form)
 
 
 def utc_text(time_ms: object) -> object:

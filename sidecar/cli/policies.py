@@ -5,81 +5,51 @@ from typing import Annotated, Any, Final
 import typer
 
 from policies.model import Policy, policy_document
-from sidecar.cli.failure import Failure, Status
 from sidecar.cli.messages import read_header
-from sidecar.cli.named_resources import BareFile, NamedResource
-from sidecar.cli.output import Form, OutputOption, output_before, say, show, utc_text
+from sidecar.cli.named_resources import BareFile, Force, NamedResource, Words, add_common, file_option, name_argument
+from sidecar.cli.output import (
+    Failure,
+    Form,
+    OutputOption,
+    Status,
+    output_before,
+    say,
+    show,
+    show_items,
+    show_result,
+    utc_text,
+)
 from sidecar.cli.rest_client import TokenOption, UrlOption, connect
 from sidecar.model.reserved_topics import reserved_in
 from sidecar.settings.settings import Settings
 
-_KIND: Final = NamedResource("policy", "policies", Policy, policy_document)
+POLICY: Final = NamedResource("policy", "policies", Policy, policy_document, can_force=True)
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show, change and check policies.")
 app.callback()(output_before)
 
-Name = Annotated[str, typer.Argument(help="Name of the policy.")]
-Force = Annotated[bool, typer.Option("--force", help="Also where messages of a topic that is no source then are held.")]
-File = Annotated[str | None, typer.Option("--file", "-f", help="YAML file of policies (`---` between); - is stdin.")]
+Name = Annotated[str, name_argument(POLICY)]
+File = Annotated[str | None, file_option(POLICY)]
 
 
-@app.command("list")
-def list_all(
-    context: typer.Context, url: UrlOption = "", token: TokenOption = None, form: OutputOption = Form.TABLE
-) -> None:
-    """List all policies."""
-    with connect(context, url, token) as sidecar:
-        items = list(sidecar.items("/v1/policies"))
-    show([_summary(item) for item in items] if form is Form.TABLE else items, form)
+def _summary(item: dict[str, Any]) -> dict[str, Any]:
+    """One line of the list."""
+    target = item.get("target") or {}
+    return {
+        "name": item.get("name"),
+        "version": item.get("version"),
+        "kind": "retry" if item.get("retry") else "delay",
+        "topics": (item.get("match") or {}).get("topics"),
+        "target": target.get("topic") or target.get("allow"),
+        "dead_letter": (item.get("dead_letter") or {}).get("topic"),
+        "managed_by": item.get("managed_by"),
+    }
 
 
-@app.command()
-def get(
-    context: typer.Context,
-    name: Name,
-    url: UrlOption = "",
-    token: TokenOption = None,
-    form: OutputOption = Form.YAML,
-) -> None:
-    """Show one policy."""
-    with connect(context, url, token) as sidecar:
-        show(sidecar.document("GET", _KIND.path(name)), form)
-
-
-@app.command()
-def apply(
-    context: typer.Context,
-    bare_file: BareFile = None,
-    file: File = None,
-    force: Force = False,
-    url: UrlOption = "",
-    token: TokenOption = None,
-    form: OutputOption = Form.TABLE,
-) -> None:
-    """Create or replace every policy of a file. What is as wanted already stays untouched."""
-    policies = _KIND.read(_KIND.given(bare_file, file))
-    results: list[dict[str, str]] = []
-    try:
-        with connect(context, url, token) as sidecar:
-            _KIND.apply(sidecar, policies, results, force)
-    finally:
-        show(results, form)  # also when one is refused: those before it are applied
-
-
-@app.command()
-def delete(
-    context: typer.Context,
-    name: Name,
-    force: Force = False,
-    url: UrlOption = "",
-    token: TokenOption = None,
-    form: OutputOption = Form.TABLE,
-) -> None:
-    """Delete a policy. Its versions stay in the history."""
-    with connect(context, url, token) as sidecar:
-        _KIND.delete(sidecar, name, force)
-    say(f"policy {name} deleted")
-    _show_result({"name": name, "result": "deleted"}, form)
+_WORDS: Final = Words(
+    list="List all policies.", get="Show one policy.", delete="Delete a policy. Its versions stay in the history."
+)
+add_common(app, POLICY, _WORDS, _summary)
 
 
 @app.command()
@@ -92,8 +62,8 @@ def versions(
 ) -> None:
     """Show every version of a policy."""
     with connect(context, url, token) as sidecar:
-        items = list(sidecar.items(_KIND.path(name) + "/versions"))
-    show([_version(item) for item in items] if form is Form.TABLE else items, form)
+        items = list(sidecar.items(POLICY.path(name) + "/versions"))
+    show_items(items, _version, form)
 
 
 @app.command()
@@ -101,18 +71,18 @@ def rollback(
     context: typer.Context,
     name: Name,
     version: Annotated[int, typer.Argument(min=1, help="The version to return to.")],
-    force: Force = False,
+    force: Force = None,
     url: UrlOption = "",
     token: TokenOption = None,
     form: OutputOption = Form.TABLE,
 ) -> None:
     """Make a new version that equals an earlier one."""
     with connect(context, url, token) as sidecar:
-        path = _KIND.path(name) + "/rollback" + ("?force=true" if force else "")
+        path = POLICY.path(name) + "/rollback" + ("?force=true" if force else "")
         answer = sidecar.call("POST", path, {"version": version})
     now = answer.headers.get("ETag", "").removeprefix("W/").strip('"')
     say(f"policy {name} is as in version {version} again; this is version {now}")
-    _show_result({"name": name, "result": "rolled back", "version": int(now), "policy": answer.json()}, form)
+    show_result({"name": name, "result": "rolled back", "version": int(now), "policy": answer.json()}, form)
 
 
 # The parameters of a command are its options: they cannot be fewer than what the user may say.
@@ -152,7 +122,7 @@ def explain(
 
 def _one_of(file: str, name: str | None) -> Policy:
     """The one policy of a file, or the one of the name."""
-    policies = [policy for policy in _KIND.read(file) if name in (None, policy.name)]
+    policies = [policy for policy in POLICY.read(file) if name in (None, policy.name)]
     if len(policies) != 1:
         found = f"{len(policies)} policies" + (f" named {name}" if name else "")
         raise Failure(f"{file}: has {found}; say which one with --policy", Status.USAGE)
@@ -162,35 +132,15 @@ def _one_of(file: str, name: str | None) -> Policy:
 @app.command()
 def validate(bare_file: BareFile = None, file: File = None, form: OutputOption = Form.TABLE) -> None:
     """Check a file of policies, without a sidecar: topics of its own it knows by their default names."""
-    name = _KIND.given(bare_file, file)
-    policies = _KIND.read(name)
+    name = POLICY.given(bare_file, file)
+    policies = POLICY.read(name)
     if not policies:
         raise Failure(f"{name}: no policy in it")
     for policy in policies:
         if what := reserved_in(policy, Settings().reserved_topics):
             raise Failure(f"{name}: policy {policy.name} can't name such a topic: {what}")
     say(f"{name}: {len(policies)} {'policy' if len(policies) == 1 else 'policies'}, all valid")
-    _show_result([policy_document(policy) for policy in policies], form)
-
-
-def _show_result(data: Any, form: Form) -> None:
-    """The words on stderr say it to people; programs that ask for a form get data."""
-    if form is not Form.TABLE:
-        show(data, form)
-
-
-def _summary(item: dict[str, Any]) -> dict[str, Any]:
-    """One line of the list."""
-    target = item.get("target") or {}
-    return {
-        "name": item.get("name"),
-        "version": item.get("version"),
-        "kind": "retry" if item.get("retry") else "delay",
-        "topics": (item.get("match") or {}).get("topics"),
-        "target": target.get("topic") or target.get("allow"),
-        "dead_letter": (item.get("dead_letter") or {}).get("topic"),
-        "managed_by": item.get("managed_by"),
-    }
+    show_result([policy_document(policy) for policy in policies], form)
 
 
 def _version(item: dict[str, Any]) -> dict[str, Any]:

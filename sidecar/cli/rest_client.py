@@ -1,16 +1,19 @@
-"""Calling a running sidecar's REST interface, and turning its refusals into one line and a status."""
+"""Calling a running sidecar's REST interface: the options of commands that do, and refusals as a line and a status."""
 
+import inspect
 import os
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import wraps
+from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import httpx
 import typer
 
-from sidecar.cli.failure import Failure, Status
+from sidecar.cli.output import Failure, Status
 from sidecar.model.foreign_text import visible
 from sidecar.settings.api import is_loopback, url_of
 from sidecar.settings.settings import load_settings
@@ -47,6 +50,44 @@ TokenOption = Annotated[
     Path | None,
     typer.Option("--token-file", envvar="TICKOVER_TOKEN_FILE", help="File with the bearer token (or TICKOVER_TOKEN)."),
 ]
+
+
+Options = Mapping[str, Any]  # of a command: parameters by name, each with its type as typer wants it
+Command = Callable[..., None]
+
+
+def taking(parameter: str, options: Options, **defaults: Any) -> Callable[[Command], Command]:
+    """Offer `options` where a command has `parameter`, which gets those that have a value, by name.
+
+    Typer asks for the signature and knows no groups of options: commands that take the same ones would repeat them.
+    """
+
+    offered = [
+        Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=defaults.get(name), annotation=kind)
+        for name, kind in options.items()
+    ]
+
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def called(**values: Any) -> None:
+            command(**{parameter: given({name: values.pop(name) for name in options})}, **values)
+
+        signature = inspect.signature(command)
+        told: list[Parameter] = []
+        for one in signature.parameters.values():
+            if one.name == parameter:
+                told += offered
+            else:
+                told.append(one)
+        called.__signature__ = signature.replace(parameters=told)  # type: ignore[attr-defined]
+        return called
+
+    return decorate
+
+
+def given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what was left out."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 class Sidecar:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from sidecar.cli.config import ConfigOption, SetOption, settings_of
-from sidecar.cli.failure import Failure, Status
+from sidecar.cli.output import Failure, Status
 from sidecar.kafka.background import abandon
 from sidecar.service.logs import configure_logs
 from sidecar.settings.settings import Settings

@@ -114,7 +114,7 @@ class Assignment:
         for lane_id, (offset, metadata) in commits.items():
             lane, state = self.lanes.get(lane_id), decode_metadata(offset, metadata)
             if lane is not None and state is not None and state.topic_id == lane.topic_id:
-                lane.committed_watermark = max(lane.committed_watermark, state.watermark)
+                lane.ledger.committed_watermark = max(lane.ledger.committed_watermark, state.watermark)
 
     def out_of_range(self, lane_id: LaneId) -> None:
         """The log of a lane that is read was cut back, it seems. What is held of it goes on meanwhile."""
@@ -157,7 +157,7 @@ class Assignment:
         if (log_offset := look.future.result()) is not None:
             note_cut(lane, log_offset)
         del self._out_of_range[lane]
-        self._intake.begin({lane.id: lane.cuts.log_offset(lane.next)})
+        self._intake.begin({lane.id: lane.cuts.log_offset(lane.offsets.next)})
         self._resume([lane])
 
     def _take(self, job: RecoveryJob, now_ms: int) -> None:
@@ -174,7 +174,7 @@ class Assignment:
             for lane in fresh:
                 self.lanes[lane.id] = lane
             self.recovery_s = (now_ms - job.started_ms) / 1_000
-            self._intake.begin({lane.id: lane.cuts.log_offset(lane.next) for lane in fresh})
+            self._intake.begin({lane.id: lane.cuts.log_offset(lane.offsets.next) for lane in fresh})
             self._resume(fresh)
         if job.lanes and fresh:
             self._recovery.again(job, now_ms)  # those that had to be waited for

@@ -174,15 +174,15 @@ class Engine:
         lane.note_read(mark_of(run[-1]))
         if lane.cuts:
             offsets = list(map(lane.cuts.lane_offset, offsets))
-        near_ms = max(now_ms + self._parts.overflow.soon_ms, (lane.promised or lane.cursor).due_ms)
+        near_ms = max(now_ms + self._parts.overflow.soon_ms, lane.promotion.reach.due_ms)
         lane.touched = True
-        if lane.accept_run(offsets):
+        if lane.offsets.append_run(offsets):
             self._hold_run(lane, run, offsets, now_ms, near_ms)
             return
         first = 0
         fresh: list[int] = []
         for place, offset in enumerate(offsets):
-            if offset > lane.next or first + len(fresh) < place:
+            if offset > lane.offsets.next or first + len(fresh) < place:
                 # A gap gives up what lies below it: that must be decided before.
                 self._hold_run(lane, run[first : first + len(fresh)], fresh, now_ms, near_ms)
                 first, fresh = place, []
@@ -194,7 +194,7 @@ class Engine:
 
     def _pass_marks(self, lanes: Collection[Lane]) -> None:
         """The mark at a transaction's end is an offset without a record: where none follows it, it would be lag."""
-        idle = {lane.id: lane for lane in lanes if lane.low >= lane.next}
+        idle = {lane.id: lane for lane in lanes if lane.offsets.low >= lane.offsets.next}
         for place, offset in self._parts.intake.positions(list(idle)).items():
             lane = idle[place]
             lane.read_up_to(lane.cuts.lane_offset(offset))
@@ -263,7 +263,7 @@ class Engine:
             # A lane that is being rebuilt waits alone: its puts can't go, and the other lanes' can.
             lost = lane.loss is not None and waiting >= OVERFLOW_PENDING_LANE_MAX
             if (crowded := lane.crowded_by_runs) and not lane.intake_held:
-                extra = {"lane": str(lane.id), "offset": lane.low, "changes": len(lane.runs)}
+                extra = {"lane": str(lane.id), "offset": lane.offsets.low, "changes": len(lane.runs)}
                 log.warning("intake waits: policies have changed too often while a record stays open", extra=extra)
             parts.assignment.hold_back(lane, lost or parts.ordering.waits(lane) or crowded)
             pending += waiting if lane.loss is None else 0

@@ -16,7 +16,10 @@ from collections.abc import Sequence
 
 from sidecar.engine.commit.block_builder import mark_of, struck_out
 from sidecar.engine.partition.change_block import ChangeBlock, Loss
-from sidecar.engine.partition.partition import NEVER, NOT_DECIDED, NOWHERE, Lane
+from sidecar.engine.partition.ledger_marks import NOWHERE, LedgerMarks
+from sidecar.engine.partition.offset_map import OffsetMap
+from sidecar.engine.partition.partition import NEVER, NOT_DECIDED, Lane
+from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.ledger.block import Block, Entries
 from sidecar.ledger.commit_metadata import CommitState
@@ -186,20 +189,19 @@ class Replay:
         # A former owner did not count what it had overtaken on the way, by whose source offsets it held it.
         self.overflow_held = max(self.overflow_held, self._known_in_care)
         lane = Lane(
-            self.id, self.low, Wheel(now_ms, tick_ms), self.watermark, ledger_start=ledger_end, done=self._done,
+            self.id, Wheel(now_ms, tick_ms), PromotionWindows(self.watermark), OffsetMap(self.low, self._done),
+            LedgerMarks(ledger_end, self.block_offset, committed_watermark=self.watermark),
             number=max([self.hw, *(number for number, _, _ in self._changes)]), acknowledged=self.hw,
-            overflow_held=self.overflow_held, overflow_sealed=self.overflow_held, block_offset=self.block_offset,
-            overflow_used=self.hw > 0,
+            overflow_held=self.overflow_held, overflow_sealed=self.overflow_held, overflow_used=self.hw > 0,
         )  # fmt: skip
-        lane.committed_watermark = self.watermark
         lane.topic_id, lane.source_partitions = self._topic_id, self._partitions
         lane.first_change = self.first_change
         lane.cuts, lane.read_marks, lane.vanished = self.cuts, self.marks, vanished
         lane.touched = self._is_news
-        lane.block_ms = self._written_ms if self._blocks else now_ms
+        lane.ledger.block_ms = self._written_ms if self._blocks else now_ms
         if loss is not None:
             lane.note_loss(loss.hw, loss.detail)
-        lane.skip = {offset: place for offset, place in self._settled_ahead.items() if place > self.watermark}
+        lane.promotion.skip = {offset: place for offset, place in self._settled_ahead.items() if place > self.watermark}
         lane.runs = [run for run in self._runs if run[1] != NOT_DECIDED]
         lane.recovered_runs = list(self._runs)
         lane.recovered_until = self.read_until
@@ -325,9 +327,9 @@ class Replay:
     def _pointers(self, lane: Lane) -> None:
         """Pin the ledger by the same marks that the lane had when it wrote these blocks."""
         if self._rebuild_pointer >= 0 and self._rebuild_due_ms >= 0:
-            lane.rebuilds.append((self._rebuild_pointer, self._rebuild_due_ms))
+            lane.ledger.rebuilds.append((self._rebuild_pointer, self._rebuild_due_ms))
         for ledger_offset, block in self._blocks:
-            lane.written(mark_of(block, ledger_offset), max(block.entries.dues_ms, default=-1))
+            lane.ledger.written(mark_of(block, ledger_offset), max(block.entries.dues_ms, default=-1))
 
 
 def decided(entries: Entries) -> list[Held]:

@@ -8,7 +8,7 @@ from sidecar.engine.assignment import Assignment
 from sidecar.engine.counters import EngineCounters
 from sidecar.engine.emission.emitter import Emitter
 from sidecar.engine.intake.quotas import uses_of
-from sidecar.engine.partition.partition import NOWHERE
+from sidecar.engine.partition.ledger_marks import NOWHERE
 from sidecar.engine.storage.worker import OverflowWorker
 from sidecar.model.ports import Time
 from sidecar.model.record import Outcome
@@ -54,8 +54,8 @@ class Publisher:
         now_ms = self._time.now_ms()
         held_for_ms: dict[str, int] = {}
         for lane in lanes:
-            if lane.overflow_held and lane.rebuilds:  # the last one is due last
-                topic, until_ms = lane.id.topic, lane.rebuilds[-1][1]
+            if lane.overflow_held and lane.ledger.rebuilds:  # the last one is due last
+                topic, until_ms = lane.id.topic, lane.ledger.rebuilds[-1][1]
                 held_for_ms[topic] = max(until_ms - now_ms, held_for_ms.get(topic, 0))
         self.held_for_ms = held_for_ms
         recount = sum(lane.wheel.count - lane.wheel.recount() for lane in lanes)
@@ -70,9 +70,9 @@ class Publisher:
         parked: Counter[str] = Counter()
         unseen_ms = now_ms  # what the overflow has may be due since then: a Redis that is away doesn't say
         for lane in lanes:
-            far = lane.overflow_held - sum(window.unsettled for window in lane.windows)
-            if far and lane.cursor > NOWHERE:
-                unseen_ms = min(unseen_ms, lane.cursor.due_ms)
+            far = lane.overflow_held - sum(window.unsettled for window in lane.promotion.windows)
+            if far and lane.promotion.cursor > NOWHERE:
+                unseen_ms = min(unseen_ms, lane.promotion.cursor.due_ms)
             wheel[lane.id.topic] += lane.wheel.count
             overflow[lane.id.topic] += far + lane.on_the_way
             parked[lane.id.topic] += lane.order.parked if lane.order is not None else 0

@@ -101,15 +101,15 @@ class Viewer:
             on_the_way += change.records.values()
         return LaneView(
             lane=lane.id,
-            cursor=lane.cursor,
+            cursor=lane.promotion.cursor,
             tick_ms=lane.wheel.tick_ms,
             buckets=buckets,
             cancelled=cancelled,
             due=self._emitter.due_of(lane),
-            on_the_way=[held for held in on_the_way if held.offset not in lane.skip],
-            skip=dict(lane.skip),
+            on_the_way=[held for held in on_the_way if held.offset not in lane.promotion.skip],
+            skip=dict(lane.promotion.skip),
             leaving=list(lane.ids.leaving.values()),
-            whole=lane.loss is None and lane.next >= lane.recovered_until,
+            whole=lane.loss is None and lane.offsets.next >= lane.recovered_until,
             next=self._held_until(lane),
             acknowledged=lane.acknowledged,
         )
@@ -119,7 +119,7 @@ class Viewer:
         if lane.order is not None and lane.order.queue:
             first = lane.order.queue[0].offset
             waiting = first if waiting is None else min(first, waiting)
-        return lane.next if waiting is None else waiting
+        return lane.offsets.next if waiting is None else waiting
 
 
 class GilYield:

@@ -24,12 +24,12 @@ from api.access.auth import AccessConfigError
 from api.access.gate import Gate, open_gate
 from api.app import create_app
 from api.idempotency import RedisIdempotency
+from api.lookup import LookUp
 from api.ports import Limits, Ports
-from api.routes.lookup import LookUp
-from api.routes.sources import SourceSender
 from api.sender import KafkaSender
 from api.serving.listener import Starting
 from api.serving.server import BindError, Server, listening_of
+from api.sources import SourceSender
 from policies.errors import PolicyError, PolicyFileError, PolicyStoreUnavailable
 from policies.file import read_policies_file
 from policies.kafka_clients import AdminClient

@@ -18,6 +18,7 @@ from sidecar.embedded.child import free_port
 from sidecar.embedded.valkey import EmbeddedValkey, bundled_server
 from sidecar.engine.partition.change_block import ChangeBlock
 from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.engine.storage.worker import OverflowWorker
 from sidecar.model.record import Held, LaneId, Position
@@ -62,7 +63,7 @@ class Engine:
         self.in_wheel: list[int] = []
         self._never = threading.Event()
         self.worker = OverflowWorker(self.overflow, HORIZON_MS, self._to_wheel, ThreadPoolExecutor(1))
-        self.lane = Lane(LaneId("t", 0), 0, Wheel(now_ms()), Position(now_ms(), -1), ledger_start=0)
+        self.lane = Lane(LaneId("t", 0), Wheel(now_ms()), PromotionWindows(Position(now_ms(), -1)))
 
     def _to_wheel(self, lane: Lane, records: list[Held]) -> None:
         self.in_wheel += [record.offset for record in records]
@@ -72,7 +73,7 @@ class Engine:
         lane = self.lane
         records = {}
         for _ in range(BLOCK):
-            offset = lane.next
+            offset = lane.offsets.next
             lane.accept(offset)
             due_ms = now_ms() + delay_ms
             records[offset] = Held(due_ms, offset, "t", -1, None, b"v", [], "p@1", None, 0, -1, [], -1, "", 1)

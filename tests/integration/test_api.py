@@ -18,8 +18,8 @@ import redis.exceptions
 from api.access.gate import Gate
 from api.app import create_app
 from api.idempotency import LEASE_MS, RedisIdempotency
+from api.lookup import LookUp
 from api.ports import Answered, Busy, Fresh, Idempotency, IdempotencyUnavailable, Mismatch, Ports
-from api.routes.lookup import LookUp
 from api.sender import SETTINGS, KafkaSender
 from api.serving.server import Server
 from policies.topic.store import PolicyStore

@@ -65,7 +65,7 @@ ELSEWHERE: Final[dict[str, Mutant]] = {
         suite="unit/test_api_actions.py",
     ),
     "REST takes messages for what nobody consumes": Mutant(
-        "api/routes/sources.py", "    if not consumed:", "    if consumed is None:", suite="unit/test_api_messages.py"
+        "api/sources.py", "    if not consumed:", "    if consumed is None:", suite="unit/test_api_messages.py"
     ),
     "a policy that Kafka has taken late is called not written": Mutant(
         "policies/topic/store.py",

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from sidecar.engine.partition.change_block import ChangeBlock
 from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.engine.storage.worker import OverflowWorker
 from sidecar.model.record import Held, LaneId, Position
@@ -35,7 +36,7 @@ class Bench:
         self.overflow = FakeOverflow(self._failing)
         self.executor = StepExecutor()
         self.worker = OverflowWorker(self.overflow, HORIZON_MS, self.to_wheel, self.executor)
-        self.lane = Lane(LaneId("t", 0), 0, Wheel(START_MS), Position(START_MS, -1), ledger_start=0)
+        self.lane = Lane(LaneId("t", 0), Wheel(START_MS), PromotionWindows(Position(START_MS, -1)))
         self.fired: list[Held] = []
         self.offset = -1
 
@@ -54,7 +55,7 @@ class Bench:
         lane = self.lane
         assert lane.accept(self.offset)
         lane.accepted += 1
-        near_ms = max(self.now_ms + self.worker.soon_ms, (lane.promised or lane.cursor).due_ms)
+        near_ms = max(self.now_ms + self.worker.soon_ms, lane.promotion.reach.due_ms)
         if held.due_ms <= near_ms:
             lane.wheel.insert(held)
         else:
@@ -88,13 +89,16 @@ class Bench:
         assert len({held.offset for held in (*in_wheel, *self.fired)}) == len(in_wheel) + len(self.fired), "twice"
         kept = {held.offset: held for held in self.overflow.records[lane.id]}
         on_the_way = [
-            held for change in lane.changes for held in change.records.values() if held.offset not in lane.skip
+            held
+            for change in lane.changes
+            for held in change.records.values()
+            if held.offset not in lane.promotion.skip
         ]
         for held in (*lane.puts, *on_the_way):
-            assert held.position > lane.cursor, "the cursor passed a put"
+            assert held.position > lane.promotion.cursor, "the cursor passed a put"
         left = {held.offset for held in (*in_wheel, *self.fired, *lane.puts, *on_the_way)}
         for offset in range(self.offset + 1):
-            ahead = offset in kept and kept[offset].position > lane.cursor
+            ahead = offset in kept and kept[offset].position > lane.promotion.cursor
             assert offset in left or ahead, f"{offset} is nowhere"
         assert lane.imbalance == 0
         assert not [held for held in self.fired if held.due_ms > self.now_ms], "early"
@@ -130,7 +134,7 @@ def test_every_record_is_in_exactly_one_place_and_fires_once(steps: list[tuple[s
         bench.executor.run()
         bench.check()
     assert len(bench.fired) == bench.offset + 1
-    assert bench.lane.watermark == bench.lane.cursor
+    assert bench.lane.promotion.watermark == bench.lane.promotion.cursor
 
 
 @given(st.lists(st.integers(1, 2_000), min_size=30, max_size=60))

@@ -11,6 +11,7 @@ from sidecar.engine.emission import due_queue
 from sidecar.engine.emission.due_queue import DueQueue
 from sidecar.engine.emission.token_bucket import TokenBucket
 from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.model.record import Held, LaneId, Position
 
@@ -84,7 +85,7 @@ def test_a_clock_that_goes_back_takes_no_tokens() -> None:
 
 
 def lane(partition: int) -> Lane:
-    return Lane(LaneId("t", partition), 0, Wheel(0), Position(0, 0), 0)
+    return Lane(LaneId("t", partition), Wheel(0), PromotionWindows(Position(0, 0)))
 
 
 def held(due_ms: int, offset: int, expires_ms: int) -> Held:

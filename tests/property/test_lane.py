@@ -5,15 +5,17 @@ from unittest.mock import patch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sidecar.engine.partition import partition as lane_module
-from sidecar.engine.partition.change_block import LedgerMark
-from sidecar.engine.partition.partition import NOWHERE, Lane
+from sidecar.engine.partition import offset_map
+from sidecar.engine.partition.ledger_marks import NOWHERE, LedgerMark
+from sidecar.engine.partition.offset_map import OffsetMap
+from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.model.record import Held, LaneId, Position
 
 
 def new_lane(base: int = 0, done: bytes = b"") -> Lane:
-    return Lane(LaneId("t", 0), base, Wheel(0), Position(0, -1), ledger_start=0, done=bytearray(done))
+    return Lane(LaneId("t", 0), Wheel(0), PromotionWindows(Position(0, -1)), OffsetMap(base, bytearray(done)))
 
 
 def held(offset: int, due_ms: int) -> Held:
@@ -33,7 +35,7 @@ def test_done_marks_are_a_set_of_offsets(base: int, done: bytes, steps: list[tup
     known = {base + index for index, mark in enumerate(done) if mark}
     accepted: set[int] = set()
     offset = base - 1
-    with patch.object(lane_module, "TRIM_BYTES", trim):
+    with patch.object(offset_map, "TRIM_BYTES", trim):
         for gap, choice in steps:
             read = offset + 1 + gap
             known |= set(range(offset + 1, read))
@@ -52,8 +54,8 @@ def test_done_marks_are_a_set_of_offsets(base: int, done: bytes, steps: list[tup
             assert low == next(place for place in range(base, offset + len(done) + 2) if place not in known)
             assert lane.held_now() == len(accepted - known)
             assert lane.imbalance == 0
-            for place in range(lane.base, offset + 1):
-                assert lane.in_care(place) == (place in known)
+            for place in range(lane.offsets.base, offset + 1):
+                assert lane.offsets.is_done(place) == (place in known)
 
 
 @given(
@@ -66,7 +68,7 @@ def test_the_watermark_stays_below_what_is_promoted_and_not_settled(windows: lis
     lane.accept(10_000)
     lane.overflow_held = sum(map(len, windows))
     lane.held_at_start = lane.overflow_held - 1
-    start, offset = lane.cursor, 0
+    start, offset = lane.promotion.cursor, 0
     open_positions: list[Position] = []
     for delays in windows:
         records = []
@@ -82,16 +84,16 @@ def test_the_watermark_stays_below_what_is_promoted_and_not_settled(windows: lis
             settle_one(lane, open_positions, rng)
     while open_positions:
         settle_one(lane, open_positions, rng)
-    assert lane.watermark == lane.cursor
+    assert lane.promotion.watermark == lane.promotion.cursor
     assert lane.overflow_held == 0
 
 
 def settle_one(lane: Lane, open_positions: list[Position], rng) -> None:
-    before = lane.watermark
+    before = lane.promotion.watermark
     position = open_positions.pop(rng.randrange(len(open_positions)))
     lane.settle([position.offset], [position.due_ms])
-    assert before <= lane.watermark <= lane.cursor
-    assert all(lane.watermark < left for left in open_positions)
+    assert before <= lane.promotion.watermark <= lane.promotion.cursor
+    assert all(lane.promotion.watermark < left for left in open_positions)
 
 
 @given(
@@ -113,13 +115,15 @@ def test_the_recovery_pointer_is_the_first_block_that_matters(
     ]
     said = max(known for *_, known in blocks)
     for mark in marks:
-        lane.written(mark, -1)
+        lane.ledger.written(mark, -1)
     for low, acknowledged, due in zip(*(sorted(column) for column in zip(*progress, strict=True)), strict=True):
-        lane.low, lane.acknowledged, lane.cursor = low, acknowledged, Position(due, 0)
+        lane.offsets.low, lane.acknowledged, lane.promotion.cursor = low, acknowledged, Position(due, 0)
         matters = [
             mark.ledger_offset
             for mark in marks
-            if mark.offset_max >= low or mark.number > min(acknowledged, said) or mark.promoted_max > lane.cursor
+            if mark.offset_max >= low
+            or mark.number > min(acknowledged, said)
+            or mark.promoted_max > lane.promotion.cursor
         ]
         assert lane.recovery_pointer() == (matters[0] if matters else marks[-1].ledger_offset + 1)
 
@@ -134,9 +138,9 @@ def test_runs_say_which_table_decided(changes: list[tuple[int, int]], low: int) 
             decided[offset] = version
             lane.note_table(offset, version)
             offset += 1
-    lane.done = bytearray(b"\x01" * min(low, offset) + bytes(max(offset - low, 0)))
+    lane.offsets.done = bytearray(b"\x01" * min(low, offset) + bytes(max(offset - low, 0)))
     lane.advance_low()
     for place, version in decided.items():
-        if place >= lane.low:
+        if place >= lane.offsets.low:
             assert [run for run in lane.runs if run[0] <= place][-1][1] == version
     assert len(lane.runs) <= len(changes)

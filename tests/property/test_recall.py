@@ -13,6 +13,7 @@ from policies.table import PolicyTable
 from sidecar.engine.intake import decision_cache
 from sidecar.engine.intake.decide import Decider, HeaderLimits
 from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.model.header_codec import split
 from sidecar.model.record import AwaitingTarget, Diverted, Headers, Held, LaneId, Position
@@ -93,7 +94,7 @@ def counting(watched: Decider) -> list[Headers]:
 
 
 def lane() -> Lane:
-    return Lane(LaneId("reminders", 0), 0, Wheel(STAMP_MS), Position(0, 0), 0)
+    return Lane(LaneId("reminders", 0), Wheel(STAMP_MS), PromotionWindows(Position(0, 0)))
 
 
 def plain_lane() -> Lane:

@@ -9,7 +9,7 @@ from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from sidecar.engine.partition.partition import NOWHERE
+from sidecar.engine.partition.ledger_marks import NOWHERE
 from sidecar.engine.recovery_reader import RecoveryWorker
 from sidecar.ledger.block import decode, encode, lane_key
 from sidecar.ledger.commit_metadata import CommitState, decode_metadata
@@ -244,9 +244,10 @@ def die_in_a_commit(world: World) -> None:
 def _passes_what_is_held(world: World, replica: Replica) -> bool:
     """W has passed a record that is on its way from the wheel, and no commit says so yet."""
     for lane in replica.lanes:
-        state, watermark = _state(world, lane.id), lane.watermark
+        state, watermark = _state(world, lane.id), lane.promotion.watermark
         reached = state.watermark if state is not None else NOWHERE
-        if any(reached < place <= watermark and not lane.in_care(offset) for offset, place in lane.skip.items()):
+        skip, is_done = lane.promotion.skip, lane.offsets.is_done
+        if any(reached < place <= watermark and not is_done(offset) for offset, place in skip.items()):
             return True
     return False
 

@@ -328,7 +328,7 @@ class World:
         for lane in replica.lanes:
             assert lane.imbalance == 0, f"{lane.id}: imbalance {lane.imbalance}"
             assert lane.wheel.count == lane.wheel.recount()
-            assert lane.watermark <= lane.cursor
+            assert lane.promotion.watermark <= lane.promotion.cursor
         held = replica.records_in_wheels()
         assert held <= replica.emitter.load.records <= held + ready, (
             f"load {replica.emitter.load.records}, wheels {held}, ready {ready}"
@@ -348,13 +348,13 @@ class World:
             seen["rebuilding"] += lane.loss is not None
             seen["rebuilt in part"] += lane.loss is not None and lane.loss.hw > 0
             seen["intake of a lane held"] += lane.intake_held
-            seen["promoted"] += bool(lane.windows)
-            seen["promotion under way"] += lane.promised is not None
-            seen["overtaken"] += any(lane.in_care(offset) is False for offset in lane.skip)
+            seen["promoted"] += bool(lane.promotion.windows)
+            seen["promotion under way"] += lane.promotion.promised is not None
+            seen["overtaken"] += any(lane.offsets.is_done(offset) is False for offset in lane.promotion.skip)
             seen["redone"] += any(change.missing for change in lane.changes)
             seen["known from before"] += bool(lane.entries)
             seen["moved before"] += any(held.source >= 0 for held in lane.entries.values())
-            seen["struck"] += bool(lane.struck)
+            seen["struck"] += bool(lane.promotion.struck)
             if lane.quota is not None:
                 seen["a quota reached"] += any(used.share >= 1 for used in lane.quota.used.values())
             if lane.order is not None:
@@ -371,12 +371,12 @@ class World:
         for replica in self.replicas:
             for lane in replica.lanes:
                 kept = {held.offset: held.position for held in self.overflow.records[lane.id]}
-                recoverable = self.oracle.recoverable(lane.id, lane.watermark)
+                recoverable = self.oracle.recoverable(lane.id, lane.promotion.watermark)
                 for offset in self.oracle.open[lane.id] - recoverable:
-                    index = offset - lane.base
-                    if index < 0 or (index < len(lane.done) and lane.done[index]):
+                    index = offset - lane.offsets.base
+                    if index < 0 or (index < len(lane.offsets.done) and lane.offsets.done[index]):
                         assert offset in kept, f"{lane.id}/{offset} is marked done and is nowhere"
-                        assert lane.watermark < kept[offset], f"{lane.id}: W passed {kept[offset]}"
+                        assert lane.promotion.watermark < kept[offset], f"{lane.id}: W passed {kept[offset]}"
 
     def settle_down(self) -> None:
         """No more faults: within a bounded time everything is settled."""
@@ -388,16 +388,18 @@ class World:
         passed: dict[LaneId, Position] = {}
         for step in range(TIDY_STEPS):
             if step == TIDY_STEPS // 2:  # W goes on passing what was cancelled ahead of its time
-                passed = {lane.id: lane.committed_watermark for replica in self.replicas for lane in replica.lanes}
+                passed = {
+                    lane.id: lane.ledger.committed_watermark for replica in self.replicas for lane in replica.lanes
+                }
             for replica in self.replicas:
                 replica.worker.ask_to_tidy(replica.lanes)
             self.step(500)
         self.oracle.finished()
         for replica in self.replicas:
             for lane in replica.lanes:
-                end = self._end_of(lane.id.topic, lane.id.partition, lane.low)
+                end = self._end_of(lane.id.topic, lane.id.partition, lane.offsets.low)
                 assert lane.cuts.log_offset(lane.advance_low()) == end, f"{lane.id}: L"
-                assert not lane.windows
+                assert not lane.promotion.windows
                 assert not lane.changes
                 assert lane.overflow_held == lane.overflow_sealed >= 0, f"{lane.id}: the overflow's count"
                 # What a rebuild could not fetch from a log that was cut stays counted, if its process died at its end.
@@ -416,7 +418,9 @@ class World:
         return all(
             not replica.settlement.unfinished(replica.lanes)
             and not replica.emitter.backlog
-            and not any(lane.windows or lane.changes or lane.uncommitted or lane.loss for lane in replica.lanes)
+            and not any(
+                lane.promotion.windows or lane.changes or lane.uncommitted or lane.loss for lane in replica.lanes
+            )
             and replica.settlement.ready
             and len(self.group.lanes) == sum(len(other.lanes) for other in self.replicas)
             for replica in self.replicas

@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from api.access.auth import Tokens
 from api.access.gate import Gate
 from api.app import create_app
+from api.lookup import LookUp
 from api.ports import (
     Acknowledged,
     Answered,
@@ -25,8 +26,7 @@ from api.ports import (
     Outgoing,
     Ports,
 )
-from api.routes.lookup import LookUp
-from api.routes.sources import SourceSender
+from api.sources import SourceSender
 from policies.errors import FileManaged, PolicyConflict, PolicyStoreUnavailable
 from policies.model import ManagedBy, Policy, Removed, Versioned
 from policies.table import PolicyTable

@@ -48,7 +48,7 @@ def at_rest(bench: Bench) -> None:
     assert bench.replica.emitter.load.bytes == 0
     assert len(bench.lane.ids) == 0
     assert bench.replica.actions.count == 0
-    assert not bench.lane.struck
+    assert not bench.lane.promotion.struck
 
 
 def in_wheel(bench: Bench) -> int:
@@ -346,7 +346,7 @@ def test_what_was_cancelled_long_ago_does_not_come_back_with_a_rebuild(bench: Be
         bench.send(b"%d" % number, 10)
         bench.run(300)
     assert bench.lane.recovery_pointer() > bench.lane.rebuild_pointer()
-    assert held not in bench.lane.skip
+    assert held not in bench.lane.promotion.skip
     bench.overflow.wipe()
     bench.wait_until(lambda: bench.replica.tally.rebuilds and bench.lane.loss is None)
     assert [copy.offset for copy in bench.overflow.records[LANE]] == [kept]
@@ -368,7 +368,7 @@ def test_a_moved_record_whose_payload_retention_took_is_counted_and_the_lane_goe
     bench.wait_until(lambda: bench.replica.tally.lost[SOURCE, "source"] == 1)
     after = bench.send(b"after", 0)
     wait_settled(bench, after)
-    assert bench.lane.watermark > Position(0, 0)
+    assert bench.lane.promotion.watermark > Position(0, 0)
     at_rest(bench)
 
 
@@ -378,14 +378,14 @@ def test_w_does_not_pass_what_has_left_before_the_ledger_says_so() -> None:
     position = bench.overflow.records[LANE][0].position
     bench.delay_ms = 3_000  # the ledger takes its time
     act(bench, b"cancel")
-    bench.wait_until(lambda: held in bench.lane.struck)
-    bench.wait_until(lambda: bench.lane.cursor > position or not bench.lane.struck, 40_000)
-    if bench.lane.struck:
-        assert bench.lane.watermark < position
+    bench.wait_until(lambda: held in bench.lane.promotion.struck)
+    bench.wait_until(lambda: bench.lane.promotion.cursor > position or not bench.lane.promotion.struck, 40_000)
+    if bench.lane.promotion.struck:
+        assert bench.lane.promotion.watermark < position
     bench.delay_ms = 1
     bench.run(FAR_MS)
     assert bench.values("mail") == []
-    assert bench.lane.watermark > position
+    assert bench.lane.promotion.watermark > position
     at_rest(bench)
 
 

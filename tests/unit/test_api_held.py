@@ -242,7 +242,7 @@ def test_a_replica_that_can_look_nothing_up_says_why() -> None:
 
 
 def test_only_so_many_look_ups_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("api.routes.lookup.WAITING_MAX", 0)
+    monkeypatch.setattr("api.lookup.WAITING_MAX", 0)
     with world() as api:
         problem(api.call("GET", "/v1/messages"), 503, "look-up-unavailable")
 

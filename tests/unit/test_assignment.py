@@ -9,7 +9,9 @@ from unittest.mock import Mock
 import pytest
 
 from sidecar.engine.assignment import REMIND_MS, RETRY_MS, SWEEP_MS, Assignment
-from sidecar.engine.partition.partition import NOWHERE, Lane
+from sidecar.engine.partition.ledger_marks import NOWHERE
+from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.engine.recovery_reader import RecoveryJob
 from sidecar.engine.source_cuts import SourceChangedError
@@ -173,10 +175,10 @@ def reading() -> tuple[Assignment, Lane, Looks]:
     looks: Any = Looks()
     settlement: Any = Mock(broken=False, ready=True)
     assignment = Assignment(Mock(), Mock(), settlement, (Mock(), looks), lambda: START_MS)
-    lane = Lane(LANE, 0, Wheel(START_MS, 1), NOWHERE, 0)
-    assert lane.accept_run(list(range(100)))
+    lane = Lane(LANE, Wheel(START_MS, 1), PromotionWindows(NOWHERE))
+    assert lane.offsets.append_run(list(range(100)))
     lane.note_read(ReadMark(99, 1, START_MS))
-    lane.done[:] = b"\x01" * 95 + b"\x00" + b"\x01" * 4
+    lane.offsets.done[:] = b"\x01" * 95 + b"\x00" + b"\x01" * 4
     lane.advance_low()
     assignment.lanes[LANE] = lane
     return assignment, lane, looks
@@ -202,7 +204,7 @@ def test_a_log_that_is_cut_back_while_it_is_read_is_read_on_and_what_is_held_sta
     intake.begin.assert_called_once_with({LANE: 90})
     intake.resume.assert_called_once_with([LANE])
     assert lane.accept(lane.cuts.lane_offset(90)), "it is a new one"
-    assert (lane.low, lane.is_open(95), lane.next) == (95, True, 101)
+    assert (lane.offsets.low, lane.offsets.is_open(95), lane.offsets.next) == (95, True, 101)
     assert (lane.touched, lane.uncommitted, lane.read_marks) == (True, True, ())
 
 

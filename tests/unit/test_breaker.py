@@ -243,7 +243,7 @@ def test_what_is_read_again_after_a_crash_is_not_counted_again() -> None:
     consumer.is_sick = False
     consumer.run(2_000)
     states = []
-    for until in (bench.lane.next + 60, -1):
+    for until in (bench.lane.offsets.next + 60, -1):
         bench.lane.recovered_until = until
         for _ in range(60):
             bench.send(b"came back", None, [("tickover-attempt", b"2")])

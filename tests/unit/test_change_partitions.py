@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from sidecar.engine.partition.partition import NOT_DECIDED, Lane
+from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.engine.recovery import Replay
 from sidecar.ledger.block import NO_ENTRIES, NOTHING_SETTLED, Block
@@ -65,7 +66,7 @@ class Replica:
     def read(self, lane: LaneId, records: list[Held]) -> None:
         """The engine reads these from the source."""
         self.lanes[lane].wheel.insert_all(records)
-        self.lanes[lane].next = records[-1].offset + 1
+        self.lanes[lane].offsets.next = records[-1].offset + 1
 
 
 @pytest.fixture(name="world")
@@ -85,7 +86,7 @@ def planned(world: MemoryChanges) -> tuple[str, str]:
 
 
 def fresh_lane() -> Lane:
-    return Lane(LANE, 0, Wheel(NOW_MS), Position(NOW_MS + 30_000, 0), ledger_start=0)
+    return Lane(LANE, Wheel(NOW_MS), PromotionWindows(Position(NOW_MS + 30_000, 0)))
 
 
 def after_a_crash() -> Lane:
@@ -114,7 +115,7 @@ def test_a_partition_that_has_not_read_again_what_was_planned_is_waited_for(
     ask(world, monkeypatch, after)
 
     def stops() -> bool:  # the change waits: meanwhile the new owner reads on
-        if world.time_s > 1 and after.lanes[LANE].next == 0:
+        if world.time_s > 1 and after.lanes[LANE].offsets.next == 0:
             after.read(LANE, held)
         return False
 
@@ -151,7 +152,7 @@ def test_a_partition_that_nobody_has_any_more_is_waited_for_and_named(
 def test_a_page_counts_for_a_partition_only_as_far_as_it_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(held_lookup, "HeldOverflow", EmptyOverflow)
     replica = Replica(fresh_lane())
-    replica.lanes[LANE].next = 5
+    replica.lanes[LANE].offsets.next = 5
     for end, missing in ((0, []), (5, []), (6, [LANE])):
         assert replica.group.page(ALL, START, 10, {LANE: end})[2] == missing
     assert replica.group.page(ALL, START, 10)[2] == []

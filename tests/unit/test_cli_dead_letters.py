@@ -2,7 +2,7 @@
 
 import pytest
 
-from sidecar.cli.dead_letters import PAGE_LIMIT
+from sidecar.cli.rest_client import PAGE_LIMIT
 from sidecar.model.record import Place
 from tests.unit.letter_world import dead
 from tests.unit.test_cli_rest import Terminal, tickover

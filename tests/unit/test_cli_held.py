@@ -25,7 +25,7 @@ def tickover(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
 
 
 def test_a_list_goes_over_pages_up_to_its_limit(tickover: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sidecar.cli.held.PAGE_LIMIT", 2)
+    monkeypatch.setattr("sidecar.cli.messages.PAGE_LIMIT", 2)
     tickover.there.held.rows = [row(offset) for offset in range(7)]
     items = tickover.data("messages", "list", "--limit", "5")
     assert [item["id"] for item in items] == [f"id-{n}" for n in range(5)]

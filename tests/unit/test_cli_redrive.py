@@ -35,6 +35,13 @@ def test_from_plan_to_end(tickover: Terminal) -> None:
     assert id in [item["id"] for item in tickover.data("redrive", "status")]
 
 
+@pytest.mark.parametrize(("arguments", "letters"), [((), 10), (("-n", "2"), 2)])
+def test_a_canary_sends_ten_letters_unless_told(tickover: Terminal, arguments: tuple[str, ...], letters: int) -> None:
+    id = plan(tickover)
+    assert tickover.data("redrive", "canary", id, "--no-wait", *arguments)["state"] == "canary"
+    assert tickover.there.redriving.plans.all()[id].progress.left == letters
+
+
 def test_a_redrive_that_stops_by_itself_is_a_failure(tickover: Terminal) -> None:
     id = plan(tickover)
     there = tickover.there.redriving

@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from sidecar.cli.app import app
 from sidecar.cli.output import Form, show
+from sidecar.model.stats import Left
 from tests.unit.api_world import NOW_MS, REMINDERS, RETRY, World, world
 
 
@@ -133,6 +134,27 @@ def test_a_policy_of_the_file_is_a_conflict(tickover: Terminal, file: Path) -> N
         result = tickover("policies", *arguments)
         assert result.exit_code == 4
         assert "policies file" in result.stderr.lower()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["schedules", "apply", "-f", "-", "--force"], "--force"),
+        (["schedules", "delete", "tick", "--force"], "--force"),
+        (["policies", "get", "reminders", "--payload"], "--payload"),
+    ],
+)
+def test_a_kind_refuses_what_only_the_other_kind_takes(tickover: Terminal, arguments: list[str], option: str) -> None:
+    result = tickover(*arguments)
+    assert result.exit_code == 2
+    assert f"No such option: {option}" in result.stderr
+
+
+def test_force_deletes_a_policy_whose_topic_holds_messages(tickover: Terminal) -> None:
+    tickover.there.add(REMINDERS)
+    tickover.there.sources.holding = {"reminders": Left(3, 2)}
+    assert tickover("policies", "delete", "reminders").exit_code == 4
+    assert tickover("policies", "delete", "reminders", "--force").exit_code == 0
 
 
 def test_list_get_delete_versions_rollback(tickover: Terminal, file: Path) -> None:

@@ -203,7 +203,9 @@ def test_a_process_on_a_machine_that_is_ahead_reads_and_emits_nothing_by_its_own
     bench.send(b"read", BACK_MS // 3)
     bench.run(5_000)
     assert bench.records("mail") == []
-    assert bench.lane.cursor.due_ms <= bench.clock.now_ms + bench.shape.horizon_ms, "Redis is read up to the horizon"
+    assert bench.lane.promotion.cursor.due_ms <= bench.clock.now_ms + bench.shape.horizon_ms, (
+        "Redis is read up to the horizon"
+    )
     come_in_time(bench)
     assert bench.values("mail") == [b"near", b"read", b"far"]
 

@@ -109,7 +109,7 @@ def test_a_missing_quarantine_topic_is_a_problem_that_passes(bench: Bench) -> No
     bench.wait_until(lambda: bench.values(QUARANTINE))
     bench.run(200)
     assert bench.replica.emitter.problem == ""
-    assert bench.lane.low == 1
+    assert bench.lane.offsets.low == 1
 
 
 def test_the_missing_quarantine_topic_is_no_problem_of_whom_the_record_has_left(bench: Bench) -> None:
@@ -154,7 +154,7 @@ def test_what_is_too_large_is_quarantined_by_reference(bench: Bench, share: int)
     assert headers_in(bench, QUARANTINE)["tickover-source"] == b"reminders/0/0"
     assert bench.values("mail") == [b"small"]
     bench.run(200)
-    assert bench.lane.low == 2
+    assert bench.lane.offsets.low == 2
 
 
 def test_a_quarantine_that_takes_little_gets_the_place_and_the_reason(bench: Bench) -> None:
@@ -237,7 +237,7 @@ def test_a_refusal_that_passes_is_tried_again(bench: Bench) -> None:
     bench.send(b"v", 100)
     bench.wait_until(lambda: bench.values("mail"))
     bench.run(200)
-    assert bench.lane.low == 1
+    assert bench.lane.offsets.low == 1
 
 
 def test_what_the_quarantine_refuses_waits_and_is_tried_again_while_others_go_on(bench: Bench) -> None:
@@ -260,7 +260,7 @@ def test_what_the_quarantine_refuses_waits_and_is_tried_again_while_others_go_on
     bench.wait_until(lambda: bench.values(QUARANTINE) == [b"bad"])
     bench.run(200)
     assert len(times_ms) == 4
-    assert (bench.replica.emitter.problem, bench.lane.low) == ("", 2)
+    assert (bench.replica.emitter.problem, bench.lane.offsets.low) == ("", 2)
     assert not bench.replica.emitter.redelivery.one_by_one
 
 

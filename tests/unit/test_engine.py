@@ -51,7 +51,7 @@ def test_far_records_wait_in_the_overflow_and_come_back_in_order(bench: Bench) -
     bench.run(1_000)
     assert len(bench.overflow.records[LANE]) == 3
     assert bench.lane.wheel.count == 0
-    assert bench.lane.low == 3, "the source is not held open by what the overflow has"
+    assert bench.lane.offsets.low == 3, "the source is not held open by what the overflow has"
     bench.run(9_000)
     assert bench.values("mail") == [b"5000", b"7000", b"9000"]
     assert bench.replica.publisher.survey() == 0
@@ -73,7 +73,7 @@ def test_what_was_overtaken_on_its_way_to_redis_is_counted_there_after_a_crash(b
         bench.send(b"overtaken", 3_500)
     bench.wait_until(lambda: bench.lane.wheel.count == 2)
     away = False
-    bench.wait_until(lambda: bench.lane.acknowledged == 2 and bench.lane.windows)
+    bench.wait_until(lambda: bench.lane.acknowledged == 2 and bench.lane.promotion.windows)
     bench.lane.touched = True
     bench.run(100)
     bench.restart()
@@ -166,7 +166,7 @@ def test_intake_waits_while_too_many_tables_have_decided_what_is_open(
         bench.tables[version] = bench.replica.engine.table = rulebook(version, "1s")
         bench.send(b"%d" % version, 1_600)
         bench.run(100)
-    assert (len(bench.lane.runs), bench.lane.next, bench.lane.intake_held) == (3, 3, True)
+    assert (len(bench.lane.runs), bench.lane.offsets.next, bench.lane.intake_held) == (3, 3, True)
     if crash:
         bench.restart()
     bench.wait_until(lambda: len(bench.values("mail")) == 7)
@@ -344,20 +344,20 @@ def test_the_overflow_keeps_what_w_has_passed_until_the_group_has_the_commit_tha
     bench.overflow.failing = down
     due_ms = bench.clock.now_ms + 3_000
     offset = bench.send(b"overtaken", 3_000)
-    bench.wait_until(lambda: offset in bench.lane.skip)  # in the wheel, and on its way all the same
+    bench.wait_until(lambda: offset in bench.lane.promotion.skip)  # in the wheel, and on its way all the same
     bench.overflow.failing = FakeOverflow().failing
     bench.wait_until(lambda: bench.overflow.records[LANE])
     bench.replica.intake._arrive = lambda until_ms: None  # type: ignore[method-assign]
-    bench.wait_until(lambda: bench.lane.watermark.due_ms > due_ms)
+    bench.wait_until(lambda: bench.lane.promotion.watermark.due_ms > due_ms)
     bench.replica.worker.ask_to_tidy(bench.replica.lanes)
     bench.run(200)
     assert bench.clock.now_ms < due_ms
-    assert bench.lane.committed_watermark.due_ms < due_ms
+    assert bench.lane.ledger.committed_watermark.due_ms < due_ms
     bench.restart()
     bench.wait_until(lambda: bench.values("mail") == [b"overtaken"])
     bench.run(1_000)
     assert bench.replica.publisher.survey() == 0
-    assert bench.lane.committed_watermark.due_ms > due_ms
+    assert bench.lane.ledger.committed_watermark.due_ms > due_ms
 
 
 def test_a_partition_without_news_repeats_its_state_before_it_expires(bench: Bench) -> None:
@@ -472,7 +472,7 @@ def test_without_its_ledger_what_redis_has_of_an_offset_still_to_be_read_fires_o
     with monkeypatch.context() as meanwhile:
         meanwhile.setattr(bench.replica.intake, "_read", lambda lane, count: [])
         bench.run(2_000)
-    bench.wait_until(lambda: bench.lane.next == 2)
+    bench.wait_until(lambda: bench.lane.offsets.next == 2)
     bench.run(70_000)
     assert bench.values("mail") == [b"in redis only", b"acknowledged"]
     assert bench.replica.tally.rebuilds == 0
@@ -487,7 +487,7 @@ def test_marks_behind_the_last_record_leave_no_lag(trouble: Callable[[], str] | 
     bench.send(b"first", 1_900)
     log.end += 1
     bench.run(1_500)
-    assert bench.lane.next == 1, "an open record is lag anyway"
+    assert bench.lane.offsets.next == 1, "an open record is lag anyway"
     bench.wait_until(lambda: bench.group.committed.get(LANE, (0, ""))[0] == 2)
     bench.send(b"second", 10)
     bench.run(1_000)

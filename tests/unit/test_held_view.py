@@ -9,6 +9,7 @@ from sidecar.engine.intake.reading import Item
 from sidecar.engine.partition.change_block import ChangeBlock, Loss
 from sidecar.engine.partition.key_order import Order
 from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.lookup import local as held_view
 from sidecar.lookup.local import Viewer
@@ -19,7 +20,7 @@ CURSOR = Position(500, 0)
 
 
 def lane_of(partition: int, *offsets: int) -> Lane:
-    lane = Lane(LaneId("t", partition), 0, Wheel(0), CURSOR, ledger_start=0)
+    lane = Lane(LaneId("t", partition), Wheel(0), PromotionWindows(CURSOR))
     lane.wheel.insert_all([named(offset)._replace(due_ms=10 + offset) for offset in offsets])
     return lane
 
@@ -34,10 +35,10 @@ def viewer(*lanes: Lane, **due: Any) -> Viewer:
 def test_a_view_has_what_is_held_and_stays_as_it_was() -> None:
     lane = lane_of(0, 1, 2, 3)
     lane.wheel.cancel(2)
-    lane.promised = Position(900, 0)  # what lies between is still to come: only Redis has it
+    lane.promotion.promised = Position(900, 0)  # what lies between is still to come: only Redis has it
     lane.put([named(7)])
     lane.changes.append(ChangeBlock(1, {8: named(8), 9: named(9)}, set(), CURSOR, 0))
-    lane.skip[9] = named(9).position  # overtook: it is in the wheel, too
+    lane.promotion.skip[9] = named(9).position  # overtook: it is in the wheel, too
     lane.ids.fired([named(5)])
     lane.acknowledged = 3
     [view], complete = viewer(lane, t0=[([named(4), named(6)], 1)]).look(None)
@@ -48,7 +49,7 @@ def test_a_view_has_what_is_held_and_stays_as_it_was() -> None:
     assert [held.offset for held in view.leaving] == [5]
     assert list(view.skip) == [9]
     assert len(lane.wheel.advance(100)) == 2
-    lane.skip.clear()
+    lane.promotion.skip.clear()
     assert [[held.offset for held in bucket] for bucket in view.in_wheel()] == [[1], [], [3]]
     assert [[held.offset for held in bucket] for bucket in view.in_wheel(13)] == [[3]]
     assert list(view.skip) == [9]
@@ -64,15 +65,15 @@ def test_a_lane_that_is_being_rebuilt_is_not_whole() -> None:
 def test_a_lane_that_has_not_read_again_what_it_had_is_not_whole() -> None:
     lane = lane_of(0)
     lane.recovered_until = 7
-    lane.next = 6
+    lane.offsets.next = 6
     assert viewer(lane).look(None)[0][0].whole is False
-    lane.next = 7
+    lane.offsets.next = 7
     assert viewer(lane).look(None)[0][0].whole is True
 
 
 def test_what_waits_to_be_held_does_not_count_as_read() -> None:
     lane = lane_of(0)
-    lane.next = 7
+    lane.offsets.next = 7
     assert viewer(lane).look(None)[0][0].next == 7
     assert viewer(lane, w0=5).look(None)[0][0].next == 5
     lane.order = Order(lambda held: None)

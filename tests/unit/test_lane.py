@@ -2,11 +2,12 @@
 
 import pytest
 
-from sidecar.engine.partition.change_block import ChangeBlock, LedgerMark
+from sidecar.engine.partition.change_block import ChangeBlock
 from sidecar.engine.partition.key_order import Order
-from sidecar.engine.partition.partition import NEVER, NOWHERE, RUNS_MAX, Lane
+from sidecar.engine.partition.ledger_marks import NOWHERE, LedgerMark, LedgerMarks
+from sidecar.engine.partition.partition import NEVER, RUNS_MAX, Lane
+from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
-from sidecar.engine.partition.withdrawal import forget_passed, overtaken
 from sidecar.model.record import Held, LaneId, Position
 
 
@@ -21,7 +22,7 @@ def change(number: int, *records: Held, missing: tuple[int, ...] = ()) -> Change
 
 @pytest.fixture(name="lane")
 def lane_fixture() -> Lane:
-    lane = Lane(LaneId("t", 0), 0, Wheel(0), Position(0, -1), ledger_start=5)
+    lane = Lane(LaneId("t", 0), Wheel(0), PromotionWindows(Position(0, -1)), ledger=LedgerMarks(5))
     for offset in range(10):
         lane.accept(offset)
     lane.accepted = 10
@@ -46,15 +47,15 @@ def test_an_overtaken_record_keeps_its_offset_open_and_its_copy_is_skipped(lane:
     block = change(1, held(0, 50), held(1, 600))
     lane.changes.append(block)
     assert lane.earliest_put() == Position(50, 0)
-    assert overtaken(lane, 100) == [held(0, 50)]
-    assert overtaken(lane, 100) == [], "only once"
+    assert lane.overtake(100) == [held(0, 50)]
+    assert lane.overtake(100) == [], "only once"
     assert lane.earliest_put() == Position(600, 1)
     lane.applied(lane.changes.popleft())
-    assert not lane.in_care(0)
-    assert lane.in_care(1)
+    assert not lane.offsets.is_done(0)
+    assert lane.offsets.is_done(1)
     assert lane.promoted(Position(0, -1), [held(0, 50), held(1, 600)], Position(700, 0)) == [held(1, 600)]
     lane.settle([0, 1], [50, 600])
-    assert (lane.watermark, lane.overflow_held, lane.imbalance) == (Position(700, 0), 0, 0)
+    assert (lane.promotion.watermark, lane.overflow_held, lane.imbalance) == (Position(700, 0), 0, 0)
 
 
 def test_what_the_overflow_has_beyond_its_count_is_counted_when_it_is_found(lane: Lane) -> None:
@@ -63,8 +64,8 @@ def test_what_the_overflow_has_beyond_its_count_is_counted_when_it_is_found(lane
     lane.overflow_held = lane.overflow_sealed = 1
     lane.held_at_start, lane.accepted = -2, 10  # so that the account is even
     assert lane.imbalance == 0
-    lane.struck.add(2)
-    lane.skip[2] = Position(650, 2)
+    lane.promotion.struck.add(2)
+    lane.promotion.skip[2] = Position(650, 2)
     lane.promoted(Position(0, -1), [held(0, 50), held(1, 600)], Position(700, 0))
     assert (lane.overflow_held, lane.overflow_sealed, lane.found, lane.imbalance) == (2, 2, 1, 0)
     lane.settle([0, 1, 2], [50, 600, 650])
@@ -73,23 +74,23 @@ def test_what_the_overflow_has_beyond_its_count_is_counted_when_it_is_found(lane
 
 def test_what_was_overtaken_is_remembered_until_its_block_is_gone(lane: Lane) -> None:
     lane.changes.append(change(1, held(0, 50), held(1, 150)))
-    assert overtaken(lane, 100) == [held(0, 50)]
-    lane.cursor = Position(149, 0)
+    assert lane.overtake(100) == [held(0, 50)]
+    lane.promotion.cursor = Position(149, 0)
     lane.settle([0], [50])
-    forget_passed(lane)
-    assert overtaken(lane, 200) == [held(1, 150)]
+    lane.forget_passed()
+    assert lane.overtake(200) == [held(1, 150)]
     lane.settle([1], [150])
-    lane.cursor = Position(200, 0)
+    lane.promotion.cursor = Position(200, 0)
     lane.applied(lane.changes.popleft())
-    forget_passed(lane)
-    assert lane.skip == {}
+    lane.forget_passed()
+    assert lane.promotion.skip == {}
 
 
 def test_a_put_overtaken_before_it_was_sealed_is_simply_held(lane: Lane) -> None:
     lane.put([held(0, 50), held(1, 600)])
-    assert overtaken(lane, 100) == [held(0, 50)]
+    assert lane.overtake(100) == [held(0, 50)]
     assert lane.puts == [held(1, 600)]
-    assert lane.skip == {}
+    assert lane.promotion.skip == {}
 
 
 def test_in_the_order_of_keys_a_record_stays_on_its_way_unless_the_cursor_has_passed_it(lane: Lane) -> None:
@@ -97,8 +98,8 @@ def test_in_the_order_of_keys_a_record_stays_on_its_way_unless_the_cursor_has_pa
     lane.changes.append(change(1, held(0, 50), held(1, 60)))
     for record in lane.changes[0].records.values():
         lane.order.redone(record)
-    lane.cursor = Position(50, 5)
-    assert overtaken(lane, 100) == [held(0, 50)], "it was overtaken before a crash, and no promotion will bring it"
+    lane.promotion.cursor = Position(50, 5)
+    assert lane.overtake(100) == [held(0, 50)], "it was overtaken before a crash, and no promotion will bring it"
 
 
 def test_a_block_known_from_before_waits_for_its_records(lane: Lane) -> None:
@@ -107,11 +108,11 @@ def test_a_block_known_from_before_waits_for_its_records(lane: Lane) -> None:
     lane.changes.append(block)
     lane.entries[11] = held(11, 50)
     assert block.missing
-    assert overtaken(lane, 100) == []
+    assert lane.overtake(100) == []
     assert lane.earliest_put() == Position(50, 11), "it may not be passed though it is not here yet"
     assert lane.redo(held(11, 50))
     assert block.ready, "committed and complete"
-    assert overtaken(lane, 100) == [held(11, 50)]
+    assert lane.overtake(100) == [held(11, 50)]
 
 
 def test_a_block_goes_on_without_a_record_that_the_source_lost(lane: Lane) -> None:
@@ -136,30 +137,30 @@ def test_a_block_goes_on_without_a_record_that_the_source_lost(lane: Lane) -> No
     ],
 )
 def test_what_pins_a_block(lane: Lane, mark: LedgerMark, pinned: bool) -> None:
-    lane.low, lane.acknowledged, lane.cursor = 4, 2, Position(90, 9)
-    lane.written(mark, -1)
+    lane.offsets.low, lane.acknowledged, lane.promotion.cursor = 4, 2, Position(90, 9)
+    lane.ledger.written(mark, -1)
     assert lane.recovery_pointer() == (7 if pinned else 8)
 
 
 def test_a_change_is_pinned_until_a_block_knows_that_the_overflow_has_it(lane: Lane) -> None:
     """A block that was written before the overflow had it may be the last after a crash, and does not count it."""
-    lane.low, lane.acknowledged, lane.cursor = 9, 1, Position(90, 9)
-    lane.written(LedgerMark(7, 4, 1, NOWHERE, 0), -1)
-    lane.written(LedgerMark(8, -1, 0, NOWHERE, 0), -1)
+    lane.offsets.low, lane.acknowledged, lane.promotion.cursor = 9, 1, Position(90, 9)
+    lane.ledger.written(LedgerMark(7, 4, 1, NOWHERE, 0), -1)
+    lane.ledger.written(LedgerMark(8, -1, 0, NOWHERE, 0), -1)
     assert lane.recovery_pointer() == 7
-    lane.written(LedgerMark(9, -1, 0, NOWHERE, 1), -1)
+    lane.ledger.written(LedgerMark(9, -1, 0, NOWHERE, 1), -1)
     assert lane.recovery_pointer() == 10
 
 
 def test_only_the_rebuild_pointer_waits_for_a_far_entry(lane: Lane) -> None:
-    lane.low, lane.acknowledged = 10, 9
-    lane.written(LedgerMark(7, 1, 1, NOWHERE, 0), 400 * 86_400_000)
-    lane.written(LedgerMark(8, 2, 2, NOWHERE, 9), 1_000)
+    lane.offsets.low, lane.acknowledged = 10, 9
+    lane.ledger.written(LedgerMark(7, 1, 1, NOWHERE, 0), 400 * 86_400_000)
+    lane.ledger.written(LedgerMark(8, 2, 2, NOWHERE, 9), 1_000)
     assert lane.recovery_pointer() == 9
     assert lane.rebuild_pointer() == 7
-    lane.cursor = Position(400 * 86_400_001, 0)
+    lane.promotion.cursor = Position(400 * 86_400_001, 0)
     assert lane.rebuild_pointer() == 7, "a recovery doesn't know yet that W has passed it"
-    lane.committed_watermark = lane.watermark
+    lane.ledger.committed_watermark = lane.promotion.watermark
     assert lane.rebuild_pointer() == 9
 
 
@@ -168,10 +169,10 @@ def test_what_follows_the_last_record_and_holds_none_is_read_and_leaves_no_lag(l
     assert lane.advance_low() == 10
     lane.uncommitted = lane.touched = False
     lane.read_up_to(9)
-    assert (lane.next, lane.touched) == (10, False)
+    assert (lane.offsets.next, lane.touched) == (10, False)
     lane.read_up_to(12)
-    assert (lane.advance_low(), lane.next, lane.uncommitted) == (12, 12, True)
-    assert lane.accept_run([12, 13])
+    assert (lane.advance_low(), lane.offsets.next, lane.uncommitted) == (12, 12, True)
+    assert lane.offsets.append_run([12, 13])
     lane.accepted += 2
     assert (lane.advance_low(), lane.imbalance) == (12, 0)
 

@@ -4,9 +4,9 @@ import pytest
 
 from policies.headers import OFFSET_MAX
 from sidecar.engine.partition.change_block import ChangeBlock
-from sidecar.engine.partition.partition import NEVER, Lane
+from sidecar.engine.partition.partition import NEVER, HeldIn, Lane
+from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
-from sidecar.engine.partition.withdrawal import Place, take_out
 from sidecar.engine.storage.worker import CHECK_MS, JOBS_MAX, RETRY_FIRST_MS, RETRY_MAX_MS, OverflowWorker
 from sidecar.model.record import Held, LaneId, Position, Tombstone
 from sidecar.overflow.interface import (
@@ -46,7 +46,7 @@ class Bench:
         self.lanes = [self.lane(0)]
 
     def lane(self, partition: int, cursor_ms: int = NOW_MS) -> Lane:
-        lane = Lane(LaneId("t", partition), 0, Wheel(NOW_MS), Position(cursor_ms, -1), ledger_start=0)
+        lane = Lane(LaneId("t", partition), Wheel(NOW_MS), PromotionWindows(Position(cursor_ms, -1)))
         for offset in range(10):
             lane.accept(offset)
         return lane
@@ -79,7 +79,7 @@ def test_only_what_the_ledger_has_is_applied(bench: Bench) -> None:
     bench.step()
     assert bench.overflow.hw.get(lane.id, 0) == 1
     assert (lane.acknowledged, len(lane.changes), lane.overflow_used) == (1, 1, True)
-    assert lane.in_care(1)
+    assert lane.offsets.is_done(1)
     lane.changes[0].committed = True
     bench.step()
     bench.step()
@@ -124,11 +124,11 @@ def test_an_overflow_that_is_away_is_asked_ever_more_rarely_and_is_used_again(be
     assert waits == sorted(waits)
     assert max(waits) == RETRY_MAX_MS
     assert bench.worker.problem == "down"
-    assert not lane.in_care(1)
+    assert not lane.offsets.is_done(1)
     bench.error = None
     bench.step(NOW_MS + 3_500)
     assert bench.worker.problem == ""
-    assert lane.in_care(1)
+    assert lane.offsets.is_done(1)
 
 
 @pytest.mark.parametrize(
@@ -171,19 +171,19 @@ def test_refused_writes_are_a_problem_until_one_is_taken_however_much_is_read(be
     bench.refusal = None
     bench.step(NOW_MS + 2_000)
     assert bench.worker.problem == ""
-    assert lane.in_care(2)
+    assert lane.offsets.is_done(2)
 
 
 def test_the_cursor_follows_the_horizon_without_asking_an_overflow_never_used(bench: Bench) -> None:
     bench.step()
-    assert bench.lanes[0].cursor == Position(NOW_MS + HORIZON_MS, OFFSET_MAX)
+    assert bench.lanes[0].promotion.cursor == Position(NOW_MS + HORIZON_MS, OFFSET_MAX)
     assert bench.calls == []
 
 
 def test_the_cursor_stops_below_a_put(bench: Bench) -> None:
     bench.lanes[0].put([held(3, 2_000)])
     bench.step()
-    assert bench.lanes[0].cursor == Position(NOW_MS + 2_000, 2)
+    assert bench.lanes[0].promotion.cursor == Position(NOW_MS + 2_000, 2)
 
 
 def test_what_falls_due_before_it_is_in_the_overflow_goes_into_the_wheel(bench: Bench) -> None:
@@ -192,7 +192,7 @@ def test_what_falls_due_before_it_is_in_the_overflow_goes_into_the_wheel(bench: 
     lane.changes.append(change(1, held(5, 800), held(6, 5_000), committed=False))
     bench.step()
     assert sorted(bench.in_wheel) == [3, 5]
-    assert set(lane.skip) == {5}
+    assert set(lane.promotion.skip) == {5}
 
 
 def test_promotion_takes_what_there_is_room_for(bench: Bench) -> None:
@@ -202,13 +202,13 @@ def test_promotion_takes_what_there_is_room_for(bench: Bench) -> None:
     bench.step(room=4)
     bench.step(room=0)
     assert bench.in_wheel == [0, 1, 2, 3]
-    assert lane.cursor == held(3, 2_003).position
+    assert lane.promotion.cursor == held(3, 2_003).position
     bench.step(room=0)
     assert bench.in_wheel == [0, 1, 2, 3]
     bench.step()
     bench.step()
     assert bench.in_wheel == [0, 1, 2, 3, 4, 5]
-    assert lane.cursor == Position(NOW_MS + HORIZON_MS, OFFSET_MAX)
+    assert lane.promotion.cursor == Position(NOW_MS + HORIZON_MS, OFFSET_MAX)
 
 
 def test_a_lane_that_left_takes_nothing_more_in(bench: Bench) -> None:
@@ -227,12 +227,12 @@ def test_a_failed_promotion_promises_nothing(bench: Bench) -> None:
     lane.changes.append(change(1, held(1, 2_000)))
     bench.step()
     bench.worker.step(bench.lanes, NOW_MS, 100)
-    before, promised = lane.cursor, lane.promised
+    before, promised = lane.promotion.cursor, lane.promotion.promised
     assert promised == Position(NOW_MS + HORIZON_MS, OFFSET_MAX)
     bench.error = OverflowUnavailable("down")
     bench.executor.run()
     bench.worker.apply(bench.lanes, NOW_MS)
-    assert (lane.cursor, lane.promised) == (before, None)
+    assert (lane.promotion.cursor, lane.promotion.promised) == (before, None)
 
 
 def test_the_lane_furthest_behind_comes_first(bench: Bench) -> None:
@@ -240,7 +240,7 @@ def test_the_lane_furthest_behind_comes_first(bench: Bench) -> None:
     for lane in bench.lanes:
         lane.overflow_used = True
     bench.worker.step(bench.lanes, NOW_MS, 1_000_000)
-    assert [lane.id.partition for lane in bench.lanes if lane.promised] == [6, 7, 8, 9]
+    assert [lane.id.partition for lane in bench.lanes if lane.promotion.promised] == [6, 7, 8, 9]
 
 
 def test_only_what_a_commit_has_passed_is_tidied_away(bench: Bench) -> None:
@@ -254,7 +254,7 @@ def test_only_what_a_commit_has_passed_is_tidied_away(bench: Bench) -> None:
     assert lane.uncommitted
     bench.step()
     assert [record.offset for record in bench.overflow.records[lane.id]] == [1, 2]
-    lane.committed_watermark = lane.watermark
+    lane.ledger.committed_watermark = lane.promotion.watermark
     bench.worker.ask_to_tidy(bench.lanes)
     bench.step()
     assert [record.offset for record in bench.overflow.records[lane.id]] == [2]
@@ -271,7 +271,7 @@ def test_who_looks_for_ids_keeps_no_promotion_waiting(bench: Bench) -> None:
     for lane in lanes:
         lane.overflow_used = True
     bench.worker.step(lanes, NOW_MS + HORIZON_MS, 1_000_000)
-    assert sum(lane.promised is not None for lane in lanes) == JOBS_MAX
+    assert sum(lane.promotion.promised is not None for lane in lanes) == JOBS_MAX
     bench.executor.run()
     bench.worker.apply(lanes, NOW_MS + HORIZON_MS)
     assert answers == [{}] * len(lanes)
@@ -291,7 +291,7 @@ def test_a_redis_that_goes_back_behind_a_strike_on_its_way_gives_nothing(bench: 
     lane.changes.append(change(1, cancelled))
     bench.step(room=0)
     copy = bench.overflow.copy()
-    assert take_out(lane, cancelled, in_memory=False) is Place.OVERFLOW
+    assert lane.take_out(cancelled, in_memory=False) is HeldIn.OVERFLOW
     strike = Tombstone(cancelled.position, "a")
     lane.changes.append(ChangeBlock(2, {}, set(), NEVER, -1, committed=True, struck=[strike]))
     bench.worker.step(bench.lanes, NOW_MS, room=100 if asked_by == "promotion" else 0)
@@ -302,6 +302,6 @@ def test_a_redis_that_goes_back_behind_a_strike_on_its_way_gives_nothing(bench: 
     bench.overflow.restore(copy)
     bench.executor.run()
     bench.worker.apply(bench.lanes, NOW_MS)
-    assert (lane.acknowledged, lane.skip) == (2, {})
+    assert (lane.acknowledged, lane.promotion.skip) == (2, {})
     assert lane.loss is not None
     assert (bench.in_wheel, answers) == ([], [])

@@ -5,11 +5,12 @@ from hypothesis import strategies as st
 
 from sidecar.engine.partition.exits import dead
 from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.record_queue import KeyedQueues, RecordQueue, size_of, topic_of
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.model.record import AwaitingTarget, Held, LaneId, Position
 
-LANES = [Lane(LaneId("in", number), 0, Wheel(0, 1), Position(0, 0), ledger_start=0) for number in range(2)]
+LANES = [Lane(LaneId("in", number), Wheel(0, 1), PromotionWindows(Position(0, 0))) for number in range(2)]
 
 
 def held(offset: int, target: str = "mail") -> Held:

@@ -269,13 +269,13 @@ def test_what_w_has_passed_and_no_commit_says_so_is_put_back_for_the_lane_s_next
     bench.overflow.failing = down
     due_ms = bench.clock.now_ms + 3_000
     offset = bench.send(b"overtaken", 3_000)
-    bench.wait_until(lambda: offset in bench.lane.skip)  # in the wheel, and on its way all the same
+    bench.wait_until(lambda: offset in bench.lane.promotion.skip)  # in the wheel, and on its way all the same
     bench.overflow.failing = FakeOverflow().failing
     bench.wait_until(lambda: bench.overflow.records[LANE])
     troubles["now"] = "abort"  # nothing is committed any more
-    bench.wait_until(lambda: bench.lane.watermark.due_ms > due_ms)
+    bench.wait_until(lambda: bench.lane.promotion.watermark.due_ms > due_ms)
     assert bench.clock.now_ms < due_ms
-    assert bench.lane.committed_watermark.due_ms < due_ms
+    assert bench.lane.ledger.committed_watermark.due_ms < due_ms
     bench.overflow.wipe()
     wait_until_rebuilt(bench)
     troubles["now"] = ""

@@ -78,7 +78,7 @@ def recovered(blocks: Sequence[Block], state: CommitState | None = None, hw: int
 
 def test_settled_offsets_are_done() -> None:
     lane = recovered([block(settled(8, 11, 13)), block(settled(10))])
-    assert [lane.in_care(offset) for offset in (10, 11, 12, 13)] == [True, True, False, True]
+    assert [lane.offsets.is_done(offset) for offset in (10, 11, 12, 13)] == [True, True, False, True]
     assert lane.advance_low() == 12
     assert not lane.accept(11)
     assert lane.accept(12)
@@ -87,7 +87,7 @@ def test_settled_offsets_are_done() -> None:
 
 def test_what_the_overflow_has_is_done_and_needs_no_redoing() -> None:
     lane = recovered([block(entries_part=entries((11, 90), (12, 80)), number=1)], hw=1)
-    assert lane.in_care(11)
+    assert lane.offsets.is_done(11)
     assert lane.overflow_held == 2
     assert not lane.changes
     assert (lane.number, lane.acknowledged, lane.overflow_used) == (1, 1, True)
@@ -111,8 +111,8 @@ def test_what_the_overflow_has_not_is_redone() -> None:
 def test_what_w_has_passed_while_its_offset_was_open_is_read_again() -> None:
     blocks = [block(entries_part=entries((11, 50), (12, 150)), number=1), block(watermark=(100, 0))]
     lane = recovered(blocks, hw=1)
-    assert not lane.in_care(11)
-    assert lane.in_care(12)
+    assert not lane.offsets.is_done(11)
+    assert lane.offsets.is_done(12)
     assert lane.overflow_held == 1
     assert not lane.redo(lane.entries[11]), "no change block waits for it: it goes into the wheel"
 
@@ -140,8 +140,8 @@ def test_what_a_commit_has_passed_since_its_last_block_was_counted_counts_no_mor
 
 def test_settled_copies_ahead_of_w_are_skipped_by_promotion() -> None:
     lane = recovered([block(settled(4, 5, due_ms=30, in_overflow=True), watermark=(30, 4))], hw=0)
-    assert lane.skip == {5: Position(30, 5)}
-    assert lane.cursor == lane.watermark == Position(30, 4)
+    assert lane.promotion.skip == {5: Position(30, 5)}
+    assert lane.promotion.cursor == lane.promotion.watermark == Position(30, 4)
 
 
 def test_the_counts_are_those_of_the_last_word_said() -> None:
@@ -161,7 +161,7 @@ def test_an_overflow_that_lost_data_is_taken_as_whole_and_rebuilt() -> None:
     assert lane.loss is not None
     assert lane.loss.hw == 1
     assert (lane.acknowledged, lane.number, lane.overflow_held) == (2, 3, 3)
-    assert [lane.in_care(offset) for offset in (11, 12, 14)] == [True, True, True]
+    assert [lane.offsets.is_done(offset) for offset in (11, 12, 14)] == [True, True, True]
     [change] = lane.changes
     assert (change.number, change.missing) == (3, {15}), "what was never acknowledged is read again as always"
     gone = recovered([], commit(acknowledged=1), hw=0)
@@ -179,7 +179,7 @@ def test_an_overflow_of_somebody_else_is_not_used() -> None:
     lane = recovered([known, block(acknowledged=1, overflow_held=1)], hw=4)
     assert lane.loss is not None
     assert (lane.loss.hw, lane.number, lane.acknowledged, lane.overflow_held) == (FOREIGN, 5, 5, 1)
-    assert lane.in_care(11), "it is put there again from the ledger"
+    assert lane.offsets.is_done(11), "it is put there again from the ledger"
     assert recovered([known], hw=1).loss is None
 
 
@@ -218,12 +218,12 @@ def test_what_the_ledger_knows_wins_over_a_start_at_the_end() -> None:
     replay = Replay(LANE, Start(100, "", "", earliest=0), None, 0)
     replay.block(0, block(settled(12)))
     lane = replay.lane(0, 1, 1)
-    assert [lane.is_open(offset) for offset in (11, 12, 99)] == [True, False, True]
+    assert [lane.offsets.is_open(offset) for offset in (11, 12, 99)] == [True, False, True]
     new = Replay(LANE, Start(100, "", "", earliest=0), None, 0).lane(0, 1, 1)
-    assert new.low == 100
+    assert new.offsets.low == 100
     cut = Replay(LANE, Start(100, "", "", earliest=40), None, 0)
     cut.block(0, block(settled(12)))
-    assert cut.lane(0, 1, 1).low == 40
+    assert cut.lane(0, 1, 1).offsets.low == 40
 
 
 def test_an_entry_below_a_start_that_was_set_back_was_acknowledged_whatever_blocks_say() -> None:
@@ -276,11 +276,11 @@ def test_an_offset_that_was_set_for_the_former_topic_is_not_used_for_the_one_mad
     former = replace(block(settled(3)), topic_id="former")
     replay = Replay(LANE, Start(4, "", "new", log_start=1), None, 0)
     replay.block(0, former)
-    assert replay.lane(0, 1, 9).low == 1
+    assert replay.lane(0, 1, 9).offsets.low == 1
     known = Replay(LANE, Start(4, "", "new", log_start=1), None, 0)
     known.block(0, former)
     known.block(1, replace(block(settled(5)), topic_id="new"))
-    assert known.lane(0, 1, 9).low == 4, "it was set since"
+    assert known.lane(0, 1, 9).offsets.low == 4, "it was set since"
 
 
 def test_runs_say_by_which_table_a_record_was_decided() -> None:
@@ -368,7 +368,7 @@ def test_the_commits_own_block_is_always_read() -> None:
 def test_replay_begins_at_the_recovery_pointer() -> None:
     log = Log(block(settled(11)), block(settled(12)), block(settled(13)))
     lane = recover(log, Start(10, encode_metadata(commit(block_offset=2, recovery_pointer=1)), ""))
-    assert [lane.in_care(offset) for offset in (11, 12, 13)] == [False, True, True]
+    assert [lane.offsets.is_done(offset) for offset in (11, 12, 13)] == [False, True, True]
     assert lane.recovery_pointer() == 1
 
 
@@ -382,7 +382,7 @@ def test_the_overflow_is_asked_how_far_it_is() -> None:
     assert not job.future.done()
     worker._executor.step()  # type: ignore[attr-defined]
     [lane] = job.future.result(0)
-    assert lane.in_care(11)
+    assert lane.offsets.is_done(11)
 
 
 def test_without_a_commit_the_ledger_is_read_past_all_that_is_written_by_now() -> None:
@@ -420,15 +420,15 @@ def test_a_ledger_that_is_not_the_one_of_the_commit_is_refused_until_the_operato
     with pytest.raises(LedgerError, match=words + r".*ledger\.when_lost=continue"):
         recover(log, start, hw=3)
     lane = recover(log, start, GOING_ON, hw=3)
-    assert lane.low == 10
+    assert lane.offsets.low == 10
     assert lane.loss is None, "what Redis has isn't thrown away for it"
     assert (lane.number, lane.acknowledged) == (3, 3)
 
 
 def test_the_ledger_of_the_commit_is_the_one_that_is_there() -> None:
     log = Log(block(settled(11)))
-    assert recover(log, committed(block_offset=0, ledger_id="this one", ledger_partitions=1)).in_care(11)
-    assert recover(log, committed(block_offset=0)).in_care(11), "version 1 doesn't say"
+    assert recover(log, committed(block_offset=0, ledger_id="this one", ledger_partitions=1)).offsets.is_done(11)
+    assert recover(log, committed(block_offset=0)).offsets.is_done(11), "version 1 doesn't say"
 
 
 def test_without_any_state_on_a_ledger_that_lost_its_beginning_nothing_is_guessed() -> None:
@@ -437,12 +437,12 @@ def test_without_any_state_on_a_ledger_that_lost_its_beginning_nothing_is_guesse
     new, other = Start(0, "", "id"), LaneId("reminders", 9)
     with pytest.raises(LedgerError, match="nothing is left of reminders/3"):
         recover(log, new)
-    assert recover(log, new, GOING_ON).low == 0
-    assert recover(log, new._replace(made_anew=True)).low == 0, "its commit is there, about a former topic"
+    assert recover(log, new, GOING_ON).offsets.low == 0
+    assert recover(log, new._replace(made_anew=True)).offsets.low == 0, "its commit is there, about a former topic"
     [lane] = worker_of(log, {LANE: new, other: committed()}).recover([LANE], 0)
-    assert lane.low == 0, "the group has commits, and Redis knows nothing of this one: it is new"
+    assert lane.offsets.low == 0, "the group has commits, and Redis knows nothing of this one: it is new"
     [lane] = worker_of(log, {LANE: new, other: committed()}, hw=-1).recover([LANE], 0)
-    assert lane.low == 0, "what Redis has without a number says nothing"
+    assert lane.offsets.low == 0, "what Redis has without a number says nothing"
     assert lane.loss is not None
     with pytest.raises(LedgerError, match="nothing is left"):
         worker_of(log, {LANE: new, other: committed()}, hw=2).recover([LANE], 0)
@@ -452,6 +452,6 @@ def test_blocks_that_retention_took_are_counted_and_the_rest_is_read(caplog: pyt
     log = Log(block(), block(settled(11)), block(settled(12)))
     log.first = 2
     lane = recover(log, committed(block_offset=1, recovery_pointer=0))
-    assert [lane.is_open(offset) for offset in (11, 12)] == [True, False]
+    assert [lane.offsets.is_open(offset) for offset in (11, 12)] == [True, False]
     [said] = [record for record in caplog.records if "no longer has all blocks" in record.message]
     assert said.missing == 2  # type: ignore[attr-defined]

@@ -59,7 +59,7 @@ def recover_at_last(worker: RecoveryWorker) -> Lane:
 
 def fresh(lane: Lane, source: Source) -> list[int]:
     """Offsets of the log that the lane takes for new when it reads on."""
-    begin = lane.cuts.log_offset(lane.next)
+    begin = lane.cuts.log_offset(lane.offsets.next)
     return [
         one.offset for one in source.records if one.offset >= begin and lane.accept(lane.cuts.lane_offset(one.offset))
     ]
@@ -110,7 +110,7 @@ def test_what_is_open_below_the_cut_is_read_again_and_what_redis_has_beyond_it_s
     assert lane.overflow_held == 2, "both are there and fire"
     assert lane.vanished == [97], "it was read, and only its log had it"
     assert fresh(lane, source) == [70, *range(90, 110)]
-    assert lane.next == 120
+    assert lane.offsets.next == 120
 
 
 def test_an_entry_that_redis_has_not_and_the_log_has_no_more_is_given_up() -> None:
@@ -138,7 +138,7 @@ def test_a_cut_is_said_in_the_next_block_and_commit_and_found_once(caplog: pytes
     for offset in range(90, 95):
         lane.accept(lane.cuts.lane_offset(offset))
         lane.note_read(source.records[offset])
-    lane.done[:] = b"\x01" * len(lane.done)
+    lane.offsets.done[:] = b"\x01" * len(lane.offsets.done)
     lane.advance_low()
     state = commit_state(lane, 0, LEDGER)
     assert state.low == 95, "what Kafka is told is an offset of its log"
@@ -259,7 +259,7 @@ def test_while_it_is_read_a_log_that_lost_marks_of_transactions_alone_is_read_on
 ) -> None:
     source = written(100)
     lane = recover(without_commit(source), source, block_of(100, marks=source.marks(99)))
-    lane.next = read_until
+    lane.offsets.next = read_until
     executor = StepExecutor()
     starts = Commits({LANE: without_commit(source)}, source.records)
     worker = RecoveryWorker(starts, LEDGER, Log(), FakeOverflow(), 1, executor)
@@ -274,7 +274,7 @@ def test_a_log_of_which_retention_took_all_that_was_read_is_as_it_was() -> None:
     source.start = 100
     start = committed(100, source.marks(99), 100)._replace(offset=100, log_start=100)
     lane = recover(start, source, block_of(100, marks=source.marks(99)))
-    assert (lane.cuts, lane.low) == (Cuts(), 100)
+    assert (lane.cuts, lane.offsets.low) == (Cuts(), 100)
     source.write(3)
     assert fresh(lane, source) == [100, 101, 102]
 

@@ -17,8 +17,8 @@ from sidecar.engine.commit.block_builder import (
     unsealed,
 )
 from sidecar.engine.partition.partition import RUNS_MAX, Lane
+from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
-from sidecar.engine.partition.withdrawal import overtaken
 from sidecar.engine.recovery import Replay
 from sidecar.kafka.producers import producer_settings
 from sidecar.ledger.block import Block, body_of
@@ -46,8 +46,8 @@ def producer_fixture() -> Iterator[Producer]:
 
 
 def lane_of(offsets: int) -> Lane:
-    lane = Lane(LaneId("src", 0), 0, Wheel(0), Position(-1, -1), ledger_start=0)
-    assert lane.accept_run(list(range(offsets)))
+    lane = Lane(LaneId("src", 0), Wheel(0), PromotionWindows(Position(-1, -1)))
+    assert lane.offsets.append_run(list(range(offsets)))
     lane.note_table(0, 1)
     return lane
 
@@ -204,7 +204,7 @@ def counted(lane: Lane, *blocks: Block, hw: int) -> tuple[int, int]:
     for place, one in enumerate(blocks):
         replay.block(place, one)
     again = replay.lane(0, 1, len(blocks))
-    return again.overflow_held, sum(not again.is_open(offset) for offset in range(lane.next))
+    return again.overflow_held, sum(not again.offsets.is_open(offset) for offset in range(lane.offsets.next))
 
 
 @pytest.mark.parametrize("applied", [False, True])
@@ -215,14 +215,14 @@ def test_a_recovery_counts_what_was_overtaken_as_often_as_it_takes_it_for_held_b
     [first] = sealed(lane)
     assert first.change is not None
     first.change.committed = True
-    assert overtaken(lane, NOW_MS) == [held(0)]
+    assert lane.overtake(NOW_MS) == [held(0)]
     if applied:
         lane.applied(lane.changes.popleft())
     lane.touched = True
     [second] = sealed(lane)
     assert counted(lane, first.block, second.block, hw=1) == (3, 3)
     lane.settled = [held(0)]
-    lane.cursor = Position(NOW_MS - 1, 0)
+    lane.promotion.cursor = Position(NOW_MS - 1, 0)
     [third] = sealed(lane)
     lane.touched = True
     [fourth] = sealed(lane)
@@ -230,6 +230,6 @@ def test_a_recovery_counts_what_was_overtaken_as_often_as_it_takes_it_for_held_b
         assert last.block.overflow_held == 2 * applied
     restore_sealed(lane, third)
     lane.settled = []
-    lane.cursor = Position(NOW_MS, 0)
+    lane.promotion.cursor = Position(NOW_MS, 0)
     [fifth] = sealed(lane)
     assert counted(lane, first.block, second.block, fifth.block, hw=1) == (2, 2), "W has passed it"

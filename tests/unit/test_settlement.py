@@ -26,8 +26,8 @@ def test_first_the_report_then_the_block_then_the_mark_then_the_commit(bench: Be
     assert settled(bench) == []
     bench.wait_until(lambda: settled(bench))
     assert bench.clock.now_ms - emitted_ms >= 40 + 40, "the block was sent when the emission was acknowledged"
-    assert not bench.lane.in_care(0), "the block is not acknowledged yet"
-    bench.wait_until(lambda: bench.lane.in_care(0))
+    assert not bench.lane.offsets.is_done(0), "the block is not acknowledged yet"
+    bench.wait_until(lambda: bench.lane.offsets.is_done(0))
     assert bench.group.committed[LANE][0] == 0
     bench.wait_until(lambda: bench.group.committed[LANE][0] == 1)
     state = decode_metadata(*bench.group.committed[LANE])
@@ -119,7 +119,7 @@ def test_a_block_that_the_producer_has_no_room_for_waits_whole(bench: Bench) -> 
     bench.run(800)
     assert len(refused) == 5
     assert settled(bench) == [0]
-    assert bench.lane.low == 2
+    assert bench.lane.offsets.low == 2
     assert bench.lane.number == 1
 
 

@@ -11,6 +11,7 @@ from sidecar.engine.commit.interval import NO_OUTPUT
 from sidecar.engine.emission.redelivery import Redelivery
 from sidecar.engine.emission.targets import Targets
 from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.model.partitioner import partition_of
 from sidecar.model.record import ANY_PARTITION, Headers, Held, LaneId, Position, TargetPartition
@@ -20,7 +21,7 @@ from tests.simulation.replica import LEDGER
 from tests.simulation.workload import QUARANTINE
 from tests.unit.engine_bench import Bench
 
-LANE = Lane(LaneId("in", 0), 0, Wheel(0, 1), Position(0, 0), ledger_start=0)
+LANE = Lane(LaneId("in", 0), Wheel(0, 1), PromotionWindows(Position(0, 0)))
 OTHER: Headers = [("tickover-target", b"other")]
 FOUND_MS = 2 * SILENCE_S * 1_000 + 500  # a silence, and a watched one: by then nothing more is sent there
 INTERVALS_MAX = FOUND_MS / 50
@@ -64,7 +65,7 @@ def test_while_a_target_is_dead_the_records_of_others_are_settled() -> None:
     bench.broker.short.clear()
     bench.run(1_000)
     assert arrived(bench, "other") == list(range(1, 4_000, 2))
-    assert (in_flight(bench), bench.lane.imbalance, bench.lane.low) == (0, 0, 4_000)
+    assert (in_flight(bench), bench.lane.imbalance, bench.lane.offsets.low) == (0, 0, 4_000)
     bench.run(15_000)
     assert (bench.replica.emitter.redelivery.one_by_one, bench.replica.targets.count) == (set(), 0)
 
@@ -99,7 +100,7 @@ def test_of_a_target_with_a_dead_partition_only_what_is_for_that_one_waits() -> 
     bench.broker.short.clear()
     bench.run(1_000)
     assert arrived(bench, "other") == list(range(4_000))
-    assert (bench.lane.imbalance, bench.lane.low) == (0, 4_000)
+    assert (bench.lane.imbalance, bench.lane.offsets.low) == (0, 4_000)
 
 
 def test_of_a_target_with_a_dead_partition_records_without_key_go_to_the_others() -> None:
@@ -162,7 +163,7 @@ def test_a_topic_for_what_leaves_another_way_may_be_the_silent_one(topic: str) -
     bench.broker.short.clear()
     bench.run(1_000)
     assert arrived(bench, topic) == list(range(1, 3_000, 2))
-    assert (in_flight(bench), bench.lane.imbalance, bench.lane.low) == (0, 0, 3_000)
+    assert (in_flight(bench), bench.lane.imbalance, bench.lane.offsets.low) == (0, 0, 3_000)
 
 
 def test_of_two_dead_targets_one_comes_back_before_the_other() -> None:

@@ -21,7 +21,6 @@ FOLDER_MODULES_MAX = 15
 FULL_FOLDERS = {
     "broker/clients": 32,
     "purgatory": 32,
-    "sidecar/cli": 22,
 }
 TEST_FILE_LINES_MAX = 600  # tables of cases are long, and nobody has to hold them in mind at once
 PARAMETERS_MAX = 6

@@ -188,7 +188,7 @@ def test_what_is_not_committed_has_no_span_and_what_is_aborted_has_one() -> None
     bench.wait_until(lambda: bench.values("mail"))
     troubles.append("abort")
     assert traced.traces.queue.empty(), "it is not yet a fact"
-    bench.wait_until(lambda: bench.lane.low == 1)
+    bench.wait_until(lambda: bench.lane.offsets.low == 1)
     assert bench.coordinator is not None
     assert bench.coordinator.aborted >= 1
     assert len(traced.spans()) == 1

@@ -19,6 +19,7 @@ from sidecar.engine.commit.transaction import (
     cause_of,
 )
 from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.ledger.commit_metadata import CommitState, decode_metadata
 from sidecar.model.record import Held, LaneId, Position
@@ -50,7 +51,7 @@ class Message:
 
 def transaction(producer: Producer) -> Transaction:
     """One block, already acknowledged, and the offset of its lane."""
-    lane = Lane(LANE, 0, Wheel(0, 1), Position(0, 0), ledger_start=0)
+    lane = Lane(LANE, Wheel(0, 1), PromotionWindows(Position(0, 0)))
     made = Transaction(CommitInterval(producer))
     producer.purged = made.generation
     block = SealedBlock(lane, None, lambda: 1.0)  # type: ignore[arg-type]
@@ -93,7 +94,7 @@ def test_a_transaction_that_comes_too_early_by_the_brokers_clock_is_aborted(late
 
 def test_what_was_due_when_it_was_handed_over_is_not_looked_through() -> None:
     generation = transaction(Producer()).generation
-    generation.batches.append((Lane(LANE, 0, Wheel(0, 1), Position(0, 0), ledger_start=0), [], 100))
+    generation.batches.append((Lane(LANE, Wheel(0, 1), PromotionWindows(Position(0, 0))), [], 100))
     assert not generation.is_early(100)
 
 

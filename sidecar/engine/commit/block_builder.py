@@ -12,8 +12,9 @@ from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from sidecar.engine.counters import EngineCounters
-from sidecar.engine.partition.change_block import ChangeBlock, LedgerMark
-from sidecar.engine.partition.partition import NEVER, NOT_DECIDED, NOWHERE, Lane
+from sidecar.engine.partition.change_block import ChangeBlock
+from sidecar.engine.partition.ledger_marks import NOWHERE, LedgerMark
+from sidecar.engine.partition.partition import NEVER, NOT_DECIDED, Lane
 from sidecar.engine.partition.quota import Left
 from sidecar.ledger.block import PROMOTED, STRUCK, Block, Entries, Settled, body_of, pack_frame
 from sidecar.ledger.commit_metadata import CommitState
@@ -125,8 +126,8 @@ def _halved(rows: list[Any], halvings: int) -> list[Any]:
 def _block(lane: Lane, rows: _Rows, now_ms: int, group: str) -> tuple[Block, ChangeBlock | None, int]:
     """Block of these rows, its change, and how many of its settled records were in the overflow's care."""
     settled = settled_columns(lane, rows.batch, rows.departed)
-    promoted = sum(map(lane.in_care, settled.offsets)) if any(settled.in_overflow) else 0
-    struck = struck_out(settled) if lane.struck else []
+    promoted = sum(map(lane.offsets.is_done, settled.offsets)) if any(settled.in_overflow) else 0
+    struck = struck_out(settled) if lane.promotion.struck else []
     change = rows.again or (_change_block(lane.number + 1, rows.puts, struck) if rows.puts or struck else None)
     carried = sorted((d.carried for d in rows.departed if d.carried is not None), key=_offset_of_held)
     block = Block(
@@ -135,8 +136,8 @@ def _block(lane: Lane, rows: _Rows, now_ms: int, group: str) -> tuple[Block, Cha
         topic_id=lane.topic_id,
         partition=lane.id.partition,
         written_ms=now_ms,
-        low=lane.low,
-        watermark=lane.watermark,
+        low=lane.offsets.low,
+        watermark=lane.promotion.watermark,
         acknowledged=lane.acknowledged,
         overflow_held=lane.held_as_found(True, settled.offsets) - promoted,
         runs=(*lane.runs, (lane.read_until, NOT_DECIDED)),
@@ -159,12 +160,12 @@ def _left(batch: list[Held], departed: list[Diverted]) -> Left:
 def take_sealed(lane: Lane, seal: PendingBlock) -> None:
     """The producer has the block: what is in it leaves the lane's lists."""
     lane.overflow_sealed -= seal.promoted
-    if lane.overtaken:
-        lane.overtaken_sealed |= lane.overtaken.intersection(seal.block.settled.offsets)
+    if lane.promotion.overtaken:
+        lane.promotion.overtaken_sealed |= lane.promotion.overtaken.intersection(seal.block.settled.offsets)
     del lane.settled[: seal.emitted]
     del lane.departed[: seal.departed]
     lane.touched = False
-    lane.block_ms = seal.block.written_ms
+    lane.ledger.block_ms = seal.block.written_ms
     if seal.change is not None and not seal.change.sealed:
         seal.change.sealed = True
     elif seal.change is not None:
@@ -176,7 +177,7 @@ def take_sealed(lane: Lane, seal: PendingBlock) -> None:
 def restore_sealed(lane: Lane, seal: PendingBlock) -> None:
     """The transaction with this block was aborted. What it settled is emitted anew; its change keeps its number."""
     lane.overflow_sealed += seal.promoted
-    lane.overtaken_sealed.difference_update(seal.block.settled.offsets)
+    lane.promotion.overtaken_sealed.difference_update(seal.block.settled.offsets)
     lane.touched = True
     lane.departed[:0] = seal.silent  # the others are produced again
     if seal.change is not None:
@@ -187,7 +188,7 @@ def restore_sealed(lane: Lane, seal: PendingBlock) -> None:
 def record_block(lane: Lane, seal: PendingBlock, ledger_offset: int, tally: EngineCounters) -> None:
     """The block is a fact at this offset of the ledger. Its settled records' done marks are the caller's."""
     settled = seal.block.settled
-    lane.written(mark_of(seal.block, ledger_offset), seal.change.latest_due_ms if seal.change else -1)
+    lane.ledger.written(mark_of(seal.block, ledger_offset), seal.change.latest_due_ms if seal.change else -1)
     if seal.change is not None:
         seal.change.committed = True
     if lane.quota is not None:
@@ -256,9 +257,9 @@ def _mixed_columns(lane: Lane, batch: list[Held], departed: list[Diverted]) -> S
 
 def _in_overflow(lane: Lane, offsets: list[int]) -> list[int]:
     """Where the overflow has an entry: promoted from there, or overtaken on the way; or struck out."""
-    if not lane.windows and not lane.skip:
+    if not lane.promotion.windows and not lane.promotion.skip:
         return [0] * len(offsets)
-    base, done, skip, struck = lane.base, lane.done, lane.skip, lane.struck
+    base, done, skip, struck = lane.offsets.base, lane.offsets.done, lane.promotion.skip, lane.promotion.struck
     if offsets and offsets[-1] < base and not struck:  # sorted: all were promoted
         return [PROMOTED] * len(offsets)
     return [
@@ -317,13 +318,13 @@ def _bounded(puts: list[Held]) -> list[Held]:
 def commit_state(lane: Lane, overflow_held: int, ledger: LedgerTopic) -> CommitState:
     """State for a recovery of this lane, beside its offset. `overflow_held`: as of the commit's own last block."""
     return CommitState(
-        low=lane.cuts.log_offset(lane.low),
-        watermark=lane.watermark,
+        low=lane.cuts.log_offset(lane.offsets.low),
+        watermark=lane.promotion.watermark,
         acknowledged=lane.acknowledged,
-        block_offset=lane.block_offset,
+        block_offset=lane.ledger.block_offset,
         recovery_pointer=lane.recovery_pointer(),
         rebuild_pointer=lane.rebuild_pointer(),
-        rebuild_due_ms=max((due_ms for _, due_ms in lane.rebuilds), default=-1),
+        rebuild_due_ms=max((due_ms for _, due_ms in lane.ledger.rebuilds), default=-1),
         overflow_held=overflow_held,
         topic_id=lane.topic_id,
         leader_epoch=-1,

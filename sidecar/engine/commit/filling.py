@@ -72,7 +72,7 @@ class Filling:
             if (settled := seal.block.settled).offsets:  # else a block would be followed by a commit of nothing
                 lane.settle(settled.offsets, settled.dues_ms)
         for lane, state in transaction.states:
-            lane.committed_watermark = state.watermark
+            lane.ledger.committed_watermark = state.watermark
 
     def see_clock(self, transaction: Transaction) -> None:
         """Each block that is acknowledged shows the broker's clock, whatever becomes of its transaction."""

@@ -61,7 +61,7 @@ class InOrder:
         if not chain.waiting:
             return None
         held = chain.waiting[0]
-        if held.due_ms > now_ms or order.must_wait(key, held.offset, lane.next, lane.cursor):
+        if held.due_ms > now_ms or order.must_wait(key, held.offset, lane.offsets.next, lane.promotion.cursor):
             return None
         isolated = held.offset in order.isolated
         return NextOfKey(held, bool(chain.out), chain.single or isolated, isolated)

@@ -31,8 +31,7 @@ from sidecar.engine.emission.emitter import Emitter
 from sidecar.engine.intake.decide import Named
 from sidecar.engine.intake.holding import Holding
 from sidecar.engine.intake.reading import offset_of
-from sidecar.engine.partition.partition import Lane
-from sidecar.engine.partition.withdrawal import Place, lose, take_out
+from sidecar.engine.partition.partition import HeldIn, Lane
 from sidecar.engine.storage.rebuild_worker import RebuildWorker
 from sidecar.engine.storage.worker import OverflowWorker
 from sidecar.model.header_codec import complete, headers_of, split
@@ -186,7 +185,7 @@ class Actions:
             lane.quota.struck(held, carried)
         if in_memory:
             lane.ids.forget((held,))
-        if take_out(lane, held, in_memory) is Place.WHEEL:
+        if lane.take_out(held, in_memory) is HeldIn.WHEEL:
             self._emitter.withdraw(lane, held)
         departure = Diverted(
             held.due_ms, held.offset, outcome, "", "", None, None, [], held.policy, held.attempt, held_id(held),
@@ -222,7 +221,7 @@ class Actions:
                 return
             for message_id in ids:
                 held = answers.get(message_id)
-                if held is not None and (held.position <= lane.cursor or held.offset in lane.skip):
+                if held is not None and (held.position <= lane.promotion.cursor or held.offset in lane.promotion.skip):
                     held = None  # promoted or struck meanwhile, or settled long ago
                 self._go_on(lane, waiting, message_id, held)
 
@@ -259,7 +258,7 @@ class Actions:
             self._go_on(lane, waiting, item.id, _ASK)
 
     def _lose(self, lane: Lane, item: ReplayedMove) -> None:
-        lose(lane, item.held.offset)
+        lane.lose(item.held.offset)
         self._tally.lost[lane.id.topic, "source"] += 1
         log.error(
             "a record that was moved is lost: the source's retention took its payload; raise retention.ms and "

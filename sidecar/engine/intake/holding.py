@@ -34,7 +34,7 @@ class Holding:
         """Hold one record that had to wait for something before, or that others may wait for."""
         if lane.order is not None and self._ordering.holds_up(lane, held):
             return
-        if held.due_ms <= (lane.promised or lane.cursor).due_ms:
+        if held.due_ms <= lane.promotion.reach.due_ms:
             self._emitter.to_wheel(lane, [held])
         else:
             lane.put([held])

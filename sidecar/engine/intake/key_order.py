@@ -97,7 +97,7 @@ class Ordering:
             self._scans[lane] = OverflowScan(lane)
         for held in lane.wheel.records():
             if (key := self._key_of(held)) is not None:
-                order.note(key, held, False, lane.cursor)
+                order.note(key, held, False, lane.promotion.cursor)
         for held in lane.puts:
             order.redone(held)
         for change in lane.changes:
@@ -134,9 +134,9 @@ class Ordering:
             order.pass_time(now_ms)
             if order.sought:
                 self._look(lane, order, now_ms)
-            elif lane.next >= lane.recovered_until and not order.queue:
+            elif lane.offsets.next >= lane.recovered_until and not order.queue:
                 order.all_read_again(lane.recovered_until)
-                order.forget_left(now_ms - SETTLED_MS, lane.cursor)
+                order.forget_left(now_ms - SETTLED_MS, lane.promotion.cursor)
             if order.queue and (some := self._go_on(lane, order, now_ms)) is not None:
                 ready.append(some)
         return ready
@@ -160,7 +160,7 @@ class Ordering:
         return Ready(lane, ready, near_ms) if any(ready) else None  # a list of it has something
 
     def _near_ms(self, lane: Lane, now_ms: int) -> int:
-        return max(now_ms + self._overflow.soon_ms, (lane.promised or lane.cursor).due_ms)
+        return max(now_ms + self._overflow.soon_ms, lane.promotion.reach.due_ms)
 
     def _behind(self, lane: Lane, order: Order, key: Key, held: Held, now_ms: int) -> Held | Diverted | None:
         """The record as it takes its place behind the one before it; None: it has to wait."""
@@ -172,8 +172,8 @@ class Ordering:
         if tail.due_ms > held.due_ms:
             held = held._replace(due_ms=tail.due_ms)
         again = held.offset < lane.recovered_until  # what was read after it may be waiting for it
-        near = held.due_ms <= max(now_ms + self._overflow.horizon_ms, (lane.promised or lane.cursor).due_ms)
-        if near and tail.ahead_of(lane.cursor) and (not again or lane.promised is not None):
+        near = held.due_ms <= max(now_ms + self._overflow.horizon_ms, lane.promotion.reach.due_ms)
+        if near and tail.ahead_of(lane.promotion.cursor) and (not again or lane.promotion.promised is not None):
             return None
         if tail.due_ms > now_ms or key in order.chains:
             policy = self._orders[held.policy]
@@ -192,7 +192,7 @@ class Ordering:
             ready.others.append(behind)
         elif item.kind == 0:
             stored = behind.due_ms > near_ms or self._hidden(lane, order, key, behind) is not None
-            order.note(key, behind, stored, lane.cursor)
+            order.note(key, behind, stored, lane.promotion.cursor)
             if stored:
                 self._store(lane, order, behind)
             else:
@@ -217,12 +217,12 @@ class Ordering:
         key = order.key_of(held)
         if key is None or held.source >= 0:  # who was moved goes its own way
             return False
-        reach = lane.promised or lane.cursor
+        reach = lane.promotion.promised or lane.promotion.cursor
         hidden = self._hidden(lane, order, key, held)
         stored = held.due_ms > reach.due_ms or (hidden is not None and held.position > reach)
         if hidden is not None and not stored:
             order.block(key, hidden)
-        order.note(key, held, stored, lane.cursor)
+        order.note(key, held, stored, lane.promotion.cursor)
         if stored:
             self._store(lane, order, held)
             order.returned(held.offset)
@@ -234,7 +234,7 @@ class Ordering:
         tail = order.before(key, held.offset)
         if tail is None or held.due_ms < tail.due_ms:
             return None
-        return tail if tail.ahead_of(lane.cursor) else None
+        return tail if tail.ahead_of(lane.promotion.cursor) else None
 
     def _store(self, lane: Lane, order: Order, held: Held) -> None:
         order.on_the_way.add(held.offset)
@@ -251,7 +251,7 @@ class Ordering:
     def _look(self, lane: Lane, order: Order, now_ms: int) -> None:
         """Read the lane's overflow once: which keys have something there."""
         scan = self._scans[lane]
-        order.found(scan.step(self._rebuild, now_ms), True, lane.cursor)
+        order.found(scan.step(self._rebuild, now_ms), True, lane.promotion.cursor)
         if scan.after is None:
             order.sought = frozenset()
             del self._scans[lane]

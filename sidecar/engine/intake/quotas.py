@@ -50,13 +50,13 @@ class Quotas:
         quota.found(lane.wheel.records())
         quota.found(lane.puts)
         for change in lane.changes:
-            quota.found(held for held in change.records.values() if held.offset not in lane.skip)
+            quota.found(held for held in change.records.values() if held.offset not in lane.promotion.skip)
 
     def _see_whether_known(self, lane: Lane) -> None:
         """The overflow is read, and so is again what was read before a crash."""
-        if self._scans[lane].after is None and lane.next >= lane.recovered_until:
+        if self._scans[lane].after is None and lane.offsets.next >= lane.recovered_until:
             assert lane.quota is not None
-            lane.quota.all_found(lane.is_open)
+            lane.quota.all_found(lane.offsets.is_open)
             del self._scans[lane]
 
     def _limits_of(self, topic: str, table: PolicyTable) -> Mapping[str, QuotaPolicy]:

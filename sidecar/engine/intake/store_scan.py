@@ -24,7 +24,7 @@ class OverflowScan:
     """
 
     def __init__(self, lane: Lane) -> None:
-        self.after: Position | None = lane.cursor if lane.overflow_used else None  # None: all is read
+        self.after: Position | None = lane.promotion.cursor if lane.overflow_used else None  # None: all is read
         self._lane = lane
         self._page: Future[Promotion] | None = None
         self._at_ms = 0  # not before
@@ -35,7 +35,7 @@ class OverflowScan:
         if self.after is None:
             return ()
         if self._page is None:
-            self.after = max(self.after, lane.cursor)
+            self.after = max(self.after, lane.promotion.cursor)
             if lane.loss is None and is_over(now_ms, self._at_ms, RETRY_MS):
                 self._page = rebuild.read(lane.id, self.after, SCAN_RECORDS, lane.acknowledged)
             return ()
@@ -54,9 +54,10 @@ class OverflowScan:
             )
             return ()
         self.after = None if page.cursor.offset == OFFSET_MAX else page.cursor
-        known_until = lane.base + len(lane.done)  # what is behind it is passed over: see `Lane.promoted`
+        # What is behind it is passed over: see `Lane.promoted`.
+        known_until, promotion = lane.offsets.base + len(lane.offsets.done), lane.promotion
         return [
             held
             for held in page.records
-            if held.offset not in lane.skip and held.position > lane.cursor and held.offset < known_until
+            if held.offset not in promotion.skip and held.position > promotion.cursor and held.offset < known_until
         ]

@@ -1,9 +1,10 @@
 """One assigned source partition: its wheel, its cursor, and which of its offsets are done.
 
     offsets     base        low (L)              next
-                 |1 1 1 1 1 1|0 1 1 0 0 1 1 1 0|          `done`, one byte per offset
-    due times        W ........ C ........>               watermark, cursor: positions (due, offset)
+                 |1 1 1 1 1 1|0 1 1 0 0 1 1 1 0|          `OffsetMap.done`, one byte per offset
+    due times        W ........ C ........>               `PromotionWindows`: watermark, cursor
                      [windows ]                           promoted and not yet all settled
+    ledger           |...|.......|                        `LedgerMarks`: blocks that a recovery must read
 
 What must hold (design: the journey of a record):
 * every record with position <= C is in the wheel; every later one is in the overflow or on its way there (`puts`,
@@ -18,13 +19,17 @@ import logging
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from operator import attrgetter
 from typing import Final
 
 from policies.headers import OFFSET_MAX
-from sidecar.engine.partition.change_block import FOREIGN, ChangeBlock, LedgerMark, Loss, note_rebuild
+from sidecar.engine.partition.change_block import FOREIGN, ChangeBlock, Loss
 from sidecar.engine.partition.identity import Identities
 from sidecar.engine.partition.key_order import Order
+from sidecar.engine.partition.ledger_marks import NOWHERE, LedgerMarks
+from sidecar.engine.partition.offset_map import OffsetMap
+from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.quota import Quota
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.model.log_cuts import NO_CUTS, Cuts, Marks, ReadMark, below, noted
@@ -32,12 +37,18 @@ from sidecar.model.record import Diverted, Held, LaneId, Position, Window, due_o
 
 log = logging.getLogger(__name__)
 
-TRIM_BYTES: Final = 1 << 16  # how many done bytes below L may stay before they are cut off
 RUNS_MAX: Final = 8_192  # of the policy table, above L: each block has them all
 NOT_DECIDED: Final = 0  # in a block's runs, in place of a table version: from here on nothing was read
 _offset: Final = attrgetter("offset")
-NOWHERE: Final = Position(-1, -1)
 NEVER: Final = Position(OFFSET_MAX, OFFSET_MAX)
+
+
+class HeldIn(Enum):
+    """Where a held record was."""
+
+    PUTS = auto()  # about to go to the overflow
+    OVERFLOW = auto()  # there, or in a change block on its way there
+    WHEEL = auto()
 
 
 @dataclass(slots=True, eq=False)
@@ -45,18 +56,10 @@ class Lane:
     """State of one assigned partition. Times are epoch milliseconds."""
 
     id: LaneId
-    base: int
     wheel: Wheel
-    cursor: Position
-    ledger_start: int  # recovery pointer while no block pins an earlier one: "the ledger's end" as last seen
-    next: int = 0
-    low: int = 0
-    done: bytearray = field(default_factory=bytearray)
-    windows: deque[Window] = field(default_factory=deque)
-    skip: dict[int, Position] = field(default_factory=dict)  # has an entry, needs no promotion: settled or in the wheel
-    struck: set[int] = field(default_factory=set)  # of `skip`: left ahead of their promotion, not settled yet
-    overtaken: set[int] = field(default_factory=set)  # of `skip`: taken out on the way to the overflow, not settled yet
-    overtaken_sealed: set[int] = field(default_factory=set)  # of these: blocks under way settle them
+    promotion: PromotionWindows
+    offsets: OffsetMap = field(default_factory=OffsetMap)
+    ledger: LedgerMarks = field(default_factory=LedgerMarks)
     ids: Identities = field(default_factory=Identities)
     quota: Quota | None = None  # a policy limits what is held here
     order: Order | None = None  # a policy releases records in order of their keys here
@@ -66,7 +69,6 @@ class Lane:
     changes: deque[ChangeBlock] = field(default_factory=deque)
     number: int = 0
     acknowledged: int = 0
-    counted: int = 0  # A as the last written block has it: those under way have that at least
     first_change: int = 0  # before the first number of this source: what Redis has below is of a former topic
     overflow_held: int = 0  # in the overflow's care and not settled, promoted ones included
     overflow_sealed: int = 0  # the same, less what blocks under way settle: this is what a block records
@@ -75,18 +77,12 @@ class Lane:
     runs: list[tuple[int, int]] = field(default_factory=list)
     recovered_runs: list[tuple[int, int]] = field(default_factory=list)
     recovered_until: int = -1  # offsets below were read before a crash: decided by the table of then
-    marks: deque[LedgerMark] = field(default_factory=deque)
-    rebuilds: deque[tuple[int, int]] = field(default_factory=deque)  # (ledger offset, latest due of its entries)
-    block_offset: int = -1  # E
-    block_ms: int = 0  # when the last block was written: retention counts from there
     settled: list[Held] = field(default_factory=list)  # emitted and acknowledged, not yet in a block
     departed: list[Diverted] = field(default_factory=list)
-    promised: Position | None = None  # how far a promotion under way will move the cursor
     leaving: bool = False  # revoked: what is in flight is settled, nothing new begins
     dropped: bool = False  # gone: nothing about it may be written any more
     touched: bool = False  # something for a block
     uncommitted: bool = False  # something for an offset commit
-    committed_watermark: Position = NOWHERE  # W as a recovery would find it: up to here the overflow needs nothing
     tidy_asked: bool = False
     loss: Loss | None = None  # Redis lacks something: no puts, no promotion until it is rebuilt
     source_partitions: int = 0  # how many the source had when it was new to the group; 0: not known
@@ -99,49 +95,33 @@ class Lane:
     held_at_start: int = 0
     found: int = 0  # in the overflow, beyond what its count said when the lane came: see `_count_found`
     vanished: list[int] = field(default_factory=list)  # offsets of records that were held and are gone from the source
-    passed_over: int = 0  # copies in the overflow that are at an open offset: never promoted
     lost: int = 0  # given up after a rebuild, since neither source nor ledger has them any more
     here: bytes = b""
 
     def __post_init__(self) -> None:
-        self.low, self.next = max(self.low, self.base), max(self.next, self.base)
         self.here, self.held_at_start = f"{self.id.topic}/{self.id.partition}/".encode(), self.overflow_held
 
     # --- intake -------------------------------------------------------------------------------------------------
 
     def accept(self, offset: int) -> bool:
         """Note that `offset` was read; False when it is done already or was read before."""
-        if offset < self.next:
+        if offset < self.offsets.next:
             return False
-        done, index = self.done, offset - self.base
-        if offset > self.next:
-            self._close_gap(index)
-        self.next = offset + 1
-        if index < len(done):
-            return not done[index]
-        done.append(0)
-        return True
-
-    def accept_run(self, offsets: Sequence[int]) -> bool:
-        """`accept` for records that follow the last one and each other, all new; False, and nothing noted, if not."""
-        first, count = offsets[0], len(offsets)
-        if first != self.next or first - self.base != len(self.done) or offsets != list(range(first, first + count)):
-            return False
-        self.done += bytes(count)
-        self.next = first + count
-        return True
+        if offset > self.offsets.next:
+            self._close_gap(offset)
+        return self.offsets.append(offset)
 
     def read_up_to(self, offset: int) -> None:
         """Note that the source was read up to here, where no record follows the last one that was given out."""
-        if offset > self.next:
-            self._close_gap(offset - self.base)
-            self.next = offset
+        if offset > self.offsets.next:
+            self._close_gap(offset)
+            self.offsets.next = offset
             self.touched = True
 
     @property
     def read_until(self) -> int:
         """Behind the highest offset that was ever read."""
-        return max(self.next, self.recovered_until)
+        return max(self.offsets.next, self.recovered_until)
 
     def note_read(self, mark: ReadMark) -> None:
         """Note a record of the source as the one that was read last."""
@@ -153,19 +133,12 @@ class Lane:
         self.read_marks = below(self.read_marks, log_offset)
         self.touched = self.uncommitted = True
 
-    def _close_gap(self, index: int) -> None:
+    def _close_gap(self, until: int) -> None:
         """Offsets that the source doesn't have (control records, compaction) count as done."""
-        done = self.done
-        first = self.next - self.base
-        if index > first:
-            known = min(index, len(done))
-            if known > first:
-                done[first:known] = b"\x01" * (known - first)
-            if index > len(done):
-                done.extend(b"\x01" * (index - len(done)))
-            self.uncommitted = True
-            for offset in [offset for offset in self.entries if offset < self.base + index]:
-                self._give_up(offset)
+        self.offsets.close_gap(until)
+        self.uncommitted = True
+        for offset in [offset for offset in self.entries if offset < until]:
+            self._give_up(offset)
 
     def _give_up(self, offset: int) -> None:
         """A record with an overflow entry that is gone from the source: its change block goes on without it."""
@@ -197,8 +170,7 @@ class Lane:
 
     def held_now(self) -> int:
         """Records that this lane holds, counted from its marks: open offsets that were read, and the overflow's."""
-        read_to = min(self.next - self.base, len(self.done))
-        return self.done.count(0, self.low - self.base, read_to) + self.overflow_held
+        return self.offsets.open_count + self.overflow_held
 
     @property
     def crowded_by_runs(self) -> bool:
@@ -206,7 +178,7 @@ class Lane:
 
         Not before all that was read before a crash is read again: L passes nothing of it until then.
         """
-        return len(self.runs) >= RUNS_MAX and self.next >= self.recovered_until
+        return len(self.runs) >= RUNS_MAX and self.offsets.next >= self.recovered_until
 
     @property
     def on_the_way(self) -> int:
@@ -234,25 +206,24 @@ class Lane:
 
     def promoted(self, start: Position, records: Sequence[Held], cursor: Position) -> list[Held]:
         """Take in what a promotion copied from the overflow; returns what goes into the wheel."""
-        skip = self.skip
-        fresh = [held for held in records if held.offset not in skip] if skip else list(records)
-        if fresh and max(map(_offset, fresh)) >= self.low:
+        fresh = self.promotion.without_skipped(records)
+        if fresh and max(map(_offset, fresh)) >= self.offsets.low:
             fresh = self._without_open(fresh)
         if fresh:
-            self.windows.append(Window(start, len(fresh)))
+            self.promotion.windows.append(Window(start, len(fresh)))
             self._count_found()
             if self.quota is not None:
                 self.quota.found(fresh)
             if self.order is not None:
                 self.order.found(fresh, False, cursor)
-        self.cursor, self.promised = cursor, None
+        self.promotion.cursor, self.promotion.promised = cursor, None
         return fresh
 
     def _count_found(self) -> None:
         """Count what was taken out of the overflow beyond what it was thought to hold: earlier versions wrote counts
         into the ledger without what they had overtaken on the way, and these would end below zero.
         """
-        more = sum(window.unsettled for window in self.windows) - self.overflow_held
+        more = self.promotion.unsettled - self.overflow_held
         if more > 0:
             self.overflow_held += more
             self.overflow_sealed += more
@@ -263,51 +234,98 @@ class Lane:
 
         It is of a ledger that was lost, or somebody else's. To settle it would find no place for its mark.
         """
-        base, done, known = self.base, self.done, len(self.done)
-        kept = [  # hot: `is_open`, written out
+        base, done, known = self.offsets.base, self.offsets.done, len(self.offsets.done)
+        kept = [  # hot: `OffsetMap.is_open`, written out
             held for held in records
             if (index := held.offset - base) < 0 or (index < known and done[index])
         ]  # fmt: skip
-        self.passed_over += len(records) - len(kept)
+        self.promotion.passed_over += len(records) - len(kept)
         return kept
 
-    @property
-    def watermark(self) -> Position:
-        """W: everything in the overflow at or before this position is settled."""
-        reached = self.windows[0].start if self.windows else self.cursor
-        if self.struck:  # who has left ahead of it stays ahead of it until the ledger says so
-            due_ms, offset = min(map(self.skip.__getitem__, self.struck))
-            reached = min(reached, Position(due_ms, offset - 1))
-        return reached
-
     def held_as_found(self, sealed: bool, settled: Collection[int] = ()) -> int:
-        """How many records a recovery from here finds in the overflow's care: more than are there for this lane.
+        """How many records a recovery from here finds in the overflow's care: more than are there for this partition.
 
         It takes the copies ahead of W of what was overtaken for held there, as it can't know who has been promoted.
         `sealed`: less what blocks under way settle, and `settled`.
         """
-        count = self.overflow_sealed if sealed else self.overflow_held
-        if self.overtaken:
-            left = self.overtaken.difference(settled, self.overtaken_sealed if sealed else ())
+        count, promotion = self.overflow_sealed if sealed else self.overflow_held, self.promotion
+        if promotion.overtaken:
+            left = promotion.overtaken.difference(settled, promotion.overtaken_sealed if sealed else ())
             left.difference_update(*(change.records for change in self.changes))
-            watermark, skip = self.watermark, self.skip
-            count += sum(self.is_open(offset) and skip.get(offset, NOWHERE) > watermark for offset in left)
+            watermark, skip, is_open = promotion.watermark, promotion.skip, self.offsets.is_open
+            count += sum(is_open(offset) and skip.get(offset, NOWHERE) > watermark for offset in left)
         return count
+
+    def take_out(self, held: Held, in_memory: bool) -> HeldIn:
+        """Take a held record out; where it was in the wheel, that is left to the caller."""
+        if not in_memory or self._is_on_the_way(held.offset):
+            self.promotion.strike(held, self.offsets.is_open(held.offset))
+            return HeldIn.OVERFLOW
+        return HeldIn.PUTS if self._take_put(held) else HeldIn.WHEEL
+
+    def _is_on_the_way(self, offset: int) -> bool:
+        """A change block has this record, and the wheel hasn't."""
+        return offset not in self.promotion.skip and any(offset in change.records for change in self.changes)
+
+    def _take_put(self, held: Held) -> bool:
+        if held.due_ms < self.puts_due_ms:
+            return False
+        kept = [put for put in self.puts if put.offset != held.offset]
+        taken = len(kept) < len(self.puts)
+        self.puts = kept
+        return taken
+
+    def lose(self, offset: int) -> None:
+        """Give up a record that was read and can't be put together any more."""
+        self.offsets.done[offset - self.offsets.base] = 1
+        self.lost += 1
+        self.uncommitted = True
+        for change in self.changes:
+            change.missing.discard(offset)
+
+    def forget_passed(self) -> None:
+        """Drop what W has passed from the list of overflow copies to skip, unless its change block is still here."""
+        watermark, skip = self.promotion.watermark, self.promotion.skip
+        passed = [offset for offset, position in skip.items() if position <= watermark]
+        for offset in passed:
+            if self.offsets.is_done(offset) and not any(offset in change.records for change in self.changes):
+                del skip[offset]
+
+    def overtake(self, due_ms: int) -> list[Held]:
+        """Take out what is on its way to the overflow and falls due too soon to wait for it: it goes into the wheel.
+
+        Records of a change block will reach the overflow all the same: their offsets stay open, and promotion skips the
+        copies. Records in the order of their keys stay: the overflow may have one that must fire before. But not those
+        that the cursor has passed, which were overtaken before a crash: nothing would ever bring them back, be they far
+        from due because the clock was set back since, or is another machine's.
+        """
+        stay = self.order.on_the_way if self.order is not None else ()
+        cursor, skip = self.promotion.cursor, self.promotion.skip
+        soon: list[Held] = []
+        if self.puts_due_ms <= due_ms:
+            puts, self.puts, self.puts_due_ms = self.puts, [], OFFSET_MAX
+            soon = [held for held in puts if held.due_ms <= due_ms and held.offset not in stay]
+            self.put([held for held in puts if held.due_ms > due_ms or held.offset in stay])
+        for change in self.changes:
+            if change.earliest.due_ms <= due_ms or change.earliest <= cursor:
+                waiting = [held for held in change.records.values() if held.offset not in skip]
+                late = [
+                    held
+                    for held in waiting
+                    if held.position <= cursor or (held.due_ms <= due_ms and held.offset not in stay)
+                ]
+                self.promotion.overtake(late)
+                soon += late
+                if not change.missing:
+                    change.earliest = min((held.position for held in waiting if held.offset not in skip), default=NEVER)
+        return soon
 
     # --- settlement ---------------------------------------------------------------------------------------------
 
-    def in_care(self, offset: int) -> bool:
-        """True when the overflow has the record: its source offset is done without its being settled."""
-        return offset < self.base or self.done[offset - self.base] == 1
-
-    def is_open(self, offset: int) -> bool:
-        """True while only the source has it: it is not settled, and the overflow hasn't acknowledged it."""
-        index = offset - self.base
-        return index >= 0 and not (index < len(self.done) and self.done[index])
-
     def settle(self, offsets: Sequence[int], dues_ms: Sequence[int]) -> None:
         """Settle records that are in the ledger now: done marks for open offsets, less in their windows for others."""
-        base, done, windows, struck = self.base, self.done, self.windows, self.struck
+        base, done, promotion = self.offsets.base, self.offsets.done, self.promotion
+        windows, struck = promotion.windows, promotion.struck
         if windows or struck:
             promoted: list[tuple[int, int]] = []
             for offset, due_ms in zip(offsets, dues_ms, strict=True):
@@ -327,9 +345,9 @@ class Lane:
         else:
             for offset in offsets:
                 done[offset - base] = 1
-        if self.overtaken:
-            self.overtaken.difference_update(offsets)
-            self.overtaken_sealed.difference_update(offsets)
+        if promotion.overtaken:
+            promotion.overtaken.difference_update(offsets)
+            promotion.overtaken_sealed.difference_update(offsets)
         self.ids.settled(offsets)
         if self.order is not None:
             self.order.settled(offsets)
@@ -339,7 +357,7 @@ class Lane:
     def applied(self, change: ChangeBlock) -> None:
         """The overflow has acknowledged a change block: its records are in its care, their offsets are done."""
         self.acknowledged = change.number
-        base, done, skip = self.base, self.done, self.skip
+        base, done, skip = self.offsets.base, self.offsets.done, self.promotion.skip
         for offset in change.records:
             index = offset - base
             if offset not in skip and index >= 0 and not done[index]:
@@ -354,53 +372,27 @@ class Lane:
         self.uncommitted = True
 
     def advance_low(self) -> int:
-        """Move L over what is done and forget the bytes far below it."""
-        index = self.done.find(0, self.low - self.base)
-        self.low = self.base + (index if index >= 0 else len(self.done))
-        passed = min(self.low, self.next) - self.base  # after a crash L may be ahead of what was read again
-        if passed >= TRIM_BYTES:
-            del self.done[:passed]
-            self.base += passed
-        while len(self.runs) > 1 and self.runs[1][0] <= self.low:
+        """Move L over what is done; returns it."""
+        low = self.offsets.advance_low()
+        while len(self.runs) > 1 and self.runs[1][0] <= low:
             self.runs.pop(0)
-        return self.low
+        return low
 
     # --- ledger -------------------------------------------------------------------------------------------------
 
     def repeat_state(self, now_ms: int, interval_ms: int) -> None:
         """Without news for so long, it says again where it is: blocks and commits expire."""
-        if now_ms - self.block_ms >= interval_ms:
+        if now_ms - self.ledger.block_ms >= interval_ms:
             self.touched = self.uncommitted = True
 
-    def written(self, mark: LedgerMark, entries_latest_due_ms: int) -> None:
-        """A block of this lane is in the ledger."""
-        self.block_offset = mark.ledger_offset
-        self.counted = max(self.counted, mark.acknowledged)
-        self.marks.append(mark)
-        if entries_latest_due_ms >= 0:
-            note_rebuild(self.rebuilds, mark.ledger_offset, entries_latest_due_ms)
-
     def recovery_pointer(self) -> int:
-        """First ledger offset that a recovery must replay: an offset >= L, a change > A, or a promoted record > W.
-
-        A change that only this lane knows to be acknowledged counts as one that isn't: a block under way may be the
-        last, and say so.
-        """
-        marks, low, watermark, acknowledged = self.marks, self.low, self.watermark, min(self.acknowledged, self.counted)
-        while marks:
-            mark = marks[0]
-            if mark.offset_max >= low or mark.number > acknowledged or mark.promoted_max > watermark:
-                return mark.ledger_offset
-            self.ledger_start = mark.ledger_offset + 1
-            marks.popleft()
-        return self.ledger_start
+        """See `LedgerMarks`."""
+        return self.ledger.recovery_pointer(self.offsets.low, self.promotion.watermark, self.acknowledged)
 
     def rebuild_pointer(self) -> int:
-        """First ledger offset with an overflow entry that is still ahead of W, as a recovery would find it."""
-        rebuilds, due_ms = self.rebuilds, self.committed_watermark.due_ms
-        while rebuilds and rebuilds[0][1] < due_ms:
-            rebuilds.popleft()
-        return rebuilds[0][0] if rebuilds else self.recovery_pointer()
+        """First ledger offset with an overflow entry that a rebuild needs, else as `recovery_pointer`."""
+        pointer = self.ledger.rebuild_pointer()
+        return self.recovery_pointer() if pointer is None else pointer
 
     def note_loss(self, hw: int, detail: str) -> None:
         """Redis lacks something of this lane: from now on its puts and promotions wait until it is rebuilt."""

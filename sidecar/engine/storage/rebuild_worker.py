@@ -188,13 +188,13 @@ def plan_of(lane: Lane, loss: Loss) -> RebuildPlan:
         topic_id=lane.topic_id,
         hw=loss.hw,
         acknowledged=lane.acknowledged,
-        watermark=lane.committed_watermark,  # from there on the lane's next owner expects all that was put
-        cursor=lane.cursor,
-        skip=frozenset(lane.skip),
-        held=lane.overflow_held - _promoted(lane) - sum(map(lane.in_care, lane.struck)),
+        watermark=lane.ledger.committed_watermark,  # from there on the lane's next owner expects all that was put
+        cursor=lane.promotion.cursor,
+        skip=frozenset(lane.promotion.skip),
+        held=lane.overflow_held - _promoted(lane) - sum(map(lane.offsets.is_done, lane.promotion.struck)),
         recovery_pointer=lane.recovery_pointer(),
         rebuild_pointer=lane.rebuild_pointer(),
-        block_offset=lane.block_offset,
+        block_offset=lane.ledger.block_offset,
         first_change=lane.first_change,
         cuts=lane.cuts,
     )
@@ -202,7 +202,7 @@ def plan_of(lane: Lane, loss: Loss) -> RebuildPlan:
 
 def _promoted(lane: Lane) -> int:
     """Records in the overflow's care that are in the wheel: they need no copy to be emitted."""
-    return sum(window.unsettled for window in lane.windows)
+    return sum(window.unsettled for window in lane.promotion.windows)
 
 
 def _correct(lane: Lane, lost: int) -> None:

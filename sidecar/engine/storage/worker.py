@@ -6,7 +6,7 @@ worker thread only carries values to Redis and back. Jobs run strictly in the or
 The cursor's rules (design: the journey of a record):
 * it moves to now + horizon, or as far as the wheel has room;
 * it never reaches the earliest record that is only on its way to the overflow;
-* while a promotion is under way, `lane.promised` is what newly read records are compared with.
+* while a promotion is under way, `lane.promotion.promised` is what newly read records are compared with.
 """
 
 import logging
@@ -19,7 +19,6 @@ from typing import Any, Final
 from policies.headers import OFFSET_MAX
 from sidecar.engine.partition.change_block import ChangeBlock
 from sidecar.engine.partition.partition import Lane
-from sidecar.engine.partition.withdrawal import forget_passed, overtaken
 from sidecar.engine.storage.jobs import Applying, Job
 from sidecar.model.ports import is_over
 from sidecar.model.record import Held, Position
@@ -32,7 +31,7 @@ CHANGES_PER_JOB_MAX: Final = 64
 JOBS_MAX: Final = 4
 STEPS_PER_HORIZON: Final = 16
 SOON_MS: Final = 1_000  # what is due within this time isn't sent to the overflow
-_cursor: Final = attrgetter("cursor")
+_cursor: Final = attrgetter("promotion.cursor")
 PASSED_OVER: Final = (
     "Redis has records at offsets that are still to be read, or held otherwise: they are passed over; what the source "
     "has there is decided as it is read"
@@ -87,7 +86,7 @@ class OverflowWorker:
         for lane in sorted(lanes, key=_cursor):  # the furthest behind first: a slow overflow can't serve all at once
             if len(self._jobs) >= jobs_max:
                 return
-            if lane.promised is None and not lane.dropped and lane.loss is None:
+            if lane.promotion.promised is None and not lane.dropped and lane.loss is None:
                 room -= self._promote(lane, room)
                 self._tidy(lane)
 
@@ -188,13 +187,13 @@ class OverflowWorker:
     def _overtake(self, lane: Lane, now_ms: int) -> None:
         """Put into the wheel now what falls due before the overflow can have it."""
         if lane.puts or lane.changes:
-            soon = overtaken(lane, now_ms + self.soon_ms)
+            soon = lane.overtake(now_ms + self.soon_ms)
             if soon:
                 self._to_wheel(lane, soon)
 
     def _promote(self, lane: Lane, room: int) -> int:
         """Move one lane's cursor; returns how many records may come of it."""
-        start = lane.cursor
+        start = lane.promotion.cursor
         if start.due_ms > self._now_ms + self.horizon_ms - self._step_ms:
             return 0
         earliest = lane.earliest_put()
@@ -203,29 +202,29 @@ class OverflowWorker:
         if until <= start:
             return 0
         if not lane.overflow_used:  # nothing was ever written there: there is nothing to read
-            lane.cursor = until
+            lane.promotion.cursor = until
             return 0
         enough = start.due_ms - self._now_ms > self.horizon_ms // 2
         if room <= 0 or (enough and until.due_ms - start.due_ms < self._step_ms):
             return 0
         records_max = min(room, PROMOTION_RECORDS_MAX)
-        lane.promised = until
+        lane.promotion.promised = until
         needed = self._latest.needed(lane)
         self._coming += records_max
 
         def promoted(result: Promotion) -> None:
             self._coming -= records_max
             if lane.loss is not None:  # found meanwhile: the rebuild knows the cursor as it is
-                lane.promised = None
+                lane.promotion.promised = None
             elif not lane.leaving:
-                passed_over = lane.passed_over
+                passed_over = lane.promotion.passed_over
                 self._to_wheel(lane, lane.promoted(start, result.records, result.cursor))
-                if lane.passed_over and not passed_over:  # the first time: whoever writes there may do so each second
-                    log.warning(PASSED_OVER, extra={"lane": str(lane.id), "count": lane.passed_over})
+                if lane.promotion.passed_over and not passed_over:  # once: whoever writes there may do so each second
+                    log.warning(PASSED_OVER, extra={"lane": str(lane.id), "count": lane.promotion.passed_over})
 
         def unpromoted() -> None:
             self._coming -= records_max
-            lane.promised = None
+            lane.promotion.promised = None
 
         self._submit(
             [lane],
@@ -240,15 +239,15 @@ class OverflowWorker:
         """Clean up what is settled and bring near what comes near, a bounded step at a time. Asked by housekeeping."""
         for lane in lanes:
             lane.tidy_asked = lane.overflow_used
-            if lane.overflow_used and lane.committed_watermark < lane.watermark:
+            if lane.overflow_used and lane.ledger.committed_watermark < lane.promotion.watermark:
                 lane.uncommitted = True  # a lane at rest settles nothing, and its last copies would stay
 
     def _tidy(self, lane: Lane) -> None:
         if not lane.tidy_asked:
             return
         lane.tidy_asked = False
-        forget_passed(lane)
-        settled, now_ms = lane.committed_watermark, self._now_ms
+        lane.forget_passed()
+        settled, now_ms = lane.ledger.committed_watermark, self._now_ms
 
         def tidied(remaining: int) -> None:
             lane.tidy_asked = remaining > 0
@@ -263,13 +262,13 @@ class OverflowWorker:
         """Ask which of these ids the overflow has; False when it can't be asked just now."""
         if not self._may_retry(self._now_ms) or lane.loss is not None or lane.dropped:
             return False
-        cursor, needed = lane.cursor, self._latest.needed(lane)
+        cursor, needed = lane.promotion.cursor, self._latest.needed(lane)
         self._finding += 1
 
         def done(answers: Mapping[str, Held]) -> None:
             self._finding -= 1
             # What is open would be known here, had it been read and put there: see `Lane.promoted`.
-            found({name: held for name, held in answers.items() if not lane.is_open(held.offset)})
+            found({name: held for name, held in answers.items() if not lane.offsets.is_open(held.offset)})
 
         def undone() -> None:
             self._finding -= 1

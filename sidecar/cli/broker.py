@@ -1,27 +1,89 @@
-"""`tickover broker lab`: what settings of Kafka's clients and topics cost, measured."""
+"""`tickover broker`, the reference broker as a process of its own; `broker lab` measures what settings cost with it."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from sidecar.cli.failure import Failure, Status
-from sidecar.cli.output import Form, OutputOption, output_before, say, show
+from sidecar.cli.config import ConfigOption, SetOption, settings_of
+from sidecar.cli.output import Failure, Form, OutputDefault, OutputOption, Status, output_before, say, show
+from sidecar.service.logs import configure_logs
 
+PORT_MAX: Final = 65_535
+FOR_EVER_MS: Final = 1 << 62
 REFERENCE: Final = "reference"
 GIVEN: Final = "given"
 REPLICAS_MAX: Final = 3
 CASES_MAX: Final = 200
 NUMBER_MAX: Final = 1 << 30
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The latency laboratory.")
-app.callback()(output_before)
+lab_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="The latency laboratory.")
+lab_app.callback()(output_before)
+app = typer.Typer(
+    invoke_without_command=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(lab_app, name="lab")
 
 
-@app.command()
+@app.callback()
+def broker(
+    context: typer.Context,
+    port: Annotated[
+        int, typer.Option(min=0, max=PORT_MAX, help="Port of the first broker, others follow; 0 takes free ones.")
+    ] = 9092,
+    brokers: Annotated[int, typer.Option(min=1, max=3, help="Number of brokers in this process.")] = 1,
+    data: Annotated[
+        Path | None, typer.Option(help="Directory that keeps topics; default: a temporary one, removed at the end.")
+    ] = None,
+    config: ConfigOption = None,
+    given: SetOption = None,
+    form: OutputDefault = None,
+) -> None:
+    """Run a reference broker that speaks Kafka's protocol, until SIGTERM or SIGINT. Not for production data."""
+    if context.invoked_subcommand is not None:
+        output_before(context, form)
+        return
+    settings = settings_of(config, given)
+    configure_logs(settings.log)
+    if port + brokers - 1 > PORT_MAX:
+        raise Failure(f"{brokers} brokers from port {port} on: there is no port above {PORT_MAX}")
+    import asyncio
+    import random
+    import time
+    import uuid
+
+    from broker.cluster.cluster import Chance, Cluster
+    from broker.cluster.serving import serve
+    from broker.cluster.settings import BrokerSettings
+
+    # What was stopped for a while must not lose what it holds the moment it is back.
+    broker_settings = BrokerSettings(topic_defaults={"retention.ms": "-1"}, offsets_retention_ms=FOR_EVER_MS)
+    with ExitStack() as stack:
+        directory = data or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tickover-broker-")))
+
+        def make_cluster() -> Cluster:
+            chance = Chance(lambda: str(uuid.uuid4()), random.randrange)
+            return Cluster(directory, broker_settings, lambda: time.time() * 1000, chance)
+
+        ports = [port and port + number for number in range(brokers)]
+        try:
+            asyncio.run(serve(make_cluster, ports, _tell))
+        except OSError as error:
+            raise Failure(f"{error.strerror or error}; other ports are taken by --port") from None
+        say("stopped")
+
+
+def _tell(bootstrap_servers: str) -> None:
+    print(bootstrap_servers, flush=True)
+    say(f"listening at {bootstrap_servers}; stop with Ctrl-C or SIGTERM")
+
+
+@lab_app.command()
 def acks(
     bootstrap_servers: Annotated[
         str | None, typer.Option(help="A Kafka (plain text, on this machine) to measure beside the reference broker.")
