@@ -21,7 +21,7 @@ from sidecar.operations.schedules.schedule_book import Known
 
 
 class Policies(Protocol):
-    """The policy topic (`policies.store.PolicyStore`). Calls block; the API makes them in threads."""
+    """The policy topic (`policies.topic.store.PolicyStore`). Calls block; the API makes them in threads."""
 
     @property
     def table(self) -> PolicyTable: ...

@@ -9,8 +9,9 @@ from typing import Final
 
 from api.ports import Acknowledged, Outgoing, Ports, Sender, SenderRefused
 from api.problems import Problem, unprocessable
+from policies.decide import decide
 from policies.decision import TARGET_NOT_ALLOWED, Decision, Facts, Hold, Quarantine
-from policies.table import PolicyTable, decide
+from policies.table import PolicyTable
 from sidecar.lookup.query import LookUpUnavailable
 from sidecar.model.reserved_topics import NOT_A_SOURCE, RESERVED
 

@@ -153,10 +153,10 @@ def main() -> None:
     arguments = parser.parse_args()
     count: int = arguments.records
     from pipeline import jobs
-    from pipeline.ingest import ingest
-    from pipeline.kafka import KafkaPlace
+    from pipeline.ingest.ingest import ingest
+    from pipeline.ingest.kafka import KafkaPlace
     from pipeline.session import spark_session
-    from pipeline.tables import Warehouse
+    from pipeline.warehouse.tables import Warehouse
 
     with Bench() as bench:
         settled_s, _, outcomes = timed(lambda: settle(bench, count, arguments.seed))

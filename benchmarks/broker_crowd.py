@@ -24,8 +24,8 @@ from typing import Final
 from benchmarks.harness import Report
 from broker.protocol.api_keys import ApiKey
 from broker.records.records import Record, build_batch
-from sidecar.embedded.maven import MavenKafka
-from sidecar.embedded.reference import ReferenceKafka
+from sidecar.embedded.java_kafka import MavenKafka
+from sidecar.embedded.kafka import ReferenceKafka
 from tests.services.raw_client import RawClient
 from tests.services.waiting import wait_until
 

@@ -20,8 +20,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from benchmarks.harness import PARTITIONS, BenchmarkError, Report
-from sidecar.embedded.maven import MavenKafka
-from sidecar.embedded.reference import ReferenceKafka
+from sidecar.embedded.java_kafka import MavenKafka
+from sidecar.embedded.kafka import ReferenceKafka
 from sidecar.lab.latency import Case, percentile
 from sidecar.lab.measuring import Load, Place, measure
 

@@ -24,7 +24,7 @@ from rich.table import Table
 
 from benchmarks.timed_turns import VARIABLE
 from sidecar.embedded.child import free_port
-from sidecar.embedded.maven import MavenKafka
+from sidecar.embedded.java_kafka import MavenKafka
 from sidecar.embedded.valkey import EmbeddedValkey
 
 ROOT: Final = Path(__file__).resolve().parent.parent

@@ -91,11 +91,11 @@ def growth(sizes: Sequence[int], seconds: Sequence[float]) -> float:
 def measure(spark: Any, records: int, root: Path) -> tuple[tuple[str, ...], tuple[float, float]]:
     """One row of the table, and the seconds to silver and of reconcile."""
     from pipeline import jobs
-    from pipeline.ingest import refine
-    from pipeline.ledger import LEDGER_RECORD
-    from pipeline.lifecycle import LIFECYCLE
-    from pipeline.stream import LEDGER_TABLE, LIFECYCLE_TABLE, records_table
-    from pipeline.tables import Warehouse
+    from pipeline.ingest.ingest import refine
+    from pipeline.ingest.ledger import LEDGER_RECORD
+    from pipeline.ingest.lifecycle import LIFECYCLE
+    from pipeline.ingest.stream import LEDGER_TABLE, LIFECYCLE_TABLE, records_table
+    from pipeline.warehouse.tables import Warehouse
 
     warehouse = Warehouse(spark, str(root / str(records)))
     ledger = spark.createDataFrame(list(blocks(records)), LEDGER_RECORD).repartition(2)

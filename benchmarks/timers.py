@@ -26,7 +26,7 @@ from sortedcontainers import SortedList
 
 from benchmarks.harness import Report
 from purgatory import SystemTimer, TimerTask
-from sidecar.embedded.jars import KafkaUnavailable, fetch_jars
+from sidecar.embedded.java_kafka import KafkaUnavailable, fetch_jars
 
 FIRST_MS: Final = 100
 LAST_MS: Final = 60_000

@@ -1,7 +1,7 @@
 """`tickover pipeline <job>`: each command starts Spark, runs one job, and prints what came of it as JSON.
 
 What needs Spark is imported by the command that runs, so that `--help` and other commands work without it. Here are the
-jobs that read; those that send are in acting.py.
+jobs that read; those that send are in send_commands.py.
 """
 
 import time
@@ -66,7 +66,7 @@ def ingest(
 ) -> None:
     """Take the ledger, and topics if named (sources, dead letters, targets), into tables; run again, it goes on."""
     place = open_warehouse(warehouse, spark, table_format)
-    from pipeline.ingest import ingest as take_in
+    from pipeline.ingest.ingest import ingest as take_in
 
     kafka = kafka_place(bootstrap_servers, kafka_option, connector)
     for _ in rounds(every):
@@ -93,7 +93,7 @@ def storms(
 ) -> None:
     """Tell of retry storms while they happen, straight from the ledger: a line of JSON for each, and a row, once."""
     place = open_warehouse(warehouse, spark)
-    from pipeline.storms import watch
+    from pipeline.reports.storms import watch
 
     kafka = kafka_place(bootstrap_servers, kafka_option, connector)
     for _ in rounds(every):
@@ -169,7 +169,7 @@ HoursOption = Annotated[int, typer.Option(min=1, max=24 * 31, help="How far a fo
 def make_reports(root: str, names: list[str], out: Path, horizon: Any, spark: list[str] | None) -> None:
     """Compute reports and write their pages."""
     place = open_ingested(root, spark)
-    from pipeline.reporting import report as make
+    from pipeline.reports.reporting import report as make
 
     show(make(place, names, out, horizon))
 
@@ -204,7 +204,7 @@ def forecast(
 
 def horizon_of(capacity: int, new_hours: float, hours: int) -> Any:
     """The times of a report, from now."""
-    from pipeline.horizon import Horizon
+    from pipeline.reports.horizon import Horizon
 
     now_ms = time.time_ns() // 1_000_000
     return Horizon(now_ms, now_ms - int(new_hours * 3_600_000), hours, capacity)

@@ -8,19 +8,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from pipeline import backtest as replay
-from pipeline import reconcile as judge
-from pipeline import redrive as again
-from pipeline.compact import compact as compact_table
 from pipeline.errors import PipelineError
-from pipeline.ingest import SILVER
-from pipeline.ledger import BLOCKS, ENTRIES, LEDGER_RECORD
-from pipeline.lifecycle import LIFECYCLE
-from pipeline.marking import Marked, Marking, marked_of, read_marks
-from pipeline.plans import Taken
-from pipeline.rebuild import overflow
-from pipeline.reports import current, held
-from pipeline.stream import (
+from pipeline.ingest.ingest import SILVER
+from pipeline.ingest.ledger import BLOCKS, ENTRIES, LEDGER_RECORD
+from pipeline.ingest.lifecycle import LIFECYCLE
+from pipeline.ingest.stream import (
     BLOCKS_TABLE,
     ENTRIES_TABLE,
     LEDGER_TABLE,
@@ -32,8 +24,16 @@ from pipeline.stream import (
     records_table,
     records_topics,
 )
-from pipeline.tables import Warehouse
-from pipeline.topics import RECORDS, exists, topic_id
+from pipeline.ingest.topics import RECORDS, exists, topic_id
+from pipeline.reports import backtest as replay
+from pipeline.reports import reconcile as judge
+from pipeline.reports.reports import current, held
+from pipeline.sending import redrive as again
+from pipeline.sending.marking import Marked, Marking, marked_of, read_marks
+from pipeline.sending.plans import Taken
+from pipeline.sending.rebuild import overflow
+from pipeline.warehouse.compact import compact as compact_table
+from pipeline.warehouse.tables import Warehouse
 
 FINDINGS_SHOWN_MAX: Final = 100
 TOPICS_MAX: Final = 10_000

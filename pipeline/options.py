@@ -52,7 +52,7 @@ def open_warehouse(root: str, spark: list[str] | None, table_format: str = "") -
     from pipeline.session import check_installed, spark_session
 
     check_installed()
-    from pipeline.tables import FORMATS, Warehouse
+    from pipeline.warehouse.tables import FORMATS, Warehouse
 
     if table_format not in ("", *FORMATS):
         raise typer.BadParameter(" or ".join(FORMATS), param_hint="--table-format")
@@ -63,7 +63,7 @@ def open_warehouse(root: str, spark: list[str] | None, table_format: str = "") -
 def open_ingested(root: str, spark: list[str] | None) -> Any:
     """A warehouse that has a ledger. Raises PipelineError for any other: a wrong path has no findings either."""
     warehouse = open_warehouse(root, spark)
-    from pipeline.stream import BLOCKS_TABLE
+    from pipeline.ingest.stream import BLOCKS_TABLE
 
     if not warehouse.batches(BLOCKS_TABLE):
         raise PipelineError(
@@ -74,7 +74,7 @@ def open_ingested(root: str, spark: list[str] | None) -> Any:
 
 def kafka_place(bootstrap: str, options: list[str] | None, connector: str) -> Any:
     """The cluster that a job reads."""
-    from pipeline.kafka import KafkaPlace
+    from pipeline.ingest.kafka import KafkaPlace
 
     if connector not in ("auto", "spark", "python"):
         raise typer.BadParameter("auto, spark or python", param_hint="--connector")

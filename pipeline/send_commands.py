@@ -35,7 +35,7 @@ NO_MARKS: Final = (
 
 def run_errand(place: Any, kafka: Any, errand: Any, rows: Any) -> None:
     """Send, show the counts, and fail when rows have failed."""
-    from pipeline.dispatch import dispatch
+    from pipeline.sending.dispatch import dispatch
 
     came = dispatch(place, kafka, errand, rows)
     show(came)
@@ -66,8 +66,8 @@ def schedule(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--spread") from error
     place = open_warehouse(warehouse, [*ONCE, *(spark or [])])
-    from pipeline import dispatch
-    from pipeline.schedule import MARK, messages, read_rows
+    from pipeline.sending import dispatch
+    from pipeline.sending.schedule import MARK, messages, read_rows
 
     errand = dispatch.Errand("schedule", job_name(job), MARK, rate, slice_rows)
     if stop:
@@ -118,9 +118,10 @@ def redrive(
 ) -> None:
     """Send dead letters again, by filter, each once however often it runs; a report in gold/redrive."""
     place = open_warehouse(warehouse, [*ONCE, *(spark or [])])
-    from pipeline import dispatch, jobs
-    from pipeline.plans import read_plans
-    from pipeline.redrive import MARK, Choice, Terms
+    from pipeline import jobs
+    from pipeline.sending import dispatch
+    from pipeline.sending.plans import read_plans
+    from pipeline.sending.redrive import MARK, Choice, Terms
 
     errand = dispatch.Errand("redrive", job_name(job), MARK, rate, slice_rows)
     if stop:

@@ -1,5 +1,5 @@
-"""How long to wait before the next attempt. Pure: jitter is a hash of the record's identity, so that a record
-which is read again is decided the same.
+"""How long to wait before the next attempt, and how far records are spread. Pure: jitter and spread are hashes of the
+record's identity, so that a record which is read again is decided the same.
 
     base   fixed         delay
            exponential   initial * factor ** (failed - 1), at most max
@@ -7,13 +7,22 @@ which is read again is decided the same.
     jitter none          base
            full          uniform in 0 .. base
            equal         uniform in base / 2 .. base
+
+Spreading herds: records that would fall due at one instant move apart, each later by a part of its tolerance.
+
+    due asked for   |<---------- tolerance ---------->|
+    due decided           ^ by a hash of the record's identity: never earlier, the same whenever it is decided again
+
+The tolerance ends where a record would be too far, time out or expire: spreading costs no record its delivery.
 """
 
 import math
 from hashlib import blake2b
-from typing import assert_never
+from typing import Final, NamedTuple, assert_never
 
-from policies.model import Backoff, ExponentialBackoff, FixedBackoff, ListBackoff
+from policies.model import Backoff, Delay, ExponentialBackoff, FixedBackoff, ListBackoff, Retry
+
+_SPREADING: Final = b"spread"  # another number than jitter's, else both would move a record the same way
 
 
 def base_ms(backoff: Backoff, failed_attempt: int) -> int:
@@ -64,3 +73,24 @@ def hash_of(identity: tuple[str, int, int], purpose: bytes = b"") -> int:
     topic, partition, offset = identity
     text = f"{topic}/{partition}/{offset}".encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(text, digest_size=8, person=purpose).digest(), "big")
+
+
+class Spread(NamedTuple):
+    """How far a policy lets records be moved, in milliseconds."""
+
+    usual_ms: int  # of a record that says nothing
+    max_ms: int  # of one that says how far it may be moved
+
+
+def spread_of(part: Retry | Delay) -> Spread:
+    """Spread that this part of a policy allows."""
+    usual_ms = part.spread or 0
+    return Spread(usual_ms, usual_ms if part.spread_max is None else part.spread_max)
+
+
+def spread_due_ms(due_ms: int, spread: Spread, asked_ms: int, latest_ms: int, identity: tuple[str, int, int]) -> int:
+    """When the record (topic, partition, offset) is due, spread; `asked_ms` is its own tolerance, -1: none given."""
+    tolerance_ms = min(spread.usual_ms if asked_ms < 0 else asked_ms, spread.max_ms, latest_ms - due_ms)
+    if tolerance_ms <= 0:
+        return due_ms
+    return due_ms + ((hash_of(identity, _SPREADING) * (tolerance_ms + 1)) >> 64)

@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from policies.backoff import delay_range_ms
-from policies.conditions import holds
+from policies.backoff import delay_range_ms, spread_of
+from policies.decide import decide
 from policies.decision import ATTEMPTS_EXHAUSTED, TIMEOUT, Dead, Decision, Facts, Hold
 from policies.model import Retry
-from policies.spread import spread_of
-from policies.table import PolicyTable, Rule, decide
+from policies.table import PolicyTable, Rule, holds
 
 STEPS_MAX: Final = 1_000
 

@@ -1,7 +1,7 @@
 """Model of a policy: one frozen model for the policies file, REST and the command line.
 
 Durations are written as `90s` or `PT90S` and held as whole milliseconds. A change in what this model accepts
-needs a new schema number in `policies/log.py`: all readers of the policy topic must accept the same records.
+needs a new schema number in `policies/topic/log.py`: all readers of the policy topic must accept the same records.
 """
 
 from dataclasses import dataclass

@@ -7,10 +7,9 @@ retention and the warnings of a running process all go by it.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, assert_never
 
-from policies.backoff import base_ms
+from policies.backoff import base_ms, spread_of
 from policies.glob import compile_globs
 from policies.model import DELAY_MAX_DEFAULT_MS, ExponentialBackoff, FixedBackoff, ListBackoff, Policy, Retry
-from policies.spread import spread_of
 from policies.table import PolicyTable
 
 JOBS_KEPT_MS: Final = 30 * 86_400_000  # redrives and changes, since they were planned

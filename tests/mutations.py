@@ -422,13 +422,13 @@ MUTANTS: Final[dict[str, Mutant]] = {
         "overflow/chunk_reader.py", "yield self._unstruck(records) if struck else records", "yield records", suite=REDIS
     ),
     "a slot goes while a part of it is not settled": Mutant(
-        "overflow/cascade.py",
+        "overflow/tidying.py",
         'f"({level.start_ms(max(settled.due_ms, 0))}"',
         'f"({level.start_ms(max(settled.due_ms, 0)) + level.slot_ms}"',
         suite=REDIS,
     ),
     "headers go ahead of their contents": Mutant(
-        "overflow/cascade.py",
+        "overflow/tidying.py",
         "        calls.append((REMOVE, keys",
         "        calls.append((UNLINK, keys[:1]",
         suite=REDIS,
@@ -458,7 +458,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
         suite=REDIS,
     ),
     "the cascade removes before it has written": Mutant(
-        "overflow/cascade.py",
+        "overflow/tidying.py",
         "    if parts:\n        link.run_all([_add_call(reader, part, chosen) for part in parts])\n",
         "    for page in pages(chosen):\n"
         "        link.run(REMOVE, [reader.keys.level(COARSE), *map(reader.keys.slot, page)],\n"

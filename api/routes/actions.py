@@ -25,9 +25,9 @@ from api.routes.held import AGAIN_S, ID_BYTES_MAX, Partition, Text, missing_docu
 from api.routes.messages import PositionOut
 from api.routes.openapi import body_of
 from api.routes.timeline import Row, final, place_of_row
+from policies.decide import decide
 from policies.decision import CANCEL, FIRE, RESCHEDULE, Facts, Quarantine
 from policies.headers import ACTION, DELAY, DELIVER_AT, ID, IF_OFFSET
-from policies.table import decide
 from sidecar.lookup.query import LookUpUnavailable
 from sidecar.lookup.query import Query as HeldQuery
 from sidecar.lookup.receipt import Settlement

@@ -22,7 +22,6 @@ from api.routes.named_resources import (
 )
 from api.routes.openapi import body_of
 from policies.errors import FileManaged, PolicyConflict, PolicyError, PolicyTooLarge, TooManyPolicies
-from policies.log import VERSION_MAX
 from policies.model import (
     GLOB_TEXT_MAX,
     Policy,
@@ -32,6 +31,7 @@ from policies.model import (
     policy_document,
     policy_schema,
 )
+from policies.topic.log import VERSION_MAX
 from sidecar.lookup.query import LookUpUnavailable
 from sidecar.model.reserved_topics import reserved_in
 

@@ -102,8 +102,7 @@ def acks(
 ) -> None:
     """Measure produce and consume latency by acks, replicas, linger and batch size, and tell where the time goes."""
     from sidecar.lab.bare_connection import LabError
-    from sidecar.lab.drawing import draw, missing_library
-    from sidecar.lab.latency import Measured, cases, explain, rows, settings_text
+    from sidecar.lab.latency import Measured, cases, draw, explain, missing_library, rows, settings_text
     from sidecar.lab.measuring import Load, Place, measure, warm_up
 
     wanted_acks = _numbers("--acks", acks, -1, 1)
@@ -165,8 +164,8 @@ def _replicas_of(place: str, brokers: int, wanted: Sequence[int] | None) -> Sequ
 @contextmanager
 def _reference(replicas: Sequence[int] | None) -> Iterator[str]:
     """The address of a reference broker of our own, gone at the end."""
-    from sidecar.embedded.jars import KafkaUnavailable
-    from sidecar.embedded.reference import ReferenceKafka
+    from sidecar.embedded.java_kafka import KafkaUnavailable
+    from sidecar.embedded.kafka import ReferenceKafka
 
     with tempfile.TemporaryDirectory(prefix="tickover-lab-") as directory:
         kafka = ReferenceKafka(Path(directory), brokers=max(replicas or (REPLICAS_MAX,)))

@@ -12,10 +12,8 @@ from sidecar.cli.config import ConfigOption, SetOption, settings_of
 from sidecar.cli.named_resources import INPUT_CHARACTERS_MAX
 from sidecar.cli.output import Failure, Form, OutputOption, Status, output_before, say, show
 from sidecar.cli.policies import POLICY
-from sidecar.doctor.acl_commands import kafka_commands, redis_command
+from sidecar.doctor.acl import RedisRights, Right, Rights, kafka_commands, kafka_rights, redis_command, redis_rights
 from sidecar.doctor.doctor import Finding, Severity, examine
-from sidecar.doctor.kafka_rights import Right, Rights, kafka_rights
-from sidecar.doctor.redis_rights import RedisRights, redis_rights
 from sidecar.model.foreign_text import LINES, visible
 from sidecar.settings.settings import Settings
 

@@ -4,14 +4,23 @@
 
 Kafka and Redis are those of the settings, or embedded ones with their data in a temporary directory. One thread
 sends, consumes, judges and shows; the sidecar runs in its own. What the sidecar logs goes to a file.
+
+With `--report DIRECTORY` the jobs of the pipeline tell what happened, while Kafka is still there:
+
+    ingest -> reconcile -> report, each in a process of its own, as `tickover pipeline` runs them
+
+Below the directory comes one of the run's name: the pages, the tables, and what the jobs have said (`jobs.log`).
 """
 
+import json
 import secrets
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
@@ -21,7 +30,6 @@ from confluent_kafka.admin import AdminClient
 
 from sidecar.demo.messages import DELAY_MAX_MS
 from sidecar.demo.oracle import LOST_AFTER_MS
-from sidecar.demo.report import write_report
 from sidecar.demo.screen import Moment, Screen, View, invitation, view
 from sidecar.demo.setup import create_topics, demo_settings, demo_topics, policies_text, remove_traces
 from sidecar.demo.traffic import Traffic
@@ -38,6 +46,10 @@ LOG_FILE: Final = "sidecar.log"
 EXIT_INTERRUPTED: Final = 130
 # What arrives last is an order that fails each time: its back-offs, and a second for the ways between.
 LAST_WORDS_S: Final = max(DELAY_MAX_MS / 1_000, 3.5) + 1
+JOBS_LOG: Final = "jobs.log"
+WORDS_MAX: Final = 500  # of a job that failed, on the screen
+
+Say = Callable[[str], None]
 
 
 class NotReadyError(Exception):
@@ -211,3 +223,43 @@ class _Demo:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+class JobFailed(Exception):
+    """A job ended with another status than 0; the text has its last words."""
+
+
+def write_report(directory: Path, bootstrap: str, group: str, topics: Sequence[str], say: Say) -> bool:
+    """Take ledger and topics into tables, prove that nothing is missing, write the pages; False if that failed."""
+    place = directory / group
+    place.mkdir(parents=True, exist_ok=True)
+    say("taking what happened into tables, by three jobs on Spark: a minute or two")
+    warehouse = ("--warehouse", str(place / "tables"))
+    sources = [word for topic in topics for word in ("--topic", topic)]
+    try:
+        taken = _run(place, "ingest", *warehouse, "--bootstrap-servers", bootstrap, "--group", group, *sources)
+        say(f"ingest: {_counts(taken['settled'])} in {place / 'tables'}")
+        judged = _run(place, "reconcile", *warehouse)
+        say(f"reconcile: {_counts(judged['records'])}; no faults")
+        for name, page in _run(place, "report", *warehouse, "--out", str(place)).items():
+            say(f"{name}: {page['page']}")
+    except JobFailed as error:
+        say(f"{error}; all of its words: {place / JOBS_LOG}")
+        return False
+    return True
+
+
+def _run(place: Path, job: str, *options: str) -> dict[str, Any]:
+    """Run a job and read what it says in JSON. Raises JobFailed."""
+    with (place / JOBS_LOG).open("a", encoding="utf-8") as words:
+        command = [sys.executable, "-m", "sidecar", "pipeline", job, *options]
+        ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=words, text=True, check=False)
+    if ended.returncode:
+        last = (place / JOBS_LOG).read_text(encoding="utf-8").strip().rpartition("\n")[2]
+        raise JobFailed(f"{job} ended with status {ended.returncode}: {last[:WORDS_MAX]}")
+    document: dict[str, Any] = json.loads(ended.stdout)
+    return document
+
+
+def _counts(by_name: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in sorted(by_name.items())) or "nothing"

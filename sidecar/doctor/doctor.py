@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from sidecar.doctor.finding import Finding, Severity
+from sidecar.doctor.facts import Finding, Severity
 from sidecar.doctor.kafka import inspect_kafka
 from sidecar.doctor.redis import inspect_redis
 from sidecar.settings.settings import Settings

@@ -1,11 +1,11 @@
-"""Facts that the brokers tell about topics, as the checks of `tickover doctor` see them."""
+"""Facts and findings: what the checks of `tickover doctor` are told by the brokers, and what they say of it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
 
-from sidecar.doctor.acl_commands import kafka_commands
-from sidecar.doctor.acl_pattern import literal
-from sidecar.doctor.kafka_rights import Operation, Right
+from sidecar.doctor.acl import Operation, Right, kafka_commands, literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +66,20 @@ class Cluster:
             f"kafka-configs.sh --bootstrap-server {self.bootstrap} --alter --entity-type topics"
             f" --entity-name {topic} --add-config {setting}"
         )
+
+
+class Severity(Enum):
+    """An error keeps tickover from working, a warning takes something from its promises."""
+
+    OK = "ok"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Finding(NamedTuple):
+    """One thing looked at. `fix` is a line that mends it, a command where there is one; else empty."""
+
+    severity: Severity
+    part: str
+    what: str
+    fix: str = ""

@@ -12,12 +12,11 @@ from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType, TopicM
 from policies.errors import NewerSchema, PolicyFileError
 from policies.file import read_policies_file
 from policies.kafka_clients import AdminClient
-from policies.log import PolicyLog
 from policies.model import Policy
 from policies.retention import ledger_retention_ms
-from sidecar.doctor.facts import Cluster, TopicFacts
-from sidecar.doctor.finding import Finding, Severity
-from sidecar.doctor.kafka_rights import kafka_rights
+from policies.topic.log import PolicyLog
+from sidecar.doctor.acl import kafka_rights
+from sidecar.doctor.facts import Cluster, Finding, Severity, TopicFacts
 from sidecar.doctor.other_groups import findings_of, others_with
 from sidecar.doctor.rights import findings, lacking, principal_of
 from sidecar.doctor.topics import check_topics, matching

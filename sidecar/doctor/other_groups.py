@@ -11,7 +11,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException
 
 from policies.kafka_clients import AdminClient
-from sidecar.doctor.finding import Finding, Severity
+from sidecar.doctor.facts import Finding, Severity
 from sidecar.kafka.producers import group_commits
 from sidecar.ledger.commit_metadata import decode_mark, decode_metadata
 

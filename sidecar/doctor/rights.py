@@ -9,10 +9,8 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient, NewTopic
 
-from sidecar.doctor.acl_commands import kafka_commands
-from sidecar.doctor.acl_pattern import EVERY
-from sidecar.doctor.finding import Finding, Severity
-from sidecar.doctor.kafka_rights import Operation, Right
+from sidecar.doctor.acl import EVERY, Operation, Right, kafka_commands
+from sidecar.doctor.facts import Finding, Severity
 from sidecar.settings.settings import Settings
 
 ASK_TIMEOUT_S: Final = 2.0

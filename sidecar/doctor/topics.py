@@ -3,14 +3,13 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from policies.backoff import spread_of
 from policies.duration import DAY_MS, format_duration
 from policies.glob import compile_globs, is_exact
 from policies.model import Policy
 from policies.retention import ledger_retention_ms, longest_hold_ms
-from policies.spread import spread_of
-from policies.topic import TOPIC_SETTINGS
-from sidecar.doctor.facts import Cluster, TopicFacts
-from sidecar.doctor.finding import Finding, Severity
+from policies.topic.topic import TOPIC_SETTINGS
+from sidecar.doctor.facts import Cluster, Finding, Severity, TopicFacts
 from sidecar.kafka.topics import (
     CHANGES_PARTITIONS,
     JOBS_CONFIG,

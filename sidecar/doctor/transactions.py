@@ -7,7 +7,7 @@ from typing import Any, Final
 from confluent_kafka import ConsumerGroupTopicPartitions, IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from sidecar.doctor.finding import Finding, Severity
+from sidecar.doctor.facts import Finding, Severity
 
 ASK_TIMEOUT_S: Final = 2.0
 LOOK_AGAIN_S: Final = 2.0  # tickover's own take less than a second

@@ -19,9 +19,8 @@ from sidecar.engine.source_cuts import note_cut
 from sidecar.engine.storage.worker import OverflowWorker
 from sidecar.ledger.commit_metadata import decode_metadata
 from sidecar.ledger.topic import CommitsHidden, LedgerUnavailable
-from sidecar.model.ports import Intake
+from sidecar.model.ports import Intake, is_over
 from sidecar.model.record import LaneId
-from sidecar.model.waits import is_over
 from sidecar.overflow.interface import OverflowUnavailable
 
 log = logging.getLogger(__name__)

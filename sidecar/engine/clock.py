@@ -20,7 +20,7 @@ Example: anchor 1,000; a block is sent at boot 50, stamped 1,030, acknowledged a
 ahead of boot time, so the limit becomes 980, time is boot + 980, and `skew_ahead_ms` is 20.
 
 Time steps back in two cases: an observation lowers the limit, or a step back of the wall clock is confirmed. What has
-fired by then is looked at again (`engine/emission/emitter.py`), and no wait gets much longer (`waits.py`).
+fired by then is looked at again (`engine/emission/emitter.py`), and no wait gets much longer (`is_over`).
 """
 
 import time

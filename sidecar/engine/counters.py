@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
-from sidecar.ledger.block_parts import Settled
+from sidecar.ledger.block import Settled
 from sidecar.model.record import Outcome
 from sidecar.model.stats import LATENESS_BOUNDS_MS, Lateness, TopicCounts, lateness_bucket
 

@@ -13,7 +13,7 @@ from policies.kafka_clients import AdminClient
 from policies.model import Policy
 from policies.retention import JOBS_KEPT_MS, ledger_retention_ms, policies_of
 from policies.table import DEAD_LETTER_SUFFIX, PolicyTable
-from policies.topic import SIZE, created_as_taken, refusal_of, tell_taken
+from policies.topic.topic import SIZE, created_as_taken, refusal_of, tell_taken
 from sidecar.kafka.client_settings import admin_settings
 from sidecar.kafka.errors import ABSENT, CREATING_PASSES
 from sidecar.kafka.producers import has_controller

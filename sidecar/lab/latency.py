@@ -14,10 +14,13 @@ network is in the part that it begins or ends.
 Two parts can't be seen in one case alone. What replication takes is how much later a record can be fetched than with
 one replica. What delayed produce takes, the wait of a produce request for the in-sync replicas, is how much longer
 acks=-1 takes than acks=1.
+
+`draw` makes a plot of the rows: one bar to a case, its parts side by side as time goes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from math import ceil
 from statistics import fmean
 from typing import Any, Final
@@ -25,6 +28,8 @@ from typing import Any, Final
 ALL: Final = -1
 PARTS: Final = ("producer_queue_ms", "append_ms", "replication_ms", "delayed_fetch_ms", "consumer_ms")
 """What a consumer waits for, in order; with what can't be told left out they add up to its mean latency."""
+
+COLOURS: Final = ("#8c959f", "#0969da", "#8250df", "#bf8700", "#2da44e")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,3 +167,37 @@ def _about_largest(own: Sequence[Mapping[str, Any]]) -> str:
     words = largest.removesuffix("_ms").replace("_", " ")
     share = times[largest] / sum(times.values()) if sum(times.values()) else 0
     return f"of all that a consumer waits for, most is {words}: {times[largest]:.2f} ms, {share:.0%} of the mean"
+
+
+def missing_library() -> str | None:
+    """Advice on how to install the library that a plot needs; None when it is installed."""
+    if find_spec("matplotlib") is not None:
+        return None
+    return "a plot needs matplotlib: pip install 'tickover[pipeline]', or in a checkout: make setup-pipeline"
+
+
+def draw(rows: Sequence[Mapping[str, Any]]) -> str:
+    """SVG."""
+    from pipeline.reports.html_report import plot
+
+    return plot(rows, _bars)
+
+
+def _bars(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
+    places = range(len(rows))
+    reached = [0.0] * len(rows)
+    for name, colour in zip(PARTS, COLOURS, strict=True):
+        # A difference of two means may come out a little below zero: no bar goes backwards.
+        lengths = [max(row[name] or 0.0, 0.0) for row in rows]
+        axes.barh(places, lengths, left=reached, label=name.removesuffix("_ms").replace("_", " "), color=colour)
+        reached = [start + length for start, length in zip(reached, lengths, strict=True)]
+    axes.plot([row["produce_p50_ms"] for row in rows], places, "|", color="#cf222e", markersize=10, label="produce p50")
+    labels = [
+        f"{row['cluster']}: acks={row['acks']}, {row['replicas']} replicas, linger {row['linger_ms']}, "
+        f"batch {row['batch_size']}"
+        for row in rows
+    ]
+    axes.set_yticks(list(places), labels, fontsize=6)
+    axes.invert_yaxis()
+    axes.set_xlabel("mean time after produce(), ms")
+    axes.legend(fontsize=7)

@@ -42,14 +42,17 @@ This module needs nothing of Kafka, so that the pipeline's executors can read th
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from zlib import crc32
 
-from sidecar.ledger.block_parts import NO_ENTRIES, NOTHING_SETTLED, PROMOTED, STRUCK, Entries, Settled
 from sidecar.ledger.columns import RECORDS_MAX, ColumnReader, pack_numbers, pack_offsets, pack_texts, pack_words
 from sidecar.ledger.frame import LedgerFormatError, NewerLedgerFormatError, pack_frame, unpack_frame
 from sidecar.model.log_cuts import NO_CUTS, Cuts, ReadMark
 from sidecar.model.record import Outcome, Position
+
+# Values of `Settled.in_overflow`.
+PROMOTED: Final = 1  # taken from the overflow, or on its way there when it fell due
+STRUCK: Final = 2  # ahead of the cursor: the overflow strikes its copy out, with this block's change
 
 __all__ = [
     "NOTHING_SETTLED",
@@ -70,6 +73,7 @@ __all__ = [
     "pack_frame",
 ]
 
+_NONE: Final[Mapping[int, int]] = {}
 _FIXED: Final = struct.Struct("<7qi12I3q")
 _NO_MARK: Final = (-1, -1, -1)
 # Of earlier versions, and what they don't say.
@@ -78,6 +82,53 @@ _EARLIER: Final = {
     2: (struct.Struct("<7qi11I"), (0, *_NO_MARK)),
 }
 _OUTCOMES: Final = tuple(Outcome)
+
+
+class Settled(NamedTuple):
+    """Parallel columns: one place per record settled in this block, sorted by offset.
+
+    `in_overflow` is PROMOTED or STRUCK where the overflow has an entry for the record. `ids`, `reasons` and `related`
+    are by offset, and only for records that have one. The time of settling is the block's `written_ms`, one for all.
+
+    `related`, by outcome: APPLIED: the record that the control record hit, none when it hit nothing; MOVED: the control
+    record under whose offset the record goes on; CANCELLED and REPLACED: what did it; others: the offset under which
+    the record came, when it was moved since.
+    """
+
+    offsets: Sequence[int]
+    dues_ms: Sequence[int]
+    outcomes: Sequence[int]
+    in_overflow: Sequence[int]
+    policies: Sequence[str]
+    targets: Sequence[str]
+    attempts: Sequence[int]
+    ids: Mapping[int, str]
+    reasons: Mapping[int, str]
+    related: Mapping[int, int] = _NONE
+
+
+class Entries(NamedTuple):
+    """Parallel columns: one place per record that this block moves to the overflow, or holds anew, sorted by offset.
+
+    Enough to redo the decision of a `Held` without deciding again; `ids` by offset, where there is one. `sources`:
+    the offset where the record with the payload is, for one that was moved and goes by its control record's offset.
+    """
+
+    offsets: Sequence[int]
+    dues_ms: Sequence[int]
+    policies: Sequence[str]
+    targets: Sequence[str]
+    target_partitions: Sequence[int]
+    attempts: Sequence[int]
+    first_failures_ms: Sequence[int]
+    expires_ms: Sequence[int]
+    dead_letters: Sequence[str]
+    ids: Mapping[int, str]
+    sources: Mapping[int, int] = _NONE
+
+
+NOTHING_SETTLED: Final = Settled((), (), (), (), (), (), (), {}, {})
+NO_ENTRIES: Final = Entries((), (), (), (), (), (), (), (), (), {})
 
 
 @dataclass(frozen=True, slots=True)

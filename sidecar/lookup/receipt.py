@@ -21,7 +21,7 @@ class Settlement(NamedTuple):
     """How one record left. `id` is None and `reason` empty where the ledger has none; times are epoch ms.
 
     `related` is the offset of the record that this one acted on, or that acted on it, as the ledger has it
-    (`sidecar/ledger/block_parts.py`), -1 for none. `due_ms` is the due time it had in the end; `settled_ms` when its
+    (`sidecar/ledger/block.py`), -1 for none. `due_ms` is the due time it had in the end; `settled_ms` when its
     block was written, by its replica's clock.
     """
 

@@ -11,6 +11,7 @@ from sys import intern
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from policies.decision import REPEATED, Repeated
 from policies.headers import (
     ATTEMPT,
     COUNTED,
@@ -33,7 +34,6 @@ from policies.headers import (
     TARGET_PARTITION,
     WRITTEN,
 )
-from policies.table import REPEATED, Repeated
 from sidecar.model.ports import SourceRecord
 from sidecar.model.record import NO_HEADERS, Headers, Held
 

@@ -232,6 +232,14 @@ class Time(Protocol):
     def skew_ahead_ms(self) -> float: ...
 
 
+def is_over(now_ms: int, until_ms: int, longest_ms: int) -> bool:
+    """Whether a wait of at most `longest_ms` is over. The clock was set back by more than that: it is, too.
+
+    So no wait by the engine's time, which may be set back (`engine/clock.py`), lasts longer than twice as long.
+    """
+    return not 0 < until_ms - now_ms <= 2 * longest_ms
+
+
 class Unproven:
     """The error of a record that was reported as written, at no offset: the broker has not said that it has it.
 

@@ -155,7 +155,7 @@ class Diverted(NamedTuple):
     policy: str
     attempt: int
     id: str | None
-    related: int = -1  # as in the ledger (`block_parts.Settled`)
+    related: int = -1  # as in the ledger (`block.Settled`)
     carried: Held | None = None  # of a moved record: what goes on under the control record's offset
     held_bytes: int = NEVER_HELD  # what it took while it was held (`Held.size`)
 

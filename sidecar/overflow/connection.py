@@ -21,7 +21,7 @@ from redis.retry import Retry
 from sidecar.model.record import LaneId
 from sidecar.overflow.interface import OverflowFull, OverflowLoss, OverflowRefused, OverflowUnavailable
 from sidecar.overflow.redis_client import LateCluster, Pool, PrimaryConnection, PrimaryTlsConnection, Sentinels
-from sidecar.settings.redis_url import RedisUrl, read_redis_url
+from sidecar.settings.redis import RedisUrl, read_redis_url
 from sidecar.settings.watched_file import FileSecret
 
 SOCKET_TIMEOUT_S: Final = 5.0

@@ -21,7 +21,7 @@ from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.retry import Retry
 
-from sidecar.settings.redis_url import Host
+from sidecar.settings.redis import Host
 
 SENTINEL_TIMEOUT_S: Final = 2.0  # the next one is asked then
 _REFUSES_WRITES: Final = "READONLY"

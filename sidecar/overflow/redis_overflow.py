@@ -1,42 +1,37 @@
-"""The overflow on Redis: apply, promote, tidy, in the order in which a record meets them.
+"""The overflow on Redis: apply, promote, tidy, in the order in which a record meets them; and the same timed.
 
 `keys.py` says what lies there and why readers and writers need no lock.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
+from time import perf_counter
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from policies.headers import OFFSET_MAX
 from sidecar.model.record import Held, LaneId, Position, Tombstone, held_id
-from sidecar.overflow.cascade import Leftovers, cascade, unlink
 from sidecar.overflow.chunk import ChunkCodec
 from sidecar.overflow.chunk_reader import GoneError, LaneReader, check_whole
 from sidecar.overflow.chunk_writer import batched, by_position, chunks_of
 from sidecar.overflow.connection import Call, Client, Link, connect
 from sidecar.overflow.id_index import Sweep, find
-from sidecar.overflow.interface import Change, OverflowLoss, OverflowUnavailable, Promotion
-from sidecar.overflow.keys import (
-    DUE_MAX_MS,
-    FINE,
-    LEVELS,
-    Header,
-    LaneKeys,
-    offset_member,
-    place_member,
-)
-from sidecar.overflow.presence import Presence
+from sidecar.overflow.interface import Change, Overflow, OverflowLoss, OverflowUnavailable, Promotion
+from sidecar.overflow.keys import DUE_MAX_MS, FINE, LEVELS, Header, LaneKeys, offset_member, place_member
 from sidecar.overflow.read_ahead import BLOBS_PER_PAGE_MAX, Bounds, ReadAhead, earliest, just_before, pages
 from sidecar.overflow.scripts import APPLY, NUMBER
 from sidecar.overflow.signing import UNSIGNED, Signing
+from sidecar.overflow.tidying import Leftovers, Presence, cascade, unlink
 
 READ_AHEAD_RECORDS_MAX: Final = 32_768  # of all lanes together
 READ_AHEAD_RECORDS_MIN: Final = 4_096  # of one lane
 READ_AHEAD_BYTES_MAX: Final = 32 * 1024 * 1024
 READ_ON_MS: Final = 600_000  # beyond the slot, while there is little
 REREADS_MAX: Final = 5
+
+Answer = TypeVar("Answer")
+Observe = Callable[[str, float], None]
 
 
 class RedisOverflow:
@@ -267,3 +262,38 @@ def open_overflow(
     Nobody is contacted yet.
     """
     return RedisOverflow(connect(url, options), group, signing=signing)
+
+
+class TimedOverflow:
+    """Passes every call on, and observes its seconds under the call's name for the metrics."""
+
+    def __init__(self, overflow: Overflow, observe: Observe) -> None:
+        self._overflow = overflow
+        self._observe = observe
+
+    def watermark(self, lane: LaneId) -> int:
+        """As `Overflow.watermark`."""
+        return self._timed("watermark", lambda: self._overflow.watermark(lane))
+
+    def apply(self, changes: Sequence[Change], now_ms: int) -> None:
+        """As `Overflow.apply`."""
+        self._timed("apply", lambda: self._overflow.apply(changes, now_ms))
+
+    def promote(self, lane: LaneId, after: Position, until: Position, records_max: int, acknowledged: int) -> Promotion:
+        """As `Overflow.promote`."""
+        return self._timed("promote", lambda: self._overflow.promote(lane, after, until, records_max, acknowledged))
+
+    def find(self, lane: LaneId, ids: Sequence[str], after: Position, acknowledged: int) -> Mapping[str, Held]:
+        """As `Overflow.find`."""
+        return self._timed("find", lambda: self._overflow.find(lane, ids, after, acknowledged))
+
+    def tidy(self, lane: LaneId, settled: Position, now_ms: int) -> int:
+        """As `Overflow.tidy`."""
+        return self._timed("tidy", lambda: self._overflow.tidy(lane, settled, now_ms))
+
+    def _timed(self, call: str, work: Callable[[], Answer]) -> Answer:
+        started_s = perf_counter()
+        try:
+            return work()
+        finally:
+            self._observe(call, perf_counter() - started_s)

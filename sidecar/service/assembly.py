@@ -43,7 +43,7 @@ from sidecar.kafka.producers import KafkaOutput, LoneOutput, TopicLimits
 from sidecar.kafka.transactional_id import take_slot
 from sidecar.kafka.transactions import KafkaOutputs
 from sidecar.ledger.topic import LedgerTopic
-from sidecar.lookup.view import Viewer
+from sidecar.lookup.local import Viewer
 from sidecar.model.ports import Time
 from sidecar.overflow.interface import Overflow, RebuildStore
 from sidecar.settings.settings import Settings

@@ -6,8 +6,8 @@ from contextlib import closing
 from typing import Any
 
 from policies.retention import policies_of
-from policies.store import PolicyStore
 from policies.table import PolicyTable
+from policies.topic.store import PolicyStore
 from sidecar.kafka.topics import TopicIds, source_topics
 from sidecar.operations.dead_letters.browse import Limits, Reading, Rules, letter_topics
 from sidecar.operations.dead_letters.dead_letter_log import KafkaLetterLog, LetterLog

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sidecar.doctor.redis_server import inspect
-from sidecar.doctor.redis_server import state as state_of
+from sidecar.doctor.redis import inspect
+from sidecar.doctor.redis import state as state_of
 from sidecar.embedded.kafka import Broker, embedded_kafka
 from sidecar.embedded.valkey import EmbeddedValkey
 from sidecar.overflow.interface import OverflowFailure, OverflowUnavailable

@@ -35,7 +35,7 @@ from policies.file import read_policies_file
 from policies.kafka_clients import AdminClient
 from policies.model import Policy
 from policies.retention import policies_of
-from policies.store import PolicyStore
+from policies.topic.store import PolicyStore
 from sidecar.doctor.other_groups import NewGroupError, refuse_if_new
 from sidecar.embedded.kafka import KafkaUnavailable
 from sidecar.embedded.valkey import ValkeyUnavailableError
@@ -58,10 +58,9 @@ from sidecar.operations.dead_letters.browse import Reading
 from sidecar.operations.jobs.transactional_sender import LOOK_AGAIN_S, TransactionWatch, why_none
 from sidecar.operations.schedules.firing import Firing
 from sidecar.overflow.interface import OverflowFailure
-from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow
+from sidecar.overflow.redis_overflow import RedisOverflow, TimedOverflow, open_overflow
 from sidecar.overflow.restore import RedisRebuild
 from sidecar.overflow.signing import UNSIGNED, SigningKeyError, read_signing_keys
-from sidecar.overflow.timing import TimedOverflow
 from sidecar.service.assembly import Machinery, Policies, Storage, build
 from sidecar.service.bulk_changes import changes_of
 from sidecar.service.dead_letters import governor_of, reading_of, redriven_of, redrives_of

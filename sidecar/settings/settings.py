@@ -7,7 +7,7 @@ or bytes. An attribute that holds a duration ends in `_ms`; the name that users 
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, SecretStr, ValidationError, model_validator
 
@@ -23,21 +23,78 @@ from sidecar.settings.operations import (
     SchedulesSettings,
 )
 from sidecar.settings.redis import EMBEDDED, RedisSettings
-from sidecar.settings.topics import AuditSettings, LedgerSettings, PoliciesSettings, QuarantineSettings
 from sidecar.settings.types import (
     AnyCase,
     Bytes,
     Client,
     Milliseconds,
+    Replicas,
     Section,
+    Topic,
     TopicGlobs,
+    TopicOrDefault,
     data_dir,
 )
 
+DAY_MS: Final = 86_400_000
 EMBEDDED_JAVA: Final = "embedded-java"
 MESSAGE_BYTES_MIN: Final = 1_000_000  # what tickover writes to its own topics fits into it; librdkafka's default
 
 __all__ = ["ConfigError", "Settings", "load_settings"]
+
+
+class LedgerSettings(Section):
+    """The topic in which every settlement is written."""
+
+    topic: TopicOrDefault = Field(default="", description="Name; empty: tickover.<group>.ledger")
+    partitions: int = Field(
+        default=8, ge=1, le=1_000, description="Partitions when it is created, 1 to 1,000; fixed afterwards"
+    )
+    replication_factor: Replicas = Field(
+        default=-1, description="Replicas when it is created; -1: the broker's default"
+    )
+    retention_ms: Annotated[Milliseconds | None, Field(ge=3_600_000)] = Field(
+        default=None,
+        alias="retention",
+        description="At least 1h; empty: as long as the policies may hold a record + 7d",
+    )
+    when_lost: Annotated[Literal["refuse", "continue"], AnyCase] = Field(
+        default="refuse",
+        description="What to do where the ledger was cut, made anew, given more partitions, or has expired with its "
+        "commits. refuse: end with words; continue: go on from the commits, else where `start` says, and maybe repeat",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_is_automatic(cls, values: Any) -> Any:
+        if isinstance(values, Mapping) and values.get("retention") == "":
+            return {key: value for key, value in values.items() if key != "retention"}
+        return values
+
+
+class PoliciesSettings(Section):
+    """Where the policies are."""
+
+    file: str = Field(default="", description="YAML file of policies that this process publishes at start; empty: none")
+    topic: Topic = Field(default="tickover.policies", description="The policy topic: the one truth for all replicas")
+
+
+class QuarantineSettings(Section):
+    """Where records go that cannot be decided."""
+
+    topic: Topic = Field(default="tickover.quarantine", description="The quarantine topic")
+
+
+class AuditSettings(Section):
+    """The topic that says who did what over REST."""
+
+    topic: TopicOrDefault = Field(default="", description="Name; empty: tickover.<group>.audit")
+    retention_ms: Milliseconds = Field(
+        default=365 * DAY_MS,
+        ge=3_600_000,
+        alias="retention",
+        description="How long it is kept when it is created, at least 1h",
+    )
 
 
 class WheelSettings(Section):

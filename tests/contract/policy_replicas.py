@@ -8,8 +8,8 @@ from typing import NamedTuple
 from confluent_kafka import Producer
 
 from policies.model import Policy
-from policies.store import PolicyStore
 from policies.table import PolicyTable
+from policies.topic.store import PolicyStore
 
 TOPIC = "tickover.policies"
 SEEN_WITHIN_S = 60.0  # 2 s are promised; the machine may be busy

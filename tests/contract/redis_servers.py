@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from sidecar.doctor.redis_rights import redis_rights
+from sidecar.doctor.acl import redis_rights
 from sidecar.embedded.child import free_port
 from sidecar.embedded.valkey import EmbeddedValkey
 from sidecar.settings.settings import Settings

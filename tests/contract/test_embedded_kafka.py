@@ -11,9 +11,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from sidecar.embedded import jars
+from sidecar.embedded import java_kafka
 from sidecar.embedded.child import free_port
-from sidecar.embedded.jars import KafkaUnavailable
+from sidecar.embedded.java_kafka import KafkaUnavailable
 from sidecar.embedded.kafka import MavenKafka, ReferenceKafka, embedded_kafka
 from tests.services.fixtures import missing
 from tests.services.mock_kafka import MockKafka
@@ -23,7 +23,7 @@ from tests.services.waiting import wait_until
 @pytest.fixture
 def maven_kafka(tmp_path: Path) -> MavenKafka:
     """A broker of the test's own, not started."""
-    reason = jars.missing_tools()
+    reason = java_kafka.missing_tools()
     if reason is not None:
         missing("Kafka from Maven", reason)
     return MavenKafka(tmp_path / "kafka")
@@ -89,8 +89,8 @@ def test_old_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     install(tmp_path, "mvn", "true")
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     with pytest.raises(KafkaUnavailable, match="java 11 is too old"):
-        jars.fetch_jars()
-    assert jars.missing_tools() == f"java 11 is too old, Kafka {jars.kafka_version()} needs 17"
+        java_kafka.fetch_jars()
+    assert java_kafka.missing_tools() == f"java 11 is too old, Kafka {java_kafka.kafka_version()} needs 17"
 
 
 def test_jars_are_fetched_once_and_a_broken_fetch_is_not_taken_for_whole(
@@ -101,11 +101,11 @@ def test_jars_are_fetched_once_and_a_broken_fetch_is_not_taken_for_whole(
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with pytest.raises(KafkaUnavailable, match="no such artifact"):
-        jars.fetch_jars()
+        java_kafka.fetch_jars()
     install(tmp_path, "mvn", f'echo called >>{tmp_path}/calls\nmkdir -p "${{7#*=}}"')
     told: list[str] = []
-    directory = jars.fetch_jars(told.append)
-    assert jars.fetch_jars(told.append) == directory
+    directory = java_kafka.fetch_jars(told.append)
+    assert java_kafka.fetch_jars(told.append) == directory
     assert (tmp_path / "calls").read_text() == "called\n"
     assert len(told) == 1
 

@@ -15,9 +15,8 @@ from sidecar.engine.mailbox import EngineError
 from sidecar.lookup import group as held_group
 from sidecar.lookup import local as held_lookup
 from sidecar.lookup.group import GroupLookUp, Meeting
-from sidecar.lookup.local import LocalLookUp
+from sidecar.lookup.local import LaneView, LocalLookUp
 from sidecar.lookup.query import ALL, START, TIME_MAX_MS, Key, LookUpUnavailable, Query
-from sidecar.lookup.view import LaneView
 from sidecar.model.record import Held, LaneId, Position, Tombstone, held_id
 from sidecar.overflow.interface import Change
 from sidecar.overflow.keys import LaneKeys

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 
 from policies.headers import ID
-from sidecar.doctor.redis_server import inspect
-from sidecar.doctor.redis_server import state as state_of
+from sidecar.doctor.redis import inspect
+from sidecar.doctor.redis import state as state_of
 from sidecar.model.record import LaneId, Position, Tombstone
-from sidecar.overflow import cascade, chunk_reader
+from sidecar.overflow import chunk_reader, tidying
 from sidecar.overflow.interface import Change, OverflowFull, OverflowLoss
 from sidecar.overflow.keys import COARSE, DUE_MAX_MS, FINE, LaneKeys, read_header
 from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow
@@ -177,7 +177,7 @@ def test_of_a_slot_that_goes_in_two_ways_nothing_stays(
     redis_server: RedisServer, overflow: RedisOverflow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A page of settled headers ends within a coarse slot, and the cascade or a reset takes the slot's other chunks."""
-    for module in (chunk_reader, cascade):
+    for module in (chunk_reader, tidying):
         monkeypatch.setattr(module, "HEADERS_PER_PAGE", 3)
     keys = LaneKeys(overflow.group, LANE)
     for number in range(1, 6):

@@ -8,9 +8,9 @@ from uuid import uuid4
 
 import pytest
 
-from sidecar.doctor.finding import Severity
-from sidecar.doctor.redis_server import inspect
-from sidecar.doctor.redis_server import state as state_of
+from sidecar.doctor.facts import Severity
+from sidecar.doctor.redis import inspect
+from sidecar.doctor.redis import state as state_of
 from sidecar.embedded.valkey import EmbeddedValkey
 from sidecar.model.record import Position
 from sidecar.overflow import connection as overflow_link

@@ -8,7 +8,7 @@ import pytest
 
 from policies.headers import ID, OFFSET_MAX
 from sidecar.model.record import Held, Position, Tombstone
-from sidecar.overflow import presence
+from sidecar.overflow import tidying
 from sidecar.overflow.interface import Change, OverflowFull, OverflowLoss, Redo
 from sidecar.overflow.keys import (
     COARSE,
@@ -148,7 +148,7 @@ def tidy_for_a_minute(overflow: RedisOverflow, now_ms: int = NOW_MS) -> None:
 def test_the_content_of_a_slot_is_missed_within_a_minute_at_any_size(
     overflow: RedisOverflow, level: Level, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(presence, "SLOTS_PER_STEP", 300)
+    monkeypatch.setattr(tidying, "SLOTS_PER_STEP", 300)
     count = 1_500 if level is COARSE else 100
     apart_ms = HOUR_MS if level is COARSE else 30_000
     records = [held(offset, 2 * HOUR_MS * (level is COARSE) + 60_000 + offset * apart_ms) for offset in range(count)]

@@ -16,8 +16,8 @@ from policies.errors import (
     VersionUnknown,
 )
 from policies.model import Removed, Versioned
-from policies.store import PolicyStore
 from policies.table import PolicyTable
+from policies.topic.store import PolicyStore
 from tests.contract.policy_replicas import SEEN_WITHIN_S, TOPIC, Place, policy, replica, seen, write
 from tests.services.kafka import Kafka
 

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource
 from policies.errors import (
     PolicyStoreUnavailable,
 )
-from sidecar.embedded.jars import missing_tools
+from sidecar.embedded.java_kafka import missing_tools
 from tests.contract.policy_replicas import TOPIC, Place, policy, replica
 from tests.services.fixtures import missing
 from tests.services.kafka import Kafka

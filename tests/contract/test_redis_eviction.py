@@ -10,8 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from redis.exceptions import NoPermissionError, ResponseError
 
 from policies.table import EMPTY_TABLE
-from sidecar.doctor.finding import Severity
-from sidecar.doctor.redis_server import evicting_policy, inspect
+from sidecar.doctor.facts import Severity
+from sidecar.doctor.redis import evicting_policy, inspect
 from sidecar.embedded.valkey import EmbeddedValkey
 from sidecar.model.stats import Stats
 from sidecar.overflow.interface import Change, OverflowFailure, OverflowLoss

@@ -14,10 +14,10 @@ from redis.exceptions import ReadOnlyError
 
 from api.idempotency import RedisIdempotency
 from api.ports import Fresh, IdempotencyUnavailable
-from sidecar.doctor.finding import Severity
+from sidecar.doctor.acl import redis_rights
+from sidecar.doctor.facts import Severity
 from sidecar.doctor.redis import inspect_redis
-from sidecar.doctor.redis_rights import redis_rights
-from sidecar.doctor.redis_server import state as state_of
+from sidecar.doctor.redis import state as state_of
 from sidecar.embedded.child import free_port
 from sidecar.embedded.valkey import EmbeddedValkey
 from sidecar.engine.partition.change_block import ChangeBlock

@@ -14,9 +14,8 @@ import pytest
 from api.idempotency import RedisIdempotency
 from api.ports import Fresh
 from policies.headers import ID
-from sidecar.doctor.redis import inspect_redis
-from sidecar.doctor.redis_server import inspect
-from sidecar.doctor.redis_server import state as state_of
+from sidecar.doctor.redis import inspect, inspect_redis
+from sidecar.doctor.redis import state as state_of
 from sidecar.lookup import group as held_group
 from sidecar.lookup.group import GroupLookUp, Meeting
 from sidecar.lookup.local import LocalLookUp

@@ -22,7 +22,7 @@ from api.lookup import LookUp
 from api.ports import Answered, Busy, Fresh, Idempotency, IdempotencyUnavailable, Mismatch, Ports
 from api.sender import KafkaSender
 from api.serving.server import Server
-from policies.store import PolicyStore
+from policies.topic.store import PolicyStore
 from sidecar.kafka import client_settings
 from sidecar.lookup.receipts import Receipts
 from sidecar.model.stats import Stats
@@ -69,7 +69,7 @@ def patient_api(monkeypatch: pytest.MonkeyPatch) -> None:
     patient = {**client_settings.REST_SENDER, "message.timeout.ms": int(WAIT_S * 1_000)}
     monkeypatch.setattr(client_settings, "REST_SENDER", patient)
     monkeypatch.setattr("api.sender.METADATA_TIMEOUT_S", WAIT_S)
-    monkeypatch.setattr("policies.store.WRITE_TIMEOUT_S", WAIT_S)
+    monkeypatch.setattr("policies.topic.store.WRITE_TIMEOUT_S", WAIT_S)
 
 
 @pytest.fixture

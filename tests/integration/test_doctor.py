@@ -5,10 +5,10 @@ import uuid
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from policies.log import Change, encode_change
 from policies.model import Policy
+from policies.topic.log import Change, encode_change
 from sidecar.doctor import doctor
-from sidecar.doctor.finding import Finding, Severity
+from sidecar.doctor.facts import Finding, Severity
 from sidecar.settings.settings import Settings
 from tests.services.kafka import Kafka
 from tests.services.waiting import WAIT_S

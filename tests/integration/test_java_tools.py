@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from confluent_kafka import TopicPartition
 
-from sidecar.embedded.reference import ReferenceKafka
+from sidecar.embedded.kafka import ReferenceKafka
 from tests.services.clients import consumer
 from tests.services.fixtures import own_tools
 from tests.services.java_tools import JavaTools

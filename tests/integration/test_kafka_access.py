@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from policies.table import EMPTY_TABLE
-from policies.topic import ensure_topic
-from sidecar.doctor.acl_pattern import literal
+from policies.topic.topic import ensure_topic
+from sidecar.doctor.acl import Operation, Right, literal
 from sidecar.doctor.doctor import examine
-from sidecar.doctor.finding import Finding, Severity
-from sidecar.doctor.kafka_rights import Operation, Right
+from sidecar.doctor.facts import Finding, Severity
 from sidecar.kafka.topics import ensure_own_topics
 from sidecar.settings.settings import load_settings
 from tests.services.certificates import Authority

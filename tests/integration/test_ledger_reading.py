@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 
-from policies.reader import PolicyReader
+from policies.topic.reader import PolicyReader
 from sidecar.kafka.log_reader import KafkaLedgerLog, KafkaSourceLog
 from sidecar.ledger.topic import LedgerUnavailable
 from sidecar.model.ports import SourceUnavailable
@@ -113,7 +113,7 @@ def test_what_was_not_there_a_moment_ago_is_found(kafka: Kafka) -> None:
 
 def test_policies_that_were_not_there_a_moment_ago_are_found(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = kafka.topic("policies", 1)
-    monkeypatch.setattr("policies.reader.PARTITION", 1)
+    monkeypatch.setattr("policies.topic.reader.PARTITION", 1)
     reader = PolicyReader({"bootstrap.servers": kafka.bootstrap}, topic, lambda _: None)
     with ThreadPoolExecutor() as executor:
         started = executor.submit(reader.start, SOON_S)

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from sidecar.embedded.jars import KafkaUnavailable
+from sidecar.embedded.java_kafka import KafkaUnavailable
 from tests.nemesis.__main__ import parse, run
 from tests.nemesis.network import NAMESPACES, Namespaces, NetworkUnavailableError, sweep
 from tests.nemesis.network import run as run_command

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 from redis import Redis
 
-from sidecar.doctor.redis_rights import redis_rights
+from sidecar.doctor.acl import redis_rights
 from sidecar.embedded.valkey import EmbeddedValkey
 from sidecar.settings.settings import load_settings
 from tests.integration.conftest import NewSite

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.embedded.jars import KafkaUnavailable
+from sidecar.embedded.java_kafka import KafkaUnavailable
 from tests.faults.catalogue import FAULTS, promised
 from tests.faults.failpoints import EXACTLY_ONCE
 from tests.faults.scene import Scene, Servers

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sidecar.doctor.finding import Severity
+from sidecar.doctor.facts import Severity
 from sidecar.doctor.kafka import inspect_kafka
 from sidecar.settings.settings import Settings
 from tests.services.errant_broker import ErrantServer

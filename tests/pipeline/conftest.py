@@ -42,7 +42,7 @@ def fatal(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> FatalFiles:
 @pytest.fixture
 def new_warehouse(spark, tmp_path: Path) -> Callable[..., Any]:
     """Makes empty warehouses."""
-    from pipeline.tables import Warehouse
+    from pipeline.warehouse.tables import Warehouse
 
     return lambda name="tables": Warehouse(spark, str(tmp_path / name))
 

@@ -58,7 +58,7 @@ def emitted(first: int, count: int) -> Settled:
 
 def ledger_frame(spark, values: Iterable[bytes | None], first: int = 0):
     """Ledger records with these values, from offset `first` on, a second apart."""
-    from pipeline.ledger import LEDGER_RECORD
+    from pipeline.ingest.ledger import LEDGER_RECORD
 
     rows = [
         ("ledger", 0, offset, NOW_MS + 1_000 * offset, bytearray(b"orders-retry/3"), value and bytearray(value))

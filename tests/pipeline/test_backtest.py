@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.facts import facts_of
+from pipeline.reports.facts import facts_of
+from policies.decide import decide
 from policies.decision import Facts
-from policies.table import decide
 from sidecar.model.header_codec import split
 from sidecar.model.record import Outcome
 from tests.integration.hostile_records import POLICIES as HOSTILE_POLICIES
@@ -57,9 +57,9 @@ SETTLED: list[tuple[int, int, Outcome, int]] = [
 
 
 def replay(spark, files: dict[str, str], more: Sequence[Any] = ()):
-    from pipeline.backtest import decisions, failures, replayed
-    from pipeline.ledger import settlements
-    from pipeline.topics import RECORDS
+    from pipeline.ingest.ledger import settlements
+    from pipeline.ingest.topics import RECORDS
+    from pipeline.reports.backtest import decisions, failures, replayed
 
     records = spark.createDataFrame([*FAILURES, *more], RECORDS)
     rows = settled([(offset, NOW_MS + due_ms, outcome, attempt) for offset, due_ms, outcome, attempt in SETTLED])
@@ -78,7 +78,7 @@ def test_the_same_policies_repeat_what_was(spark) -> None:
 
 
 def test_policies_are_compared_side_by_side(spark) -> None:
-    from pipeline.backtest import comparison
+    from pipeline.reports.backtest import comparison
 
     live, hasty = sorted(
         comparison(replay(spark, {"live": LIVE, "hasty": HASTY})).collect(), key=lambda row: -row.deliveries
@@ -92,7 +92,7 @@ def test_policies_are_compared_side_by_side(spark) -> None:
 
 
 def test_a_control_record_is_no_message_with_a_failure(spark) -> None:
-    from pipeline.backtest import comparison, load
+    from pipeline.reports.backtest import comparison, load
 
     def control(offset: int, action: bytes | None):
         headers = [("tickover-id", bytearray(b"x")), ("tickover-action", action and bytearray(action))]
@@ -106,7 +106,7 @@ def test_a_control_record_is_no_message_with_a_failure(spark) -> None:
 
 
 def test_a_shorter_wait_moves_what_follows(spark) -> None:
-    from pipeline.backtest import load
+    from pipeline.reports.backtest import load
 
     quick = RETRY.format(attempts=3, delay="1s", give_up_on="*.Fatal")
     rows = replay(spark, {"quick": quick})
@@ -120,9 +120,9 @@ def test_a_shorter_wait_moves_what_follows(spark) -> None:
 
 @pytest.mark.parametrize(("late_ms", "same"), [(0, 7), (1, 6)])
 def test_decisions_are_compared_and_not_ends(spark, late_ms: int, same: int) -> None:
-    from pipeline.backtest import agreement, decisions
-    from pipeline.ledger import settlements
-    from pipeline.topics import RECORDS
+    from pipeline.ingest.ledger import settlements
+    from pipeline.ingest.topics import RECORDS
+    from pipeline.reports.backtest import agreement, decisions
 
     # The first was held, and expired before it was emitted; the last but one was due later than by these policies.
     ends = [(0, 10 * S, Outcome.DEAD, 2), *SETTLED[1:5], (6, 34 * S + late_ms, Outcome.EMITTED, 4), SETTLED[6]]
@@ -137,8 +137,8 @@ def test_decisions_are_compared_and_not_ends(spark, late_ms: int, same: int) -> 
 
 
 def test_decisions_are_the_live_engines(spark) -> None:
-    from pipeline.backtest import decisions, policy_table, told
-    from pipeline.topics import RECORDS
+    from pipeline.ingest.topics import RECORDS
+    from pipeline.reports.backtest import decisions, policy_table, told
 
     corpus = [("~strict", headers) for headers, _, _ in REFUSED.values()]
     corpus += [("~work-retry", headers) for headers, _, _ in REFUSED_RETRY.values()]
@@ -165,8 +165,8 @@ def test_facts_keep_what_is_not_ours() -> None:
 
 
 def test_a_file_that_is_no_policies_file_is_an_error_at_once(spark) -> None:
-    from pipeline.backtest import decisions
-    from pipeline.topics import RECORDS
+    from pipeline.ingest.topics import RECORDS
+    from pipeline.reports.backtest import decisions
     from policies.errors import PolicyFileError
 
     records: Any = spark.createDataFrame(FAILURES, RECORDS)

@@ -42,9 +42,9 @@ def test_every_decision_is_the_live_one(kafka: Kafka, new_site: Callable[[], Sit
     assert min(settled().values()) > COUNT // 20
     assert sidecar.stop() == 0
     from pipeline import jobs
-    from pipeline.ingest import ingest
-    from pipeline.kafka import KafkaPlace
-    from pipeline.lifecycle import LIFECYCLE
+    from pipeline.ingest.ingest import ingest
+    from pipeline.ingest.kafka import KafkaPlace
+    from pipeline.ingest.lifecycle import LIFECYCLE
 
     ingest(warehouse, KafkaPlace(kafka.bootstrap), f"tickover.{site.group}.ledger", sources)
     ended = warehouse.read("silver/lifecycle", LIFECYCLE)

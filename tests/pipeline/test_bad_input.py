@@ -18,14 +18,14 @@ YEAR_10000_MS = 253_402_300_800_000
 
 
 def take_in(warehouse: Any, kafka: Kafka, ledger: str, *topics: str, connector: Any = "spark") -> Any:
-    from pipeline.ingest import ingest
-    from pipeline.kafka import KafkaPlace
+    from pipeline.ingest.ingest import ingest
+    from pipeline.ingest.kafka import KafkaPlace
 
     return ingest(warehouse, KafkaPlace(kafka.bootstrap, connector=connector), ledger, topics)
 
 
 def lifecycle(warehouse: Any) -> list[Any]:
-    from pipeline.lifecycle import LIFECYCLE
+    from pipeline.ingest.lifecycle import LIFECYCLE
 
     rows: list[Any] = warehouse.read("silver/lifecycle", LIFECYCLE).orderBy("offset").collect()
     return rows
@@ -52,7 +52,7 @@ def test_any_bytes_and_times_that_no_calendar_has_are_kept_and_counted(
         (None, None, YEAR_10000_MS, YEAR_11476_MS, True),
         (None, None, NOW_MS, NOW_MS, False),
     ]
-    from pipeline.stream import read_records
+    from pipeline.ingest.stream import read_records
 
     [raw] = read_records(warehouse, source).collect()
     assert (bytes(raw.key), raw.value) == (b"\xff", None)
@@ -79,9 +79,9 @@ def test_source_offsets_that_retention_took_are_named_once_though_the_job_is_kil
 ) -> None:
     from confluent_kafka import TopicPartition
 
-    from pipeline import ingest as module
     from pipeline import jobs
-    from pipeline.kafka import KafkaPlace
+    from pipeline.ingest import ingest as module
+    from pipeline.ingest.kafka import KafkaPlace
 
     ledger, source = kafka.topic("ledger"), kafka.topic("orders-retry")
     kafka.produce(source, [(b"k", b"0")])

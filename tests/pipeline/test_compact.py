@@ -27,7 +27,7 @@ def rows(warehouse: Any, batch: int | None = None) -> list[tuple[Any, ...]]:
 
 
 def run(warehouse: Any, now_ms: int = 0, grace_ms: int = 0) -> Any:
-    from pipeline.compact import compact
+    from pipeline.warehouse.compact import compact
 
     return compact(warehouse, TABLE, SCHEMA, now_ms, grace_ms)
 
@@ -60,7 +60,7 @@ def test_what_is_written_together_reads_as_before(warehouse: Any) -> None:
 
 @pytest.mark.parametrize("ends_at", ["write_text", "remove"])
 def test_a_kill_in_between_changes_nothing(warehouse: Any, monkeypatch: pytest.MonkeyPatch, ends_at: str) -> None:
-    from pipeline.tables import Warehouse
+    from pipeline.warehouse.tables import Warehouse
 
     write(warehouse, 0, 1, 2)
     whole = rows(warehouse)
@@ -87,8 +87,8 @@ def test_a_kill_in_between_changes_nothing(warehouse: Any, monkeypatch: pytest.M
 
 
 def test_large_pieces_are_not_written_again_for_small_ones() -> None:
-    from pipeline.compact import worth
-    from pipeline.tables import Piece
+    from pipeline.warehouse.compact import worth
+    from pipeline.warehouse.tables import Piece
 
     def taken(*sizes: int) -> int:
         pieces = [Piece(number, number, f"batch={number}") for number in range(len(sizes))]
@@ -102,8 +102,8 @@ def test_large_pieces_are_not_written_again_for_small_ones() -> None:
 
 def test_the_job_takes_all_tables_and_ingest_goes_on(warehouse: Any) -> None:
     from pipeline import jobs
-    from pipeline.ingest import SILVER, refine
-    from pipeline.stream import LEDGER_TABLE
+    from pipeline.ingest.ingest import SILVER, refine
+    from pipeline.ingest.stream import LEDGER_TABLE
 
     def append(batch: int) -> None:
         value = block(settled=emitted(3 * batch, 3), number=batch + 1, entries=entries([(90 + batch, NOW_MS)]))

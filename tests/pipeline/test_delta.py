@@ -19,7 +19,7 @@ SCHEMA = "time_ms bigint, word string"
 @pytest.fixture
 def delta(spark: Any, new_warehouse: Callable[..., Any]) -> Any:
     """An empty warehouse that was begun in Delta."""
-    from pipeline.tables import Warehouse
+    from pipeline.warehouse.tables import Warehouse
 
     return Warehouse.open(spark, new_warehouse("delta").root, "delta")
 
@@ -35,7 +35,7 @@ def words(warehouse: Any, batch: int | None = None) -> list[str]:
 
 def append(warehouse: Any, batch: int) -> None:
     """A bronze batch: a block with three settlements and an entry, and one that is none; the last one is empty."""
-    from pipeline.stream import LEDGER_TABLE
+    from pipeline.ingest.stream import LEDGER_TABLE
 
     value = block(settled=emitted(3 * batch, 3), number=batch + 1, entries=entries([(90 + batch, NOW_MS)]))
     values = [] if batch == 2 else [value, b"junk"]
@@ -43,7 +43,7 @@ def append(warehouse: Any, batch: int) -> None:
 
 
 def silver(warehouse: Any) -> dict[str, Counter[tuple[Any, ...]]]:
-    from pipeline.ingest import SILVER
+    from pipeline.ingest.ingest import SILVER
 
     return {name: Counter(map(tuple, warehouse.read(name, schema).collect())) for name, schema in SILVER.items()}
 
@@ -53,8 +53,8 @@ def commits(warehouse: Any, table: str) -> int:
 
 
 def test_a_batch_is_taken_once_an_empty_one_too(delta: Any) -> None:
-    from pipeline import delta as tables
-    from pipeline.tables import date_of
+    from pipeline.warehouse import delta as tables
+    from pipeline.warehouse.tables import date_of
 
     assert (delta.batches(TABLE), words(delta)) == ([], [])
     write(delta, 0, "a", "b")
@@ -94,8 +94,8 @@ def test_a_table_of_an_older_version_lacks_columns(delta: Any) -> None:
 def test_silver_is_the_same_in_both_and_made_once_whatever_ends_it(
     delta: Any, warehouse: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipeline.ingest import refine
-    from pipeline.tables import Warehouse
+    from pipeline.ingest.ingest import refine
+    from pipeline.warehouse.tables import Warehouse
 
     for place in (delta, warehouse):
         for batch in range(3):
@@ -121,7 +121,7 @@ def test_silver_is_the_same_in_both_and_made_once_whatever_ends_it(
 
 def test_jobs_read_it_write_gold_in_it_and_compact_it(delta: Any) -> None:
     from pipeline import jobs
-    from pipeline.ingest import refine
+    from pipeline.ingest.ingest import refine
 
     for batch in range(2):
         append(delta, batch)
@@ -142,7 +142,7 @@ def test_a_warehouse_keeps_the_format_that_it_was_begun_with(
     delta: Any, warehouse: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pipeline.errors import PipelineError
-    from pipeline.tables import Warehouse
+    from pipeline.warehouse.tables import Warehouse
 
     write(delta, 0, "a")
     found = Warehouse.open(delta.spark, delta.root)
@@ -153,6 +153,6 @@ def test_a_warehouse_keeps_the_format_that_it_was_begun_with(
     assert Warehouse.open(warehouse.spark, warehouse.root).table_format == "parquet"
     with pytest.raises(PipelineError, match="has its tables in parquet"):
         Warehouse.open(warehouse.spark, warehouse.root, "delta")
-    monkeypatch.setattr("pipeline.delta.DELTA_SETTINGS", {"spark.sql.extensions": "of another Delta"})
+    monkeypatch.setattr("pipeline.warehouse.delta.DELTA_SETTINGS", {"spark.sql.extensions": "of another Delta"})
     with pytest.raises(PipelineError, match=r"add --spark spark\.jars\.packages=io\.delta:delta-spark"):
         Warehouse.open(delta.spark, delta.root)

@@ -28,7 +28,7 @@ class Killed(Exception):
 
 def cut_off(warehouse: Any, kafka: Kafka, topic: str, rows: Any) -> Any:
     """A run that is killed when its first slice has begun; returns that slice."""
-    from pipeline import dispatch
+    from pipeline.sending import dispatch
 
     def killed(*_: Any) -> Any:
         raise Killed
@@ -42,7 +42,7 @@ def cut_off(warehouse: Any, kafka: Kafka, topic: str, rows: Any) -> Any:
 
 def begun(warehouse: Any) -> Any:
     """The first slice as it was noted."""
-    from pipeline.sending import Slice
+    from pipeline.sending.sending import Slice
 
     note = json.loads(warehouse.text("gold/schedule/job", "_slices", "0"))
     return Slice(note["mark"], note["producers"], note["tasks"])
@@ -50,7 +50,7 @@ def begun(warehouse: Any) -> Any:
 
 def shipment(kafka: Kafka, part: Any) -> Any:
     """The first of the slice's tasks."""
-    from pipeline.sending import Shipment
+    from pipeline.sending.sending import Shipment
 
     return Shipment({"bootstrap.servers": kafka.bootstrap}, part.producer_id(0), part.mark, 0.0)
 
@@ -146,7 +146,7 @@ def test_what_stands_behind_somebody_elses_open_transaction_is_found(kafka: Kafk
 
 
 def test_a_run_that_another_one_shuts_out_ends_in_words_and_each_row_is_sent_once(kafka: Kafka, warehouse: Any) -> None:
-    from pipeline.sending import fence
+    from pipeline.sending.sending import fence
 
     topic = kafka.topic("reminders", 2)
     came: list[PipelineError] = []
@@ -173,7 +173,7 @@ def test_a_run_that_another_one_shuts_out_ends_in_words_and_each_row_is_sent_onc
 
 
 def test_every_topic_is_noted_or_the_job_does_not_begin(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pipeline import dispatch
+    from pipeline.sending import dispatch
 
     rows = spark.range(1_500).selectExpr("concat('t', id) AS topic", "CAST(NULL AS string) AS refused")
     assert len(dispatch._topics(rows)) == 1_500
@@ -193,7 +193,7 @@ def test_a_slice_that_an_older_version_has_begun_is_not_taken_up(kafka: Kafka, w
 def test_a_cluster_that_would_repeat_a_stage_is_refused() -> None:
     from types import SimpleNamespace
 
-    from pipeline.dispatch import check_repeats
+    from pipeline.sending.dispatch import check_repeats
 
     def spark(master: str, **settings: str) -> Any:
         named = {name.replace("_", "."): value for name, value in settings.items()}

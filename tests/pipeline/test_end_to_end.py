@@ -111,15 +111,15 @@ def killed_when_there_is(place: Path, command: list[str], log: Path) -> bool:
 
 
 def take_in(warehouse: Any, kafka: Kafka, run: Run, *more: str) -> Any:
-    from pipeline.ingest import ingest
-    from pipeline.kafka import KafkaPlace
+    from pipeline.ingest.ingest import ingest
+    from pipeline.ingest.kafka import KafkaPlace
 
     topics = [run.site.name(role) for role in (*SOURCES, *more)]
     return ingest(warehouse, KafkaPlace(kafka.bootstrap), f"tickover.{run.site.group}.ledger", topics)
 
 
 def tables(warehouse: Any) -> dict[str, Counter[Any]]:
-    from pipeline.ingest import SILVER
+    from pipeline.ingest.ingest import SILVER
 
     return {name: Counter(map(tuple, warehouse.read(name, schema).collect())) for name, schema in SILVER.items()}
 
@@ -143,7 +143,7 @@ def test_a_killed_job_run_again_leaves_the_same_tables(
 
 
 def test_every_record_is_in_the_lifecycle_once(kafka: Kafka, run: Run, warehouse: Any) -> None:
-    from pipeline.lifecycle import LIFECYCLE
+    from pipeline.ingest.lifecycle import LIFECYCLE
 
     came = take_in(warehouse, kafka, run)
     assert came.settled == dict(Counter(outcome for outcome, _, _ in run.expected.values()))
@@ -170,7 +170,7 @@ def test_every_record_is_in_the_lifecycle_once(kafka: Kafka, run: Run, warehouse
 
 def test_a_run_reconciles_and_repeats_itself_in_a_backtest(kafka: Kafka, run: Run, warehouse: Any) -> None:
     from pipeline import jobs
-    from pipeline.lifecycle import LIFECYCLE
+    from pipeline.ingest.lifecycle import LIFECYCLE
 
     take_in(warehouse, kafka, run, "mail", "orders")
     came = jobs.reconcile(warehouse, "")

@@ -16,14 +16,14 @@ CONNECTORS = ("spark", "python")
 
 
 def take_in(warehouse, kafka, ledger: str, *topics: str, connector: Any = "python"):
-    from pipeline.ingest import ingest
-    from pipeline.kafka import KafkaPlace
+    from pipeline.ingest.ingest import ingest
+    from pipeline.ingest.kafka import KafkaPlace
 
     return ingest(warehouse, KafkaPlace(kafka.bootstrap, connector=connector), ledger, topics)
 
 
 def table(warehouse, name: str) -> list[tuple[Any, ...]]:
-    from pipeline.ingest import SILVER
+    from pipeline.ingest.ingest import SILVER
 
     rows = warehouse.read(f"silver/{name}", SILVER[f"silver/{name}"]).collect()
     return sorted((tuple(row) for row in rows), key=repr)
@@ -68,8 +68,8 @@ def test_sources_tell_what_the_ledger_cannot(kafka, warehouse) -> None:
     take_in(warehouse, kafka, ledger, source, connector="spark")
     send(kafka, ledger, block(topic=source, partition=0, settled=emitted(1, 3)))
     take_in(warehouse, kafka, ledger, connector="spark")  # what was taken in once is still known
-    from pipeline.lifecycle import LIFECYCLE
-    from pipeline.stream import read_records
+    from pipeline.ingest.lifecycle import LIFECYCLE
+    from pipeline.ingest.stream import read_records
 
     rows = warehouse.read("silver/lifecycle", LIFECYCLE).orderBy("offset").collect()
     told = [(row.accepted_ms, row.origin, row.error_class, row.source_known) for row in rows]
@@ -163,7 +163,7 @@ def test_what_retention_took_is_named(kafka, warehouse) -> None:
 @pytest.mark.parametrize("connector", CONNECTORS)
 def test_a_topic_that_was_made_anew_is_refused_however_long_it_has_grown(kafka, warehouse, connector: str) -> None:
     from pipeline.errors import WarehouseConflict
-    from pipeline.stream import read_records
+    from pipeline.ingest.stream import read_records
 
     ledger, source = kafka.topic("ledger"), kafka.topic("orders-retry")
     kafka.produce(source, [(b"k", b"old")] * 2)
@@ -188,7 +188,7 @@ def test_what_retention_took_of_a_partition_that_was_added_is_named(kafka, wareh
     from confluent_kafka import TopicPartition
     from confluent_kafka.admin import NewPartitions
 
-    from pipeline.stream import read_records
+    from pipeline.ingest.stream import read_records
 
     ledger, source = kafka.topic("ledger"), kafka.topic("orders-retry")
     kafka.produce(source, [(b"k", b"v")])

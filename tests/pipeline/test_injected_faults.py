@@ -94,8 +94,8 @@ def test_what_was_put_into_a_run_is_found_by_name(kafka: Kafka, site: Site, ware
 
 
 def take_in(warehouse: Any, kafka: Kafka, site: Site) -> None:
-    from pipeline.ingest import ingest
-    from pipeline.kafka import KafkaPlace
+    from pipeline.ingest.ingest import ingest
+    from pipeline.ingest.kafka import KafkaPlace
 
     ingest(warehouse, KafkaPlace(kafka.bootstrap), f"tickover.{site.group}.ledger", [site.name("reminders")])
 

@@ -11,7 +11,7 @@ MANY = 100  # so often that the interpreter calls the client in its own, special
 
 
 def test_a_header_name_that_is_no_text_costs_the_headers_of_its_record_alone(kafka: Kafka) -> None:
-    from pipeline.kafka_source import OffsetRange, read_range
+    from pipeline.ingest.kafka_source import OffsetRange, read_range
 
     topic = kafka.topic("names")
     kafka.produce(topic, [(b"k", b"good", [("name", b"\xff")]) for _ in range(MANY)])

@@ -61,8 +61,8 @@ def fill(kafka: Kafka, ledger: str, source: str, first: int) -> None:
 
 
 def take_in(warehouse: Any, kafka: Kafka, topics: tuple[str, str]) -> Any:
-    from pipeline.ingest import ingest
-    from pipeline.kafka import KafkaPlace
+    from pipeline.ingest.ingest import ingest
+    from pipeline.ingest.kafka import KafkaPlace
 
     return ingest(warehouse, KafkaPlace(kafka.bootstrap), topics[0], topics[1:])
 
@@ -73,10 +73,10 @@ def job(name: str, warehouse: Any, *more: str) -> list[str]:
 
 def tables(warehouse: Any, source: str) -> dict[str, Counter[str]]:
     """Every row of every table, batch and day included."""
-    from pipeline.ingest import SILVER
-    from pipeline.ledger import LEDGER_RECORD
-    from pipeline.stream import LEDGER_TABLE, records_table
-    from pipeline.topics import RECORDS
+    from pipeline.ingest.ingest import SILVER
+    from pipeline.ingest.ledger import LEDGER_RECORD
+    from pipeline.ingest.stream import LEDGER_TABLE, records_table
+    from pipeline.ingest.topics import RECORDS
 
     schemas = {**SILVER, LEDGER_TABLE: LEDGER_RECORD, records_table(source): RECORDS}
     return {name: Counter(map(str, warehouse.read(name, schema).collect())) for name, schema in schemas.items()}
@@ -86,7 +86,7 @@ def tables(warehouse: Any, source: str) -> dict[str, Counter[str]]:
 def test_ingest_killed_while_it_writes_leaves_the_same_tables(
     kafka: Kafka, topics: tuple[str, str], fatal: FatalFiles, new_warehouse: Callable[..., Any], table_format: str
 ) -> None:
-    from pipeline.tables import Warehouse
+    from pipeline.warehouse.tables import Warehouse
 
     deaths = DELTA_DEATHS if table_format == "delta" else INGEST_DEATHS if SOAK else INGEST_DEATHS[1:2]
     killed, whole = new_warehouse("killed"), new_warehouse("whole")

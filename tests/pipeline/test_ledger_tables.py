@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 
 def test_settled_records_become_rows(spark) -> None:
-    from pipeline.ledger import settlements
+    from pipeline.ingest.ledger import settlements
 
     values = [
         block(settled=emitted(10, 1)),
@@ -58,7 +58,7 @@ def test_settled_records_become_rows(spark) -> None:
 def test_many_blocks_of_many_sizes_lose_no_row(spark) -> None:
     from pyspark.sql import functions as F
 
-    from pipeline.ledger import settlements
+    from pipeline.ingest.ledger import settlements
 
     blocks = [replace(EMPTY, partition=n, settled=settled_of(count)) for n, count in enumerate([1, 40_000, 2, 30_000])]
     rows = settlements(ledger_frame(spark, map(encode, blocks)))
@@ -69,7 +69,7 @@ def test_many_blocks_of_many_sizes_lose_no_row(spark) -> None:
 
 
 def test_what_went_to_the_overflow_becomes_rows(spark) -> None:
-    from pipeline.ledger import entries as entry_rows
+    from pipeline.ingest.ledger import entries as entry_rows
 
     values = [block(settled=emitted(1, 2)), block(number=1, entries=entries([(5, NOW_MS + 90_000), (6, NOW_MS)]))]
     rows = entry_rows(ledger_frame(spark, values)).orderBy("offset").collect()
@@ -80,8 +80,8 @@ def test_what_went_to_the_overflow_becomes_rows(spark) -> None:
 
 
 def test_records_that_were_moved_say_where_they_came_from(spark) -> None:
-    from pipeline.ledger import entries as entry_rows
-    from pipeline.ledger import settlements
+    from pipeline.ingest.ledger import entries as entry_rows
+    from pipeline.ingest.ledger import settlements
 
     moved = settled([(5, NOW_MS, Outcome.MOVED, 2)])._replace(related={5: 8})
     carried = entries([(8, NOW_MS + 7)])._replace(sources={8: 5})
@@ -92,7 +92,7 @@ def test_records_that_were_moved_say_where_they_came_from(spark) -> None:
 
 
 def test_what_is_no_block_is_kept_aside_with_its_reason(spark) -> None:
-    from pipeline.ledger import blocks, entries, settlements
+    from pipeline.ingest.ledger import blocks, entries, settlements
 
     good = block(low=8, watermark=Position(5, 6), runs=((0, 2), (9, 0)), settled=emitted(1, 2))
     values = [good, b"junk", None, b"", NEWER, good[:-3], b"\xff" * 100]
@@ -116,7 +116,7 @@ def test_what_is_no_block_is_kept_aside_with_its_reason(spark) -> None:
 
 
 def test_no_records_are_no_rows(spark) -> None:
-    from pipeline.ledger import blocks, entries, settlements
+    from pipeline.ingest.ledger import blocks, entries, settlements
 
     nothing = ledger_frame(spark, [b"x"]).where("offset > 0")
     assert [table(nothing).count() for table in (settlements, entries, blocks)] == [0, 0, 0]

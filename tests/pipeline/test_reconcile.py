@@ -28,7 +28,7 @@ def last(**fields: Any) -> bytes:
 
 
 def sources(spark, *offsets: int):
-    from pipeline.topics import RECORDS
+    from pipeline.ingest.topics import RECORDS
 
     return spark.createDataFrame(
         [("orders-retry", 3, offset, NOW_MS - 9, None, None, None) for offset in offsets], RECORDS
@@ -41,9 +41,9 @@ def judged(spark, values: list[bytes], offsets=range(10)) -> tuple[Any, Any, Any
 
 
 def judged_of(spark, frame, offsets, lost: list[Any]) -> tuple[Any, Any, Any]:
-    from pipeline import ledger
-    from pipeline.lifecycle import arrivals, lifecycle
-    from pipeline.reconcile import holes, positions
+    from pipeline.ingest import ledger
+    from pipeline.ingest.lifecycle import arrivals, lifecycle
+    from pipeline.reports.reconcile import holes, positions
 
     source = sources(spark, *offsets)
     rows = lifecycle(ledger.settlements(frame), arrivals(source))
@@ -56,7 +56,7 @@ def named(found) -> list[tuple[Any, ...]]:
 
 
 def test_every_record_has_a_state(spark) -> None:
-    from pipeline.reconcile import wrong_positions
+    from pipeline.reports.reconcile import wrong_positions
 
     values = [
         block(settled=emitted(0, 1, 2, 3), number=1, entries=entries([HELD, PASSED])),
@@ -79,7 +79,7 @@ def test_every_record_has_a_state(spark) -> None:
 
 
 def test_a_run_without_faults_has_none(spark) -> None:
-    from pipeline.reconcile import early, wrong_blocks, wrong_positions
+    from pipeline.reports.reconcile import early, wrong_blocks, wrong_positions
 
     values = [
         block(settled=emitted(0, 1, 2, 3), number=1, entries=entries([HELD, PASSED])),
@@ -103,14 +103,14 @@ def states_of(judged_rows) -> dict[int, str]:
 
 
 def reasons_of(judged_rows, blocks, lost: list[Any]) -> list[tuple[Any, ...]]:
-    from pipeline.reconcile import holes, unknown
+    from pipeline.reports.reconcile import holes, unknown
 
     return [tuple(row) for row in unknown(judged_rows, blocks, holes(blocks, lost)).collect()]
 
 
 def test_what_may_have_been_settled_before_the_ledger_begins_is_unknown(spark) -> None:
     """A warehouse that was begun late, or a ledger that keeps its blocks for less long than the source its records."""
-    from pipeline.reconcile import wrong_positions
+    from pipeline.reports.reconcile import wrong_positions
 
     first_left = last(settled=emitted(7), runs=((0, 1), (9, 0)))  # blocks that settled others are gone
     later = block(low=12, settled=emitted(8, 9, 10), runs=((0, 1), (12, 0)))
@@ -127,9 +127,9 @@ def test_what_may_have_been_settled_before_the_ledger_begins_is_unknown(spark) -
 
 
 def test_what_may_have_been_settled_in_a_hole_of_the_ledger_is_unknown(spark) -> None:
-    from pipeline.ledger import entries as entry_rows
-    from pipeline.reconcile import acknowledged, holes, missing_in_overflow, unknown_in_overflow
-    from pipeline.topics import LostRange
+    from pipeline.ingest.ledger import entries as entry_rows
+    from pipeline.ingest.topics import LostRange
+    from pipeline.reports.reconcile import acknowledged, holes, missing_in_overflow, unknown_in_overflow
 
     put = entries([(4, NOW_MS + 90_000), (5, NOW_MS + 1)])
     before = [block(low=3, settled=emitted(0, 2), runs=((0, 1), (7, 0)), number=1, entries=put)]
@@ -175,7 +175,7 @@ def test_blocks_of_a_later_version_are_a_hole(spark) -> None:
 
 def test_what_may_have_been_settled_in_a_block_that_cannot_be_read_is_unknown(spark) -> None:
     """Replicas of two versions write alternately while a group is upgraded; a junk record cuts the ledger no less."""
-    from pipeline.reconcile import holes, missing_in_overflow, unknown_in_overflow
+    from pipeline.reports.reconcile import holes, missing_in_overflow, unknown_in_overflow
 
     put = entries([(1, NOW_MS + 90_000)])
     between = block(low=4, settled=emitted(2), number=1, entries=put, runs=((0, 1), (6, 0)), acknowledged=1)
@@ -193,7 +193,7 @@ def test_what_may_have_been_settled_in_a_block_that_cannot_be_read_is_unknown(sp
 
 
 def test_the_last_segments_of_a_lane_are_those_that_count(spark, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pipeline import reconcile
+    from pipeline.reports import reconcile
 
     monkeypatch.setattr(reconcile, "SEGMENTS_MAX", 1)
     before, after = block(low=2, settled=emitted(0), runs=((0, 1), (4, 0))), block(low=4, runs=((0, 1), (6, 0)))
@@ -210,7 +210,7 @@ def test_what_a_lane_has_not_begun_with_is_unknown(spark) -> None:
 
 
 def test_what_was_settled_before_it_was_due_is_early(spark) -> None:
-    from pipeline.reconcile import early
+    from pipeline.reports.reconcile import early
 
     _, rows, _ = judged(spark, [block(settled=emitted(0)), block(settled=emitted(1, due_ms=NOW_MS + 1_001))])
     [row] = early(rows).collect()
@@ -218,7 +218,7 @@ def test_what_was_settled_before_it_was_due_is_early(spark) -> None:
 
 
 def test_a_change_block_that_is_missing_shows(spark) -> None:
-    from pipeline.reconcile import wrong_blocks
+    from pipeline.reports.reconcile import wrong_blocks
 
     put = entries([HELD])
     _, _, blocks = judged(spark, [block(number=4, entries=put), block(number=6, entries=put), b"junk"])
@@ -226,8 +226,8 @@ def test_a_change_block_that_is_missing_shows(spark) -> None:
 
 
 def test_what_redis_should_hold_is_looked_for_in_its_export(spark) -> None:
-    from pipeline.ledger import entries as entry_rows
-    from pipeline.reconcile import acknowledged, missing_in_overflow, unknown_in_overflow
+    from pipeline.ingest.ledger import entries as entry_rows
+    from pipeline.reports.reconcile import acknowledged, missing_in_overflow, unknown_in_overflow
 
     values = [
         block(number=1, entries=entries([HELD, (6, NOW_MS + 91_000)])),
@@ -253,8 +253,8 @@ def test_what_redis_should_hold_is_looked_for_in_its_export(spark) -> None:
 
 
 def test_targets_are_compared_with_the_ledger(spark) -> None:
-    from pipeline.reconcile import wrong_emissions
-    from pipeline.topics import RECORDS
+    from pipeline.ingest.topics import RECORDS
+    from pipeline.reports.reconcile import wrong_emissions
 
     def arrived(offset: int, time_ms: int = NOW_MS) -> tuple[Any, ...]:
         own = {"origin": f"orders-retry/3/{offset}", "due": str(DUE_MS), "policy": "orders-retry@2"}

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from policies.decide import decide
 from policies.decision import Facts, Hold
-from policies.table import decide
 from sidecar.model.fingerprint import fingerprint
 from sidecar.model.header_codec import emission_headers, split
 from sidecar.model.record import Held, Place
@@ -62,7 +62,7 @@ LETTERS: list[tuple[int, Headers | None]] = [
 
 
 def records(spark, topic: str = "dlq"):
-    from pipeline.topics import RECORDS
+    from pipeline.ingest.topics import RECORDS
 
     rows = []
     for offset, headers in LETTERS:
@@ -73,14 +73,14 @@ def records(spark, topic: str = "dlq"):
 
 
 def chosen(spark, **choice: Any):
-    from pipeline.redrive import Choice, letters
+    from pipeline.sending.redrive import Choice, letters
 
     return letters(records(spark), Choice(**choice))
 
 
 def outgoing(spark, target: str, *taken: Any, topic: str = "dlq") -> dict[int, Any]:
-    from pipeline.plans import Taken
-    from pipeline.redrive import Choice, Terms, letters, parcels, with_marks, with_plans
+    from pipeline.sending.plans import Taken
+    from pipeline.sending.redrive import Choice, Terms, letters, parcels, with_marks, with_plans
 
     chosen = with_plans(with_marks(letters(records(spark, topic), Choice()), []), [Taken(*one) for one in taken])
     rows = parcels(chosen, Terms(target, "job", 3)).collect()
@@ -120,8 +120,8 @@ def test_letters_that_must_not_go_are_passed_over_with_the_reason(spark) -> None
 
 def test_no_letter_goes_back_to_a_source_that_it_has_forged(spark) -> None:
     """The writer of a letter writes its headers: as a record of the topic of policies the letter would be a policy."""
-    from pipeline.redrive import Choice, Terms, letters, parcels, with_marks, with_plans
-    from pipeline.topics import RECORDS
+    from pipeline.ingest.topics import RECORDS
+    from pipeline.sending.redrive import Choice, Terms, letters, parcels, with_marks, with_plans
 
     sources = [b"tickover.policies/0/1", b"__consumer_offsets/3/1", b"tickover.a.b.audit/0/1", b"reminders/0/1"]
     rows = [
@@ -141,7 +141,7 @@ def test_a_letter_without_a_key_goes_back_to_the_partition_that_it_came_from(spa
     """There are those of its id: a control record that was sent again would meet none of them elsewhere."""
     from pyspark.sql import functions as F
 
-    from pipeline.redrive import Choice, Terms, letters, parcels, with_marks, with_plans
+    from pipeline.sending.redrive import Choice, Terms, letters, parcels, with_marks, with_plans
 
     with_key = records(spark).where("offset < 2")
     without = with_key.withColumns({"key": F.lit(None).cast("binary"), "offset": F.col("offset") + 10})
@@ -157,9 +157,9 @@ def test_a_letter_without_a_key_goes_back_to_the_partition_that_it_came_from(spa
 @pytest.mark.parametrize("connector", ["spark", "python"])
 def test_a_letter_whose_headers_cannot_be_read_is_not_sent_without_them(kafka, warehouse, connector) -> None:
     from pipeline import jobs
-    from pipeline.kafka import KafkaPlace
-    from pipeline.redrive import Choice, Terms
-    from pipeline.stream import records_table, stream_topic
+    from pipeline.ingest.kafka import KafkaPlace
+    from pipeline.ingest.stream import records_table, stream_topic
+    from pipeline.sending.redrive import Choice, Terms
 
     topic = kafka.topic("orders-dlq")
     given = [(b"tickover-reason", b"attempts_exhausted"), (b"tenant", b"gold"), (b"\xff", b"x")]
@@ -197,11 +197,11 @@ def test_letters_are_chosen_by_what_they_say(spark, choice: dict[str, Any], offs
 
 def test_a_redrive_goes_to_kafka_once(kafka, warehouse, monkeypatch) -> None:
     from pipeline import jobs
-    from pipeline.dispatch import Errand, dispatch
-    from pipeline.kafka import KafkaPlace
-    from pipeline.plans import read_plans
-    from pipeline.redrive import MARK, Choice, Terms
-    from pipeline.stream import records_table
+    from pipeline.ingest.kafka import KafkaPlace
+    from pipeline.ingest.stream import records_table
+    from pipeline.sending.dispatch import Errand, dispatch
+    from pipeline.sending.plans import read_plans
+    from pipeline.sending.redrive import MARK, Choice, Terms
 
     target, redrives = kafka.topic("orders"), kafka.topic("redrives")
     span = {"partition": 0, "start": 0, "end": 1}
@@ -225,7 +225,7 @@ def test_a_redrive_goes_to_kafka_once(kafka, warehouse, monkeypatch) -> None:
 
 
 def test_a_plan_behind_an_open_transaction_is_seen(kafka) -> None:
-    from pipeline.plans import read_plans
+    from pipeline.sending.plans import read_plans
 
     redrives = kafka.topic("redrives")
     theirs = opened(kafka, f"theirs-{redrives}", 5_000)  # another redrive, whose process has died
@@ -237,9 +237,9 @@ def test_a_plan_behind_an_open_transaction_is_seen(kafka) -> None:
 
 
 def test_plans_that_cannot_be_read_end_the_job_in_words(kafka, monkeypatch) -> None:
-    from pipeline import kafka_source
     from pipeline.errors import PipelineError
-    from pipeline.plans import read_plans
+    from pipeline.ingest import kafka_source
+    from pipeline.sending.plans import read_plans
 
     redrives = kafka.topic("redrives")
     theirs = opened(kafka, f"theirs-{redrives}", 60_000)
@@ -259,7 +259,7 @@ def ended(state: str, plan_id: str) -> list[tuple[bytes, bytes]]:
 
 
 def test_who_sends_letters_again_leaves_to_plans_only_what_they_may_still_send() -> None:
-    from pipeline.plans import taken
+    from pipeline.sending.plans import taken
 
     plans = [*ended("running", "a"), *ended("done", "b"), *ended("aborted", "c"), *ended("stopped", "d")]
     assert {(one.plan, one.end) for one in taken(plans)} == {("a", 9), ("b", 1), ("c", 1), ("d", 9)}
@@ -268,10 +268,11 @@ def test_who_sends_letters_again_leaves_to_plans_only_what_they_may_still_send()
 
 def filled(warehouse, spark, values: list[bytes], source: list[Any]) -> Any:
     """Result of `rebuild` from ledger blocks and records of their source, on disk as `ingest` leaves them."""
-    from pipeline import jobs, ledger
-    from pipeline.lifecycle import lifecycle
-    from pipeline.stream import records_table
-    from pipeline.topics import RECORDS
+    from pipeline import jobs
+    from pipeline.ingest import ledger
+    from pipeline.ingest.lifecycle import lifecycle
+    from pipeline.ingest.stream import records_table
+    from pipeline.ingest.topics import RECORDS
 
     frame = ledger_frame(spark, values)
     warehouse.write_batch(ledger.blocks(frame), "silver/blocks", 0, "settled_ms")
@@ -289,7 +290,7 @@ def came(offset: int, headers: Headers, value: bytes = b"\x00") -> tuple[Any, ..
 
 
 def test_an_overflow_is_made_again_of_ledger_and_sources(warehouse, spark) -> None:
-    from pipeline.schedule import messages
+    from pipeline.sending.schedule import messages
     from tests.pipeline.ledger_rows import emitted
 
     put = entries([(5, NOW_MS + 9), (6, NOW_MS + 8), (7, NOW_MS + 7)])
@@ -315,7 +316,7 @@ KEPT: Headers = [("mine", b"\xff"), ("mine", None), ("tickover-redrive-count", b
 @pytest.mark.parametrize("counted_by", ["tickover", "its sender"])
 def test_what_was_decided_about_a_held_record_travels_with_it(warehouse, spark, counted_by: str) -> None:
     """A delay topic emits what the first tickover would have emitted, with its time to expire and its partition."""
-    from pipeline.schedule import messages
+    from pipeline.sending.schedule import messages
 
     attempt = 2 if counted_by == "tickover" else 0
     put = entries([(5, NOW_MS + 90_000)])._replace(
@@ -353,7 +354,7 @@ def test_what_was_decided_about_a_held_record_travels_with_it(warehouse, spark, 
 
 def decided_by_a_delay_policy(headers: Headers) -> Held:
     """The record with these headers as a delay topic holds it, under a policy that would spread it."""
-    from pipeline.backtest import policy_table
+    from pipeline.reports.backtest import policy_table
 
     text = "{name: reminders, match: {topics: [reminders]}, delay: {spread: 1h}, target: {allow: ['*']}}"
     parts = split(headers)

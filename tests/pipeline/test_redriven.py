@@ -30,7 +30,7 @@ class Estate:
     """A dead-letter topic that was ingested, and where what was sent again is noted."""
 
     def __init__(self, kafka: Kafka, warehouse: Any) -> None:
-        from pipeline.kafka import KafkaPlace
+        from pipeline.ingest.kafka import KafkaPlace
 
         self.kafka = kafka
         self.warehouse = warehouse
@@ -44,15 +44,15 @@ class Estate:
         self.ingest()
 
     def ingest(self) -> None:
-        from pipeline.stream import records_table, stream_topic
+        from pipeline.ingest.stream import records_table, stream_topic
 
         stream_topic(self.warehouse, self.place, self.dlq, records_table(self.dlq))
 
     def run(self, job: str, target: str = "", again: bool = False) -> dict[str, int]:
         """As the command does; the states of the letters."""
         from pipeline import jobs
-        from pipeline.dispatch import Errand, dispatch
-        from pipeline.redrive import MARK, Choice, Terms
+        from pipeline.sending.dispatch import Errand, dispatch
+        from pipeline.sending.redrive import MARK, Choice, Terms
 
         known = jobs.redriven(self.warehouse, self.place.client, self.marks, [self.dlq])
         assert known is not None
@@ -145,7 +145,7 @@ def test_letters_of_a_topic_that_was_made_anew_are_not_taken_for_those_of_the_ne
 
 
 def test_tables_that_do_not_say_which_topic_they_are_of_are_refused(estate: Estate) -> None:
-    from pipeline.stream import TOPIC_ID, _checkpoint, records_table
+    from pipeline.ingest.stream import TOPIC_ID, _checkpoint, records_table
 
     checkpoint = _checkpoint(records_table(estate.dlq))
     estate.warehouse.write_text("", checkpoint, TOPIC_ID)
@@ -194,8 +194,8 @@ def test_without_a_topic_of_marks_nothing_is_marked(estate: Estate) -> None:
 
 
 def test_every_mark_is_found_at_its_offset(spark: Any) -> None:
-    from pipeline.marking import marked_of
-    from pipeline.redrive import with_marks
+    from pipeline.sending.marking import marked_of
+    from pipeline.sending.redrive import with_marks
 
     offsets = [0, 1, 62, 63, 64, 65, 127, 4_031, 4_032, 4_094, 4_095, 4_096, 4_159, 8_191, 8_192, 3_000_000_000]
     marks = Marks()
@@ -216,7 +216,7 @@ def test_every_mark_is_found_at_its_offset(spark: Any) -> None:
 def test_slices_of_letters_are_stretches_of_neighbours(spark: Any) -> None:
     from pyspark.sql import functions as F
 
-    from pipeline.dispatch import _numbered
+    from pipeline.sending.dispatch import _numbered
 
     letter = F.expr("named_struct('topic', 'dlq', 'partition', CAST(id % 2 AS INT), 'offset', id DIV 2 * 3)")
     rows = spark.range(1_000).withColumn("letter", letter)

@@ -30,7 +30,7 @@ DEFAULTS: dict[str, Any] = {
 def lifecycle_of(spark, *rows: dict[str, Any]):
     from pyspark.sql import types as T
 
-    from pipeline.lifecycle import LIFECYCLE
+    from pipeline.ingest.lifecycle import LIFECYCLE
 
     schema = T.StructType.fromDDL(LIFECYCLE)
     full = [DEFAULTS | {"offset": number} | row for number, row in enumerate(rows)]
@@ -46,7 +46,7 @@ def waiting_of(spark, *rows: tuple[int, str]):
 
 
 def test_the_funnel_shows_which_attempt_rescues(spark) -> None:
-    from pipeline.reports import funnel
+    from pipeline.reports.reports import funnel
 
     # Ten messages fail first; two are dead at once, eight delivered again; three of these fail again, one for good.
     rows: Rows = [{"attempt": 2}] * 8 + [{"attempt": 1, "outcome": "dead"}] * 2
@@ -61,7 +61,7 @@ def test_the_funnel_shows_which_attempt_rescues(spark) -> None:
 
 
 def test_lateness_is_told_by_tier_and_minute(spark) -> None:
-    from pipeline.reports import lateness
+    from pipeline.reports.reports import lateness
 
     rows: Rows = [{"settled_ms": START_MS + late} for late in range(100)]
     rows += [{"tier": "overflow", "settled_ms": START_MS + MINUTE_MS, "due_ms": START_MS + MINUTE_MS - 7}]
@@ -74,7 +74,7 @@ def test_lateness_is_told_by_tier_and_minute(spark) -> None:
 
 
 def test_triage_puts_new_kinds_of_failure_first(spark) -> None:
-    from pipeline.reports import triage
+    from pipeline.reports.reports import triage
 
     old: dict[str, Any] = {
         "outcome": "dead",
@@ -92,7 +92,7 @@ def test_triage_puts_new_kinds_of_failure_first(spark) -> None:
 
 
 def test_the_herd_calendar_counts_what_is_to_come(spark) -> None:
-    from pipeline.reports import herd
+    from pipeline.reports.reports import herd
 
     waiting = waiting_of(spark, *[(START_MS + 5, "a")] * 3, (START_MS + MINUTE_MS, "a"), (START_MS - 1, "a"))
     found = [tuple(row) for row in herd(waiting, START_MS, 2).collect()]
@@ -100,8 +100,8 @@ def test_the_herd_calendar_counts_what_is_to_come(spark) -> None:
 
 
 def test_held_is_what_nothing_has_settled(spark) -> None:
-    from pipeline.ledger import entries
-    from pipeline.reports import held
+    from pipeline.ingest.ledger import entries
+    from pipeline.reports.reports import held
     from tests.pipeline.ledger_rows import block, ledger_frame
     from tests.pipeline.ledger_rows import entries as entry_columns
 
@@ -112,7 +112,7 @@ def test_held_is_what_nothing_has_settled(spark) -> None:
 
 
 def test_a_storm_is_far_above_the_hour_before(spark) -> None:
-    from pipeline.reports import storms
+    from pipeline.reports.reports import storms
 
     usual: Rows = [{"settled_ms": START_MS + minute * MINUTE_MS} for minute in range(60) for _ in range(10)]
     storm: Rows = [{"settled_ms": START_MS + 60 * MINUTE_MS}] * 60 + [{"settled_ms": START_MS + 61 * MINUTE_MS}] * 12
@@ -124,7 +124,7 @@ def test_a_storm_is_far_above_the_hour_before(spark) -> None:
 
 
 def test_a_forecast_adds_what_is_likely_to_what_is_held(spark) -> None:
-    from pipeline.reports import forecast
+    from pipeline.reports.reports import forecast
 
     waiting = waiting_of(spark, (START_MS - 5, "a"), (START_MS + 5, "a"), (START_MS + 3 * MINUTE_MS, "a"))
     # In the last ten minutes 20 records came with a delay of two minutes, 10 without one, and one long ago.
@@ -145,9 +145,9 @@ def test_a_forecast_adds_what_is_likely_to_what_is_held(spark) -> None:
 
 
 def test_every_report_leaves_a_table_and_a_page(warehouse, spark, tmp_path: Path) -> None:
-    from pipeline.horizon import Horizon
-    from pipeline.ledger import blocks, entries
-    from pipeline.reporting import REPORTS, report
+    from pipeline.ingest.ledger import blocks, entries
+    from pipeline.reports.horizon import Horizon
+    from pipeline.reports.reporting import REPORTS, report
     from tests.pipeline.ledger_rows import block, ledger_frame
     from tests.pipeline.ledger_rows import entries as entry_columns
 

@@ -36,14 +36,14 @@ SENT = 4
 
 
 def planned(spark, rows=ROWS, spread_ms: int = 0):
-    from pipeline.schedule import messages
+    from pipeline.sending.schedule import messages
 
     return messages(spark.createDataFrame(rows, COLUMNS), "reminders", "job", spread_ms)
 
 
 def errand(**more: Any):
-    from pipeline.dispatch import Errand
-    from pipeline.schedule import MARK
+    from pipeline.sending.dispatch import Errand
+    from pipeline.sending.schedule import MARK
 
     return Errand("schedule", "job", MARK, **more)
 
@@ -51,8 +51,8 @@ def errand(**more: Any):
 def run(warehouse, kafka, topic: str, rows=ROWS, **more: Any) -> dict[str, Any]:
     from pyspark.sql import functions as F
 
-    from pipeline.dispatch import dispatch
-    from pipeline.kafka import KafkaPlace
+    from pipeline.ingest.kafka import KafkaPlace
+    from pipeline.sending.dispatch import dispatch
 
     plan = planned(warehouse.spark, rows).withColumn("topic", F.lit(topic))
     return dispatch(warehouse, KafkaPlace(kafka.bootstrap), errand(**more), plan)
@@ -82,7 +82,7 @@ def test_rows_become_messages_or_say_why_not(spark) -> None:
 
 def test_no_message_comes_from_a_reserved_topic_or_goes_to_one(spark) -> None:
     from pipeline.errors import PipelineError
-    from pipeline.schedule import messages
+    from pipeline.sending.schedule import messages
 
     rows = spark.createDataFrame(
         [(name, "a", "x", DUE, None) for name in ("__x", "tickover.policies", "mail")], COLUMNS
@@ -119,7 +119,7 @@ def test_spreading_moves_due_times_evenly_and_always_alike(spark) -> None:
 
 def test_input_in_other_forms(spark) -> None:
     from pipeline.errors import PipelineError
-    from pipeline.schedule import messages
+    from pipeline.sending.schedule import messages
 
     frame = spark.sql(
         "SELECT 'mail' AS topic, TIMESTAMP '2030-01-02 03:04:05' AS due, X'00FF' AS value, map('a', 'b') AS headers"
@@ -136,7 +136,7 @@ def test_input_in_other_forms(spark) -> None:
 
 def made(spark, columns: str) -> Any:
     """The one message of a row that has `topic` and these columns."""
-    from pipeline.schedule import messages
+    from pipeline.sending.schedule import messages
 
     [row] = messages(spark.sql(f"SELECT 'mail' AS topic, {columns}"), "reminders", "job", 0).collect()
     return row
@@ -264,14 +264,14 @@ def test_what_more_columns_cannot_mean_is_refused(spark, columns: str, said: str
 )
 def test_columns_of_types_that_mean_something_else_are_refused(spark, column: str, said: str) -> None:
     from pipeline.errors import PipelineError
-    from pipeline.schedule import messages
+    from pipeline.sending.schedule import messages
 
     with pytest.raises(PipelineError, match=said):
         messages(spark.sql(f"SELECT 'mail' AS topic, {column}"), "r", "j", 0)
 
 
 def test_running_again_sends_nothing_again(kafka, warehouse) -> None:
-    from pipeline.sending import REPORT
+    from pipeline.sending.sending import REPORT
 
     topic = kafka.topic("reminders", 3)
     came = run(warehouse, kafka, topic, slice_rows=6)
@@ -286,8 +286,8 @@ def test_running_again_sends_nothing_again(kafka, warehouse) -> None:
 
 
 def test_a_run_that_was_cut_off_is_taken_up_from_what_the_topic_has(kafka, warehouse) -> None:
-    from pipeline.dispatch import FOUND
-    from pipeline.sending import REPORT
+    from pipeline.sending.dispatch import FOUND
+    from pipeline.sending.sending import REPORT
 
     topic = kafka.topic("reminders", 2)
     run(warehouse, kafka, topic, ROWS[:2])
@@ -302,8 +302,8 @@ def test_a_run_that_was_cut_off_is_taken_up_from_what_the_topic_has(kafka, wareh
 
 
 def test_the_stop_switch_ends_a_run_before_its_next_slice(kafka, warehouse, monkeypatch) -> None:
-    from pipeline import dispatch
-    from pipeline.sending import send as asked
+    from pipeline.sending import dispatch
+    from pipeline.sending.sending import send as asked
 
     topic = kafka.topic("reminders")
     rows = [("mail", str(number), None, DUE, None) for number in range(40)]

@@ -78,8 +78,8 @@ def test_a_new_version_brings_what_is_new_in_it_and_nothing_again(kafka: Kafka, 
 def test_a_version_that_comes_while_a_run_sends_is_the_next_one_s(
     kafka: Kafka, warehouse: Any, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipeline import dispatch
-    from pipeline.sending import send as asked
+    from pipeline.sending import dispatch
+    from pipeline.sending.sending import send as asked
 
     topic = kafka.topic("reminders")
     first = [(f"old-{number}", "x") for number in range(20)]
@@ -127,7 +127,7 @@ def test_what_is_no_table_or_none_of_messages_is_said_in_a_line(kafka: Kafka, wa
 def test_without_delta_it_says_what_to_add(
     kafka: Kafka, warehouse: Any, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pipeline.delta.DELTA_SETTINGS", {"spark.sql.extensions": "of another Delta"})
+    monkeypatch.setattr("pipeline.warehouse.delta.DELTA_SETTINGS", {"spark.sql.extensions": "of another Delta"})
     for form, said in (("delta", "add --spark spark.jars.packages=io.delta:"), ("parquet", "Path does not exist")):
         status, _, words = run(warehouse, kafka, "reminders", table, "--format", form)
         assert status == 1

@@ -124,7 +124,7 @@ class Client:
 
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
-    from pipeline import sending
+    from pipeline.sending import sending
 
     monkeypatch.setattr(Client, "broker", Broker(), raising=False)
     monkeypatch.setattr(sending, "Producer", Client)
@@ -138,7 +138,7 @@ def row(id: str, key: bytes | None = b"k", topic: str = "reminders") -> dict[str
 
 
 def shipment(rate: float = 0.0) -> Any:
-    from pipeline.sending import Shipment
+    from pipeline.sending.sending import Shipment
 
     return Shipment({}, "producer.0", "job/run/0", rate)
 
@@ -185,7 +185,7 @@ def test_one_row_that_is_refused_takes_no_other_with_it(broker: Broker) -> None:
 def test_when_all_are_refused_each_is_not_looked_for_alone_without_end(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipeline import sending
+    from pipeline.sending import sending
 
     monkeypatch.setattr(sending, "REFUSED_MAX", 5)
     broker.refuses = lambda _: KafkaError.INVALID_TIMESTAMP
@@ -210,7 +210,7 @@ def test_a_refused_row_is_not_sent_and_its_reason_is_reported(broker: Broker) ->
 
 
 def test_who_takes_a_slice_up_shuts_out_its_former_producers(broker: Broker) -> None:
-    from pipeline.sending import Slice, fence
+    from pipeline.sending.sending import Slice, fence
 
     former = shipment()
     assert ship([row("a")], former) == {"a": ("sent", None)}
@@ -233,7 +233,7 @@ def test_a_producer_that_kafka_does_not_allow_says_what_it_needs(
 
 def test_nothing_stays_open_while_the_pace_is_kept(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """An open transaction holds up all readers of the topic."""
-    from pipeline import sending
+    from pipeline.sending import sending
 
     pauses: list[float] = []
 
@@ -263,8 +263,8 @@ def letter(offset: int) -> dict[str, Any]:
 
 
 def marking_shipment(rate: float = 0.0) -> Any:
-    from pipeline.marking import Marker, Marking
-    from pipeline.sending import Shipment
+    from pipeline.sending.marking import Marker, Marking
+    from pipeline.sending.sending import Shipment
 
     return Shipment({}, "producer.0", "job/run/0", rate, Marker(Marking(MARKS, {"orders-dlq": "id"}), "job/run/0/0"))
 
@@ -313,7 +313,7 @@ def test_a_letter_that_cannot_be_marked_is_not_sent(broker: Broker) -> None:
 @given(st.lists(st.tuples(st.none() | st.binary(max_size=20), st.text(min_size=1, max_size=20)), max_size=20))
 def test_a_row_goes_where_rest_sends_the_same_message(messages: list[tuple[bytes | None, str]]) -> None:
     """Else one that replaces, cancels or moves it by REST misses it, and both fire."""
-    from pipeline import sending
+    from pipeline.sending import sending
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(sending, "Producer", Client)

@@ -28,14 +28,14 @@ def settlements_of(spark: Any, *counts: tuple[int, int], target: str = "orders")
 
 
 def alerts(warehouse: Any) -> list[Alert]:
-    from pipeline.storms import ALERTS, ALERTS_TABLE
+    from pipeline.reports.storms import ALERTS, ALERTS_TABLE
 
     rows = warehouse.read(ALERTS_TABLE, ALERTS).collect()
     return sorted((row.target, row.minute_ms, row.retries) for row in rows)
 
 
 def advance(warehouse: Any, number: int, rows: Any, now_ms: int = LATER_MS) -> list[Alert]:
-    from pipeline import storms
+    from pipeline.reports import storms
 
     told: list[dict[str, Any]] = []
     storms.advance(warehouse, number, rows, now_ms, told.append)
@@ -54,7 +54,7 @@ def test_a_storm_is_told_when_it_shows_and_never_again(warehouse: Any, spark: An
     storm, last = ("orders", STORM_MS, 51), ("orders", START_MS + 500 * MINUTE_MS, 20)
     assert said == [[], [], [storm], [], [last]]
     assert alerts(warehouse) == [storm, last]
-    from pipeline.reports import storms
+    from pipeline.reports.reports import storms
 
     rows = storms(batches[0].union(batches[1]).union(batches[2]).union(batches[3]).union(batches[4]))
     assert [row.minute_ms for row in rows.where("storm").collect()] == [storm[1], last[1]]
@@ -63,7 +63,7 @@ def test_a_storm_is_told_when_it_shows_and_never_again(warehouse: Any, spark: An
 
 
 def test_a_batch_that_was_cut_off_is_judged_again_of_the_same_state(warehouse: Any, spark: Any) -> None:
-    from pipeline import storms
+    from pipeline.reports import storms
 
     def gone(_: dict[str, Any]) -> None:
         raise KeyboardInterrupt
@@ -126,9 +126,9 @@ DEATHS = (r"rename \S+ \S+/gold/storm_alerts/batch=\d/date=", r"create \S+/gold/
 def test_killed_while_it_writes_it_has_told_each_storm_once(
     kafka: Kafka, fatal: FatalFiles, new_warehouse: Callable[..., Any]
 ) -> None:
-    from pipeline.kafka import KafkaPlace
-    from pipeline.storms import STATE_TABLE, watch
-    from pipeline.stream import planned_ms
+    from pipeline.ingest.kafka import KafkaPlace
+    from pipeline.ingest.stream import planned_ms
+    from pipeline.reports.storms import STATE_TABLE, watch
 
     ledger = kafka.topic("ledger", 1, retention_ms=-1)  # its times are of last year
     killed, whole = new_warehouse("killed"), new_warehouse("whole")

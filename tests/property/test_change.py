@@ -8,9 +8,9 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from policies.headers import ACTION, CHANGE, ID
-from policies.log import Change as PolicyChange
-from policies.log import PolicyLog, encode_change
 from policies.model import Policy
+from policies.topic.log import Change as PolicyChange
+from policies.topic.log import PolicyLog, encode_change
 from sidecar.model.record import Held, LaneId, Outcome
 from sidecar.operations.bulk.changes import Wanted
 from sidecar.operations.bulk.plan import Item, Selection, When

@@ -3,7 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from policies.table import REPEATED
+from policies.decision import REPEATED
 from sidecar.model.header_codec import (
     ERROR_LIMITS_BYTES,
     asked_headers,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.rate import HOUR_S, RATE_MAX, format_rate, parse_rate
+from policies.fields import HOUR_S, RATE_MAX, format_rate, parse_rate
 from sidecar.engine.emission import due_queue
 from sidecar.engine.emission.due_queue import DueQueue
 from sidecar.engine.emission.token_bucket import TokenBucket

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 from policies.headers import ID
 from sidecar.embedded.valkey import EmbeddedValkey
 from sidecar.model.record import Held, Position, Tombstone, held_id
-from sidecar.overflow import cascade, chunk, chunk_reader, chunk_writer, read_ahead, redis_overflow
+from sidecar.overflow import chunk, chunk_reader, chunk_writer, read_ahead, redis_overflow, tidying
 from sidecar.overflow.interface import Change
 from sidecar.overflow.keys import DUE_MAX_MS, INDEX_SHARDS, LaneKeys
 from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow
@@ -157,8 +157,8 @@ def test_overflow_agrees_with_a_sorted_list(url: str, tiny: bool, monkeypatch: p
     if tiny:
         monkeypatch.setattr(chunk, "RECORDS_MAX", 3)
         monkeypatch.setattr(chunk_reader, "HEADERS_PER_PAGE", 3)
-        monkeypatch.setattr(cascade, "HEADERS_PER_PAGE", 3)
-        monkeypatch.setattr(cascade, "CASCADE_RECORDS_MAX", 5)
+        monkeypatch.setattr(tidying, "HEADERS_PER_PAGE", 3)
+        monkeypatch.setattr(tidying, "CASCADE_RECORDS_MAX", 5)
         monkeypatch.setattr(chunk_writer, "BATCH_RECORDS_MAX", 50)
         monkeypatch.setattr(redis_overflow, "READ_AHEAD_RECORDS_MAX", 7)
         monkeypatch.setattr(redis_overflow, "READ_AHEAD_RECORDS_MIN", 4)

@@ -5,10 +5,12 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from policies.decide import decide
+from policies.decision import REPEATED, Control, Dead, Decision, Facts, Hold, Quarantine
 from policies.duration import TIME_MAX_MS
 from policies.explain import explain
 from policies.model import DELAY_MAX_DEFAULT_MS, Policy, Versioned
-from policies.table import REPEATED, Control, Dead, Decision, Facts, Hold, PolicyTable, Quarantine, decide
+from policies.table import PolicyTable
 
 DOCUMENTS: list[dict[str, Any]] = [
     {

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies.errors import NewerSchema
-from policies.log import Change, PolicyLog, decode_change, encode_change
 from policies.model import Policy, Removed, Versioned
+from policies.topic.log import Change, PolicyLog, decode_change, encode_change
 
 
 def policy(name: str, delay_ms: int = 1) -> Policy:

@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from policies.backoff import Spread, spread_due_ms
+from policies.decide import decide
+from policies.decision import Dead, Decision, Facts, Hold, Quarantine
 from policies.duration import DURATION_MAX_MS
 from policies.explain import explain
 from policies.model import Policy
-from policies.spread import Spread, spread_due_ms
-from policies.table import Dead, Decision, Facts, Hold, Quarantine, decide
 from tests.unit.policy_world import DAY_MS, DELAY, NOW_MS, facts, retry_with, table
 
 durations = st.integers(0, DURATION_MAX_MS)

@@ -5,10 +5,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.decide import decide
+from policies.decision import Hold
 from policies.duration import DURATION_MAX_MS
 from policies.model import Backoff, Delay, Policy, Retry, Target
 from policies.retention import longest_hold_ms
-from policies.table import Hold, decide
 from tests.examples import examples
 from tests.property.test_policy_backoff import backoffs
 from tests.unit.policy_world import DAY_MS, NOW_MS, facts, table

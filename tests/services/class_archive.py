@@ -8,8 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from sidecar.embedded.jars import KafkaUnavailable
-from sidecar.embedded.maven import MavenKafka
+from sidecar.embedded.java_kafka import KafkaUnavailable, MavenKafka
 
 PLACE: Final = Path(__file__).parents[2] / "build" / "kafka-classes.jsa"
 # A broker lives for a minute or two here: to compile its code well takes longer than it saves.

@@ -12,8 +12,8 @@ from uuid import uuid4
 
 import pytest
 
-from sidecar.embedded.jars import KafkaUnavailable, missing_tools
-from sidecar.embedded.reference import ReferenceKafka
+from sidecar.embedded.java_kafka import KafkaUnavailable, missing_tools
+from sidecar.embedded.kafka import ReferenceKafka
 from tests.services.java_tools import JavaTools
 from tests.services.kafka import Kafka
 from tests.services.kafka_cluster import ClusterServer

@@ -6,8 +6,7 @@ from typing import Any
 from confluent_kafka.admin import AdminClient
 
 from policies.file import read_policies_file
-from sidecar.doctor.kafka_rights import Right, kafka_rights
-from sidecar.doctor.redis_rights import redis_rights
+from sidecar.doctor.acl import Right, kafka_rights, redis_rights
 from sidecar.doctor.rights import lacking
 from sidecar.settings.settings import Settings, load_settings
 from tests.services.certificates import Authority

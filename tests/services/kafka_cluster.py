@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from unittest.mock import patch
 
 from broker.cluster.settings import RACK_AWARE
-from sidecar.embedded.maven import MavenKafka
+from sidecar.embedded.java_kafka import MavenKafka
 from tests.services.class_archive import JAVA_OPTIONS
 from tests.services.kafka_servers import PROPERTIES, send_signal
 
@@ -77,7 +77,7 @@ class ClusterServer:
     def start(self) -> None:
         """All of them at once: each waits for a majority."""
         with (
-            patch("sidecar.embedded.maven._cluster_id", lambda: CLUSTER_ID),
+            patch("sidecar.embedded.java_kafka._cluster_id", lambda: CLUSTER_ID),
             ThreadPoolExecutor(NODES) as executor,
         ):
             for _ in executor.map(MavenKafka.start, self.nodes):

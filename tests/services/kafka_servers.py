@@ -15,8 +15,8 @@ import requests.exceptions
 from testcontainers.core.container import DockerContainer
 
 from sidecar.embedded.child import free_port
-from sidecar.embedded.maven import MavenKafka
-from sidecar.embedded.reference import PROGRAM, ReferenceKafka
+from sidecar.embedded.java_kafka import MavenKafka
+from sidecar.embedded.kafka import PROGRAM, ReferenceKafka
 from tests.services.class_archive import JAVA_OPTIONS, QUICK
 from tests.services.waiting import wait_until
 

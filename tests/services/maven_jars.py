@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from sidecar.embedded.jars import KafkaUnavailable, fetch_jars
+from sidecar.embedded.java_kafka import KafkaUnavailable, fetch_jars
 
 FETCH_S = 300.0
 

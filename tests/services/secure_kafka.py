@@ -27,9 +27,9 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from api.serving.server import Server
-from sidecar.doctor.kafka_rights import Right
+from sidecar.doctor.acl import Right
 from sidecar.embedded.child import free_port
-from sidecar.embedded.maven import _LOG4J, MavenKafka
+from sidecar.embedded.java_kafka import _LOG4J, MavenKafka
 from tests.services.certificates import Authority
 from tests.services.class_archive import JAVA_OPTIONS
 from tests.services.kafka import ANSWER_TIMEOUT_S, Kafka

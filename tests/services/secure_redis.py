@@ -5,7 +5,7 @@ from typing import Any
 
 from redis import Redis
 
-from sidecar.doctor.redis_rights import RedisRights
+from sidecar.doctor.acl import RedisRights
 from sidecar.embedded.child import free_port
 from sidecar.embedded.valkey import EmbeddedValkey
 from tests.contract.redis_servers import debian_redis

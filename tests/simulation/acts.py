@@ -9,7 +9,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from policies.table import REPEATED, Act, Facts, PolicyTable, decide
+from policies.decide import decide
+from policies.decision import REPEATED, Act, Facts
+from policies.table import PolicyTable
 from sidecar.ledger.block import Block
 from sidecar.model.record import LaneId, Outcome
 from tests.simulation.fake_kafka import FakeRecord

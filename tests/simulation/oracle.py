@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from policies.table import Hold, PolicyTable, decide
+from policies.decide import decide
+from policies.decision import Hold
+from policies.table import PolicyTable
 from sidecar.ledger.block import Block, decode
 from sidecar.ledger.commit_metadata import decode_metadata
 from sidecar.model.log_cuts import NO_CUTS, Cuts

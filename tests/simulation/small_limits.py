@@ -11,17 +11,16 @@ import pytest
 from sidecar.engine.storage import rebuild
 from sidecar.engine.storage import worker as overflow_worker
 from sidecar.overflow import (
-    cascade,
     chunk,
     chunk_reader,
     chunk_writer,
     id_index,
     keys,
-    presence,
     read_ahead,
     redis_overflow,
     restore,
     scripts,
+    tidying,
 )
 
 COARSE: Final = keys.COARSE._replace(slot_ms=40_000)
@@ -39,7 +38,13 @@ LIMITS: Final[dict[Any, dict[str, Any]]] = {
         "BATCH_BYTES_MAX": 2_000,
         "BATCH_SLOTS_MAX": 2,
     },
-    cascade: {"CASCADE_RECORDS_MAX": 10, "CASCADE_BYTES_MAX": 4_000, "ADD_CHUNKS_MAX": 2},
+    tidying: {
+        "CASCADE_RECORDS_MAX": 10,
+        "CASCADE_BYTES_MAX": 4_000,
+        "ADD_CHUNKS_MAX": 2,
+        "LOOK_MS": 500,
+        "SLOTS_PER_STEP": 2,
+    },
     chunk_reader: {"HEADERS_PER_PAGE": 3, "STRUCK_PER_COMMAND": 2},
     redis_overflow: {
         "READ_AHEAD_RECORDS_MAX": 32,
@@ -55,7 +60,6 @@ LIMITS: Final[dict[Any, dict[str, Any]]] = {
     },
     id_index: {"FIND_MAX": 2, "SWEPT_PER_STEP": 3},
     overflow_worker: {"PROMOTION_RECORDS_MAX": 6, "CHANGES_PER_JOB_MAX": 4},
-    presence: {"LOOK_MS": 500, "SLOTS_PER_STEP": 2},
     scripts: {"REDO": REDO},
     restore: {"CLEAR_PER_STEP_MAX": 2},
     rebuild: {

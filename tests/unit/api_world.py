@@ -28,9 +28,9 @@ from api.ports import (
 )
 from api.sources import SourceSender
 from policies.errors import FileManaged, PolicyConflict, PolicyStoreUnavailable
-from policies.log import Change, PolicyLog, encode_change
 from policies.model import ManagedBy, Policy, Removed, Versioned
 from policies.table import PolicyTable
+from policies.topic.log import Change, PolicyLog, encode_change
 from sidecar.lookup.query import Key, LookUpUnavailable, Query, key_of_row
 from sidecar.lookup.receipts import Receipts
 from sidecar.model.record import LaneId

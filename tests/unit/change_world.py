@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from policies.headers import ACTION, CHANGE, DELAY, DELIVER_AT, ID, IF_OFFSET
-from policies.log import PolicyLog
 from policies.table import PolicyTable
+from policies.topic.log import PolicyLog
 from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.lookup.query import Key, LookUpUnavailable, Query, key_of_row, row_of
 from sidecar.model.record import Headers, Held, LaneId, Outcome

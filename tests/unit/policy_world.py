@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from policies.decision import Control, Facts
 from policies.model import Policy, Versioned
-from policies.table import Control, Facts, PolicyTable
+from policies.table import PolicyTable
 
 NOW_MS = 1_700_000_000_000
 DAY_MS = 86_400_000

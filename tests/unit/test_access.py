@@ -11,10 +11,19 @@ from typer.testing import CliRunner
 
 from policies.model import Policy
 from sidecar.cli.app import app
-from sidecar.doctor.acl_commands import kafka_commands, redis_command, redis_rules_command
-from sidecar.doctor.acl_pattern import Pattern, literal, of_glob, without_covered
-from sidecar.doctor.kafka_rights import Right, Rights, kafka_rights
-from sidecar.doctor.redis_rights import redis_rights
+from sidecar.doctor.acl import (
+    Pattern,
+    Right,
+    Rights,
+    kafka_commands,
+    kafka_rights,
+    literal,
+    of_glob,
+    redis_command,
+    redis_rights,
+    redis_rules_command,
+    without_covered,
+)
 from sidecar.settings.settings import Settings
 
 

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from policies.limits import BreakerRule, is_limiting, limits_of
 from policies.model import Policy, Versioned
-from policies.table import PolicyTable
+from policies.table import BreakerRule, PolicyTable, is_limiting, limits_of
 from sidecar.engine.emission.circuit_breaker import ALL, LONGER_MAX, CircuitBreaker, State
 from sidecar.model.record import Outcome
 from tests.unit.engine_bench import SOURCE, Bench

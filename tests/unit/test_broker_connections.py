@@ -16,7 +16,7 @@ from broker.log.file import FileRegion, LogFile
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.connection import Connection
 from purgatory.errors import Errors
-from sidecar.embedded.reference import PROGRAM
+from sidecar.embedded.kafka import PROGRAM
 from tests.services.fixtures import own_broker
 from tests.services.kafka_servers import ReferenceServer
 from tests.services.raw_client import RawClient, encode

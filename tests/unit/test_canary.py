@@ -30,7 +30,7 @@ from api.ports import SenderUnavailable
 from policies.errors import PolicyFileError
 from policies.file import parse_policies
 from sidecar.cli.app import app
-from sidecar.doctor.redis_server import inspect
+from sidecar.doctor.redis import inspect
 from sidecar.kafka.producers import client_log
 from sidecar.overflow.interface import OverflowUnavailable
 from sidecar.overflow.redis_overflow import open_overflow

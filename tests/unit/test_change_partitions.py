@@ -12,9 +12,8 @@ from sidecar.engine.recovery import Replay
 from sidecar.ledger.block import NO_ENTRIES, NOTHING_SETTLED, Block
 from sidecar.lookup import local as held_lookup
 from sidecar.lookup.group import GroupLookUp, Meeting
-from sidecar.lookup.local import LocalLookUp
+from sidecar.lookup.local import LocalLookUp, Viewer
 from sidecar.lookup.query import ALL, START
-from sidecar.lookup.view import Viewer
 from sidecar.model.ports import Start
 from sidecar.model.record import Held, LaneId, Position
 from sidecar.operations.bulk.changes import Wanted

@@ -2,7 +2,7 @@
 
 import pytest
 
-from policies.table import REPEATED
+from policies.decision import REPEATED
 from sidecar.model.header_codec import emission_headers, header_bytes, split
 from sidecar.model.record import Headers, Held
 

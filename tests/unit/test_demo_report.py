@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.demo.report import JOBS_LOG, write_report
+from sidecar.demo.demo import JOBS_LOG, write_report
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from sidecar.embedded.jars import kafka_version
+from sidecar.embedded.java_kafka import kafka_version
 from tests.services.java_tools import POM
 from tests.source import PACKAGES, ROOT, python_files
 

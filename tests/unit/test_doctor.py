@@ -11,8 +11,7 @@ from policies.model import Policy
 from sidecar.cli.app import app
 from sidecar.doctor import doctor
 from sidecar.doctor import redis as doctor_redis
-from sidecar.doctor.facts import Cluster, TopicFacts
-from sidecar.doctor.finding import Finding, Severity
+from sidecar.doctor.facts import Cluster, Finding, Severity, TopicFacts
 from sidecar.doctor.redis import inspect_redis
 from sidecar.doctor.topics import check_topics
 from sidecar.settings.settings import Settings

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from policies.limits import Limit, is_limiting, limits_of
 from policies.model import Policy, Versioned
-from policies.table import PolicyTable
+from policies.table import Limit, PolicyTable, is_limiting, limits_of
 from sidecar.engine.emission.rate_limit import RateLimiter
 from sidecar.ledger.block import decode
 from sidecar.model.partitioner import partition_of

@@ -10,7 +10,7 @@ import pytest
 
 from policies.errors import NewerSchema
 from policies.headers import OFFSET_MAX
-from policies.log import SCHEMA, decode_change
+from policies.topic.log import SCHEMA, decode_change
 from sidecar.ledger.block import decode
 from sidecar.ledger.commit_metadata import decode_metadata
 from sidecar.ledger.frame import NewerLedgerFormatError

@@ -11,8 +11,8 @@ from sidecar.engine.partition.key_order import Order
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
-from sidecar.lookup import view as held_view
-from sidecar.lookup.view import Viewer
+from sidecar.lookup import local as held_view
+from sidecar.lookup.local import Viewer
 from sidecar.model.record import LaneId, Position
 from tests.unit.test_identity import named
 

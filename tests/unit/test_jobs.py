@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from policies.log import PolicyLog
 from policies.retention import JOBS_KEPT_MS
+from policies.topic.log import PolicyLog
 from sidecar.kafka.topic_follower import TopicFollower
 from sidecar.lookup.ledger_reader import LedgerReader
 from sidecar.lookup.receipts import Receipts

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from broker.records.records import Record, build_batch
 from sidecar.cli.app import app
-from sidecar.lab import drawing
+from sidecar.lab import latency
 from sidecar.lab.bare_connection import LabError, _end_of
 from sidecar.lab.latency import PARTS, Case, Measured, cases, explain, percentile, rows
 from tests.services.reference_broker import ReferenceBroker
@@ -137,7 +137,7 @@ def test_lists_that_make_no_sense_are_refused(arguments: tuple[str, ...], words:
 
 
 def test_a_plot_says_how_to_get_what_it_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(drawing, "find_spec", lambda name: None)
+    monkeypatch.setattr(latency, "find_spec", lambda name: None)
     result = lab("--plot", str(tmp_path / "plot.svg"))
     assert result.exit_code == 1
     assert "tickover[pipeline]" in result.stderr
@@ -146,7 +146,7 @@ def test_a_plot_says_how_to_get_what_it_needs(monkeypatch: pytest.MonkeyPatch, t
 
 def test_the_plot_has_a_bar_for_each_case() -> None:
     pytest.importorskip("matplotlib")
-    svg = drawing.draw(rows([LEADER_ALONE, ALL_OF_THREE]))
+    svg = latency.draw(rows([LEADER_ALONE, ALL_OF_THREE]))
     assert svg.lstrip().startswith("<svg")
     for words in ("acks=1, 1 replicas", "acks=-1, 3 replicas", "replication", "delayed fetch"):
         assert words in svg

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from policies.table import Dead, Hold, Quarantine, decide
+from policies.decide import decide
+from policies.decision import Dead, Hold, Quarantine
 from sidecar.model.record import Headers
 from tests.simulation.fake_kafka import CREATE_TIME, LOG_APPEND_TIME, FakeRecord
 from tests.simulation.workload import QUARANTINE

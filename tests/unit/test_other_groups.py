@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 
-from sidecar.doctor.finding import Severity
+from sidecar.doctor.facts import Severity
 from sidecar.doctor.other_groups import NewGroupError, findings_of, others_with, refuse_if_new
 from sidecar.ledger.commit_metadata import CommitState, RenameMark, encode_mark, encode_metadata
 from sidecar.model.record import Position

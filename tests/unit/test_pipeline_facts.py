@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.facts import facts_of
+from pipeline.reports.facts import facts_of
 from policies.headers import COUNTED, FAILURE, ID, INSTRUCTIONS, ORIGIN, WRITTEN
 from sidecar.model.header_codec import split
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pipeline import html_report
+from pipeline.reports import html_report
 
 pytest.importorskip("matplotlib", reason="make setup-pipeline")
 

@@ -30,7 +30,7 @@ def planned(plan_id: str, state: State | None = None, positions: dict[int, int] 
 
 
 def ranges(records: list[Any]) -> list[tuple[Any, ...]]:
-    from pipeline.plans import taken
+    from pipeline.sending.plans import taken
 
     return [tuple(one) for one in taken(records)]
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from policies.table import REPEATED, Control, Dead, Hold, Quarantine, decide
+from policies.decide import decide
+from policies.decision import REPEATED, Control, Dead, Hold, Quarantine
 from tests.unit.policy_world import DAY_MS, DELAY, NOW_MS, facts, table
 
 

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from policies.decide import decide
+from policies.decision import Facts, Hold
 from policies.explain import explain
-from policies.table import Facts, Hold, decide
 from tests.unit.policy_world import DELAY, NOW_MS, RETRY, facts, retry_with, table
 
 

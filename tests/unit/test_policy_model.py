@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from policies.log import schema_of
 from policies.model import Policy, policy_document, policy_schema
+from policies.topic.log import schema_of
 
 RETRY: dict[str, Any] = {
     "name": "orders-retry",

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from policies.table import REPEATED, Control, Dead, Decision, Hold, Quarantine, decide
+from policies.decide import decide
+from policies.decision import REPEATED, Control, Dead, Decision, Hold, Quarantine
 from tests.unit.policy_world import NOW_MS, RETRY, facts, retry_with, table
 
 

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from policies import store as module
 from policies.errors import PolicyConflict, PolicyStoreUnavailable
-from policies.log import PolicyLog
 from policies.model import Policy
-from policies.store import PolicyStore
 from policies.table import PolicyTable
+from policies.topic import store as module
+from policies.topic.log import PolicyLog
+from policies.topic.store import PolicyStore
 from tests.unit.api_world import NOW_MS, REMINDERS
 
 POLICY = Policy.model_validate(REMINDERS)

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from api.serving.listener import Starting
 from policies.errors import PolicyStoreUnavailable
-from policies.store import PolicyStore
+from policies.topic.store import PolicyStore
 from sidecar.engine.mailbox import EngineError
 from sidecar.service import process as module
 from sidecar.service.process import Process

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sidecar.doctor import kafka as doctor_kafka
-from sidecar.doctor.finding import Severity
+from sidecar.doctor.facts import Severity
 from sidecar.kafka.topic_follower import Apply
 from sidecar.operations.jobs.transactional_sender import OutgoingRecord
 from sidecar.operations.schedules.claim import KEY, LASTS_MS, Claim

@@ -11,9 +11,8 @@ from sidecar.engine.assignment import DRAIN_S, Assignment
 from sidecar.engine.emission.target_health import SUSPENDED_MAX_MS
 from sidecar.engine.storage.worker import RETRY_MAX_MS
 from sidecar.ledger.topic import LedgerUnavailable
-from sidecar.model.ports import NO_ANSWER
+from sidecar.model.ports import NO_ANSWER, is_over
 from sidecar.model.record import TargetPartition
-from sidecar.model.waits import is_over
 from sidecar.overflow.interface import OverflowUnavailable
 from tests.simulation.replica import LEDGER
 from tests.unit.engine_bench import Bench

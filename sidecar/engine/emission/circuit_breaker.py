@@ -15,8 +15,8 @@ from collections import deque
 from enum import StrEnum
 from typing import Final
 
-from policies.limits import BreakerRule
-from sidecar.model.waits import is_over
+from policies.table import BreakerRule
+from sidecar.model.ports import is_over
 
 ALL: Final = 1 << 30
 SLOTS: Final = 10  # of a window, which moves on by one of them

@@ -14,8 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from policies.limits import TargetLimits, is_limiting, limits_of
-from policies.table import EMPTY_TABLE, PolicyTable
+from policies.table import EMPTY_TABLE, PolicyTable, TargetLimits, is_limiting, limits_of
 from sidecar.engine.emission.circuit_breaker import CircuitBreaker, State
 from sidecar.engine.emission.due_queue import DueQueue
 from sidecar.engine.emission.token_bucket import TokenBucket

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sidecar.model.partitioner import partition_of
+from sidecar.model.ports import is_over
 from sidecar.model.record import ANY_PARTITION, Diverted, Held, TargetPartition
-from sidecar.model.waits import is_over
 
 log = logging.getLogger(__name__)
 

@@ -13,9 +13,8 @@ from sidecar.engine.emission.target_health import PartitionHealth
 from sidecar.engine.partition.exits import CLOSED
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.partition.record_queue import KeyedQueues, PendingRecord, RecordQueue, earliest, is_early, topic_of
-from sidecar.model.ports import NO_ANSWER
+from sidecar.model.ports import NO_ANSWER, is_over
 from sidecar.model.record import ANY_PARTITION, AwaitingTarget, Diverted, Held, TargetPartition
-from sidecar.model.waits import is_over
 
 Ask = Callable[[str], int]  # topic -> its partitions; 0: there is no such topic, or we may not see it; or NO_ANSWER
 Answer = tuple[int, int]  # as of `Ask`, and the topic's limit for a batch in bytes

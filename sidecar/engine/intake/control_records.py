@@ -35,9 +35,8 @@ from sidecar.engine.partition.partition import HeldIn, Lane
 from sidecar.engine.storage.rebuild_worker import RebuildWorker
 from sidecar.engine.storage.worker import OverflowWorker
 from sidecar.model.header_codec import complete, headers_of, split
-from sidecar.model.ports import SourceRecord, SourceUnavailable
+from sidecar.model.ports import SourceRecord, SourceUnavailable, is_over
 from sidecar.model.record import AwaitingTarget, Control, Diverted, Held, Outcome, ReplayedMove, held_id
-from sidecar.model.waits import is_over
 
 log = logging.getLogger(__name__)
 

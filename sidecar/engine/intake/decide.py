@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final
 
-from policies.decision import NO_POLICY, TARGET_NOT_ALLOWED
+from policies.decide import decide
+from policies.decision import NO_POLICY, TARGET_NOT_ALLOWED, Act, Dead, Facts, Hold, Quarantine
 from policies.duration import TIME_MAX_MS
 from policies.headers import ACTION, ID
 from policies.request import ID_BYTES_MAX
-from policies.table import Act, Dead, Facts, Hold, PolicyTable, Quarantine, decide
+from policies.table import PolicyTable
 from sidecar.engine.intake.decision_cache import DecisionCache
 from sidecar.engine.partition.exits import by_reference, dead
 from sidecar.engine.partition.partition import NOT_DECIDED, Lane

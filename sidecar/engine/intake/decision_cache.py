@@ -14,8 +14,9 @@ from operator import itemgetter
 from sys import intern
 from typing import Any, Final, NamedTuple
 
+from policies.decide import depends_on_request_alone
 from policies.headers import DELAY, TARGET, TARGET_PARTITION
-from policies.table import PolicyTable, depends_on_request_alone
+from policies.table import PolicyTable
 from sidecar.model.header_codec import Split
 from sidecar.model.record import Headers, Held
 

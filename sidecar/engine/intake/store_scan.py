@@ -8,8 +8,8 @@ from typing import Final
 from policies.headers import OFFSET_MAX
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.storage.rebuild_worker import RebuildWorker
+from sidecar.model.ports import is_over
 from sidecar.model.record import Held, Position
-from sidecar.model.waits import is_over
 from sidecar.overflow.interface import OverflowLoss, OverflowUnavailable, Promotion
 
 log = logging.getLogger(__name__)

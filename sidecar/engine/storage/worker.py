@@ -20,8 +20,8 @@ from policies.headers import OFFSET_MAX
 from sidecar.engine.partition.change_block import ChangeBlock
 from sidecar.engine.partition.partition import Lane
 from sidecar.engine.storage.jobs import Applying, Job
+from sidecar.model.ports import is_over
 from sidecar.model.record import Held, Position
-from sidecar.model.waits import is_over
 from sidecar.overflow.interface import Change, Overflow, OverflowFull, OverflowLoss, OverflowUnavailable, Promotion
 
 log = logging.getLogger(__name__)

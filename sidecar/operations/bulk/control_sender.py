@@ -5,10 +5,11 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
+from policies.decide import decide
 from policies.decision import CANCEL, FIRE, Facts, Quarantine
 from policies.headers import ACTION, CHANGE, DELAY, DELIVER_AT, ID, IF_OFFSET
 from policies.kafka_clients import Consumer, Producer
-from policies.table import PolicyTable, decide
+from policies.table import PolicyTable
 from sidecar.kafka.background import give_up
 from sidecar.kafka.client_settings import control_sender_settings, reader_settings
 from sidecar.kafka.errors import OF_ONE_RECORD, OF_THE_TARGET, delivery_error

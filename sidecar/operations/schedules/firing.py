@@ -21,7 +21,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from sidecar.model.waits import is_over
+from sidecar.model.ports import is_over
 from sidecar.operations.jobs.transactional_sender import (
     NoTransactions,
     Refused,

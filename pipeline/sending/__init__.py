@@ -1,0 +1,1 @@
+"""Rows sent to Kafka, each once: scheduling and redriving at scale."""

@@ -1,0 +1,1 @@
+"""The tables of a pipeline on disk, in Parquet or Delta."""

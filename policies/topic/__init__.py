@@ -1,0 +1,1 @@
+"""The policy topic: its rule, read and written; the one truth for all replicas."""
