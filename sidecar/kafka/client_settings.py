@@ -2,7 +2,7 @@
 
 Each function gives the settings of one kind of client, as a new mapping. What users may override stands before their
 `client` settings, what a guarantee rests on behind them. The policies, which know nothing of the sidecar, have their
-own (`policies/store.py`, `policies/reader.py`). Figures behind `linger.ms`: see
+own (`policies/topic/store.py`, `policies/topic/reader.py`). Figures behind `linger.ms`: see
 docs/decisions/0039-the-clients-thread-must-not-wait-in-a-busy-loop.md.
 """
 

@@ -15,7 +15,7 @@ senders that abort the transaction and then look for the guilty. Others have the
 * the engine keeps the record and gives its refusal a name and a way out; it knows no client, so its tables are of names
   (`engine/partition/exits.py`).
 * the policies take only for refused what the topic can't have, since it is the topic that says the rest
-  (`policies/store.py`); they know nothing of the sidecar.
+  (`policies/topic/store.py`); they know nothing of the sidecar.
 * REST answers a refusal in its own words (`api/sender.py`).
 * the pipeline shares no client with the sidecar (`pipeline/sending.py`).
 """

@@ -3,8 +3,9 @@
 Followed are topics of one partition that are the memory of all replicas (jobs, redriven letters, schedules): small,
 compacted, read from their beginning for as long as the process lives. Two more are followed elsewhere, for a reason:
 
-* the policies' (`policies/reader.py`): it sees what open transactions have written, since the order alone says whose
-  change won. It stops for good at a record of a newer version, and says all the time whether the table is current.
+* the policies' (`policies/topic/reader.py`): it sees what open transactions have written, since the order alone says
+  whose change won. It stops for good at a record of a newer version, and says all the time whether the table is
+  current.
 * the ledger (`sidecar/lookup/ledger_reader.py`): it has many partitions, is read from a time on, and what it says of
   messages is let go of again.
 """

@@ -137,20 +137,9 @@ def build(
     decider = Decider(limits, targets.partitions, policies.table_at, settings.reserved_topics, emitter.gate.failed)
     quotas = Quotas(rebuild, settings.quarantine.topic)
     parts = Parts(
-        intake,
-        emitter,
-        settlement,
-        decider,
-        holding,
-        worker,
-        rebuild,
-        actions,
-        ordering,
-        quotas,
-        assignment,
-        publisher,
-        tally,
-    )
+        intake, emitter, settlement, decider, holding, worker, rebuild, actions, ordering, quotas, assignment,
+        publisher, tally,
+    )  # fmt: skip
     engine = Engine(engine_settings(settings), parts, policies.table)
 
     def close() -> None:

@@ -162,19 +162,15 @@ class Replica:
         holding = Holding(self.emitter, self.ordering)
         self.actions = Actions(self.emitter, holding, self.worker, self.rebuild, tally)
         self.publisher = Publisher("sim", tally, self.emitter, self.assignment, self.worker, time)
+        limits = HeaderLimits(30, 64_000, QUARANTINE, 3_600_000)
+        decider = Decider(limits, targets.partitions, shared.table_at, RESERVED, failed=self.emitter.gate.failed)
         self.engine = Engine(
             EngineSettings(shape.settle_interval_ms, 50, shape.wheel_records_max, 1 << 20, STATE_REPEAT_MS),
             Parts(
                 self.intake,
                 self.emitter,
                 self.settlement,
-                Decider(
-                    HeaderLimits(30, 64_000, QUARANTINE, 3_600_000),
-                    targets.partitions,
-                    shared.table_at,
-                    RESERVED,
-                    failed=self.emitter.gate.failed,
-                ),
+                decider,
                 holding,
                 self.worker,
                 self.rebuild,

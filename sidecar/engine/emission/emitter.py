@@ -40,7 +40,7 @@ class Arrived(NamedTuple):
 
 
 class Emitted(NamedTuple):
-    """What a call of `Emitter.emit` has done."""
+    """Result of a call of `Emitter.emit`."""
 
     number: int  # records seen to
     arrived: list[Arrived]

@@ -1,4 +1,4 @@
-"""What a recovery of a source partition must read of the ledger: blocks that are written, and what they pin."""
+"""Marks of written ledger blocks: the part of the ledger that a recovery of a source partition must read."""
 
 from collections import deque
 from dataclasses import dataclass, field

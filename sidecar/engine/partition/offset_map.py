@@ -1,4 +1,4 @@
-"""Which offsets of a source partition are done, and how far it was read.
+"""Offsets of a source partition: how far they were read, and which of them are done.
 
 offsets     base        low (L)              next
              |1 1 1 1 1 1|0 1 1 0 0 1 1 1 0|          `done`, one byte per offset
