@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol, TypeVar
 
 from sidecar.lookup.query import Key, LookUpUnavailable, Query
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 
 THREADS: Final = 2  # more would only take the interpreter from each other, and from the engine
 WAITING_MAX: Final = 32
@@ -18,13 +18,13 @@ Result = TypeVar("Result")
 class BlockingLookUp(Protocol):
     """The group's held records (`sidecar.lookup.group.GroupLookUp`). All raise LookUpUnavailable."""
 
-    def page(self, query: Query, after: Key, limit: int) -> tuple[Rows, Key | None, list[LaneId]]: ...
+    def page(self, query: Query, after: Key, limit: int) -> tuple[Rows, Key | None, list[TopicPartition]]: ...
 
-    def find(self, id: str, query: Query) -> tuple[Rows, list[LaneId]]: ...
+    def find(self, id: str, query: Query) -> tuple[Rows, list[TopicPartition]]: ...
 
-    def find_to_end(self, id: str, query: Query) -> tuple[Rows, list[LaneId]]: ...
+    def find_to_end(self, id: str, query: Query) -> tuple[Rows, list[TopicPartition]]: ...
 
-    def forecast(self, query: Query, until_ms: int) -> tuple[Mapping[int, int], list[LaneId]]: ...
+    def forecast(self, query: Query, until_ms: int) -> tuple[Mapping[int, int], list[TopicPartition]]: ...
 
 
 class LookUp:
@@ -39,19 +39,19 @@ class LookUp:
         """Twice is harmless."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def page(self, query: Query, after: Key, limit: int) -> tuple[Rows, Key | None, list[LaneId]]:
+    async def page(self, query: Query, after: Key, limit: int) -> tuple[Rows, Key | None, list[TopicPartition]]:
         """The next rows in order, and where to go on (None: nowhere)."""
         return await self._run(lambda: self._blocking.page(query, after, limit))
 
-    async def find(self, id: str, query: Query) -> tuple[Rows, list[LaneId]]:
+    async def find(self, id: str, query: Query) -> tuple[Rows, list[TopicPartition]]:
         """Every held record with this id."""
         return await self._run(lambda: self._blocking.find(id, query))
 
-    async def find_to_end(self, id: str, query: Query) -> tuple[Rows, list[LaneId]]:
+    async def find_to_end(self, id: str, query: Query) -> tuple[Rows, list[TopicPartition]]:
         """As `find`, but partitions with records that nobody has read yet are missing, too. They are waited for."""
         return await self._run(lambda: self._blocking.find_to_end(id, query))
 
-    async def forecast(self, query: Query, until_ms: int) -> tuple[Mapping[int, int], list[LaneId]]:
+    async def forecast(self, query: Query, until_ms: int) -> tuple[Mapping[int, int], list[TopicPartition]]:
         """Held records by minute of the epoch; those due at `until_ms` and later by -1."""
         return await self._run(lambda: self._blocking.forecast(query, until_ms))
 

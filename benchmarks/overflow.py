@@ -27,14 +27,14 @@ from rich.table import Table
 
 from policies.headers import OFFSET_MAX
 from sidecar.embedded.valkey import EmbeddedValkey
-from sidecar.model.record import Held, LaneId, Position
+from sidecar.model.record import Held, Position, TopicPartition
 from sidecar.overflow.interface import Change
 from sidecar.overflow.keys import LaneKeys
 from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow
 
 NOW_MS = 1_700_000_000_000
 BLOCK_RECORDS = 2_000
-LANE = LaneId("reminders", 0)
+LANE = TopicPartition("reminders", 0)
 SLOW_US = 10_000
 STEP_MS = 1_000
 PROMOTE_RECORDS_MAX = 10_000

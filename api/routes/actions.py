@@ -32,7 +32,7 @@ from sidecar.lookup.query import LookUpUnavailable
 from sidecar.lookup.query import Query as HeldQuery
 from sidecar.lookup.receipt import Settlement
 from sidecar.lookup.receipts import ReceiptsUnavailable, TooManyWaiting
-from sidecar.model.record import LaneId, Outcome, Place
+from sidecar.model.record import Outcome, Place, TopicPartition
 
 RECEIPT_TIMEOUT_S: Final = 10.0  # longer than a lookup in a slow Redis takes, shorter than clients give up
 RETRY_LATER: Final = {"Retry-After": "1"}
@@ -137,7 +137,7 @@ async def _act(ports: Ports, id: str, asked: Asked) -> Response:
     place = place_of_row(held)
     refuse_other(asked.if_match, place)
     given = [(ID, id), (ACTION, asked.action), (IF_OFFSET, str(place.offset)), *([asked.when] if asked.when else [])]
-    lane, headers, now_ms = LaneId(*place[:2]), [(name, text.encode()) for name, text in given], ports.now_ms()
+    lane, headers, now_ms = TopicPartition(*place[:2]), [(name, text.encode()) for name, text in given], ports.now_ms()
     decision = decide(Facts(*lane, 0, now_ms, [], dict(headers)), ports.policies.table)
     if isinstance(decision, Quarantine):  # as the engine will see it: nothing is sent for that
         raise unprocessable(decision.reason.replace("_", "-"), decision.detail, reason=decision.reason)
@@ -155,7 +155,7 @@ async def _act(ports: Ports, id: str, asked: Asked) -> Response:
 
 async def _held(ports: Ports, id: str, query: HeldQuery) -> Row:
     """The one message that is held under this id; it may be on its way from one place to the next."""
-    missing: Sequence[LaneId] = ()
+    missing: Sequence[TopicPartition] = ()
     settlements: list[Settlement] = []
     for pause_s in (*AGAIN_S, None):
         try:
@@ -163,7 +163,9 @@ async def _held(ports: Ports, id: str, query: HeldQuery) -> Row:
             rows, missing = await find(id, query)
         except LookUpUnavailable as error:
             raise unavailable(error) from None
-        settlements = [one for one in ports.receipts.settlements(id) if query.wants_lane(LaneId(*one.place[:2]))]
+        settlements = [
+            one for one in ports.receipts.settlements(id) if query.wants_lane(TopicPartition(*one.place[:2]))
+        ]
         left = {one.place for one in settlements}
         held = [row for row in rows if place_of_row(row) not in left]
         if len({place_of_row(row)[:2] for row in held}) > 1:

@@ -24,7 +24,7 @@ from policies.errors import FormatError
 from sidecar.lookup.query import START, TIME_MAX_MS, Key, LookUpUnavailable
 from sidecar.lookup.query import Query as HeldQuery
 from sidecar.lookup.receipt import Entry, Settlement
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 from sidecar.operations.bulk.plan import HIDDEN
 
 MINUTE_MS: Final = 60_000
@@ -152,7 +152,7 @@ async def get_message(
     if not id or len(id.encode(errors="surrogatepass")) > ID_BYTES_MAX:
         raise unprocessable("invalid-id", f"An id has 1 to {ID_BYTES_MAX} bytes.")
     query = HeldQuery(topic=source, partition=partition)
-    missing: Sequence[LaneId] = ()
+    missing: Sequence[TopicPartition] = ()
     for pause_s in (*AGAIN_S, None):
         document, missing = await _look_up(ports, id, query, to_end=pause_s is None)
         if document is not None:
@@ -164,19 +164,21 @@ async def get_message(
         detail = "It was not found, but not every partition could be asked, or is read to its end. Ask again."
         raise Problem(503, "look-up-incomplete", detail, {"Retry-After": "1"}, **missing_document(missing))
     detail = "No message with this id is held, and none is among those that were settled last."
-    controls = missed([one for one in ports.receipts.settlements(id) if query.wants_lane(LaneId(*one.place[:2]))])
+    controls = missed(
+        [one for one in ports.receipts.settlements(id) if query.wants_lane(TopicPartition(*one.place[:2]))]
+    )
     raise Problem(404, "unknown-message", detail, None, **{"controls": controls} if controls else {})
 
 
 async def _look_up(
     ports: Ports, id: str, query: HeldQuery, *, to_end: bool = False
-) -> tuple[Row | None, Sequence[LaneId]]:
+) -> tuple[Row | None, Sequence[TopicPartition]]:
     try:
         rows, missing = await (ports.lookup.find_to_end if to_end else ports.lookup.find)(id, query)
     except LookUpUnavailable as error:
         raise unavailable(error) from None
-    settlements = [one for one in ports.receipts.settlements(id) if query.wants_lane(LaneId(*one.place[:2]))]
-    entries = [one for one in ports.receipts.entries(id) if query.wants_lane(LaneId(*one.place[:2]))]
+    settlements = [one for one in ports.receipts.settlements(id) if query.wants_lane(TopicPartition(*one.place[:2]))]
+    entries = [one for one in ports.receipts.entries(id) if query.wants_lane(TopicPartition(*one.place[:2]))]
     return _told(id, rows, settlements, entries), missing
 
 
@@ -226,7 +228,7 @@ def unavailable(error: LookUpUnavailable) -> Problem:
     return Problem(503, "look-up-unavailable", f"Nothing can be looked up now: {error}.", {"Retry-After": "1"})
 
 
-def missing_document(missing: Sequence[LaneId]) -> dict[str, Any]:
+def missing_document(missing: Sequence[TopicPartition]) -> dict[str, Any]:
     """Partitions of the group that could not be asked, as part of an answer."""
     return {
         "partial": bool(missing),

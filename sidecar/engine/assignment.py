@@ -13,14 +13,14 @@ from typing import Final
 
 from sidecar.engine.commit.at_least_once import Settlement
 from sidecar.engine.emission.emitter import Emitter
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.recovery_reader import RecoveryJob, RecoveryWorker
 from sidecar.engine.source_cuts import note_cut
 from sidecar.engine.storage.worker import OverflowWorker
 from sidecar.ledger.commit_metadata import decode_metadata
 from sidecar.ledger.topic import CommitsHidden, LedgerUnavailable
 from sidecar.model.ports import Intake, is_over
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 from sidecar.overflow.interface import OverflowUnavailable
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Assignment:
         workers: tuple[OverflowWorker, RecoveryWorker],
         clock: Callable[[], int],
     ) -> None:
-        self.lanes: dict[tuple[str | None, int | None], Lane] = {}
+        self.lanes: dict[tuple[str | None, int | None], SourcePartition] = {}
         self.joined = False
         self.not_taken_in = ""  # why the group refuses this process
         self.paused = False
@@ -63,15 +63,17 @@ class Assignment:
         self._settlement = settlement
         self._overflow, self._recovery = workers
         self._clock = clock
-        self._waiting: set[LaneId] = set()  # assigned, their recovery not begun
+        self._waiting: set[TopicPartition] = set()  # assigned, their recovery not begun
         self._refused: frozenset[str] = frozenset()  # sources that may not be consumed
-        self._turned_away: set[LaneId] = set()  # assigned since, of such a source
+        self._turned_away: set[TopicPartition] = set()  # assigned since, of such a source
         self._jobs: list[RecoveryJob] = []
-        self._out_of_range: dict[Lane, Look | None] = {}  # nothing is read of these for now; None: not looked at yet
+        self._out_of_range: dict[
+            SourcePartition, Look | None
+        ] = {}  # nothing is read of these for now; None: not looked at yet
 
     # --- the consumer group's events ------------------------------------------------------------------------------
 
-    def assigned(self, lanes: Sequence[LaneId]) -> None:
+    def assigned(self, lanes: Sequence[TopicPartition]) -> None:
         """New partitions, paused by the intake. Their recovery begins."""
         self.joined, self.not_taken_in = True, ""
         self.rebalances += 1
@@ -86,7 +88,7 @@ class Assignment:
         self._turned_away -= welcome
         self._waiting |= welcome
 
-    def revoked(self, lanes: Sequence[LaneId]) -> None:
+    def revoked(self, lanes: Sequence[TopicPartition]) -> None:
         """Settle and commit what these partitions have in flight, then let go of them."""
         self.rebalances += 1
         leaving = self._take_out(lanes)
@@ -98,7 +100,7 @@ class Assignment:
         self._let_go(leaving)
         log.info("partitions revoked", extra={"partitions": [str(lane) for lane in lanes]})
 
-    def lost(self, lanes: Sequence[LaneId]) -> None:
+    def lost(self, lanes: Sequence[TopicPartition]) -> None:
         """Another member has these partitions already: write nothing more about them."""
         self.joined = False
         self.rebalances += 1
@@ -109,14 +111,14 @@ class Assignment:
         """The group doesn't take this process in: shown until it does."""
         self.not_taken_in = words
 
-    def committed(self, commits: Mapping[LaneId, tuple[int, str]]) -> None:
+    def committed(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> None:
         """A recovery would find W there: the overflow may be tidied up to it."""
         for lane_id, (offset, metadata) in commits.items():
             lane, state = self.lanes.get(lane_id), decode_metadata(offset, metadata)
             if lane is not None and state is not None and state.topic_id == lane.topic_id:
                 lane.ledger.committed_watermark = max(lane.ledger.committed_watermark, state.watermark)
 
-    def out_of_range(self, lane_id: LaneId) -> None:
+    def out_of_range(self, lane_id: TopicPartition) -> None:
         """The log of a lane that is read was cut back, it seems. What is held of it goes on meanwhile."""
         if (lane := self.lanes.get(lane_id)) is not None and lane not in self._out_of_range:
             self._intake.pause([lane_id])
@@ -146,7 +148,7 @@ class Assignment:
             elif look.future.done():
                 self._go_on(lane, look, now_ms)
 
-    def _go_on(self, lane: Lane, look: Look, now_ms: int) -> None:
+    def _go_on(self, lane: SourcePartition, look: Look, now_ms: int) -> None:
         """Read on where the log goes on."""
         if isinstance(look.future.exception(), LedgerUnavailable):
             if look.retry_at_ms < 0:
@@ -239,7 +241,7 @@ class Assignment:
             self.paused = False
             self._resume(self.lanes.values())
 
-    def hold_back(self, lane: Lane, wanted: bool) -> None:
+    def hold_back(self, lane: SourcePartition, wanted: bool) -> None:
         """Read nothing more of one lane for now, or read on."""
         if lane.intake_held != wanted:
             lane.intake_held = wanted
@@ -248,7 +250,7 @@ class Assignment:
             else:
                 self._resume([lane])
 
-    def _resume(self, lanes: Iterable[Lane]) -> None:
+    def _resume(self, lanes: Iterable[SourcePartition]) -> None:
         """Read on, unless something else is in the way."""
         if not self.paused:
             ready = [lane.id for lane in lanes if not lane.intake_held and lane not in self._out_of_range]
@@ -256,7 +258,7 @@ class Assignment:
 
     # --- letting go -----------------------------------------------------------------------------------------------
 
-    def _take_out(self, lane_ids: Sequence[LaneId]) -> list[Lane]:
+    def _take_out(self, lane_ids: Sequence[TopicPartition]) -> list[SourcePartition]:
         """Stop intake and firing of these lanes: what they hold in memory is read again by their next owner."""
         gone = set(lane_ids)
         self._waiting -= gone
@@ -274,11 +276,11 @@ class Assignment:
             lane.touched = False
         return leaving
 
-    def _drain(self, leaving: Sequence[Lane]) -> bool:
+    def _drain(self, leaving: Sequence[SourcePartition]) -> bool:
         """Wait until what was emitted is in the ledger and what the ledger has is in the overflow; False: in vain."""
         time = self._settlement.time
         deadline_s = time.monotonic_s() + DRAIN_S
-        everything: Iterable[Lane] = [*self.lanes.values(), *leaving]
+        everything: Iterable[SourcePartition] = [*self.lanes.values(), *leaving]
         while time.monotonic_s() < deadline_s and self._settlement.ready:
             now_ms = self._clock()
             if not self._settlement.hasten(quiet=True):
@@ -291,6 +293,6 @@ class Assignment:
         log.warning("gave up waiting for partitions to settle: some records may fire again")
         return False
 
-    def _let_go(self, leaving: Sequence[Lane]) -> None:
+    def _let_go(self, leaving: Sequence[SourcePartition]) -> None:
         for lane in leaving:
             lane.dropped = True

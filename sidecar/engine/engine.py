@@ -26,7 +26,7 @@ from sidecar.engine.intake.key_order import Ordering
 from sidecar.engine.intake.quotas import Quotas
 from sidecar.engine.intake.reading import Read, Ready
 from sidecar.engine.mailbox import Mailbox
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.rhythm import Rhythm
 from sidecar.engine.snapshot import Publisher
 from sidecar.engine.storage.rebuild_worker import RebuildWorker
@@ -139,7 +139,7 @@ class Engine:
             self._knows_time = True
             self._pressed_ms = 0  # intake begins in this turn
 
-    def _hold_and_emit(self, lanes: Collection[Lane], now_ms: int) -> int:
+    def _hold_and_emit(self, lanes: Collection[SourcePartition], now_ms: int) -> int:
         parts = self._parts
         for ready in parts.ordering.step(lanes, self.table, now_ms):
             self._hold(ready)
@@ -169,7 +169,7 @@ class Engine:
                 self._accept_run(lane, records[start:stop], now_ms)
             start = stop
 
-    def _accept_run(self, lane: Lane, run: Sequence[SourceRecord], now_ms: int) -> None:
+    def _accept_run(self, lane: SourcePartition, run: Sequence[SourceRecord], now_ms: int) -> None:
         offsets = list(map(_offset_of, run))
         lane.note_read(mark_of(run[-1]))
         if lane.cuts:
@@ -192,7 +192,7 @@ class Engine:
         if lane.vanished:
             self._lose(lane)
 
-    def _pass_marks(self, lanes: Collection[Lane]) -> None:
+    def _pass_marks(self, lanes: Collection[SourcePartition]) -> None:
         """The mark at a transaction's end is an offset without a record: where none follows it, it would be lag."""
         idle = {lane.id: lane for lane in lanes if lane.offsets.low >= lane.offsets.next}
         for place, offset in self._parts.intake.positions(list(idle)).items():
@@ -201,7 +201,7 @@ class Engine:
             if lane.vanished:
                 self._lose(lane)
 
-    def _lose(self, lane: Lane) -> None:
+    def _lose(self, lane: SourcePartition) -> None:
         """The ledger says that these were held, and the source has them no more: it did not wait for Redis."""
         vanished, lane.vanished = lane.vanished, []
         self._parts.tally.lost[lane.id.topic, "source"] += len(vanished)
@@ -212,7 +212,7 @@ class Engine:
         )
 
     def _hold_run(
-        self, lane: Lane, run: Sequence[SourceRecord], offsets: Sequence[int], now_ms: int, near_ms: int
+        self, lane: SourcePartition, run: Sequence[SourceRecord], offsets: Sequence[int], now_ms: int, near_ms: int
     ) -> None:
         """Decide and hold records that were not read before."""
         if not offsets:

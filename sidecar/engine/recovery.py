@@ -18,14 +18,14 @@ from sidecar.engine.commit.block_builder import mark_of, struck_out
 from sidecar.engine.partition.change_block import ChangeBlock, Loss
 from sidecar.engine.partition.ledger_marks import NOWHERE, LedgerMarks
 from sidecar.engine.partition.offset_map import OffsetMap
-from sidecar.engine.partition.partition import NEVER, NOT_DECIDED, Lane
+from sidecar.engine.partition.partition import NEVER, NOT_DECIDED, SourcePartition
 from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.ledger.block import Block, Entries
 from sidecar.ledger.commit_metadata import CommitState
 from sidecar.model.log_cuts import NO_CUTS, Cuts, Marks, below, noted
 from sidecar.model.ports import Start
-from sidecar.model.record import NO_HEADERS, Held, LaneId, Position, Tombstone, as_held
+from sidecar.model.record import NO_HEADERS, Held, Position, Tombstone, TopicPartition, as_held
 
 
 def _behind_last(offset: int, marks: Marks, cuts: Cuts, log_start: int) -> int:
@@ -53,7 +53,9 @@ def _settled_below(block: Block) -> int:
 class Replay:
     """One lane being recovered. `whole`: no block is missing between its commit, or its very first one, and the end."""
 
-    def __init__(self, lane: LaneId, start: Start, commit: CommitState | None, hw: int, *, whole: bool = False) -> None:
+    def __init__(
+        self, lane: TopicPartition, start: Start, commit: CommitState | None, hw: int, *, whole: bool = False
+    ) -> None:
         self.id = lane
         self._whole = whole
         self.cuts: Cuts = commit.cuts if commit else NO_CUTS
@@ -164,7 +166,7 @@ class Replay:
         self.marks = below(self.marks, log_offset)
         self._is_news = True
 
-    def lane(self, now_ms: int, tick_ms: int, ledger_end: int) -> Lane:
+    def lane(self, now_ms: int, tick_ms: int, ledger_end: int) -> SourcePartition:
         """The lane as it was, as if Redis had all that it acknowledged; else with a loss to be made up for."""
         if self._is_anew and not self._begun and not self._blocks:
             # An offset that somebody set, without a word of ours, may have been meant for the former topic.
@@ -188,7 +190,7 @@ class Replay:
         overtaken = [held for held in overtaken if not self._is_done(held.offset)]
         # A former owner did not count what it had overtaken on the way, by whose source offsets it held it.
         self.overflow_held = max(self.overflow_held, self._known_in_care)
-        lane = Lane(
+        lane = SourcePartition(
             self.id, Wheel(now_ms, tick_ms), PromotionWindows(self.watermark), OffsetMap(self.low, self._done),
             LedgerMarks(ledger_end, self.block_offset, committed_watermark=self.watermark),
             number=max([self.hw, *(number for number, _, _ in self._changes)]), acknowledged=self.hw,
@@ -301,7 +303,7 @@ class Replay:
             self._mark_done(held.offset)
         return overtaken
 
-    def _redo(self, lane: Lane) -> None:
+    def _redo(self, lane: SourcePartition) -> None:
         """Change blocks that Redis hasn't: known entries, records to be read again. Settled ones need no redoing."""
         for number, entries, struck in self._changes:
             if number <= self.hw:
@@ -324,7 +326,7 @@ class Replay:
         index = offset - self.low
         return index < 0 or (index < len(self._done) and self._done[index] == 1)
 
-    def _pointers(self, lane: Lane) -> None:
+    def _pointers(self, lane: SourcePartition) -> None:
         """Pin the ledger by the same marks that the lane had when it wrote these blocks."""
         if self._rebuild_pointer >= 0 and self._rebuild_due_ms >= 0:
             lane.ledger.rebuilds.append((self._rebuild_pointer, self._rebuild_due_ms))

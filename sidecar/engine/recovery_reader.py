@@ -8,14 +8,14 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.recovery import Replay
 from sidecar.engine.source_cuts import SourceCuts, end_of
 from sidecar.ledger.block import decode, lane_key
 from sidecar.ledger.commit_metadata import CommitState, decode_metadata
 from sidecar.ledger.topic import LedgerError, LedgerLog, LedgerRecord, LedgerTopic
 from sidecar.model.ports import Start, Starts
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 from sidecar.overflow.interface import Overflow, OverflowLoss
 
 log = logging.getLogger(__name__)
@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 class RecoveryJob:
     """The recovery of one assignment, under way."""
 
-    lanes: set[LaneId]  # not yet recovered
+    lanes: set[TopicPartition]  # not yet recovered
     started_ms: int
-    future: Future[list[Lane]]
+    future: Future[list[SourcePartition]]
     retry_at_ms: int = -1  # when it failed for a reason that passes
     problem: str = ""  # why it waits
     told_ms: int = 0  # when the log was told
@@ -53,7 +53,7 @@ class RecoveryWorker:
         self._tick_ms = tick_ms
         self._executor = executor or ThreadPoolExecutor(1, "recovery")
 
-    def submit(self, lanes: Iterable[LaneId], now_ms: int) -> RecoveryJob:
+    def submit(self, lanes: Iterable[TopicPartition], now_ms: int) -> RecoveryJob:
         """Begin; the future gives the lanes or raises what makes recovery impossible.
 
         A lane whose start nobody knows for now is left out: that takes `again`.
@@ -66,7 +66,7 @@ class RecoveryWorker:
         job.retry_at_ms = -1
         job.future = self._executor.submit(self.recover, sorted(job.lanes), now_ms)
 
-    def look_at(self, lane: Lane) -> Future[int | None]:
+    def look_at(self, lane: SourcePartition) -> Future[int | None]:
         """To where the log of a lane that is read was cut back since; None when it wasn't.
 
         It may raise LedgerUnavailable, and SourceChangedError.
@@ -77,7 +77,7 @@ class RecoveryWorker:
         """Give up what is queued. Twice is harmless."""
         self._executor.shutdown(wait=True, cancel_futures=True)
 
-    def recover(self, wanted: Sequence[LaneId], now_ms: int) -> list[Lane]:
+    def recover(self, wanted: Sequence[TopicPartition], now_ms: int) -> list[SourcePartition]:
         """Commit -> replay of the ledger from the recovery pointer -> lanes.
 
         Commits say how far their blocks go. Lanes without a commit need all that the ledger has by now, also what is in
@@ -106,7 +106,7 @@ class RecoveryWorker:
         log.info("recovered", extra={"partitions": len(begun), "blocks": blocks})
         return [one.replay.lane(now_ms, self._tick_ms, one.bounds[1]) for one in begun]
 
-    def _begin(self, lane_id: LaneId, start: Start) -> "_Begun":
+    def _begin(self, lane_id: TopicPartition, start: Start) -> "_Begun":
         """A lane's replay, and from where in the ledger it is fed.
 
         Without a commit the partition is new, or the group's offsets have expired: then the blocks, which repeat
@@ -135,7 +135,7 @@ class RecoveryWorker:
         own_block = state.block_offset if state is not None and state.block_offset >= first else -1
         return _Begun(partition, (first, end), start, state, replay, max(pointer, first), own_block)
 
-    def _number_in_redis(self, lane_id: LaneId) -> int:
+    def _number_in_redis(self, lane_id: TopicPartition) -> int:
         """As Redis says, also where something is missing: who asks for records, or once a second, notes that loss."""
         try:
             return self._overflow.watermark(lane_id)

@@ -7,7 +7,7 @@ from typing import Final
 
 from sidecar.engine.commit.at_least_once import Settlement
 from sidecar.engine.commit.interval import EmissionApart
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 
 QUIET: Final = 100  # records in a turn of the engine: with fewer, it has time to wait
 BUSY_MS: Final = 10  # between two times that an engine waits that has none to spare
@@ -26,7 +26,7 @@ class Rhythm:
         self._now_ms = 0
         self._hastened_ms = 0
 
-    def step(self, lanes: Collection[Lane], now_ms: int) -> None:
+    def step(self, lanes: Collection[SourcePartition], now_ms: int) -> None:
         """Let the settlement take its step, or prepare the next one, if it is time for that in this turn."""
         self._now_ms = now_ms
         rested_ms = now_ms - self._settled_ms

@@ -6,12 +6,12 @@ Used by the recovery thread; what that means for a lane is in `log_cuts.py`.
 import logging
 from collections.abc import Sequence
 
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.recovery import Replay
 from sidecar.ledger.topic import LedgerError, LedgerUnavailable
 from sidecar.model.log_cuts import Marks, ReadMark, TooManyCuts, find_cut, noted
 from sidecar.model.ports import Start, Starts
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -25,9 +25,11 @@ class SourceCuts:
 
     def __init__(self, starts: Starts) -> None:
         self._starts = starts
-        self._seen: dict[LaneId, int] = {}  # cuts that were seen once: brokers may not agree yet on what a log has
+        self._seen: dict[
+            TopicPartition, int
+        ] = {}  # cuts that were seen once: brokers may not agree yet on what a log has
 
-    def find(self, replays: Sequence[tuple[Replay, Start]]) -> set[LaneId]:
+    def find(self, replays: Sequence[tuple[Replay, Start]]) -> set[TopicPartition]:
         """Note the cuts of lanes that are being recovered. Returns those that are known about.
 
         Raises LedgerUnavailable when that is none, LedgerError where a cut can't be told any more.
@@ -38,7 +40,7 @@ class SourceCuts:
             if replay.marks and replay.marks[-1].offset >= start.log_start
         }
         found = self._starts.records(places) if places else {}
-        known: set[LaneId] = set()
+        known: set[TopicPartition] = set()
         for replay, start in replays:
             lane, cut = replay.id, None
             if lane in places and lane not in found:
@@ -55,7 +57,7 @@ class SourceCuts:
             raise LedgerUnavailable(f"no answer about what the log of {replays[0][0].id} has")
         return known
 
-    def look_at(self, lane: LaneId, topic_id: str, marks: Marks, end: int) -> int | None:
+    def look_at(self, lane: TopicPartition, topic_id: str, marks: Marks, end: int) -> int | None:
         """To where the log was cut back since these marks were read, and it ended at `end`; None: it wasn't.
 
         Raises LedgerUnavailable, SourceChangedError.
@@ -77,7 +79,7 @@ class SourceCuts:
             raise LedgerUnavailable(f"brokers may not agree yet on what the log of {lane} has")
         return cut
 
-    def _is_certain(self, lane: LaneId, cut: int | None) -> bool:
+    def _is_certain(self, lane: TopicPartition, cut: int | None) -> bool:
         """A cut is believed when it is seen twice: a leader of a moment ago doesn't know yet what all have, or that it
         leads no more. That costs a cut half a second; without it records would be read again for nothing.
         """
@@ -92,7 +94,7 @@ class SourceCuts:
         if cut > log_start and (found := self._record(replay.id, cut - 1)) is not None and found.offset == cut - 1:
             replay.marks = noted(replay.marks, found)
 
-    def _cut_of(self, lane: LaneId, start: Start, known: tuple[str, Marks, int]) -> int | None:
+    def _cut_of(self, lane: TopicPartition, start: Start, known: tuple[str, Marks, int]) -> int | None:
         topic_id, marks, end = known
         if not marks or marks[-1].offset < start.log_start:  # nothing but its end tells
             return start.log_end if 0 <= start.log_end < end else None
@@ -100,19 +102,19 @@ class SourceCuts:
         bounds = (start.log_start, start.log_end)
         return find_cut(marks, bounds, is_same, lambda offset: self._record(lane, offset))
 
-    def _record(self, lane: LaneId, offset: int) -> ReadMark | None:
+    def _record(self, lane: TopicPartition, offset: int) -> ReadMark | None:
         found = self._starts.records({lane: offset})
         if lane not in found:
             raise LedgerUnavailable(f"no answer about what the log of {lane} has")
         return found[lane]
 
 
-def end_of(of: Replay | Lane) -> int:
+def end_of(of: Replay | SourcePartition) -> int:
     """Where its log ended when it was read, at least."""
     return of.cuts.log_offset(of.read_until)
 
 
-def note_cut(of: Replay | Lane, log_offset: int) -> None:
+def note_cut(of: Replay | SourcePartition, log_offset: int) -> None:
     """The log of a lane was cut back to this offset. Raises LedgerError where that can't be told any more."""
     lost_from, read_until = of.cuts.lane_offset(log_offset), of.read_until
     try:

@@ -3,12 +3,13 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import OffsetSpec
 
 from policies.kafka_clients import AdminClient, Consumer
 from sidecar.kafka.client_settings import backlog_settings
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 
 ANSWER_S: Final = 10.0
 READ_S: Final = 5.0  # for the first record, or the end
@@ -25,7 +26,7 @@ class Backlog:
         self._client = dict(client)
         self._group = group
 
-    def ends(self, lanes: Collection[LaneId]) -> dict[LaneId, int]:
+    def ends(self, lanes: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """One after the last offset of each partition, what open transactions have written included.
 
         A partition without a leader is left out.
@@ -35,21 +36,21 @@ class Backlog:
         latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         admin = AdminClient(self._client)  # it has to live until all have answered
         answers = admin.list_offsets(
-            {TopicPartition(*lane): latest for lane in lanes},
+            {ClientPartition(*lane): latest for lane in lanes},
             isolation_level=IsolationLevel.READ_UNCOMMITTED,
             request_timeout=ANSWER_S,
         )
         found = {}
         for place, answer in answers.items():
             try:
-                found[LaneId(place.topic, place.partition)] = int(answer.result(ANSWER_S + 1).offset)
+                found[TopicPartition(place.topic, place.partition)] = int(answer.result(ANSWER_S + 1).offset)
             except KafkaException:
                 continue
             except TimeoutError:
                 raise BacklogUnavailable(f"no answer about the end of {place.topic}/{place.partition}") from None
         return found
 
-    def unread(self, read: Mapping[LaneId, tuple[int, int]]) -> set[LaneId]:
+    def unread(self, read: Mapping[TopicPartition, tuple[int, int]]) -> set[TopicPartition]:
         """Partitions with a record between their offsets (the next one to be read, and an end of `ends`), or that may
         get one when a transaction ends.
         """
@@ -65,8 +66,8 @@ class Backlog:
             consumer.close()
 
 
-def _has_record(consumer: Consumer, lane: LaneId, start: int, end: int) -> bool:
-    consumer.assign([TopicPartition(*lane, start)])
+def _has_record(consumer: Consumer, lane: TopicPartition, start: int, end: int) -> bool:
+    consumer.assign([ClientPartition(*lane, start)])
     messages: Sequence[Any] = consumer.consume(1, READ_S)
     consumer.unassign()
     return not any(_is_behind(message, end) for message in messages)

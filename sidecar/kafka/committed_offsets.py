@@ -12,7 +12,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import TopicPartition as ClientPartition
 
 from policies.kafka_clients import AdminClient, Consumer
 from sidecar.kafka.client_settings import commit_reader_settings
@@ -23,7 +24,7 @@ from sidecar.ledger.commit_metadata import decode_metadata
 from sidecar.ledger.topic import CommitsHidden, LedgerUnavailable
 from sidecar.model.log_cuts import ReadMark
 from sidecar.model.ports import Start
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +53,7 @@ class KafkaStarts:
         self._admin: Any = None
         self._records = KafkaRecords(client, group)
 
-    def starts(self, lanes: Sequence[LaneId]) -> dict[LaneId, Start]:
+    def starts(self, lanes: Sequence[TopicPartition]) -> dict[TopicPartition, Start]:
         """Starts of the partitions that are known. A partition without a leader, with an open transaction, or whose
         topic nobody describes is left out: ask again.
 
@@ -71,20 +72,20 @@ class KafkaStarts:
         except (KafkaException, TimeoutError) as error:
             raise LedgerUnavailable(f"no answer about the commits of {self._group}: {error}") from error
 
-    def records(self, places: Mapping[LaneId, int]) -> dict[LaneId, ReadMark | None]:
+    def records(self, places: Mapping[TopicPartition, int]) -> dict[TopicPartition, ReadMark | None]:
         """See `Starts.records`. Raises LedgerUnavailable when the brokers don't answer."""
         return dict(_answered("what logs have", lambda: self._records.at(places)))
 
-    def _known(self, lanes: Sequence[LaneId]) -> dict[LaneId, Start]:
+    def _known(self, lanes: Sequence[TopicPartition]) -> dict[TopicPartition, Start]:
         if self._consumer is None:
             self._consumer, self._admin = Consumer(self._settings), AdminClient(self._client)
         topics = _answered("topics", lambda: self._topics({lane.topic for lane in lanes}))
         commits, unknown = self._not_hidden(lanes)
         new = {one.topic for one in commits if one.error is None and one.offset == OFFSET_INVALID}
         when_new, hidden = self._partitions_when_new(new, topics) if self._start_latest else ({}, set())
-        starts: dict[LaneId, Start] = {}
+        starts: dict[TopicPartition, Start] = {}
         for committed in commits:
-            lane = LaneId(committed.topic, committed.partition)
+            lane = TopicPartition(committed.topic, committed.partition)
             if committed.error is not None:
                 log.warning("no answer about a commit", extra={"lane": str(lane), "error": str(committed.error)})
                 continue
@@ -105,7 +106,7 @@ class KafkaStarts:
             raise unknown
         return starts
 
-    def _not_hidden(self, lanes: Sequence[LaneId]) -> tuple[list[TopicPartition], CommitsHidden | None]:
+    def _not_hidden(self, lanes: Sequence[TopicPartition]) -> tuple[list[ClientPartition], CommitsHidden | None]:
         """Commits that Kafka tells, and the error where it hid some. It answers nothing while it hides the commit of
         any partition that is asked about, so then each is asked about alone, a few at a time, beginning elsewhere the
         next time.
@@ -115,7 +116,7 @@ class KafkaStarts:
         except CommitsHidden as hidden:
             if len(lanes) == 1:
                 raise
-            known: list[TopicPartition] = []
+            known: list[ClientPartition] = []
             until_s = time.monotonic() + COMMITTED_TIMEOUT_S
             for lane in random.sample(lanes, len(lanes)):
                 if time.monotonic() >= until_s:
@@ -125,10 +126,12 @@ class KafkaStarts:
             log.warning("commits of some partitions are hidden", extra={"hidden": len(lanes) - len(known)})
             return known, hidden
 
-    def _committed(self, lanes: Iterable[LaneId], timeout_s: float = COMMITTED_TIMEOUT_S) -> list[TopicPartition]:
-        wanted = [TopicPartition(lane.topic, lane.partition) for lane in lanes]
+    def _committed(
+        self, lanes: Iterable[TopicPartition], timeout_s: float = COMMITTED_TIMEOUT_S
+    ) -> list[ClientPartition]:
+        wanted = [ClientPartition(lane.topic, lane.partition) for lane in lanes]
         try:
-            commits: list[TopicPartition] = self._consumer.committed(wanted, timeout=timeout_s)
+            commits: list[ClientPartition] = self._consumer.committed(wanted, timeout=timeout_s)
         except KafkaException as error:
             problem = error.args[0]
             if problem.code() != KafkaError._TIMED_OUT:
@@ -144,7 +147,7 @@ class KafkaStarts:
         counts: dict[str, int] = {}
         hidden: set[str] = set()
         for name in names:
-            lanes = [LaneId(name, n) for n in range(topics[name].partitions)] if name in topics else []
+            lanes = [TopicPartition(name, n) for n in range(topics[name].partitions)] if name in topics else []
             try:
                 commits = self._committed(lanes) if lanes else []
             except CommitsHidden:
@@ -161,7 +164,7 @@ class KafkaStarts:
         self._consumer = self._admin = None
         self._records.close()
 
-    def _start(self, committed: TopicPartition, topic: _Topic) -> Start | None:
+    def _start(self, committed: ClientPartition, topic: _Topic) -> Start | None:
         topic_id = topic.id
         state = decode_metadata(committed.offset, committed.metadata or "")
         known_id = state.topic_id if state is not None else ""

@@ -7,18 +7,19 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as ClientPartition
 
 from policies.kafka_clients import Consumer, is_fatal
 from sidecar.kafka.background import in_background
 from sidecar.kafka.producers import ANSWER_TIMEOUT_S, OnProblem, commits_of, error_callback
 from sidecar.model.ports import GroupEvents, Member
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 
 log = logging.getLogger(__name__)
 
 UNREAD: Final = 0  # where a partition is assigned, paused: a number, because for any other word the brokers are asked
-_OnRebalance = Callable[[Any, list[TopicPartition]], None]  # the first is the consumer
+_OnRebalance = Callable[[Any, list[ClientPartition]], None]  # the first is the consumer
 
 _METADATA_BEGIN: Final = b"CGMDv2:"
 _GENERATION: Final = struct.Struct("=i")
@@ -56,9 +57,11 @@ class KafkaIntake:
 
     def __init__(self, settings: Mapping[str, Any], on_problem: OnProblem) -> None:
         self.events: GroupEvents
-        self._assigned: set[LaneId] = set()  # as we were told: a client that is fenced knows of none, and tells nobody
-        self._paused: set[LaneId] = set()
-        self._unread: set[LaneId] = set()  # assigned, and where they begin isn't known yet
+        self._assigned: set[TopicPartition] = (
+            set()
+        )  # as we were told: a client that is fenced knows of none, and tells nobody
+        self._paused: set[TopicPartition] = set()
+        self._unread: set[TopicPartition] = set()  # assigned, and where they begin isn't known yet
         self._topics: Sequence[str] = ()
         self._lost_at_s = -OWN_FENCE_S
         self._patience_s = REJOIN_S
@@ -104,33 +107,37 @@ class KafkaIntake:
             self._join_anew("not back in its group in time")
         return messages
 
-    def pause(self, lanes: Sequence[LaneId]) -> None:
+    def pause(self, lanes: Sequence[TopicPartition]) -> None:
         """Fetch nothing more of these for now."""
         self._paused.update(lanes)
         self._consumer.pause(_partitions(lanes))
 
-    def resume(self, lanes: Sequence[LaneId]) -> None:
+    def resume(self, lanes: Sequence[TopicPartition]) -> None:
         """Fetch on."""
         self._paused.difference_update(lanes)
         self._consumer.resume(_partitions(lanes))
 
-    def begin(self, offsets: Mapping[LaneId, int]) -> None:
+    def begin(self, offsets: Mapping[TopicPartition, int]) -> None:
         """From where each of these is read, now that it is known. They stay paused."""
         for lane, offset in offsets.items():
             self._unread.discard(lane)
             self._read_from(lane, offset)
 
-    def positions(self, lanes: Sequence[LaneId]) -> dict[LaneId, int]:
+    def positions(self, lanes: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """See the port. Before its first record, and after a seek, the client knows of none (a negative number)."""
         asked = [lane for lane in lanes if lane in self._assigned and lane not in self._unread]
         if not asked:
             return {}
         found = self._consumer.position(_partitions(asked))
-        return {LaneId(one.topic, one.partition): one.offset for one in found if one.error is None and one.offset >= 0}
+        return {
+            TopicPartition(one.topic, one.partition): one.offset
+            for one in found
+            if one.error is None and one.offset >= 0
+        }
 
-    def _read_from(self, lane: LaneId, offset: int) -> None:
+    def _read_from(self, lane: TopicPartition, offset: int) -> None:
         """Seek. A partition whose offset was out of range the client has given up: assigned anew, it starts again."""
-        place = TopicPartition(lane.topic, lane.partition, offset)
+        place = ClientPartition(lane.topic, lane.partition, offset)
         try:
             self._consumer.seek(place)
         except KafkaException as error:
@@ -141,7 +148,7 @@ class KafkaIntake:
             if lane in self._paused:
                 self._consumer.pause(_partitions([lane]))
 
-    def commit(self, offsets: Mapping[LaneId, tuple[int, str]], wait: bool) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, tuple[int, str]], wait: bool) -> None:
         """Commit with metadata. Without `wait` a failure is logged and the next commit makes up for it.
 
         Not without a name: brokers take a commit from anybody while the group has no members, also one that is older
@@ -182,7 +189,7 @@ class KafkaIntake:
         """`take` without calls from a former consumer: what that says at its end, in another thread, is no news."""
         current = self._consumer
 
-        def take_from_current(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        def take_from_current(consumer: Consumer, partitions: list[ClientPartition]) -> None:
             if current is self._consumer:
                 take(consumer, partitions)
 
@@ -190,37 +197,37 @@ class KafkaIntake:
 
     # --- rebalances, on the engine's thread, within `take` --------------------------------------------------------
 
-    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def _on_assign(self, consumer: Consumer, partitions: list[ClientPartition]) -> None:
         """New partitions, paused until their lanes are recovered and `begin` says where they are read from.
 
         What is raised in a callback comes out of `consume` or `close`: it ends the engine.
         """
         self._anew_at_s, self._patience_s = math.inf, REJOIN_S
         self._refusal, self._give_up_at_s = "", math.inf
-        lanes = [LaneId(part.topic, part.partition) for part in partitions]
+        lanes = [TopicPartition(part.topic, part.partition) for part in partitions]
         self._assigned.update(lanes)
         self._unread.update(lanes)
-        consumer.incremental_assign([TopicPartition(lane.topic, lane.partition, UNREAD) for lane in lanes])
+        consumer.incremental_assign([ClientPartition(lane.topic, lane.partition, UNREAD) for lane in lanes])
         self.pause(lanes)
         self.events.assigned(lanes)
 
-    def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        lanes = [LaneId(part.topic, part.partition) for part in partitions]
+    def _on_revoke(self, consumer: Consumer, partitions: list[ClientPartition]) -> None:
+        lanes = [TopicPartition(part.topic, part.partition) for part in partitions]
         self.events.revoked(lanes)
         self._forget(lanes)
         consumer.incremental_unassign(partitions)
 
-    def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        self._lost([LaneId(part.topic, part.partition) for part in partitions])
+    def _on_lost(self, consumer: Consumer, partitions: list[ClientPartition]) -> None:
+        self._lost([TopicPartition(part.topic, part.partition) for part in partitions])
         consumer.incremental_unassign(partitions)
 
-    def _lost(self, lanes: Sequence[LaneId]) -> None:
+    def _lost(self, lanes: Sequence[TopicPartition]) -> None:
         self._lost_at_s = time.monotonic()
         self._anew_at_s = self._lost_at_s + self._patience_s
         self.events.lost(lanes)
         self._forget(lanes)
 
-    def _forget(self, lanes: Sequence[LaneId]) -> None:
+    def _forget(self, lanes: Sequence[TopicPartition]) -> None:
         self._assigned.difference_update(lanes)
         self._paused.difference_update(lanes)
         self._unread.difference_update(lanes)
@@ -256,10 +263,10 @@ class KafkaIntake:
         Or its log was cut back: it ends before what was read, or did until new records came. The client looks for that
         whenever a partition has another leader, and says no offset then. Where to read on, who reads it must find out.
         """
-        lane, wanted = LaneId(message.topic() or "", message.partition() or 0), message.offset()
+        lane, wanted = TopicPartition(message.topic() or "", message.partition() or 0), message.offset()
         if lane in self._unread:
             return  # fetched before it was paused: `begin` says from where it is read
-        place = TopicPartition(*lane, OFFSET_BEGINNING)
+        place = ClientPartition(*lane, OFFSET_BEGINNING)
         first, _ = self._consumer.get_watermark_offsets(place, timeout=ANSWER_TIMEOUT_S, cached=False)
         if wanted is None or first < wanted:
             log.warning("a source may have lost the end of its log", extra={"lane": str(lane), "error": str(error)})
@@ -271,13 +278,15 @@ class KafkaIntake:
         )
         self._read_from(lane, first)
 
-    def _on_commit(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
+    def _on_commit(self, error: KafkaError | None, places: list[ClientPartition]) -> None:
         failed = {str(place.error) for place in places if place.error is not None}
         if error is not None or failed:
             log.warning("commit failed; the ledger makes up for it", extra={"error": str(error or sorted(failed))})
         if error is None:
             known = [place for place in places if place.error is None]
-            self.events.committed({LaneId(one.topic, one.partition): (one.offset, one.metadata or "") for one in known})
+            self.events.committed(
+                {TopicPartition(one.topic, one.partition): (one.offset, one.metadata or "") for one in known}
+            )
 
 
 def is_named(metadata: bytes) -> bool | None:
@@ -294,5 +303,5 @@ def is_named(metadata: bytes) -> bool | None:
     return bool(generation >= 0 and member)
 
 
-def _partitions(lanes: Sequence[LaneId]) -> list[TopicPartition]:
-    return [TopicPartition(lane.topic, lane.partition) for lane in lanes]
+def _partitions(lanes: Sequence[TopicPartition]) -> list[ClientPartition]:
+    return [ClientPartition(lane.topic, lane.partition) for lane in lanes]

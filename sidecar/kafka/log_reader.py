@@ -11,14 +11,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as ClientPartition
 
 from policies.kafka_clients import Consumer, is_fatal
 from sidecar.kafka.client_settings import ledger_log_settings, source_log_settings, uncommitted_ledger_settings
 from sidecar.kafka.producers import ANSWER_TIMEOUT_S, client_log
 from sidecar.ledger.topic import LedgerError, LedgerRecord, LedgerUnavailable
 from sidecar.model.ports import SourceRecord, SourceUnavailable
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -35,12 +36,12 @@ class KafkaSourceLog:
     def __init__(self, client: Mapping[str, Any], group: str) -> None:
         self._settings = {**source_log_settings(client, group), "logger": client_log}
         self._consumer: Consumer | None = None
-        self._lane: LaneId | None = None
+        self._lane: TopicPartition | None = None
         self._position = 0  # every record below was read
         self._end = -1  # of the log, when it was reached
         self._ahead: deque[Message] = deque()  # read, and beyond what was wanted
 
-    def fetch(self, lane: LaneId, offsets: Sequence[int]) -> dict[int, SourceRecord]:
+    def fetch(self, lane: TopicPartition, offsets: Sequence[int]) -> dict[int, SourceRecord]:
         """See `SourceLog.fetch`."""
         found: dict[int, SourceRecord] = {}
         try:
@@ -65,17 +66,17 @@ class KafkaSourceLog:
             self._consumer.close()
             self._consumer = None
 
-    def _go_to(self, lane: LaneId, offset: int) -> None:
+    def _go_to(self, lane: TopicPartition, offset: int) -> None:
         """Be ready to read at `offset`, or at the log's start where that is later."""
         next_read = (self._ahead[0].offset() or 0) if self._ahead else self._position
         if self._lane == lane and next_read <= offset <= next_read + GAP_MAX:
             return
         consumer = self._open()
-        place = TopicPartition(*lane)
+        place = ClientPartition(*lane)
         first, end = consumer.get_watermark_offsets(place, timeout=ANSWER_TIMEOUT_S)
         self._position, self._end = min(max(offset, first), end), -1
         self._ahead.clear()
-        consumer.assign([TopicPartition(*lane, self._position)])
+        consumer.assign([ClientPartition(*lane, self._position)])
         self._lane = lane
 
     def _read(self, wanted: frozenset[int], last: int, found: dict[int, SourceRecord]) -> None:
@@ -146,7 +147,7 @@ class KafkaLedgerLog:
         """(first offset still there, next offset to be written)."""
         try:
             low, high = self._open().get_watermark_offsets(
-                TopicPartition(self._topic, partition), timeout=ANSWER_TIMEOUT_S
+                ClientPartition(self._topic, partition), timeout=ANSWER_TIMEOUT_S
             )
         except KafkaException as error:
             if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART and self._is_gone():
@@ -163,7 +164,7 @@ class KafkaLedgerLog:
             return {}
         anyone = Consumer(uncommitted_ledger_settings(self._client, self._topic))
         try:
-            places = {partition: TopicPartition(self._topic, partition) for partition in partitions}
+            places = {partition: ClientPartition(self._topic, partition) for partition in partitions}
             return {
                 partition: anyone.get_watermark_offsets(place, timeout=ANSWER_TIMEOUT_S, cached=False)[1]
                 for partition, place in places.items()
@@ -189,7 +190,7 @@ class KafkaLedgerLog:
         consumer = self._open()
         ends = {partition: self.bounds(partition)[1] for partition in starts}
         ends |= self._written_ends(starts.keys() - at_least.keys())
-        consumer.assign([TopicPartition(self._topic, partition, start) for partition, start in starts.items()])
+        consumer.assign([ClientPartition(self._topic, partition, start) for partition, start in starts.items()])
         position = dict(starts)
         stalled = 0
 

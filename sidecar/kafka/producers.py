@@ -4,14 +4,15 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from policies.kafka_clients import AdminClient, Consumer, Producer, is_fatal
 from sidecar.kafka.client_settings import admin_settings, uncommitted_commit_reader_settings
 from sidecar.kafka.errors import ABSENT
 from sidecar.model.ports import NO_ANSWER
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 
 log = logging.getLogger(__name__)
 client_log = logging.getLogger("librdkafka")
@@ -23,9 +24,9 @@ WORDS_LOST: Final = "a fatal error of the client, whose words were lost while it
 OnProblem = Callable[[str], None]
 
 
-def commits_of(offsets: Mapping[LaneId, tuple[int, str]]) -> Iterator[list[TopicPartition]]:
+def commits_of(offsets: Mapping[TopicPartition, tuple[int, str]]) -> Iterator[list[ClientPartition]]:
     """Offsets and metadata as the client takes them, as many at a time as fit into one request; nothing is one, too."""
-    wanted = [TopicPartition(lane.topic, lane.partition, offset, text) for lane, (offset, text) in offsets.items()]
+    wanted = [ClientPartition(lane.topic, lane.partition, offset, text) for lane, (offset, text) in offsets.items()]
     for first in range(0, max(len(wanted), 1), OFFSETS_MAX):
         yield wanted[first : first + OFFSETS_MAX]
 
@@ -149,7 +150,7 @@ def raising_what_is_meant(serve: Callable[[float], int]) -> Callable[[float], in
     return served
 
 
-def group_commits(admin: AdminClient, group: str) -> list[TopicPartition]:
+def group_commits(admin: AdminClient, group: str) -> list[ClientPartition]:
     """All offsets that the group has committed, with their metadata: also for topics that it reads no more. Those that
     can't be told are left out.
 
@@ -158,11 +159,11 @@ def group_commits(admin: AdminClient, group: str) -> list[TopicPartition]:
     """
     request = [ConsumerGroupTopicPartitions(group)]
     answer = admin.list_consumer_group_offsets(request, request_timeout=ANSWER_TIMEOUT_S)[group]
-    places: list[TopicPartition] = answer.result(ANSWER_TIMEOUT_S + 1).topic_partitions
+    places: list[ClientPartition] = answer.result(ANSWER_TIMEOUT_S + 1).topic_partitions
     return [one for one in places if one.error is None and one.offset != OFFSET_INVALID]
 
 
-def commits_at(client: Mapping[str, str], group: str, places: Sequence[TopicPartition]) -> list[TopicPartition]:
+def commits_at(client: Mapping[str, str], group: str, places: Sequence[ClientPartition]) -> list[ClientPartition]:
     """Offsets that the group has committed for these partitions, with their metadata; without a commit, or where it
     can't be told, a partition is left out. Joins no group, and waits for no transaction.
 
@@ -172,7 +173,7 @@ def commits_at(client: Mapping[str, str], group: str, places: Sequence[TopicPart
         return []
     consumer = Consumer(uncommitted_commit_reader_settings(client, group))
     try:
-        commits: list[TopicPartition] = consumer.committed(list(places), timeout=ANSWER_TIMEOUT_S)
+        commits: list[ClientPartition] = consumer.committed(list(places), timeout=ANSWER_TIMEOUT_S)
     finally:
         consumer.close()
     return [one for one in commits if one.error is None and one.offset >= 0]

@@ -5,14 +5,15 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, Message, TopicPartition
+from confluent_kafka import KafkaError, Message
+from confluent_kafka import TopicPartition as ClientPartition
 
 from policies.kafka_clients import Consumer
 from sidecar.kafka.client_settings import first_records_settings
 from sidecar.kafka.producers import ANSWER_TIMEOUT_S, client_log
 from sidecar.model.log_cuts import ReadMark
 from sidecar.model.ports import mark_of
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -30,15 +31,15 @@ class KafkaRecords:
         self._consumer: Any = None
         self._vain = 0  # rounds in a row in which nobody answered
 
-    def at(self, places: Mapping[LaneId, int]) -> dict[LaneId, ReadMark | None]:
+    def at(self, places: Mapping[TopicPartition, int]) -> dict[TopicPartition, ReadMark | None]:
         """The first record of each at or behind an offset, None where there is none. Who doesn't answer in time is left
         out. Raises KafkaException.
         """
         if self._consumer is None:
             self._consumer = Consumer(self._settings)
-        found: dict[LaneId, ReadMark | None] = {}
+        found: dict[TopicPartition, ReadMark | None] = {}
         deadline_s = time.monotonic() + FOUND_TIMEOUT_S
-        self._consumer.assign([TopicPartition(*lane, offset) for lane, offset in places.items()])
+        self._consumer.assign([ClientPartition(*lane, offset) for lane, offset in places.items()])
         try:
             while len(found) < len(places) and time.monotonic() < deadline_s:
                 self._take(self._consumer.consume(READ_BATCH, READ_WAIT_S), places, found)
@@ -54,10 +55,13 @@ class KafkaRecords:
         self._consumer, self._vain = None, 0
 
     def _take(
-        self, messages: Sequence[Message], places: Mapping[LaneId, int], found: dict[LaneId, ReadMark | None]
+        self,
+        messages: Sequence[Message],
+        places: Mapping[TopicPartition, int],
+        found: dict[TopicPartition, ReadMark | None],
     ) -> None:
         for message in messages:
-            lane, error = LaneId(message.topic() or "", message.partition() or 0), message.error()
+            lane, error = TopicPartition(message.topic() or "", message.partition() or 0), message.error()
             if lane not in places or lane in found:
                 continue
             if error is None:
@@ -69,9 +73,9 @@ class KafkaRecords:
             else:
                 log.warning("looking at a source's log", extra={"lane": str(lane), "error": str(error)})
 
-    def _is_behind_end(self, lane: LaneId, offset: int, error: KafkaError) -> bool:
+    def _is_behind_end(self, lane: TopicPartition, offset: int, error: KafkaError) -> bool:
         """Out of range, and not since retention took what was there."""
         if error.code() != KafkaError._AUTO_OFFSET_RESET:
             return False
-        first, _ = self._consumer.get_watermark_offsets(TopicPartition(*lane), timeout=ANSWER_TIMEOUT_S, cached=False)
+        first, _ = self._consumer.get_watermark_offsets(ClientPartition(*lane), timeout=ANSWER_TIMEOUT_S, cached=False)
         return bool(first <= offset)

@@ -15,7 +15,7 @@ from sidecar.kafka.client_settings import LONE_BATCHES, SMALL_BATCHES, transacti
 from sidecar.kafka.producers import OnProblem, client_log, commits_of, raising_what_is_meant
 from sidecar.model.call_limit import SHORT_GRACE_S, within
 from sidecar.model.ports import Member, TransactionalOutput
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class KafkaTransactions:
         missing: int = within(seconds, self._flush)
         return missing
 
-    def send_offsets(self, offsets: Mapping[LaneId, tuple[int, str]], member: Member, seconds: float) -> None:
+    def send_offsets(self, offsets: Mapping[TopicPartition, tuple[int, str]], member: Member, seconds: float) -> None:
         """See the port."""
         for some in commits_of(offsets):
             send = self._producer.send_offsets_to_transaction

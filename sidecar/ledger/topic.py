@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from sidecar.ledger.block import lane_key, ledger_partition
 from sidecar.model.ports import MESSAGE_BYTES_MAX, DeliveryReport, Output
-from sidecar.model.record import Headers, LaneId
+from sidecar.model.record import Headers, TopicPartition
 
 NO_HEADERS: Final[Headers] = []
 WhenLost = Literal["refuse", "continue"]
@@ -46,18 +46,18 @@ class LedgerTopic:
     when_lost: WhenLost = "refuse"
     block_bytes_max: int = BLOCK_BYTES_MAX
 
-    def partition_of(self, lane: LaneId) -> int:
+    def partition_of(self, lane: TopicPartition) -> int:
         """The ledger partition that holds this lane's blocks."""
         return ledger_partition(lane.topic, lane.partition, self.partitions)
 
-    def refused(self, lane: LaneId, error: Any) -> LedgerError:
+    def refused(self, lane: TopicPartition, error: Any) -> LedgerError:
         """Error to end with when the brokers, or the client, don't take a block of this lane."""
         words = f"the ledger refused a block of {lane}: {error.str()}"
         if error.name() == "MSG_SIZE_TOO_LARGE":
             words += f"; set max.message.bytes of topic {self.name} to {MESSAGE_BYTES_MAX} or more"
         return LedgerError(words)
 
-    def append(self, output: Output, lane: LaneId, block: bytes, report: DeliveryReport) -> None:
+    def append(self, output: Output, lane: TopicPartition, block: bytes, report: DeliveryReport) -> None:
         """Produce one encoded block. Raises BufferError when the producer's queue is full."""
         output.produce(
             self.name,

@@ -21,7 +21,7 @@ from typing import Any, Final
 from policies.fields import is_topic
 from policies.headers import OFFSET_MAX
 from sidecar.lookup.query import OVERFLOW, TIME_MAX_MS, WHEEL, Answer, Key, Query
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 from sidecar.overflow.signing import SIGNATURE_BYTES, Signing
 
 QUESTION_BYTES_MAX: Final = 64 * 1024
@@ -135,7 +135,9 @@ def read_answer(data: bytes, question: Question, topics: Collection[str]) -> Ans
     )
 
 
-def _rows(rows: list[Any], question: Question, lanes: Collection[LaneId]) -> Iterable[tuple[LaneId, Row]]:
+def _rows(
+    rows: list[Any], question: Question, lanes: Collection[TopicPartition]
+) -> Iterable[tuple[TopicPartition, Row]]:
     """Of each row what we know of, and its partition, which is one that the answer is about."""
     of_answer = set(lanes)
     if question["ask"] == "ends":
@@ -149,7 +151,7 @@ def _rows(rows: list[Any], question: Question, lanes: Collection[LaneId]) -> Ite
     return known
 
 
-def _row(row: Row) -> tuple[LaneId, Row]:
+def _row(row: Row) -> tuple[TopicPartition, Row]:
     (lane, offset), (lane_then, came_at) = _place(row.get("position")), _place(row.get("accepted"))
     _expect(lane == lane_then and row.get("source") == lane.topic)
     _expect(row.get("state") == "held" and row.get("tier") in (WHEEL, OVERFLOW))
@@ -162,7 +164,7 @@ def _row(row: Row) -> tuple[LaneId, Row]:
     return lane, told
 
 
-def _place(part: Any) -> tuple[LaneId, int]:
+def _place(part: Any) -> tuple[TopicPartition, int]:
     place = _object(part)
     lane, offset = _lane([place.get("topic"), place.get("partition")]), place.get("offset")
     _expect(_is_number(offset, 0, NUMBER_MAX))
@@ -184,11 +186,11 @@ def _json(data: bytes, bytes_max: int) -> Any:
         raise Refused("not JSON") from None
 
 
-def _lane(parts: Any) -> LaneId:
+def _lane(parts: Any) -> TopicPartition:
     _expect(isinstance(parts, list) and len(parts) == 2)
     topic, partition = parts
     _expect(isinstance(topic, str) and is_topic(topic) and _is_number(partition, 0, PARTITION_MAX))
-    return LaneId(topic, partition)
+    return TopicPartition(topic, partition)
 
 
 def _object(part: Any) -> Row:

@@ -14,12 +14,13 @@ What Redis had acknowledged by `began`, and nothing has settled by `ended`, must
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
 
 from sidecar.kafka.client_settings import READER
 from sidecar.kafka.topic_follower import ANSWER_S, LogUnavailable
 from sidecar.lookup.redis import HeldOverflow
-from sidecar.model.record import LaneId, Position
+from sidecar.model.record import Position, TopicPartition
 from sidecar.overflow.connection import Client, failures, lane_of
 from sidecar.overflow.interface import OverflowLoss
 from sidecar.overflow.keys import pattern_of_hw, pattern_of_levels
@@ -36,7 +37,7 @@ def ledger_ends(client: Mapping[str, Any], topic: str) -> dict[str, int]:
         found = consumer.list_topics(topic, ANSWER_S).topics[topic]
         if found.error is not None:
             raise LogUnavailable(f"the ledger {topic}: {found.error.str()}")
-        places = [TopicPartition(topic, partition) for partition in found.partitions]
+        places = [ClientPartition(topic, partition) for partition in found.partitions]
         return {str(at.partition): consumer.get_watermark_offsets(at, ANSWER_S)[1] for at in places}
     except KafkaException as error:
         raise LogUnavailable(f"the ledger {topic}: {error.args[0].str()}") from None
@@ -44,12 +45,12 @@ def ledger_ends(client: Mapping[str, Any], topic: str) -> dict[str, int]:
         consumer.close()
 
 
-def lanes_in(client: Client, group: str) -> list[LaneId]:
+def lanes_in(client: Client, group: str) -> list[TopicPartition]:
     """Every lane of the group of which Redis has anything. Raises OverflowUnavailable, and OverflowLoss where what
     counts a lane's blocks has gone.
     """
 
-    def found(pattern: str) -> set[LaneId]:
+    def found(pattern: str) -> set[TopicPartition]:
         with failures():
             keys = client.scan_iter(match=pattern, count=KEYS_PER_SCAN)
             return {lane_of(key.decode()) for key in keys}

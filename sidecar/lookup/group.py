@@ -38,7 +38,7 @@ from sidecar.lookup.exchange import (
 )
 from sidecar.lookup.local import LocalLookUp
 from sidecar.lookup.query import Answer, Key, LookUpUnavailable, Query, merged
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 from sidecar.overflow.connection import Client, failures
 from sidecar.overflow.interface import OverflowFailure, OverflowLoss, OverflowUnavailable
 from sidecar.overflow.redis_client import LateCluster
@@ -62,7 +62,7 @@ FAILURES: Final = (
 log = logging.getLogger(__name__)
 
 NOT_KNOWN: Final = 1 << 63  # an end: so far nobody reads
-NO_ENDS: Final[Mapping[LaneId, int]] = MappingProxyType({})
+NO_ENDS: Final[Mapping[TopicPartition, int]] = MappingProxyType({})
 
 # Why a question or an answer was left out, as the metric has it.
 BAD_QUESTION: Final = "bad_question"
@@ -94,10 +94,10 @@ class Known(NamedTuple):
     """Answers of the replicas, and the partitions that nobody answered for, or not as far as wanted."""
 
     answers: list[Answer]
-    missing: list[LaneId]
+    missing: list[TopicPartition]
 
     @property
-    def read(self) -> dict[LaneId, int]:
+    def read(self) -> dict[TopicPartition, int]:
         """Of each partition that somebody answered for, the offset to be read next."""
         return _read_by(self.answers)
 
@@ -105,9 +105,9 @@ class Known(NamedTuple):
 class Unread(Protocol):
     """Asks Kafka for records that nobody has read (`sidecar.kafka.backlog.Backlog`)."""
 
-    def ends(self, lanes: Collection[LaneId]) -> dict[LaneId, int]: ...
+    def ends(self, lanes: Collection[TopicPartition]) -> dict[TopicPartition, int]: ...
 
-    def unread(self, read: Mapping[LaneId, tuple[int, int]]) -> set[LaneId]: ...
+    def unread(self, read: Mapping[TopicPartition, tuple[int, int]]) -> set[TopicPartition]: ...
 
 
 class GroupLookUp:
@@ -152,8 +152,8 @@ class GroupLookUp:
     # --- asking ---------------------------------------------------------------------------------------------------
 
     def page(
-        self, query: Query, after: Key, limit: int, ends: Mapping[LaneId, int] = NO_ENDS
-    ) -> tuple[list[dict[str, Any]], Key | None, list[LaneId]]:
+        self, query: Query, after: Key, limit: int, ends: Mapping[TopicPartition, int] = NO_ENDS
+    ) -> tuple[list[dict[str, Any]], Key | None, list[TopicPartition]]:
         """The next rows in order, where to go on (None: nowhere), and the partitions that are missing in them.
 
         Partitions in `ends` are missing, too, while nobody has read them up to these offsets: a source that isn't
@@ -163,13 +163,13 @@ class GroupLookUp:
         rows, following = merged(known.answers, limit)
         return rows, following, known.missing
 
-    def find(self, id: str, query: Query) -> tuple[list[dict[str, Any]], list[LaneId]]:
+    def find(self, id: str, query: Query) -> tuple[list[dict[str, Any]], list[TopicPartition]]:
         """Every held record with this id."""
         known = self._ask({"ask": "find", "query": query, "id": id}, query)
         rows, _ = merged(known.answers, 1 << 30)
         return rows, known.missing
 
-    def find_to_end(self, id: str, query: Query) -> tuple[list[dict[str, Any]], list[LaneId]]:
+    def find_to_end(self, id: str, query: Query) -> tuple[list[dict[str, Any]], list[TopicPartition]]:
         """As `find`, but partitions with records that nobody has read yet are missing, too. They are waited for."""
         rows, missing = self.find(id, query)
         if rows or missing:
@@ -189,7 +189,7 @@ class GroupLookUp:
             raise LookUpUnavailable(str(error) or type(error).__name__) from error
         return [], [lane for lane in known.missing if lane not in behind or lane in unread]
 
-    def _caught_up(self, question: Question, query: Query, ends: Mapping[LaneId, int]) -> Known:
+    def _caught_up(self, question: Question, query: Query, ends: Mapping[TopicPartition, int]) -> Known:
         """Answers once all is read up to `ends`, or earlier: once a row is found, nobody reads on, or `CATCH_UP_S` is
         over.
         """
@@ -203,7 +203,7 @@ class GroupLookUp:
                 break
         return known
 
-    def forecast(self, query: Query, until_ms: int) -> tuple[dict[int, int], list[LaneId]]:
+    def forecast(self, query: Query, until_ms: int) -> tuple[dict[int, int], list[TopicPartition]]:
         """Held records by the minute in which they are due; those due at `until_ms` and later by -1."""
         known = self._ask({"ask": "forecast", "query": query, "until": until_ms}, query)
         counts: dict[int, int] = {}
@@ -212,13 +212,13 @@ class GroupLookUp:
                 counts[minute] = counts.get(minute, 0) + count
         return counts, known.missing
 
-    def ends(self, query: Query) -> tuple[dict[LaneId, int], list[LaneId]]:
+    def ends(self, query: Query) -> tuple[dict[TopicPartition, int], list[TopicPartition]]:
         """Of each partition, the offset to be read next: what is held now lies before it."""
         known = self._ask({"ask": "ends", "query": query}, query)
         rows = [row for answer in known.answers for row in answer.rows]
-        return {LaneId(row["topic"], row["partition"]): row["offset"] for row in rows}, known.missing
+        return {TopicPartition(row["topic"], row["partition"]): row["offset"] for row in rows}, known.missing
 
-    def _ask(self, question: Question, query: Query, ends: Mapping[LaneId, int] = NO_ENDS) -> Known:
+    def _ask(self, question: Question, query: Query, ends: Mapping[TopicPartition, int] = NO_ENDS) -> Known:
         """Answer of this replica itself, and those of others where it doesn't have all partitions.
 
         Raises LookUpUnavailable: without its own engine or Redis a replica can't say anything.
@@ -228,16 +228,16 @@ class GroupLookUp:
         except FAILURES as error:
             raise LookUpUnavailable(str(error) or type(error).__name__) from error
 
-    def _wanted(self, query: Query) -> dict[LaneId, int]:
+    def _wanted(self, query: Query) -> dict[TopicPartition, int]:
         """Partitions that are meant, as far as they were read."""
         return {
             lane: 0
             for topic, count in self._partitions().items()
-            for lane in (LaneId(topic, partition) for partition in range(count))
+            for lane in (TopicPartition(topic, partition) for partition in range(count))
             if query.wants_lane(lane)
         }
 
-    def _asked(self, question: Question, wanted: Mapping[LaneId, int]) -> Known:
+    def _asked(self, question: Question, wanted: Mapping[TopicPartition, int]) -> Known:
         local = self._local()
         mine = {view.lane: view.next for view in local.views()}
         others = any(mine.get(lane, -1) < end for lane, end in wanted.items())
@@ -256,7 +256,11 @@ class GroupLookUp:
         return Known(answers, sorted(_missing(wanted, answers)))
 
     def _collect(
-        self, reply: str, answers: list[Answer], asked: tuple[Question, Mapping[LaneId, int]], others_max: int | None
+        self,
+        reply: str,
+        answers: list[Answer],
+        asked: tuple[Question, Mapping[TopicPartition, int]],
+        others_max: int | None,
     ) -> None:
         """Wait until every partition is answered for, every replica has answered, or the time is up."""
         question, wanted = asked
@@ -337,16 +341,16 @@ class GroupLookUp:
         self._redis.expire(question["reply"], ANSWER_KEPT_S)
 
 
-def _read_by(answers: Iterable[Answer]) -> dict[LaneId, int]:
+def _read_by(answers: Iterable[Answer]) -> dict[TopicPartition, int]:
     """Of each partition that somebody answered for, the offset to be read next."""
-    read: dict[LaneId, int] = {}
+    read: dict[TopicPartition, int] = {}
     for answer in answers:
         for lane, offset in zip(answer.lanes, answer.read, strict=True):
             read[lane] = max(read.get(lane, -1), offset)
     return read
 
 
-def _missing(wanted: Mapping[LaneId, int], answers: Iterable[Answer]) -> set[LaneId]:
+def _missing(wanted: Mapping[TopicPartition, int], answers: Iterable[Answer]) -> set[TopicPartition]:
     """Partitions that nobody has read up to the offset that is wanted of them."""
     read = _read_by(answers)
     return {lane for lane, end in wanted.items() if read.get(lane, -1) < end}

@@ -21,10 +21,10 @@ from sidecar.engine.assignment import Assignment
 from sidecar.engine.emission.emitter import Emitter
 from sidecar.engine.engine import Engine
 from sidecar.engine.intake.control_records import Actions
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.lookup.query import ALL, OVERFLOW, START, WHEEL, Answer, Key, Query, after_in, key_of, key_of_row, row_of
 from sidecar.lookup.redis import HeldOverflow
-from sidecar.model.record import Held, LaneId, Position, held_id, place_of
+from sidecar.model.record import Held, Position, TopicPartition, held_id, place_of
 from sidecar.overflow.connection import Client
 from sidecar.overflow.keys import FINE
 from sidecar.overflow.signing import UNSIGNED, Signing
@@ -43,7 +43,7 @@ _key: Final = itemgetter(0)
 class LaneView(NamedTuple):
     """One lane at one moment. What the overflow has up to `cursor` is in the wheel, too, or settled."""
 
-    lane: LaneId
+    lane: TopicPartition
     cursor: Position
     tick_ms: int
     buckets: dict[int, list[Held]]
@@ -77,11 +77,11 @@ class Viewer:
         self._emitter = emitter
         self._actions = actions
 
-    def has(self, lane_id: LaneId) -> bool:
+    def has(self, lane_id: TopicPartition) -> bool:
         """Whether this process has the partition."""
         return lane_id in self._assignment.lanes
 
-    def look(self, after: LaneId | None) -> tuple[list[LaneView], bool]:
+    def look(self, after: TopicPartition | None) -> tuple[list[LaneView], bool]:
         """Views of the lanes behind this one, as many as a turn has time for, and whether those are all."""
         lanes = self._assignment.lanes
         views: list[LaneView] = []
@@ -94,7 +94,7 @@ class Viewer:
             views.append(self._view(lane))
         return views, True
 
-    def _view(self, lane: Lane) -> LaneView:
+    def _view(self, lane: SourcePartition) -> LaneView:
         buckets, cancelled = lane.wheel.copy()
         on_the_way = list(lane.puts)
         for change in lane.changes:
@@ -114,7 +114,7 @@ class Viewer:
             acknowledged=lane.acknowledged,
         )
 
-    def _held_until(self, lane: Lane) -> int:
+    def _held_until(self, lane: SourcePartition) -> int:
         waiting = self._actions.first_waiting(lane)
         if lane.order is not None and lane.order.queue:
             first = lane.order.queue[0].offset
@@ -176,7 +176,7 @@ class LocalLookUp:
             if key.due_ms >= query.due_to_ms:
                 break
             if held is not None and key != last and query.matches(held):
-                rows.append(row_of(LaneId(key.topic, key.partition), held, tier))
+                rows.append(row_of(TopicPartition(key.topic, key.partition), held, tier))
             last = key
             self._breather.rest()
             tired = looked_at + overflow.passed_over // PASSED_OVER_SHARE >= LOOKED_AT_MAX

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from policies.headers import ERROR_CLASS, OFFSET_MAX
-from sidecar.model.record import Held, LaneId, Position, held_id
+from sidecar.model.record import Held, Position, TopicPartition, held_id
 
 
 class LookUpUnavailable(Exception):
@@ -49,7 +49,7 @@ class Query(NamedTuple):
     due_from_ms: int = -1
     due_to_ms: int = TIME_MAX_MS
 
-    def wants_lane(self, lane: LaneId) -> bool:
+    def wants_lane(self, lane: TopicPartition) -> bool:
         """Records of this partition may be meant."""
         return self.topic in ("", lane.topic) and self.partition in (-1, lane.partition)
 
@@ -82,7 +82,7 @@ class Query(NamedTuple):
 ALL: Final = Query()
 
 
-def after_in(lane: LaneId, key: Key) -> Position:
+def after_in(lane: TopicPartition, key: Key) -> Position:
     """The last position of this lane that is not behind `key`."""
     if (lane.topic, lane.partition) == (key.topic, key.partition):
         return Position(key.due_ms, key.offset)
@@ -90,7 +90,7 @@ def after_in(lane: LaneId, key: Key) -> Position:
     return Position(key.due_ms, OFFSET_MAX) if before else Position(key.due_ms, -1)
 
 
-def key_of(lane: LaneId, position: tuple[int, int]) -> Key:
+def key_of(lane: TopicPartition, position: tuple[int, int]) -> Key:
     """Where a position of this lane stands among those of all."""
     return Key(position[0], lane.topic, lane.partition, position[1])
 
@@ -102,7 +102,7 @@ def _text_of(held: Held, header: str) -> str | None:
     return None
 
 
-def row_of(lane: LaneId, held: Held, tier: str) -> dict[str, Any]:
+def row_of(lane: TopicPartition, held: Held, tier: str) -> dict[str, Any]:
     """Row that tells of a held record: never its key, value or headers, but for id, error class and origin."""
     return {
         "id": held_id(held),
@@ -136,13 +136,13 @@ class Answer(NamedTuple):
     `read`: of each lane the offset to be read next. What lies there and behind, this replica doesn't know of.
     """
 
-    lanes: list[LaneId]
+    lanes: list[TopicPartition]
     rows: list[dict[str, Any]]
     reach: Key | None
     minutes: dict[int, int]  # of a forecast: held records by the minute in which they are due
     read: list[int]
 
-    def read_up_to(self, lane: LaneId) -> int:
+    def read_up_to(self, lane: TopicPartition) -> int:
         """The offset to be read next of a lane; -1 where it isn't one of these."""
         return next((read for one, read in zip(self.lanes, self.read, strict=True) if one == lane), -1)
 

@@ -27,7 +27,7 @@ from sidecar.lookup.receipt import (
     settled_rows,
 )
 from sidecar.model.log_cuts import NO_CUTS, Cuts
-from sidecar.model.record import LaneId, Place
+from sidecar.model.record import Place, TopicPartition
 
 BLOCK_BYTES: Final = 400  # what a remembered block takes beside its own bytes
 ID_BYTES: Final = 200  # what one of its ids takes beside its text
@@ -46,7 +46,7 @@ class TooManyWaiting(Exception):
 class _Kept(NamedTuple):
     """One block as it came."""
 
-    lane: LaneId
+    lane: TopicPartition
     ledger: LedgerPlace
     data: bytes
     ids: tuple[str, ...]  # of settled records and entries
@@ -67,11 +67,11 @@ class Receipts:
         self._bytes = 0
         self._lock = threading.Lock()
         self._blocks: deque[_Kept] = deque()
-        self._by_lane: dict[LaneId, deque[_Kept]] = {}
+        self._by_lane: dict[TopicPartition, deque[_Kept]] = {}
         self._by_id: dict[str, list[_Kept]] = {}
         self._by_action: dict[Place, _Kept] = {}
-        self._cuts: dict[LaneId, Cuts] = {}  # of those whose log was cut back, as their last block says
-        self._waiting: dict[LaneId, dict[int, list[Future[Settlement]]]] = {}
+        self._cuts: dict[TopicPartition, Cuts] = {}  # of those whose log was cut back, as their last block says
+        self._waiting: dict[TopicPartition, dict[int, list[Future[Settlement]]]] = {}
         self._waiting_count = 0
         self._trouble = "the ledger was not read yet"
         self._ended = False
@@ -119,7 +119,7 @@ class Receipts:
 
     def own(self, place: Place) -> Place:
         """A place in its topic, as the lane counts."""
-        return place._replace(offset=self._own(LaneId(place.topic, place.partition), place.offset))
+        return place._replace(offset=self._own(TopicPartition(place.topic, place.partition), place.offset))
 
     def line(self, place: tuple[str, int, int]) -> Settlement | None:
         """How this record was settled, as far as that is remembered."""
@@ -144,7 +144,7 @@ class Receipts:
         """Remember a block, answer those who wait for its records, forget the oldest blocks. Raises
         LedgerFormatError for what is no block."""
         block = decode(data)
-        lane = LaneId(block.topic, block.partition)
+        lane = TopicPartition(block.topic, block.partition)
         settled = block.settled
         ids = tuple(dict.fromkeys((*settled.ids.values(), *block.entries.ids.values())))
         actions = action_offsets(block)
@@ -180,7 +180,7 @@ class Receipts:
     # --- waiting --------------------------------------------------------------------------------------------------
 
     def _wait_for(self, place: Place) -> "Settlement | Future[Settlement]":
-        lane, offset = LaneId(place.topic, place.partition), place.offset
+        lane, offset = TopicPartition(place.topic, place.partition), place.offset
         with self._lock:
             if (found := self._find(self.own(place))) is not None:
                 return found
@@ -195,7 +195,7 @@ class Receipts:
 
     def _forget(self, place: Place, future: "Future[Settlement]") -> None:
         """Drop a future that nobody waits for any more, with an answer or without."""
-        lane, offset = LaneId(place.topic, place.partition), place.offset
+        lane, offset = TopicPartition(place.topic, place.partition), place.offset
         with self._lock:
             futures = self._waiting.get(lane, {}).get(offset, [])
             if future in futures:
@@ -220,7 +220,7 @@ class Receipts:
                 answered += [(future, settlement) for future in futures]
         return answered
 
-    def _own(self, lane: LaneId, log_offset: int) -> int:
+    def _own(self, lane: TopicPartition, log_offset: int) -> int:
         return self._cuts.get(lane, NO_CUTS).lane_offset(log_offset)
 
     # --- remembering ----------------------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ class Receipts:
         if (by_action := self._by_action.get(place)) is not None:
             yield by_action
             return
-        of_lane = self._by_lane.get(LaneId(place.topic, place.partition), ())
+        of_lane = self._by_lane.get(TopicPartition(place.topic, place.partition), ())
         for _, kept in zip(range(RECENT_BLOCKS), reversed(of_lane), strict=False):
             if kept.first <= place.offset <= kept.last:
                 yield kept

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from policies.headers import OFFSET_MAX
 from sidecar.lookup.query import ALL, Query
-from sidecar.model.record import Held, LaneId, Position
+from sidecar.model.record import Held, Position, TopicPartition
 from sidecar.overflow.chunk import ChunkCodec
 from sidecar.overflow.chunk_reader import GoneError, LaneReader
 from sidecar.overflow.connection import Client, Link
@@ -65,7 +65,9 @@ class HeldOverflow:
         self._pause = pause
         self.passed_over = 0  # records that were read and aren't meant
 
-    def stream(self, lane: LaneId, after: Position, query: Query = ALL, acknowledged: int = 0) -> Iterator[Found]:
+    def stream(
+        self, lane: TopicPartition, after: Position, query: Query = ALL, acknowledged: int = 0
+    ) -> Iterator[Found]:
         """Records behind `after` that the query means, in order, but for its range of time; one may come twice."""
         reader = self._reader(lane, query.needles, acknowledged)
         rereads = 0
@@ -118,7 +120,7 @@ class HeldOverflow:
             self._pause()
             yield rows
 
-    def find(self, lane: LaneId, id: str, acknowledged: int) -> Held | None:
+    def find(self, lane: TopicPartition, id: str, acknowledged: int) -> Held | None:
         """The latest record with this id that was not struck out; it may be settled, or in the wheel."""
         reader = self._reader(lane, (), acknowledged)
         rereads = 0
@@ -129,7 +131,7 @@ class HeldOverflow:
                 rereads = _again(lane, rereads, error)
 
     def minutes(
-        self, lane: LaneId, after: Position, until_ms: int, skip: Mapping[int, Position], acknowledged: int
+        self, lane: TopicPartition, after: Position, until_ms: int, skip: Mapping[int, Position], acknowledged: int
     ) -> dict[int, int]:
         """How many records behind `after` are due in each minute up to `until_ms`; all later ones by -1. Without those
         of these offsets.
@@ -173,7 +175,7 @@ class HeldOverflow:
 
         return [int(due_ms) for _, due_ms in self._link.do(keys.struck, ask)]
 
-    def _reader(self, lane: LaneId, needles: Sequence[bytes], acknowledged: int) -> LaneReader:
+    def _reader(self, lane: TopicPartition, needles: Sequence[bytes], acknowledged: int) -> LaneReader:
         codec = ChunkCodec(needles, signing=self._signing)
         return LaneReader(self._link, codec, LaneKeys(self._group, lane), lane, acknowledged)
 
@@ -182,7 +184,7 @@ def _minute(due_ms: int, until_ms: int) -> int:
     return due_ms // FINE.slot_ms if due_ms < until_ms else -1
 
 
-def _again(lane: LaneId, rereads: int, error: GoneError) -> int:
+def _again(lane: TopicPartition, rereads: int, error: GoneError) -> int:
     """Count one more; raises OverflowUnavailable when it was tried often enough."""
     if rereads >= REREADS_MAX:
         raise OverflowUnavailable(f"the overflow of {lane} is being moved by somebody else") from error

@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from typing import Any, Final, NamedTuple, Protocol
 
 from sidecar.model.log_cuts import ReadMark
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 
 MESSAGE_BYTES_MAX: Final = 1_048_588  # what brokers take by default, and what our producer sends
 SMALL_BATCH_BYTES: Final = (
@@ -60,13 +60,13 @@ class Start(NamedTuple):
 class Starts(Protocol):
     """The group's commits. Blocking: a recovery asks from its own thread."""
 
-    def starts(self, lanes: Sequence[LaneId]) -> Mapping[LaneId, Start]:
+    def starts(self, lanes: Sequence[TopicPartition]) -> Mapping[TopicPartition, Start]:
         """Starts of the lanes, as far as known; a lane left out is asked for again."""
 
     def has_commits(self) -> bool:
         """The group has a commit of some partition, of whatever topic."""
 
-    def records(self, places: Mapping[LaneId, int]) -> Mapping[LaneId, ReadMark | None]:
+    def records(self, places: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, ReadMark | None]:
         """The first record that each log has at or behind this offset; None: it has none. A lane of which nobody knows
         for now is left out.
         """
@@ -90,18 +90,18 @@ NO_MEMBER: Final = Member(None, False)
 class GroupEvents(Protocol):
     """Events of the consumer group, told on the engine's own thread, from within `Intake.take`."""
 
-    def assigned(self, lanes: Sequence[LaneId]) -> None: ...
-    def revoked(self, lanes: Sequence[LaneId]) -> None: ...
-    def lost(self, lanes: Sequence[LaneId]) -> None: ...
+    def assigned(self, lanes: Sequence[TopicPartition]) -> None: ...
+    def revoked(self, lanes: Sequence[TopicPartition]) -> None: ...
+    def lost(self, lanes: Sequence[TopicPartition]) -> None: ...
     def refused(self, words: str) -> None:
         """The group doesn't take this process in, and waiting won't change that."""
 
-    def out_of_range(self, lane: LaneId) -> None:
+    def out_of_range(self, lane: TopicPartition) -> None:
         """The log doesn't have any more what was to be read next, or what was read before it; nothing is read of it
         until `begin` says from where.
         """
 
-    def committed(self, commits: Mapping[LaneId, tuple[int, str]]) -> None:
+    def committed(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> None:
         """The group has these (offset, metadata) now."""
 
 
@@ -111,18 +111,18 @@ class Intake(Protocol):
     def take(self, count: int) -> Sequence[SourceRecord]:
         """At most `count` records, without waiting. Group events are delivered from within."""
 
-    def begin(self, offsets: Mapping[LaneId, int]) -> None:
+    def begin(self, offsets: Mapping[TopicPartition, int]) -> None:
         """From where each lane is read; lanes are paused when they are assigned, and stay so."""
 
-    def pause(self, lanes: Sequence[LaneId]) -> None: ...
-    def resume(self, lanes: Sequence[LaneId]) -> None: ...
+    def pause(self, lanes: Sequence[TopicPartition]) -> None: ...
+    def resume(self, lanes: Sequence[TopicPartition]) -> None: ...
 
-    def positions(self, lanes: Sequence[LaneId]) -> Mapping[LaneId, int]:
+    def positions(self, lanes: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Up to where each of these has been read, by what `take` has given out: marks of transactions and other
         offsets without a record are passed. Those of which it isn't known are left out. Asks nobody.
         """
 
-    def commit(self, offsets: Mapping[LaneId, tuple[int, str]], wait: bool) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, tuple[int, str]], wait: bool) -> None:
         """Commit (offset, metadata) of each lane; `wait` for the broker's answer or let it come by itself. Nothing is
         sent while this process has no place in its group."""
 
@@ -188,7 +188,9 @@ class TransactionalOutput(Output, Protocol):
         its way keeps the producer alive. Raises nothing.
         """
 
-    def send_offsets(self, offsets: Mapping[LaneId, tuple[int, str]], member: Member, seconds: float) -> None: ...
+    def send_offsets(
+        self, offsets: Mapping[TopicPartition, tuple[int, str]], member: Member, seconds: float
+    ) -> None: ...
     def commit(self, seconds: float) -> None: ...
     def abort(self, seconds: float) -> None: ...
 
@@ -276,7 +278,7 @@ class SourceUnavailable(Exception):
 class SourceLog(Protocol):
     """Reading a source by offset, beside the group."""
 
-    def fetch(self, lane: LaneId, offsets: Sequence[int]) -> dict[int, SourceRecord]:
+    def fetch(self, lane: TopicPartition, offsets: Sequence[int]) -> dict[int, SourceRecord]:
         """The records at these ascending offsets, for the caller to keep; those that the source has no more are left
         out.
 

@@ -17,7 +17,7 @@ NO_HEADERS: Final[Headers] = []  # shared: whoever holds a record never changes 
 NEVER_HELD: Final = -1  # in place of the bytes that a departure took while it was held
 
 
-class LaneId(NamedTuple):
+class TopicPartition(NamedTuple):
     """One source partition."""
 
     topic: str

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
-from sidecar.model.record import Held, LaneId, Position
+from sidecar.model.record import Held, Position, TopicPartition
 from sidecar.overflow.chunk import ChunkCodec, ChunkDamagedError
 from sidecar.overflow.connection import Client, Link
 from sidecar.overflow.interface import OverflowLoss
@@ -33,7 +33,7 @@ class GoneError(Exception):
 class LaneReader:
     """Reads headers and blobs of one lane, and watches `hw` with every page."""
 
-    def __init__(self, link: Link, codec: ChunkCodec, keys: LaneKeys, lane: LaneId, acknowledged: int) -> None:
+    def __init__(self, link: Link, codec: ChunkCodec, keys: LaneKeys, lane: TopicPartition, acknowledged: int) -> None:
         self.keys = keys
         self.hw = -1  # as of the first page
         self._link = link
@@ -146,7 +146,7 @@ def _scores(key: str, members: Sequence[bytes], client: Client) -> Any:
     return client.zmscore(key, members)
 
 
-def check_whole(lane: LaneId, hw: int, keys: Sequence[str], acknowledged: int, number: int = 0) -> None:
+def check_whole(lane: TopicPartition, hw: int, keys: Sequence[str], acknowledged: int, number: int = 0) -> None:
     """Raises OverflowLoss when Redis has fewer change blocks than it acknowledged, or lacks one of a script's keys."""
     if hw < 0:
         raise OverflowLoss(lane, 0, f"the key {keys[-hw - 1]} has gone: evicted, deleted or expired", number)

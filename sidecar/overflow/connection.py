@@ -18,7 +18,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 from sidecar.overflow.interface import OverflowFull, OverflowLoss, OverflowRefused, OverflowUnavailable
 from sidecar.overflow.redis_client import LateCluster, Pool, PrimaryConnection, PrimaryTlsConnection, Sentinels
 from sidecar.settings.redis import RedisUrl, read_redis_url
@@ -111,10 +111,10 @@ def _known_types(key: str) -> Iterator[None]:
         raise OverflowLoss(lane_of(key), 0, "a key is of another type than it was written with") from error
 
 
-def lane_of(key: str) -> LaneId:
+def lane_of(key: str) -> TopicPartition:
     """The lane whose key this is; neither a topic nor a group has a colon in its name."""
     _, topic, partition = key.partition("}")[0].removeprefix("{").split(":")
-    return LaneId(topic, int(partition))
+    return TopicPartition(topic, int(partition))
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from policies.headers import OFFSET_MAX
-from sidecar.model.record import Held, LaneId, Position, held_id
+from sidecar.model.record import Held, Position, TopicPartition, held_id
 from sidecar.overflow.chunk_reader import LaneReader
 from sidecar.overflow.connection import Link
 from sidecar.overflow.keys import INDEX_SHARDS
@@ -54,9 +54,9 @@ class Sweep:
     """Forgets what is settled, shard by shard. One for all lanes; where it came to in each is its own memory."""
 
     def __init__(self) -> None:
-        self._places: dict[LaneId, tuple[int, int]] = {}  # shard, Redis's cursor in it
+        self._places: dict[TopicPartition, tuple[int, int]] = {}  # shard, Redis's cursor in it
 
-    def step(self, link: Link, reader: LaneReader, lane: LaneId, settled: Position) -> None:
+    def step(self, link: Link, reader: LaneReader, lane: TopicPartition, settled: Position) -> None:
         """Look at one page, and take out what is at or before `settled`."""
         shard, cursor = self._places.get(lane, (0, 0))
         key = reader.keys.index(shard)

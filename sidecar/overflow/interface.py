@@ -8,7 +8,7 @@ committed in the ledger, and it says so when something is missing.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from sidecar.model.record import Held, LaneId, Position, Tombstone
+from sidecar.model.record import Held, Position, Tombstone, TopicPartition
 
 
 class OverflowFailure(Exception):
@@ -32,7 +32,7 @@ class OverflowLoss(OverflowFailure):
     `number`, where the overflow was asked for it, the last one that it says is there.
     """
 
-    def __init__(self, lane: LaneId, hw: int, detail: str, number: int = 0) -> None:
+    def __init__(self, lane: TopicPartition, hw: int, detail: str, number: int = 0) -> None:
         super().__init__(f"the overflow of {lane} has lost data: {detail}")
         self.lane = lane
         self.hw = hw
@@ -49,7 +49,7 @@ class Change(NamedTuple):
     `struck`: copies that must never be promoted, of earlier blocks.
     """
 
-    lane: LaneId
+    lane: TopicPartition
     number: int  # 1, 2, 3 ... per lane
     records: Sequence[Held]
     struck: Sequence[Tombstone] = ()
@@ -74,7 +74,7 @@ class Promotion(NamedTuple):
 class Overflow(Protocol):
     """Called from one worker thread, never from the engine's. All raise OverflowUnavailable."""
 
-    def watermark(self, lane: LaneId) -> int:
+    def watermark(self, lane: TopicPartition) -> int:
         """The number of the last change block applied, 0 when there is none.
 
         Raises OverflowLoss when something is missing although the number is there, or the number (-1) has gone and
@@ -88,7 +88,9 @@ class Overflow(Protocol):
         written. Others may be written.
         """
 
-    def promote(self, lane: LaneId, after: Position, until: Position, records_max: int, acknowledged: int) -> Promotion:
+    def promote(
+        self, lane: TopicPartition, after: Position, until: Position, records_max: int, acknowledged: int
+    ) -> Promotion:
         """Copy records with after < position <= until, the earliest `records_max` of them; nothing is
         removed.
 
@@ -97,13 +99,13 @@ class Overflow(Protocol):
         is missing, or something that was written.
         """
 
-    def find(self, lane: LaneId, ids: Sequence[str], after: Position, acknowledged: int) -> Mapping[str, Held]:
+    def find(self, lane: TopicPartition, ids: Sequence[str], after: Position, acknowledged: int) -> Mapping[str, Held]:
         """The latest record of each id, where it is behind `after` and not struck out; it may be settled all the same.
 
         Raises OverflowLoss when a block up to `acknowledged` is missing, or something that was written.
         """
 
-    def tidy(self, lane: LaneId, settled: Position, now_ms: int) -> int:
+    def tidy(self, lane: TopicPartition, settled: Position, now_ms: int) -> int:
         """Remove slots wholly at or before `settled`, look whether some others are whole, move slots that come near
         to the finer level: a bounded step.
 
@@ -115,17 +117,17 @@ class Overflow(Protocol):
 class RebuildStore(Protocol):
     """The overflow's storage as a rebuild sees it. All raise OverflowUnavailable."""
 
-    def place(self, lane: LaneId) -> int:
+    def place(self, lane: TopicPartition) -> int:
         """The number of the last change block that is there, -1 when not even that is known."""
 
-    def reset(self, lane: LaneId, begin: bool) -> bool:
+    def reset(self, lane: TopicPartition, begin: bool) -> bool:
         """Forget the lane, a page at a time: first its number (`begin`), last of all it is 0. True: call again."""
 
-    def redo(self, lane: LaneId, redos: Sequence[Redo], now_ms: int) -> None:
+    def redo(self, lane: TopicPartition, redos: Sequence[Redo], now_ms: int) -> None:
         """Write blocks, in order; those already there are passed over. Raises OverflowFull, OverflowLoss."""
 
-    def read(self, lane: LaneId, after: Position, records_max: int, acknowledged: int) -> Promotion:
+    def read(self, lane: TopicPartition, after: Position, records_max: int, acknowledged: int) -> Promotion:
         """Records with position > after, as `Overflow.promote`; the last promotion's cursor ends in OFFSET_MAX."""
 
-    def places(self, lane: LaneId, after: Position, records_max: int, acknowledged: int) -> Promotion:
+    def places(self, lane: TopicPartition, after: Position, records_max: int, acknowledged: int) -> Promotion:
         """As `read`, but of the records only due times and offsets are there: half the cost."""

@@ -77,7 +77,7 @@ from typing import Final, NamedTuple
 import xxhash
 
 from policies.headers import OFFSET_MAX
-from sidecar.model.record import Held, LaneId, Position
+from sidecar.model.record import Held, Position, TopicPartition
 from sidecar.overflow.chunk import RAW_BYTES_MAX, RECORDS_MAX, Blob, raw_bytes_max
 from sidecar.overflow.interface import NewerOverflowFormat
 
@@ -189,7 +189,7 @@ class LaneKeys:
 
     __slots__ = ("fixed", "hw", "struck", "tag")
 
-    def __init__(self, group: str, lane: LaneId) -> None:
+    def __init__(self, group: str, lane: TopicPartition) -> None:
         # A brace in the group's name would end the hash tag early and scatter the lane over the Cluster.
         self.tag = f"{{{quoted(group)}:{lane.topic}:{lane.partition}}}"
         self.hw = f"{self.tag}:hw"

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from policies.headers import OFFSET_MAX
-from sidecar.model.record import Held, LaneId, Position, Tombstone, held_id
+from sidecar.model.record import Held, Position, Tombstone, TopicPartition, held_id
 from sidecar.overflow.chunk import ChunkCodec
 from sidecar.overflow.chunk_reader import GoneError, LaneReader, check_whole
 from sidecar.overflow.chunk_writer import batched, by_position, chunks_of
@@ -43,7 +43,7 @@ class RedisOverflow:
         self._link = Link(client)
         self.group = group
         self._codec = ChunkCodec(places_only=places_only, signing=signing)
-        self._read_aheads: OrderedDict[LaneId, ReadAhead] = OrderedDict()
+        self._read_aheads: OrderedDict[TopicPartition, ReadAhead] = OrderedDict()
         self._sweep = Sweep()
         self._leftovers = Leftovers()
         self._presence = Presence()
@@ -58,7 +58,7 @@ class RedisOverflow:
         self._read_aheads.clear()
         self._link.close()
 
-    def watermark(self, lane: LaneId) -> int:
+    def watermark(self, lane: TopicPartition) -> int:
         """See `Overflow.watermark`."""
         keys = LaneKeys(self.group, lane).fixed
         hw, number = self._link.run(NUMBER, keys, [])
@@ -101,7 +101,7 @@ class RedisOverflow:
         return APPLY, keys, [batch[0].number, batch[-1].number, *rest]
 
     def write_arguments(
-        self, lane: LaneId, records: Sequence[Held], struck: Sequence[Tombstone], now_ms: int
+        self, lane: TopicPartition, records: Sequence[Held], struck: Sequence[Tombstone], now_ms: int
     ) -> tuple[list[str], list[Any]]:
         """Keys, and arguments but for the first two, as APPLY and REDO take them."""
         keys = LaneKeys(self.group, lane)
@@ -141,7 +141,9 @@ class RedisOverflow:
 
     # --- promote ------------------------------------------------------------------------------------------
 
-    def promote(self, lane: LaneId, after: Position, until: Position, records_max: int, acknowledged: int) -> Promotion:
+    def promote(
+        self, lane: TopicPartition, after: Position, until: Position, records_max: int, acknowledged: int
+    ) -> Promotion:
         """See `Overflow.promote`."""
         if until <= after:
             return Promotion([], until)
@@ -156,7 +158,7 @@ class RedisOverflow:
         self._shed()
         return Promotion(records, cursor)
 
-    def _is_current(self, lane: LaneId, ahead: ReadAhead, acknowledged: int) -> bool:
+    def _is_current(self, lane: TopicPartition, ahead: ReadAhead, acknowledged: int) -> bool:
         hw = self.watermark(lane)
         check_whole(lane, hw, (), acknowledged)
         return hw == ahead.hw
@@ -169,7 +171,7 @@ class RedisOverflow:
 
     def _read_ahead(
         self,
-        lane: LaneId,
+        lane: TopicPartition,
         after: Position,
         until: Position,
         records_max: int,
@@ -193,7 +195,7 @@ class RedisOverflow:
                 rest = None
         raise OverflowUnavailable(f"the overflow of {lane} is being moved by somebody else")
 
-    def find(self, lane: LaneId, ids: Sequence[str], after: Position, acknowledged: int) -> Mapping[str, Held]:
+    def find(self, lane: TopicPartition, ids: Sequence[str], after: Position, acknowledged: int) -> Mapping[str, Held]:
         """See `Overflow.find`."""
         reader = LaneReader(self._link, self._codec, LaneKeys(self.group, lane), lane, acknowledged)
         for _ in range(REREADS_MAX):
@@ -203,7 +205,7 @@ class RedisOverflow:
                 continue
         raise OverflowUnavailable(f"the overflow of {lane} is being moved by somebody else")
 
-    def count(self, lane: LaneId, after: Position) -> int:
+    def count(self, lane: TopicPartition, after: Position) -> int:
         """How many records with position > `after` are here; opens only chunks that lie across it."""
         reader = LaneReader(self._link, self._codec, LaneKeys(self.group, lane), lane, 0)
         end = Position(DUE_MAX_MS, OFFSET_MAX)
@@ -220,7 +222,7 @@ class RedisOverflow:
 
     # --- tidy ---------------------------------------------------------------------------------------------
 
-    def tidy(self, lane: LaneId, settled: Position, now_ms: int) -> int:
+    def tidy(self, lane: TopicPartition, settled: Position, now_ms: int) -> int:
         """See `Overflow.tidy`. Removal first: it needs no memory, and may make room for the rest."""
         reader = LaneReader(self._link, self._codec, LaneKeys(self.group, lane), lane, 0)
         removed = sum(unlink(self._link, reader, level, settled) for level in LEVELS)
@@ -271,7 +273,7 @@ class TimedOverflow:
         self._overflow = overflow
         self._observe = observe
 
-    def watermark(self, lane: LaneId) -> int:
+    def watermark(self, lane: TopicPartition) -> int:
         """As `Overflow.watermark`."""
         return self._timed("watermark", lambda: self._overflow.watermark(lane))
 
@@ -279,15 +281,17 @@ class TimedOverflow:
         """As `Overflow.apply`."""
         self._timed("apply", lambda: self._overflow.apply(changes, now_ms))
 
-    def promote(self, lane: LaneId, after: Position, until: Position, records_max: int, acknowledged: int) -> Promotion:
+    def promote(
+        self, lane: TopicPartition, after: Position, until: Position, records_max: int, acknowledged: int
+    ) -> Promotion:
         """As `Overflow.promote`."""
         return self._timed("promote", lambda: self._overflow.promote(lane, after, until, records_max, acknowledged))
 
-    def find(self, lane: LaneId, ids: Sequence[str], after: Position, acknowledged: int) -> Mapping[str, Held]:
+    def find(self, lane: TopicPartition, ids: Sequence[str], after: Position, acknowledged: int) -> Mapping[str, Held]:
         """As `Overflow.find`."""
         return self._timed("find", lambda: self._overflow.find(lane, ids, after, acknowledged))
 
-    def tidy(self, lane: LaneId, settled: Position, now_ms: int) -> int:
+    def tidy(self, lane: TopicPartition, settled: Position, now_ms: int) -> int:
         """As `Overflow.tidy`."""
         return self._timed("tidy", lambda: self._overflow.tidy(lane, settled, now_ms))
 

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Final
 
 from policies.headers import OFFSET_MAX
-from sidecar.model.record import LaneId, Position, place_of
+from sidecar.model.record import Position, TopicPartition, place_of
 from sidecar.overflow.chunk_reader import check_whole
 from sidecar.overflow.chunk_writer import batched
 from sidecar.overflow.connection import Client, Link
@@ -46,7 +46,7 @@ class RedisRebuild:
         self._overflow = RedisOverflow(client, group, signing=signing)
         self._places = RedisOverflow(client, group, places_only=True, signing=signing)
 
-    def place(self, lane: LaneId) -> int:
+    def place(self, lane: TopicPartition) -> int:
         """See `RebuildStore.place`."""
         try:
             hw, number = self._link.run(NUMBER, LaneKeys(self._group, lane).fixed, [])
@@ -54,7 +54,7 @@ class RedisRebuild:
             return GONE
         return int(number) if hw >= 0 else GONE
 
-    def reset(self, lane: LaneId, begin: bool) -> bool:
+    def reset(self, lane: TopicPartition, begin: bool) -> bool:
         """See `RebuildStore.reset`."""
         keys = LaneKeys(self._group, lane)
         if begin:
@@ -69,7 +69,7 @@ class RedisRebuild:
         self._link.run(CLEAR_ALL, [keys.hw, keys.struck, *keys.shards()], [])
         return False
 
-    def redo(self, lane: LaneId, redos: Sequence[Redo], now_ms: int) -> None:
+    def redo(self, lane: TopicPartition, redos: Sequence[Redo], now_ms: int) -> None:
         """See `RebuildStore.redo`."""
         batches = batched(redos, lambda former, redo: former.last == redo.before)
         calls = []
@@ -90,11 +90,11 @@ class RedisRebuild:
             if hw < first.before:
                 raise OverflowLoss(lane, max(hw, 0), f"blocks up to {first.before} were there, and now up to {hw}")
 
-    def read(self, lane: LaneId, after: Position, records_max: int, acknowledged: int) -> Promotion:
+    def read(self, lane: TopicPartition, after: Position, records_max: int, acknowledged: int) -> Promotion:
         """See `RebuildStore.read`."""
         return self._overflow.promote(lane, after, END, records_max, acknowledged)
 
-    def places(self, lane: LaneId, after: Position, records_max: int, acknowledged: int) -> Promotion:
+    def places(self, lane: TopicPartition, after: Position, records_max: int, acknowledged: int) -> Promotion:
         """See `RebuildStore.places`."""
         return self._places.promote(lane, after, END, records_max, acknowledged)
 

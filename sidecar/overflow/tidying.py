@@ -11,7 +11,7 @@ from itertools import chain, pairwise
 from typing import Any, Final
 
 from policies.headers import OFFSET_MAX
-from sidecar.model.record import Held, LaneId, Position
+from sidecar.model.record import Held, Position, TopicPartition
 from sidecar.overflow.chunk import ChunkCodec
 from sidecar.overflow.chunk_reader import HEADERS_PER_PAGE, GoneError, LaneReader
 from sidecar.overflow.chunk_writer import cascaded_until_ms, packed
@@ -64,9 +64,9 @@ class Leftovers:
     """
 
     def __init__(self) -> None:
-        self._places: dict[tuple[LaneId, Level], int] = {}  # start of the next slot, ms
+        self._places: dict[tuple[TopicPartition, Level], int] = {}  # start of the next slot, ms
 
-    def step(self, link: Link, reader: LaneReader, lane: LaneId, settled: Position) -> None:
+    def step(self, link: Link, reader: LaneReader, lane: TopicPartition, settled: Position) -> None:
         """Remove the slots that W has passed since the last step, the latest of them, if no header is left of them."""
         for level in LEVELS:
             end_ms = level.start_ms(max(settled.due_ms, 0))
@@ -138,10 +138,10 @@ class Presence:
     """Looks at what there is. One for all lanes; when it looked, and where it came to, is its own memory."""
 
     def __init__(self) -> None:
-        self._looked_ms: dict[LaneId, int] = {}
-        self._places: dict[tuple[LaneId, Level], int] = {}  # from when on, ms
+        self._looked_ms: dict[TopicPartition, int] = {}
+        self._places: dict[tuple[TopicPartition, Level], int] = {}  # from when on, ms
 
-    def step(self, link: Link, reader: LaneReader, lane: LaneId, settled: Position, now_ms: int) -> None:
+    def step(self, link: Link, reader: LaneReader, lane: TopicPartition, settled: Position, now_ms: int) -> None:
         """Look at all shards and at some slots behind `settled`, if it is time. Raises OverflowLoss."""
         if 0 <= now_ms - self._looked_ms.get(lane, -LOOK_MS) < LOOK_MS:
             return

@@ -7,14 +7,14 @@ decision, so such a topic is consumed until it is empty.
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import TopicPartition as ClientPartition
 
 from policies.kafka_clients import AdminClient
 from sidecar.kafka.backlog import Backlog, BacklogUnavailable
 from sidecar.kafka.producers import commits_at, group_commits
 from sidecar.kafka.topics import topic_ids, topic_sizes
 from sidecar.ledger.commit_metadata import CommitState, decode_metadata
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 from sidecar.model.stats import Left
 
 
@@ -44,10 +44,10 @@ class Leftovers:
         if not topics:
             return {}
         sizes = topic_sizes(AdminClient(self._client), topics)
-        places = [TopicPartition(topic, number) for topic, size in sizes.items() for number in range(size)]
+        places = [ClientPartition(topic, number) for topic, size in sizes.items() for number in range(size)]
         return self._left(dict(_states(commits_at(self._client, self._group, places))))
 
-    def _left(self, commits: Mapping[LaneId, CommitState]) -> dict[str, Left]:
+    def _left(self, commits: Mapping[TopicPartition, CommitState]) -> dict[str, Left]:
         if not commits:
             return {}
         ids = topic_ids(AdminClient(self._client), sorted({lane.topic for lane in commits}))
@@ -79,8 +79,8 @@ def in_words(left: Mapping[str, Left]) -> list[str]:
     ]
 
 
-def _states(commits: Iterable[TopicPartition]) -> Iterable[tuple[LaneId, CommitState]]:
+def _states(commits: Iterable[ClientPartition]) -> Iterable[tuple[TopicPartition, CommitState]]:
     for one in commits:
         state = decode_metadata(one.offset, one.metadata or "")
         if state is not None:
-            yield LaneId(one.topic, one.partition), state
+            yield TopicPartition(one.topic, one.partition), state

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka.admin import AdminClient
 
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 from sidecar.service.assembly import Machinery
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ class Member(NamedTuple):
     """A member of the group and what it was given."""
 
     id: str
-    lanes: frozenset[LaneId]
+    lanes: frozenset[TopicPartition]
 
 
 class Unowned:
@@ -42,15 +42,17 @@ class Unowned:
         self._group = group
         self._machinery = machinery
         self._partitions = partitions
-        self._seen: frozenset[LaneId] = frozenset()
-        self._told: frozenset[LaneId] = frozenset()
+        self._seen: frozenset[TopicPartition] = frozenset()
+        self._told: frozenset[TopicPartition] = frozenset()
 
     def look(self) -> None:
         """Raises KafkaException where the brokers don't answer."""
         members = members_of(self._admin, self._group)
         if not members:
             return  # a rebalance is under way
-        sources = {LaneId(topic, number) for topic, count in self._partitions().items() for number in range(count)}
+        sources = {
+            TopicPartition(topic, number) for topic, count in self._partitions().items() for number in range(count)
+        }
         unowned = frozenset(sources.difference(*(member.lanes for member in members)))
         before, self._seen = self._seen, unowned
         if not unowned:
@@ -74,7 +76,7 @@ def members_of(admin: AdminClient, group: str) -> list[Member]:
     return [Member(one.id, _lanes_of(one.assignment)) for one in members]
 
 
-def _lanes_of(assignment: bytes) -> frozenset[LaneId]:
+def _lanes_of(assignment: bytes) -> frozenset[TopicPartition]:
     """Of the bytes that the leader made; none, where it gave the member nothing."""
     # Importing these takes 0.2 s, and few processes need them.
     from kio.schema.consumer_protocol_assignment.v3.data import ConsumerProtocolAssignment
@@ -83,4 +85,4 @@ def _lanes_of(assignment: bytes) -> frozenset[LaneId]:
     if not assignment:
         return frozenset()
     told, _ = entity_reader(ConsumerProtocolAssignment)(assignment, VERSION_BYTES)
-    return frozenset(LaneId(one.topic, number) for one in told.assigned_partitions for number in one.partitions)
+    return frozenset(TopicPartition(one.topic, number) for one in told.assigned_partitions for number in one.partitions)

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 from sidecar.kafka.background import in_background
 from sidecar.kafka.topic_follower import TopicFollower
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 from sidecar.operations.jobs.transactional_sender import TransactionalSender
 from sidecar.operations.schedules.firing import Firing
 from sidecar.operations.schedules.owing import Limits
@@ -63,7 +63,7 @@ def firing_of(
         topics = sources.partitions
         if not topics:
             return False
-        answer: Future[bool] = machinery.engine.submit(lambda _: machinery.viewer.has(LaneId(min(topics), 0)))
+        answer: Future[bool] = machinery.engine.submit(lambda _: machinery.viewer.has(TopicPartition(min(topics), 0)))
         return answer.result(ANSWER_S)
 
     def pen(name: str) -> TransactionalSender:

@@ -10,7 +10,7 @@ from sidecar.engine.storage.rebuild_account import RebuildPlan
 from sidecar.ledger.block import NOTHING_SETTLED, STRUCK, Block, Settled, encode
 from sidecar.ledger.topic import LedgerRecord, LedgerTopic
 from sidecar.model.ports import SourceRecord
-from sidecar.model.record import Held, LaneId, Outcome, Position, Tombstone
+from sidecar.model.record import Held, Outcome, Position, Tombstone, TopicPartition
 from sidecar.overflow.interface import Change, RebuildStore
 from tests.contract.overflow_records import LANE
 from tests.simulation.fake_kafka import CREATE_TIME, FakeRecord
@@ -22,7 +22,7 @@ BEFORE_ALL = Position(-1, -1)
 class LostLane:
     """`blocks[n - 1]` are the records of change block n. It is the ledger's log and the source's at once."""
 
-    lane: LaneId = LANE
+    lane: TopicPartition = LANE
     blocks: list[list[Held]] = field(default_factory=list)
     strikes: list[list[Tombstone]] = field(default_factory=list)
     struck_by: dict[int, int] = field(default_factory=dict)  # offset -> block
@@ -81,7 +81,7 @@ class LostLane:
 
     # --- the source's log -----------------------------------------------------------------------------------------
 
-    def fetch(self, lane: LaneId, offsets: Sequence[int]) -> dict[int, SourceRecord]:
+    def fetch(self, lane: TopicPartition, offsets: Sequence[int]) -> dict[int, SourceRecord]:
         return {offset: self._records[offset] for offset in offsets if offset in self._records}
 
     def release(self) -> None:

@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 
 from policies.headers import OFFSET_MAX
-from sidecar.model.record import Held, LaneId, Position
+from sidecar.model.record import Held, Position, TopicPartition
 from sidecar.overflow.interface import Overflow
 
 NOW_MS = 1_700_000_000_000
-LANE = LaneId("reminders", 3)
+LANE = TopicPartition("reminders", 3)
 START = Position(NOW_MS, -1)
 
 
@@ -30,7 +30,7 @@ def in_order(records: Iterable[Held]) -> list[Held]:
 
 
 def promote_all(
-    overflow: Overflow, after: Position, until: Position, records_max: int = 1_000, lane: LaneId = LANE
+    overflow: Overflow, after: Position, until: Position, records_max: int = 1_000, lane: TopicPartition = LANE
 ) -> list[Held]:
     """Promote step by step up to `until`."""
     records: list[Held] = []

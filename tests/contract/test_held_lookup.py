@@ -17,7 +17,7 @@ from sidecar.lookup import local as held_lookup
 from sidecar.lookup.group import GroupLookUp, Meeting
 from sidecar.lookup.local import LaneView, LocalLookUp
 from sidecar.lookup.query import ALL, START, TIME_MAX_MS, Key, LookUpUnavailable, Query
-from sidecar.model.record import Held, LaneId, Position, Tombstone, held_id
+from sidecar.model.record import Held, Position, Tombstone, TopicPartition, held_id
 from sidecar.overflow.interface import Change
 from sidecar.overflow.keys import LaneKeys
 from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow
@@ -32,7 +32,7 @@ __all__ = ["redis_server_fixture"]
 
 HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
-LANES = [LaneId("gold", 0), LaneId("reminders", 0), LaneId("reminders", 1)]
+LANES = [TopicPartition("gold", 0), TopicPartition("reminders", 0), TopicPartition("reminders", 1)]
 CURSOR = Position(NOW_MS + 30_000, 1 << 60)
 _groups = itertools.count()
 
@@ -41,17 +41,17 @@ class Views:
     """An engine's answers: what a test says that its lanes hold in memory."""
 
     def __init__(self) -> None:
-        self.views: dict[LaneId, LaneView] = {}
+        self.views: dict[TopicPartition, LaneView] = {}
         self.failure: Exception | None = None
 
-    def add(self, lane: LaneId, records: Iterable[Held] = (), **other: Any) -> None:
+    def add(self, lane: TopicPartition, records: Iterable[Held] = (), **other: Any) -> None:
         buckets: dict[int, list[Held]] = {}
         for record in records:
             buckets.setdefault(record.due_ms, []).append(record)
         view = LaneView(lane, CURSOR, 1, buckets, frozenset(), [], [], {}, [], True, 7, 0)
         self.views[lane] = view._replace(**other)
 
-    def look(self, after: LaneId | None) -> tuple[list[LaneView], bool]:
+    def look(self, after: TopicPartition | None) -> tuple[list[LaneView], bool]:
         """One lane a turn."""
         behind = sorted(lane for lane in self.views if after is None or lane > after)
         return [self.views[lane] for lane in behind[:1]], len(behind) <= 1
@@ -90,7 +90,7 @@ def named(offset: int, delay_ms: int, **other: Any) -> Held:
     return record._replace(**(fields | other))
 
 
-def everything(count: int = 800) -> dict[LaneId, list[Held]]:
+def everything(count: int = 800) -> dict[TopicPartition, list[Held]]:
     """Records of all lanes, due from half a minute ago to 30 hours from now, many at one moment."""
     chance = random.Random(count)
     delays = [-30_000, 0, 5_000, 29_999, 30_001, 70_000, HOUR_MS, 3 * HOUR_MS, 30 * HOUR_MS]
@@ -103,7 +103,7 @@ def everything(count: int = 800) -> dict[LaneId, list[Held]]:
     }
 
 
-def hold(views: Views, overflow: RedisOverflow, records: dict[LaneId, list[Held]]) -> None:
+def hold(views: Views, overflow: RedisOverflow, records: dict[TopicPartition, list[Held]]) -> None:
     """Near ones in the wheel, far ones in the overflow, by blocks that overlap; and copies of near ones, too."""
     for lane, of_lane in records.items():
         near = [record for record in of_lane if record.position <= CURSOR]
@@ -114,7 +114,7 @@ def hold(views: Views, overflow: RedisOverflow, records: dict[LaneId, list[Held]
         overflow.apply(changes[2:], NOW_MS + HOUR_MS)
 
 
-def places(records: dict[LaneId, list[Held]], query: Query = ALL) -> list[Key]:
+def places(records: dict[TopicPartition, list[Held]], query: Query = ALL) -> list[Key]:
     """Keys of all records that the query matches, in order, as a naive reader would find them."""
     return sorted(
         Key(record.due_ms, *lane, record.offset)
@@ -301,7 +301,7 @@ def group(
         yield new
 
 
-def spread(records: dict[LaneId, list[Held]], overflow: RedisOverflow, *replicas: Views) -> None:
+def spread(records: dict[TopicPartition, list[Held]], overflow: RedisOverflow, *replicas: Views) -> None:
     for number, (lane, of_lane) in enumerate(records.items()):
         hold(replicas[number % len(replicas)], overflow, {lane: of_lane})
 
@@ -319,7 +319,7 @@ def test_any_replica_answers_for_all(overflow: RedisOverflow, group: Callable[[V
         assert (keys_of(rows), following, missing) == (places(records)[500:], None, [])
         found, missing = asked.find("id-30", Query())
         assert (len(found), missing) == (3, [])
-        assert asked.ends(Query(topic="gold")) == ({LaneId("gold", 0): 7}, [])
+        assert asked.ends(Query(topic="gold")) == ({TopicPartition("gold", 0): 7}, [])
         assert asked.ends(Query()) == (dict.fromkeys(records, 7), [])
         counts, missing = asked.forecast(Query(), NOW_MS)
         assert (sum(counts.values()), missing) == (len(places(records)), [])
@@ -336,7 +336,7 @@ def test_what_nobody_answers_for_is_missing(
     spread(records, overflow, one, other)  # gold/0 and reminders/1 here, reminders/0 there
     other.failure = EngineError("the engine has ended")
     rows, following, missing = asked.page(Query(), START, 500)
-    assert missing == [LaneId("reminders", 0)]
+    assert missing == [TopicPartition("reminders", 0)]
     assert keys_of(rows) == [key for key in places(records) if (key.topic, key.partition) != missing[0]]
     assert following is None
     assert asked.page(Query(topic="gold"), START, 500)[2] == []

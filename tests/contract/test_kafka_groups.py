@@ -8,13 +8,14 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
 
 from broker.protocol.api_keys import ApiKey
 from sidecar.kafka.client_settings import consumer_settings
 from sidecar.kafka.consumer import JoinRefused, KafkaIntake, is_named
 from sidecar.ledger.commit_metadata import METADATA_BYTES_MAX
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 from tests.services.clients import consumer, producer
 from tests.services.kafka import Kafka
 from tests.services.raw_client import RawClient
@@ -34,8 +35,8 @@ def test_commit_metadata_comes_back(kafka_place: tuple[str, str], text: str) -> 
     producer(bootstrap).list_topics(topic, TIMEOUT_S)
     client = consumer(bootstrap, topic)
     try:
-        client.commit(offsets=[TopicPartition(topic, 0, 5, metadata=text)], asynchronous=False)
-        [found] = client.committed([TopicPartition(topic, 0)], TIMEOUT_S)
+        client.commit(offsets=[ClientPartition(topic, 0, 5, metadata=text)], asynchronous=False)
+        [found] = client.committed([ClientPartition(topic, 0)], TIMEOUT_S)
         assert (found.offset, found.metadata) == (5, text)
     finally:
         client.close()
@@ -48,7 +49,7 @@ def test_commit_metadata_ends_at_4095_characters(kafka: Kafka) -> None:
     try:
         with pytest.raises(KafkaException) as refused:
             # The client sends a null character after the text, and the broker counts it.
-            client.commit(offsets=[TopicPartition(topic, 0, 5, metadata="m" * 4_096)], asynchronous=False)
+            client.commit(offsets=[ClientPartition(topic, 0, 5, metadata="m" * 4_096)], asynchronous=False)
         assert refused.value.args[0].code() == KafkaError.OFFSET_METADATA_TOO_LARGE
     finally:
         client.close()
@@ -60,10 +61,10 @@ def test_partitions_can_be_placed_and_paused_in_the_rebalance_callback(kafka_pla
     for index in range(8):
         client.produce(topic, b"%d" % (index // 4), partition=index % 4)
     assert client.flush(TIMEOUT_S) == 0
-    assigned: list[TopicPartition] = []
+    assigned: list[ClientPartition] = []
 
-    def on_assign(member: Any, partitions: list[TopicPartition]) -> None:
-        places = [TopicPartition(topic, found.partition, 1) for found in partitions]
+    def on_assign(member: Any, partitions: list[ClientPartition]) -> None:
+        places = [ClientPartition(topic, found.partition, 1) for found in partitions]
         member.incremental_assign(places)
         member.pause([found for found in places if found.partition != 2])
         assigned.extend(places)
@@ -90,7 +91,7 @@ def test_without_a_committed_offset_reset_error_is_a_message(kafka_place: tuple[
     client.flush(TIMEOUT_S)
     member = consumer(bootstrap, topic, auto_offset_reset="error")
     try:
-        member.assign([TopicPartition(topic, 0)])
+        member.assign([ClientPartition(topic, 0)])
         message = member.poll(TIMEOUT_S)
         assert message is not None
         error = message.error()
@@ -138,7 +139,7 @@ def join(intake: KafkaIntake) -> None:
 
 def committed(kafka: Kafka, topic: str) -> int:
     with closing(consumer(kafka.bootstrap, topic)) as anyone:
-        [found] = anyone.committed([TopicPartition(topic, 0)], TIMEOUT_S)
+        [found] = anyone.committed([ClientPartition(topic, 0)], TIMEOUT_S)
         return int(found.offset)
 
 
@@ -162,9 +163,11 @@ def test_a_member_commits_many_partitions_whatever_their_metadata(cluster: Kafka
     topic = cluster.topic("many", MANY_PARTITIONS)
     with intake_of(cluster, topic, "") as intake:
         join(intake)
-        offsets = {LaneId(topic, partition): (7, "m" * METADATA_BYTES_MAX) for partition in range(MANY_PARTITIONS)}
+        offsets = {
+            TopicPartition(topic, partition): (7, "m" * METADATA_BYTES_MAX) for partition in range(MANY_PARTITIONS)
+        }
         intake.commit(offsets, wait=True)
-        places = [TopicPartition(topic, partition) for partition in range(MANY_PARTITIONS)]
+        places = [ClientPartition(topic, partition) for partition in range(MANY_PARTITIONS)]
         found = intake._consumer.committed(places, TIMEOUT_S)
         assert {one.offset for one in found} == {7}
 
@@ -172,7 +175,7 @@ def test_a_member_commits_many_partitions_whatever_their_metadata(cluster: Kafka
 def test_a_commit_is_not_sent_by_who_is_no_member(cluster: Kafka) -> None:
     """While a group has no members, brokers take a commit from anybody."""
     topic = cluster.topic("nobody")
-    offsets = {LaneId(topic, 0): (5, "")}
+    offsets = {TopicPartition(topic, 0): (5, "")}
     with intake_of(cluster, topic, "") as intake:
         intake.commit(offsets, wait=True)
         assert committed(cluster, topic) == OFFSET_INVALID
@@ -191,7 +194,7 @@ def test_offsets_of_a_transaction_are_taken_from_who_names_no_member(cluster: Ka
         assert is_named(metadata) is False
         sender.init_transactions(TIMEOUT_S)
         sender.begin_transaction()
-        sender.send_offsets_to_transaction([TopicPartition(topic, 0, 7)], metadata, TIMEOUT_S)
+        sender.send_offsets_to_transaction([ClientPartition(topic, 0, 7)], metadata, TIMEOUT_S)
         sender.commit_transaction(TIMEOUT_S)
         assert committed(cluster, topic) == 7
 
@@ -213,7 +216,7 @@ def test_who_is_named_has_a_generation_and_a_name(metadata: bytes, expected: boo
 def test_the_client_knows_that_it_has_read_past_the_marks_of_transactions(kafka: Kafka) -> None:
     """Also where all of the last transaction was aborted. After a seek it knows nothing, until there is a record."""
     topic = kafka.topic("marks")
-    lane = LaneId(topic, 0)
+    lane = TopicPartition(topic, 0)
     client = producer(kafka.bootstrap, transactional_id=topic)
     client.init_transactions(TIMEOUT_S)
     for end in (client.commit_transaction, client.abort_transaction):
@@ -237,4 +240,4 @@ def test_the_client_knows_that_it_has_read_past_the_marks_of_transactions(kafka:
         intake.pause([lane])
         intake._read_from(lane, 0)
         assert intake.positions([lane]) == {}
-        assert intake.positions([LaneId("another", 0)]) == {}
+        assert intake.positions([TopicPartition("another", 0)]) == {}

@@ -8,7 +8,7 @@ import pytest
 from policies.headers import ID
 from sidecar.doctor.redis import inspect
 from sidecar.doctor.redis import state as state_of
-from sidecar.model.record import LaneId, Position, Tombstone
+from sidecar.model.record import Position, Tombstone, TopicPartition
 from sidecar.overflow import chunk_reader, tidying
 from sidecar.overflow.interface import Change, OverflowFull, OverflowLoss
 from sidecar.overflow.keys import COARSE, DUE_MAX_MS, FINE, LaneKeys, read_header
@@ -64,7 +64,7 @@ def test_a_block_applied_twice_changes_nothing(overflow: RedisOverflow) -> None:
 
 def test_blocks_that_are_there_in_part_are_completed(redis_server: RedisServer, overflow: RedisOverflow) -> None:
     """Another process applied the first blocks, and took other blocks together than this one does."""
-    other_lane = LaneId("reminders", 4)
+    other_lane = TopicPartition("reminders", 4)
     blocks = [Change(LANE, number, [held(number, number * 1_000)]) for number in range(1, 7)]
     elsewhere = [Change(other_lane, number, [held(number, number * 1_000)]) for number in range(1, 4)]
     other = open_overflow(redis_server.url, overflow.group)
@@ -107,7 +107,7 @@ def test_blocks_are_written_together_as_chunks_that_do_not_overlap(overflow: Red
 
 
 def test_a_gap_in_the_blocks_is_loss(overflow: RedisOverflow) -> None:
-    other = LaneId("reminders", 4)
+    other = TopicPartition("reminders", 4)
     with pytest.raises(OverflowLoss) as caught:
         overflow.apply([Change(other, 1, [held(1, 9_000)]), Change(LANE, 3, [held(2, 9_000)])], NOW_MS)
     assert (caught.value.lane, caught.value.hw) == (LANE, 0)
@@ -211,9 +211,9 @@ def test_cascade_moves_what_comes_near_and_loses_nothing(redis_server: RedisServ
 
 def test_scripts_that_the_server_forgot_are_sent_again(redis_server: RedisServer, overflow: RedisOverflow) -> None:
     redis_server.on_each_node(lambda client: client.script_flush())
-    overflow.apply([Change(LaneId("t", number), 1, [held(1, 9_000)]) for number in range(5)], NOW_MS)
+    overflow.apply([Change(TopicPartition("t", number), 1, [held(1, 9_000)]) for number in range(5)], NOW_MS)
     redis_server.on_each_node(lambda client: client.script_flush())
-    assert promote_all(overflow, START, at(HOUR_MS), lane=LaneId("t", 4)) == [held(1, 9_000)]
+    assert promote_all(overflow, START, at(HOUR_MS), lane=TopicPartition("t", 4)) == [held(1, 9_000)]
 
 
 def test_a_full_server_refuses_puts_and_lets_everything_else_go_on(

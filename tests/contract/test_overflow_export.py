@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from sidecar.lookup.export import exported, lanes_in
-from sidecar.model.record import LaneId, Tombstone
+from sidecar.model.record import Tombstone, TopicPartition
 from sidecar.overflow.interface import Change, OverflowLoss
 from sidecar.overflow.keys import LaneKeys
 from sidecar.overflow.redis_overflow import open_overflow
@@ -15,7 +15,7 @@ from tests.contract.redis_servers import RedisServer, redis_server_fixture
 __all__ = ["redis_server_fixture"]
 
 HOUR_MS = 3_600_000
-LANES = [LaneId("gold", 11), LaneId("reminders", 0)]
+LANES = [TopicPartition("gold", 11), TopicPartition("reminders", 0)]
 
 
 @pytest.mark.parametrize("place", range(4), ids=["hw", "b", "a", "x"])
@@ -43,7 +43,7 @@ def test_an_export_has_what_is_held(redis_server: RedisServer) -> None:
             overflow.apply([Change(lane, number + 1, records[number::3]) for number in range(3)], NOW_MS)
         struck = Tombstone(records[7].position, None)
         overflow.apply([Change(LANES[0], 4, [], (struck,))], NOW_MS)
-        other.apply([Change(LaneId("theirs", 0), 1, records[:1])], NOW_MS)
+        other.apply([Change(TopicPartition("theirs", 0), 1, records[:1])], NOW_MS)
         ends = itertools.count()
         *rows, last = exported(overflow.client, "export.me", "ledger", lambda: {"0": next(ends)})
         assert [row for row in rows if row["offset"] in (0, 7)] == [

@@ -17,11 +17,11 @@ from redis import Redis
 from sidecar.embedded.child import free_port
 from sidecar.embedded.valkey import EmbeddedValkey, bundled_server
 from sidecar.engine.partition.change_block import ChangeBlock
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.engine.storage.worker import OverflowWorker
-from sidecar.model.record import Held, LaneId, Position
+from sidecar.model.record import Held, Position, TopicPartition
 from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow
 from tests.contract.redis_servers import (
     RedisServer,
@@ -63,9 +63,9 @@ class Engine:
         self.in_wheel: list[int] = []
         self._never = threading.Event()
         self.worker = OverflowWorker(self.overflow, HORIZON_MS, self._to_wheel, ThreadPoolExecutor(1))
-        self.lane = Lane(LaneId("t", 0), Wheel(now_ms()), PromotionWindows(Position(now_ms(), -1)))
+        self.lane = SourcePartition(TopicPartition("t", 0), Wheel(now_ms()), PromotionWindows(Position(now_ms(), -1)))
 
-    def _to_wheel(self, lane: Lane, records: list[Held]) -> None:
+    def _to_wheel(self, lane: SourcePartition, records: list[Held]) -> None:
         self.in_wheel += [record.offset for record in records]
 
     def put(self, delay_ms: int) -> None:

@@ -21,7 +21,7 @@ from sidecar.doctor.redis import state as state_of
 from sidecar.embedded.child import free_port
 from sidecar.embedded.valkey import EmbeddedValkey
 from sidecar.engine.partition.change_block import ChangeBlock
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.engine.storage.worker import CHECK_MS, OverflowWorker
@@ -332,7 +332,7 @@ class Writer:
         self._executor = StepExecutor()
         self._now_ms = NOW_MS
         self.worker = OverflowWorker(overflow, 2_000, lambda lane, records: None, self._executor)
-        self.lane = Lane(LANE, Wheel(NOW_MS), PromotionWindows(START))
+        self.lane = SourcePartition(LANE, Wheel(NOW_MS), PromotionWindows(START))
         for offset in range(3):
             self.lane.accept(offset)
 

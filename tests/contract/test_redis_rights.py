@@ -20,7 +20,7 @@ from sidecar.lookup import group as held_group
 from sidecar.lookup.group import GroupLookUp, Meeting
 from sidecar.lookup.local import LocalLookUp
 from sidecar.lookup.query import ALL, START, Query
-from sidecar.model.record import LaneId, Tombstone
+from sidecar.model.record import Tombstone, TopicPartition
 from sidecar.overflow.interface import Change, OverflowLoss, Redo
 from sidecar.overflow.keys import COARSE, LaneKeys
 from sidecar.overflow.redis_overflow import RedisOverflow, open_overflow
@@ -72,7 +72,7 @@ def test_every_command_that_is_allowed_is_called(
 def hold_and_settle(overflow: RedisOverflow) -> None:
     """Blocks of two lanes at once, with ids and strikes; more headers than a page has; promotion, cascade, tidying."""
     records = [held(offset, offset * HOUR_MS)._replace(trailer=[(ID, b"id%d" % offset)]) for offset in range(1_200)]
-    other = LaneId("other", 0)
+    other = TopicPartition("other", 0)
     overflow.apply([Change(LANE, 1, records), Change(other, 1, records[:2])], NOW_MS)
     struck = [Tombstone(record.position, f"id{record.offset}") for record in records[::10]]
     overflow.apply([Change(LANE, 2, [], struck)], NOW_MS)
@@ -88,7 +88,7 @@ def hold_and_settle(overflow: RedisOverflow) -> None:
 
 def meet_a_loss(redis_server: RedisServer, overflow: RedisOverflow) -> None:
     """A chunk that is gone under its header."""
-    lane = LaneId("lost", 0)
+    lane = TopicPartition("lost", 0)
     overflow.apply([Change(lane, 1, [held(1, 9 * HOUR_MS)])], NOW_MS)
     slots = LaneKeys(GROUP, lane).level(COARSE) + ":*"
 

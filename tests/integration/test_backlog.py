@@ -4,7 +4,7 @@ import pytest
 from confluent_kafka import Producer
 
 from sidecar.kafka.backlog import Backlog
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 from tests.services.kafka import ANSWER_TIMEOUT_S, Kafka
 
 pytestmark = pytest.mark.integration
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.integration
 
 def test_records_count_and_marks_of_transactions_do_not(each_kafka: Kafka) -> None:
     topic = each_kafka.topic("backlog", partitions=2)
-    one, other = LaneId(topic, 0), LaneId(topic, 1)
+    one, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
     backlog = Backlog({"bootstrap.servers": each_kafka.bootstrap}, topic)
     each_kafka.produce(topic, [(None, b"read", (), 0, 0), (None, b"not read", (), 0, 0)])
     assert backlog.ends([one, other]) == {one: 2, other: 0}

@@ -13,7 +13,7 @@ from purgatory.errors import Errors
 from sidecar.kafka import consumer as kafka_intake
 from sidecar.kafka.client_settings import consumer_settings
 from sidecar.kafka.consumer import KafkaIntake
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 from tests.services.errant_broker import SILENCE, ErrantServer
 from tests.services.fixtures import own_broker
 from tests.services.kafka import Kafka
@@ -84,7 +84,7 @@ def intake(server: ErrantServer) -> Iterator[KafkaIntake]:
         intake.close()
 
 
-def take_until(intake: KafkaIntake, event: str) -> list[LaneId]:
+def take_until(intake: KafkaIntake, event: str) -> list[TopicPartition]:
     """The lanes of the next such event, which must come before any other. One call of `take` may bring several."""
     events: Any = intake.events
     wait_until(lambda: bool(events.method_calls or intake.take(1)), SOON_S, lambda: f"never {event}")

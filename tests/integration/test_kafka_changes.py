@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, Message, TopicPartition
+from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, Message
+from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
@@ -20,7 +21,7 @@ from confluent_kafka.admin import (
 
 from sidecar.kafka.client_settings import consumer_settings
 from sidecar.kafka.consumer import KafkaIntake
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 from tests.integration.conftest import NewSite
 from tests.services.fixtures import own_broker
 from tests.services.kafka import Kafka
@@ -124,7 +125,7 @@ def test_offsets_reset_by_an_operator_repeat_nothing(site: Site, sidecar: Sideca
     send(site, 5, "far", ("tickover-delay", b"4s"))
     site.kafka.read(site.name("out"), 50)
     assert sidecar.stop() == 0
-    back = ConsumerGroupTopicPartitions(site.group, [TopicPartition(site.name("in"), 0, 0)])
+    back = ConsumerGroupTopicPartitions(site.group, [ClientPartition(site.name("in"), 0, 0)])
 
     def is_reset() -> bool:
         """Refused while the session of the member that was stopped lasts: it is a static one."""
@@ -146,7 +147,7 @@ def test_retention_that_overtakes_open_records_is_reported(site: Site, sidecar: 
     reports = send(site, 20, "then")
     cut = (reports[10].offset() or 0) - 1
     source = site.name("in")
-    site.kafka.admin.delete_records([TopicPartition(source, 0, cut + 1)])
+    site.kafka.admin.delete_records([ClientPartition(source, 0, cut + 1)])
     wait_until(lambda: log_start(site) == cut + 1, SOON_S, lambda: "the log start does not move")
     again = site.sidecar("one", GUARANTEE=guarantee).start()
     arrived = values(site.kafka.read(site.name("out"), 20))
@@ -154,7 +155,7 @@ def test_retention_that_overtakes_open_records_is_reported(site: Site, sidecar: 
     [error] = [words for words in again.messages("error") if "retention took" in words["message"]]
     assert error["count"] == 10
     assert again.stop() == 0
-    site.kafka.admin.delete_records([TopicPartition(source, 0, cut + 11)])
+    site.kafka.admin.delete_records([ClientPartition(source, 0, cut + 11)])
     wait_until(lambda: log_start(site) == cut + 11, SOON_S, lambda: "the log start does not move")
     with_nothing = site.sidecar("one", GUARANTEE=guarantee).start()
     send(site, 1, "last")
@@ -189,7 +190,7 @@ def set_policy(site: Site, topic: str, policy: str) -> None:
 
 def log_start(site: Site) -> int:
     with site.kafka._reader(site.name("in"), "read_committed") as consumer:
-        return int(consumer.get_watermark_offsets(TopicPartition(site.name("in"), 0), SOON_S)[0])
+        return int(consumer.get_watermark_offsets(ClientPartition(site.name("in"), 0), SOON_S)[0])
 
 
 @pytest.fixture
@@ -238,12 +239,12 @@ class SlowToPause:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._consumer, name)
 
-    def pause(self, partitions: list[TopicPartition]) -> None:
+    def pause(self, partitions: list[ClientPartition]) -> None:
         for partition in partitions:
             wait_until(lambda one=partition: self._has_fetched(one))  # type: ignore[misc]
         self._consumer.pause(partitions)
 
-    def _has_fetched(self, partition: TopicPartition) -> bool:
+    def _has_fetched(self, partition: ClientPartition) -> bool:
         """The answer to a fetch is where the client has the partition's end from; a refusal gives it as -1."""
         _, end = self._consumer.get_watermark_offsets(partition, cached=True)
         return bool(end != OFFSET_INVALID)
@@ -253,13 +254,13 @@ class Events:
     """Notes what the group says, as far as it matters here."""
 
     def __init__(self) -> None:
-        self.lanes: list[LaneId] = []
-        self.commits: list[Mapping[LaneId, tuple[int, str]]] = []
+        self.lanes: list[TopicPartition] = []
+        self.commits: list[Mapping[TopicPartition, tuple[int, str]]] = []
 
-    def assigned(self, lanes: Sequence[LaneId]) -> None:
+    def assigned(self, lanes: Sequence[TopicPartition]) -> None:
         self.lanes += lanes
 
-    def revoked(self, lanes: Sequence[LaneId]) -> None:
+    def revoked(self, lanes: Sequence[TopicPartition]) -> None:
         self.lanes = [lane for lane in self.lanes if lane not in lanes]
 
     lost = revoked
@@ -267,10 +268,10 @@ class Events:
     def refused(self, words: str) -> None:
         raise AssertionError(words)
 
-    def out_of_range(self, lane: LaneId) -> None:
+    def out_of_range(self, lane: TopicPartition) -> None:
         raise AssertionError(f"{lane} is read where nothing is")
 
-    def committed(self, commits: Mapping[LaneId, tuple[int, str]]) -> None:
+    def committed(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> None:
         self.commits.append(commits)
 
 
@@ -278,7 +279,7 @@ def test_a_log_that_does_not_begin_at_zero_is_read_from_where_recovery_says(kafk
     """Assigned partitions may be fetched once from the log's very start, which is gone, before they are paused."""
     topic = kafka.topic("late-start")
     kafka.produce(topic, [(b"key", b"%d" % number) for number in range(20)])
-    [deleted] = kafka.admin.delete_records([TopicPartition(topic, 0, 10)]).values()
+    [deleted] = kafka.admin.delete_records([ClientPartition(topic, 0, 10)]).values()
     deleted.result(SOON_S)
     problems: list[str] = []
     client = {"bootstrap.servers": kafka.bootstrap, "log_level": "0", "session.timeout.ms": "120000"}
@@ -298,13 +299,13 @@ def test_a_log_that_does_not_begin_at_zero_is_read_from_where_recovery_says(kafk
     try:
         turn_until(lambda: bool(events.lanes))
         assert found == []
-        intake.begin({LaneId(topic, 0): 12})
+        intake.begin({TopicPartition(topic, 0): 12})
         for _ in range(20):
             assert intake.take(100) == [], "paused until it is resumed"
-        intake.resume([LaneId(topic, 0)])
+        intake.resume([TopicPartition(topic, 0)])
         turn_until(lambda: len(found) >= 8)
         assert found == [b"%d" % number for number in range(12, 20)]
-        commits = [{LaneId(topic, 0): (place, f"W {place}")} for place in (15, 20)]
+        commits = [{TopicPartition(topic, 0): (place, f"W {place}")} for place in (15, 20)]
         intake.commit(commits[0], wait=False)
         assert events.commits == []
         turn_until(lambda: bool(events.commits))

@@ -14,7 +14,7 @@ from policies.topic.reader import PolicyReader
 from sidecar.kafka.log_reader import KafkaLedgerLog, KafkaSourceLog
 from sidecar.ledger.topic import LedgerUnavailable
 from sidecar.model.ports import SourceUnavailable
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 from tests.services.clients import producer
 from tests.services.kafka import ANSWER_TIMEOUT_S, Kafka
 from tests.services.waiting import wait_until
@@ -91,13 +91,13 @@ def test_a_transaction_that_stays_open_is_named(kafka: Kafka, monkeypatch: pytes
 def test_what_was_not_there_a_moment_ago_is_found(kafka: Kafka) -> None:
     """A broker that has just started says little at first, and the client goes on believing it for minutes."""
     topic = kafka.topic("late", 1)
-    lane = LaneId(topic, 1)
+    lane = TopicPartition(topic, 1)
     kafka.produce(topic, [(b"key", b"first", (), 0, 0)])
     ledger = KafkaLedgerLog({"bootstrap.servers": kafka.bootstrap}, topic)
     source = KafkaSourceLog({"bootstrap.servers": kafka.bootstrap}, topic)
     try:
         assert ledger.bounds(0)[1] == 1
-        assert source.fetch(LaneId(topic, 0), [0])[0].value() == b"first"
+        assert source.fetch(TopicPartition(topic, 0), [0])[0].value() == b"first"
         with pytest.raises(LedgerUnavailable, match="Unknown partition"):
             ledger.bounds(1)
         with pytest.raises(SourceUnavailable, match="Unknown partition"):

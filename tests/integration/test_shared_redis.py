@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.model.record import Held, LaneId
+from sidecar.model.record import Held, TopicPartition
 from sidecar.overflow.interface import Change
 from sidecar.overflow.redis_overflow import open_overflow
 from tests.integration.conftest import NewSite
@@ -68,7 +68,7 @@ def test_with_a_key_a_neighbour_has_nothing_emitted_and_what_was_unsigned_is_reb
     assert "the overflow of a partition is rebuilt" in said
 
     items = signed.call("GET", "/v1/messages?limit=1").json()["items"]
-    lane = LaneId(items[0]["position"]["topic"], items[0]["position"]["partition"])
+    lane = TopicPartition(items[0]["position"]["topic"], items[0]["position"]["partition"])
     with closing(open_overflow(site.redis_url, site.group)) as neighbour:
         number = neighbour.watermark(lane)
         due_ms = time.time_ns() // 1_000_000 + 5_000

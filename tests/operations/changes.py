@@ -9,7 +9,7 @@ from typing import Any, Final
 from policies.headers import ACTION, CHANGE, DELAY, ID
 from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.lookup.query import LookUpUnavailable
-from sidecar.model.record import Headers, LaneId
+from sidecar.model.record import Headers, TopicPartition
 from sidecar.operations.bulk.changes import NotAllAnswer, Wanted
 from sidecar.operations.bulk.outcome import TOO_LATE, UNANSWERED, Place
 from sidecar.operations.bulk.plan import DONE, Change, ChangePlan, Selection, When
@@ -46,10 +46,10 @@ class Group(MemoryGroup):
         self.hits: dict[Token, bytes] = {}  # the plan that changed it; empty: somebody else
         self.wrote: list[bytes] = []  # plans, one for each control record
 
-    def token(self, lane: LaneId, offset: int) -> Token:
+    def token(self, lane: TopicPartition, offset: int) -> Token:
         return self.generation[lane.topic], (*lane, offset)
 
-    def _obey(self, lane: LaneId, control: int, headers: Mapping[str, bytes | None]) -> None:
+    def _obey(self, lane: TopicPartition, control: int, headers: Mapping[str, bytes | None]) -> None:
         before = set(self.lanes[lane])
         super()._obey(lane, control, headers)
         for offset in before - set(self.lanes[lane]):
@@ -122,7 +122,7 @@ class Operators:
         except (NotAllAnswer, LookUpUnavailable, LogUnavailable):
             self.seen["no plan"] += 1
             return None
-        query, ends = selection.query, {LaneId(*end[:2]): end.offset for end in plan.ends}
+        query, ends = selection.query, {TopicPartition(*end[:2]): end.offset for end in plan.ends}
         meant = {
             self.group.token(lane, one.offset): dict(one.trailer).get(ID)
             for lane, end in ends.items()
@@ -249,4 +249,6 @@ class Operators:
 
     def _is_held(self, token: Token) -> bool:
         generation, (topic, partition, offset) = token
-        return self.group.generation[topic] == generation and offset in self.group.lanes[LaneId(topic, partition)]
+        return (
+            self.group.generation[topic] == generation and offset in self.group.lanes[TopicPartition(topic, partition)]
+        )

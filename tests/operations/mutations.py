@@ -200,7 +200,7 @@ MUTANTS: Final[dict[str, Mutant]] = {
     ),
     "a change takes what came after its plan": Mutant(
         "operations/bulk/run.py",
-        "if key.offset >= self._ends.get(LaneId(key.topic, key.partition), -1):",
+        "if key.offset >= self._ends.get(TopicPartition(key.topic, key.partition), -1):",
         "if False:",
         suite=CHANGES,
     ),

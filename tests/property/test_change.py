@@ -11,7 +11,7 @@ from policies.headers import ACTION, CHANGE, ID
 from policies.model import Policy
 from policies.topic.log import Change as PolicyChange
 from policies.topic.log import PolicyLog, encode_change
-from sidecar.model.record import Held, LaneId, Outcome
+from sidecar.model.record import Held, Outcome, TopicPartition
 from sidecar.operations.bulk.changes import Wanted
 from sidecar.operations.bulk.plan import Item, Selection, When
 from sidecar.operations.jobs.job import State
@@ -19,7 +19,7 @@ from tests.unit.change_world import LANES, NOW_MS, CrashError, MemoryChanges
 
 BY_MS = 600_000
 ATTEMPTS_MAX = 200
-Messages = list[tuple[LaneId, int, str | None, str]]
+Messages = list[tuple[TopicPartition, int, str | None, str]]
 
 messages = st.lists(
     st.tuples(
@@ -44,9 +44,9 @@ def fill(world: MemoryChanges, given_messages: Messages) -> None:
         world.group.accept(lane, due_ms, id, target=target)
 
 
-def reachable(world: MemoryChanges) -> set[tuple[LaneId, int]]:
+def reachable(world: MemoryChanges) -> set[tuple[TopicPartition, int]]:
     """Held ones with an id that no later one in their lane has."""
-    latest: dict[tuple[LaneId, bytes | None], int] = {}
+    latest: dict[tuple[TopicPartition, bytes | None], int] = {}
     for lane, records in world.group.lanes.items():
         for one in records.values():
             if id := dict(one.trailer).get(ID):
@@ -54,7 +54,7 @@ def reachable(world: MemoryChanges) -> set[tuple[LaneId, int]]:
     return {(lane, offset) for (lane, _), offset in latest.items()}
 
 
-def meant(world: MemoryChanges, selection: Selection) -> dict[tuple[LaneId, int], Held]:
+def meant(world: MemoryChanges, selection: Selection) -> dict[tuple[TopicPartition, int], Held]:
     query = selection.query
     return {
         (lane, one.offset): one
@@ -125,10 +125,10 @@ def test_a_plan_and_its_run_change_exactly_what_was_held_and_matched(
                 assert offset in world.group.lanes[lane], f"{lane} {offset} was not meant"
 
 
-def changed_by_others(world: MemoryChanges, plan_id: str) -> set[tuple[LaneId, int]]:
+def changed_by_others(world: MemoryChanges, plan_id: str) -> set[tuple[TopicPartition, int]]:
     """Whom a control record has hit that isn't of this plan."""
     return {
-        (LaneId(topic, partition), offset)
+        (TopicPartition(topic, partition), offset)
         for (topic, partition, offset), line in world.group.lines.items()
         if line.outcome in (Outcome.CANCELLED, Outcome.MOVED)
         and line.related != offset
@@ -136,10 +136,10 @@ def changed_by_others(world: MemoryChanges, plan_id: str) -> set[tuple[LaneId, i
     }
 
 
-def _run(world: MemoryChanges, plan_id: str, data: st.DataObject, crashes: int) -> set[tuple[LaneId, int]]:
+def _run(world: MemoryChanges, plan_id: str, data: st.DataObject, crashes: int) -> set[tuple[TopicPartition, int]]:
     """Run it to its end, over crashes at random calls, while some messages fall due, and others act on some."""
     group, jobs = world.group, world.jobs
-    emitted: set[tuple[LaneId, int]] = set()
+    emitted: set[tuple[TopicPartition, int]] = set()
     left = [data.draw(st.integers(0, 12)) for _ in range(crashes)]
     fall_due, others_act = data.draw(st.booleans()), data.draw(st.booleans())
     meant_first = {(lane, offset) for lane, records in group.lanes.items() for offset in records}

@@ -4,11 +4,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sidecar.engine.partition.change_block import ChangeBlock
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.engine.storage.worker import OverflowWorker
-from sidecar.model.record import Held, LaneId, Position
+from sidecar.model.record import Held, Position, TopicPartition
 from sidecar.overflow.interface import OverflowUnavailable
 from tests.examples import examples
 from tests.simulation.fake_executor import StepExecutor
@@ -36,7 +36,7 @@ class Bench:
         self.overflow = FakeOverflow(self._failing)
         self.executor = StepExecutor()
         self.worker = OverflowWorker(self.overflow, HORIZON_MS, self.to_wheel, self.executor)
-        self.lane = Lane(LaneId("t", 0), Wheel(START_MS), PromotionWindows(Position(START_MS, -1)))
+        self.lane = SourcePartition(TopicPartition("t", 0), Wheel(START_MS), PromotionWindows(Position(START_MS, -1)))
         self.fired: list[Held] = []
         self.offset = -1
 
@@ -44,7 +44,7 @@ class Bench:
         if self.down:
             raise OverflowUnavailable("down")
 
-    def to_wheel(self, lane: Lane, records: list[Held]) -> None:
+    def to_wheel(self, lane: SourcePartition, records: list[Held]) -> None:
         for held in records:
             lane.wheel.insert(held)
 

@@ -10,10 +10,10 @@ from policies.fields import HOUR_S, RATE_MAX, format_rate, parse_rate
 from sidecar.engine.emission import due_queue
 from sidecar.engine.emission.due_queue import DueQueue
 from sidecar.engine.emission.token_bucket import TokenBucket
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
-from sidecar.model.record import Held, LaneId, Position
+from sidecar.model.record import Held, Position, TopicPartition
 
 
 @given(st.integers(1, RATE_MAX))
@@ -84,8 +84,8 @@ def test_a_clock_that_goes_back_takes_no_tokens() -> None:
 # --- due queue --------------------------------------------------------------------------------------------------------
 
 
-def lane(partition: int) -> Lane:
-    return Lane(LaneId("t", partition), Wheel(0), PromotionWindows(Position(0, 0)))
+def lane(partition: int) -> SourcePartition:
+    return SourcePartition(TopicPartition("t", partition), Wheel(0), PromotionWindows(Position(0, 0)))
 
 
 def held(due_ms: int, offset: int, expires_ms: int) -> Held:
@@ -110,7 +110,7 @@ def test_a_queue_is_a_sorted_list(acts: list[tuple[str, int, Any]], run_max: int
     whole, due_queue.RUN_MAX = due_queue.RUN_MAX, run_max  # type: ignore[misc]
     try:
         lanes = [lane(number) for number in range(3)]
-        queue, model, offset = DueQueue(), dict[int, tuple[Lane, Held]](), 0
+        queue, model, offset = DueQueue(), dict[int, tuple[SourcePartition, Held]](), 0
         for act, number, what in acts:
             if act == "put":
                 batch = [held(due_ms, offset + place, expires) for place, (due_ms, expires) in enumerate(what)]
@@ -135,7 +135,11 @@ def test_a_queue_is_a_sorted_list(acts: list[tuple[str, int, Any]], run_max: int
 
 
 def _check_taken(
-    flat: list[tuple[Lane, Held]], counted: int, wanted: int, now_ms: int, model: dict[int, tuple[Lane, Held]]
+    flat: list[tuple[SourcePartition, Held]],
+    counted: int,
+    wanted: int,
+    now_ms: int,
+    model: dict[int, tuple[SourcePartition, Held]],
 ) -> None:
     alive = [record for _, record in flat if not 0 <= record.expires_ms < now_ms]
     assert len(alive) == counted <= wanted
@@ -149,7 +153,7 @@ def _check_taken(
     assert counted == wanted or not left
 
 
-def _check_state(queue: DueQueue, lanes: list[Lane], model: dict[int, tuple[Lane, Held]]) -> None:
+def _check_state(queue: DueQueue, lanes: list[SourcePartition], model: dict[int, tuple[SourcePartition, Held]]) -> None:
     assert queue.count == len(model) == sum(queue.by_topic().values())
     assert queue.oldest_due_ms() == min((record.due_ms for _, record in model.values()), default=-1)
     for place in lanes:

@@ -8,14 +8,16 @@ from hypothesis import strategies as st
 from sidecar.engine.partition import offset_map
 from sidecar.engine.partition.ledger_marks import NOWHERE, LedgerMark
 from sidecar.engine.partition.offset_map import OffsetMap
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
-from sidecar.model.record import Held, LaneId, Position
+from sidecar.model.record import Held, Position, TopicPartition
 
 
-def new_lane(base: int = 0, done: bytes = b"") -> Lane:
-    return Lane(LaneId("t", 0), Wheel(0), PromotionWindows(Position(0, -1)), OffsetMap(base, bytearray(done)))
+def new_lane(base: int = 0, done: bytes = b"") -> SourcePartition:
+    return SourcePartition(
+        TopicPartition("t", 0), Wheel(0), PromotionWindows(Position(0, -1)), OffsetMap(base, bytearray(done))
+    )
 
 
 def held(offset: int, due_ms: int) -> Held:
@@ -88,7 +90,7 @@ def test_the_watermark_stays_below_what_is_promoted_and_not_settled(windows: lis
     assert lane.overflow_held == 0
 
 
-def settle_one(lane: Lane, open_positions: list[Position], rng) -> None:
+def settle_one(lane: SourcePartition, open_positions: list[Position], rng) -> None:
     before = lane.promotion.watermark
     position = open_positions.pop(rng.randrange(len(open_positions)))
     lane.settle([position.offset], [position.due_ms])

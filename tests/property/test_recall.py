@@ -12,11 +12,11 @@ from policies.model import Policy, Versioned
 from policies.table import PolicyTable
 from sidecar.engine.intake import decision_cache
 from sidecar.engine.intake.decide import Decider, HeaderLimits
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.model.header_codec import split
-from sidecar.model.record import AwaitingTarget, Diverted, Headers, Held, LaneId, Position
+from sidecar.model.record import AwaitingTarget, Diverted, Headers, Held, Position, TopicPartition
 from tests.examples import examples
 
 STAMP_MS = 1_700_000_000_000
@@ -85,7 +85,7 @@ def counting(watched: Decider) -> list[Headers]:
     decided: list[Headers] = []
     decide = Decider._decide
 
-    def counted(one: Lane, record: Any, offset: int, now: PolicyTable, headers: Headers) -> Any:
+    def counted(one: SourcePartition, record: Any, offset: int, now: PolicyTable, headers: Headers) -> Any:
         decided.append(headers)
         return decide(watched, one, record, offset, now, headers)
 
@@ -93,11 +93,11 @@ def counting(watched: Decider) -> list[Headers]:
     return decided
 
 
-def lane() -> Lane:
-    return Lane(LaneId("reminders", 0), Wheel(STAMP_MS), PromotionWindows(Position(0, 0)))
+def lane() -> SourcePartition:
+    return SourcePartition(TopicPartition("reminders", 0), Wheel(STAMP_MS), PromotionWindows(Position(0, 0)))
 
 
-def plain_lane() -> Lane:
+def plain_lane() -> SourcePartition:
     """One whose records were all read before a crash: nothing is remembered of those."""
     plain = lane()
     plain.recovered_until = 1 << 60

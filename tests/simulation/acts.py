@@ -13,14 +13,14 @@ from policies.decide import decide
 from policies.decision import REPEATED, Act, Facts
 from policies.table import PolicyTable
 from sidecar.ledger.block import Block
-from sidecar.model.record import LaneId, Outcome
+from sidecar.model.record import Outcome, TopicPartition
 from tests.simulation.fake_kafka import FakeRecord
 from tests.simulation.workload import RETRIED
 
 if TYPE_CHECKING:
     from tests.simulation.oracle import Oracle
 
-Place = tuple[LaneId, int]
+Place = tuple[TopicPartition, int]
 
 CONTROLS = ("deliver-at", "delay", "target", "target-partition", "action", "expires-at", "spread", "if-offset")
 REWRITTEN = ("origin", "due", "policy", "attempt", "first-failure", "error-class", "error-message", "id")
@@ -40,7 +40,7 @@ class Acts:
         self._carried_dues: dict[Place, int] = {}
         self._now: dict[Place, Place] = {}  # a message's root -> the offset it goes by now
 
-    def forget(self, lane: LaneId) -> None:
+    def forget(self, lane: TopicPartition) -> None:
         """The source was deleted."""
         by_place: tuple[dict[Place, Any], ...] = (self.left, self.applied, self._roots, self._carried_dues, self._now)
         for known in by_place:
@@ -51,7 +51,7 @@ class Acts:
         """Where the message that goes by this offset came."""
         return self._roots.get(place, place)
 
-    def moved(self, lane: LaneId, block: Block) -> None:
+    def moved(self, lane: TopicPartition, block: Block) -> None:
         """Take in the records that this block carries on."""
         carried = block.carried
         for offset, due_ms in zip(carried.offsets, carried.dues_ms, strict=True):
@@ -119,7 +119,7 @@ class Acts:
         sources = self._oracle.sources
         assert _id(sources[self.root(hit)]) == _id(sources[by]) != b""
 
-    def check_misses(self, lane: LaneId, block: Block) -> None:
+    def check_misses(self, lane: TopicPartition, block: Block) -> None:
         """An action that hit nothing: there was nothing that it could have hit."""
         settled = block.settled
         for offset, outcome in zip(settled.offsets, settled.outcomes, strict=True):

@@ -7,12 +7,12 @@ from random import Random
 from sidecar.ledger.commit_metadata import decode_metadata
 from sidecar.model.log_cuts import ReadMark
 from sidecar.model.ports import GroupEvents, Member, Start, mark_of
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 from tests.simulation.fake_kafka import Broker, FakeRecord, Fate
 
 NOBODY = -1  # in place of a generation: as a client has it that has lost its place
 
-OnCommit = Callable[[LaneId, int, str], None]
+OnCommit = Callable[[TopicPartition, int, str], None]
 
 
 class Group:
@@ -23,18 +23,18 @@ class Group:
         self.rng = rng
         self.topics = topics
         self.lanes = [
-            LaneId(topic, partition) for topic in topics for partition in range(broker.partition_count(topic))
+            TopicPartition(topic, partition) for topic in topics for partition in range(broker.partition_count(topic))
         ]
-        self.owner: dict[LaneId, FakeIntake | None] = dict.fromkeys(self.lanes)
-        self.wanted: dict[LaneId, FakeIntake | None] = dict.fromkeys(self.lanes)
+        self.owner: dict[TopicPartition, FakeIntake | None] = dict.fromkeys(self.lanes)
+        self.wanted: dict[TopicPartition, FakeIntake | None] = dict.fromkeys(self.lanes)
         self.members: list[FakeIntake] = []
         self.static = False  # members have names that survive a restart
         self.absent: dict[str, FakeIntake] = {}  # static members that are gone, by name: their partitions wait for them
-        self.committed: dict[LaneId, tuple[int, str]] = {}
+        self.committed: dict[TopicPartition, tuple[int, str]] = {}
         self.on_commit: OnCommit | None = None
-        self.unstable: Callable[[], set[LaneId]] = set  # their committed offset is part of an open transaction
+        self.unstable: Callable[[], set[TopicPartition]] = set  # their committed offset is part of an open transaction
         self.starts_latest = False  # the setting `start`, for what the ledger knows: else what is sent first is skipped
-        self.seen: set[LaneId] = set()  # the ledger has a block of them
+        self.seen: set[TopicPartition] = set()  # the ledger has a block of them
         self.commits_lost = 0.0  # share of commits that the coordinator refuses
 
     def join(self, member: "FakeIntake", name: str = "") -> None:
@@ -68,23 +68,23 @@ class Group:
             if self.members and not stays:
                 self.wanted[lane] = self.rng.choice(self.members)
 
-    def add(self, lane: LaneId) -> None:
+    def add(self, lane: TopicPartition) -> None:
         """A partition was added to a source."""
         self.lanes.append(lane)
         self.owner[lane] = self.wanted[lane] = None
         self.rebalance()
 
-    def take_away(self, member: "FakeIntake") -> list[LaneId]:
+    def take_away(self, member: "FakeIntake") -> list[TopicPartition]:
         """Partitions that this member is to let go of."""
         return [lane for lane in self.lanes if self.owner[lane] is member and self.wanted[lane] is not member]
 
-    def give(self, member: "FakeIntake") -> list[LaneId]:
+    def give(self, member: "FakeIntake") -> list[TopicPartition]:
         """Free partitions meant for this member: they are its own from now on."""
         given = [lane for lane in self.lanes if self.owner[lane] is None and self.wanted[lane] is member]
         self.owner.update(dict.fromkeys(given, member))
         return given
 
-    def commit(self, lane: LaneId, offset: int, metadata: str) -> None:
+    def commit(self, lane: TopicPartition, offset: int, metadata: str) -> None:
         self.committed[lane] = (offset, metadata)
         if self.on_commit is not None:
             self.on_commit(lane, offset, metadata)
@@ -96,7 +96,7 @@ class FakeStarts:
     def __init__(self, group: Group) -> None:
         self._group = group
 
-    def starts(self, lanes: Sequence[LaneId]) -> dict[LaneId, Start]:
+    def starts(self, lanes: Sequence[TopicPartition]) -> dict[TopicPartition, Start]:
         """See `Starts.starts`."""
         unstable = self._group.unstable()
         known = [lane for lane in lanes if lane not in unstable and self._group.rng.random() < 0.9]
@@ -106,7 +106,7 @@ class FakeStarts:
         """See `Starts.has_commits`."""
         return bool(self._group.committed)
 
-    def records(self, places: Mapping[LaneId, int]) -> dict[LaneId, ReadMark | None]:
+    def records(self, places: Mapping[TopicPartition, int]) -> dict[TopicPartition, ReadMark | None]:
         """See `Starts.records`."""
         logs = self._group.broker.logs
         return {
@@ -120,7 +120,7 @@ class FakeStarts:
         index = bisect_left(records, offset, key=FakeRecord.offset)
         return mark_of(records[index]) if index < len(records) else None
 
-    def _start(self, lane: LaneId) -> Start:
+    def _start(self, lane: TopicPartition) -> Start:
         broker, committed = self._group.broker, self._group.committed.get(lane)
         topic_id, log = broker.topic_id(lane.topic), broker.logs[lane.topic][lane.partition]
         if committed is None:
@@ -143,9 +143,9 @@ class FakeIntake:
         self._fate = fate
         self._group = group
         self._delay_ms = delay_ms
-        self._positions: dict[LaneId, int] = {}
-        self._paused: set[LaneId] = set()
-        self._commits: list[tuple[int, dict[LaneId, tuple[int, str]]]] = []
+        self._positions: dict[TopicPartition, int] = {}
+        self._paused: set[TopicPartition] = set()
+        self._commits: list[tuple[int, dict[TopicPartition, tuple[int, str]]]] = []
         self.name = ""  # of a static member
         self.epoch = 0  # the generation of the group as this member knows it; NOBODY: none
         self._generation = 0  # the last one it had
@@ -176,7 +176,7 @@ class FakeIntake:
             records += self._read(lane, self._group.rng.randint(0, count - len(records)))
         return records
 
-    def _read(self, lane: LaneId, count: int) -> list[FakeRecord]:
+    def _read(self, lane: TopicPartition, count: int) -> list[FakeRecord]:
         log = self._group.broker.logs[lane.topic][lane.partition]
         position = self._positions[lane]
         first = bisect_left(log.records, position, key=FakeRecord.offset)
@@ -185,19 +185,19 @@ class FakeIntake:
             self._positions[lane] = found[-1].offset() + 1
         return found
 
-    def _assign(self, lanes: list[LaneId]) -> None:
+    def _assign(self, lanes: list[TopicPartition]) -> None:
         for lane in lanes:
             self._positions[lane] = 0
             self._paused.add(lane)
         self.events.assigned(lanes)
 
-    def _release(self, lanes: Sequence[LaneId]) -> None:
+    def _release(self, lanes: Sequence[TopicPartition]) -> None:
         for lane in lanes:
             del self._positions[lane]
             self._paused.discard(lane)
             self._let_go(lane)
 
-    def _let_go(self, lane: LaneId) -> None:
+    def _let_go(self, lane: TopicPartition) -> None:
         if self._group.owner[lane] is self:  # else others have it already
             self._group.owner[lane] = None
 
@@ -224,11 +224,11 @@ class FakeIntake:
         """Enter the group's next generation."""
         self.epoch = self._generation = self._generation + 1
 
-    def begin(self, offsets: Mapping[LaneId, int]) -> None:
+    def begin(self, offsets: Mapping[TopicPartition, int]) -> None:
         assert set(offsets) <= set(self._positions) & self._paused, "begun what isn't assigned, or is being read"
         self._positions.update(offsets)
 
-    def positions(self, lanes: Sequence[LaneId]) -> dict[LaneId, int]:
+    def positions(self, lanes: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         """See `Intake.positions`. Nothing is known of what isn't read."""
         found = {}
         for lane in lanes:
@@ -240,15 +240,15 @@ class FakeIntake:
             found[lane] = log.end if following == len(log.records) else position
         return found
 
-    def pause(self, lanes: Sequence[LaneId]) -> None:
+    def pause(self, lanes: Sequence[TopicPartition]) -> None:
         assert set(lanes) <= set(self._positions), "paused what isn't assigned"
         self._paused.update(lanes)
 
-    def resume(self, lanes: Sequence[LaneId]) -> None:
+    def resume(self, lanes: Sequence[TopicPartition]) -> None:
         assert set(lanes) <= set(self._positions), "resumed what isn't assigned"
         self._paused.difference_update(lanes)
 
-    def commit(self, offsets: Mapping[LaneId, tuple[int, str]], wait: bool) -> None:
+    def commit(self, offsets: Mapping[TopicPartition, tuple[int, str]], wait: bool) -> None:
         """See `Intake.commit`."""
         self._fate.strike()
         if self.epoch == NOBODY:
@@ -270,7 +270,7 @@ class FakeIntake:
             self._apply(offsets)
             self.events.committed({lane: one for lane, one in offsets.items() if self._group.owner[lane] is self})
 
-    def _apply(self, offsets: Mapping[LaneId, tuple[int, str]]) -> None:
+    def _apply(self, offsets: Mapping[TopicPartition, tuple[int, str]]) -> None:
         for lane, (offset, metadata) in offsets.items():
             if self._group.owner[lane] is self:
                 self._group.commit(lane, offset, metadata)

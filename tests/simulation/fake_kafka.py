@@ -14,7 +14,7 @@ from sidecar.ledger.frame import unpack_frame
 from sidecar.ledger.topic import LedgerError, LedgerRecord, LedgerUnavailable
 from sidecar.model.partitioner import partition_of
 from sidecar.model.ports import DeliveryReport, SourceRecord
-from sidecar.model.record import Headers, LaneId
+from sidecar.model.record import Headers, TopicPartition
 from tests.simulation.fake_time import VirtualClock
 
 VALUE_BYTES_MAX = 1_000  # of a batch; a value twice as large is refused by `produce` itself
@@ -370,7 +370,7 @@ class FakeSourceLog:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    def fetch(self, lane: LaneId, offsets: Sequence[int]) -> dict[int, SourceRecord]:
+    def fetch(self, lane: TopicPartition, offsets: Sequence[int]) -> dict[int, SourceRecord]:
         """See `SourceLog.fetch`."""
         assert list(offsets) == sorted(offsets)
         wanted = set(offsets)

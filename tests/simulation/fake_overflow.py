@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from policies.headers import OFFSET_MAX
-from sidecar.model.record import Held, LaneId, Position, Tombstone, held_id
+from sidecar.model.record import Held, Position, Tombstone, TopicPartition, held_id
 from sidecar.overflow.interface import Change, Overflow, OverflowLoss, Promotion, RebuildStore, Redo
 
 Failing = Callable[[str, bool], None]  # (method, before or after its effect): raises what the caller is to see
@@ -31,20 +31,20 @@ class FakeOverflow:
     rewritable = True  # somebody else may write here
 
     def __init__(self, failing: Failing = _never) -> None:
-        self.hw: dict[LaneId, int] = {}
-        self.records: dict[LaneId, list[Held]] = defaultdict(list)  # sorted by position
-        self.struck: dict[LaneId, set[int]] = defaultdict(set)
-        self.damaged: dict[LaneId, set[int]] = defaultdict(set)  # a header without its content
-        self.gone: dict[LaneId, str] = {}  # which key of these lanes has gone, though the number has not
-        self.unnamed: dict[LaneId, set[int]] = {}  # the index has gone that would find these
-        self.lost_once: set[LaneId] = set()  # lanes that lacked something at some time
+        self.hw: dict[TopicPartition, int] = {}
+        self.records: dict[TopicPartition, list[Held]] = defaultdict(list)  # sorted by position
+        self.struck: dict[TopicPartition, set[int]] = defaultdict(set)
+        self.damaged: dict[TopicPartition, set[int]] = defaultdict(set)  # a header without its content
+        self.gone: dict[TopicPartition, str] = {}  # which key of these lanes has gone, though the number has not
+        self.unnamed: dict[TopicPartition, set[int]] = {}  # the index has gone that would find these
+        self.lost_once: set[TopicPartition] = set()  # lanes that lacked something at some time
         self.failing = failing
 
     def connected(self) -> "Store":
         """Store that one process talks to."""
         return self
 
-    def watermark(self, lane: LaneId) -> int:
+    def watermark(self, lane: TopicPartition) -> int:
         """See `Overflow.watermark`."""
         self.failing("watermark", False)
         self._check(lane)
@@ -63,7 +63,9 @@ class FakeOverflow:
                 self._add(change.lane, change.records, change.struck)
             self.failing("apply", True)
 
-    def promote(self, lane: LaneId, after: Position, until: Position, records_max: int, acknowledged: int) -> Promotion:
+    def promote(
+        self, lane: TopicPartition, after: Position, until: Position, records_max: int, acknowledged: int
+    ) -> Promotion:
         """See `Overflow.promote`."""
         self.failing("promote", False)
         self._check(lane, acknowledged)
@@ -78,7 +80,7 @@ class FakeOverflow:
         self.failing("promote", True)
         return Promotion(found, cursor)
 
-    def find(self, lane: LaneId, ids: Sequence[str], after: Position, acknowledged: int) -> dict[str, Held]:
+    def find(self, lane: TopicPartition, ids: Sequence[str], after: Position, acknowledged: int) -> dict[str, Held]:
         """See `Overflow.find`."""
         self.failing("find", False)
         self._check(lane, acknowledged)
@@ -94,7 +96,7 @@ class FakeOverflow:
         struck = self.struck[lane]
         return {key: held for key, held in latest.items() if held.offset not in struck and held.position > after}
 
-    def tidy(self, lane: LaneId, settled: Position, now_ms: int) -> int:
+    def tidy(self, lane: TopicPartition, settled: Position, now_ms: int) -> int:
         """See `Overflow.tidy`. Slots are not modelled: everything settled goes at once."""
         self.failing("tidy", False)
         self._check(lane)
@@ -106,12 +108,12 @@ class FakeOverflow:
 
     # --- what a rebuild asks for ----------------------------------------------------------------------------------
 
-    def place(self, lane: LaneId) -> int:
+    def place(self, lane: TopicPartition) -> int:
         """See `RebuildStore.place`."""
         self.failing("place", False)
         return self.hw.get(lane, -1) if lane not in self.gone else -1
 
-    def reset(self, lane: LaneId, begin: bool) -> bool:
+    def reset(self, lane: TopicPartition, begin: bool) -> bool:
         """See `RebuildStore.reset`. A page is half of what is there."""
         self.failing("reset", False)
         if begin:
@@ -133,7 +135,7 @@ class FakeOverflow:
         self.failing("reset", True)
         return False
 
-    def redo(self, lane: LaneId, redos: Sequence[Redo], now_ms: int) -> None:
+    def redo(self, lane: TopicPartition, redos: Sequence[Redo], now_ms: int) -> None:
         """See `RebuildStore.redo`."""
         for redo in redos:
             self.failing("redo", False)
@@ -146,19 +148,19 @@ class FakeOverflow:
                 self.hw[lane] = redo.last
             self.failing("redo", True)
 
-    def read(self, lane: LaneId, after: Position, records_max: int, acknowledged: int) -> Promotion:
+    def read(self, lane: TopicPartition, after: Position, records_max: int, acknowledged: int) -> Promotion:
         """See `RebuildStore.read`."""
         return self.promote(lane, after, Position(OFFSET_MAX, OFFSET_MAX), records_max, acknowledged)
 
     places = read
 
-    def _number(self, lane: LaneId) -> int:
+    def _number(self, lane: TopicPartition) -> int:
         """Raises OverflowLoss when it has gone and there is something all the same: a reset broke off."""
         if lane not in self.hw and self.records[lane]:
             raise OverflowLoss(lane, 0, "its number has gone", -1)
         return self.hw.get(lane, 0)
 
-    def _add(self, lane: LaneId, fresh: Sequence[Held], struck: Iterable[Tombstone]) -> None:
+    def _add(self, lane: TopicPartition, fresh: Sequence[Held], struck: Iterable[Tombstone]) -> None:
         """One copy of each offset, as readers see it."""
         self.struck[lane].update(copy.position.offset for copy in struck)
         records = self.records[lane]
@@ -166,14 +168,14 @@ class FakeOverflow:
         records += [held for held in fresh if held.offset not in known]
         records.sort(key=lambda held: held.position)
 
-    def _check(self, lane: LaneId, acknowledged: int = 0) -> None:
+    def _check(self, lane: TopicPartition, acknowledged: int = 0) -> None:
         """Raises OverflowLoss when a key has gone, or a block that was acknowledged."""
         if lane in self.gone:
             raise OverflowLoss(lane, 0, f"{self.gone[lane]} gone", self.hw.get(lane, 0))
         if self.hw.get(lane, 0) < acknowledged:
             raise OverflowLoss(lane, self.hw.get(lane, 0), f"{acknowledged} blocks were acknowledged")
 
-    def _check_index(self, lane: LaneId) -> None:
+    def _check_index(self, lane: TopicPartition) -> None:
         if lane in self.unnamed:
             raise OverflowLoss(lane, 0, "the index has gone")
 
@@ -206,40 +208,44 @@ class FakeOverflow:
         self.hw.update(hw)
         self.records.update({lane: list(kept) for lane, kept in records.items()})
 
-    def damage(self, lane: LaneId, offset: int) -> None:
+    def damage(self, lane: TopicPartition, offset: int) -> None:
         """The content of one record is gone, its header is not."""
         self.lost_once.add(lane)
         self.damaged[lane].add(offset)
 
-    def lose_level(self, lane: LaneId, from_ms: int) -> None:
+    def lose_level(self, lane: TopicPartition, from_ms: int) -> None:
         """The key is gone that has all headers due from then on."""
         self._lose(lane, "a level has")
         self.records[lane] = [held for held in self.records[lane] if held.due_ms < from_ms]
 
-    def lose_tombstones(self, lane: LaneId) -> None:
+    def lose_tombstones(self, lane: TopicPartition) -> None:
         """The key is gone that has all that was struck out."""
         self._lose(lane, "what was struck out has")
         self.struck[lane].clear()
 
-    def lose_index(self, lane: LaneId) -> None:
+    def lose_index(self, lane: TopicPartition) -> None:
         """All shards of the index are gone: who looks for an id in one misses it."""
         self.lost_once.add(lane)
         if any(held_id(held) is not None for held in self.records[lane]):
             self.unnamed.setdefault(lane, set()).update(held.offset for held in self.records[lane])
 
-    def redirect(self, lane: LaneId, offset: int, target: str, dead_letter: str) -> None:
+    def redirect(self, lane: TopicPartition, offset: int, target: str, dead_letter: str) -> None:
         """Somebody else has written here, and this record is to go there, or there when it expires."""
         self.records[lane] = [
             held._replace(target=target, dead_letter=dead_letter) if held.offset == offset else held
             for held in self.records[lane]
         ]
 
-    def _lose(self, lane: LaneId, what: str) -> None:
+    def _lose(self, lane: TopicPartition, what: str) -> None:
         self.lost_once.add(lane)
         if self.hw.get(lane, 0) > 0:  # else nothing was written there
             self.gone.setdefault(lane, what)
 
 
 Copy = tuple[
-    dict[LaneId, int], dict[LaneId, list[Held]], dict[LaneId, set[int]], dict[LaneId, str], dict[LaneId, set[int]]
+    dict[TopicPartition, int],
+    dict[TopicPartition, list[Held]],
+    dict[TopicPartition, set[int]],
+    dict[TopicPartition, str],
+    dict[TopicPartition, set[int]],
 ]

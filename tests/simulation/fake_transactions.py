@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from sidecar.engine.commit.transaction import PUSH_S
 from sidecar.model.ports import Member
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 from tests.simulation.fake_group import NOBODY, Group
 from tests.simulation.fake_kafka import Broker, FakeError, FakeOutput, FakeRecord, Fate
 
@@ -46,7 +46,7 @@ class OpenTransaction:
 
     began_ms: int
     records: list[FakeRecord] = field(default_factory=list)
-    offsets: dict[LaneId, tuple[int, str]] = field(default_factory=dict)
+    offsets: dict[TopicPartition, tuple[int, str]] = field(default_factory=dict)
 
 
 class Coordinator:
@@ -135,7 +135,7 @@ class Coordinator:
             if not transaction.offsets and not transaction.records:
                 del self._completing[name]
 
-    def unstable(self) -> set[LaneId]:
+    def unstable(self) -> set[TopicPartition]:
         """Partitions whose committed offset is undecided, or not marked yet."""
         pending = (*self.open.values(), *self._completing.values())
         return {lane for transaction in pending for lane in transaction.offsets}
@@ -222,7 +222,7 @@ class FakeTransactions(FakeOutput):
         """See the port."""
         self.purge()
 
-    def send_offsets(self, offsets: Mapping[LaneId, tuple[int, str]], member: Member, seconds: float) -> None:
+    def send_offsets(self, offsets: Mapping[TopicPartition, tuple[int, str]], member: Member, seconds: float) -> None:
         self._fate.strike()
         self._check()
         intake, epoch = member.metadata

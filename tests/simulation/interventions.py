@@ -14,7 +14,7 @@ from sidecar.engine.recovery_reader import RecoveryWorker
 from sidecar.ledger.block import decode, encode, lane_key
 from sidecar.ledger.commit_metadata import CommitState, decode_metadata
 from sidecar.ledger.topic import LedgerError, LedgerTopic, LedgerUnavailable
-from sidecar.model.record import LaneId, Position
+from sidecar.model.record import Position, TopicPartition
 from sidecar.overflow.interface import OverflowUnavailable
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_group import FakeStarts
@@ -60,7 +60,7 @@ def lose_commits(world: World) -> None:
                 del committed[lane]
 
 
-def _is_unknown_to_ledger(world: World, lane: LaneId) -> bool:
+def _is_unknown_to_ledger(world: World, lane: TopicPartition) -> bool:
     """The ledger has lost its beginning, and has no block of this partition."""
     log = world.broker.logs[LEDGER.name][LEDGER.partition_of(lane)]
     return log.start > 0 and all(record.key() != lane_key(*lane) for record in log.records)
@@ -77,7 +77,7 @@ def set_commits_back(world: World) -> None:
                 committed[lane] = (0 if _is_of_former(world, lane) else back_to, "")
 
 
-def _is_of_former(world: World, lane: LaneId) -> bool:
+def _is_of_former(world: World, lane: TopicPartition) -> bool:
     """The commit is of a former topic, and the ledger has blocks of the present one: its offset is no way back."""
     state, topic_id = _state(world, lane), world.broker.topic_id(lane.topic)
     own = world.broker.logs[LEDGER.name][LEDGER.partition_of(lane)].records
@@ -102,7 +102,7 @@ def trim_ledger(world: World) -> None:
             world.seen["a ledger trimmed"] += 1
 
 
-def _needed_without_commit(world: World, lane: LaneId) -> int:
+def _needed_without_commit(world: World, lane: TopicPartition) -> int:
     """The first block with anything that the last one's low watermark doesn't cover."""
     log = world.broker.logs[LEDGER.name][LEDGER.partition_of(lane)]
     own = [record for record in log.records if record.key() == lane_key(*lane) and record.offset() not in log.undecided]
@@ -168,7 +168,7 @@ def cut_source_back(world: World) -> None:
         world.seen["a source cut back"] += 1
 
 
-def _known_of(world: World, lane: LaneId) -> tuple[int, Position]:
+def _known_of(world: World, lane: TopicPartition) -> tuple[int, Position]:
     """Behind the last offset that ledger and commit know of, and W as they have it."""
     topic_id, state = world.broker.topic_id(lane.topic), _state(world, lane)
     log = world.broker.logs[LEDGER.name][LEDGER.partition_of(lane)]
@@ -210,7 +210,7 @@ def add_partition(world: World) -> None:
     trimmed = any(log.start for log in world.broker.logs[LEDGER.name])
     if count < PARTITIONS_MAX and (world.group.committed or not trimmed):
         world.broker.add_partition(topic)
-        world.group.add(LaneId(topic, count))
+        world.group.add(TopicPartition(topic, count))
         for replica in world.replicas:
             replica.emitter.gate.sources = {**replica.emitter.gate.sources, topic: count + 1}
         world.seen["a partition added"] += 1
@@ -282,7 +282,7 @@ def set_commits_and_redis_back(world: World) -> None:
         world.seen["Redis and offsets set back"] += 1
 
 
-def _is_said_by_commits_alone(world: World, lane: LaneId) -> bool:
+def _is_said_by_commits_alone(world: World, lane: TopicPartition) -> bool:
     """Redis has got a held record since its copy was made, and only the commit says so: no block was written since."""
     state, copied = _state(world, lane), world.copy[0].get(lane, 0)
     if state is None or state.acknowledged <= copied:
@@ -298,14 +298,14 @@ def _is_said_by_commits_alone(world: World, lane: LaneId) -> bool:
 RARE: tuple[Callable[[World], None], ...] = (die_in_a_commit, set_commits_and_redis_back)  # in some runs
 
 
-def _state(world: World, lane: LaneId) -> CommitState | None:
+def _state(world: World, lane: TopicPartition) -> CommitState | None:
     committed = world.group.committed.get(lane)
     return decode_metadata(*committed) if committed is not None else None
 
 
-def _own_blocks(world: World) -> dict[int, dict[LaneId, int]]:
+def _own_blocks(world: World) -> dict[int, dict[TopicPartition, int]]:
     """By partition of the ledger: where the last block of each lane's commit is."""
-    places: dict[int, dict[LaneId, int]] = defaultdict(dict)
+    places: dict[int, dict[TopicPartition, int]] = defaultdict(dict)
     for lane in world.group.lanes:
         state = _state(world, lane)
         if state is not None and state.block_offset >= 0 and state.topic_id == world.broker.topic_id(lane.topic):
@@ -313,9 +313,9 @@ def _own_blocks(world: World) -> dict[int, dict[LaneId, int]]:
     return places
 
 
-def _cut(world: World) -> tuple[LedgerTopic, list[LaneId]]:
+def _cut(world: World) -> tuple[LedgerTopic, list[TopicPartition]]:
     """A partition loses its end, as in an unclean election."""
-    hit: list[LaneId] = []
+    hit: list[TopicPartition] = []
     for partition, places in _own_blocks(world).items():
         log = world.broker.logs[LEDGER.name][partition]
         log.end = world.rng.randint(log.start, log.end)
@@ -324,7 +324,7 @@ def _cut(world: World) -> tuple[LedgerTopic, list[LaneId]]:
     return LEDGER, hit
 
 
-def _regrow(world: World) -> tuple[LedgerTopic, list[LaneId]]:
+def _regrow(world: World) -> tuple[LedgerTopic, list[TopicPartition]]:
     """As `_cut`, and others have written beyond the former end since."""
     _, hit = _cut(world)
     for partition, log in enumerate(world.broker.logs[LEDGER.name]):
@@ -338,14 +338,14 @@ def _regrow(world: World) -> tuple[LedgerTopic, list[LaneId]]:
     return LEDGER, hit
 
 
-def _add_partition(world: World) -> tuple[LedgerTopic, list[LaneId]]:
+def _add_partition(world: World) -> tuple[LedgerTopic, list[TopicPartition]]:
     """The ledger has one more partition, so blocks are looked for elsewhere."""
     world.broker.add_partition(LEDGER.name)
     grown = replace(LEDGER, partitions=LEDGER.partitions + 1)
     return grown, [lane for places in _own_blocks(world).values() for lane in places]
 
 
-def _lose_beginning(world: World) -> tuple[LedgerTopic, list[LaneId]]:
+def _lose_beginning(world: World) -> tuple[LedgerTopic, list[TopicPartition]]:
     """A stop was so long that all commits have expired, and all blocks as well."""
     kept, world.group.committed = world.group.committed, {}
     try:
@@ -359,7 +359,7 @@ def _lose_beginning(world: World) -> tuple[LedgerTopic, list[LaneId]]:
     return LEDGER, []
 
 
-def _is_refused(world: World, ledger: LedgerTopic, lane: LaneId) -> bool:
+def _is_refused(world: World, ledger: LedgerTopic, lane: TopicPartition) -> bool:
     worker = RecoveryWorker(
         FakeStarts(world.group), ledger, FakeLedgerLog(world.broker, ledger.name), world.overflow, 1, StepExecutor()
     )

@@ -15,7 +15,7 @@ from policies.table import PolicyTable
 from sidecar.ledger.block import Block, decode
 from sidecar.ledger.commit_metadata import decode_metadata
 from sidecar.model.log_cuts import NO_CUTS, Cuts
-from sidecar.model.record import LaneId, Outcome, Position
+from sidecar.model.record import Outcome, Position, TopicPartition
 from tests.simulation.acts import NOT_USERS, Acts, Place, facts_of
 from tests.simulation.fake_kafka import FakeRecord
 from tests.simulation.fake_overflow import FakeOverflow
@@ -31,23 +31,23 @@ class Oracle:
         self._exactly_once = exactly_once
         self.sources: dict[Place, FakeRecord] = {}
         self.settled: dict[Place, Outcome] = {}
-        self.open: dict[LaneId, set[int]] = defaultdict(set)  # sent and not settled
+        self.open: dict[TopicPartition, set[int]] = defaultdict(set)  # sent and not settled
         self.emitted: Counter[Place] = Counter()
         self.excused: Counter[Place] = Counter()  # may be repeated so many times: a crash came between
         self.versions: dict[Place, int] = {}  # the table that decided, as the ledger first said
         self.entries: dict[Place, tuple[int, str]] = {}
-        self.numbers: Counter[LaneId] = Counter()
-        self.anew: set[LaneId] = set()  # of a source made anew: its numbers go on from somewhere above
+        self.numbers: Counter[TopicPartition] = Counter()
+        self.anew: set[TopicPartition] = set()  # of a source made anew: its numbers go on from somewhere above
         self.dues: dict[Place, int] = {}  # as the last emission says
         self.said: dict[Place, int] = {}  # the table that it names
         self.acts = Acts(self, table_at)
         self.latest_ms = 0  # by the brokers' clock, before it was set: what was due by then may have fired
         self.finds_each = overflow.finds_each
         self.ordered = False  # retries come in the order of their keys
-        self.cuts: dict[LaneId, Cuts] = {}
+        self.cuts: dict[TopicPartition, Cuts] = {}
         self.only_redis: set[Place] = set()  # of a log that was cut back
         self.gone: set[Place] = set()
-        self._latest: dict[tuple[LaneId, bytes], int] = {}  # emitted of a key: the highest offset
+        self._latest: dict[tuple[TopicPartition, bytes], int] = {}  # emitted of a key: the highest offset
         self._serials: dict[bytes, Place] = {}
         self._overflow = overflow
         self._table_at = table_at
@@ -57,7 +57,7 @@ class Oracle:
         topic, partition, _ = record.place
         if topic in SOURCES:
             record = self.own(record)
-            place = (LaneId(topic, partition), record.offset())
+            place = (TopicPartition(topic, partition), record.offset())
             self.sources[place] = record
             self.open[place[0]].add(place[1])
             self._serials[dict(record.named or ())[SERIAL] or b""] = place
@@ -66,7 +66,7 @@ class Oracle:
         else:
             self._emission(record)
 
-    def forget(self, lane: LaneId) -> None:
+    def forget(self, lane: TopicPartition) -> None:
         """The source was deleted: what came from there must not be seen again, and its offsets begin anew."""
         by_place: tuple[dict[Place, Any], ...] = (
             self.sources, self.settled, self.emitted, self.excused, self.versions, self.entries, self.dues, self.said,
@@ -86,11 +86,11 @@ class Oracle:
     def own(self, record: FakeRecord) -> FakeRecord:
         """A source's record, by the offset that its lane has for it."""
         topic, partition, offset = record.place
-        cuts = self.cuts.get(LaneId(topic, partition), NO_CUTS)
+        cuts = self.cuts.get(TopicPartition(topic, partition), NO_CUTS)
         return replace(record, place=(topic, partition, cuts.lane_offset(offset)))
 
     def cut_back(
-        self, lane: LaneId, removed: Iterable[FakeRecord], log_offset: int, known: tuple[int, Position]
+        self, lane: TopicPartition, removed: Iterable[FakeRecord], log_offset: int, known: tuple[int, Position]
     ) -> None:
         """A source lost these, and has others there next. `known`: how far it was read by the ledger, and W."""
         read_until, watermark = known
@@ -126,7 +126,7 @@ class Oracle:
         """Redis has lost something where it alone had records."""
         self.give_up({place for place in self.only_redis if place[0] in self._overflow.lost_once})
 
-    def crashed(self, lanes: Iterable[LaneId]) -> None:
+    def crashed(self, lanes: Iterable[TopicPartition]) -> None:
         """Excuse one more emission of what was emitted and isn't settled in the ledger; none with transactions."""
         if self._exactly_once:
             return
@@ -194,7 +194,7 @@ class Oracle:
             assert source in (None, named), f"{place} says that it came from {source!r}"
             return place
         topic, partition, offset = (source or b"").decode().split("/")
-        return LaneId(topic, int(partition)), int(offset)
+        return TopicPartition(topic, int(partition)), int(offset)
 
     def _quarantined(self, record: FakeRecord, place: Place, source: FakeRecord) -> None:
         headers = record.named or []
@@ -241,7 +241,7 @@ class Oracle:
     # --- the ledger -----------------------------------------------------------------------------------------------
 
     def _block(self, block: Block) -> None:
-        lane = LaneId(block.topic, block.partition)
+        lane = TopicPartition(block.topic, block.partition)
         self.acts.moved(lane, block)
         for offset, outcome in zip(block.settled.offsets, block.settled.outcomes, strict=True):
             place = (lane, offset)
@@ -269,7 +269,7 @@ class Oracle:
             if held.offset in self.open[lane] and held.offset < block.low:
                 assert held.position > block.watermark, f"{lane}: block's W passed unsettled {held.position}"
 
-    def _check_runs(self, lane: LaneId, block: Block) -> None:
+    def _check_runs(self, lane: TopicPartition, block: Block) -> None:
         for (start, version), (end, _) in zip(block.runs, block.runs[1:], strict=False):
             assert start <= end, f"{lane}: runs out of order {block.runs}"
             for offset in self.open[lane]:
@@ -279,7 +279,7 @@ class Oracle:
 
     # --- commits --------------------------------------------------------------------------------------------------
 
-    def committed(self, lane: LaneId, offset: int, metadata: str) -> None:
+    def committed(self, lane: TopicPartition, offset: int, metadata: str) -> None:
         """Everything below L is settled, or the overflow has it ahead of W: else a crash now would lose it."""
         state = decode_metadata(offset, metadata)
         assert state is not None
@@ -291,7 +291,7 @@ class Oracle:
         if lane not in self._overflow.lost_once:
             assert state.acknowledged <= self._overflow.hw.get(lane, 0), f"{lane}: acknowledged more than there is"
 
-    def recoverable(self, lane: LaneId, watermark: tuple[int, int]) -> set[int]:
+    def recoverable(self, lane: TopicPartition, watermark: tuple[int, int]) -> set[int]:
         """Unsettled offsets that the overflow has lost, and that its rebuild finds in the ledger."""
         if lane not in self._overflow.lost_once:
             return set()

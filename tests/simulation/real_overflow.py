@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, Final
 
 from policies.headers import OFFSET_MAX
-from sidecar.model.record import Held, LaneId, Position, held_id, place_of
+from sidecar.model.record import Held, Position, TopicPartition, held_id, place_of
 from sidecar.overflow import keys as overflow_layout
 from sidecar.overflow.connection import Client
 from sidecar.overflow.interface import Change, OverflowFull, OverflowLoss, OverflowUnavailable, Promotion, Redo
@@ -44,12 +44,14 @@ class RealOverflow(FakeOverflow):
         self.rng = rng
         self.seen: Counter[str] = Counter()  # what happened, to know that the runs are worth their time
         self.wrong: list[str] = []  # who heard of it may have ended without a word
-        self.settled: dict[LaneId, Position] = {}  # said by who tidied: what is up to there nobody misses
+        self.settled: dict[TopicPartition, Position] = {}  # said by who tidied: what is up to there nobody misses
         self.now_ms = 0
         self.disturbed = False  # there was a loss in the middle of a call: its answer says nothing
-        self._lacks: dict[LaneId, set[str]] = defaultdict(set)  # of what its number speaks of, until it is rebuilt
-        self._lost: dict[LaneId, set[int]] = defaultdict(set)  # what they had when they were emptied
-        self._copied: tuple[Copy, dict[bytes, bytes], dict[LaneId, set[str]]] = (({}, {}, {}, {}, {}), {}, {})
+        self._lacks: dict[TopicPartition, set[str]] = defaultdict(
+            set
+        )  # of what its number speaks of, until it is rebuilt
+        self._lost: dict[TopicPartition, set[int]] = defaultdict(set)  # what they had when they were emptied
+        self._copied: tuple[Copy, dict[bytes, bytes], dict[TopicPartition, set[str]]] = (({}, {}, {}, {}, {}), {}, {})
         self._other = RedisOverflow(client, GROUP)
         self._look = RedisRebuild(client, GROUP)
         client.flushall()
@@ -120,7 +122,7 @@ class RealOverflow(FakeOverflow):
 
     # --- what the fake is given -----------------------------------------------------------------------------------
 
-    def number_of(self, lane: LaneId) -> int:
+    def number_of(self, lane: TopicPartition) -> int:
         """The server's number for the lane, -1 when there is none."""
         return self._look.place(lane)
 
@@ -135,14 +137,14 @@ class RealOverflow(FakeOverflow):
         for change in changes:
             self.has_number(change.lane, self.number_of(change.lane))
 
-    def follow_redos(self, lane: LaneId, redos: Sequence[Redo], now_ms: int) -> None:
+    def follow_redos(self, lane: TopicPartition, redos: Sequence[Redo], now_ms: int) -> None:
         """Take over those that the server has by now."""
         place = self.number_of(lane)
         with self._obeying():
             self.redo(lane, [redo for redo in redos if redo.last <= place], now_ms)
         self.has_number(lane, place)
 
-    def follow_reset(self, lane: LaneId) -> None:
+    def follow_reset(self, lane: TopicPartition) -> None:
         """The server's number is gone, or it is there again and all else is gone."""
         if not self.server.exists(LaneKeys(GROUP, lane).hw):
             self.hw.pop(lane, None)
@@ -156,7 +158,7 @@ class RealOverflow(FakeOverflow):
             self.has_number(lane, self.number_of(lane))
             self.compare_lane(lane)
 
-    def follow_tidying(self, lane: LaneId, settled: Position, now_ms: int) -> None:
+    def follow_tidying(self, lane: TopicPartition, settled: Position, now_ms: int) -> None:
         """However much the server has removed: what is settled nobody misses."""
         self.now_ms = max(now_ms, self.now_ms)
         self.settled[lane] = max(settled, self.settled.get(lane, settled))
@@ -174,7 +176,7 @@ class RealOverflow(FakeOverflow):
 
     # --- judgement ------------------------------------------------------------------------------------------------
 
-    def claim(self, is_so: bool, lane: LaneId, otherwise: str) -> None:
+    def claim(self, is_so: bool, lane: TopicPartition, otherwise: str) -> None:
         """Fail where it isn't so."""
         if not is_so:
             self.wrong.append(f"{lane}: {otherwise}")
@@ -187,16 +189,16 @@ class RealOverflow(FakeOverflow):
         self.claim(is_so, lane, f"nothing is lost, but {loss}")
         self.seen["a loss was found"] += 1
 
-    def has_number(self, lane: LaneId, number: int) -> None:
+    def has_number(self, lane: TopicPartition, number: int) -> None:
         """As many blocks are there, or the number is gone (-1) as it must be."""
         hw = self._number_there(lane)
         self.claim(number == hw or (number == 0 and hw < 0), lane, f"{number} is said to be its number, not {hw}")
 
-    def _number_there(self, lane: LaneId) -> int:
+    def _number_there(self, lane: TopicPartition) -> int:
         return -1 if lane in self.gone else self.hw.get(lane, -1)
 
     def has_promoted(
-        self, lane: LaneId, after: Position, promotion: Promotion, row: Callable[[Held], Any] = tuple
+        self, lane: TopicPartition, after: Position, promotion: Promotion, row: Callable[[Held], Any] = tuple
     ) -> None:
         """A promotion has what is held within it, in order, and nothing else.
 
@@ -211,7 +213,7 @@ class RealOverflow(FakeOverflow):
         self.claim(got == want, lane, f"from {after} to {cursor} it has not {less}, but {more} (or another order)")
         self.seen["promoted"] += bool(got)
 
-    def has_found(self, lane: LaneId, after: Position, found: Mapping[str, Held]) -> None:
+    def has_found(self, lane: TopicPartition, after: Position, found: Mapping[str, Held]) -> None:
         """Claim that each record found is held, has the id, and is beyond `after`."""
         for message_id, held in found.items():
             if held.position > self.settled.get(lane, after):
@@ -220,7 +222,7 @@ class RealOverflow(FakeOverflow):
                 self.claim(held.position > after, lane, f"{held} isn't beyond {after}")
             self.seen["found by id"] += 1
 
-    def compare_lane(self, lane: LaneId) -> None:
+    def compare_lane(self, lane: TopicPartition) -> None:
         """Read everything: headers and contents belong together, and they are what is held."""
         if lane in self.gone or CONTENT in self._lacks[lane]:
             return
@@ -236,7 +238,7 @@ class RealOverflow(FakeOverflow):
             self.has_promoted(lane, cursor, promotion)
             cursor = promotion.cursor
 
-    def _headers(self, lane: LaneId) -> Iterator[Header]:
+    def _headers(self, lane: TopicPartition) -> Iterator[Header]:
         keys = LaneKeys(GROUP, lane)
         for level in overflow_layout.LEVELS:
             for member in self.server.zrange(keys.level(level), 0, -1):
@@ -254,12 +256,12 @@ class RealOverflow(FakeOverflow):
         self._lacks.clear()
         self.server.flushall()
 
-    def _empty(self, lane: LaneId) -> None:
+    def _empty(self, lane: TopicPartition) -> None:
         self._remember(lane)
         self.records[lane] = []
         self.struck[lane].clear()
 
-    def _remember(self, lane: LaneId) -> None:
+    def _remember(self, lane: TopicPartition) -> None:
         self._lost[lane].update(held.offset for held in self.records[lane])
 
     def copy(self) -> Copy:
@@ -281,7 +283,7 @@ class RealOverflow(FakeOverflow):
         for key, dump in dumps.items():
             self.server.restore(key, 0, dump)
 
-    def damage(self, lane: LaneId, offset: int) -> None:
+    def damage(self, lane: TopicPartition, offset: int) -> None:
         """The content of a chunk that may have this record is gone, or it is another; its header stays."""
         position = next(held.position for held in self.records[lane] if held.offset == offset)
         for header in self._headers(lane):
@@ -295,19 +297,19 @@ class RealOverflow(FakeOverflow):
                 self._lacks[lane].add(CONTENT)
                 return
 
-    def lose_level(self, lane: LaneId, from_ms: int) -> None:
+    def lose_level(self, lane: TopicPartition, from_ms: int) -> None:
         """The key of a level is gone; until it is rebuilt it doesn't matter what was in it."""
         self._remember(lane)
         super().lose_level(lane, from_ms)
         self.server.unlink(LaneKeys(GROUP, lane).level(self.rng.choice(overflow_layout.LEVELS)))
         self._lacks[lane].add(HEADERS)
 
-    def lose_tombstones(self, lane: LaneId) -> None:
+    def lose_tombstones(self, lane: TopicPartition) -> None:
         """The key is gone that has all that was struck out."""
         super().lose_tombstones(lane)
         self.server.unlink(LaneKeys(GROUP, lane).struck)
 
-    def lose_index(self, lane: LaneId) -> None:
+    def lose_index(self, lane: TopicPartition) -> None:
         """All shards of the index are gone."""
         super().lose_index(lane)
         self.server.unlink(*LaneKeys(GROUP, lane).shards())
@@ -323,7 +325,7 @@ class Connected:
         self._overflow = RedisOverflow(client, GROUP)
         self._rebuild = RedisRebuild(client, GROUP)
 
-    def watermark(self, lane: LaneId) -> int:
+    def watermark(self, lane: TopicPartition) -> int:
         """See `Overflow.watermark`."""
         with self._judged("watermark"):
             number = self._overflow.watermark(lane)
@@ -339,21 +341,23 @@ class Connected:
             finally:
                 self._store.follow_changes(changes, now_ms)
 
-    def promote(self, lane: LaneId, after: Position, until: Position, records_max: int, acknowledged: int) -> Promotion:
+    def promote(
+        self, lane: TopicPartition, after: Position, until: Position, records_max: int, acknowledged: int
+    ) -> Promotion:
         """See `Overflow.promote`."""
         with self._judged("promote", lambda _: acknowledged):
             promotion = self._overflow.promote(lane, after, until, records_max, acknowledged)
             self._compare(self._store.has_promoted, lane, after, promotion)
         return promotion
 
-    def find(self, lane: LaneId, ids: Sequence[str], after: Position, acknowledged: int) -> Mapping[str, Held]:
+    def find(self, lane: TopicPartition, ids: Sequence[str], after: Position, acknowledged: int) -> Mapping[str, Held]:
         """See `Overflow.find`."""
         with self._judged("find", lambda _: acknowledged):
             found = self._overflow.find(lane, ids, after, acknowledged)
             self._compare(self._store.has_found, lane, after, found)
         return found
 
-    def tidy(self, lane: LaneId, settled: Position, now_ms: int) -> int:
+    def tidy(self, lane: TopicPartition, settled: Position, now_ms: int) -> int:
         """See `Overflow.tidy`."""
         with self._judged("tidy"):
             try:
@@ -363,14 +367,14 @@ class Connected:
             self._store.compare_lane(lane)
         return left
 
-    def place(self, lane: LaneId) -> int:
+    def place(self, lane: TopicPartition) -> int:
         """See `RebuildStore.place`."""
         with self._judged("place"):
             number = self._rebuild.place(lane)
             self._compare(self._store.has_number, lane, number)
         return number
 
-    def reset(self, lane: LaneId, begin: bool) -> bool:
+    def reset(self, lane: TopicPartition, begin: bool) -> bool:
         """See `RebuildStore.reset`."""
         with self._judged("reset"):
             try:
@@ -379,7 +383,7 @@ class Connected:
                 self._store.follow_reset(lane)
         return more
 
-    def redo(self, lane: LaneId, redos: Sequence[Redo], now_ms: int) -> None:
+    def redo(self, lane: TopicPartition, redos: Sequence[Redo], now_ms: int) -> None:
         """See `RebuildStore.redo`."""
         with self._judged("redo", lambda _: redos[0].before):
             try:
@@ -387,14 +391,14 @@ class Connected:
             finally:
                 self._store.follow_redos(lane, redos, now_ms)
 
-    def read(self, lane: LaneId, after: Position, records_max: int, acknowledged: int) -> Promotion:
+    def read(self, lane: TopicPartition, after: Position, records_max: int, acknowledged: int) -> Promotion:
         """See `RebuildStore.read`."""
         with self._judged("read", lambda _: acknowledged):
             promotion = self._rebuild.read(lane, after, records_max, acknowledged)
             self._compare(self._store.has_promoted, lane, after, promotion)
         return promotion
 
-    def places(self, lane: LaneId, after: Position, records_max: int, acknowledged: int) -> Promotion:
+    def places(self, lane: TopicPartition, after: Position, records_max: int, acknowledged: int) -> Promotion:
         """See `RebuildStore.places`."""
         with self._judged("places", lambda _: acknowledged):
             promotion = self._rebuild.places(lane, after, records_max, acknowledged)
@@ -402,7 +406,7 @@ class Connected:
         return promotion
 
     @contextmanager
-    def _judged(self, method: str, expected: Callable[[LaneId], int] = lambda _: 0) -> Iterator[None]:
+    def _judged(self, method: str, expected: Callable[[TopicPartition], int] = lambda _: 0) -> Iterator[None]:
         """The weather comes before and after; a loss is one: fewer blocks are there than `expected`."""
         self._store.failing(method, False)
         self._store.disturbed = False

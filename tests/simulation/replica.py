@@ -20,7 +20,7 @@ from sidecar.engine.intake.decide import Decider, HeaderLimits
 from sidecar.engine.intake.holding import Holding
 from sidecar.engine.intake.key_order import Ordering
 from sidecar.engine.intake.quotas import Quotas
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.recovery_reader import RecoveryWorker
 from sidecar.engine.snapshot import Publisher
 from sidecar.engine.storage.rebuild import Sources
@@ -185,7 +185,7 @@ class Replica:
         )
 
     @property
-    def lanes(self) -> list[Lane]:
+    def lanes(self) -> list[SourcePartition]:
         return list(self.assignment.lanes.values())
 
     @property

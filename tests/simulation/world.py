@@ -6,7 +6,7 @@ from random import Random
 from typing import Final
 
 from policies.table import PolicyTable
-from sidecar.model.record import Held, LaneId, Position
+from sidecar.model.record import Held, Position, TopicPartition
 from sidecar.overflow.interface import OverflowFull, OverflowUnavailable
 from tests.simulation.fake_group import Group
 from tests.simulation.fake_kafka import Broker, FakeRecord, Killed
@@ -128,7 +128,7 @@ class World:
     def _note_block(self, record: FakeRecord) -> None:
         if record.topic() == LEDGER.name:
             topic, partition = (record.key() or b"").decode().rsplit("/", 1)
-            self.group.seen.add(LaneId(topic, int(partition)))
+            self.group.seen.add(TopicPartition(topic, int(partition)))
 
     # --- what is done to it ---------------------------------------------------------------------------------------
 
@@ -150,7 +150,7 @@ class World:
         for _ in range(count):
             self.send_to(self.rng.choice(self.group.lanes), 1, self.rng.choice((0, 0, 0, 0, 1, 3)))
 
-    def send_to(self, lane: LaneId, count: int, gap: int = 0) -> None:
+    def send_to(self, lane: TopicPartition, count: int, gap: int = 0) -> None:
         """Users send to one partition, with so many offsets behind each that have no record."""
         for _ in range(count):
             record = self.workload.record(lane.topic, lane.partition, self.clock.now_ms)
@@ -243,7 +243,7 @@ class World:
                     lane = rng.choice(lanes)
                     self._lose_key(kind, lane, rng.choice(overflow.records[lane]))
 
-    def _lose_key(self, kind: int, lane: LaneId, held: Held) -> None:
+    def _lose_key(self, kind: int, lane: TopicPartition, held: Held) -> None:
         match kind:
             case 4:
                 self.overflow.damage(lane, held.offset)
@@ -385,7 +385,7 @@ class World:
             if not any(self.oracle.open.values()) and self._is_quiet():
                 break
             self.step(CALM_MS if step < CALM_STEPS_SHORT else CALM_LONG_MS)
-        passed: dict[LaneId, Position] = {}
+        passed: dict[TopicPartition, Position] = {}
         for step in range(TIDY_STEPS):
             if step == TIDY_STEPS // 2:  # W goes on passing what was cancelled ahead of its time
                 passed = {

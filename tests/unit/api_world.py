@@ -33,7 +33,7 @@ from policies.table import PolicyTable
 from policies.topic.log import Change, PolicyLog, encode_change
 from sidecar.lookup.query import Key, LookUpUnavailable, Query, key_of_row
 from sidecar.lookup.receipts import Receipts
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 from sidecar.model.stats import Left, Stats
 from sidecar.operations.dead_letters.browse import Limits as ScanLimits
 from sidecar.operations.dead_letters.browse import Reading, Rules
@@ -186,26 +186,28 @@ class MemoryHeld:
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
         self.minutes: dict[int, int] = {}
-        self.missing: list[LaneId] = []
-        self.unread: list[LaneId] = []  # they have records that nobody has read
+        self.missing: list[TopicPartition] = []
+        self.unread: list[TopicPartition] = []  # they have records that nobody has read
         self.asked: list[Query] = []
         self.down = ""
 
-    def page(self, query: Query, after: Key, limit: int) -> tuple[list[dict[str, Any]], Key | None, list[LaneId]]:
+    def page(
+        self, query: Query, after: Key, limit: int
+    ) -> tuple[list[dict[str, Any]], Key | None, list[TopicPartition]]:
         self._note(query)
         rows = [row for row in sorted(self.rows, key=key_of_row) if key_of_row(row) > after]
         return rows[:limit], key_of_row(rows[limit - 1]) if len(rows) > limit else None, self.missing
 
-    def find(self, id: str, query: Query) -> tuple[list[dict[str, Any]], list[LaneId]]:
+    def find(self, id: str, query: Query) -> tuple[list[dict[str, Any]], list[TopicPartition]]:
         self._note(query)
-        lanes = [(row, LaneId(row["source"], row["position"]["partition"])) for row in self.rows]
+        lanes = [(row, TopicPartition(row["source"], row["position"]["partition"])) for row in self.rows]
         return [row for row, lane in lanes if row["id"] == id and query.wants_lane(lane)], self.missing
 
-    def find_to_end(self, id: str, query: Query) -> tuple[list[dict[str, Any]], list[LaneId]]:
+    def find_to_end(self, id: str, query: Query) -> tuple[list[dict[str, Any]], list[TopicPartition]]:
         rows, missing = self.find(id, query)
         return rows, missing if rows else sorted({*missing, *self.unread})
 
-    def forecast(self, query: Query, until_ms: int) -> tuple[dict[int, int], list[LaneId]]:
+    def forecast(self, query: Query, until_ms: int) -> tuple[dict[int, int], list[TopicPartition]]:
         self._note(query)
         return self.minutes, self.missing
 

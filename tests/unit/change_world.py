@@ -10,7 +10,7 @@ from policies.table import PolicyTable
 from policies.topic.log import PolicyLog
 from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.lookup.query import Key, LookUpUnavailable, Query, key_of_row, row_of
-from sidecar.model.record import Headers, Held, LaneId, Outcome
+from sidecar.model.record import Headers, Held, Outcome, TopicPartition
 from sidecar.operations.bulk.changes import Changes
 from sidecar.operations.bulk.outcome import Place
 from sidecar.operations.bulk.plan import Change, ChangePlan, Item, Progress
@@ -21,7 +21,7 @@ from sidecar.operations.jobs.job import PlanHead
 
 NOW_MS = 1_800_000_000_000
 TTL_MS = 900_000
-LANES = (LaneId("a", 0), LaneId("a", 1), LaneId("b", 0))
+LANES = (TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0))
 
 
 class CrashError(Exception):
@@ -50,10 +50,10 @@ class MemoryGroup:
     """Every lane, with the engine's rule: an action reaches the latest of its id, if that is the one it means."""
 
     def __init__(self) -> None:
-        self.lanes: dict[LaneId, dict[int, Held]] = {lane: {} for lane in LANES}
+        self.lanes: dict[TopicPartition, dict[int, Held]] = {lane: {} for lane in LANES}
         self.next = dict.fromkeys(LANES, 0)
         self.lines: dict[Place, Line] = {}
-        self.missing: list[list[LaneId]] = []  # of the next pages
+        self.missing: list[list[TopicPartition]] = []  # of the next pages
         self.down: list[str] = []
         self.trouble = ""
         self.silent = False  # no control record is obeyed
@@ -65,18 +65,18 @@ class MemoryGroup:
 
     # --- messages -------------------------------------------------------------------------------------------------
 
-    def accept(self, lane: LaneId, due_ms: int, id: str | None, **fields: Any) -> int:
+    def accept(self, lane: TopicPartition, due_ms: int, id: str | None, **fields: Any) -> int:
         offset = self.next[lane]
         self.next[lane] += 1
         self.lanes[lane][offset] = held(offset, due_ms, id, **fields)
         return offset
 
-    def emit(self, lane: LaneId, offset: int) -> None:
+    def emit(self, lane: TopicPartition, offset: int) -> None:
         """Emit a message that fell due."""
         gone = self.lanes[lane].pop(offset)
         self.lines[*lane, offset] = Line(Outcome.EMITTED, -1, gone.due_ms)
 
-    def _obey(self, lane: LaneId, control: int, headers: Mapping[str, bytes | None]) -> None:
+    def _obey(self, lane: TopicPartition, control: int, headers: Mapping[str, bytes | None]) -> None:
         of_id = [one for one in self.lanes[lane].values() if dict(one.trailer).get(ID) == headers[ID]]
         found = max(of_id, key=lambda one: one.offset, default=None)
         if found is None or headers.get(IF_OFFSET) not in (None, b"%d" % found.offset):
@@ -99,8 +99,8 @@ class MemoryGroup:
     # --- what the work asks for -----------------------------------------------------------------------------------
 
     def page(
-        self, query: Query, after: Key, limit: int, ends: Mapping[LaneId, int]
-    ) -> tuple[list[dict[str, Any]], Key | None, list[LaneId]]:
+        self, query: Query, after: Key, limit: int, ends: Mapping[TopicPartition, int]
+    ) -> tuple[list[dict[str, Any]], Key | None, list[TopicPartition]]:
         self.fault("page")
         if self.down:
             raise LookUpUnavailable(self.down.pop())
@@ -113,10 +113,12 @@ class MemoryGroup:
         rows = [row for row in sorted(rows, key=key_of_row) if key_of_row(row) > after]
         following = key_of_row(rows[limit - 1]) if len(rows) > limit else None
         missing = self.missing.pop() if self.missing else []
-        told = [row for row in rows[:limit] if LaneId(row["source"], row["position"]["partition"]) not in missing]
+        told = [
+            row for row in rows[:limit] if TopicPartition(row["source"], row["position"]["partition"]) not in missing
+        ]
         return told, following, missing
 
-    def ends(self, query: Query) -> tuple[dict[LaneId, int], list[LaneId]]:
+    def ends(self, query: Query) -> tuple[dict[TopicPartition, int], list[TopicPartition]]:
         lanes = {lane: offset for lane, offset in self.next.items() if query.wants_lane(lane)}
         return lanes, self.missing.pop() if self.missing else []
 
@@ -138,12 +140,12 @@ class MemoryGroup:
         offsets: list[int | str] = []
         for item, headers in controls:
             self.fault("send")
-            lane = LaneId(item.topic, item.partition)
+            lane = TopicPartition(item.topic, item.partition)
             self.sent.append(headers)
             offsets.append(self.write(lane, headers))
         return offsets
 
-    def write(self, lane: LaneId, headers: Headers) -> int:
+    def write(self, lane: TopicPartition, headers: Headers) -> int:
         """A control record of whoever it may be; returns its offset."""
         control = self.next[lane]
         self.next[lane] += 1

@@ -5,9 +5,9 @@ from random import Random
 
 from policies.model import Policy, Versioned
 from policies.table import PolicyTable
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.ledger.topic import LedgerTopic
-from sidecar.model.record import Headers, LaneId
+from sidecar.model.record import Headers, TopicPartition
 from tests.simulation.fake_group import Group
 from tests.simulation.fake_kafka import CREATE_TIME, Broker, FakeRecord
 from tests.simulation.fake_overflow import FakeOverflow
@@ -17,7 +17,7 @@ from tests.simulation.replica import LEDGER, Replica, Shape, Surroundings
 from tests.simulation.workload import QUARANTINE
 
 SOURCE = "reminders"
-LANE = LaneId(SOURCE, 0)
+LANE = TopicPartition(SOURCE, 0)
 ROUND_TRIP_MS = 2
 
 
@@ -128,7 +128,7 @@ class Bench:
         return self.broker.logs[topic][0].records
 
     @property
-    def lane(self) -> Lane:
+    def lane(self) -> SourcePartition:
         return self.replica.assignment.lanes[LANE]
 
     @property

@@ -3,18 +3,18 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 
 
 @dataclass
 class FakeBacklog:
     """By partition: its end, and offsets of records, the others being marks. Without an end it has no leader."""
 
-    end: dict[LaneId, int] = field(default_factory=dict)
-    records: dict[LaneId, list[int]] = field(default_factory=dict)
+    end: dict[TopicPartition, int] = field(default_factory=dict)
+    records: dict[TopicPartition, list[int]] = field(default_factory=dict)
 
-    def ends(self, lanes: Collection[LaneId]) -> dict[LaneId, int]:
+    def ends(self, lanes: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         return {lane: self.end[lane] for lane in lanes if lane in self.end}
 
-    def unread(self, read: Mapping[LaneId, tuple[int, int]]) -> set[LaneId]:
+    def unread(self, read: Mapping[TopicPartition, tuple[int, int]]) -> set[TopicPartition]:
         return {lane for lane, (start, _) in read.items() if any(start <= one for one in self.records.get(lane, ()))}

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from sidecar.engine.commit.interval import CommitInterval
 from sidecar.model.ports import Member
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 from tests.simulation.fake_kafka import Refused
 from tests.simulation.fake_transactions import TransactionError
 
@@ -26,7 +26,7 @@ class Producer:
 
     def __init__(self, left: tuple[int, ...] = (), **errors: TransactionError | list[TransactionError | None]) -> None:
         self.calls: list[str] = []
-        self.offsets: dict[LaneId, tuple[int, str]] = {}
+        self.offsets: dict[TopicPartition, tuple[int, str]] = {}
         self.left = list(left)
         self.errors = errors
         self.takes_blocks = True
@@ -57,7 +57,7 @@ class Producer:
     def begin(self) -> None:
         self._note("begin")
 
-    def send_offsets(self, offsets: Mapping[LaneId, tuple[int, str]], member: Member, seconds: float) -> None:
+    def send_offsets(self, offsets: Mapping[TopicPartition, tuple[int, str]], member: Member, seconds: float) -> None:
         self._note("offsets" if offsets else "ask")
         self.offsets = dict(offsets)
 

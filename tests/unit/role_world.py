@@ -19,7 +19,7 @@ from policies.headers import ERROR_CLASS, ERROR_MESSAGE, ID
 from sidecar.ledger.block import Entries
 from sidecar.lookup.query import row_of
 from sidecar.lookup.receipt import LedgerPlace
-from sidecar.model.record import Headers, LaneId, Outcome
+from sidecar.model.record import Headers, Outcome, TopicPartition
 from sidecar.operations.bulk.changes import Wanted
 from sidecar.operations.bulk.plan import Selection, When
 from sidecar.operations.jobs.job import State
@@ -41,7 +41,7 @@ MARKS: Final = {
     "idempotency key": "mark-of-idempotency",
     "token": "mark-of-token",
 }
-LANE: Final = LaneId("reminders", 3)
+LANE: Final = TopicPartition("reminders", 3)
 OFFSET: Final = 8  # of the held message
 CONTROL: Final = 0  # the offset that Kafka gives to the first control record
 HEADERS: Final[Headers] = [(MARKS["header name"], MARKS["header value"].encode())]

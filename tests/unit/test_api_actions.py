@@ -7,7 +7,7 @@ import pytest
 from api.ports import SenderRefused, SenderUnavailable
 from sidecar.ledger.block import Entries
 from sidecar.lookup.receipt import LedgerPlace
-from sidecar.model.record import LaneId, Outcome
+from sidecar.model.record import Outcome, TopicPartition
 from tests.unit.api_world import NOW_MS, REMINDERS, World, problem, world
 from tests.unit.test_api_held import row
 from tests.unit.test_cli_rest import Terminal
@@ -160,11 +160,11 @@ class TestEach:
         assert api.call(method, f"/v1/messages/a{step}?source=elsewhere", json=body).status_code == 404
 
     def test_not_all_could_be_asked(self, api: World, method: str, step: str, body: Any) -> None:
-        api.held.missing = [LaneId("reminders", 2)]
+        api.held.missing = [TopicPartition("reminders", 2)]
         problem(api.call(method, f"/v1/messages/a{step}", json=body), 503, "look-up-incomplete")
 
     def test_what_nobody_has_read_yet_may_have_it(self, api: World, method: str, step: str, body: Any) -> None:
-        api.held.unread = [LaneId("reminders", 2)]
+        api.held.unread = [TopicPartition("reminders", 2)]
         answer = problem(api.call(method, f"/v1/messages/a{step}", json=body), 503, "look-up-incomplete")
         assert answer["missing"] == [{"topic": "reminders", "partition": 2}]
         hold(api, 8)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 from sidecar.operations.bulk.plan import TOKEN_LENGTH, Change, Counted, Progress
 from sidecar.operations.jobs.job import State
 from sidecar.operations.jobs.runner import LEASE_MS
@@ -17,7 +17,7 @@ from tests.unit.test_cli_rest import Terminal, tickover
 __all__ = ["tickover"]
 
 OK, FAILED, USAGE, NOT_FOUND, CONFLICT = range(5)
-LANE = LaneId("reminders", 0)
+LANE = TopicPartition("reminders", 0)
 FILTER = {"topic": "reminders"}
 DUE_MS = NOW_MS + 60_000
 WAIT_S = 60.0

@@ -9,11 +9,11 @@ from api.pagination import encode
 from api.routes.held import _key_of_cursor
 from sidecar.lookup.query import Key, Query
 from sidecar.lookup.receipt import LedgerPlace
-from sidecar.model.record import LaneId, Outcome
+from sidecar.model.record import Outcome, TopicPartition
 from tests.unit.api_world import NOW_MS, World, problem, world
 from tests.unit.test_receipts import block, entries, settled
 
-HERE = LaneId("reminders", 3)
+HERE = TopicPartition("reminders", 3)
 
 
 def row(offset: int, **other: Any) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def test_an_unknown_id_is_looked_for_again_before_it_is_called_unknown(monkeypat
 def test_not_found_where_not_all_could_be_asked_is_no_404(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("api.routes.held.AGAIN_S", ())
     with world() as api:
-        api.held.missing = [LaneId("gold", 2)]
+        api.held.missing = [TopicPartition("gold", 2)]
         answer = problem(api.call("GET", "/v1/messages/nobody"), 503, "look-up-incomplete")
         assert answer["missing"] == [{"topic": "gold", "partition": 2}]
         api.held.rows = [row(8, id="a")]
@@ -155,7 +155,7 @@ def test_not_found_where_not_all_could_be_asked_is_no_404(monkeypatch: pytest.Mo
 def test_not_found_while_something_is_not_read_yet_is_no_404(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("api.routes.held.AGAIN_S", ())
     with world() as api:
-        api.held.unread = [LaneId("gold", 2)]
+        api.held.unread = [TopicPartition("gold", 2)]
         answer = problem(api.call("GET", "/v1/messages/nobody"), 503, "look-up-incomplete")
         assert answer["missing"] == [{"topic": "gold", "partition": 2}]
         api.held.rows = [row(8, id="a")]

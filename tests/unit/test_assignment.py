@@ -11,17 +11,17 @@ import pytest
 from sidecar.engine.assignment import REMIND_MS, RETRY_MS, SWEEP_MS, Assignment
 from sidecar.engine.partition.ledger_marks import NOWHERE
 from sidecar.engine.partition.offset_map import OffsetMap
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.engine.recovery_reader import RecoveryJob
 from sidecar.engine.source_cuts import SourceChangedError
 from sidecar.ledger.topic import CommitsHidden, LedgerUnavailable
 from sidecar.model.log_cuts import NO_CUTS, ReadMark
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 
 START_MS = 1_000_000
-LANE = LaneId("source", 0)
+LANE = TopicPartition("source", 0)
 
 
 class Unanswered:
@@ -29,9 +29,9 @@ class Unanswered:
 
     def __init__(self, error: Exception) -> None:
         self.error = error
-        self.asked: list[set[LaneId]] = []
+        self.asked: list[set[TopicPartition]] = []
 
-    def submit(self, lanes: set[LaneId], now_ms: int) -> RecoveryJob:
+    def submit(self, lanes: set[TopicPartition], now_ms: int) -> RecoveryJob:
         job = RecoveryJob(set(lanes), now_ms, Future())
         self.again(job, now_ms)
         return job
@@ -64,7 +64,7 @@ def test_a_recovery_that_waits_is_told_once_a_minute(assignment: Assignment, cap
 
 @pytest.mark.parametrize("leave", [Assignment.revoked, Assignment.lost])
 def test_a_recovery_that_nobody_needs_any_more_is_no_problem(
-    assignment: Assignment, leave: Callable[[Assignment, list[LaneId]], None]
+    assignment: Assignment, leave: Callable[[Assignment, list[TopicPartition]], None]
 ) -> None:
     assignment.step(START_MS)
     assert assignment.problem
@@ -75,16 +75,16 @@ def test_a_recovery_that_nobody_needs_any_more_is_no_problem(
 
 @pytest.mark.parametrize("leave", [Assignment.revoked, Assignment.lost])
 def test_a_partition_of_a_source_that_may_not_be_consumed_waits_until_it_may_or_is_gone(
-    assignment: Assignment, leave: Callable[[Assignment, list[LaneId]], None]
+    assignment: Assignment, leave: Callable[[Assignment, list[TopicPartition]], None]
 ) -> None:
     recovery: Any = assignment._recovery
-    begun, late, gone = LANE, LaneId("source", 1), LaneId("source", 2)
+    begun, late, gone = LANE, TopicPartition("source", 1), TopicPartition("source", 2)
     assignment.step(START_MS)
     assignment.refuse(frozenset({"source"}))
-    assignment.assigned([late, gone, LaneId("other", 0)])
+    assignment.assigned([late, gone, TopicPartition("other", 0)])
     leave(assignment, [gone])
     assignment.step(START_MS + 1)
-    assert recovery.asked == [{begun}, {LaneId("other", 0)}], "what was begun goes on"
+    assert recovery.asked == [{begun}, {TopicPartition("other", 0)}], "what was begun goes on"
     assert assignment.turned_away == 1
     assignment.refuse(frozenset())
     assignment.step(START_MS + 2)
@@ -127,7 +127,9 @@ def test_a_partition_without_a_leader_is_no_reason(assignment: Assignment) -> No
 
 
 def test_partitions_that_are_known_begin_while_others_are_waited_for(assignment: Assignment) -> None:
-    known, later = (Mock(id=LaneId("source", n), offsets=OffsetMap(at), cuts=NO_CUTS) for n, at in ((1, 7), (2, 9)))
+    known, later = (
+        Mock(id=TopicPartition("source", n), offsets=OffsetMap(at), cuts=NO_CUTS) for n, at in ((1, 7), (2, 9))
+    )
     recovery: Any = assignment._recovery
     intake: Any = assignment._intake
     assignment.step(START_MS)
@@ -165,18 +167,18 @@ class Looks:
     def __init__(self) -> None:
         self.under_way: list[Future[int | None]] = []
 
-    def look_at(self, lane: Lane) -> Future[int | None]:
+    def look_at(self, lane: SourcePartition) -> Future[int | None]:
         self.under_way.append(Future())
         return self.under_way[-1]
 
 
 @pytest.fixture
-def reading() -> tuple[Assignment, Lane, Looks]:
+def reading() -> tuple[Assignment, SourcePartition, Looks]:
     """One lane that was read up to 100, with one record in the wheel."""
     looks: Any = Looks()
     settlement: Any = Mock(broken=False, ready=True)
     assignment = Assignment(Mock(), Mock(), settlement, (Mock(), looks), lambda: START_MS)
-    lane = Lane(LANE, Wheel(START_MS, 1), PromotionWindows(NOWHERE))
+    lane = SourcePartition(LANE, Wheel(START_MS, 1), PromotionWindows(NOWHERE))
     assert lane.offsets.append_run(list(range(100)))
     lane.note_read(ReadMark(99, 1, START_MS))
     lane.offsets.done[:] = b"\x01" * 95 + b"\x00" + b"\x01" * 4
@@ -186,7 +188,7 @@ def reading() -> tuple[Assignment, Lane, Looks]:
 
 
 def test_a_log_that_is_cut_back_while_it_is_read_is_read_on_and_what_is_held_stays(
-    reading: tuple[Assignment, Lane, Looks],
+    reading: tuple[Assignment, SourcePartition, Looks],
 ) -> None:
     assignment, lane, looks = reading
     intake: Any = assignment._intake
@@ -209,7 +211,7 @@ def test_a_log_that_is_cut_back_while_it_is_read_is_read_on_and_what_is_held_sta
     assert (lane.touched, lane.uncommitted, lane.read_marks) == (True, True, ())
 
 
-def test_a_log_that_was_not_cut_is_read_on_where_it_was(reading: tuple[Assignment, Lane, Looks]) -> None:
+def test_a_log_that_was_not_cut_is_read_on_where_it_was(reading: tuple[Assignment, SourcePartition, Looks]) -> None:
     assignment, lane, looks = reading
     intake: Any = assignment._intake
     assignment.out_of_range(LANE)
@@ -220,7 +222,7 @@ def test_a_log_that_was_not_cut_is_read_on_where_it_was(reading: tuple[Assignmen
     assert not lane.cuts
 
 
-def test_a_topic_that_is_another_one_ends_the_process(reading: tuple[Assignment, Lane, Looks]) -> None:
+def test_a_topic_that_is_another_one_ends_the_process(reading: tuple[Assignment, SourcePartition, Looks]) -> None:
     assignment, _, looks = reading
     assignment.out_of_range(LANE)
     assignment.step(START_MS)
@@ -229,7 +231,9 @@ def test_a_topic_that_is_another_one_ends_the_process(reading: tuple[Assignment,
         assignment.step(START_MS)
 
 
-def test_of_a_partition_that_is_gone_meanwhile_nothing_is_read_on(reading: tuple[Assignment, Lane, Looks]) -> None:
+def test_of_a_partition_that_is_gone_meanwhile_nothing_is_read_on(
+    reading: tuple[Assignment, SourcePartition, Looks],
+) -> None:
     assignment, _, looks = reading
     intake: Any = assignment._intake
     assignment.out_of_range(LANE)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.engine.partition.partition import NOT_DECIDED, Lane
+from sidecar.engine.partition.partition import NOT_DECIDED, SourcePartition
 from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.engine.recovery import Replay
@@ -15,7 +15,7 @@ from sidecar.lookup.group import GroupLookUp, Meeting
 from sidecar.lookup.local import LocalLookUp, Viewer
 from sidecar.lookup.query import ALL, START
 from sidecar.model.ports import Start
-from sidecar.model.record import Held, LaneId, Position
+from sidecar.model.record import Held, Position, TopicPartition
 from sidecar.operations.bulk.changes import Wanted
 from sidecar.operations.bulk.plan import Selection, When
 from sidecar.operations.jobs.job import State
@@ -51,7 +51,7 @@ class Done:
 class Replica:
     """The real view and look-up of the only process of the group, which has these lanes."""
 
-    def __init__(self, *lanes: Lane) -> None:
+    def __init__(self, *lanes: SourcePartition) -> None:
         self.lanes = {lane.id: lane for lane in lanes}
         assignment: Any = SimpleNamespace(lanes=self.lanes)
         emitter: Any = SimpleNamespace(due_of=lambda _: [])
@@ -63,7 +63,7 @@ class Replica:
             lambda: local, Meeting(redis, "g"), lambda: {lane.topic: 1 for lane in self.lanes}, FakeBacklog()
         )
 
-    def read(self, lane: LaneId, records: list[Held]) -> None:
+    def read(self, lane: TopicPartition, records: list[Held]) -> None:
         """The engine reads these from the source."""
         self.lanes[lane].wheel.insert_all(records)
         self.lanes[lane].offsets.next = records[-1].offset + 1
@@ -85,11 +85,11 @@ def planned(world: MemoryChanges) -> tuple[str, str]:
     return plan.plan.id, str(plan.token)
 
 
-def fresh_lane() -> Lane:
-    return Lane(LANE, Wheel(NOW_MS), PromotionWindows(Position(NOW_MS + 30_000, 0)))
+def fresh_lane() -> SourcePartition:
+    return SourcePartition(LANE, Wheel(NOW_MS), PromotionWindows(Position(NOW_MS + 30_000, 0)))
 
 
-def after_a_crash() -> Lane:
+def after_a_crash() -> SourcePartition:
     """As its new owner has it, by a block that is older than the messages: they were read, and stand in no block."""
     runs = ((0, 3), (0, NOT_DECIDED))
     last = Block("g", LANE.topic, "", 0, NOW_MS, 0, Position(0, 0), 0, 0, runs, 0, NOTHING_SETTLED, NO_ENTRIES)
@@ -156,4 +156,4 @@ def test_a_page_counts_for_a_partition_only_as_far_as_it_was_read(monkeypatch: p
     for end, missing in ((0, []), (5, []), (6, [LANE])):
         assert replica.group.page(ALL, START, 10, {LANE: end})[2] == missing
     assert replica.group.page(ALL, START, 10)[2] == []
-    assert replica.group.page(ALL, START, 10, {LaneId("z", 3): 0})[2] == [LaneId("z", 3)]
+    assert replica.group.page(ALL, START, 10, {TopicPartition("z", 3): 0})[2] == [TopicPartition("z", 3)]

@@ -13,7 +13,7 @@ from policies.table import PolicyTable
 from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.lookup.receipt import LedgerPlace
 from sidecar.lookup.receipts import Receipts
-from sidecar.model.record import Headers, LaneId, Outcome
+from sidecar.model.record import Headers, Outcome, TopicPartition
 from sidecar.model.reserved_topics import ReservedTopics
 from sidecar.operations.bulk import receipt_log
 from sidecar.operations.bulk.changes import Wanted
@@ -167,7 +167,7 @@ def test_lines_of_many_records_are_waited_for_together() -> None:
 @pytest.mark.parametrize("character", ["", "\x01", "é", "😀"])
 def test_progress_and_receipts_fit_into_a_record_whatever_ids_users_have(character: str, topic: str) -> None:
     """As many in flight as settings allow."""
-    lane = LaneId(topic, 0)
+    lane = TopicPartition(topic, 0)
     everything = Policy.model_validate(
         {"name": "p", "match": {"topics": ["*"]}, "delay": {}, "target": {"allow": ["*"]}}
     )
@@ -194,12 +194,12 @@ def test_progress_and_receipts_fit_into_a_record_whatever_ids_users_have(charact
 def test_a_plan_about_more_partitions_than_a_record_can_name_is_refused() -> None:
     """With what to do; Kafka would refuse it again and again."""
     world = MemoryChanges()
-    world.group.next = {LaneId("t" * 249, partition): 10**12 for partition in range(2_000)}
+    world.group.next = {TopicPartition("t" * 249, partition): 10**12 for partition in range(2_000)}
     with pytest.raises(JobRefused, match="may have 524288: plan topic by topic") as refused:
         world.changes.plan(Wanted("cancel", Selection(), When(), 0, True, "me"))
     assert refused.value.type == "change-too-large"
     assert world.jobs.all() == {}
-    world.group.next = {LaneId("t" * 249, partition): 10**12 for partition in range(1_500)}
+    world.group.next = {TopicPartition("t" * 249, partition): 10**12 for partition in range(1_500)}
     world.changes.plan(Wanted("cancel", Selection(), When(), 0, True, "me"))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from sidecar.lookup.receipt import LedgerPlace
-from sidecar.model.record import LaneId, Outcome
+from sidecar.model.record import Outcome, TopicPartition
 from tests.unit.api_world import NOW_MS, world
 from tests.unit.test_api_held import row
 from tests.unit.test_cli_rest import Terminal
@@ -73,7 +73,7 @@ def test_exit_statuses(tickover: Terminal) -> None:
 
 def test_what_is_missing_is_said_beside_the_data(tickover: Terminal) -> None:
     tickover.there.held.rows = [row(8, id="a")]
-    tickover.there.held.missing = [LaneId("gold", 2)]
+    tickover.there.held.missing = [TopicPartition("gold", 2)]
     for command in (("messages", "list"), ("messages", "get", "a"), ("forecast",)):
         result = tickover(*command, "-o", "json")
         assert "missing: gold/2" in result.stderr

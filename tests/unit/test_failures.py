@@ -1,12 +1,12 @@
 from sidecar.engine.commit.interval import NO_OUTPUT, CommitInterval, Failure
 from sidecar.engine.emission.failures import take_failed
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
-from sidecar.model.record import Diverted, Held, LaneId, Outcome, Position
+from sidecar.model.record import Diverted, Held, Outcome, Position, TopicPartition
 from tests.simulation.fake_kafka import FakeError, FakeRecord
 
-LANE = Lane(LaneId("t", 0), Wheel(0), PromotionWindows(Position(0, -1)))
+LANE = SourcePartition(TopicPartition("t", 0), Wheel(0), PromotionWindows(Position(0, -1)))
 
 
 def held(offset: int, value: bytes | None) -> Held:

@@ -10,10 +10,10 @@ from sidecar.kafka.backlog import BacklogUnavailable
 from sidecar.lookup import group as held_group
 from sidecar.lookup.group import GroupLookUp, Meeting
 from sidecar.lookup.query import Answer, LookUpUnavailable, Query
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 from tests.unit.fake_backlog import FakeBacklog
 
-ONE, OTHER = LaneId("gold", 0), LaneId("gold", 1)
+ONE, OTHER = TopicPartition("gold", 0), TopicPartition("gold", 1)
 
 
 class Replica:
@@ -36,7 +36,7 @@ class Replica:
                 "source": "gold",
                 "due": 1,
                 "tier": "wheel",
-                "position": {**LaneId("gold", 0)._asdict(), "offset": offset},
+                "position": {**TopicPartition("gold", 0)._asdict(), "offset": offset},
             }
             for offset in found
         ]

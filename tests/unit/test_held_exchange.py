@@ -27,10 +27,10 @@ from sidecar.lookup.exchange import (
 )
 from sidecar.lookup.group import BAD_ANSWER, BAD_QUESTION, BUSY, STALE, WAITING_MAX, GroupLookUp, Meeting
 from sidecar.lookup.query import START, Answer, Key, Query, row_of
-from sidecar.model.record import Held, LaneId
+from sidecar.model.record import Held, TopicPartition
 from tests.unit.fake_backlog import FakeBacklog
 
-LANE, OTHER = LaneId("gold", 0), LaneId("gold", 1)
+LANE, OTHER = TopicPartition("gold", 0), TopicPartition("gold", 1)
 ANSWERS = "tickover:g:answer:"
 TOPICS = {"gold"}
 HELD = Held(9, 3, "mail", -1, b"k", b"v", [], "p@1", b"t/0/1", 2, 5, [(ID, b"a")], 99, "dlq", 2)
@@ -116,7 +116,7 @@ def test_an_answer_is_not_read_beyond_its_size() -> None:
 
 def test_of_topics_that_are_not_the_groups_nothing_is_told() -> None:
     """A change sends control records to where rows are: nobody may lead it to another topic."""
-    strange = LaneId("payments", 0)
+    strange = TopicPartition("payments", 0)
     answer = Answer([strange, LANE], [row_of(strange, HELD, "wheel"), ROW], None, {}, [7, 7])
     assert read_answer(answer_bytes(answer), PAGE, TOPICS) == Answer([LANE], [ROW], None, {}, [7])
     of_one = {**PAGE, "query": list(Query(topic="gold", partition=1))}

@@ -4,16 +4,16 @@ from typing import Any
 
 from policies.headers import OFFSET_MAX
 from sidecar.lookup.query import START, Answer, Key, after_in, key_of, merged
-from sidecar.model.record import LaneId, Position
+from sidecar.model.record import Position, TopicPartition
 
-ONE, OTHER = LaneId("a", 0), LaneId("b", 0)
+ONE, OTHER = TopicPartition("a", 0), TopicPartition("b", 0)
 
 
-def row(lane: LaneId, due_ms: int, tier: str = "wheel") -> dict[str, Any]:
+def row(lane: TopicPartition, due_ms: int, tier: str = "wheel") -> dict[str, Any]:
     return {"due": due_ms, "tier": tier, "position": {"topic": lane.topic, "partition": lane.partition, "offset": 1}}
 
 
-def answer(lane: LaneId, *dues_ms: int, reach: Key | None = None, tier: str = "wheel") -> Answer:
+def answer(lane: TopicPartition, *dues_ms: int, reach: Key | None = None, tier: str = "wheel") -> Answer:
     rows = []
     for due_ms in dues_ms:
         rows.append(row(lane, due_ms, tier))
@@ -53,7 +53,7 @@ def test_a_record_in_two_answers_comes_once_from_the_wheel() -> None:
 
 def test_every_place_is_behind_or_before_a_position_of_any_lane() -> None:
     for key in (START, Key(5, "a", 0, 7), Key(5, "b", 3, 0)):
-        for lane in (ONE, OTHER, LaneId("b", 3)):
+        for lane in (ONE, OTHER, TopicPartition("b", 3)):
             after = after_in(lane, key)
             assert key_of(lane, after) <= key or after.offset in (-1, OFFSET_MAX)
             for position in (Position(4, OFFSET_MAX), Position(5, 0), Position(5, 7), Position(5, 8), Position(6, 0)):

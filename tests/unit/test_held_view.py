@@ -8,24 +8,24 @@ import pytest
 from sidecar.engine.intake.reading import Item
 from sidecar.engine.partition.change_block import ChangeBlock, Loss
 from sidecar.engine.partition.key_order import Order
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.lookup import local as held_view
 from sidecar.lookup.local import Viewer
-from sidecar.model.record import LaneId, Position
+from sidecar.model.record import Position, TopicPartition
 from tests.unit.test_identity import named
 
 CURSOR = Position(500, 0)
 
 
-def lane_of(partition: int, *offsets: int) -> Lane:
-    lane = Lane(LaneId("t", partition), Wheel(0), PromotionWindows(CURSOR))
+def lane_of(partition: int, *offsets: int) -> SourcePartition:
+    lane = SourcePartition(TopicPartition("t", partition), Wheel(0), PromotionWindows(CURSOR))
     lane.wheel.insert_all([named(offset)._replace(due_ms=10 + offset) for offset in offsets])
     return lane
 
 
-def viewer(*lanes: Lane, **due: Any) -> Viewer:
+def viewer(*lanes: SourcePartition, **due: Any) -> Viewer:
     assignment: Any = SimpleNamespace(lanes={lane.id: lane for lane in lanes})
     emitter: Any = SimpleNamespace(due_of=lambda lane: due.get(f"t{lane.id.partition}", []))
     actions: Any = SimpleNamespace(first_waiting=lambda lane: due.get(f"w{lane.id.partition}"))
@@ -87,6 +87,6 @@ def test_a_turn_takes_a_few_lanes_and_the_next_goes_on(monkeypatch: pytest.Monke
     looking = viewer(*(lane_of(partition, *range(3)) for partition in (3, 0, 1, 2)))
     views, complete = looking.look(None)
     assert ([view.lane.partition for view in views], complete) == ([0], False)
-    views, complete = looking.look(LaneId("t", 1))
+    views, complete = looking.look(TopicPartition("t", 1))
     assert ([view.lane.partition for view in views], complete) == ([2], False)
-    assert looking.look(LaneId("t", 3)) == ([], True)
+    assert looking.look(TopicPartition("t", 3)) == ([], True)

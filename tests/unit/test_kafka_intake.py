@@ -4,12 +4,13 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka import KafkaError
+from confluent_kafka import TopicPartition as ClientPartition
 
 from sidecar.kafka.consumer import KafkaIntake
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 
-LANE = LaneId("in", 3)
+LANE = TopicPartition("in", 3)
 
 
 def intake_of(first: int, wanted: int | None) -> KafkaIntake:
@@ -40,7 +41,7 @@ def test_what_retention_took_before_it_was_read_is_passed_over() -> None:
     events.out_of_range.assert_not_called()
     consumer: Any = intake._consumer
     [[place]] = [call.args for call in consumer.seek.call_args_list]
-    assert (place, place.offset) == (TopicPartition(*LANE), 200)
+    assert (place, place.offset) == (ClientPartition(*LANE), 200)
 
 
 def test_of_a_partition_that_is_not_begun_yet_nothing_is_made() -> None:

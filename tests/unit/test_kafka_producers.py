@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from sidecar.engine.commit.interval import CommitInterval
@@ -16,7 +17,7 @@ from sidecar.kafka.producers import raising_what_is_meant
 from sidecar.kafka.transactions import KafkaOutputs
 from sidecar.ledger.commit_metadata import METADATA_BYTES_MAX
 from sidecar.model.ports import Member
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 from tests.services.reference_broker import ReferenceBroker
 
 pytestmark = pytest.mark.slow
@@ -139,9 +140,11 @@ def test_offsets_of_many_partitions_are_committed_whatever_they_carry(
     ending.callback(output.close)
     output.init(ANSWER_S)
     output.begin()
-    offsets = {LaneId(topic, partition): (partition, "m" * METADATA_BYTES_MAX) for partition in range(PARTITIONS)}
+    offsets = {
+        TopicPartition(topic, partition): (partition, "m" * METADATA_BYTES_MAX) for partition in range(PARTITIONS)
+    }
     output.send_offsets(offsets, Member(consumer.consumer_group_metadata(), True), ANSWER_S)
     output.commit(ANSWER_S)
-    places = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
+    places = [ClientPartition(topic, partition) for partition in range(PARTITIONS)]
     committed = consumer.committed(places, ANSWER_S)
     assert [one.offset for one in committed] == list(range(PARTITIONS))

@@ -3,15 +3,16 @@
 from dataclasses import dataclass, field
 
 import pytest
-from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as ClientPartition
 
 from sidecar.kafka.committed_offsets import KafkaStarts, _Topic
 from sidecar.ledger.commit_metadata import CommitState, encode_metadata
 from sidecar.ledger.topic import CommitsHidden
-from sidecar.model.record import LaneId, Position
+from sidecar.model.record import Position, TopicPartition
 
 BEGUN_WITH, NOW = 12, 13  # partitions
-LANES = [LaneId("in", partition) for partition in range(NOW)]
+LANES = [TopicPartition("in", partition) for partition in range(NOW)]
 COMMITTED = encode_metadata(
     CommitState(
         low=5, watermark=Position(1, 2), acknowledged=3, block_offset=4, recovery_pointer=4, overflow_held=0,
@@ -27,17 +28,17 @@ class Consumer:
     hidden: set[int] = field(default_factory=set)
     leaderless: set[int] = field(default_factory=set)
 
-    def committed(self, wanted: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+    def committed(self, wanted: list[ClientPartition], timeout: float) -> list[ClientPartition]:
         if self.hidden & {one.partition for one in wanted}:
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
         return [
-            TopicPartition(
+            ClientPartition(
                 "in", one.partition, *((5, COMMITTED) if one.partition < BEGUN_WITH else (OFFSET_INVALID, ""))
             )
             for one in wanted
         ]
 
-    def get_watermark_offsets(self, one: TopicPartition, **__: object) -> tuple[int, int]:
+    def get_watermark_offsets(self, one: ClientPartition, **__: object) -> tuple[int, int]:
         if one.partition in self.leaderless:
             raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
         return 0, 100
@@ -56,8 +57,8 @@ def starts_of(consumer: Consumer, start_latest: bool) -> KafkaStarts:
 class NothingCommitted(Consumer):
     """All commits have expired, or the group was deleted."""
 
-    def committed(self, wanted: list[TopicPartition], timeout: float) -> list[TopicPartition]:
-        return [TopicPartition("in", one.partition, OFFSET_INVALID, "") for one in wanted]
+    def committed(self, wanted: list[ClientPartition], timeout: float) -> list[ClientPartition]:
+        return [ClientPartition("in", one.partition, OFFSET_INVALID, "") for one in wanted]
 
 
 def test_a_start_at_the_end_says_where_it_may_begin_at_the_earliest() -> None:
@@ -109,7 +110,7 @@ def test_those_that_wait_beside_hidden_ones_do_not_keep_it_from_being_said() -> 
 class CutBack(Consumer):
     """The log ends before what was committed."""
 
-    def get_watermark_offsets(self, one: TopicPartition, **__: object) -> tuple[int, int]:
+    def get_watermark_offsets(self, one: ClientPartition, **__: object) -> tuple[int, int]:
         return 1, 3
 
 
@@ -121,6 +122,6 @@ def test_a_commit_behind_the_end_of_a_log_that_was_cut_back_says_what_was_settle
 
 def test_an_offset_behind_the_end_that_somebody_else_committed_is_not_used() -> None:
     consumer = CutBack()
-    consumer.committed = lambda wanted, timeout: [TopicPartition("in", 0, 5, "")]  # type: ignore[method-assign]
+    consumer.committed = lambda wanted, timeout: [ClientPartition("in", 0, 5, "")]  # type: ignore[method-assign]
     start = starts_of(consumer, start_latest=False).starts(LANES[:1])[LANES[0]]
     assert (start.offset, start.metadata, start.made_anew) == (1, "", True)

@@ -10,7 +10,7 @@ import pytest
 import structlog
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from sidecar.model.record import Held, LaneId
+from sidecar.model.record import Held, TopicPartition
 from sidecar.service.logs import clean, configure_logs
 from sidecar.settings.settings import LogSettings
 
@@ -35,7 +35,9 @@ def held() -> Held:
 
 
 def test_a_standard_logger_writes_one_json_object(stream: io.StringIO) -> None:
-    logging.getLogger("sidecar.engine.engine").warning("lane %s paused", LaneId("orders", 3), extra={"held": 12})
+    logging.getLogger("sidecar.engine.engine").warning(
+        "lane %s paused", TopicPartition("orders", 3), extra={"held": 12}
+    )
     (line,) = lines(stream)
     assert line["message"] == "lane orders/3 paused"
     assert (line["level"], line["logger"], line["held"]) == ("warning", "sidecar.engine.engine", 12)

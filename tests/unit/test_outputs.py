@@ -7,12 +7,12 @@ import pytest
 
 from sidecar.engine.commit.producers import NAMES, PendingOffsetsFlush, make_outputs
 from sidecar.model.ports import Member
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 from tests.simulation.fake_transactions import TransactionError
 from tests.unit.recording_producer import Producer
 
 MEMBER = Member(object(), is_named=False)
-PLACE = LaneId("ledger", 0)
+PLACE = TopicPartition("ledger", 0)
 SWEEP = PendingOffsetsFlush(MEMBER, PLACE)
 REFUSED = TransactionError("ILLEGAL_GENERATION", aborts=True)
 

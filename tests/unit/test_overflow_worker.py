@@ -4,11 +4,11 @@ import pytest
 
 from policies.headers import OFFSET_MAX
 from sidecar.engine.partition.change_block import ChangeBlock
-from sidecar.engine.partition.partition import NEVER, HeldIn, Lane
+from sidecar.engine.partition.partition import NEVER, HeldIn, SourcePartition
 from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.engine.storage.worker import CHECK_MS, JOBS_MAX, RETRY_FIRST_MS, RETRY_MAX_MS, OverflowWorker
-from sidecar.model.record import Held, LaneId, Position, Tombstone
+from sidecar.model.record import Held, Position, Tombstone, TopicPartition
 from sidecar.overflow.interface import (
     NewerOverflowFormat,
     OverflowFull,
@@ -45,8 +45,8 @@ class Bench:
         self.worker = OverflowWorker(self.overflow, HORIZON_MS, self._to_wheel, self.executor)
         self.lanes = [self.lane(0)]
 
-    def lane(self, partition: int, cursor_ms: int = NOW_MS) -> Lane:
-        lane = Lane(LaneId("t", partition), Wheel(NOW_MS), PromotionWindows(Position(cursor_ms, -1)))
+    def lane(self, partition: int, cursor_ms: int = NOW_MS) -> SourcePartition:
+        lane = SourcePartition(TopicPartition("t", partition), Wheel(NOW_MS), PromotionWindows(Position(cursor_ms, -1)))
         for offset in range(10):
             lane.accept(offset)
         return lane
@@ -59,7 +59,7 @@ class Bench:
             if self.refusal is not None and method == "apply":
                 raise self.refusal
 
-    def _to_wheel(self, lane: Lane, records: list[Held]) -> None:
+    def _to_wheel(self, lane: SourcePartition, records: list[Held]) -> None:
         self.in_wheel += [record.offset for record in records]
 
     def step(self, now_ms: int = NOW_MS, room: int = 100) -> None:

@@ -4,13 +4,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.engine.partition.exits import dead
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.record_queue import KeyedQueues, RecordQueue, size_of, topic_of
 from sidecar.engine.partition.wheel import Wheel
-from sidecar.model.record import AwaitingTarget, Held, LaneId, Position
+from sidecar.model.record import AwaitingTarget, Held, Position, TopicPartition
 
-LANES = [Lane(LaneId("in", number), Wheel(0, 1), PromotionWindows(Position(0, 0))) for number in range(2)]
+LANES = [
+    SourcePartition(TopicPartition("in", number), Wheel(0, 1), PromotionWindows(Position(0, 0))) for number in range(2)
+]
 
 
 def held(offset: int, target: str = "mail") -> Held:
@@ -28,7 +30,7 @@ def test_a_parcel_takes_its_key_value_and_headers_however_it_leaves() -> None:
 @given(st.lists(st.one_of(st.integers(0, 100), st.sampled_from(["pop", "drop"]))))
 def test_a_queue_knows_what_all_in_it_take(steps: list[int | str]) -> None:
     queue = RecordQueue()
-    model: list[tuple[Lane, Held]] = []
+    model: list[tuple[SourcePartition, Held]] = []
     for step in steps:
         if step == "drop":
             queue, model = queue.without({LANES[0]}), [item for item in model if item[0] is not LANES[0]]
@@ -47,7 +49,7 @@ def test_a_queue_knows_what_all_in_it_take(steps: list[int | str]) -> None:
 @given(st.lists(st.tuples(st.integers(0, 100), st.sampled_from(["mail", "push", "serve mail", "serve push", "drop"]))))
 def test_each_has_a_queue_of_its_own_and_they_take_turns(steps: list[tuple[int, str]]) -> None:
     queues: KeyedQueues[str] = KeyedQueues()
-    model: dict[str, list[tuple[Lane, Held]]] = {}
+    model: dict[str, list[tuple[SourcePartition, Held]]] = {}
     for number, step in steps:
         if step == "drop":
             queues.drop({LANES[0]})

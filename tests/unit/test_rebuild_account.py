@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.engine.storage.rebuild_account import RebuildChecksum, RebuildPlan
-from sidecar.model.record import LaneId, Position
+from sidecar.model.record import Position, TopicPartition
 
 places = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=30)
 
@@ -15,7 +15,7 @@ places = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=30)
 def test_it_counts_what_is_behind_the_cursor_and_not_left_out_in_any_order(
     some: list[tuple[int, int]], more: list[tuple[int, int]], cursor: tuple[int, int], skip: frozenset[int]
 ) -> None:
-    plan = RebuildPlan(LaneId("in", 0), "", 0, 0, Position(0, 0), Position(*cursor), skip, 0, 0, 0, 0)
+    plan = RebuildPlan(TopicPartition("in", 0), "", 0, 0, Position(0, 0), Position(*cursor), skip, 0, 0, 0, 0)
     account, other = RebuildChecksum(), RebuildChecksum()
     account.add(some, plan)
     account.add(more, plan)

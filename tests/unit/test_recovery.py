@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sidecar.engine.partition.change_block import FOREIGN
-from sidecar.engine.partition.partition import NOT_DECIDED, Lane
+from sidecar.engine.partition.partition import NOT_DECIDED, SourcePartition
 from sidecar.engine.recovery import Replay, table_version_at
 from sidecar.engine.recovery_reader import RecoveryWorker
 from sidecar.ledger.block import NO_ENTRIES, NOTHING_SETTLED, Block, Entries, Settled, encode
@@ -15,14 +15,14 @@ from sidecar.ledger.commit_metadata import CommitState, encode_metadata
 from sidecar.ledger.topic import LedgerError, LedgerRecord, LedgerTopic
 from sidecar.model.log_cuts import ReadMark
 from sidecar.model.ports import Start
-from sidecar.model.record import LaneId, Outcome, Position
+from sidecar.model.record import Outcome, Position, TopicPartition
 from sidecar.overflow.interface import Change
 from tests.contract import overflow_records
 from tests.contract.overflow_records import held as overflow_record
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_overflow import FakeOverflow
 
-LANE = LaneId("reminders", 3)
+LANE = TopicPartition("reminders", 3)
 LOW = 10
 LEDGER = LedgerTopic("ledger", 1, "g", "this one")
 GOING_ON = replace(LEDGER, when_lost="continue")
@@ -69,7 +69,9 @@ def commit(
     return CommitState(low, Position(*watermark), acknowledged, block_offset, topic_id="", leader_epoch=-1, **fields)
 
 
-def recovered(blocks: Sequence[Block], state: CommitState | None = None, hw: int = 0, *, whole: bool = False) -> Lane:
+def recovered(
+    blocks: Sequence[Block], state: CommitState | None = None, hw: int = 0, *, whole: bool = False
+) -> SourcePartition:
     replay = Replay(LANE, Start(LOW, "", ""), state, hw, whole=whole)
     for place, one in enumerate(blocks):
         replay.block(100 + place, one)
@@ -231,7 +233,7 @@ def test_an_entry_below_a_start_that_was_set_back_was_acknowledged_whatever_bloc
     first = block(entries_part=entries((20, 5_000)), number=1)
     second = block(entries_part=entries((23, 9_000)), number=2, acknowledged=1, watermark=(1, 1))
 
-    def begun_at(low: int, *more: Block) -> Lane:
+    def begun_at(low: int, *more: Block) -> SourcePartition:
         replay = Replay(LANE, Start(low, "", ""), None, 1)
         for place, one in enumerate([first, second, *more]):
             replay.block(100 + place, one)
@@ -249,7 +251,7 @@ def test_an_entry_below_a_start_that_was_set_back_was_acknowledged_whatever_bloc
 def test_a_topic_made_anew_numbers_its_changes_on_so_that_what_redis_has_of_the_former_shows() -> None:
     former = replace(block(entries_part=entries((11, 90)), number=7), topic_id="former")
 
-    def begun(hw: int, *more: Block, state: CommitState | None = None) -> Lane:
+    def begun(hw: int, *more: Block, state: CommitState | None = None) -> SourcePartition:
         replay = Replay(LANE, Start(0, "", "new", made_anew=True), state, hw)
         for place, one in enumerate([former, *more]):
             replay.block(place, one)
@@ -319,17 +321,17 @@ class Log:
 class Commits:
     """The group's commits, and what the sources' logs have."""
 
-    def __init__(self, starts: dict[LaneId, Start], source: Sequence[ReadMark] = ()) -> None:
+    def __init__(self, starts: dict[TopicPartition, Start], source: Sequence[ReadMark] = ()) -> None:
         self.known = starts
         self.source = source
 
-    def starts(self, lanes: Sequence[LaneId]) -> dict[LaneId, Start]:
+    def starts(self, lanes: Sequence[TopicPartition]) -> dict[TopicPartition, Start]:
         return {lane: self.known[lane] for lane in lanes if lane in self.known}
 
     def has_commits(self) -> bool:
         return any(start.metadata for start in self.known.values())
 
-    def records(self, places: Mapping[LaneId, int]) -> dict[LaneId, ReadMark | None]:
+    def records(self, places: Mapping[TopicPartition, int]) -> dict[TopicPartition, ReadMark | None]:
         """As Kafka: what was asked for below a log's start has no answer."""
         return {
             lane: next((one for one in self.source if one.offset >= at), None)
@@ -338,7 +340,9 @@ class Commits:
         }
 
 
-def worker_of(log: Log, starts: dict[LaneId, Start], ledger: LedgerTopic = LEDGER, hw: int = 0) -> RecoveryWorker:
+def worker_of(
+    log: Log, starts: dict[TopicPartition, Start], ledger: LedgerTopic = LEDGER, hw: int = 0
+) -> RecoveryWorker:
     overflow = FakeOverflow()
     if hw < 0:
         overflow.records[LANE] = [overflow_records.held(1, 9_000)]
@@ -347,7 +351,7 @@ def worker_of(log: Log, starts: dict[LaneId, Start], ledger: LedgerTopic = LEDGE
     return RecoveryWorker(Commits(starts), ledger, log, overflow, 1, StepExecutor())
 
 
-def recover(log: Log, start: Start, ledger: LedgerTopic = LEDGER, hw: int = 0) -> Lane:
+def recover(log: Log, start: Start, ledger: LedgerTopic = LEDGER, hw: int = 0) -> SourcePartition:
     [lane] = worker_of(log, {LANE: start}, ledger, hw).recover([LANE], 0)
     return lane
 
@@ -393,7 +397,7 @@ def test_without_a_commit_the_ledger_is_read_past_all_that_is_written_by_now() -
 
 
 def test_those_with_a_commit_do_not_wait_for_those_without() -> None:
-    new = LaneId("reminders", 4)
+    new = TopicPartition("reminders", 4)
     log = Log(block(settled(11)))
     worker = worker_of(log, {LANE: committed(block_offset=0), new: Start(0, "", "")})
     assert [lane.id for lane in worker.recover([LANE, new], 0)] == [LANE]
@@ -434,7 +438,7 @@ def test_the_ledger_of_the_commit_is_the_one_that_is_there() -> None:
 def test_without_any_state_on_a_ledger_that_lost_its_beginning_nothing_is_guessed() -> None:
     log = strange(Log(block(), block()))
     log.first = 1
-    new, other = Start(0, "", "id"), LaneId("reminders", 9)
+    new, other = Start(0, "", "id"), TopicPartition("reminders", 9)
     with pytest.raises(LedgerError, match="nothing is left of reminders/3"):
         recover(log, new)
     assert recover(log, new, GOING_ON).offsets.low == 0

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from sidecar.engine.commit.block_builder import commit_state
-from sidecar.engine.partition.partition import NOT_DECIDED, Lane
+from sidecar.engine.partition.partition import NOT_DECIDED, SourcePartition
 from sidecar.engine.recovery import Replay
 from sidecar.engine.recovery_reader import RecoveryWorker
 from sidecar.ledger.block import NO_ENTRIES, NOTHING_SETTLED, Block
@@ -16,7 +16,7 @@ from sidecar.ledger.commit_metadata import CommitState, decode_metadata, encode_
 from sidecar.ledger.topic import LedgerUnavailable
 from sidecar.model.log_cuts import CUTS_MAX, Cuts, Marks, ReadMark
 from sidecar.model.ports import Start
-from sidecar.model.record import LaneId, Position
+from sidecar.model.record import Position, TopicPartition
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_overflow import FakeOverflow
 from tests.unit.test_log_cuts import Source, written
@@ -40,7 +40,7 @@ def without_commit(source: Source, topic_id: str = ID) -> Start:
     return Start(source.start, "", topic_id, log_start=source.start, log_end=source.end)
 
 
-def recover(start: Start, source: Source, *blocks: Block, hw: int = 0) -> Lane:
+def recover(start: Start, source: Source, *blocks: Block, hw: int = 0) -> SourcePartition:
     overflow = FakeOverflow()
     overflow.hw[LANE] = hw
     starts = Commits({LANE: start}, source.records)
@@ -48,7 +48,7 @@ def recover(start: Start, source: Source, *blocks: Block, hw: int = 0) -> Lane:
     return recover_at_last(worker)
 
 
-def recover_at_last(worker: RecoveryWorker) -> Lane:
+def recover_at_last(worker: RecoveryWorker) -> SourcePartition:
     """Recover the lane; the worker looks again at what it sees for the first time."""
     with suppress(LedgerUnavailable):
         [lane] = worker.recover([LANE], 0)
@@ -57,7 +57,7 @@ def recover_at_last(worker: RecoveryWorker) -> Lane:
     return lane
 
 
-def fresh(lane: Lane, source: Source) -> list[int]:
+def fresh(lane: SourcePartition, source: Source) -> list[int]:
     """Offsets of the log that the lane takes for new when it reads on."""
     begin = lane.cuts.log_offset(lane.offsets.next)
     return [
@@ -174,7 +174,7 @@ def test_a_partition_of_whose_log_nobody_knows_is_waited_for() -> None:
     source = written(100)
 
     class Silent(Commits):
-        def records(self, places: Mapping[LaneId, int]) -> dict[LaneId, ReadMark | None]:
+        def records(self, places: Mapping[TopicPartition, int]) -> dict[TopicPartition, ReadMark | None]:
             return {}
 
     starts = Silent({LANE: committed(100, source.marks(99), 100)})
@@ -207,7 +207,7 @@ def test_a_leader_that_does_not_know_yet_what_all_have_is_asked_again(again: str
     class Late(Commits):
         is_late = True
 
-        def records(self, places: Mapping[LaneId, int]) -> dict[LaneId, ReadMark | None]:
+        def records(self, places: Mapping[TopicPartition, int]) -> dict[TopicPartition, ReadMark | None]:
             found = super().records(places)
             if self.is_late:
                 found = {lane: None if mark is None or mark.offset >= 99 else mark for lane, mark in found.items()}

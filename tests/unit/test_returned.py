@@ -6,15 +6,15 @@ from sidecar.engine.commit.interval import NO_OUTPUT, CommitInterval
 from sidecar.engine.emission.redelivery import Redelivery
 from sidecar.engine.emission.targets import ANSWER_AGE_MAX_MS, Targets
 from sidecar.engine.partition.exits import dead
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.model.partitioner import partition_of
-from sidecar.model.record import Diverted, Held, LaneId, Outcome, Position
+from sidecar.model.record import Diverted, Held, Outcome, Position, TopicPartition
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_transactions import TransactionError
 
-LANE = Lane(LaneId("in", 0), Wheel(0, 1), PromotionWindows(Position(0, 0)))
+LANE = SourcePartition(TopicPartition("in", 0), Wheel(0, 1), PromotionWindows(Position(0, 0)))
 TOO_LARGE = TransactionError("MSG_SIZE_TOO_LARGE", aborts=True)
 REFUSED = TransactionError("TOPIC_AUTHORIZATION_FAILED", aborts=True)
 SLOW = TransactionError("_PURGE_INFLIGHT")
@@ -186,7 +186,7 @@ def test_what_a_failed_transaction_has_purged_is_no_silent_target() -> None:
 
 def test_records_of_a_lane_that_leaves_are_not_taken_back() -> None:
     bench = Bench()
-    lane = Lane(LaneId("in", 1), Wheel(0, 1), PromotionWindows(Position(0, 0)), leaving=True)
+    lane = SourcePartition(TopicPartition("in", 1), Wheel(0, 1), PromotionWindows(Position(0, 0)), leaving=True)
     generation = CommitInterval(NO_OUTPUT)
     generation.batches = [(lane, [held(1)], 0)]
     bench.returned.take_back(generation, careful=True)

@@ -16,7 +16,7 @@ from sidecar.engine.commit.block_builder import (
     take_sealed,
     unsealed,
 )
-from sidecar.engine.partition.partition import RUNS_MAX, Lane
+from sidecar.engine.partition.partition import RUNS_MAX, SourcePartition
 from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.engine.recovery import Replay
@@ -24,7 +24,7 @@ from sidecar.kafka.client_settings import producer_settings
 from sidecar.ledger.block import Block, body_of
 from sidecar.ledger.topic import BLOCK_BYTES_MAX, LedgerTopic
 from sidecar.model.ports import MESSAGE_BYTES_MAX, Start
-from sidecar.model.record import Diverted, Headers, Held, LaneId, Outcome, Position, held_id
+from sidecar.model.record import Diverted, Headers, Held, Outcome, Position, TopicPartition, held_id
 from sidecar.settings.settings import MESSAGE_BYTES_MIN
 from tests.unit.test_recovery import block, entries, recovered
 
@@ -45,8 +45,8 @@ def producer_fixture() -> Iterator[Producer]:
     producer.flush(0)
 
 
-def lane_of(offsets: int) -> Lane:
-    lane = Lane(LaneId("src", 0), Wheel(0), PromotionWindows(Position(-1, -1)))
+def lane_of(offsets: int) -> SourcePartition:
+    lane = SourcePartition(TopicPartition("src", 0), Wheel(0), PromotionWindows(Position(-1, -1)))
     assert lane.offsets.append_run(list(range(offsets)))
     lane.note_table(0, 1)
     return lane
@@ -73,7 +73,7 @@ def moved(record: Held, control: int) -> Diverted:
     )  # fmt: skip
 
 
-def sealed(lane: Lane, ledger: LedgerTopic = LEDGER) -> list[PendingBlock]:
+def sealed(lane: SourcePartition, ledger: LedgerTopic = LEDGER) -> list[PendingBlock]:
     """All that the lane has to say."""
     seals = []
     while has_news(lane):
@@ -170,7 +170,7 @@ def test_a_change_that_is_redone_after_a_crash_is_in_the_ledger_already() -> Non
     assert unsealed(lane) is None
 
 
-def largest() -> Lane:
+def largest() -> SourcePartition:
     """A lane with the largest record of each kind that limits allow, and all runs of policies."""
     lane = lane_of(8)
     lane.runs = [(number * 100_000, number * 100_000) for number in range(RUNS_MAX)]
@@ -198,7 +198,7 @@ def test_blocks_and_batches_of_them_fit_where_brokers_take_what_they_do_by_defau
     assert int(settings["batch.size"]) + OVERHEAD < MESSAGE_BYTES_MAX == int(settings["message.max.bytes"])
 
 
-def counted(lane: Lane, *blocks: Block, hw: int) -> tuple[int, int]:
+def counted(lane: SourcePartition, *blocks: Block, hw: int) -> tuple[int, int]:
     """Records that a recovery from these blocks takes for held by the overflow: by its count, and by its marks."""
     replay = Replay(lane.id, Start(0, "", ""), None, hw)
     for place, one in enumerate(blocks):

@@ -10,18 +10,18 @@ from sidecar.engine.commit.at_least_once import AtLeastOnce
 from sidecar.engine.commit.interval import NO_OUTPUT
 from sidecar.engine.emission.redelivery import Redelivery
 from sidecar.engine.emission.targets import Targets
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.model.partitioner import partition_of
-from sidecar.model.record import ANY_PARTITION, Headers, Held, LaneId, Position, TargetPartition
+from sidecar.model.record import ANY_PARTITION, Headers, Held, Position, TargetPartition, TopicPartition
 from tests.simulation.fake_executor import StepExecutor
 from tests.simulation.fake_kafka import FakeError, FakeRecord
 from tests.simulation.replica import LEDGER
 from tests.simulation.workload import QUARANTINE
 from tests.unit.engine_bench import Bench
 
-LANE = Lane(LaneId("in", 0), Wheel(0, 1), PromotionWindows(Position(0, 0)))
+LANE = SourcePartition(TopicPartition("in", 0), Wheel(0, 1), PromotionWindows(Position(0, 0)))
 OTHER: Headers = [("tickover-target", b"other")]
 FOUND_MS = 2 * SILENCE_S * 1_000 + 500  # a silence, and a watched one: by then nothing more is sent there
 INTERVALS_MAX = FOUND_MS / 50

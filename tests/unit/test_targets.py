@@ -2,16 +2,16 @@ import pytest
 
 from sidecar.engine.emission.target_health import TRY_MAX_MS, UNNEEDED_MS
 from sidecar.engine.emission.targets import ABSENT_MAX, ANSWER_AGE_MAX_MS, ASK_AGAIN_MS, Targets
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.model.ports import NO_ANSWER
-from sidecar.model.record import Held, LaneId, Position, TargetPartition
+from sidecar.model.record import Held, Position, TargetPartition, TopicPartition
 from tests.simulation.fake_executor import StepExecutor
 
 NOW_MS = 1_000_000
-LANE = Lane(LaneId("t", 0), Wheel(0), PromotionWindows(Position(0, -1)))
-OTHER = Lane(LaneId("t", 1), Wheel(0), PromotionWindows(Position(0, -1)))
+LANE = SourcePartition(TopicPartition("t", 0), Wheel(0), PromotionWindows(Position(0, -1)))
+OTHER = SourcePartition(TopicPartition("t", 1), Wheel(0), PromotionWindows(Position(0, -1)))
 
 
 def held(offset: int, partition: int = -1) -> Held:

@@ -18,15 +18,15 @@ from sidecar.engine.commit.transaction import (
     Transaction,
     cause_of,
 )
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.ledger.commit_metadata import CommitState, decode_metadata
-from sidecar.model.record import Held, LaneId, Position
+from sidecar.model.record import Held, Position, TopicPartition
 from tests.simulation.fake_transactions import TransactionError
 from tests.unit.recording_producer import PURGED, Producer
 
-LANE = LaneId("in", 0)
+LANE = TopicPartition("in", 0)
 STATE = CommitState(
     low=5, watermark=Position(1, 2), acknowledged=3, block_offset=4, recovery_pointer=4, rebuild_pointer=4,
     rebuild_due_ms=-1, overflow_held=0, topic_id="", leader_epoch=-1,
@@ -51,7 +51,7 @@ class Message:
 
 def transaction(producer: Producer) -> Transaction:
     """One block, already acknowledged, and the offset of its lane."""
-    lane = Lane(LANE, Wheel(0, 1), PromotionWindows(Position(0, 0)))
+    lane = SourcePartition(LANE, Wheel(0, 1), PromotionWindows(Position(0, 0)))
     made = Transaction(CommitInterval(producer))
     producer.purged = made.generation
     block = SealedBlock(lane, None, lambda: 1.0)  # type: ignore[arg-type]
@@ -94,7 +94,7 @@ def test_a_transaction_that_comes_too_early_by_the_brokers_clock_is_aborted(late
 
 def test_what_was_due_when_it_was_handed_over_is_not_looked_through() -> None:
     generation = transaction(Producer()).generation
-    generation.batches.append((Lane(LANE, Wheel(0, 1), PromotionWindows(Position(0, 0))), [], 100))
+    generation.batches.append((SourcePartition(LANE, Wheel(0, 1), PromotionWindows(Position(0, 0))), [], 100))
     assert not generation.is_early(100)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 from sidecar.service.orphaned_partitions import Member, Unowned, members_of
 
 GROUP = "group"
@@ -54,7 +54,7 @@ def unowned(cluster: Cluster) -> Unowned:
 def test_members_and_what_they_were_given() -> None:
     admin: Any = Cluster(a=assignment(0, 7), b=b"")
     assert members_of(admin, GROUP) == [
-        Member("a", frozenset({LaneId("orders", 0), LaneId("orders", 7)})),
+        Member("a", frozenset({TopicPartition("orders", 0), TopicPartition("orders", 7)})),
         Member("b", frozenset()),
     ]
 

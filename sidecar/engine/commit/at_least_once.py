@@ -30,11 +30,11 @@ from sidecar.engine.commit.interval import CommitInterval, EmissionApart, Refusa
 from sidecar.engine.commit.trace_queue import Traces
 from sidecar.engine.commit.transaction_size import MOST
 from sidecar.engine.counters import EngineCounters
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.ledger.commit_metadata import encode_metadata
 from sidecar.ledger.topic import LedgerError, LedgerTopic
 from sidecar.model.ports import Intake, Output, Time, refusal
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 
 SILENCE_MS: Final = 5_000  # a ledger that takes longer is a problem
 
@@ -67,15 +67,15 @@ class Settlement(Protocol):
     def prepare(self) -> None:
         """Get ready, or ready again; `ready` says when."""
 
-    def sweep(self, lanes: Iterable[Lane]) -> None:
+    def sweep(self, lanes: Iterable[SourcePartition]) -> None:
         """Commits of the group stay hidden: end what may hide them there. `lanes`: all there are."""
 
-    def step(self, lanes: Iterable[Lane], now_ms: int, apart: EmissionApart) -> bool:
+    def step(self, lanes: Iterable[SourcePartition], now_ms: int, apart: EmissionApart) -> bool:
         """One settle interval; False when it can't be now: ask again soon. Records that need a transaction of their own
         are emitted into it from `apart`.
         """
 
-    def write_ahead(self, lanes: Iterable[Lane], now_ms: int) -> bool:
+    def write_ahead(self, lanes: Iterable[SourcePartition], now_ms: int) -> bool:
         """Half an interval before a step: what will make it end sooner. False: not now, ask again soon."""
 
     def poll(self, seconds: float) -> None:
@@ -86,9 +86,9 @@ class Settlement(Protocol):
         False: nothing to do.
         """
 
-    def unfinished(self, lanes: Iterable[Lane]) -> bool: ...
+    def unfinished(self, lanes: Iterable[SourcePartition]) -> bool: ...
 
-    def commit(self, lanes: Iterable[Lane], wait: bool) -> None: ...
+    def commit(self, lanes: Iterable[SourcePartition], wait: bool) -> None: ...
 
     def stop(self) -> None:
         """Let go of threads. Twice is harmless."""
@@ -104,7 +104,7 @@ class BlockReport:
 
     __slots__ = ("bytes", "lane", "owner", "records", "seal", "sent_boot_ms")
 
-    def __init__(self, owner: "AtLeastOnce", lane: Lane, seal: PendingBlock) -> None:
+    def __init__(self, owner: "AtLeastOnce", lane: SourcePartition, seal: PendingBlock) -> None:
         self.owner = owner
         self.lane = lane
         self.seal = seal
@@ -173,13 +173,13 @@ class AtLeastOnce:
     def prepare(self) -> None:
         """Nothing to prepare."""
 
-    def sweep(self, lanes: Iterable[Lane]) -> None:
+    def sweep(self, lanes: Iterable[SourcePartition]) -> None:
         """No transactions of ours: somebody else's hides them."""
 
     def stop(self) -> None:
         """No thread to let go of."""
 
-    def step(self, lanes: Iterable[Lane], now_ms: int, apart: EmissionApart) -> bool:
+    def step(self, lanes: Iterable[SourcePartition], now_ms: int, apart: EmissionApart) -> bool:
         """One settle interval. Nothing goes apart: three producers take what is emitted into each interval."""
         if self.failure is not None:
             raise self.failure
@@ -196,7 +196,7 @@ class AtLeastOnce:
         self.commit(lanes, wait=False)
         return True
 
-    def write_ahead(self, lanes: Iterable[Lane], now_ms: int) -> bool:
+    def write_ahead(self, lanes: Iterable[SourcePartition], now_ms: int) -> bool:
         """Readers have what is emitted before it is settled."""
         return True
 
@@ -211,7 +211,7 @@ class AtLeastOnce:
         """Readers have what is emitted before it is settled."""
         return False
 
-    def unfinished(self, lanes: Iterable[Lane]) -> bool:
+    def unfinished(self, lanes: Iterable[SourcePartition]) -> bool:
         """Something of these lanes is emitted or sealed and not yet a fact."""
         return (
             self.open.sent > 0
@@ -219,9 +219,9 @@ class AtLeastOnce:
             or any(lane.blocks_in_flight or lane.settled or lane.departed for lane in lanes)
         )
 
-    def commit(self, lanes: Iterable[Lane], wait: bool) -> None:
+    def commit(self, lanes: Iterable[SourcePartition], wait: bool) -> None:
         """Commit the lanes that moved."""
-        offsets: dict[LaneId, tuple[int, str]] = {}
+        offsets: dict[TopicPartition, tuple[int, str]] = {}
         for lane in lanes:
             if lane.uncommitted and not lane.dropped:
                 lane.advance_low()
@@ -250,7 +250,7 @@ class AtLeastOnce:
                 self.traces.put(generation, self.time.now_ms())
             generation.give_to_lanes()
 
-    def _seal_all(self, lane: Lane, now_ms: int) -> bool:
+    def _seal_all(self, lane: SourcePartition, now_ms: int) -> bool:
         while has_news(lane):
             try:
                 self._seal(lane, now_ms)
@@ -258,7 +258,7 @@ class AtLeastOnce:
                 return False
         return True
 
-    def _seal(self, lane: Lane, now_ms: int) -> None:
+    def _seal(self, lane: SourcePartition, now_ms: int) -> None:
         """Produce one block; the lane's lists lose what is in it only when the producer has taken it."""
         seal = build_block(lane, now_ms, self._ledger)
         report = BlockReport(self, lane, seal)

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from sidecar.engine.counters import EngineCounters
 from sidecar.engine.partition.change_block import ChangeBlock
 from sidecar.engine.partition.ledger_marks import NOWHERE, LedgerMark
-from sidecar.engine.partition.partition import NEVER, NOT_DECIDED, Lane
+from sidecar.engine.partition.partition import NEVER, NOT_DECIDED, SourcePartition
 from sidecar.engine.partition.quota import Left
 from sidecar.ledger.block import PROMOTED, STRUCK, Block, Entries, Settled, body_of, pack_frame
 from sidecar.ledger.commit_metadata import CommitState
@@ -66,24 +66,24 @@ class _Rows(NamedTuple):
         return self.again is None and max(len(self.batch), len(self.departed), len(self.puts)) > 1
 
 
-def unsealed(lane: Lane) -> ChangeBlock | None:
+def unsealed(lane: SourcePartition) -> ChangeBlock | None:
     """The lane's first change block that has to be written to the ledger again."""
     return next((change for change in lane.changes if not change.sealed), None)
 
 
-def has_news(lane: Lane) -> bool:
+def has_news(lane: SourcePartition) -> bool:
     """The lane has something to say to the ledger."""
     return bool(lane.settled or lane.departed or lane.puts or lane.touched or unsealed(lane))
 
 
-def probe_clock(lanes: Iterable[Lane], time: Time) -> None:
+def probe_clock(lanes: Iterable[SourcePartition], time: Time) -> None:
     """Now and then a block, even an empty one, has to show the broker's clock."""
     lane = next(iter(lanes), None)
     if lane is not None and time.probe_due():
         lane.touched = True
 
 
-def build_block(lane: Lane, now_ms: int, ledger: LedgerTopic) -> PendingBlock:
+def build_block(lane: SourcePartition, now_ms: int, ledger: LedgerTopic) -> PendingBlock:
     """The lane's next block, of as much as `ledger.block_bytes_max` allows.
 
     The lane stays as it is until `take_sealed`; only the order of its puts may change.
@@ -103,7 +103,7 @@ def build_block(lane: Lane, now_ms: int, ledger: LedgerTopic) -> PendingBlock:
     return PendingBlock(block, pack_frame(body), change, len(rows.batch), len(rows.departed), promoted, silent, left)
 
 
-def _rows(lane: Lane, halvings: int) -> _Rows:
+def _rows(lane: SourcePartition, halvings: int) -> _Rows:
     """Rows for the next block: of each list as many as a block may have, halved so often, but one at least."""
     again = unsealed(lane)
     if again:
@@ -123,7 +123,7 @@ def _halved(rows: list[Any], halvings: int) -> list[Any]:
     return rows[: max(len(rows) >> halvings, 1)] if halvings else rows
 
 
-def _block(lane: Lane, rows: _Rows, now_ms: int, group: str) -> tuple[Block, ChangeBlock | None, int]:
+def _block(lane: SourcePartition, rows: _Rows, now_ms: int, group: str) -> tuple[Block, ChangeBlock | None, int]:
     """Block of these rows, its change, and how many of its settled records were in the overflow's care."""
     settled = settled_columns(lane, rows.batch, rows.departed)
     promoted = sum(map(lane.offsets.is_done, settled.offsets)) if any(settled.in_overflow) else 0
@@ -157,7 +157,7 @@ def _left(batch: list[Held], departed: list[Diverted]) -> Left:
     return [(held.policy, held.size) for held in batch] + [(d.policy, d.held_bytes) for d in gone]
 
 
-def take_sealed(lane: Lane, seal: PendingBlock) -> None:
+def take_sealed(lane: SourcePartition, seal: PendingBlock) -> None:
     """The producer has the block: what is in it leaves the lane's lists."""
     lane.overflow_sealed -= seal.promoted
     if lane.promotion.overtaken:
@@ -174,7 +174,7 @@ def take_sealed(lane: Lane, seal: PendingBlock) -> None:
         lane.changes.append(seal.change)
 
 
-def restore_sealed(lane: Lane, seal: PendingBlock) -> None:
+def restore_sealed(lane: SourcePartition, seal: PendingBlock) -> None:
     """The transaction with this block was aborted. What it settled is emitted anew; its change keeps its number."""
     lane.overflow_sealed += seal.promoted
     lane.promotion.overtaken_sealed.difference_update(seal.block.settled.offsets)
@@ -185,7 +185,7 @@ def restore_sealed(lane: Lane, seal: PendingBlock) -> None:
         seal.change.struck = []  # these go with their records' settlement, in another change
 
 
-def record_block(lane: Lane, seal: PendingBlock, ledger_offset: int, tally: EngineCounters) -> None:
+def record_block(lane: SourcePartition, seal: PendingBlock, ledger_offset: int, tally: EngineCounters) -> None:
     """The block is a fact at this offset of the ledger. Its settled records' done marks are the caller's."""
     settled = seal.block.settled
     lane.ledger.written(mark_of(seal.block, ledger_offset), seal.change.latest_due_ms if seal.change else -1)
@@ -223,7 +223,7 @@ def struck_out(settled: Settled) -> list[Tombstone]:
     return [Tombstone(Position(due_ms, offset), ids.get(offset)) for offset, due_ms, held in rows if held == STRUCK]
 
 
-def settled_columns(lane: Lane, batch: list[Held], departed: list[Diverted]) -> Settled:
+def settled_columns(lane: SourcePartition, batch: list[Held], departed: list[Diverted]) -> Settled:
     """The columns of a block's settled records, sorted by offset."""
     if departed:
         return _mixed_columns(lane, batch, departed)
@@ -243,7 +243,7 @@ def settled_columns(lane: Lane, batch: list[Held], departed: list[Diverted]) -> 
     )
 
 
-def _mixed_columns(lane: Lane, batch: list[Held], departed: list[Diverted]) -> Settled:
+def _mixed_columns(lane: SourcePartition, batch: list[Held], departed: list[Diverted]) -> Settled:
     rows = [(h.offset, h.due_ms, _EMITTED, h.policy, h.target, h.attempt) for h in batch]
     rows += [(d.offset, d.due_ms, int(d.outcome), d.policy, d.topic, d.attempt) for d in departed]
     rows.sort()
@@ -255,7 +255,7 @@ def _mixed_columns(lane: Lane, batch: list[Held], departed: list[Diverted]) -> S
     return Settled(offsets, dues, outcomes, held_in, policies, targets, attempts, ids, reasons, related)
 
 
-def _in_overflow(lane: Lane, offsets: list[int]) -> list[int]:
+def _in_overflow(lane: SourcePartition, offsets: list[int]) -> list[int]:
     """Where the overflow has an entry: promoted from there, or overtaken on the way; or struck out."""
     if not lane.promotion.windows and not lane.promotion.skip:
         return [0] * len(offsets)
@@ -315,7 +315,7 @@ def _bounded(puts: list[Held]) -> list[Held]:
     return puts[: max(bisect_right(sizes, ENTRY_BYTES_PER_BLOCK_MAX), 1)]
 
 
-def commit_state(lane: Lane, overflow_held: int, ledger: LedgerTopic) -> CommitState:
+def commit_state(lane: SourcePartition, overflow_held: int, ledger: LedgerTopic) -> CommitState:
     """State for a recovery of this lane, beside its offset. `overflow_held`: as of the commit's own last block."""
     return CommitState(
         low=lane.cuts.log_offset(lane.offsets.low),

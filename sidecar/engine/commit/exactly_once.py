@@ -43,10 +43,10 @@ from sidecar.engine.commit.transaction import Aborted, Broken, Committed, Ending
 from sidecar.engine.commit.transaction_size import TransactionSizeLimit
 from sidecar.engine.counters import EngineCounters
 from sidecar.engine.partition.exits import OF_RECORDS
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.ledger.topic import LedgerTopic
 from sidecar.model.ports import NO_MEMBER, Intake, Member, Time, TransactionalOutput, TransactionalOutputs
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ class ExactlyOnce:
         """Make the producers anew. What former ones of the same ids have under way is over when they are ready."""
         self._prepare(None)
 
-    def sweep(self, lanes: Iterable[Lane]) -> None:
+    def sweep(self, lanes: Iterable[SourcePartition]) -> None:
         """See the port. Where there are lanes, the two that take turns end it by their next commits."""
         held = False
         for lane in lanes:
@@ -114,7 +114,7 @@ class ExactlyOnce:
             self._prepare(self._sweep())
 
     def _sweep(self) -> PendingOffsetsFlush:
-        return PendingOffsetsFlush(self._intake.member(), LaneId(self._ledger.name, 0))
+        return PendingOffsetsFlush(self._intake.member(), TopicPartition(self._ledger.name, 0))
 
     def _prepare(self, sweep: PendingOffsetsFlush | None) -> None:
         self.broken = self.ready = False
@@ -165,7 +165,7 @@ class ExactlyOnce:
 
     # --- one step -------------------------------------------------------------------------------------------------
 
-    def step(self, lanes: Iterable[Lane], now_ms: int, apart: EmissionApart) -> bool:
+    def step(self, lanes: Iterable[SourcePartition], now_ms: int, apart: EmissionApart) -> bool:
         """See `Settlement`: takes in what the committer has done, hands over what is open when it has nothing to do."""
         self._take_result()
         if not self.ready or self._committer.busy or self._closing is not None:
@@ -190,7 +190,7 @@ class ExactlyOnce:
         self.poll(0)
         return True
 
-    def write_ahead(self, lanes: Iterable[Lane], now_ms: int) -> bool:
+    def write_ahead(self, lanes: Iterable[SourcePartition], now_ms: int) -> bool:
         """See `Settlement`. Blocks stay in their order: nothing before is undecided, no careful transaction between."""
         self._take_result()
         if self._ending is not None:
@@ -236,7 +236,7 @@ class ExactlyOnce:
                 lambda ending: self._finished(transaction, name, ending),
             )
 
-    def unfinished(self, lanes: Iterable[Lane]) -> bool:
+    def unfinished(self, lanes: Iterable[SourcePartition]) -> bool:
         """Something of these lanes is emitted or sealed and not yet a fact, or their offsets aren't committed."""
         if not self.ready:
             return False
@@ -247,7 +247,7 @@ class ExactlyOnce:
             or any(lane.settled or lane.departed or lane.uncommitted for lane in lanes)
         )
 
-    def commit(self, lanes: Iterable[Lane], wait: bool) -> None:
+    def commit(self, lanes: Iterable[SourcePartition], wait: bool) -> None:
         """Nothing to do: transactions carry the offsets."""
 
     def stop(self) -> None:

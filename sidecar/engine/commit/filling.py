@@ -18,7 +18,7 @@ from sidecar.engine.commit.block_builder import (
 from sidecar.engine.commit.transaction import Aborted, SealedBlock, Transaction
 from sidecar.engine.counters import EngineCounters
 from sidecar.engine.partition.exits import OF_RECORDS, TRANSACTION_FAILED
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.ledger.topic import LedgerError, LedgerTopic
 from sidecar.model.ports import Time
 
@@ -30,7 +30,7 @@ class Filling:
         self._ledger = ledger
         self._time = time
 
-    def write_ahead(self, transaction: Transaction, lanes: Iterable[Lane], now_ms: int) -> None:
+    def write_ahead(self, transaction: Transaction, lanes: Iterable[SourcePartition], now_ms: int) -> None:
         """A block, an empty one if need be, for each partition of the ledger that will get some: so it joins the
         transaction ahead of its end. The first record for a partition waits until the coordinator knows of it.
         """
@@ -41,7 +41,7 @@ class Filling:
                 joined.add(partition)
                 self._seal(transaction, lane, now_ms)
 
-    def fill(self, transaction: Transaction, lanes: Iterable[Lane], now_ms: int) -> None:
+    def fill(self, transaction: Transaction, lanes: Iterable[SourcePartition], now_ms: int) -> None:
         """Blocks and offsets of every lane that has something to say.
 
         Without a member's name the brokers can't tell this transaction from one of a lane's next owner. The client has
@@ -104,7 +104,7 @@ class Filling:
         for lane, _ in transaction.states:
             lane.uncommitted = True
 
-    def _seal_all(self, transaction: Transaction, lane: Lane, now_ms: int) -> None:
+    def _seal_all(self, transaction: Transaction, lane: SourcePartition, now_ms: int) -> None:
         while has_news(lane):
             self._seal(transaction, lane, now_ms)
         if lane.uncommitted:
@@ -112,7 +112,7 @@ class Filling:
             lane.advance_low()
             transaction.states.append((lane, commit_state(lane, lane.held_as_found(True), self._ledger)))
 
-    def _seal(self, transaction: Transaction, lane: Lane, now_ms: int) -> None:
+    def _seal(self, transaction: Transaction, lane: SourcePartition, now_ms: int) -> None:
         seal = build_block(lane, now_ms, self._ledger)
         block = SealedBlock(lane, seal, self._time.boot_ms)
         self._write(transaction, block)

@@ -12,7 +12,7 @@ from sidecar.engine.commit.transaction import Aborted, Broken, Committed, Ending
 from sidecar.engine.partition.exits import GIVEN_UP, REFUSED_TOPIC
 from sidecar.ledger.commit_metadata import encode_metadata
 from sidecar.model.ports import TransactionalOutput
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 
 FLUSH_S: Final = 5.0  # a target that takes longer to acknowledge must not hold up the others
 CAREFUL_FLUSH_S: Final = 3.0  # for few records of one target, which may be tried in vain many times
@@ -125,7 +125,7 @@ def _ask_for_refusal(transaction: Transaction) -> None:
             raise
 
 
-def _nowhere(transaction: Transaction) -> dict[LaneId, tuple[int, str]]:
+def _nowhere(transaction: Transaction) -> dict[TopicPartition, tuple[int, str]]:
     """Offsets to ask with, in a transaction that has failed, or is aborted next."""
     return {lane.id: (state.low, "") for lane, state in transaction.states}
 
@@ -151,7 +151,7 @@ def _try_ledger(transaction: Transaction, ending: Aborted) -> Ending:
     return ending
 
 
-def _offsets(transaction: Transaction) -> dict[LaneId, tuple[int, str]]:
+def _offsets(transaction: Transaction) -> dict[TopicPartition, tuple[int, str]]:
     """Offsets and metadata to commit: each lane's state with the place of its own last block, known only now."""
     states = {lane.id: state for lane, state in transaction.states}
     for block in transaction.blocks:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sized
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol
 
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.record_queue import size_of, topic_of
 from sidecar.model.ports import refusal
 from sidecar.model.record import Diverted, Held, TargetPartition, due_of
@@ -61,13 +61,13 @@ class CommitInterval:
         self.small_output = small_output
         self.sent = 0
         self.acknowledged = 0
-        self.batches: list[tuple[Lane, list[Held], int]] = []
-        self.departures: list[tuple[Lane, Diverted]] = []
+        self.batches: list[tuple[SourcePartition, list[Held], int]] = []
+        self.departures: list[tuple[SourcePartition, Diverted]] = []
         self.failures: list[Failure] = []
         self.bytes = 0
         self.oldest_due_ms = -1
 
-    def took(self, lane: Lane, records: list[Held], now_ms: int, first_due_ms: int) -> None:
+    def took(self, lane: SourcePartition, records: list[Held], now_ms: int, first_due_ms: int) -> None:
         """Note records that the producer has taken. `first_due_ms`: the earliest due time among them."""
         self.sent += len(records)
         self.batches.append((lane, records, now_ms))
@@ -75,7 +75,7 @@ class CommitInterval:
         if self.oldest_due_ms < 0 or first_due_ms < self.oldest_due_ms:
             self.oldest_due_ms = first_due_ms
 
-    def took_departure(self, lane: Lane, departure: Diverted) -> None:
+    def took_departure(self, lane: SourcePartition, departure: Diverted) -> None:
         """Note a record that leaves another way, and that the producer has taken."""
         self.sent += 1
         self.departures.append((lane, departure))
@@ -117,7 +117,7 @@ class CommitInterval:
         )
 
     @property
-    def owners(self) -> list[Lane]:
+    def owners(self) -> list[SourcePartition]:
         """Lanes that the records are of, a lane as often as it comes."""
         return [lane for lane, _, _ in self.batches] + [lane for lane, _ in self.departures]
 

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from sidecar.engine.commit.blocking_calls import BlockingCallThread
 from sidecar.model.ports import Member, Time, TransactionalOutput, TransactionalOutputs
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class PendingOffsetsFlush(NamedTuple):
     """
 
     member: Member  # as in a transaction; or of no name, from a process without partitions: the abort follows
-    place: LaneId
+    place: TopicPartition
 
 
 def make_outputs(

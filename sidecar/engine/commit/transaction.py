@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from sidecar.engine.commit.block_builder import PendingBlock
 from sidecar.engine.commit.interval import CommitInterval
 from sidecar.engine.partition.exits import REFUSED_TOPIC
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.ledger.commit_metadata import CommitState
 from sidecar.model.ports import NO_MEMBER, Member, TransactionalOutput, refusal
 
@@ -37,7 +37,7 @@ class SealedBlock:
 
     send: Callable[[TransactionalOutput], None]
 
-    def __init__(self, lane: Lane, seal: PendingBlock, boot_ms: Callable[[], float]) -> None:
+    def __init__(self, lane: SourcePartition, seal: PendingBlock, boot_ms: Callable[[], float]) -> None:
         self.lane = lane
         self.seal = seal
         self.sent_boot_ms = boot_ms()
@@ -78,7 +78,7 @@ class Transaction:
     generation: CommitInterval
     member: Member = NO_MEMBER  # as of its end: a commit of a former generation is refused
     blocks: list[SealedBlock] = field(default_factory=list)
-    states: list[tuple[Lane, CommitState]] = field(default_factory=list)
+    states: list[tuple[SourcePartition, CommitState]] = field(default_factory=list)
     doomed: bool = False
     early: bool = False
     failed: bool = False

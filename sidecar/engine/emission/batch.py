@@ -1,6 +1,6 @@
 """Due records on their way to the producer."""
 
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.model.record import Held
 
 
@@ -9,7 +9,7 @@ class Batch:
 
     __slots__ = ("lane", "records", "start")
 
-    def __init__(self, lane: Lane, records: list[Held]) -> None:
+    def __init__(self, lane: SourcePartition, records: list[Held]) -> None:
         self.lane = lane
         self.records = records
         self.start = 0

@@ -12,7 +12,7 @@ from itertools import count
 from typing import Final
 
 from sidecar.engine.emission.batch import Batch
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.model.record import Held, due_of, place_of
 
 RUN_MAX: Final = 1_000  # records; what has left a run is let go of with the run
@@ -26,10 +26,10 @@ class DueQueue:
     def __init__(self) -> None:
         self.count = 0
         self._heap: list[tuple[int, int, Batch]] = []  # due time of its first, a number, the run
-        self._last: dict[Lane, Batch] = {}  # the one that came last
+        self._last: dict[SourcePartition, Batch] = {}  # the one that came last
         self._numbers = count()
 
-    def put(self, lane: Lane, records: Sequence[Held]) -> None:
+    def put(self, lane: SourcePartition, records: Sequence[Held]) -> None:
         """Add records of a lane, in any order."""
         ordered = sorted(records, key=place_of)
         self.count += len(ordered)
@@ -42,12 +42,12 @@ class DueQueue:
             self._last[lane] = run = Batch(lane, ordered[start : start + RUN_MAX])
             heappush(self._heap, (run.records[0].due_ms, next(self._numbers), run))
 
-    def take(self, wanted: int, now_ms: int) -> tuple[list[tuple[Lane, list[Held]]], int]:
+    def take(self, wanted: int, now_ms: int) -> tuple[list[tuple[SourcePartition, list[Held]]], int]:
         """The first `wanted` records, by lane, and how many those are; what has expired comes with them uncounted.
 
         After the clock was set back some may not be due: they go on waiting.
         """
-        taken: list[tuple[Lane, list[Held]]] = []
+        taken: list[tuple[SourcePartition, list[Held]]] = []
         counted = 0
         heap = self._heap
         while heap and heap[0][0] <= now_ms:
@@ -74,7 +74,7 @@ class DueQueue:
                     del self._last[run.lane]
         return taken, counted
 
-    def remove(self, lane: Lane, held: Held) -> bool:
+    def remove(self, lane: SourcePartition, held: Held) -> bool:
         """Take one record out; False: it isn't here."""
         for run in (run for _, _, run in self._heap if run.lane is lane):
             place = bisect_left(run.records, held.position, lo=run.start, key=place_of)
@@ -86,7 +86,7 @@ class DueQueue:
                 return True
         return False
 
-    def drop(self, lanes: set[Lane]) -> list[Held]:
+    def drop(self, lanes: set[SourcePartition]) -> list[Held]:
         """Take out what belongs to these lanes."""
         gone = [run for _, _, run in self._heap if run.lane in lanes]
         dropped = [held for run in gone for held in run.records[run.start :]]
@@ -104,7 +104,7 @@ class DueQueue:
         heapify(self._heap)
         self._last = {lane: run for lane, run in self._last.items() if run.start < len(run.records)}
 
-    def runs(self, lane: Lane) -> Iterator[tuple[Sequence[Held], int]]:
+    def runs(self, lane: SourcePartition) -> Iterator[tuple[Sequence[Held], int]]:
         """Runs of a lane's waiting records, in no order: records, and the index from which on they wait."""
         return ((run.records, run.start) for _, _, run in self._heap if run.lane is lane)
 

@@ -21,7 +21,7 @@ from sidecar.engine.emission.batch import Batch
 from sidecar.engine.emission.redelivery import RUN_MAX, SMALL_BYTES_MAX, Redelivery
 from sidecar.engine.emission.targets import Targets
 from sidecar.engine.partition.exits import UNKNOWN_TARGET, given_up, no_target, quarantined
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.record_queue import PendingRecord, earliest
 from sidecar.model.header_codec import emission_headers, quarantine_headers
 from sidecar.model.record import AwaitingTarget, Diverted, Headers, Held, due_of
@@ -34,7 +34,7 @@ NOW: Final = 0  # the producer's word for "timestamp: when it is sent"
 class Arrived(NamedTuple):
     """A record that had waited to be held until its target was known: now it may be, or it has left."""
 
-    lane: Lane
+    lane: SourcePartition
     held: Held
     may_be_held: bool  # False: there is no such target, and the record is in quarantine
 
@@ -69,33 +69,33 @@ class Emitter:
 
     # --- due ------------------------------------------------------------------------------------------------------
 
-    def to_wheel(self, lane: Lane, records: Sequence[Held]) -> None:
+    def to_wheel(self, lane: SourcePartition, records: Sequence[Held]) -> None:
         """Hold records in a lane's wheel."""
         lane.wheel.insert_all(records)
         self.load.add(records)
         if any(map(_trailer, records)):
             lane.ids.know(records)
 
-    def withdraw(self, lane: Lane, held: Held) -> None:
+    def withdraw(self, lane: SourcePartition, held: Held) -> None:
         """Take a record out of its lane's wheel, or of what waits at the gate: it will not fire."""
         if not self.gate.withdraw(lane, held):
             lane.wheel.cancel(held.offset)
         self.load.remove((held,))
 
-    def fire(self, lane: Lane, now_ms: int) -> None:
+    def fire(self, lane: SourcePartition, now_ms: int) -> None:
         """Take what is due out of a lane's wheel."""
         self._fired_ms = max(self._fired_ms, now_ms)
         if fired := self.in_order.fired(lane, lane.wheel.advance(now_ms)):
             self._let_go(lane, self.gate.sift(lane, fired) if self.gate.active else fired)
 
-    def _let_go(self, lane: Lane, due: list[Held]) -> None:
+    def _let_go(self, lane: SourcePartition, due: list[Held]) -> None:
         """Let due records leave: nothing can be done with them any more."""
         if lane.ids:
             lane.ids.fired(due)
         if due:
             self._ready.batches.append(Batch(lane, due))
 
-    def leave(self, lane: Lane, parcel: Diverted | AwaitingTarget) -> None:
+    def leave(self, lane: SourcePartition, parcel: Diverted | AwaitingTarget) -> None:
         """A record that leaves at once, or that is held when the cluster has said that its target exists."""
         self.redelivery.again.append(lane, parcel)
 
@@ -172,7 +172,7 @@ class Emitter:
             sent += self._emit_key(lane, key, now_ms, room - sent)
         return sent
 
-    def _emit_key(self, lane: Lane, key: int, now_ms: int, budget: int) -> int:
+    def _emit_key(self, lane: SourcePartition, key: int, now_ms: int, budget: int) -> int:
         in_order, sent = self.in_order, 0
         while sent < budget and (record := in_order.next_of(lane, key, now_ms)) is not None:
             at_once = not record.is_single and self._goes_at_once(record.held, now_ms)
@@ -215,7 +215,7 @@ class Emitter:
                 self._not_due(batch.lane, held)
         return len(early)
 
-    def _not_due(self, lane: Lane, held: Held, isolated: bool = False) -> None:
+    def _not_due(self, lane: SourcePartition, held: Held, isolated: bool = False) -> None:
         """The clock was set back since it fired: it fires again when it is due, or waits in its place of its key."""
         if not self.in_order.came_back(lane, held, isolated):
             self.to_wheel(lane, (held,))
@@ -277,7 +277,7 @@ class Emitter:
             self._handed_over(batch, chunk[:taken], passed, now_ms)
         return taken
 
-    def _emit_run(self, lane: Lane, records: list[Held], now_ms: int) -> None:
+    def _emit_run(self, lane: SourcePartition, records: list[Held], now_ms: int) -> None:
         """Records that go in small batches. Where there is no room, the rest stays for the next time."""
         batch = Batch(lane, records)
         self.load.add(records)
@@ -302,7 +302,7 @@ class Emitter:
         self.settlement.open.took(batch.lane, taken, now_ms, min(dues_ms))
         self._tally.handed_over(now_ms, dues_ms)
 
-    def _emit_one(self, lane: Lane, parcel: PendingRecord, now_ms: int, isolated: bool = False) -> None:
+    def _emit_one(self, lane: SourcePartition, parcel: PendingRecord, now_ms: int, isolated: bool = False) -> None:
         """Any record, with all that can be wrong with it. Raises BufferError when the producer is full."""
         if lane.dropped:
             return
@@ -328,7 +328,7 @@ class Emitter:
             self.settlement.open.took(lane, [parcel], now_ms, parcel.due_ms)
             self._tally.handed_over(now_ms, (parcel.due_ms,))
 
-    def _hand_over(self, lane: Lane, held: Held, now_ms: int, isolated: bool) -> None:
+    def _hand_over(self, lane: SourcePartition, held: Held, now_ms: int, isolated: bool) -> None:
         if isolated:
             self.redelivery.isolated.append(held.target, lane, held)
         elif not self._ready.waits_at_gate(lane, held):
@@ -337,7 +337,7 @@ class Emitter:
     def _goes_at_once(self, held: Held, now_ms: int) -> bool:
         return self.redelivery.goes_at_once(held, now_ms) and not self.gate.limits(held.target)
 
-    def _arrive(self, lane: Lane, arrival: AwaitingTarget, now_ms: int) -> None:
+    def _arrive(self, lane: SourcePartition, arrival: AwaitingTarget, now_ms: int) -> None:
         """A record read a moment ago: it is held once its target is known to exist."""
         held = arrival.held
         count = self._targets.count_for(held, now_ms)
@@ -352,7 +352,7 @@ class Emitter:
         else:
             self._arrived.append(Arrived(lane, held, may_be_held=True))
 
-    def _emit_departure(self, lane: Lane, departure: Diverted, now_ms: int, isolated: bool) -> None:
+    def _emit_departure(self, lane: SourcePartition, departure: Diverted, now_ms: int, isolated: bool) -> None:
         """Dead letters and quarantined records. A dead-letter topic that isn't there, or is reserved, makes it a
         quarantined one.
         """
@@ -374,7 +374,9 @@ class Emitter:
             self.problem = ""
             self.settlement.open.took_departure(lane, departure)
 
-    def _produce(self, lane: Lane, parcel: Held | Diverted, topic: str, headers: Headers, isolated: bool) -> bool:
+    def _produce(
+        self, lane: SourcePartition, parcel: Held | Diverted, topic: str, headers: Headers, isolated: bool
+    ) -> bool:
         """Hand one record over; False when it has to wait, or the producer refuses it and it leaves another way."""
         place, generation = self.redelivery.place_for(lane, parcel, isolated), self.settlement.open
         if place is None:
@@ -403,7 +405,7 @@ class Emitter:
         """Records that are due or leaving and not handed over."""
         return self._ready.count + self.in_order.count + self.redelivery.count
 
-    def due_of(self, lane: Lane) -> Sequence[tuple[Sequence[Held], int]]:
+    def due_of(self, lane: SourcePartition) -> Sequence[tuple[Sequence[Held], int]]:
         """Runs of this lane's records that are due, and the index from which on they are not handed over."""
         return [*self._ready.due_of(lane), (self.in_order.due_of(lane), 0)]
 
@@ -412,7 +414,7 @@ class Emitter:
         waiting = (queue.oldest_due_ms() for queue in (self._ready, self.in_order, self.redelivery))
         return earliest([*waiting, *(generation.oldest_due_ms for generation in self.settlement.in_flight)])
 
-    def drop(self, lanes: set[Lane]) -> None:
+    def drop(self, lanes: set[SourcePartition]) -> None:
         """Forget what belongs to lanes that were revoked: whoever has them next reads it again."""
         for records in self._ready.drop(lanes):
             self.load.remove(records)

@@ -10,11 +10,11 @@ from collections import defaultdict
 from typing import Any
 
 from sidecar.engine.commit.interval import CommitInterval, Failure
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.model.record import Diverted, Held
 
 Content = tuple[str, bytes | None, bytes | None]
-Found = tuple[Lane, Held | Diverted]
+Found = tuple[SourcePartition, Held | Diverted]
 
 
 def take_failed(generation: CommitInterval) -> list[tuple[Failure, list[Found]]]:

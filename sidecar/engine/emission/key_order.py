@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from sidecar.engine.partition.key_order import Order
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.wheel import Load
 from sidecar.model.record import Diverted, Held
 
@@ -31,9 +31,9 @@ class InOrder:
 
     def __init__(self, load: Load) -> None:
         self._load = load
-        self._lanes: dict[Lane, None] = {}
+        self._lanes: dict[SourcePartition, None] = {}
 
-    def fired(self, lane: Lane, records: list[Held]) -> list[Held]:
+    def fired(self, lane: SourcePartition, records: list[Held]) -> list[Held]:
         """Take what needs order; returns the rest."""
         if lane.order is None or not records:
             return records
@@ -43,7 +43,7 @@ class InOrder:
             lane.ids.fired(taken)
         return plain
 
-    def free_keys(self) -> Iterator[tuple[Lane, int]]:
+    def free_keys(self) -> Iterator[tuple[SourcePartition, int]]:
         """Keys of which a record may be handed over, lane by lane. Lanes without records are forgotten on the way."""
         for lane in list(self._lanes):
             order = lane.order
@@ -53,7 +53,7 @@ class InOrder:
             if not order.chains:
                 del self._lanes[lane]
 
-    def next_of(self, lane: Lane, key: int, now_ms: int) -> NextOfKey | None:
+    def next_of(self, lane: SourcePartition, key: int, now_ms: int) -> NextOfKey | None:
         """The next record of a key; None when it must wait, isn't due (the clock was set back), or there is none."""
         order = lane.order
         assert order is not None
@@ -66,18 +66,18 @@ class InOrder:
         isolated = held.offset in order.isolated
         return NextOfKey(held, bool(chain.out), chain.single or isolated, isolated)
 
-    def take(self, lane: Lane, key: int) -> None:
+    def take(self, lane: SourcePartition, key: int) -> None:
         """Take the next record of a key, which is about to be handed over."""
         assert lane.order is not None
         lane.order.handed_over(key)
 
-    def put_back(self, lane: Lane, key: int, record: NextOfKey) -> None:
+    def put_back(self, lane: SourcePartition, key: int, record: NextOfKey) -> None:
         """The producer was full: a record that was taken waits in its place again."""
         order = lane.order
         assert order is not None
         order.came_back(record.held, single=order.chains[key].single, isolated=record.is_isolated)
 
-    def came_back(self, lane: Lane, parcel: Held | Diverted, isolated: bool = False) -> bool:
+    def came_back(self, lane: SourcePartition, parcel: Held | Diverted, isolated: bool = False) -> bool:
         """A record that was handed over is to be emitted again, or `alone`; False: it needs no order."""
         if lane.order is None or isinstance(parcel, Diverted):
             return False
@@ -101,7 +101,7 @@ class InOrder:
         """Records that have fired and are not handed over."""
         return sum(order.fired_waiting for order in self._orders())
 
-    def due_of(self, lane: Lane) -> Sequence[Held]:
+    def due_of(self, lane: SourcePartition) -> Sequence[Held]:
         """Records of one lane that have fired and are not handed over."""
         return lane.order.waiting if lane.order is not None else ()
 
@@ -113,7 +113,7 @@ class InOrder:
     def _orders(self) -> list[Order]:
         return [lane.order for lane in self._lanes if lane.order is not None]
 
-    def drop(self, lane: Lane) -> Sequence[Held]:
+    def drop(self, lane: SourcePartition) -> Sequence[Held]:
         """Forget a lane that was revoked; returns what waited in it."""
         self._lanes.pop(lane, None)
         waiting = self.due_of(lane)

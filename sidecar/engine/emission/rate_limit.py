@@ -18,7 +18,7 @@ from policies.table import EMPTY_TABLE, PolicyTable, TargetLimits, is_limiting, 
 from sidecar.engine.emission.circuit_breaker import CircuitBreaker, State
 from sidecar.engine.emission.due_queue import DueQueue
 from sidecar.engine.emission.token_bucket import TokenBucket
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.model.record import Held
 from sidecar.model.stats import TargetFlow
 
@@ -68,7 +68,7 @@ class TargetQueue:
         """Nothing limits this target."""
         return self.bucket is None and self.breaker is None
 
-    def put(self, lane: Lane, records: list[Held]) -> None:
+    def put(self, lane: SourcePartition, records: list[Held]) -> None:
         """Add records that are due and must wait."""
         if self.breaker is None:
             self.queue.put(lane, records)
@@ -80,7 +80,7 @@ class TargetQueue:
             if part:
                 queue.put(lane, part)
 
-    def let_through(self, room: int, now_ms: int) -> list[tuple[Lane, list[Held]]]:
+    def let_through(self, room: int, now_ms: int) -> list[tuple[SourcePartition, list[Held]]]:
         """Records that may go now, at most `room`."""
         bucket = self.bucket
         allowed = room if bucket is None else min(room, bucket.available(now_ms))
@@ -92,9 +92,9 @@ class TargetQueue:
             bucket.take(counted)
         return through
 
-    def _take_both(self, allowed: int, now_ms: int) -> tuple[list[tuple[Lane, list[Held]]], int]:
+    def _take_both(self, allowed: int, now_ms: int) -> tuple[list[tuple[SourcePartition, list[Held]]], int]:
         """Take at most `allowed` records of both queues, first from the one whose first record is due first."""
-        through: list[tuple[Lane, list[Held]]] = []
+        through: list[tuple[SourcePartition, list[Held]]] = []
         total = 0
         others_first = 0 <= self.queue.oldest_due_ms() < self.retries.oldest_due_ms()
         for queue in (self.queue, self.retries) if others_first else (self.retries, self.queue):
@@ -129,7 +129,7 @@ class RateLimiter:
 
     # --- what limits whom -----------------------------------------------------------------------------------------
 
-    def follow(self, table: PolicyTable, lanes: Iterable[Lane], now_ms: int) -> None:
+    def follow(self, table: PolicyTable, lanes: Iterable[SourcePartition], now_ms: int) -> None:
         """Keep up with the policies, and with which partitions this process has."""
         self._now_ms = now_ms
         if table is not self._table:
@@ -167,7 +167,7 @@ class RateLimiter:
 
     # --- records --------------------------------------------------------------------------------------------------
 
-    def sift(self, lane: Lane, due: Sequence[Held]) -> list[Held]:
+    def sift(self, lane: SourcePartition, due: Sequence[Held]) -> list[Held]:
         """Keep what must wait; returns the others."""
         limited, free = self._limited, self._free
         passing: list[Held] = []
@@ -195,7 +195,7 @@ class RateLimiter:
             line.breaker.failed(self._now_ms)
             self._say(target, line)
 
-    def let_through(self, now_ms: int, room_of: Callable[[str], int]) -> Iterator[tuple[Lane, list[Held]]]:
+    def let_through(self, now_ms: int, room_of: Callable[[str], int]) -> Iterator[tuple[SourcePartition, list[Held]]]:
         """Records that may go now; `room_of` says how many a target could take at all."""
         for target, line in self._limited.items():
             if line.count:
@@ -207,12 +207,12 @@ class RateLimiter:
             line.said = line.breaker.state
             log.warning("circuit breaker", extra={"target": target, "state": line.said, "waiting": line.retries.count})
 
-    def withdraw(self, lane: Lane, held: Held) -> bool:
+    def withdraw(self, lane: SourcePartition, held: Held) -> bool:
         """Take a record out: it is cancelled, or moved. False: it doesn't wait here."""
         line = self._limited.get(held.target)
         return line is not None and (line.queue.remove(lane, held) or line.retries.remove(lane, held))
 
-    def drop(self, lanes: set[Lane]) -> list[Held]:
+    def drop(self, lanes: set[SourcePartition]) -> list[Held]:
         """Forget the records of lanes that were revoked; returns them."""
         return [held for queue in self._queues() for held in queue.drop(lanes)]
 
@@ -225,7 +225,7 @@ class RateLimiter:
                 line.breaker.pass_time(now_ms)
                 self._say(target, line)
 
-    def runs(self, lane: Lane) -> list[tuple[Sequence[Held], int]]:
+    def runs(self, lane: SourcePartition) -> list[tuple[Sequence[Held], int]]:
         """Runs of a lane's waiting records: records, and the index from which on they wait."""
         return [run for queue in self._queues() for run in queue.runs(lane)]
 

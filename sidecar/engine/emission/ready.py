@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from sidecar.engine.emission.batch import Batch
 from sidecar.engine.emission.rate_limit import RateLimiter
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.wheel import Load
 from sidecar.model.record import Held
 
@@ -18,7 +18,7 @@ class Ready:
         self.gate = RateLimiter()
         self._load = load
 
-    def waits_at_gate(self, lane: Lane, held: Held) -> bool:
+    def waits_at_gate(self, lane: SourcePartition, held: Held) -> bool:
         """Keep a record there in its turn, held as before it fired; False: nothing limits its target."""
         if not self.gate.active or self.gate.sift(lane, [held]):
             return False
@@ -30,7 +30,7 @@ class Ready:
         """Records that are not handed over."""
         return sum(len(batch.records) - batch.start for batch in self.batches) + self.gate.count
 
-    def due_of(self, lane: Lane) -> list[tuple[Sequence[Held], int]]:
+    def due_of(self, lane: SourcePartition) -> list[tuple[Sequence[Held], int]]:
         """Runs of this lane's records, and the index from which on they are not handed over."""
         return [(batch.records, batch.start) for batch in self.batches if batch.lane is lane] + self.gate.runs(lane)
 
@@ -41,7 +41,7 @@ class Ready:
             waiting.append(self.gate.oldest_due_ms())
         return min(waiting, default=-1)
 
-    def drop(self, lanes: set[Lane]) -> Iterator[list[Held]]:
+    def drop(self, lanes: set[SourcePartition]) -> Iterator[list[Held]]:
         """Forget what belongs to these lanes; gives what was not handed over."""
         dropped = [batch for batch in self.batches if batch.lane in lanes]
         self.batches = deque(batch for batch in self.batches if batch.lane not in lanes)

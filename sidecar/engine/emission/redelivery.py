@@ -17,7 +17,7 @@ from sidecar.engine.emission.ready import Ready
 from sidecar.engine.emission.targets import Targets
 from sidecar.engine.partition import exits
 from sidecar.engine.partition.exits import EmissionError, quarantined
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.record_queue import KeyedQueues, RecordQueue, earliest, topic_of
 from sidecar.engine.partition.wheel import Load
 from sidecar.model.record import AwaitingTarget, Diverted, Held, TargetPartition
@@ -80,7 +80,7 @@ class Redelivery:
                         self._limits.refused_single(topic_of(parcel))
                     self.refuse(lane, parcel, failure.error, failure.isolated)
 
-    def _too_large(self, lane: Lane, parcel: Held | Diverted, small: bool) -> None:
+    def _too_large(self, lane: SourcePartition, parcel: Held | Diverted, small: bool) -> None:
         """Move a record from a batch refused for its size to a smaller one; its topic is asked about that again."""
         topic = topic_of(parcel)
         self._targets.doubt(topic)
@@ -90,7 +90,7 @@ class Redelivery:
         elif not self.in_order.came_back(lane, parcel):  # who needs order is handed over again, and goes this way then
             self.small.append(lane, parcel)
 
-    def refuse(self, lane: Lane, parcel: Held | Diverted, error: Any, isolated: bool) -> None:
+    def refuse(self, lane: SourcePartition, parcel: Held | Diverted, error: Any, isolated: bool) -> None:
         """Decide on one refused record: emit it again, ask about its topic again, or quarantine it."""
         name, topic = error.name(), topic_of(parcel)
         if self._transactional and name in exits.TRANSACTION_FAILED:
@@ -128,11 +128,11 @@ class Redelivery:
         detail = f"too large to be produced: {error.str()}"
         self.again.append(lane, exits.by_reference(self._quarantine, lane, parcel, detail))
 
-    def _again(self, lane: Lane, parcel: Held | Diverted) -> None:
+    def _again(self, lane: SourcePartition, parcel: Held | Diverted) -> None:
         if not self.in_order.came_back(lane, parcel):
             self.again.append(lane, parcel)
 
-    def _isolate(self, lane: Lane, parcel: Held | Diverted) -> None:
+    def _isolate(self, lane: SourcePartition, parcel: Held | Diverted) -> None:
         if not self.in_order.came_back(lane, parcel, isolated=True):
             self.isolated.append(topic_of(parcel), lane, parcel)
 
@@ -149,7 +149,7 @@ class Redelivery:
         for topic, those in partitions.items():
             self._targets.suspend(topic, those)
 
-    def place_for(self, lane: Lane, parcel: Held | Diverted, isolated: bool) -> TargetPartition | None:
+    def place_for(self, lane: SourcePartition, parcel: Held | Diverted, isolated: bool) -> TargetPartition | None:
         """Where a record that may be handed over will be. None: it waits, to be sent alone or until its partition
         acknowledges.
         """
@@ -191,7 +191,7 @@ class Redelivery:
         """Nobody says which record spoilt a transaction. By halves, and one topic at a time, it is found: these come
         before what arrives meanwhile, else a half would never get smaller.
         """
-        suspects: list[tuple[Lane, Held | Diverted]] = [*generation.departures]
+        suspects: list[tuple[SourcePartition, Held | Diverted]] = [*generation.departures]
         suspects += [(lane, held) for lane, batch, _ in generation.batches for held in batch]
         generation.batches, generation.departures = [], []
         topics = {topic_of(parcel) for _, parcel in suspects}  # several where one of them has expired
@@ -311,7 +311,7 @@ class Redelivery:
         tried = set(self.isolated.names).intersection(self._targets.suspended_topics)
         return sorted(self._targets.suspended(now_ms) | tried)
 
-    def drop(self, lanes: set[Lane]) -> None:
+    def drop(self, lanes: set[SourcePartition]) -> None:
         """Forget the records of lanes that were revoked."""
         self.again, self.small = self.again.without(lanes), self.small.without(lanes)
         self.isolated.drop(lanes)

@@ -11,7 +11,7 @@ from typing import Final
 from sidecar.engine.emission.batch_limits import BatchLimits
 from sidecar.engine.emission.target_health import PartitionHealth
 from sidecar.engine.partition.exits import CLOSED
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.record_queue import KeyedQueues, PendingRecord, RecordQueue, earliest, is_early, topic_of
 from sidecar.model.ports import NO_ANSWER, is_over
 from sidecar.model.record import ANY_PARTITION, AwaitingTarget, Diverted, Held, TargetPartition
@@ -81,7 +81,7 @@ class Targets:
         """True when the cluster said a moment ago that there is no such topic."""
         return _is_fresh(self._absent_ms, topic, now_ms)
 
-    def wait(self, lane: Lane, parcel: PendingRecord) -> None:
+    def wait(self, lane: SourcePartition, parcel: PendingRecord) -> None:
         """Keep one record until the cluster has said what it knows of its topic."""
         self._waiting.append(topic_of(parcel), lane, parcel)
 
@@ -149,7 +149,7 @@ class Targets:
         """Whether a partition did not acknowledge, and is to be tried apart from others."""
         return place in self._suspensions
 
-    def holds_up(self, place: TargetPartition, lane: Lane, parcel: PendingRecord) -> bool:
+    def holds_up(self, place: TargetPartition, lane: SourcePartition, parcel: PendingRecord) -> bool:
         """Keep a record whose partition isn't to be tried with it now; False: it may go."""
         if not self._suspensions.waits(place, parcel):
             return False
@@ -248,7 +248,7 @@ class Targets:
             (released if self._is_free(parcel) else kept).append(lane, parcel)
         self._held_up.put_back(place, kept)
 
-    def drop(self, lanes: set[Lane]) -> None:
+    def drop(self, lanes: set[SourcePartition]) -> None:
         """Forget the records of lanes that were revoked."""
         self._waiting.drop(lanes)
         self._held_up.drop(lanes)

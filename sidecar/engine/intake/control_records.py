@@ -31,7 +31,7 @@ from sidecar.engine.emission.emitter import Emitter
 from sidecar.engine.intake.decide import Named
 from sidecar.engine.intake.holding import Holding
 from sidecar.engine.intake.reading import offset_of
-from sidecar.engine.partition.partition import HeldIn, Lane
+from sidecar.engine.partition.partition import HeldIn, SourcePartition
 from sidecar.engine.storage.rebuild_worker import RebuildWorker
 from sidecar.engine.storage.worker import OverflowWorker
 from sidecar.model.header_codec import complete, headers_of, split
@@ -76,7 +76,7 @@ class Actions:
         self._overflow = overflow
         self._rebuild = rebuild
         self._tally = tally
-        self._lanes: dict[Lane, _Waiting] = {}
+        self._lanes: dict[SourcePartition, _Waiting] = {}
         self._now_ms = 0
 
     @property
@@ -84,14 +84,14 @@ class Actions:
         """How many records wait here."""
         return sum(len(queue) for waiting in self._lanes.values() for queue in waiting.queues.values())
 
-    def first_waiting(self, lane: Lane) -> int | None:
+    def first_waiting(self, lane: SourcePartition) -> int | None:
         """The lowest offset of this lane that waits here; None: none does."""
         waiting = self._lanes.get(lane)
         return min((offset_of(queue[0]) for queue in waiting.queues.values()), default=None) if waiting else None
 
     # --- what was read --------------------------------------------------------------------------------------------
 
-    def take(self, lane: Lane, named: Iterable[Named], now_ms: int) -> None:
+    def take(self, lane: SourcePartition, named: Iterable[Named], now_ms: int) -> None:
         """Records with an id, and control records, in the order of their offsets."""
         self._now_ms = now_ms
         waiting = self._lanes.setdefault(lane, _Waiting())
@@ -104,15 +104,15 @@ class Actions:
             else:
                 queue.append(item)
 
-    def arrived(self, lane: Lane, held: Held) -> bool:
+    def arrived(self, lane: SourcePartition, held: Held) -> bool:
         """The target of a record is there, so it may be held; False when nothing waits for it here."""
         return self._replace_first(lane, held, held)
 
-    def turned_away(self, lane: Lane, held: Held) -> None:
+    def turned_away(self, lane: SourcePartition, held: Held) -> None:
         """The target of a record isn't there: it has left."""
         self._replace_first(lane, held, None)
 
-    def _replace_first(self, lane: Lane, of: Held, by: Held | None) -> bool:
+    def _replace_first(self, lane: SourcePartition, of: Held, by: Held | None) -> bool:
         waiting, message_id = self._lanes.get(lane), held_id(of) if of.trailer else None
         queue = waiting.queues.get(message_id) if waiting is not None and message_id is not None else None
         if waiting is None or message_id is None or not queue:
@@ -128,7 +128,7 @@ class Actions:
 
     # --- one id ---------------------------------------------------------------------------------------------------
 
-    def _go_on(self, lane: Lane, waiting: _Waiting, message_id: str, elsewhere: Any) -> None:
+    def _go_on(self, lane: SourcePartition, waiting: _Waiting, message_id: str, elsewhere: Any) -> None:
         """Let the queue of an id act, as far as nothing has to be asked. `elsewhere`: what the overflow has of it."""
         queue = waiting.queues[message_id]
         while queue:
@@ -162,7 +162,7 @@ class Actions:
                 self._holding.hold(lane, item)
         del waiting.queues[message_id]
 
-    def _obey(self, lane: Lane, control: Control, found: Held | None, in_memory: bool) -> None:
+    def _obey(self, lane: SourcePartition, control: Control, found: Held | None, in_memory: bool) -> None:
         if found is None:
             _apply(lane, control, -1)
         elif control.action == CANCEL:
@@ -176,7 +176,13 @@ class Actions:
 
     # tidy: what is written about it in the ledger
     def _strike(
-        self, lane: Lane, held: Held, in_memory: bool, outcome: Outcome, related: int, carried: Held | None = None
+        self,
+        lane: SourcePartition,
+        held: Held,
+        in_memory: bool,
+        outcome: Outcome,
+        related: int,
+        carried: Held | None = None,
     ) -> None:
         """Take a record from where it is held, and let it leave."""
         if lane.order is not None:
@@ -212,7 +218,7 @@ class Actions:
                 offsets = sorted({item.held.came_at for item in waiting.fetching})
                 waiting.fetch = self._rebuild.fetch(lane.id, lane.cuts, offsets)
 
-    def _ask(self, lane: Lane, waiting: _Waiting) -> None:
+    def _ask(self, lane: SourcePartition, waiting: _Waiting) -> None:
         ids = waiting.unasked[:ASKED_MAX]
 
         def found(answers: Mapping[str, Held]) -> None:
@@ -233,7 +239,7 @@ class Actions:
             waiting.asking = True
             del waiting.unasked[: len(ids)]
 
-    def _take_payloads(self, lane: Lane, waiting: _Waiting) -> None:
+    def _take_payloads(self, lane: SourcePartition, waiting: _Waiting) -> None:
         fetch, waiting.fetch = waiting.fetch, None
         assert fetch is not None
         items, waiting.fetching = waiting.fetching, []
@@ -257,7 +263,7 @@ class Actions:
             waiting.queues[item.id].popleft()
             self._go_on(lane, waiting, item.id, _ASK)
 
-    def _lose(self, lane: Lane, item: ReplayedMove) -> None:
+    def _lose(self, lane: SourcePartition, item: ReplayedMove) -> None:
         lane.lose(item.held.offset)
         self._tally.lost[lane.id.topic, "source"] += 1
         log.error(
@@ -294,7 +300,7 @@ def _id_of(item: Named) -> str:
     return message_id
 
 
-def _apply(lane: Lane, control: Control, related: int) -> None:
+def _apply(lane: SourcePartition, control: Control, related: int) -> None:
     """A control record has done what it could."""
     departure = Diverted(
         control.at_ms, control.offset, Outcome.APPLIED, "", "", None, None, [], control.policy, 0, control.id, related

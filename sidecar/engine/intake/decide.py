@@ -13,7 +13,7 @@ from policies.request import ID_BYTES_MAX
 from policies.table import PolicyTable
 from sidecar.engine.intake.decision_cache import DecisionCache
 from sidecar.engine.partition.exits import by_reference, dead
-from sidecar.engine.partition.partition import NOT_DECIDED, Lane
+from sidecar.engine.partition.partition import NOT_DECIDED, SourcePartition
 from sidecar.engine.recovery import table_version_at
 from sidecar.model.header_codec import Controls, Split, complete, headers_of, quarantine_headers, split
 from sidecar.model.ports import SourceRecord
@@ -82,7 +82,12 @@ class Decider:
         self._retired = topics
 
     def decide_run(
-        self, lane: Lane, records: Sequence[SourceRecord], offsets: Sequence[int], table: PolicyTable, now_ms: int
+        self,
+        lane: SourcePartition,
+        records: Sequence[SourceRecord],
+        offsets: Sequence[int],
+        table: PolicyTable,
+        now_ms: int,
     ) -> tuple[list[Held], list[Diverted | AwaitingTarget], list[Named]]:
         """Consecutive records of one lane: those to hold, those that leave at once or whose target must be asked for,
         and those with an id, which meet others of the same id first. What the lane redoes is in none of them. The hot
@@ -137,31 +142,36 @@ class Decider:
                     held.append(_new_tuple(Held, fields))
                     continue
             parcel = self._decide(lane, record, offset, table, headers)
-            if parcel is None:
-                continue
-            if isinstance(parcel, Diverted):
-                others.append(parcel)
-            elif isinstance(parcel, Control | ReplayedMove):
-                named.append(parcel)
-            elif parcel.trailer if isinstance(parcel, Held) else parcel.held.trailer:
-                self._sort_by_id(parcel, held, others, named)
-            elif isinstance(parcel, Held):
-                held.append(parcel)
-            else:
-                others.append(parcel)
+            if parcel is not None:
+                self._sort(parcel, held, others, named)
         return self._fitting(lane, held, others), others, named
 
-    def _fitting(self, lane: Lane, held: list[Held], others: list[Diverted | AwaitingTarget]) -> list[Held]:
+    def _fitting(self, lane: SourcePartition, held: list[Held], others: list[Diverted | AwaitingTarget]) -> list[Held]:
         """The records that the overflow can have, as a rule all; the others leave at once."""
         if not held or max(map(_size, held)) <= RECORD_BYTES_MAX:
             return held
         others += [self._too_large(lane, one) for one in held if one.size > RECORD_BYTES_MAX]
         return [one for one in held if one.size <= RECORD_BYTES_MAX]
 
-    def _too_large(self, lane: Lane, held: Held) -> Diverted:
+    def _too_large(self, lane: SourcePartition, held: Held) -> Diverted:
         """No batch of Kafka's has so much in it, but one that was compressed may unpack to it."""
         detail = f"{held.size} bytes, more than the {RECORD_BYTES_MAX} that can be held"
         return by_reference(self._limits.quarantine, lane, held, detail)._replace(held_bytes=NEVER_HELD)
+
+    def _sort(
+        self, parcel: Decided, held: list[Held], others: list[Diverted | AwaitingTarget], named: list[Named]
+    ) -> None:
+        """Put a record where `decide_run` returns it."""
+        if isinstance(parcel, Diverted):
+            others.append(parcel)
+        elif isinstance(parcel, Control | ReplayedMove):
+            named.append(parcel)
+        elif parcel.trailer if isinstance(parcel, Held) else parcel.held.trailer:
+            self._sort_by_id(parcel, held, others, named)
+        elif isinstance(parcel, Held):
+            held.append(parcel)
+        else:
+            others.append(parcel)
 
     def _sort_by_id(
         self,
@@ -178,7 +188,7 @@ class Decider:
             others.append(parcel)
 
     def _decide(
-        self, lane: Lane, record: SourceRecord, offset: int, table: PolicyTable, headers: Headers
+        self, lane: SourcePartition, record: SourceRecord, offset: int, table: PolicyTable, headers: Headers
     ) -> Decided | None:
         """A record to hold, one that leaves at once, one whose target must be asked for, a control record; None: the
         lane redoes it.
@@ -240,14 +250,14 @@ class Decider:
         is_far = abs(self._now_ms - timestamp_ms) > self._limits.timestamp_age_max_ms
         return self._now_ms if kind == CREATE_TIME and is_far else -1
 
-    def _table_then(self, lane: Lane, offset: int, table: PolicyTable) -> PolicyTable:
+    def _table_then(self, lane: SourcePartition, offset: int, table: PolicyTable) -> PolicyTable:
         """The table that decided this record when it was read before a crash."""
         version = table_version_at(lane.recovered_runs, offset)
         return table if version in (NOT_DECIDED, table.version) else self._table_at(version)
 
     def _quarantined(
         self,
-        lane: Lane,
+        lane: SourcePartition,
         record: SourceRecord,
         offset: int,
         reason: str,
@@ -272,7 +282,7 @@ def _message_id(controls: Controls) -> str | None:
         return None
 
 
-def _redone(lane: Lane, held: Held) -> Held | None:
+def _redone(lane: SourcePartition, held: Held) -> Held | None:
     """A record that was put to the overflow before a crash, as it was decided then; None: its change block has it."""
     if not lane.redo(held):
         return held
@@ -300,7 +310,7 @@ def _held(record: SourceRecord, offset: int, decision: Hold, parts: Split) -> He
     return _new_tuple(Held, fields)
 
 
-def _dead(lane: Lane, record: SourceRecord, offset: int, decision: Dead, parts: Split) -> Diverted:
+def _dead(lane: SourcePartition, record: SourceRecord, offset: int, decision: Dead, parts: Split) -> Diverted:
     due_ms = decision.due_ms if decision.fires_ms < 0 else decision.fires_ms
     held = Held(
         due_ms, offset, decision.topic, -1, record.key(), record.value(), parts.user, decision.policy,

@@ -6,7 +6,7 @@ from typing import Final
 
 from sidecar.engine.emission.emitter import Emitter
 from sidecar.engine.intake.key_order import Ordering
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.model.record import Held
 
 _due_ms: Final = itemgetter(Held._fields.index("due_ms"))
@@ -19,7 +19,7 @@ class Holding:
         self._emitter = emitter
         self._ordering = ordering
 
-    def hold_all(self, lane: Lane, records: Sequence[Held], near_ms: int) -> None:
+    def hold_all(self, lane: SourcePartition, records: Sequence[Held], near_ms: int) -> None:
         """Hold records as they were read: those due until `near_ms` (epoch milliseconds) in the wheel, others in the
         overflow.
         """
@@ -30,7 +30,7 @@ class Holding:
         if near:
             self._emitter.to_wheel(lane, near)
 
-    def hold(self, lane: Lane, held: Held) -> None:
+    def hold(self, lane: SourcePartition, held: Held) -> None:
         """Hold one record that had to wait for something before, or that others may wait for."""
         if lane.order is not None and self._ordering.holds_up(lane, held):
             return

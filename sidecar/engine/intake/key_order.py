@@ -35,7 +35,7 @@ from sidecar.engine.intake.store_scan import OverflowScan
 from sidecar.engine.partition.exits import given_up
 from sidecar.engine.partition.key_chain import Tail
 from sidecar.engine.partition.key_order import Key, Order
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.storage.rebuild_worker import RebuildWorker
 from sidecar.engine.storage.worker import OverflowWorker
 from sidecar.model.record import AwaitingTarget, Diverted, Held
@@ -54,21 +54,21 @@ class Ordering:
         self._table: PolicyTable | None = None
         self._orders: dict[str, OrderPolicy | None] = {}  # by the policy's label
         self._names: dict[str, frozenset[str]] = {}  # policies that order, by source topic
-        self._lanes: list[tuple[Lane, Order]] = []
-        self._scans: dict[Lane, OverflowScan] = {}
+        self._lanes: list[tuple[SourcePartition, Order]] = []
+        self._scans: dict[SourcePartition, OverflowScan] = {}
 
     @property
     def count(self) -> int:
         """How many records wait here to be held."""
         return sum(len(order.queue) for _, order in self._lanes)
 
-    def waits(self, lane: Lane) -> bool:
+    def waits(self, lane: SourcePartition) -> bool:
         """Whether this lane's intake should wait."""
         return lane.order is not None and bool(lane.order.queue)
 
     # --- what was read --------------------------------------------------------------------------------------------
 
-    def watch(self, lane: Lane, table: PolicyTable) -> None:
+    def watch(self, lane: SourcePartition, table: PolicyTable) -> None:
         """Look after a lane as soon as a policy of its topic orders by key: before any of its records is read or fires,
         if the policy was there before the lane.
         """
@@ -104,7 +104,7 @@ class Ordering:
             for held in change.records.values():
                 order.redone(held)
 
-    def take(self, lane: Lane, read: Read, now_ms: int) -> Ready | None:
+    def take(self, lane: SourcePartition, read: Read, now_ms: int) -> Ready | None:
         """Take records decided a moment ago, of a lane that is watched; returns those of the lane that may be held."""
         order = lane.order
         assert order is not None
@@ -121,7 +121,7 @@ class Ordering:
         records = (record for kind in read for record in kind)
         return any(self._key_of(held_of(record) or refused_of(record)) is not None for record in records)
 
-    def step(self, lanes: Iterable[Lane], table: PolicyTable, now_ms: int) -> list[Ready]:
+    def step(self, lanes: Iterable[SourcePartition], table: PolicyTable, now_ms: int) -> list[Ready]:
         """Look after lanes from their first moment on; returns what waited for something that has come."""
         if table.orders:
             for lane in lanes:
@@ -141,7 +141,7 @@ class Ordering:
                 ready.append(some)
         return ready
 
-    def _go_on(self, lane: Lane, order: Order, now_ms: int) -> Ready | None:
+    def _go_on(self, lane: SourcePartition, order: Order, now_ms: int) -> Ready | None:
         ready = Read([], [], [])
         near_ms = self._near_ms(lane, now_ms)
         while order.queue and not order.sought:
@@ -159,10 +159,10 @@ class Ordering:
             order.queue.popleft()
         return Ready(lane, ready, near_ms) if any(ready) else None  # a list of it has something
 
-    def _near_ms(self, lane: Lane, now_ms: int) -> int:
+    def _near_ms(self, lane: SourcePartition, now_ms: int) -> int:
         return max(now_ms + self._overflow.soon_ms, lane.promotion.reach.due_ms)
 
-    def _behind(self, lane: Lane, order: Order, key: Key, held: Held, now_ms: int) -> Held | Diverted | None:
+    def _behind(self, lane: SourcePartition, order: Order, key: Key, held: Held, now_ms: int) -> Held | Diverted | None:
         """The record as it takes its place behind the one before it; None: it has to wait."""
         if key in order.unplaced or key in order.refused:
             return None
@@ -185,7 +185,14 @@ class Ordering:
 
     # tidy: one record and where it goes
     def _file(
-        self, lane: Lane, order: Order, key: Key, item: Item, behind: Held | Diverted, near_ms: int, ready: Read
+        self,
+        lane: SourcePartition,
+        order: Order,
+        key: Key,
+        item: Item,
+        behind: Held | Diverted,
+        near_ms: int,
+        ready: Read,
     ) -> None:
         if isinstance(behind, Diverted):
             order.refuse(key, behind.offset)
@@ -208,7 +215,7 @@ class Ordering:
 
     # --- what is held one by one ----------------------------------------------------------------------------------
 
-    def holds_up(self, lane: Lane, held: Held) -> bool:
+    def holds_up(self, lane: SourcePartition, held: Held) -> bool:
         """Before a record is held that had to wait for something; True: it is seen to here."""
         order = lane.order
         if order is None:
@@ -229,18 +236,18 @@ class Ordering:
             lane.ids.know((held,))
         return stored
 
-    def _hidden(self, lane: Lane, order: Order, key: Key, held: Held) -> Tail | None:
+    def _hidden(self, lane: SourcePartition, order: Order, key: Key, held: Held) -> Tail | None:
         """The one that it comes behind, if the overflow has it and not the wheel."""
         tail = order.before(key, held.offset)
         if tail is None or held.due_ms < tail.due_ms:
             return None
         return tail if tail.ahead_of(lane.promotion.cursor) else None
 
-    def _store(self, lane: Lane, order: Order, held: Held) -> None:
+    def _store(self, lane: SourcePartition, order: Order, held: Held) -> None:
         order.on_the_way.add(held.offset)
         lane.put([held])
 
-    def gone(self, lane: Lane, held: Held) -> None:
+    def gone(self, lane: SourcePartition, held: Held) -> None:
         """A record that waited for its target has left."""
         if lane.order is not None:
             lane.order.placed(held.offset)
@@ -248,7 +255,7 @@ class Ordering:
 
     # --- what the overflow has ------------------------------------------------------------------------------------
 
-    def _look(self, lane: Lane, order: Order, now_ms: int) -> None:
+    def _look(self, lane: SourcePartition, order: Order, now_ms: int) -> None:
         """Read the lane's overflow once: which keys have something there."""
         scan = self._scans[lane]
         order.found(scan.step(self._rebuild, now_ms), True, lane.promotion.cursor)

@@ -12,7 +12,7 @@ from policies.table import PolicyTable
 from sidecar.engine.intake.reading import Read, held_of
 from sidecar.engine.intake.store_scan import OverflowScan
 from sidecar.engine.partition.exits import quarantined
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.partition.quota import Quota
 from sidecar.engine.storage.rebuild_worker import RebuildWorker
 from sidecar.model.record import NEVER_HELD, AwaitingTarget, Diverted, Held
@@ -27,11 +27,11 @@ class Quotas:
         self._quarantine = quarantine
         self._table: PolicyTable | None = None
         self._limits: dict[str, dict[str, QuotaPolicy]] = {}  # by source topic, by policy
-        self._scans: dict[Lane, OverflowScan] = {}
+        self._scans: dict[SourcePartition, OverflowScan] = {}
 
     # --- what is held ---------------------------------------------------------------------------------------------
 
-    def watch(self, lane: Lane, table: PolicyTable) -> None:
+    def watch(self, lane: SourcePartition, table: PolicyTable) -> None:
         """Count what this lane holds by the table's policies, beginning with what it holds already."""
         limits = self._limits_of(lane.id.topic, table)
         if lane.quota is None and not limits:
@@ -41,7 +41,7 @@ class Quotas:
         if lane in self._scans:
             self._see_whether_known(lane)
 
-    def _begin(self, lane: Lane, limits: Mapping[str, QuotaPolicy]) -> None:
+    def _begin(self, lane: SourcePartition, limits: Mapping[str, QuotaPolicy]) -> None:
         self._scans.pop(lane, None)
         lane.quota = quota = Quota(limits) if limits else None
         if quota is None:
@@ -52,7 +52,7 @@ class Quotas:
         for change in lane.changes:
             quota.found(held for held in change.records.values() if held.offset not in lane.promotion.skip)
 
-    def _see_whether_known(self, lane: Lane) -> None:
+    def _see_whether_known(self, lane: SourcePartition) -> None:
         """The overflow is read, and so is again what was read before a crash."""
         if self._scans[lane].after is None and lane.offsets.next >= lane.recovered_until:
             assert lane.quota is not None
@@ -70,7 +70,7 @@ class Quotas:
             self._limits[topic] = limits
         return limits
 
-    def step(self, lanes: Iterable[Lane], table: PolicyTable, now_ms: int) -> None:
+    def step(self, lanes: Iterable[SourcePartition], table: PolicyTable, now_ms: int) -> None:
         """Look after lanes from their first moment on, and read on what their overflow has."""
         for lane, scan in list(self._scans.items()):
             if lane.quota is None or lane.dropped or lane.leaving:
@@ -82,7 +82,7 @@ class Quotas:
 
     # --- what was read --------------------------------------------------------------------------------------------
 
-    def admit(self, lane: Lane, read: Read) -> Read:
+    def admit(self, lane: SourcePartition, read: Read) -> Read:
         """Records decided a moment ago: those that may be held, and the departures of the others."""
         refused: list[Diverted | AwaitingTarget] = []
 
@@ -98,7 +98,7 @@ class Quotas:
         named = [record for record in read.named if may_come(record)]
         return Read(held, others + refused, named)
 
-    def _takes(self, lane: Lane, held: Held) -> bool:
+    def _takes(self, lane: SourcePartition, held: Held) -> bool:
         quota = lane.quota
         assert quota is not None
         if held.offset >= lane.recovered_until:
@@ -106,7 +106,7 @@ class Quotas:
         quota.add(held)
         return True
 
-    def _refused(self, lane: Lane, held: Held) -> Diverted:
+    def _refused(self, lane: SourcePartition, held: Held) -> Diverted:
         assert lane.quota is not None
         used = lane.quota.of(held.policy)
         assert used is not None
@@ -122,7 +122,7 @@ class Quotas:
         return departure._replace(held_bytes=NEVER_HELD)
 
 
-def uses_of(lanes: Iterable[Lane]) -> dict[str, QuotaUse]:
+def uses_of(lanes: Iterable[SourcePartition]) -> dict[str, QuotaUse]:
     """Records and bytes that these lanes hold of each policy that has a quota, and the largest share of a lane."""
     uses: dict[str, QuotaUse] = {}
     for lane in lanes:

@@ -5,7 +5,7 @@ from typing import Any, Final, NamedTuple
 
 from policies.decision import QUOTA_EXCEEDED
 from sidecar.engine.intake.decide import Named
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.model.record import AwaitingTarget, Diverted, Held, ReplayedMove
 
 
@@ -20,7 +20,7 @@ class Read(NamedTuple):
 class Ready(NamedTuple):
     """Records of one lane that may be held now; those that are due until `near_ms` go into the wheel."""
 
-    lane: Lane
+    lane: SourcePartition
     read: Read
     near_ms: int
 

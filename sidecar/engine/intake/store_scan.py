@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from typing import Final
 
 from policies.headers import OFFSET_MAX
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.storage.rebuild_worker import RebuildWorker
 from sidecar.model.ports import is_over
 from sidecar.model.record import Held, Position
@@ -23,7 +23,7 @@ class OverflowScan:
     it may be settled, and gone, before it is read here.
     """
 
-    def __init__(self, lane: Lane) -> None:
+    def __init__(self, lane: SourcePartition) -> None:
         self.after: Position | None = lane.promotion.cursor if lane.overflow_used else None  # None: all is read
         self._lane = lane
         self._page: Future[Promotion] | None = None
@@ -54,7 +54,7 @@ class OverflowScan:
             )
             return ()
         self.after = None if page.cursor.offset == OFFSET_MAX else page.cursor
-        # What is behind it is passed over: see `Lane.promoted`.
+        # What is behind it is passed over: see `SourcePartition.promoted`.
         known_until, promotion = lane.offsets.base + len(lane.offsets.done), lane.promotion
         return [
             held

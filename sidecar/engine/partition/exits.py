@@ -4,7 +4,7 @@ from typing import Final
 
 from policies.decision import TARGET_NOT_ALLOWED
 from policies.headers import DETAIL, REASON, SOURCE
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.model.header_codec import asked_headers, dead_letter_headers, header_bytes, quarantine_headers
 from sidecar.model.record import Diverted, Held, Outcome, held_id
 from sidecar.model.reserved_topics import RESERVED
@@ -45,7 +45,7 @@ class EmissionError(Exception):
     """The producer can't go on: the process ends loudly and starts over."""
 
 
-def dead(lane: Lane, held: Held, topic: str, reason: str) -> Diverted:
+def dead(lane: SourcePartition, held: Held, topic: str, reason: str) -> Diverted:
     """The departure of a decided record to its dead-letter topic."""
     return Diverted(
         held.due_ms, held.offset, Outcome.DEAD, reason, topic, held.key, held.value,
@@ -54,7 +54,7 @@ def dead(lane: Lane, held: Held, topic: str, reason: str) -> Diverted:
     )  # fmt: skip
 
 
-def given_up(lane: Lane, held: Held, reason: str) -> Diverted:
+def given_up(lane: SourcePartition, held: Held, reason: str) -> Diverted:
     """The departure of a held record to its dead letters. Its delivery is not made: the letter tells of the attempt
     before, which failed, and the ledger of the one that was decided.
     """
@@ -62,7 +62,7 @@ def given_up(lane: Lane, held: Held, reason: str) -> Diverted:
     return dead(lane, failed, held.dead_letter, reason)._replace(attempt=held.attempt)
 
 
-def quarantined(topic: str, lane: Lane, parcel: Held | Diverted, reason: str, detail: str) -> Diverted:
+def quarantined(topic: str, lane: SourcePartition, parcel: Held | Diverted, reason: str, detail: str) -> Diverted:
     """The departure of a decided record to the quarantine topic."""
     source = lane.here + b"%d" % parcel.came_at
     headers = parcel.headers if isinstance(parcel, Diverted) else asked_headers(parcel, lane.here)
@@ -75,7 +75,7 @@ def quarantined(topic: str, lane: Lane, parcel: Held | Diverted, reason: str, de
     )  # fmt: skip
 
 
-def by_reference(topic: str, lane: Lane, parcel: Held | Diverted, detail: str) -> Diverted:
+def by_reference(topic: str, lane: SourcePartition, parcel: Held | Diverted, detail: str) -> Diverted:
     """The departure of a record too large to be produced: without its value, and without what else is large.
 
     What the quarantine refuses even so goes without key and headers.

@@ -33,7 +33,7 @@ from sidecar.engine.partition.promotion_windows import PromotionWindows
 from sidecar.engine.partition.quota import Quota
 from sidecar.engine.partition.wheel import Wheel
 from sidecar.model.log_cuts import NO_CUTS, Cuts, Marks, ReadMark, below, noted
-from sidecar.model.record import Diverted, Held, LaneId, Position, Window, due_of, place_of, settle_promoted
+from sidecar.model.record import Diverted, Held, Position, TopicPartition, Window, due_of, place_of, settle_promoted
 
 log = logging.getLogger(__name__)
 
@@ -52,10 +52,10 @@ class HeldIn(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Lane:
+class SourcePartition:
     """State of one assigned partition. Times are epoch milliseconds."""
 
-    id: LaneId
+    id: TopicPartition
     wheel: Wheel
     promotion: PromotionWindows
     offsets: OffsetMap = field(default_factory=OffsetMap)

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from typing import Generic, TypeVar
 
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.model.header_codec import header_bytes
 from sidecar.model.record import AwaitingTarget, Diverted, Held
 
@@ -19,8 +19,8 @@ class RecordQueue:
 
     __slots__ = ("_held", "_queue", "bytes")
 
-    def __init__(self, items: Iterable[tuple[Lane, PendingRecord]] = ()) -> None:
-        self._queue: deque[tuple[Lane, PendingRecord]] = deque()
+    def __init__(self, items: Iterable[tuple[SourcePartition, PendingRecord]] = ()) -> None:
+        self._queue: deque[tuple[SourcePartition, PendingRecord]] = deque()
         self._held = 0
         self.bytes = 0
         for lane, parcel in items:
@@ -29,15 +29,15 @@ class RecordQueue:
     def __len__(self) -> int:
         return len(self._queue)
 
-    def __iter__(self) -> Iterator[tuple[Lane, PendingRecord]]:
+    def __iter__(self) -> Iterator[tuple[SourcePartition, PendingRecord]]:
         return iter(self._queue)
 
     @property
-    def first(self) -> tuple[Lane, PendingRecord]:
+    def first(self) -> tuple[SourcePartition, PendingRecord]:
         """The next one. Raises IndexError when there is none."""
         return self._queue[0]
 
-    def append(self, lane: Lane, parcel: PendingRecord) -> None:
+    def append(self, lane: SourcePartition, parcel: PendingRecord) -> None:
         """Append a record."""
         self._queue.append((lane, parcel))
         self._held += isinstance(parcel, Held)
@@ -49,7 +49,7 @@ class RecordQueue:
         self._held += others._held
         self.bytes += others.bytes
 
-    def take_run(self, most: int) -> tuple[Lane, list[Held]]:
+    def take_run(self, most: int) -> tuple[SourcePartition, list[Held]]:
         """Take the next ones that were held in one lane, at most so many: none, if the next one wasn't held. Raises
         IndexError when there is none.
         """
@@ -64,13 +64,13 @@ class RecordQueue:
         self._held -= len(records)
         return lane, records
 
-    def put_back(self, lane: Lane, records: Sequence[Held]) -> None:
+    def put_back(self, lane: SourcePartition, records: Sequence[Held]) -> None:
         """Put records back before all others."""
         self._queue.extendleft((lane, held) for held in reversed(records))
         self._held += len(records)
         self.bytes += sum(held.size for held in records)
 
-    def popleft(self) -> tuple[Lane, PendingRecord]:
+    def popleft(self) -> tuple[SourcePartition, PendingRecord]:
         """Take the next one. Raises IndexError when there is none."""
         item = self._queue.popleft()
         self._held -= isinstance(item[1], Held)
@@ -83,7 +83,7 @@ class RecordQueue:
             return -1
         return next(parcel.due_ms for _, parcel in self._queue if isinstance(parcel, Held))
 
-    def without(self, lanes: set[Lane]) -> "RecordQueue":
+    def without(self, lanes: set[SourcePartition]) -> "RecordQueue":
         """A new queue without the records of these lanes."""
         return RecordQueue(item for item in self._queue if item[0] not in lanes)
 
@@ -110,11 +110,11 @@ class KeyedQueues(Generic[K]):
         """Names that have a queue, the one that is next first."""
         return self._queues.keys()
 
-    def append(self, name: K, lane: Lane, parcel: PendingRecord) -> None:
+    def append(self, name: K, lane: SourcePartition, parcel: PendingRecord) -> None:
         """Append a record to the queue of this name."""
         self._queues.setdefault(name, RecordQueue()).append(lane, parcel)
 
-    def first(self, name: K) -> tuple[Lane, PendingRecord]:
+    def first(self, name: K) -> tuple[SourcePartition, PendingRecord]:
         """The next one of a queue. Raises KeyError when there is none."""
         return self._queues[name].first
 
@@ -128,7 +128,7 @@ class KeyedQueues(Generic[K]):
         if queue:
             self._queues[name] = queue
 
-    def drop(self, lanes: set[Lane]) -> None:
+    def drop(self, lanes: set[SourcePartition]) -> None:
         """Forget what belongs to these lanes."""
         queues = {name: queue.without(lanes) for name, queue in self._queues.items()}
         self._queues = {name: queue for name, queue in queues.items() if queue}

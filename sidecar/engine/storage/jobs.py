@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.overflow.interface import OverflowFailure, OverflowFull, OverflowRefused
 
 
@@ -13,7 +13,7 @@ from sidecar.overflow.interface import OverflowFailure, OverflowFull, OverflowRe
 class Job:
     """One piece of work and what follows from it, on the engine's thread."""
 
-    lanes: list[Lane]
+    lanes: list[SourcePartition]
     future: Future[Any]
     done: Callable[[Any], None]
     undone: Callable[[], None]
@@ -28,10 +28,10 @@ class Job:
 class Applying:
     """Change blocks on their way: the last number of each lane. `happened` is for the overflow's thread alone."""
 
-    numbers: Mapping[Lane, int]
+    numbers: Mapping[SourcePartition, int]
     happened: bool = False
 
-    def needed(self, lane: Lane) -> Callable[[], int]:
+    def needed(self, lane: SourcePartition) -> Callable[[], int]:
         """How many blocks Redis must have when a job runs that is submitted now, after these.
 
         By the time its answer comes, the engine has forgotten what these blocks strike out. A Redis that went back

@@ -6,12 +6,12 @@ from typing import Final
 
 from sidecar.model.log_cuts import NO_CUTS, Cuts
 from sidecar.model.ports import SourceLog, SourceRecord
-from sidecar.model.record import LaneId, Position
+from sidecar.model.record import Position, TopicPartition
 
 DIGEST_MASK: Final = (1 << 64) - 1
 
 
-def fetch(source: SourceLog, lane: LaneId, cuts: Cuts, offsets: Sequence[int]) -> dict[int, SourceRecord]:
+def fetch(source: SourceLog, lane: TopicPartition, cuts: Cuts, offsets: Sequence[int]) -> dict[int, SourceRecord]:
     """`SourceLog.fetch` by the lane's own offsets. What a log lost that was cut back is left out."""
     if not cuts:
         return source.fetch(lane, offsets)
@@ -23,7 +23,7 @@ def fetch(source: SourceLog, lane: LaneId, cuts: Cuts, offsets: Sequence[int]) -
 class RebuildPlan:
     """A lane as it was when its loss was found; all that the rebuild needs to know of it."""
 
-    lane: LaneId
+    lane: TopicPartition
     topic_id: str
     hw: int  # see `Loss`
     acknowledged: int
@@ -34,7 +34,7 @@ class RebuildPlan:
     recovery_pointer: int
     rebuild_pointer: int
     block_offset: int
-    first_change: int = 0  # see `Lane`
+    first_change: int = 0  # see `SourcePartition`
     cuts: Cuts = NO_CUTS
 
 

@@ -13,13 +13,13 @@ from typing import Final
 
 from sidecar.engine.counters import EngineCounters
 from sidecar.engine.partition.change_block import Loss
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.storage.rebuild import LaneRebuild, Sources
 from sidecar.engine.storage.rebuild_account import RebuildPlan, RebuildResult, fetch
 from sidecar.ledger.topic import LedgerUnavailable
 from sidecar.model.log_cuts import Cuts
 from sidecar.model.ports import SourceRecord, SourceUnavailable
-from sidecar.model.record import LaneId, Position
+from sidecar.model.record import Position, TopicPartition
 from sidecar.overflow.interface import OverflowFull, OverflowLoss, OverflowUnavailable, Promotion
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class RebuildWorker:
         self._rate = records_per_second
         self._share = records_per_second / PIECES_PER_SECOND if records_per_second else inf
         self._executor = executor or ThreadPoolExecutor(1, "rebuild")
-        self._lane: Lane | None = None
+        self._lane: SourcePartition | None = None
         self._rebuild: LaneRebuild
         self._piece: Future[int] | None = None
         self._started_ms = self._given_ms = self._next_ms = self._said_ms = 0
@@ -52,7 +52,7 @@ class RebuildWorker:
         """Give up what is under way and end the thread. Twice is harmless."""
         self._executor.shutdown(wait=True, cancel_futures=True)
 
-    def fetch(self, lane: LaneId, cuts: Cuts, offsets: Sequence[int]) -> Future[Mapping[int, SourceRecord]]:
+    def fetch(self, lane: TopicPartition, cuts: Cuts, offsets: Sequence[int]) -> Future[Mapping[int, SourceRecord]]:
         """Read records of a source again, beside the group, by the lane's own offsets; those that it has no more are
         left out. It may raise SourceUnavailable.
         """
@@ -66,11 +66,11 @@ class RebuildWorker:
 
         return self._executor.submit(fetched)
 
-    def read(self, lane: LaneId, after: Position, records_max: int, acknowledged: int) -> Future[Promotion]:
+    def read(self, lane: TopicPartition, after: Position, records_max: int, acknowledged: int) -> Future[Promotion]:
         """Read what a lane has in the overflow, a page of it: see `RebuildStore.read`."""
         return self._executor.submit(self._sources.store.read, lane, after, records_max, acknowledged)
 
-    def step(self, lanes: Iterable[Lane], now_ms: int) -> None:
+    def step(self, lanes: Iterable[SourcePartition], now_ms: int) -> None:
         """Take in what was done, then give out the next piece."""
         if self._piece is not None:
             if not self._piece.done():
@@ -88,7 +88,7 @@ class RebuildWorker:
     def _rests(self, now_ms: int) -> bool:
         return self._given_ms <= now_ms < self._next_ms  # before: the clock was set back
 
-    def _choose(self, lanes: Iterable[Lane], now_ms: int) -> None:
+    def _choose(self, lanes: Iterable[SourcePartition], now_ms: int) -> None:
         lost = [lane for lane in lanes if lane.loss is not None and not lane.dropped]
         if not lost or self._rests(now_ms):
             return
@@ -129,7 +129,7 @@ class RebuildWorker:
             log.info("rebuilding", extra={"lane": str(lane.id), "done": lane.loss.records_done,
                                           "held": lane.loss.records_total})  # fmt: skip
 
-    def _finish(self, lane: Lane, result: RebuildResult, now_ms: int) -> None:
+    def _finish(self, lane: SourcePartition, result: RebuildResult, now_ms: int) -> None:
         topic, partition = lane.id
         if not (lane.dropped or lane.leaving):
             _correct(lane, self._rebuild.plan.held - result.held)
@@ -181,7 +181,7 @@ def _work(rebuild: LaneRebuild, now_ms: int, share: float) -> int:
     return written
 
 
-def plan_of(lane: Lane, loss: Loss) -> RebuildPlan:
+def plan_of(lane: SourcePartition, loss: Loss) -> RebuildPlan:
     """Plan for the rebuild of a lane. Nothing of the lane is promoted or put until the rebuild is done."""
     return RebuildPlan(
         lane=lane.id,
@@ -200,12 +200,12 @@ def plan_of(lane: Lane, loss: Loss) -> RebuildPlan:
     )
 
 
-def _promoted(lane: Lane) -> int:
+def _promoted(lane: SourcePartition) -> int:
     """Records in the overflow's care that are in the wheel: they need no copy to be emitted."""
     return sum(window.unsettled for window in lane.promotion.windows)
 
 
-def _correct(lane: Lane, lost: int) -> None:
+def _correct(lane: SourcePartition, lost: int) -> None:
     """The rebuild is done: go on with what there is. What left the lane meanwhile is in neither count."""
     lane.overflow_held -= lost
     lane.overflow_sealed -= lost
@@ -214,5 +214,5 @@ def _correct(lane: Lane, lost: int) -> None:
     lane.touched = lane.uncommitted = True  # the next block and commit have the corrected count
 
 
-def _size(lane: Lane) -> int:
+def _size(lane: SourcePartition) -> int:
     return lane.overflow_held

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from policies.headers import OFFSET_MAX
 from sidecar.engine.partition.change_block import ChangeBlock
-from sidecar.engine.partition.partition import Lane
+from sidecar.engine.partition.partition import SourcePartition
 from sidecar.engine.storage.jobs import Applying, Job
 from sidecar.model.ports import is_over
 from sidecar.model.record import Held, Position
@@ -48,7 +48,7 @@ class OverflowWorker:
         self,
         overflow: Overflow,
         horizon_ms: int,
-        to_wheel: Callable[[Lane, list[Held]], None],
+        to_wheel: Callable[[SourcePartition, list[Held]], None],
         executor: Executor | None = None,
     ) -> None:
         self.problem = ""
@@ -73,7 +73,7 @@ class OverflowWorker:
         """Give up what is queued and end the thread. Twice is harmless."""
         self._executor.shutdown(wait=True, cancel_futures=True)
 
-    def step(self, lanes: Iterable[Lane], now_ms: int, room: int) -> None:
+    def step(self, lanes: Iterable[SourcePartition], now_ms: int, room: int) -> None:
         """Take results in, then apply what is committed and promote what the wheel has room for (`room` records)."""
         for lane in lanes:
             self._overtake(lane, now_ms)
@@ -90,7 +90,7 @@ class OverflowWorker:
                 room -= self._promote(lane, room)
                 self._tidy(lane)
 
-    def apply(self, lanes: Iterable[Lane], now_ms: int) -> None:
+    def apply(self, lanes: Iterable[SourcePartition], now_ms: int) -> None:
         """Take results in and apply what is committed, nothing else."""
         self._now_ms = now_ms
         while self._jobs and self._jobs[0].future.done():
@@ -102,7 +102,7 @@ class OverflowWorker:
 
     def _submit(
         self,
-        lanes: list[Lane],
+        lanes: list[SourcePartition],
         work: Callable[[], Any],
         done: Callable[[Any], None],
         undone: Callable[[], None],
@@ -148,9 +148,9 @@ class OverflowWorker:
 
     # --- change blocks --------------------------------------------------------------------------------------------
 
-    def _apply(self, lanes: Iterable[Lane]) -> None:
+    def _apply(self, lanes: Iterable[SourcePartition]) -> None:
         """Everything that the ledger has and Redis hasn't, in one job: at most one is under way."""
-        ready: list[tuple[Lane, ChangeBlock]] = []
+        ready: list[tuple[SourcePartition, ChangeBlock]] = []
         for lane in lanes:
             for change in lane.changes if lane.loss is None else ():
                 if not change.ready or lane.dropped or len(ready) >= CHANGES_PER_JOB_MAX:
@@ -184,14 +184,14 @@ class OverflowWorker:
 
     # --- the cursor -----------------------------------------------------------------------------------------------
 
-    def _overtake(self, lane: Lane, now_ms: int) -> None:
+    def _overtake(self, lane: SourcePartition, now_ms: int) -> None:
         """Put into the wheel now what falls due before the overflow can have it."""
         if lane.puts or lane.changes:
             soon = lane.overtake(now_ms + self.soon_ms)
             if soon:
                 self._to_wheel(lane, soon)
 
-    def _promote(self, lane: Lane, room: int) -> int:
+    def _promote(self, lane: SourcePartition, room: int) -> int:
         """Move one lane's cursor; returns how many records may come of it."""
         start = lane.promotion.cursor
         if start.due_ms > self._now_ms + self.horizon_ms - self._step_ms:
@@ -235,14 +235,14 @@ class OverflowWorker:
         )
         return records_max
 
-    def ask_to_tidy(self, lanes: Iterable[Lane]) -> None:
+    def ask_to_tidy(self, lanes: Iterable[SourcePartition]) -> None:
         """Clean up what is settled and bring near what comes near, a bounded step at a time. Asked by housekeeping."""
         for lane in lanes:
             lane.tidy_asked = lane.overflow_used
             if lane.overflow_used and lane.ledger.committed_watermark < lane.promotion.watermark:
                 lane.uncommitted = True  # a lane at rest settles nothing, and its last copies would stay
 
-    def _tidy(self, lane: Lane) -> None:
+    def _tidy(self, lane: SourcePartition) -> None:
         if not lane.tidy_asked:
             return
         lane.tidy_asked = False
@@ -257,7 +257,11 @@ class OverflowWorker:
     # --- by id ----------------------------------------------------------------------------------------------------
 
     def find(
-        self, lane: Lane, ids: Sequence[str], found: Callable[[Mapping[str, Held]], None], unfound: Callable[[], None]
+        self,
+        lane: SourcePartition,
+        ids: Sequence[str],
+        found: Callable[[Mapping[str, Held]], None],
+        unfound: Callable[[], None],
     ) -> bool:
         """Ask which of these ids the overflow has; False when it can't be asked just now."""
         if not self._may_retry(self._now_ms) or lane.loss is not None or lane.dropped:
@@ -267,7 +271,7 @@ class OverflowWorker:
 
         def done(answers: Mapping[str, Held]) -> None:
             self._finding -= 1
-            # What is open would be known here, had it been read and put there: see `Lane.promoted`.
+            # What is open would be known here, had it been read and put there: see `SourcePartition.promoted`.
             found({name: held for name, held in answers.items() if not lane.offsets.is_open(held.offset)})
 
         def undone() -> None:
@@ -279,7 +283,7 @@ class OverflowWorker:
 
     # --- loss -----------------------------------------------------------------------------------------------------
 
-    def _check(self, lanes: Iterable[Lane]) -> None:
+    def _check(self, lanes: Iterable[SourcePartition]) -> None:
         """Ask how much is there, now and then: Redis may have lost data that nobody would ask for in a long time."""
         rests = not (self._may_retry(self._now_ms) and is_over(self._now_ms, self._check_at_ms, CHECK_MS))
         if rests or self._checking:
@@ -292,7 +296,7 @@ class OverflowWorker:
             return
         self._checking = True
 
-        def number(lane: Lane) -> int | OverflowLoss:
+        def number(lane: SourcePartition) -> int | OverflowLoss:
             try:
                 return self._overflow.watermark(lane.id)
             except OverflowLoss as error:  # of this lane: the others are asked all the same

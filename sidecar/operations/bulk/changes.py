@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from sidecar.kafka.topic_follower import LogUnavailable
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 from sidecar.operations.bulk.plan import Change, ChangePlan, End, Selection, When
 from sidecar.operations.bulk.receipt_log import Place, Receipts
 from sidecar.operations.bulk.run import Sources
@@ -26,7 +26,7 @@ class Wanted(NamedTuple):
 class NotAllAnswer(Exception):
     """Partitions that could not be asked, so that nobody can say what is held."""
 
-    def __init__(self, missing: Sequence[LaneId]) -> None:
+    def __init__(self, missing: Sequence[TopicPartition]) -> None:
         super().__init__(f"{len(missing)} partitions can't be asked")
         self.missing = missing
 

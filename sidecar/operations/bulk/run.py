@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from policies.table import PolicyTable
 from sidecar.kafka.topic_follower import LogUnavailable
 from sidecar.lookup.query import Key, LookUpUnavailable, Query, key_of_row
-from sidecar.model.record import Headers, LaneId
+from sidecar.model.record import Headers, TopicPartition
 from sidecar.operations.bulk.control_sender import control_headers, objection
 from sidecar.operations.bulk.outcome import DELETED, REFUSED, TOO_LATE, Found, Lines, Place, Verdict, hit_by, verdict
 from sidecar.operations.bulk.plan import Change, ChangePlan, Item, Progress
@@ -42,10 +42,10 @@ class LookUp(Protocol):
     """The group's held records (`sidecar.lookup.group.GroupLookUp`). Raises LookUpUnavailable."""
 
     def page(
-        self, query: Query, after: Key, limit: int, ends: Mapping[LaneId, int]
-    ) -> tuple[Rows, Key | None, Sequence[LaneId]]: ...
+        self, query: Query, after: Key, limit: int, ends: Mapping[TopicPartition, int]
+    ) -> tuple[Rows, Key | None, Sequence[TopicPartition]]: ...
 
-    def ends(self, query: Query) -> tuple[Mapping[LaneId, int], Sequence[LaneId]]: ...
+    def ends(self, query: Query) -> tuple[Mapping[TopicPartition, int], Sequence[TopicPartition]]: ...
 
 
 class Sources(NamedTuple):
@@ -106,7 +106,7 @@ class ChangeWork:
         self._plan: ChangePlan = change.plan
         self._progress: Progress = change.progress
         self._may_start = change.state.may_start
-        self._ends = {LaneId(topic, partition): offset for topic, partition, offset in change.plan.ends}
+        self._ends = {TopicPartition(topic, partition): offset for topic, partition, offset in change.plan.ends}
         self._courier = here.courier()
         self._written_s = here.monotonic_s()
 
@@ -177,10 +177,10 @@ class ChangeWork:
     def _meant(self, rows: Rows, following: Key | None) -> _Page:
         items: list[Item] = []
         without_id = 0
-        self._leave_out(LaneId(key.topic, key.partition) for key in map(key_of_row, rows))
+        self._leave_out(TopicPartition(key.topic, key.partition) for key in map(key_of_row, rows))
         for row in rows:
             key = key_of_row(row)
-            if key.offset >= self._ends.get(LaneId(key.topic, key.partition), -1):
+            if key.offset >= self._ends.get(TopicPartition(key.topic, key.partition), -1):
                 continue
             if row["id"] is None:
                 without_id += 1
@@ -190,7 +190,7 @@ class ChangeWork:
             items.append(Item(id=row["id"], due_ms=row["due"], **place, **names))
         return _Page(items, {NO_ID: without_id} if without_id else {}, following)
 
-    def _leave_out(self, lanes: Iterable[LaneId]) -> None:
+    def _leave_out(self, lanes: Iterable[TopicPartition]) -> None:
         """Nothing is meant any more of those that are of a topic that was made anew."""
         anew = self._made_anew({lane.topic for lane in lanes})
         self._ends = {lane: end for lane, end in self._ends.items() if lane.topic not in anew}

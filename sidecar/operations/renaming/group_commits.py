@@ -8,11 +8,11 @@ from confluent_kafka import OFFSET_INVALID, ConsumerGroupTopicPartitions, KafkaE
 
 from policies.kafka_clients import AdminClient
 from sidecar.kafka.producers import commits_of
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 from sidecar.operations.renaming.errors import RenameError
 
 ANSWER_S: Final = 30.0
-Commits = dict[LaneId, tuple[int, str]]  # offset and metadata
+Commits = dict[TopicPartition, tuple[int, str]]  # offset and metadata
 
 
 @contextmanager
@@ -49,7 +49,7 @@ class GroupCommits:
                 if one.error is not None:
                     raise KafkaException(one.error)
         return {
-            LaneId(one.topic, one.partition): (one.offset, one.metadata or "")
+            TopicPartition(one.topic, one.partition): (one.offset, one.metadata or "")
             for one in places
             if one.offset != OFFSET_INVALID
         }

@@ -27,7 +27,7 @@ from sidecar.ledger.commit_metadata import (
     encode_metadata,
 )
 from sidecar.ledger.frame import LedgerFormatError
-from sidecar.model.record import LaneId
+from sidecar.model.record import TopicPartition
 from sidecar.operations.renaming.errors import NoSuchGroupError, RenameError, RenameRefusedError
 from sidecar.operations.renaming.group_commits import Commits, GroupCommits
 from sidecar.operations.renaming.group_topics import GroupTopic, TopicAdmin, TopicShape, group_topics
@@ -47,8 +47,8 @@ class Found:
     """
 
     commits: Commits
-    marked: frozenset[LaneId]
-    done: frozenset[LaneId]
+    marked: frozenset[TopicPartition]
+    done: frozenset[TopicPartition]
     shapes: dict[str, TopicShape]  # of the old topics
     keys: int
 
@@ -146,7 +146,7 @@ class Rename:
                     "(one that was killed, or has an instance_id, is out of the group 6 s later)"
                 )
 
-    def _old_commits(self) -> tuple[Commits, frozenset[LaneId]]:
+    def _old_commits(self) -> tuple[Commits, frozenset[TopicPartition]]:
         read = self._clients.commits.read(self._old)
         if not read:
             raise NoSuchGroupError(
@@ -164,7 +164,7 @@ class Rename:
             _state_of(lane, offset, text)  # what can't be read is said before anything is changed
         return commits, frozenset(marks)
 
-    def _new_commits(self, is_begun: bool) -> frozenset[LaneId]:
+    def _new_commits(self, is_begun: bool) -> frozenset[TopicPartition]:
         done = set()
         for lane, (_, text) in self._clients.commits.read(self._new).items():
             mark = decode_mark(text)
@@ -324,7 +324,7 @@ class Rename:
         )
 
 
-def _state_of(lane: LaneId, offset: int, text: str) -> CommitState | None:
+def _state_of(lane: TopicPartition, offset: int, text: str) -> CommitState | None:
     try:
         return decode_metadata(offset, text)
     except LedgerFormatError as error:
